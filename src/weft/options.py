@@ -22,6 +22,9 @@ Memory = Literal["banks", "bandwidth"]
 """Detail of the DRAM: banks with rows, bank groups and refresh, or one server per channel at the rate of its bus, which
 pays for turnarounds between reads and writes alone."""
 
+Heatmap = Literal["channel", "bank"]
+"""What a run records the load of over time: memory channels, or each of their banks."""
+
 Fidelity = Literal["estimate", "windows"]
 """Where a step's durations come from: closed forms, or also the engine where kernels and collectives run at once."""
 
@@ -37,9 +40,12 @@ class RunOptions:
     end that closed forms expect [fs] (0: unknown). `interference` records what compute and communication cost each
     other in memory: `Timeline.interference`. `memory` is the detail of the DRAM: "bandwidth" is faster and leaves out
     what rows, banks and refreshes cost. `memory_work` are commands that every memory channel carries out beside
-    the run: `Timeline.commands`.
+    the run: `Timeline.commands`. `heatmap` records what each memory channel, or each bank, does over time:
+    `Timeline.heat`. `hashing` spreads addresses that lie a round of stripes over the channels apart over all channels,
+    as GPUs do; without it, they lie in one.
 
-    Raises UnknownNameError for an unknown clock, mode or memory, InputError for an invalid size or budget.
+    Raises UnknownNameError for an unknown clock, mode, memory or heatmap, InputError for an invalid size or budget, and
+    for a heat map of banks where the memory has none.
     """
 
     clock: Clock = "sustained"
@@ -51,6 +57,8 @@ class RunOptions:
     interference: bool = False
     memory: Memory = "banks"
     memory_work: MemoryWork | None = None
+    heatmap: Heatmap | None = None
+    hashing: bool = True
 
     def __post_init__(self) -> None:
         check_name("clock", self.clock, get_args(Clock))
@@ -64,8 +72,13 @@ class RunOptions:
             raise InputError(f"arbiter is {shown(self.arbiter)}; give what weft.arbiter makes of a function")
         if not (self.memory_work is None or hasattr(self.memory_work, "stream")):
             raise InputError(f"memory_work is {shown(self.memory_work)}; give weft.kernels.pim.MemoryWork(...) or None")
-        if not isinstance(self.interference, bool):
-            raise InputError(f"interference is {shown(self.interference)}; give True or False")
+        for name in ("interference", "hashing"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} is {shown(getattr(self, name))}; give True or False")
+        if self.heatmap is not None:
+            check_name("heat map", self.heatmap, get_args(Heatmap))
+            if self.heatmap == "bank" and self.memory == "bandwidth":
+                raise InputError('heatmap is "bank", but memory="bandwidth" leaves out banks; choose memory="banks"')
         if self.progress is not None and not callable(self.progress):
             raise InputError(f"progress is {shown(self.progress)}; give a function of events and time")
 

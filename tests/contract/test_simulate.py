@@ -10,7 +10,7 @@ from runs import run as simulate
 
 import weft
 from weft.errors import InputError, SimulationError, UnknownNameError
-from weft.graph import Collective, Gemm, Graph, Node, Opaque, Streaming, all_reduce
+from weft.graph import Collective, Gemm, Graph, Node, Opaque, all_reduce
 from weft.hardware import System
 from weft.kernels import GemmTiling
 from weft.parallel import dependent
@@ -51,16 +51,14 @@ def test_what_cannot_be_simulated_is_refused_in_one_sentence(options, error, say
 @pytest.mark.parametrize(
     ("op", "says"),
     [
-        (Gemm(512, 512, 256, batch=4), "'gemm' is a batch of 4 GEMMs; the engine has kernels for single ones"),
         (Gemm(np.array([512, 1024]), 512, 256), "the dimensions of 'gemm' are arrays"),
         (Gemm(512, 512, 256, batch=np.array([1, 2])), "the dimensions of 'gemm' are arrays"),
         (all_reduce([1 << 20, 1 << 21], 4), "the dimensions of 'all_reduce' are arrays"),
-        (Streaming("gelu", 1024), "the engine has no kernel for 'gelu' \\(streaming\\)"),
     ],
-    ids=["batch", "rows", "batches", "sizes", "streaming"],
+    ids=["rows", "batches", "sizes"],
 )
 def test_an_operator_that_no_kernel_carries_out_is_refused(op, says):
-    name = op.name if isinstance(op, Collective | Streaming) else "gemm"
+    name = op.name if isinstance(op, Collective) else "gemm"
     with pytest.raises(InputError, match=f"{says}.*ask weft.estimate"):
         simulate(Graph((Node(op, name),), ranks=4), GPU, "streams")
 
@@ -105,7 +103,7 @@ def test_gpus_of_one_machine_share_their_channels():
 
 @pytest.mark.parametrize(
     ("first", "says"),
-    [(LAYER["gemm"].op, "no overlap applies to"), (Opaque("sort", 1, 1), r"no kernel for 'one' \(opaque\)")],
+    [(LAYER.collectives[0].op, "no overlap applies to"), (Opaque("sort", 1, 1), r"no kernel for 'one' \(opaque\)")],
     ids=lambda one: getattr(one, "kind", ""),
 )
 def test_a_row_of_operators_that_no_overlap_takes_is_refused(first, says):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.bits import bits_above, lowest_bit
 from weft.engine.jit import block, spliced
+from weft.engine.record import record_activate
 from weft.engine.state import Machine
 
 
@@ -180,6 +181,7 @@ def _activate(m: Machine, c: int, g: int, b: int, start: int) -> None:
     channel[c, y.CHAN_WINDOW + number % 4] = start + m.gpu[g, y.GPU_T_FAW]
     channel[c, y.CHAN_NEXT_ACTIVATE] = max(start + m.gpu[g, y.GPU_T_RRD], channel[c, y.CHAN_WINDOW + (number + 1) % 4])
     channel[c, y.CHAN_ACTIVATES] += 1
+    record_activate(m, c, b, start)
     channel[c, y.CHAN_OPENS] = y.NONE
     bank[b, y.BANK_MISS_HEAD] = y.NONE
     while i != y.NONE:

@@ -51,12 +51,13 @@ QUEUE_ENTRY = 32
     SIZE_GPUS, SIZE_CUS, SIZE_CHANNELS, SIZE_BANKS, SIZE_GROUPS, SIZE_INTERLEAVE, SIZE_ROW, SIZE_BURST,
     SIZE_REQUEST, SIZE_SETS, SIZE_WAYS, SIZE_RESIDENT, SIZE_KERNELS, SIZE_REGIONS, SIZE_TILES, SIZE_WAVEFRONTS,
     SIZE_COUNTERS, SIZE_ENGINES, SIZE_BLOCK_TILES, SIZE_PARTITIONS, SIZE_SLICES, SIZE_SIDE_SETS, SIZE_SIDE_WAYS,
-    SIZE_CLASSES, SIZE_CAUSES, SIZE_COMPUTE_CAUSE, SIZE_COLUMNS,
-) = _columns(27)  # fmt: skip
+    SIZE_CLASSES, SIZE_CAUSES, SIZE_COMPUTE_CAUSE, SIZE_HASH, SIZE_COLUMNS,
+) = _columns(28)  # fmt: skip
 # SIZE_RESIDENT: workgroup places per compute unit; SIZE_BLOCK_TILES: workgroup tiles per DMA command.
 # SIZE_PARTITIONS: groups of compute units with a cache of their own each, of SIZE_SETS sets in SIZE_SLICES slices.
 # SIZE_SIDE_SETS: sets that a channel has in the memory-side cache (0: there is none). SIZE_CLASSES: kernels of
-# equal resource needs, allowed compute units and priority form a class.
+# equal resource needs, allowed compute units and priority form a class. SIZE_HASH: -1 if each round of stripes over the
+# channels, and of rows over the banks, is shifted against the last, 0 if all begin at the same one.
 
 # kernel[g, k, :]
 (
@@ -163,8 +164,8 @@ CAUSE_EARLIER = OPERATOR_EARLIER * KINDS + WRITE
 (
     CLOCK_NOW, CLOCK_HEAP, CLOCK_EVENTS, CLOCK_REQUESTS, CLOCK_FREE_REQUEST, CLOCK_FREE_WAITER, CLOCK_LIVE_REQUESTS,
     CLOCK_LIVE_WAITERS, CLOCK_UNFINISHED, CLOCK_STAMP, CLOCK_BIN, CLOCK_TICKET, CLOCK_GAP, CLOCK_BIN_LAST,
-    CLOCK_COLUMNS,
-) = _columns(15)  # fmt: skip
+    CLOCK_HEAT_BIN, CLOCK_COLUMNS,
+) = _columns(16)  # fmt: skip
 # CLOCK_GAP: 1 while the event that is being processed leaves the first row of the heap free. CLOCK_BIN_LAST: the bin of
 # the series that was counted into last.
 
@@ -313,6 +314,17 @@ WORKLOG_START, WORKLOG_END, WORKLOG_UNIT, WORKLOG_COLUMNS = _columns(4)
 PIM_BEGIN, PIM_END, PIM_LOG_COLUMNS = _columns(3)
 
 # -- interference: recorded only where a run asks for it; else these tables have no rows
+
+# heat[r, bin, :] — what bank or channel `r` did in a bin of time: bytes, requests and activates, the time of its
+# columns on the bus, and the time in which it had requests, queued or on the bus [fs].
+(
+    HEAT_READ, HEAT_WRITTEN, HEAT_REQUESTS, HEAT_ACTIVATES, HEAT_BUSY, HEAT_PENDING, HEAT_COLUMNS,
+) = _columns(7)  # fmt: skip
+# heated[r, :] — requests of bank or channel `r` in the command queue, since when there are any, and until when the bus
+# carries the last one's data.
+HEATED_QUEUED, HEATED_SINCE, HEATED_UNTIL, HEATED_COLUMNS = range(4)
+CHANNEL_BINS, BANK_BINS = 512, 128
+"""Bins of time of the heat of channels and of banks."""
 
 # arrival[i, :] — a request at its channel: when it arrived, and how many bytes of the other stream had been served.
 ARRIVAL_TIME, ARRIVAL_SERVED, ARRIVAL_COLUMNS = _columns(3)

@@ -12,7 +12,13 @@ from weft.engine.calendar import schedule
 from weft.engine.divide import quotient, remainder
 from weft.engine.dram import choose, issue, join_bank, open_rows
 from weft.engine.jit import block, shared, spliced
-from weft.engine.record import record_admission, record_arrivals, record_service
+from weft.engine.record import (
+    record_admission,
+    record_arrivals,
+    record_columns,
+    record_queued,
+    record_service,
+)
 from weft.engine.state import Machine
 
 
@@ -36,7 +42,7 @@ def free_request(m: Machine, i: int) -> None:
 
 @block
 def channel_of(m: Machine, address: int) -> int:
-    """The channel, within its GPU, that owns an address: stripes go round, each round shifted against the last."""
+    """The channel, within its GPU, that owns an address: stripes go round, each round shifted if they are hashed."""
     stripe = quotient(m, address, y.SIZE_INTERLEAVE)
     return _turned(m, stripe, quotient(m, stripe, y.SIZE_CHANNELS))
 
@@ -44,7 +50,7 @@ def channel_of(m: Machine, address: int) -> int:
 @block
 def _turned(m: Machine, stripe: int, lap: int) -> int:
     """The channel of a stripe in a round `lap` over the channels."""
-    return remainder(m, stripe + lap * 5 + (lap >> 5) * 3, y.SIZE_CHANNELS)
+    return remainder(m, stripe + (lap * 5 + (lap >> 5) * 3 & m.shape[y.SIZE_HASH]), y.SIZE_CHANNELS)
 
 
 @block
@@ -59,7 +65,8 @@ def enqueue(m: Machine, i: int, g: int, address: int, arrive: int) -> None:
     stripe = quotient(m, address, y.SIZE_INTERLEAVE)
     lap = quotient(m, stripe, y.SIZE_CHANNELS)
     c = g * m.shape[y.SIZE_CHANNELS] + _turned(m, stripe, lap)
-    # The channel's own linear address decides row and bank; successive rows walk over the bank groups. A request larger
+    # The channel's own linear address decides row and bank; successive rows walk over the bank groups, and rounds of
+    # rows are shifted like those of stripes. A request larger
     # than a row counts as one: its rows are opened in banks of one group, as if they were one long row.
     own = lap * m.shape[y.SIZE_INTERLEAVE] + remainder(m, address, y.SIZE_INTERLEAVE)
     span = y.SIZE_ROW if m.shape[y.SIZE_ROW] > m.shape[y.SIZE_REQUEST] else y.SIZE_REQUEST
@@ -68,7 +75,9 @@ def enqueue(m: Machine, i: int, g: int, address: int, arrive: int) -> None:
     request = m.request
     request[i, y.REQ_GPU] = g
     request[i, y.REQ_CHANNEL] = c
-    request[i, y.REQ_BANK] = c * m.shape[y.SIZE_BANKS] + remainder(m, row_index + row * 3, y.SIZE_BANKS)
+    request[i, y.REQ_BANK] = c * m.shape[y.SIZE_BANKS] + remainder(
+        m, row_index + (row * 3 & m.shape[y.SIZE_HASH]), y.SIZE_BANKS
+    )
     request[i, y.REQ_ROW] = row
     request[i, y.REQ_ADDRESS] = address
     request[i, y.REQ_ARRIVE] = arrive
@@ -207,6 +216,7 @@ def _move_to_queue(m: Machine, c: int, i: int, stream: int, now: int) -> None:
     channel[c, y.CHAN_LAST_STREAM] = stream
     channel[c, y.CHAN_LEAD] += request[i, y.REQ_BYTES] if stream == y.COMPUTE_STREAM else -request[i, y.REQ_BYTES]
     join_bank(m, c, i, now)
+    record_queued(m, c, i, now)
 
 
 @block
@@ -237,6 +247,7 @@ def look(m: Machine, c: int, now: int, policy) -> int:  # type: ignore[no-untype
             _account_occupancy(m, c, now)
             m.channel[c, y.CHAN_QUEUED_BYTES] -= m.request[issued, y.REQ_BYTES]
             issue(m, c, g, issued, now)
+            record_columns(m, c, issued, now)
             record_service(m, c, issued)
         if not _admit(m, c, g, now, policy) and not ready:
             break

@@ -1,6 +1,7 @@
-"""Counters and series for the result: traffic by cause over time, chunk and link activity, interference.
+"""Counters and series for the result: traffic by cause over time, chunk and link activity, interference, heat.
 
-Interference is what the two streams of a memory channel cost each other; it is recorded only where a run asks for it.
+Interference is what the two streams of a memory channel cost each other, heat what each channel or bank does over time;
+both are recorded only where a run asks for them.
 """
 
 from __future__ import annotations
@@ -179,6 +180,93 @@ def record_misses(m: Machine, g: int, t: int, before: int) -> None:
     """Count the misses since `before` for the chunk that the workgroup of work row `t` makes."""
     if m.arrival.shape[0] > 0 and m.work[g, t, y.WORK_REGION] >= 0:
         m.misses[g, m.work[g, t, y.WORK_REGION]] += m.flow[g, y.FLOW_MISSES] - before
+
+
+# -- heat
+
+
+@block
+def _heat_row(m: Machine, c: int, b: int) -> int:
+    """The row of `heat` of bank `b` in channel `c`: its own, or that of the channel."""
+    return b if m.heat.shape[0] == m.bank.shape[0] else c
+
+
+@block
+def _heat_bin(m: Machine, time: int) -> int:
+    """The bin of `heat` of `time`; when all are full, pairs of bins are merged and bins become twice as wide."""
+    bins = m.heat.shape[1]
+    b = max(time, 0) // m.clock[y.CLOCK_HEAT_BIN]
+    while b >= bins:
+        _fold_heat(m.heat)
+        m.clock[y.CLOCK_HEAT_BIN] *= 2
+        b = max(time, 0) // m.clock[y.CLOCK_HEAT_BIN]
+    return b  # type: ignore[no-any-return]
+
+
+@shared
+def _fold_heat(heat: Table) -> None:
+    half = heat.shape[1] // 2
+    for r in range(heat.shape[0]):
+        for b in range(half):
+            for k in range(y.HEAT_COLUMNS):
+                heat[r, b, k] = heat[r, 2 * b, k] + heat[r, 2 * b + 1, k]
+        heat[r, half:] = 0
+
+
+@spliced
+def record_queued(m: Machine, c: int, i: int, now: int) -> None:
+    """Record that request `i` is in the command queue of channel `c` from `now` on."""
+    if m.heat.shape[0] > 0:
+        r = _heat_row(m, c, m.request[i, y.REQ_BANK])
+        if m.heated[r, y.HEATED_QUEUED] == 0:
+            m.heated[r, y.HEATED_SINCE] = max(now, m.heated[r, y.HEATED_UNTIL])
+        m.heated[r, y.HEATED_QUEUED] += 1
+
+
+@spliced
+def record_activate(m: Machine, c: int, b: int, time: int) -> None:
+    """Count a row that bank `b` of channel `c` opens."""
+    if m.heat.shape[0] > 0:
+        m.heat[_heat_row(m, c, b), _heat_bin(m, time), y.HEAT_ACTIVATES] += 1
+
+
+@spliced
+def record_columns(m: Machine, c: int, i: int, start: int) -> None:
+    """Record the columns of issued request `i`, from `start` to its last data."""
+    if m.heat.shape[0] > 0:
+        _columns(m, c, i, start)
+
+
+@shared
+def _columns(m: Machine, c: int, i: int, start: int) -> None:
+    """Add request `i` to the heat of its bank or channel, and the time in which that had requests, if it was the last.
+
+    Of overlapping requests of bank groups each adds its own time on the bus.
+    """
+    request, heated = m.request, m.heated
+    r, bytes_, end = _heat_row(m, c, request[i, y.REQ_BANK]), request[i, y.REQ_BYTES], request[i, y.REQ_ARRIVE]
+    bin_ = _heat_bin(m, start)
+    m.heat[r, bin_, y.HEAT_READ if request[i, y.REQ_KIND] == y.READ else y.HEAT_WRITTEN] += bytes_
+    m.heat[r, bin_, y.HEAT_REQUESTS] += 1
+    bursts = (bytes_ + m.shape[y.SIZE_BURST] - 1) // m.shape[y.SIZE_BURST]
+    _spread(m, r, y.HEAT_BUSY, bursts * m.gpu[request[i, y.REQ_GPU], y.GPU_T_BURST], start, end)
+    heated[r, y.HEATED_UNTIL] = max(heated[r, y.HEATED_UNTIL], end)
+    heated[r, y.HEATED_QUEUED] -= 1
+    if heated[r, y.HEATED_QUEUED] == 0:
+        since, until = heated[r, y.HEATED_SINCE], heated[r, y.HEATED_UNTIL]
+        _spread(m, r, y.HEAT_PENDING, until - since, since, until)
+
+
+@shared
+def _spread(m: Machine, r: int, column: int, amount: int, start: int, end: int) -> None:
+    """Spread an amount evenly over the bins between two times."""
+    last, whole = _heat_bin(m, end - 1), max(end - start, 1)
+    before = 0
+    for b in range(_heat_bin(m, start), last + 1):
+        reached = min((b + 1) * m.clock[y.CLOCK_HEAT_BIN], end) - start
+        until = amount if b == last else int(amount / whole * reached)
+        m.heat[r, b, column] += until - before
+        before = until
 
 
 @shared

@@ -32,13 +32,14 @@ def execute(
     event_budget: int | None = None,
     watch: Callable[[int, int], None] | None = None,
     interference: bool = False,
+    heat: str | None = None,
 ) -> tuple[int, Machine]:
     """Run `tables` under a compiled arbiter policy; returns the status and the final state.
 
     `watch(events, now_fs)` is called between slices. The status is RUNNING when the budget is exhausted.
-    `interference` records what the streams of a channel cost each other.
+    `interference` records what the streams of a channel cost each other, `heat` what each "channel" or "bank" does.
     """
-    return resume(allocate(tables, bin_fs, interference), policy, event_budget, watch)
+    return resume(allocate(tables, bin_fs, interference, heat), policy, event_budget, watch)
 
 
 def resume(

@@ -71,6 +71,8 @@ class Machine(NamedTuple):
     dma_log: Table
     work_log: Table
     pim_log: Table
+    heat: Table
+    heated: Table
     arrival: Table
     waiting: Table
     stream: Table
@@ -121,10 +123,11 @@ class Tables(NamedTuple):
     pim: Table = NO_COMMANDS
 
 
-def allocate(tables: Tables, bin_fs: int, interference: bool = False) -> Machine:
+def allocate(tables: Tables, bin_fs: int, interference: bool = False, heat: str | None = None) -> Machine:
     """Make the empty state of a run of `tables`; series start with bins of `bin_fs` femtoseconds.
 
-    With `interference`, the run records what the streams of a channel cost each other.
+    With `interference`, the run records what the streams of a channel cost each other, with `heat` what each "channel"
+    or each "bank" does over time.
     """
     s = tables.shape
     gpus, units, channels = int(s[y.SIZE_GPUS]), int(s[y.SIZE_CUS]), int(s[y.SIZE_CHANNELS])
@@ -138,6 +141,8 @@ def allocate(tables: Tables, bin_fs: int, interference: bool = False) -> Machine
     works, causes = tables.work.shape[1], int(s[y.SIZE_CAUSES])
     heap_rows, request_rows = 2 * margin_events(tables.shape), 2 * margin_requests(tables.shape)
     recorded = gpus if interference else 0
+    heats = {None: 0, "channel": gpus * channels, "bank": gpus * channels * int(s[y.SIZE_BANKS])}[heat]
+    heat_bins = y.BANK_BINS if heat == "bank" else y.CHANNEL_BINS
 
     machine = Machine(
         *tables,
@@ -180,6 +185,8 @@ def allocate(tables: Tables, bin_fs: int, interference: bool = False) -> Machine
         dma_log=table(gpus, tiles, y.COMMAND_COLUMNS, fill=y.NONE),
         work_log=table(gpus, works, y.WORKLOG_COLUMNS, fill=y.NONE),
         pim_log=table(gpus * channels, len(tables.pim), y.PIM_LOG_COLUMNS),
+        heat=table(heats, heat_bins, y.HEAT_COLUMNS),
+        heated=table(heats, y.HEATED_COLUMNS),
         arrival=table(request_rows if interference else 0, y.ARRIVAL_COLUMNS),
         waiting=table(recorded * channels, y.WAITING_COLUMNS),
         stream=table(recorded, 2, y.STREAM_COLUMNS),
@@ -224,7 +231,7 @@ def margin_requests(shape: Table) -> int:
 
 
 def _initialise(m: Machine, bin_fs: int) -> None:
-    m.clock[y.CLOCK_BIN] = bin_fs
+    m.clock[[y.CLOCK_BIN, y.CLOCK_HEAT_BIN]] = bin_fs
     link_free_list(m.request, y.REQ_NEXT, 0)
     link_free_list(m.waiter, WAITER_NEXT, 0)
     for column in (

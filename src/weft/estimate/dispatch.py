@@ -16,7 +16,7 @@ from weft.estimate.collective import collective
 from weft.estimate.convolution import convolution
 from weft.estimate.gemm import gemm, grouped_gemm
 from weft.estimate.recurrent import recurrent
-from weft.estimate.streaming import opaque, streaming
+from weft.estimate.streaming import gemv, opaque, streaming
 from weft.estimate.target import Harness, Target, check_held, target
 from weft.graph import (
     Attention,
@@ -24,6 +24,7 @@ from weft.graph import (
     Collective,
     Convolution,
     Gemm,
+    Gemv,
     Graph,
     GroupedGemm,
     Node,
@@ -51,6 +52,7 @@ def _call(op: Call, on: Target) -> Estimate:
 _MODELS: Mapping[type[Op], Callable[[Any, Target], Estimate]] = {
     Gemm: gemm,
     GroupedGemm: grouped_gemm,
+    Gemv: gemv,
     Convolution: convolution,
     Recurrent: recurrent,
     Attention: attention,

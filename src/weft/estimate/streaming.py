@@ -11,7 +11,7 @@ from weft.errors import InputError
 from weft.estimate.answer import Estimate, FloatArray, floats, in_sequence
 from weft.estimate.kernel import Kernel, Sweep, kernel_time
 from weft.estimate.target import Target
-from weft.graph import Op, Streaming
+from weft.graph import Gemv, Op, Streaming
 from weft.graph.op import BLOCK_BYTES, width
 from weft.graph.streaming import DIVIDE, EXP, OWN, SELECT
 from weft.hardware import DTYPES, Gpu
@@ -20,6 +20,8 @@ from weft.kernels.gemm import main_loop_flops
 THREADS = 256
 """Threads of a workgroup of element-wise kernels [assumed; PyTorch uses 128 to 512]."""
 _NARROW = ("fp8", *BLOCK_BYTES)
+GEMV_ROWS = 8
+"""Rows of a matrix that a workgroup multiplies with a vector, one for each 32 threads [assumed; 4 to 16]."""
 ROW_THREADS = 128
 """Threads that normalise one row, as in PyTorch's LayerNorm kernel."""
 ROW_IN_REGISTERS = 1024
@@ -56,6 +58,28 @@ def opaque(op: Op, on: Target) -> Estimate:
 
     Vector units do a multiply-add, two FLOPs, per lane and clock; matrix units run at their achieved GEMM rate.
     """
+    return kernel_time(_opaque_kernel(op, on), on.gpu)
+
+
+def kernels_of(op: Op, on: Target) -> tuple[Kernel, ...]:
+    """The kernels of an operator without matrix products, in their order; one of a single sweep where only bytes are
+    known.
+    """
+    return _kernels(op, on.gpu) if isinstance(op, Streaming) else (_opaque_kernel(op, on),)
+
+
+def gemv(op: Gemv, on: Target) -> Estimate:
+    """The time of a matrix times a vector: a stream of the matrix, row by row; wavefronts each sum up a row."""
+    return kernel_time(_rows_summed(op), on.gpu)
+
+
+def _rows_summed(op: Gemv) -> Kernel:
+    elements = floats(op.rows) * op.columns
+    sweep = Sweep(_bytes(op.reads), _bytes(op.writes), operations=elements)
+    return Kernel((sweep,), np.ceil(floats(op.rows) / GEMV_ROWS), floats(THREADS))
+
+
+def _opaque_kernel(op: Op, on: Target) -> Kernel:
     compute, gpu = on.gpu.compute, on.gpu
     rate = 2 * gpu.vector_lanes * compute.clock
     if op.matrix_dtype is not None:
@@ -63,7 +87,7 @@ def opaque(op: Op, on: Target) -> Estimate:
     cycles = floats(op.flops) / rate * compute.clock * gpu.vector_lanes
     sweep = Sweep(_bytes(op.reads), _bytes(op.writes), operations=cycles)
     resident = max(compute.threads_per_cu // THREADS, 1) * compute.compute_units
-    return kernel_time(Kernel((sweep,), floats(resident), floats(THREADS)), gpu)
+    return Kernel((sweep,), floats(resident), floats(THREADS))
 
 
 def _bytes(tensors: tuple[object, ...]) -> FloatArray:

@@ -17,9 +17,10 @@ from weft.graph.collective import (
 from weft.graph.convolution import Convolution
 from weft.graph.file import graph_lines, graph_of_lines, read_graph, write_graph
 from weft.graph.gemm import Gemm, gemm
+from weft.graph.gemv import Gemv
 from weft.graph.graph import Edge, Graph, KernelChoice, Node, concurrent, gemm_queue
 from weft.graph.grouped import GroupedGemm
-from weft.graph.lifetimes import live_bytes
+from weft.graph.lifetimes import live_bytes, tensor_bytes
 from weft.graph.named import Constant, Joined, View
 from weft.graph.op import DTYPE_BYTES, Op, Opaque, Tensor
 from weft.graph.operators import OPERATORS, operator
@@ -28,8 +29,10 @@ from weft.graph.streaming import STREAMING, Streaming
 
 KINDS: Mapping[str, type[Op]] = {
     one.kind: one
-    for one in (Gemm, GroupedGemm, Convolution, Recurrent, Attention, Streaming, Collective, Send, Copy, Opaque, Call)
-}
+    for one in (
+        Gemm, GroupedGemm, Gemv, Convolution, Recurrent, Attention, Streaming, Collective, Send, Copy, Opaque, Call,
+    )
+}  # fmt: skip
 """Every kind of operator by the name that files and tables use."""
 
 __all__ = [
@@ -46,6 +49,7 @@ __all__ = [
     "Copy",
     "Edge",
     "Gemm",
+    "Gemv",
     "Graph",
     "GroupedGemm",
     "Joined",
@@ -70,5 +74,6 @@ __all__ = [
     "operator",
     "read_graph",
     "reduce_scatter",
+    "tensor_bytes",
     "write_graph",
 ]

@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.errors import InputError, check_name
 from weft.graph.attention import Attention
+from weft.graph.gemv import Gemv
 from weft.graph.op import Op
 from weft.graph.streaming import MANY, STREAMING, Streaming, StreamingKind
 
@@ -69,6 +70,17 @@ def _declared(name: str, kind: StreamingKind) -> Operator:
 
 OPERATORS: Mapping[str, Operator] = {
     **{name: _declared(name, kind) for name, kind in STREAMING.items()},
+    "gemv": Operator(
+        "gemv",
+        "A matrix times a vector, the matrix row by row, perhaps as a part of a wider one.",
+        {
+            "rows": "rows of the matrix",
+            "columns": "elements of a row",
+            "stride": "elements from row to row (0: no gap)",
+        },
+        Gemv,
+        {"stride": 0},
+    ),
     "attention_batched": Operator(
         "attention_batched",
         "Attention as two batched GEMMs with a softmax between: three kernels.",

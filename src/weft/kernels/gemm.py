@@ -67,9 +67,9 @@ class GemmTiling:
         return -(-gemm.m // self.rows), -(-gemm.n // self.columns)
 
     def workgroups(self, gemm: Gemm) -> int:
-        """Workgroups of the kernel: output tiles times parts of K."""
+        """Workgroups of the kernel: output tiles times parts of K, of every GEMM of a batch."""
         rows, columns = self.grid(gemm)
-        return rows * columns * self.splits
+        return rows * columns * self.splits * gemm.batch
 
     def part_steps(self, gemm: Gemm) -> tuple[int, ...]:
         """K steps of each part, as even as possible, the longer parts first; InputError for an empty part."""
@@ -202,7 +202,7 @@ def claims(gemm: Gemm, gpu: Gpu, tiling: GemmTiling) -> tuple[int, int]:
 def operand_sizes(gemm: Gemm, tiling: GemmTiling) -> tuple[int, int]:
     """Sizes of A and B in memory, padded to whole slabs and equal parts of K [bytes]."""
     rows, columns = tiling.grid(gemm)
-    slab = tiling.step * gemm.element_bytes * tiling.part_steps(gemm)[0] * tiling.splits
+    slab = tiling.step * gemm.element_bytes * tiling.part_steps(gemm)[0] * tiling.splits * gemm.batch
     return rows * tiling.rows * slab, columns * tiling.columns * slab
 
 
@@ -216,7 +216,7 @@ def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0
 
     Chunks cut the longer side of the tile grid, so that a chunk is as square as can be and its operands are reused in
     the cache; they are equal runs of tiles in raster order. Where K is cut, its parts follow each other, and the tiles
-    of each part fill a chunk of partial sums.
+    of each part fill a chunk of partial sums. The tiles of a batch's GEMMs follow each other.
     """
     parts = np.array_split(_raster(gemm, tiling, chunks), chunks)
     ordered = [parts[(first_chunk + p) % chunks] for p in range(chunks)]
@@ -231,6 +231,8 @@ def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0
     table[:, y.WORK_OFFSET] = before - before[np.repeat(first, lengths)]
     if tiling.splits > 1:
         table = _part_by_part(table, gemm, tiling)
+    elif gemm.batch > 1:
+        table = _one_by_one(table, gemm, tiling)
     table[:, y.WORK_TILE] = np.arange(len(table))
     return table
 
@@ -245,6 +247,16 @@ def _part_by_part(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
     work[:, y.WORK_REGION] = work[:, y.WORK_SCRIPT] = part
     for column in (y.WORK_BYTES, y.WORK_OFFSET):
         work[:, column] = work[:, column] // gemm.output_element_bytes * gemm.accumulator_bytes
+    return work
+
+
+def _one_by_one(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
+    """Repeat the tiles for every GEMM of a batch; its operands and its output follow those of the one before."""
+    work, rows, columns = np.concatenate([tiles] * gemm.batch), *tiling.grid(gemm)
+    number = np.repeat(np.arange(gemm.batch), len(tiles))
+    work[:, y.WORK_ROW] += number * rows
+    work[:, y.WORK_COLUMN] += number * columns
+    work[:, y.WORK_OFFSET] += number * gemm.m * gemm.n * gemm.output_element_bytes
     return work
 
 

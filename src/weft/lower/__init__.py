@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from weft.errors import InputError
 from weft.graph import Collective, Gemm, Graph, Node
 from weft.hardware import System
@@ -15,6 +17,7 @@ from weft.lower.fit import tiling_for
 from weft.lower.fused import SPLITS, ChunkedGather, ChunkedScatter, GatherGemm, GemmScatter, fitting
 from weft.lower.independent import lower_independent
 from weft.lower.machine import fabric_of
+from weft.lower.operators import lower_operators
 from weft.lower.sublayer import RingSubLayer
 from weft.options import RunOptions
 from weft.program import Plan
@@ -46,9 +49,12 @@ def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
     operators have buffers of their own. Raises InputError for operators without a kernel, and for a mode that the graph
     or the system does not allow.
     """
-    check_operators(graph)
     if len(graph) > MOST_NODES:
         raise InputError(f"{len(graph)} operators are queued; a run holds between 1 and {MOST_NODES}")
+    if is_program(graph):
+        settled, plan = lower_operators(graph, system.gpu, options)
+        return Lowered(settled, plan, system, _simulated(graph, system, options))
+    check_operators(graph)
     if is_joined(graph):
         return _joined(graph, system, options)
     _check_masks(graph, system)
@@ -57,6 +63,15 @@ def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
     settled = graph.map(lambda node: _settled(node, system, options, moved))
     plan = lower_independent(settled, system.gpu, options, moved)
     return Lowered(settled, plan, paced(system, moved.values()), gpus)
+
+
+def is_program(graph: Graph) -> bool:
+    """Whether a graph runs operator by operator on its own tensors: one without collectives, but with other operators
+    than single GEMMs, or with dependencies.
+    """
+    if graph.collectives or is_joined(graph):
+        return False
+    return any(node.edges or not isinstance(node.op, Gemm) or np.any(np.asarray(node.op.batch) > 1) for node in graph)
 
 
 def check_operators(graph: Graph) -> None:

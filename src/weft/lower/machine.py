@@ -164,7 +164,8 @@ def machine_tables(system: System, ranks: int, options: RunOptions, residents: i
         y.SIZE_CHANNELS: channels,
         y.SIZE_BANKS: memory.banks,
         y.SIZE_GROUPS: memory.bank_groups,
-        y.SIZE_INTERLEAVE: stripe(system.gpu, request_bytes),
+        y.SIZE_INTERLEAVE: stripe(system.gpu, request_bytes, hashing=options.hashing),
+        y.SIZE_HASH: -1 if options.hashing else 0,
         y.SIZE_ROW: memory.row_bytes * gang,
         y.SIZE_BURST: memory.burst_bytes * gang,
         y.SIZE_REQUEST: request_bytes,
@@ -230,15 +231,15 @@ FINE_STRIPE = 512
 """Default stripe of a channel; GPUs stripe at 256 B to 4 KiB [bytes]."""
 
 
-def stripe(gpu: Gpu, request_bytes: int) -> int:
+def stripe(gpu: Gpu, request_bytes: int, *, hashing: bool = True) -> int:
     """Consecutive bytes that the engine maps to one channel: as fine as requests allow, at most `memory.interleave`.
 
     Coarse stripes would make workgroups that share operands crowd on few channels and cache slices, which the address
-    hashes of real GPUs prevent.
+    hashes of real GPUs prevent; without `hashing`, they stay as coarse as they are.
     """
     fine = max(request_bytes, FINE_STRIPE)
     coarse = max(gpu.memory.interleave, request_bytes)
-    return fine if fine < coarse and coarse % fine == 0 else coarse
+    return fine if hashing and fine < coarse and coarse % fine == 0 else coarse
 
 
 def ganged(gpu: Gpu, request_bytes: int) -> int:

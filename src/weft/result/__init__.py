@@ -2,6 +2,7 @@
 
 from weft.result.comparison import Comparison
 from weft.result.corun import CoRun
+from weft.result.heat import Heat
 from weft.result.interference import Interference, Percentiles, StreamInterference
 from weft.result.timeline import ChunkSpan, DmaSpan, Residency, Series, Span, StageSpan, Timeline
 
@@ -10,6 +11,7 @@ __all__ = [
     "CoRun",
     "Comparison",
     "DmaSpan",
+    "Heat",
     "Interference",
     "Percentiles",
     "Residency",

@@ -11,6 +11,7 @@ from weft.engine import layout as y
 from weft.engine.state import Machine, Table
 from weft.kernels.pim import MemoryWork
 from weft.program import Program
+from weft.result.heat import recorded_heat
 from weft.result.interference import recorded
 from weft.result.timeline import Cause, ChunkSpan, DmaSpan, Ints, MemoryCommands, Residency, Series, Span, StageSpan
 
@@ -61,6 +62,7 @@ def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[s
         "dmas": _dmas(program, m),
         "series": series,
         "interference": recorded(m, series.link.shape[1]),
+        "heat": recorded_heat(m, end),
         "residency": _residency(program, m),
         "events": int(m.clock[y.CLOCK_EVENTS]),
         "requests": int(m.clock[y.CLOCK_REQUESTS]),

@@ -15,6 +15,7 @@ from weft.hardware.fabric import Fabric, Link
 from weft.hardware.pim import Pim
 from weft.kernels import GemmTiling
 from weft.options import RunOptions
+from weft.result.heat import Heat
 from weft.result.interference import Interference, Percentiles, StreamInterference
 from weft.result.timeline import ChunkSpan, DmaSpan, MemoryCommands, Residency, Series, Span, StageSpan, Timeline
 
@@ -24,21 +25,21 @@ _KINDS = {
     for kind in (
         Graph, Node, Tensor, View, Joined, Constant, KernelChoice, RunOptions, Timeline, Span, StageSpan, ChunkSpan,
         DmaSpan, Series, Residency, MemoryCommands,
-        Interference, StreamInterference, Percentiles, GemmTiling, Fabric, Link, *KINDS.values(),
+        Heat, Interference, StreamInterference, Percentiles, GemmTiling, Fabric, Link, *KINDS.values(),
     )
 }  # fmt: skip
 
 
 def summary(timeline: Timeline) -> Timeline:
-    """The timeline without stages, chunks, copies, commands, series and residency.
+    """The timeline without stages, chunks, copies, commands, series, heat and residency.
 
     Times, bytes, counters and spans are kept.
     """
     parts, met = tuple(summary(part) for part in timeline.parts), timeline.interference
     met = None if met is None else met.without_series()
     return replace(
-        timeline, stages=(), chunks=(), dmas=(), series=None, residency=None, interference=met, commands=None,
-        parts=parts,
+        timeline, stages=(), chunks=(), dmas=(), series=None, residency=None, interference=met, heat=None,
+        commands=None, parts=parts,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from weft.files import read_json, write_atomically
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import System
 from weft.options import RunOptions
+from weft.result.heat import Heat
 from weft.result.interference import Interference
 from weft.units import format_bytes, format_time
 
@@ -171,7 +172,8 @@ class Timeline(Answer):
     cache, "memory_cache_hit", "_merged" and "_written" in a memory-side one. `counters` holds the hardware blocks'
     counts (cache hits, tracker spills, DRAM activations, queue occupancy, ...); like `requests` and `events` they sum
     all simulated GPUs. `interference` is what the streams of the memory channels cost each other, if the options ask
-    for it, `commands` what memory that computes did beside the run. `wall_s` is the wall-clock time of the simulation.
+    for it, `heat` what every memory channel or bank did over time, `commands` what memory that computes did beside the
+    run. `wall_s` is the wall-clock time of the simulation.
     """
 
     kind = "timeline"
@@ -194,6 +196,7 @@ class Timeline(Answer):
     series: Series | None = None
     residency: Residency | None = None
     interference: Interference | None = None
+    heat: Heat | None = None
     commands: MemoryCommands | None = None
     events: int = 0
     requests: int = 0
@@ -303,6 +306,7 @@ class Timeline(Answer):
             "memory": self.options.memory,
             "changed": list(self.system.changes),
             **self.interference_record(),
+            **({} if self.heat is None else {"heat": self.heat.to_dict()}),
         }
 
     def interference_record(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from weft.errors import InputError, SimulationError, check_type
 from weft.estimate import estimate
 from weft.graph import Collective, Gemm, Graph, KernelChoice, Node
 from weft.hardware import Described, System
-from weft.lower import check_operators, is_joined, lower
+from weft.lower import check_operators, is_joined, is_program, lower
 from weft.lower.collectives import units_held
 from weft.lower.fit import check_state, most_resident, occupancy
 from weft.lower.machine import default_request_bytes, machine_tables
@@ -75,10 +75,11 @@ def baseline(graph: Graph) -> Pass:
 def request_bytes(graph: Graph, gpu: hardware.Gpu, fine: bool = False) -> int:
     """The size of memory requests, if the options do not set it [bytes].
 
-    Fine where operators depend on each other, since tiles and chunks then decide when the next begins; otherwise the
-    GPU's coarse default. `fine`: also fine, as commands of memory that computes hold a single channel.
+    Fine where operators depend on each other, since tiles and chunks then decide when the next begins, and in programs,
+    since what one operator leaves in the cache serves the next; otherwise the GPU's coarse default. `fine`: also fine,
+    as where single channels are held or watched.
     """
-    dependent = fine or any(node.edges for node in graph) or is_joined(graph)
+    dependent = fine or any(node.edges for node in graph) or is_joined(graph) or is_program(graph)
     return FINE_REQUEST if dependent else default_request_bytes(gpu)
 
 
@@ -98,7 +99,7 @@ class Runner:
         self.system = _system(self.machine, self.graph)
         chosen = self.given or RunOptions()
         if chosen.request_bytes is None:
-            size = request_bytes(self.graph, self.system.gpu, fine=chosen.memory_work is not None)
+            size = request_bytes(self.graph, self.system.gpu, fine=bool(chosen.memory_work or chosen.heatmap))
             chosen = replace(chosen, request_bytes=size)
         self.options = chosen
 
@@ -179,9 +180,8 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
     tables = machine_tables(lowered.system, lowered.gpus, options, most_resident(plan, gpu))
     program = build(plan, tables, take_commands(tables, gpu, options.memory_work, options))
     check_state(program.tables, gpu)
-    state, wall = run_program(
-        program, policy, options.event_budget, _watch(graph, system, options), options.interference
-    )
+    recorded = {"interference": options.interference, "heat": options.heatmap}
+    state, wall = run_program(program, policy, options.event_budget, _watch(graph, system, options), **recorded)
     kernels = [placed.kernel for placed in plan.kernels]
     explicit = options.mode == "explicit" or lowered.gpus > 1
     resident = {kernel.name: occupancy(kernel, gpu) for kernel in kernels if kernel.workgroups}
@@ -220,16 +220,19 @@ def run_program(
     policy: ArbiterPolicy,
     event_budget: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-    interference: bool = False,
+    **recorded: Any,
 ) -> tuple[State, float]:
-    """Run a program; returns the final state and the time without compilation [s]. Raises SimulationError."""
+    """Run a program; returns the final state and the time without compilation [s]. Raises SimulationError.
+
+    `recorded` says what the run records, as `weft.engine.run.execute` takes it.
+    """
     from weft.engine.run import execute as run
     from weft.engine.run import prepare
 
     announce_compilation()
     prepare(program.tables, policy.compiled)
     begin = time.perf_counter()
-    status, machine = run(program.tables, policy.compiled, FIRST_BIN_FS, event_budget, progress, interference)
+    status, machine = run(program.tables, policy.compiled, FIRST_BIN_FS, event_budget, progress, **recorded)
     if status != y.FINISHED:
         raise SimulationError(explain(status, program, machine, policy.name))
     return machine, time.perf_counter() - begin

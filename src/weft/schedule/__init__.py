@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from weft.errors import check_name
 from weft.schedule.base import Ideal, Pass
+from weft.schedule.in_order import IN_ORDER
 from weft.schedule.sharing import SHARING_PASSES, Sharing
 from weft.schedule.sublayer import SUBLAYER_PASSES
 
-PASSES: Mapping[str, Pass] = {one.name: one for one in (*SUBLAYER_PASSES, *SHARING_PASSES)}
+PASSES: Mapping[str, Pass] = {one.name: one for one in (*SUBLAYER_PASSES, *SHARING_PASSES, IN_ORDER)}
 """Every way to overlap by name; the first one that accepts a graph is its baseline."""
 SHARING: Mapping[str, Sharing] = {one.name: one for one in SHARING_PASSES}
 """The ways to share a GPU, by name."""

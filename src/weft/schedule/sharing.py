@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from weft.errors import InputError, check_name
-from weft.graph import Collective, Graph, Node
+from weft.graph import Collective, Gemm, Graph, Node
 from weft.hardware import Gpu
 from weft.library.collectives import KERNELS
 from weft.schedule.base import Pass
@@ -114,6 +114,11 @@ class Sharing(Pass):
 
     def _check(self, graph: Graph) -> None:
         for node in graph:
+            if not isinstance(node.op, Gemm | Collective):
+                raise InputError(
+                    f"'{self.name}' shares a GPU between GEMMs and collectives, but '{node.id}' is a {node.op.kind}; "
+                    "choose 'in-order' for a program"
+                )
             if node.edges:
                 raise InputError(
                     f"'{self.name}' shares a GPU between streams that do not wait for each other, but '{node.id}' "

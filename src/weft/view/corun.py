@@ -13,6 +13,7 @@ from weft.search.model_errors import collective_error, contention_error, gemm_er
 from weft.view import looks
 from weft.view.explorer import timeline, waits_table
 from weft.view.figure import Figure, Lines, bars, stacked_bars
+from weft.view.heat import heat_parts, heat_section
 from weft.view.interference import interference_parts, interference_section
 from weft.view.page import Section, simulated_section, write_page
 from weft.view.run import counter_table
@@ -42,7 +43,7 @@ def corun_parts(answer: Comparison) -> list[Table | str]:
         return [
             loop_table(one), f"GEMM: {one.grid}", *_warnings(answers), *_instead(one), wait_table(one),
             whole_table(one), *_driven(one), *above_ideal(answers), traffic_table(one),
-            *interference_parts([one.run]), *typical_errors(one),
+            *interference_parts([one.run]), *heat_parts([one.run]), *typical_errors(one),
             effort([one.gemm_alone, one.collective_alone, one.run]),
         ]  # fmt: skip
     best, loops = answer.corun(answer.best), {id(run): run for run in answer.alone.values()}
@@ -59,6 +60,7 @@ def corun_parts(answer: Comparison) -> list[Table | str]:
         f"least time: {answer.best}, {best.speedup:.3f}x over one after the other",
         *above_ideal(answers),
         *interference_parts([*answer]),
+        *heat_parts([*answer]),
         *typical_errors(best),
         effort([*loops.values(), *answer]),
     ]
@@ -254,6 +256,7 @@ def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
             Section("What workgroups wait for", [stream_waits(each) for each in shown if each.gemm.waits]),
             Section("Traffic of one GPU", [_JOINED, *(_of_strategy(traffic_table(each), each) for each in shown)]),
             interference_section([each.run for each in shown]),
+            heat_section([each.run for each in shown]),
             Section("Hardware counters", [_COUNTED, counter_table([each.run for each in shown])]),
             simulated_section(one.run),
         ],

@@ -305,6 +305,23 @@ def held_map(title: str, table: Table, looks: Looks, until: float, units: int, u
     return Figure(title, chart, {"held": table})
 
 
+def load_map(
+    title: str, table: Table, shares: Looks, until: float, units: int, unit: str, across: str = "time [µs]"
+) -> Figure:
+    """Rectangles coloured by one of the `shares`, columns of the table with their names; in a page one picks which."""
+    names = list(shares)
+    bound = alt.binding_select(options=names, labels=[shares[name] for name in names], name="colour ")
+    picked = alt.param(name="colour", bind=bound, value=names[0])
+    x = alt.X("start_us:Q", title=across, scale=alt.Scale(domain=[0, until], nice=False))
+    y = alt.Y("unit:Q", title=unit, scale=alt.Scale(domain=[0, units], nice=False))
+    scale = alt.Scale(domainMin=0, scheme="viridis")
+    color = alt.Color("share:Q", scale=scale, legend=alt.Legend(format=".0%", title=None))
+    chart = _over("load").mark_rect(clip=True).transform_calculate(share="datum[colour]").encode(
+        x, alt.X2("end_us"), y, alt.Y2("unit_to"), color, tooltip=_tips(table)
+    ).add_params(picked, _zoom())  # fmt: skip
+    return Figure(title, chart.properties(width="container", height=260), {"load": table})
+
+
 def heat_map(title: str, table: Table, *, x: str, y: str, value: str, facet: str, most: float = 1.0) -> Figure:
     """Cells coloured and labelled by a share from 0 to `most`, in a panel for each value of `facet`."""
     across = alt.X(f"{x}:O", title=_title(table, x), sort=_sort(table, x), axis=alt.Axis(labelAngle=0))

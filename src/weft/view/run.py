@@ -15,6 +15,7 @@ from weft.units import format_rate
 from weft.view import looks
 from weft.view.explorer import phases, timeline, waits_table, words
 from weft.view.figure import Figure, Lines, bars, stacked_bars
+from weft.view.heat import heat_parts, heat_section
 from weft.view.interference import interference_parts, interference_section
 from weft.view.page import Section, simulated_section, write_page
 from weft.view.table import NONE, Column, Shown, Table, microseconds, number, text, times_faster
@@ -60,7 +61,7 @@ def run_parts(answer: Comparison) -> list[Table | str]:
     parts += [wait_table(simulated)] if simulated else []
     parts.append(traffic_table(runs))
     parts += [counter_table(simulated)] if simulated else []
-    parts += interference_parts(simulated)
+    parts += [*interference_parts(simulated), *heat_parts(simulated)]
     if note := ring_note(runs[0].system):
         parts.append(f"link: {format_rate(ring_link(runs[0].system).bandwidth, 4)}, {note}")
     if needed := hypothetical(answer):
@@ -174,6 +175,7 @@ def run_report(answer: Comparison | Timeline | Mapping[str, Timeline], out_dir: 
             Section("What moves through memory", [traffic_by_cause(answer), traffic] if shown else []),
             Section("What workgroups wait for", [waits(shown), wait_table(shown)] if shown else []),
             interference_section(shown),
+            heat_section(shown),
             Section("Hardware counters", [counter_table(shown)] if shown else []),
             *(simulated_section(run) for run in machines),
         ],
