@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import weft
+from weft import view
 from weft.errors import InputError
 from weft.graph import Gemv, Graph, Node
 from weft.result import Heat, Timeline
@@ -108,3 +109,10 @@ def test_a_heat_map_of_something_else_is_refused():
 def test_a_stride_shorter_than_a_row_is_refused():
     with pytest.raises(InputError, match="the stride of a GEMV is 512, but its rows have 1024"):
         Gemv(64, 1024, stride=512)
+
+
+def test_the_page_of_a_run_shows_its_channels_and_banks(tmp_path):
+    made = run(STRIDED, heatmap="bank", hashing=False)
+    page = view.run_report(made, tmp_path).read_text(encoding="utf-8")
+    assert "How loaded is each bank? in-order, plain addresses" in page
+    assert "How loaded is each bank over the whole run?" in page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
@@ -11,6 +12,7 @@ import click
 
 import weft
 from weft import parallel, view
+from weft.cli import cases
 from weft.cli.options import (
     beside_options,
     dtype_option,
@@ -24,17 +26,17 @@ from weft.cli.progress import simulation_status
 from weft.cli.values import MODEL_NAME, OVERLAP, OVERLAPS, SPLIT, Value, names, numbers
 from weft.errors import InputError, join_or
 from weft.files import write_json
-from weft.graph import Graph
+from weft.graph import Graph, Node, operator
 from weft.graph.graph import MOST_ITERATIONS
 from weft.hardware import Gpu
 from weft.library.collectives import KERNELS
 from weft.models import SubLayer
-from weft.options import Memory, RunOptions
+from weft.options import Heatmap, Memory, RunOptions
 from weft.result import Comparison
 from weft.schedule import PASSES, SHARING, Ideal, Sharing, find_pass
 from weft.schedule.arbiters import POLICIES
 from weft.schedule.sharing import apart_of
-from weft.view import corun, run
+from weft.view import corun, program, run
 
 ALL = "all"
 """The value of --overlap that compares every way to share a GPU."""
@@ -78,6 +80,7 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
         "weft simulate --model t-nlg --sublayer fc2 --tp 8 --compare sequential,t3",
         "weft simulate --gemm 8192,8192,8192 --beside all_reduce:256MiB --ranks 4 --gpu a100-sxm-80gb",
         "weft simulate --gemm 8192,8192,8192 --beside all_gather:896MiB --overlap dma --gpu mi300x",
+        "weft simulate --op gemv:rows=16384,columns=1024,stride=131072 --gpu v100-sxm2-32gb --heatmap channel",
     )
 )
 @option("--model", f"A model, see 'weft models list'.  [default: {_DEFAULT_MODEL}]", MODEL_NAME)
@@ -96,6 +99,8 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
     "--overlap exactly these are compared.",
     OVERLAPS,
 )
+@option("--graph", "A program to run on one GPU, operator after operator.", click.Path(path_type=Path), metavar="FILE")
+@option("--op", "An operator to run on one GPU, see 'weft predict ops'.", metavar="NAME:A=1,B=2")
 @option("--arbiter", f"Memory arbitration of every run: {', '.join(POLICIES)}.", metavar="NAME")
 @option(
     "--mode",
@@ -155,21 +160,39 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
     "Record what compute and communication cost each other in memory: latencies, queues, who delays whom.",
     is_flag=True,
 )
+@option(
+    "--heatmap",
+    "Record what every memory channel, or every bank, does over time: load, efficiency, row hits, camping index.",
+    click.Choice(get_args(Heatmap)),
+)
+@option(
+    "--hashing",
+    "Whether addresses are spread over the channels by a hash, as GPUs do, or plainly one stripe after the other.",
+    click.Choice(["on", "off"]),
+    default="on",
+)
 @file_option("--json", "Write every run as JSON.")
 @file_option("--trace", "Write a trace of --overlap for Perfetto and HTA, one file per rank.")
 @folder_option("Write report.html with the pictures to this folder.")
 @pass_outputs
-def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, interference: bool, **values: Any) -> None:
-    """Simulate a sub-layer, or a GEMM beside a collective: times, where they go, what memory moves.
+def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, **values: Any) -> None:
+    """Simulate a sub-layer, a GEMM beside a collective, or a program: times, where they go, what memory moves.
 
     --compare A,B sets overlaps side by side and shows speedups over 'sequential'; exactly A and B are compared, and
     --overlap if it is given, too.
     --beside instead runs --gemm (what one GPU computes) and a collective in two independent streams, and shows what
     each costs the other; --overlap then says how they share the GPU.
+    --graph runs a file that 'weft capture' or 'weft import' wrote, operator after operator on one GPU, --op a single
+    operator.
     """
+    recorded = {name: values.pop(name) for name in ("interference", "heatmap")}
+    recorded["hashing"] = values.pop("hashing") == "on"
     asked = SimpleNamespace(**values, traced=outputs.trace is not None)
     with simulation_status() as watch:
-        options = replace(options, arbiter=arbiter, progress=watch, interference=interference)
+        options = replace(options, arbiter=arbiter, progress=watch, **recorded)
+        if asked.graph is not None or asked.op is not None:
+            _program(asked, options, outputs)
+            return
         shown, answer = (_sub_layer if asked.beside is None else _beside)(asked, options)
     layers: tuple[Any, Any, Any] = run.run_parts, run.run_record, view.run_report
     streams: tuple[Any, Any, Any] = corun.corun_parts, corun.corun_record, view.corun_report
@@ -179,6 +202,31 @@ def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, inte
         lambda file: write_json(file, record(answer)),
         traced=answer[shown],
         page=partial(page, answer),
+    )
+
+
+def _program(asked: SimpleNamespace, options: RunOptions, outputs: Outputs) -> None:
+    """Simulate the graph of a file, or a single operator, and show it beside its closed form."""
+    refuse_given(
+        "beside --graph and --op, which run a program on one GPU", "model", "sublayer", "tp", "overlap", "compare",
+        "gemm", "beside", "ranks", "loops", "split", "channels", "algorithm", "copies", "first",
+    )  # fmt: skip
+    if asked.graph is not None and asked.op is not None:
+        raise InputError("--graph and --op each name a program; give one of them")
+    if asked.graph is not None:
+        graph = weft.read_graph(asked.graph)
+    else:
+        name, _, sizes = asked.op.partition(":")
+        op = operator(name, asked.dtype, **cases.dimensions(names(sizes)))
+        graph = Graph((Node(op, name),), title=str(op))
+    on = weft.system(asked.gpu).replace(asked.changes)
+    found = weft.simulate(graph, on, options=options)
+    closed = weft.estimate(graph, on, RunOptions(clock=options.clock))
+    outputs.show(
+        program.program_parts(found, closed),
+        lambda file: write_json(file, program.program_record(found, closed)),
+        traced=found,
+        page=partial(program.program_report, found, closed),
     )
 
 

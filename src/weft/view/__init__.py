@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from weft.view.planner import choices_map as choices_map
     from weft.view.planner import plan_page as plan_page
     from weft.view.predictions import collective_report as collective_report
+    from weft.view.program import program_report as program_report
     from weft.view.run import run_report as run_report
     from weft.view.run import speedups as speedups
     from weft.view.run import sub_layer_times as sub_layer_times
@@ -42,6 +43,7 @@ _HOMES = {
     "pipeline": ("pipeline_diagram",),
     "planner": ("choices_map", "plan_page"),
     "predictions": ("collective_report",),
+    "program": ("program_report",),
     "run": ("run_report", "speedups", "sub_layer_times", "traffic_by_cause", "waits"),
     "step": ("layer_streams",),
     "step_trace": ("write_graph_trace", "write_step_trace"),
