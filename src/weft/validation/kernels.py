@@ -37,14 +37,15 @@ PARAMETERS = tuple(one for one in GEMM_PARAMETERS if one.path == "achieved.gemm_
 
 
 @dataclass(frozen=True, eq=False)
-class _Case:
+class KernelCase:
     """Rows of one operator and data type."""
 
     positions: IntArray
     op: str
     dtype: str
 
-    def _made(self, rows: Rows) -> Op:
+    def made(self, rows: Rows) -> Op:
+        """The operator, with an array for each dimension."""
         tokens: Any = rows["m"]
         columns: Any = rows["n"]
         if self.op in _PRODUCTS:
@@ -59,27 +60,32 @@ class _Case:
 
     def seconds(self, rows: Rows, on: Gpu) -> FloatArray:
         """Times on a GPU [s]."""
-        found = estimate(self._made(rows), on, harness=Harness(timed="host"))
-        launch, hidden = found.parts["launch"], _HIDDEN.get(self.op, 0.0)
+        found = estimate(self.made(rows), on, harness=Harness(timed="host"))
+        return self.called(np.asarray(found.seconds - found.parts["launch"]), found.parts["launch"])
+
+    def called(self, kernel: FloatArray | float, launch: FloatArray | float) -> FloatArray:
+        """What the host measures of kernels [s]: its own time for a launch, and what of the kernel it waits for."""
+        hidden = _HIDDEN.get(self.op, 0.0)
         called = _CALLED.get(self.op, 1.0) * launch
-        return np.asarray(np.maximum(called - hidden, 0.0) + np.maximum(found.seconds - launch, hidden))
+        return np.asarray(np.maximum(called - hidden, 0.0) + np.maximum(kernel, hidden))
 
     def floor(self, rows: Rows, gpu: Gpu) -> FloatArray:
         """Lower bounds of the times [s]: the bytes that no cache holds, at the memory's peak."""
-        moved = np.asarray(self._made(rows).least_bytes, dtype=np.float64)
+        moved = np.asarray(self.made(rows).least_bytes, dtype=np.float64)
         return np.maximum(moved - gpu.cache.capacity, 0.0) / gpu.memory.bandwidth
 
 
-def _cases(rows: Rows) -> tuple[_Case, ...]:
+def cases_of(rows: Rows) -> tuple[KernelCase, ...]:
+    """The rows by operator and data type."""
     keys = zip(rows["op"].tolist(), rows["dtype"].tolist(), strict=True)
-    return tuple(_Case(positions, op, dtype) for (op, dtype), positions in positions_by(keys).items())
+    return tuple(KernelCase(positions, op, dtype) for (op, dtype), positions in positions_by(keys).items())
 
 
 def kernel_subjects(checked: Checked, machines: Machines) -> list[Subject]:
     """The rows of a file of kernels by GPU, without impossible ones and operators that Weft has no kernel for."""
     checked.drop(_without_model(checked.rows))
     return subjects_by_gpu(
-        checked, machines, lambda rows, gpu: believable("gpu", _cases(rows), rows, gpu, gpu), _subject
+        checked, machines, lambda rows, gpu: believable("gpu", cases_of(rows), rows, gpu, gpu), _subject
     )
 
 
@@ -96,7 +102,7 @@ def _without_model(rows: Rows) -> Iterator[Problem]:
 
 def _subject(rows: Rows, gpu: Gpu, machines: Machines) -> Subject:
     def predict(some: Rows, values: Mapping[str, float]) -> FloatArray:
-        return predicted_by(_cases(some), some, changed(gpu, values))
+        return predicted_by(cases_of(some), some, changed(gpu, values))
 
     return Subject(
         kind="kernel",

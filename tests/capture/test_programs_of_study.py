@@ -1,0 +1,15 @@
+"""The graphs that the study of PyTorch on a simulator ships are what unmodified PyTorch does."""
+
+import pytest
+from programs_of_study import PROGRAMS
+
+from weft.studies.pytorch_on_simulator.study import program
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_shipped_program_is_the_captured_one(name):
+    shipped, captured = program(name), PROGRAMS[name]()
+    assert [(node.id, node.op, node.inputs, node.outputs, node.phase) for node in shipped] == [
+        (node.id, node.op, node.inputs, node.outputs, node.phase) for node in captured
+    ]
+    assert shipped.tensors == captured.tensors
