@@ -6,7 +6,7 @@ import pytest
 
 import weft
 from weft.errors import InputError
-from weft.graph import Attention, Call, Convolution, Gemm, Gemv, Graph, Node, Streaming, Tensor
+from weft.graph import Attention, Call, Convolution, Gemm, Gemv, Graph, Node, Recurrent, Streaming, Tensor
 
 GPU = "v100-sxm2-32gb"
 ROWS = Tensor((4096, 1024), "fp32")
@@ -30,6 +30,7 @@ def alone(op: weft.Op, gpu: str = GPU, **options: object) -> float:
         Gemm(4096, 4096, 1024, "fp32"),
         Gemm(512, 512, 64, "fp32", 64),
         Convolution(32, 64, 64, dtype="fp32"),
+        Recurrent("lstm", 1024, 64, 8, inputs=1024, dtype="fp32", computes="weights"),
         Attention(8, 16, 512, 512, 64, dtype="fp32"),
         Attention(8, 16, 512, 512, 64, dtype="fp32", gradient=True),
         Attention(2, 32, 1024, 1024, 128, kv_heads=8, causal=1),
@@ -86,6 +87,20 @@ def test_every_gemm_of_a_batch_stores_its_output():
 def test_an_operator_without_a_kernel_is_named():
     with pytest.raises(InputError, match="the engine has no kernel for 'send'"):
         weft.simulate(Graph((Node(weft.graph.Send(1 << 20), "send"), Node(Gemv(64, 64), "gemv"))), GPU)
+
+
+def test_the_steps_of_a_recurrent_layer_follow_one_another():
+    few, many = (
+        weft.simulate(Graph((Node(Recurrent("gru", 512, 32, steps, dtype="fp32"), "gru"),)), GPU).seconds
+        for steps in (4, 16)
+    )
+    assert many == pytest.approx(4 * few, rel=0.1)
+
+
+def test_a_persistent_recurrent_layer_is_refused():
+    layer = Recurrent("gru", 512, 32, 4, dtype="fp32", persistent=True)
+    with pytest.raises(InputError, match="keeps its weights in registers"):
+        weft.simulate(Graph((Node(layer, "gru"),)), GPU)
 
 
 def test_a_way_to_share_a_gpu_takes_no_program():

@@ -19,7 +19,20 @@ from weft.errors import InputError
 from weft.estimate import kernel as closed
 from weft.estimate.streaming import GEMV_ROWS, THREADS, kernels_of
 from weft.estimate.target import Harness, target
-from weft.graph import Attention, Call, Convolution, Gemm, Gemv, Graph, Node, Op, Streaming, Tensor, tensor_bytes
+from weft.graph import (
+    Attention,
+    Call,
+    Convolution,
+    Gemm,
+    Gemv,
+    Graph,
+    Node,
+    Op,
+    Recurrent,
+    Streaming,
+    Tensor,
+    tensor_bytes,
+)
 from weft.graph.op import width
 from weft.hardware import Gpu
 from weft.kernels import GemmTiling, adding_kernel, gemm_kernel, over_dies, stored_sizes, tile_table
@@ -31,7 +44,7 @@ from weft.options import RunOptions
 from weft.program import Buffer, Kernel, Load, Phase, PlacedKernel, Plan, Store
 from weft.program.plan import CACHED_STORE, Work
 
-KINDS = (Gemm, Gemv, Convolution, Attention, Call, Streaming)
+KINDS = (Gemm, Gemv, Convolution, Recurrent, Attention, Call, Streaming)
 """The kinds of operators that the engine has kernels for, besides collectives."""
 MOST_APART = 8
 """Most tensors that a kernel reads or writes each at its own place; longer lists, such as an optimizer's, count as one
@@ -108,6 +121,8 @@ class _Program:
             kernels += self._product(node, product, named, written, f" {number}" if number else "")
         if isinstance(node.op, Gemv):
             kernels = [self._by_rows(node, node.op, named, made)]
+        elif isinstance(node.op, Recurrent):
+            kernels = list(self._recurrent(node, node.op, named, made))
         elif isinstance(node.op, Attention):
             kernels = self._attention(node, node.op, named, made)
         elif not products:
@@ -167,6 +182,28 @@ class _Program:
         return {
             side: (self.memory.place(one), whole[side]) for side, one in zip("ab", min(pairs, key=apart), strict=True)
         }
+
+    def _recurrent(self, node: Node, op: Recurrent, named: Sequence[str], made: Sequence[str]) -> Iterator[Kernel]:
+        """The kernels of a recurrent layer: all inputs in one product, then for each step that of the state and a sweep
+        over gates and states; the gradient of the weights is one product.
+        """
+        if op.computes == "weights":
+            yield from self._product(node, op.weight_product, named, made[0], "")
+            return
+        forward, inputs = op.computes == "forward", op.input_product
+        whole = self._product(node, inputs, named, "", " inputs") if inputs else []
+        n, k = (op.outputs, op.hidden) if forward else (op.hidden, op.outputs)
+        state = self.memory.named(
+            f"{node.name} step", (), (Tensor((op.batch, k), op.dtype), Tensor((k, n), op.dtype, "weight"))
+        )
+        product = self._product(node, Gemm(op.batch, n, k, op.dtype), state, "", " step")
+        elements = op.batch * op.hidden
+        size = elements * width(op.dtype)
+        sweep = closed.Sweep((2 * op.gates + 1) * size, (op.gates + 1) * size, operations=4 * op.gates * elements)
+        every = (*product, self._sweeps(node, closed.Kernel((sweep,), elements // THREADS + 1, THREADS), 1, [], []))
+        yield from whole if forward else ()
+        yield from (replace(one, name=f"{one.name}, step {at}") for at in range(op.steps) for one in every)
+        yield from () if forward else whole
 
     def _attention(self, node: Node, op: Attention, named: Sequence[str], made: Sequence[str]) -> list[Kernel]:
         """The kernel of fused attention; of its gradient, also those before it and behind it that sweep.
@@ -351,13 +388,18 @@ def check_kinds(graph: Graph) -> None:
     for node in graph:
         if not isinstance(node.op, KINDS):
             raise InputError(
-                f"the engine has no kernel for '{node.id}' ({node.op.kind}); it runs GEMMs, convolutions, streaming "
-                "operators and captured calls: ask weft.estimate for a closed form"
+                f"the engine has no kernel for '{node.id}' ({node.op.kind}); it runs GEMMs, convolutions, recurrent "
+                "layers, attention, streaming operators and captured calls: ask weft.estimate for a closed form"
             )
         if isinstance(node.op, Attention) and not node.op.fused:
             raise InputError(
                 f"the engine has no kernel for '{node.id}', attention in separate kernels; give these as operators of "
                 "their own, or ask weft.estimate for a closed form"
+            )
+        if isinstance(node.op, Recurrent) and node.op.persistent:
+            raise InputError(
+                f"the engine has no kernel for '{node.id}', which keeps its weights in registers; leave persistent "
+                "out, or ask weft.estimate for a closed form"
             )
         if np.ndim(node.op.flops):
             raise InputError(
