@@ -39,7 +39,7 @@ class Heat:
     pending_fs: Ints
 
     @property
-    def bytes(self) -> Ints:
+    def moved(self) -> Ints:
         """Bytes read and written."""
         return self.read + self.written
 
@@ -61,7 +61,7 @@ class Heat:
     @property
     def camping(self) -> float:
         """The camping index: bytes of the most loaded channel (or bank) over the mean, of the whole run; 1 is even."""
-        return _camping(self.bytes.sum(axis=-1).reshape(len(self.read), -1))
+        return _camping(self.moved.sum(axis=-1).reshape(len(self.read), -1))
 
     @property
     def camping_over_time(self) -> Floats:
@@ -69,7 +69,7 @@ class Heat:
 
         Short bins are uneven by chance alone: compare them with those of another run, not with 1.
         """
-        loads = self.bytes.reshape(len(self.read), -1, self.read.shape[-1])
+        loads = self.moved.reshape(len(self.read), -1, self.read.shape[-1])
         moved = loads.sum(axis=1)
         with np.errstate(invalid="ignore"):
             each = loads.max(axis=1) * loads.shape[1] / np.where(moved, moved, np.nan)
@@ -87,7 +87,7 @@ class Heat:
 
     def to_dict(self) -> dict[str, Any]:
         """The whole run's figures, and every channel's (or bank's), as plain data."""
-        moved, busy, pending = (a.sum(axis=-1) for a in (self.bytes, self.busy_fs, self.pending_fs))
+        moved, busy, pending = (a.sum(axis=-1) for a in (self.moved, self.busy_fs, self.pending_fs))
         hits = 1 - _share(np.minimum(self.activates, self.requests).sum(axis=-1), self.requests.sum(axis=-1))
         return {
             "of": self.of,
@@ -97,7 +97,7 @@ class Heat:
             "utilization": (busy / (self.end_s * 1e15)).tolist(),
             "efficiency": _plain(_share(busy, pending)),
             "row_hits": _plain(hits),
-            "bytes_over_time": self.bytes.sum(axis=(0, 2)).tolist(),
+            "bytes_over_time": self.moved.sum(axis=(0, 2)).tolist(),
         }
 
 
