@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed; make test-capture runs this")
+pytest.importorskip("transformers", reason="transformers is not installed; make test-capture runs this")
 import torch
 import transformers
 

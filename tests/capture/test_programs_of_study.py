@@ -1,6 +1,9 @@
 """The graphs that the study of PyTorch on a simulator ships are what unmodified PyTorch does."""
 
 import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed; make test-capture runs this")
+pytest.importorskip("transformers", reason="transformers is not installed; make test-capture runs this")
 from programs_of_study import PROGRAMS
 
 from weft.studies.pytorch_on_simulator.study import program

@@ -19,6 +19,7 @@ from weft.graph.call import Call
 from weft.graph.collective import Collective, Copy, Send
 from weft.graph.convolution import Convolution
 from weft.graph.gemm import Gemm
+from weft.graph.gemv import Gemv
 from weft.graph.graph import Edge, Graph, KernelChoice, Node
 from weft.graph.grouped import GroupedGemm
 from weft.graph.named import Constant, Joined, View
@@ -32,7 +33,7 @@ LARGEST = 1 << 30
 _CLASSES: Mapping[str, type] = {
     one.__name__: one
     for one in (
-        Attention, Call, Collective, Constant, Convolution, Copy, Gemm, GroupedGemm, Joined, KernelChoice, Opaque,
+        Attention, Call, Collective, Constant, Convolution, Copy, Gemm, Gemv, GroupedGemm, Joined, KernelChoice, Opaque,
         Recurrent, Send, Streaming, Tensor, View,
     )
 }  # fmt: skip
