@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from weft.run.chakra import write_chakra
     from weft.run.grid import Sweep, sweep
     from weft.run.matrix import sweep_file
+    from weft.run.replay import replay
     from weft.run.step.inference import decode, prefill
     from weft.run.step.named import memory, step
     from weft.run.step.roofline import roofline
@@ -120,6 +121,7 @@ _HOMES = {
     "write_chakra": ("weft.run.chakra", "write_chakra"),
     "read_trace": ("weft.traces", "read_trace"),
     "recompute": ("weft.search.recompute", "recompute"),
+    "replay": ("weft.run.replay", "replay"),
     "reduce_scatter": ("weft.graph", "reduce_scatter"),
     "roofline": ("weft.run.step.roofline", "roofline"),
     "rewrite": ("weft.search.rewrite", "rewrite"),
@@ -188,6 +190,7 @@ __all__ = [
     "read_trace",
     "recompute",
     "reduce_scatter",
+    "replay",
     "rewrite",
     "roofline",
     "sample",

@@ -44,6 +44,8 @@ class RunOptions:
     `Timeline.heat`. `hashing` spreads addresses that lie a round of stripes over the channels apart over all channels,
     as GPUs do; without it, they lie in one.
 
+    `updates` records when near-memory updates of each tile reached memory: `Timeline.updates`.
+
     Raises UnknownNameError for an unknown clock, mode, memory or heatmap, InputError for an invalid size or budget, and
     for a heat map of banks where the memory has none.
     """
@@ -59,6 +61,7 @@ class RunOptions:
     memory_work: MemoryWork | None = None
     heatmap: Heatmap | None = None
     hashing: bool = True
+    updates: bool = False
 
     def __post_init__(self) -> None:
         check_name("clock", self.clock, get_args(Clock))
@@ -72,7 +75,7 @@ class RunOptions:
             raise InputError(f"arbiter is {shown(self.arbiter)}; give what weft.arbiter makes of a function")
         if not (self.memory_work is None or hasattr(self.memory_work, "stream")):
             raise InputError(f"memory_work is {shown(self.memory_work)}; give weft.kernels.pim.MemoryWork(...) or None")
-        for name in ("interference", "hashing"):
+        for name in ("interference", "hashing", "updates"):
             if not isinstance(getattr(self, name), bool):
                 raise InputError(f"{name} is {shown(getattr(self, name))}; give True or False")
         if self.heatmap is not None:

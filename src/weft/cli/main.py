@@ -30,6 +30,7 @@ COMMANDS = {
     "capture": LazyCommand("weft.cli.capture:capture", "Capture a PyTorch model as a graph of operators."),
     "import": LazyCommand("weft.cli.traces:import_", "Read a trace of PyTorch's profiler, and compare it."),
     "export": LazyCommand("weft.cli.export:export", "Write a graph as Chakra's traces, for other simulators."),
+    "replay": LazyCommand("weft.cli.replay:replay", "Perform T3's reduce-scatter on real numbers."),
     "schedule": LazyCommand("weft.cli.schedule:schedule", "Find or check the schedule of a pipeline."),
     "sample": LazyCommand("weft.cli.sample:sample", "Choose iterations that stand for all, and total them."),
     "sweep": LazyCommand("weft.cli.sweep:sweep", "Run a question under every combination of values."),

@@ -12,7 +12,7 @@ from weft.engine.link import arrive, depart, hop
 from weft.engine.memory import free_request, look, starved, woken
 from weft.engine.memory_cache import begin_used, fill
 from weft.engine.pim import begin_commands, give_commands
-from weft.engine.record import record_chunk, record_load, record_traffic
+from weft.engine.record import record_chunk, record_load, record_traffic, record_update
 from weft.engine.state import WAITER_NEXT, WAITER_SLOT, Machine
 from weft.engine.switch import answer, pass_switch
 from weft.engine.tracker import track
@@ -96,6 +96,7 @@ def _on_written(m: Machine, i: int, g: int, now: int) -> None:
     if counter != y.NONE and m.region[g, region, y.REGION_LANED] == 1:
         counter += request[i, y.REQ_TILE]
     if m.region[g, region, y.REGION_TRACKED] > 0:
+        record_update(m, g, request[i, y.REQ_TILE], request[i, y.REQ_WAVEFRONT], remote, now)
         lead = track(m, g, region, request[i, y.REQ_TILE], request[i, y.REQ_WAVEFRONT], bytes_, now)
         if lead == y.NONE:
             return

@@ -182,6 +182,17 @@ def record_misses(m: Machine, g: int, t: int, before: int) -> None:
         m.misses[g, m.work[g, t, y.WORK_REGION]] += m.flow[g, y.FLOW_MISSES] - before
 
 
+# -- updates of tiles
+
+
+@spliced
+def record_update(m: Machine, g: int, tile: int, wavefront: int, remote: bool, time: int) -> None:
+    """Record that memory has updated bytes of a wavefront tile; `remote` if they came from a peer."""
+    if m.update_log.shape[0] > 0:
+        column = y.UPDATED_BY_PEER if remote else y.UPDATED_HERE
+        m.update_log[g, tile * m.shape[y.SIZE_WAVEFRONTS] + wavefront, column] = time
+
+
 # -- heat
 
 

@@ -33,13 +33,15 @@ def execute(
     watch: Callable[[int, int], None] | None = None,
     interference: bool = False,
     heat: str | None = None,
+    updates: bool = False,
 ) -> tuple[int, Machine]:
     """Run `tables` under a compiled arbiter policy; returns the status and the final state.
 
     `watch(events, now_fs)` is called between slices. The status is RUNNING when the budget is exhausted.
-    `interference` records what the streams of a channel cost each other, `heat` what each "channel" or "bank" does.
+    `interference` records what the streams of a channel cost each other, `heat` what each "channel" or "bank" does,
+    `updates` when memory updated each tile.
     """
-    return resume(allocate(tables, bin_fs, interference, heat), policy, event_budget, watch)
+    return resume(allocate(tables, bin_fs, interference, heat, updates), policy, event_budget, watch)
 
 
 def resume(

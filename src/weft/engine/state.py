@@ -71,6 +71,7 @@ class Machine(NamedTuple):
     dma_log: Table
     work_log: Table
     pim_log: Table
+    update_log: Table
     heat: Table
     heated: Table
     arrival: Table
@@ -123,11 +124,14 @@ class Tables(NamedTuple):
     pim: Table = NO_COMMANDS
 
 
-def allocate(tables: Tables, bin_fs: int, interference: bool = False, heat: str | None = None) -> Machine:
+def allocate(
+    tables: Tables, bin_fs: int, interference: bool = False, heat: str | None = None, updates: bool = False
+) -> Machine:
     """Make the empty state of a run of `tables`; series start with bins of `bin_fs` femtoseconds.
 
     With `interference`, the run records what the streams of a channel cost each other, with `heat` what each "channel"
-    or each "bank" does over time.
+    or each "bank" does over time, with
+    `updates` when memory updated each tile.
     """
     s = tables.shape
     gpus, units, channels = int(s[y.SIZE_GPUS]), int(s[y.SIZE_CUS]), int(s[y.SIZE_CHANNELS])
@@ -185,6 +189,7 @@ def allocate(tables: Tables, bin_fs: int, interference: bool = False, heat: str 
         dma_log=table(gpus, tiles, y.COMMAND_COLUMNS, fill=y.NONE),
         work_log=table(gpus, works, y.WORKLOG_COLUMNS, fill=y.NONE),
         pim_log=table(gpus * channels, len(tables.pim), y.PIM_LOG_COLUMNS),
+        update_log=table(gpus if updates else 0, tiles * wavefronts, y.UPDATE_COLUMNS, fill=y.NONE),
         heat=table(heats, heat_bins, y.HEAT_COLUMNS),
         heated=table(heats, y.HEATED_COLUMNS),
         arrival=table(request_rows if interference else 0, y.ARRIVAL_COLUMNS),

@@ -14,6 +14,7 @@ from weft.program import Program
 from weft.result.heat import recorded_heat
 from weft.result.interference import recorded
 from weft.result.timeline import Cause, ChunkSpan, DmaSpan, Ints, MemoryCommands, Residency, Series, Span, StageSpan
+from weft.result.updates import recorded_updates
 
 WAITS = {
     "compute": y.RUN_COMPUTE,
@@ -63,6 +64,7 @@ def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[s
         "series": series,
         "interference": recorded(m, series.link.shape[1]),
         "heat": recorded_heat(m, end),
+        "updates": recorded_updates(program, m),
         "residency": _residency(program, m),
         "events": int(m.clock[y.CLOCK_EVENTS]),
         "requests": int(m.clock[y.CLOCK_REQUESTS]),

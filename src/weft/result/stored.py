@@ -18,6 +18,7 @@ from weft.options import RunOptions
 from weft.result.heat import Heat
 from weft.result.interference import Interference, Percentiles, StreamInterference
 from weft.result.timeline import ChunkSpan, DmaSpan, MemoryCommands, Residency, Series, Span, StageSpan, Timeline
+from weft.result.updates import TileUpdates
 
 Plain = Any
 _KINDS = {
@@ -25,20 +26,20 @@ _KINDS = {
     for kind in (
         Graph, Node, Tensor, View, Joined, Constant, KernelChoice, RunOptions, Timeline, Span, StageSpan, ChunkSpan,
         DmaSpan, Series, Residency, MemoryCommands,
-        Heat, Interference, StreamInterference, Percentiles, GemmTiling, Fabric, Link, *KINDS.values(),
+        Heat, TileUpdates, Interference, StreamInterference, Percentiles, GemmTiling, Fabric, Link, *KINDS.values(),
     )
 }  # fmt: skip
 
 
 def summary(timeline: Timeline) -> Timeline:
-    """The timeline without stages, chunks, copies, commands, series, heat and residency.
+    """The timeline without stages, chunks, copies, commands, series, heat, updates and residency.
 
     Times, bytes, counters and spans are kept.
     """
     parts, met = tuple(summary(part) for part in timeline.parts), timeline.interference
     met = None if met is None else met.without_series()
     return replace(
-        timeline, stages=(), chunks=(), dmas=(), series=None, residency=None, interference=met, heat=None,
+        timeline, stages=(), chunks=(), dmas=(), series=None, residency=None, interference=met, heat=None, updates=None,
         commands=None, parts=parts,
     )  # fmt: skip
 

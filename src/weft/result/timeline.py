@@ -21,6 +21,7 @@ from weft.hardware import System
 from weft.options import RunOptions
 from weft.result.heat import Heat
 from weft.result.interference import Interference
+from weft.result.updates import TileUpdates
 from weft.units import format_bytes, format_time
 
 Ints = npt.NDArray[np.int64]
@@ -172,8 +173,8 @@ class Timeline(Answer):
     cache, "memory_cache_hit", "_merged" and "_written" in a memory-side one. `counters` holds the hardware blocks'
     counts (cache hits, tracker spills, DRAM activations, queue occupancy, ...); like `requests` and `events` they sum
     all simulated GPUs. `interference` is what the streams of the memory channels cost each other, if the options ask
-    for it, `heat` what every memory channel or bank did over time, `commands` what memory that computes did beside the
-    run. `wall_s` is the wall-clock time of the simulation.
+    for it, `heat` what every memory channel or bank did over time, `updates` when memory updated each tile, `commands`
+    what memory that computes did beside the run. `wall_s` is the wall-clock time of the simulation.
     """
 
     kind = "timeline"
@@ -197,6 +198,7 @@ class Timeline(Answer):
     residency: Residency | None = None
     interference: Interference | None = None
     heat: Heat | None = None
+    updates: TileUpdates | None = None
     commands: MemoryCommands | None = None
     events: int = 0
     requests: int = 0

@@ -180,7 +180,7 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
     tables = machine_tables(lowered.system, lowered.gpus, options, most_resident(plan, gpu))
     program = build(plan, tables, take_commands(tables, gpu, options.memory_work, options))
     check_state(program.tables, gpu)
-    recorded = {"interference": options.interference, "heat": options.heatmap}
+    recorded = {"interference": options.interference, "heat": options.heatmap, "updates": options.updates}
     state, wall = run_program(program, policy, options.event_budget, _watch(graph, system, options), **recorded)
     kernels = [placed.kernel for placed in plan.kernels]
     explicit = options.mode == "explicit" or lowered.gpus > 1
