@@ -35,6 +35,7 @@ def capture(
     routing: str | Callable[[int, int, int], Any] = "balanced",
     ops: Mapping[str, Any] | None = None,
     fused: bool = False,
+    replicas: int = 1,
 ) -> Graph:
     """The operators of one training step of a PyTorch module: forward, backward and optimizer, in a graph.
 
@@ -49,12 +50,15 @@ def capture(
     With `fused`, operators that a compiler would make one kernel of are one: those of a norm, an activation or a rotary
     embedding, and chains of pointwise operators of one shape; a label says how many.
 
+    With `replicas`, gradients are averaged over so many in all-reduces of 25 MiB while the backward pass runs, as
+    DistributedDataParallel does (whose own code cannot be captured).
+
     The graph's labels name what was assumed and the peak of memory. Raises InputError for what cannot be captured, with
     module, operator and line: unknown operators, control flow that depends on data, CUDA devices.
     """
     return _part().capture_module(
         model, inputs, dict(keywords or {}), loss=loss, backward=backward or optimizer is not None,
-        optimizer=optimizer, routing=routing, ops=ops or {}, fused=fused,
+        optimizer=optimizer, routing=routing, ops=ops or {}, fused=fused, replicas=replicas,
     )  # fmt: skip
 
 

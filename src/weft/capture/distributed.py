@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -68,6 +68,55 @@ def world(ranks: int, rank: int) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
+"""Bytes of the first bucket of gradients, and of the others (PyTorch's DistributedDataParallel)."""
+
+
+@contextmanager
+def gradients_summed(parameters: Iterable[torch.nn.Parameter], ranks: int) -> Iterator[None]:
+    """All-reduce gradients over `ranks` replicas as DistributedDataParallel does, while the block runs backward.
+
+    Gradients are copied into buckets, those of the last parameters first; a bucket is sent when its gradients and all
+    buckets before it are complete, and all are copied back at the end.
+    """
+    buckets = _buckets([one for one in dict.fromkeys(parameters) if one.requires_grad])
+    missing = [{id(one) for one in bucket} for bucket in buckets]
+    sent: list[tuple[torch.Tensor, Any]] = []
+
+    def complete(parameter: torch.nn.Parameter) -> None:
+        for ids in missing:
+            ids.discard(id(parameter))
+        while len(sent) < len(buckets) and not missing[len(sent)]:
+            flat = torch.cat([one.grad.reshape(-1) for one in buckets[len(sent)]]).div_(ranks)
+            sent.append((flat, dist.all_reduce(flat, async_op=True)))
+
+    hooks = [one.register_post_accumulate_grad_hook(complete) for bucket in buckets for one in bucket]
+    try:
+        yield
+        for bucket, (flat, work) in zip(buckets, sent, strict=False):
+            work.wait()
+            for one, part in zip(bucket, flat.split([one.numel() for one in bucket]), strict=True):
+                one.grad.copy_(part.view_as(one.grad))
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _buckets(parameters: list[torch.nn.Parameter]) -> list[list[torch.nn.Parameter]]:
+    """Parameters in buckets of one dtype, the last first."""
+    buckets: list[list[torch.nn.Parameter]] = []
+    held = 0
+    for one in reversed(parameters):
+        size = one.numel() * one.element_size()
+        limit = FIRST_BUCKET if len(buckets) == 1 else BUCKET
+        if not buckets or held >= limit or buckets[-1][0].dtype != one.dtype:
+            buckets.append([])
+            held = 0
+        buckets[-1].append(one)
+        held += size
+    return buckets
 
 
 def is_wrapped(types: Any) -> bool:

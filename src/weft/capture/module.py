@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -240,11 +240,11 @@ def _optimizer_steps(recorder: Recorder) -> Iterator[None]:
 
 def capture_module(
     model: Any, inputs: tuple[Any, ...], keywords: dict[str, Any], *, loss: Any, backward: bool, optimizer: Any,
-    routing: Routing, ops: Mapping[str, Any], fused: bool = False,
+    routing: Routing, ops: Mapping[str, Any], fused: bool = False, replicas: int = 1,
 ) -> Graph:  # fmt: skip
     """See `weft.capture.capture`."""
     check_type("the model", model, torch.nn.Module, "give a torch.nn.Module")
-    with recording(fake=True, routing=routing, ops=ops, fused=fused) as recorder:
+    with recording(fake=True, routing=routing, ops=ops, fused=fused, world=replicas) as recorder:
         run = recorder.run
         recorder.paused = True
         state = _state(model, run)
@@ -255,23 +255,23 @@ def capture_module(
         _told(recorder, state, updated)
         recorder.paused = False
         with _reparametrize_module(model, state):
-            _one_step(recorder, model, inputs, keywords, loss, backward, updated)
+            parameters = [one for one in state.values() if isinstance(one, torch.nn.Parameter)] if replicas > 1 else []
+            with distributed.gradients_summed(parameters, replicas) if parameters else nullcontext():
+                value = _forward(recorder, model, inputs, keywords, loss, backward)
+                if value is not None:
+                    value.backward()
+                del value
+            if updated is not None:
+                updated.step()
+                updated.zero_grad()
         return recorder.graph(type(model).__name__)
 
 
-def _one_step(
-    recorder: Recorder, model: Any, inputs: Any, keywords: Any, loss: Any, backward: bool, optimizer: Any
-) -> None:
+def _forward(recorder: Recorder, model: Any, inputs: Any, keywords: Any, loss: Any, backward: bool) -> Any:
+    """The number from which the backward pass begins; None without one."""
     with torch.set_grad_enabled(backward):
         out = model(*inputs, **keywords)
-        if backward:
-            value = _loss(out, loss, recorder.notes)
-            del out
-            value.backward()
-            del value
-    if optimizer is not None:
-        optimizer.step()
-        optimizer.zero_grad()
+        return _loss(out, loss, recorder.notes) if backward else None
 
 
 def _loss(out: Any, loss: Any, notes: list[str]) -> Any:
