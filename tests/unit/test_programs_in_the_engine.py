@@ -6,7 +6,7 @@ import pytest
 
 import weft
 from weft.errors import InputError
-from weft.graph import Attention, Call, Convolution, Gemm, Gemv, Graph, Node, Recurrent, Streaming, Tensor
+from weft.graph import Attention, Call, Convolution, Gemm, Gemv, Graph, Node, Pooling, Recurrent, Streaming, Tensor
 
 GPU = "v100-sxm2-32gb"
 ROWS = Tensor((4096, 1024), "fp32")
@@ -27,6 +27,8 @@ def alone(op: weft.Op, gpu: str = GPU, **options: object) -> float:
         Streaming("adam", 1 << 24),
         Call("aten.relu.default", (ROWS,), (ROWS,), operations=4096 * 1024),
         Gemv(16384, 4096),
+        Pooling(64, 64, 112, 112, dtype="fp32"),
+        Pooling(64, 64, 112, 112, window=3, dtype="fp32", gradient=True),
         Gemm(4096, 4096, 1024, "fp32"),
         Gemm(512, 512, 64, "fp32", 64),
         Convolution(32, 64, 64, dtype="fp32"),

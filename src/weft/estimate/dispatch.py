@@ -16,19 +16,21 @@ from weft.estimate.collective import collective
 from weft.estimate.convolution import convolution
 from weft.estimate.gemm import gemm, grouped_gemm
 from weft.estimate.recurrent import recurrent
-from weft.estimate.streaming import gemv, opaque, streaming
+from weft.estimate.streaming import ctc, gemv, opaque, pooling, streaming
 from weft.estimate.target import Harness, Target, check_held, target
 from weft.graph import (
     Attention,
     Call,
     Collective,
     Convolution,
+    Ctc,
     Gemm,
     Gemv,
     Graph,
     GroupedGemm,
     Node,
     Op,
+    Pooling,
     Recurrent,
     Send,
     Streaming,
@@ -54,7 +56,9 @@ _MODELS: Mapping[type[Op], Callable[[Any, Target], Estimate]] = {
     GroupedGemm: grouped_gemm,
     Gemv: gemv,
     Convolution: convolution,
+    Pooling: pooling,
     Recurrent: recurrent,
+    Ctc: ctc,
     Attention: attention,
     Streaming: streaming,
     Collective: collective,

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from weft.errors import InputError
-from weft.estimate.answer import Estimate, FloatArray, floats, in_sequence
-from weft.estimate.kernel import Kernel, Sweep, kernel_time
+from weft.estimate.answer import Estimate, FloatArray, floats, from_parts, in_sequence
+from weft.estimate.kernel import REDUCTION_CLOCKS, Kernel, Sweep, kernel_time
 from weft.estimate.target import Target
-from weft.graph import Gemv, Op, Streaming
+from weft.graph import Ctc, Gemv, Op, Pooling, Streaming
 from weft.graph.op import BLOCK_BYTES, width
 from weft.graph.streaming import DIVIDE, EXP, OWN, SELECT
 from weft.hardware import DTYPES, Gpu
@@ -65,7 +65,34 @@ def kernels_of(op: Op, on: Target) -> tuple[Kernel, ...]:
     """The kernels of an operator without matrix products, in their order; one of a single sweep where only bytes are
     known.
     """
+    if isinstance(op, Pooling):
+        return (_pooled(op),)
     return _kernels(op, on.gpu) if isinstance(op, Streaming) else (_opaque_kernel(op, on),)
+
+
+def pooling(op: Pooling, on: Target) -> Estimate:
+    """The time of a pooling or its gradient: one sweep, overlapping windows read from the cache."""
+    return kernel_time(_pooled(op), on.gpu)
+
+
+def _pooled(op: Pooling) -> Kernel:
+    elements = floats(op.reads[0].bytes) / width(op.dtype)
+    written = floats(op.writes[0].bytes) / width(op.dtype)
+    work = floats(op.flops) if not op.gradient else elements
+    sweep = Sweep(_bytes(op.reads), _bytes(op.writes), operations=work)
+    return Kernel((sweep,), np.ceil(written / THREADS), floats(THREADS))
+
+
+def ctc(op: Ctc, on: Target) -> Estimate:
+    """The time of CTC's loss or gradient: a workgroup for each sequence, whose steps wait for each other.
+
+    A step exchanges sums between the workgroup's threads, like a sum over them, and stores what it reached.
+    """
+    sweep = Sweep(_bytes(op.reads), _bytes(op.writes), operations=floats(op.flops) * EXP)
+    found = kernel_time(Kernel((sweep,), floats(op.batch), floats(THREADS)), on.gpu)
+    clock = on.gpu.compute.clock
+    waves = np.ceil(floats(op.batch) / on.gpu.compute.compute_units)
+    return from_parts({**found.parts, "latency": found.parts["latency"] + waves * op.steps * REDUCTION_CLOCKS / clock})
 
 
 def gemv(op: Gemv, on: Target) -> Estimate:

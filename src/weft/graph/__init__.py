@@ -15,6 +15,7 @@ from weft.graph.collective import (
     reduce_scatter,
 )
 from weft.graph.convolution import Convolution
+from weft.graph.ctc import Ctc
 from weft.graph.file import graph_lines, graph_of_lines, read_graph, write_graph
 from weft.graph.gemm import Gemm, gemm
 from weft.graph.gemv import Gemv
@@ -24,13 +25,15 @@ from weft.graph.lifetimes import live_bytes, tensor_bytes
 from weft.graph.named import Constant, Joined, View
 from weft.graph.op import DTYPE_BYTES, Op, Opaque, Tensor
 from weft.graph.operators import OPERATORS, operator
+from weft.graph.pooling import Pooling
 from weft.graph.recurrent import Recurrent
 from weft.graph.streaming import STREAMING, Streaming
 
 KINDS: Mapping[str, type[Op]] = {
     one.kind: one
     for one in (
-        Gemm, GroupedGemm, Gemv, Convolution, Recurrent, Attention, Streaming, Collective, Send, Copy, Opaque, Call,
+        Gemm, GroupedGemm, Gemv, Convolution, Pooling, Recurrent, Ctc, Attention, Streaming, Collective, Send, Copy,
+        Opaque, Call,
     )
 }  # fmt: skip
 """Every kind of operator by the name that files and tables use."""
@@ -47,6 +50,7 @@ __all__ = [
     "Constant",
     "Convolution",
     "Copy",
+    "Ctc",
     "Edge",
     "Gemm",
     "Gemv",
@@ -57,6 +61,7 @@ __all__ = [
     "Node",
     "Op",
     "Opaque",
+    "Pooling",
     "Recurrent",
     "Send",
     "Streaming",

@@ -18,12 +18,14 @@ from weft.graph.attention import Attention
 from weft.graph.call import Call
 from weft.graph.collective import Collective, Copy, Send
 from weft.graph.convolution import Convolution
+from weft.graph.ctc import Ctc
 from weft.graph.gemm import Gemm
 from weft.graph.gemv import Gemv
 from weft.graph.graph import Edge, Graph, KernelChoice, Node
 from weft.graph.grouped import GroupedGemm
 from weft.graph.named import Constant, Joined, View
 from weft.graph.op import Opaque, Tensor
+from weft.graph.pooling import Pooling
 from weft.graph.recurrent import Recurrent
 from weft.graph.streaming import Streaming
 
@@ -33,8 +35,8 @@ LARGEST = 1 << 30
 _CLASSES: Mapping[str, type] = {
     one.__name__: one
     for one in (
-        Attention, Call, Collective, Constant, Convolution, Copy, Gemm, Gemv, GroupedGemm, Joined, KernelChoice, Opaque,
-        Recurrent, Send, Streaming, Tensor, View,
+        Attention, Call, Collective, Constant, Convolution, Copy, Ctc, Gemm, Gemv, GroupedGemm, Joined, KernelChoice,
+        Opaque, Pooling, Recurrent, Send, Streaming, Tensor, View,
     )
 }  # fmt: skip
 

@@ -28,6 +28,7 @@ from weft.graph import (
     Graph,
     Node,
     Op,
+    Pooling,
     Recurrent,
     Streaming,
     Tensor,
@@ -44,7 +45,7 @@ from weft.options import RunOptions
 from weft.program import Buffer, Kernel, Load, Phase, PlacedKernel, Plan, Store
 from weft.program.plan import CACHED_STORE, Work
 
-KINDS = (Gemm, Gemv, Convolution, Recurrent, Attention, Call, Streaming)
+KINDS = (Gemm, Gemv, Convolution, Pooling, Recurrent, Attention, Call, Streaming)
 """The kinds of operators that the engine has kernels for, besides collectives."""
 MOST_APART = 8
 """Most tensors that a kernel reads or writes each at its own place; longer lists, such as an optimizer's, count as one

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.errors import InputError, check_name
-from weft.graph import Convolution, Gemm, Graph, Node, Op, Opaque, Recurrent, Streaming
+from weft.graph import Convolution, Ctc, Gemm, Graph, Node, Op, Opaque, Recurrent, Streaming
 from weft.graph.op import plain
 
 DEEPSPEECH_FEATURES, CHARACTERS = 161, 29
@@ -19,6 +19,8 @@ RNNT_FEATURES, RNNT_ENCODER, RNNT_PREDICTION, RNNT_JOINT, RNNT_WORDS = 240, 1024
 """Widths of RNN-T (mlcommons/training, rnn_speech_recognition): stacked features, cells of encoder and prediction
 network, width of the joint network, word pieces with a blank [recalled]."""
 
+LABELS = 0.28
+"""Characters of a transcript for each step of 20 ms: read speech has about 14 a second [assumed; 0.2 to 0.4]."""
 Named = Iterator[tuple[str, Op]]
 _PASSES = 3
 """Times that a loss over all alignments goes through its probabilities: forwards, backwards, gradients [assumed]."""
@@ -77,7 +79,8 @@ def _classified(batch: Any, steps: Any, hidden: int, dtype: str) -> Named:
     rows = plain(np.asarray(batch) * np.asarray(steps))
     yield "linear", Gemm(rows, CHARACTERS, hidden, dtype)
     yield "softmax", Streaming("softmax", rows, CHARACTERS, dtype)
-    yield "ctc", Opaque("ctc", bytes=plain(_PASSES * 4 * rows * CHARACTERS))
+    labels = plain(np.ceil(np.asarray(steps) * LABELS))
+    yield "ctc", Ctc(batch, steps, labels, CHARACTERS)
 
 
 def _deepspeech2(batch: Any, frames: Any, target: Any, dtype: str) -> Named:
