@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed; make test-capture runs this")
+import on_gloo
 import torch
 from torch import nn
 
@@ -36,6 +38,12 @@ def test_every_gradient_is_summed_once_in_buckets_the_last_layers_first():
     # the first bucket ends with the gradient that fills 1 MiB, the others with one that fills 25 MiB
     layer = WIDE * WIDE * 4
     assert [round(node.op.bytes / layer) for node in sums] == [1, 2, 2, 1]
+
+
+def test_buckets_are_those_of_distributed_data_parallel(tmp_path):
+    on_gloo.run("buckets", tmp_path, WIDE, 6)
+    ours = [node.op.bytes for node in captured(replicas=8) if isinstance(node.op, Collective)]
+    assert ours == np.load(tmp_path / "sizes.npy").tolist()
 
 
 def test_buckets_are_sent_while_the_backward_pass_runs():
