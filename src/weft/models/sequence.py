@@ -35,7 +35,7 @@ def iteration(model: str, batch: Any, source: Any, target: Any = 0, dtype: str =
     for lengths that are too short or missing.
 
     >>> len(iteration("deepspeech2", batch=64, source=1200))
-    29
+    30
     """
     check_name("model of sequences", model, SEQUENCE_MODELS)
     forward = list(SEQUENCE_MODELS[model](batch, source, target, dtype))
