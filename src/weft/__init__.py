@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from weft.result.step import Step
     from weft.run import balanced, compare, simulate
     from weft.run.chakra import write_chakra
-    from weft.run.grid import Sweep, sweep
-    from weft.run.matrix import sweep_file
     from weft.run.replay import replay
     from weft.run.step.inference import decode, prefill
     from weft.run.step.named import memory, step
@@ -65,6 +63,8 @@ if TYPE_CHECKING:
     from weft.search.scale import scale
     from weft.search.schedules import check_schedule, find_schedule
     from weft.search.tiles import tiles
+    from weft.sweep.files import sweep_file
+    from weft.sweep.grid import Sweep, sweep
     from weft.traces import read_execution_trace, read_graph, read_trace
 
 __version__ = "0.1.0"
@@ -84,7 +84,7 @@ _HOMES = {
     "RunOptions": ("weft.options", "RunOptions"),
     "Step": ("weft.result.step", "Step"),
     "Streaming": ("weft.graph", "Streaming"),
-    "Sweep": ("weft.run.grid", "Sweep"),
+    "Sweep": ("weft.sweep.grid", "Sweep"),
     "System": ("weft.hardware", "System"),
     "Timeline": ("weft.result", "Timeline"),
     "WeftError": ("weft.errors", "WeftError"),
@@ -131,8 +131,8 @@ _HOMES = {
     "step": ("weft.run.step.named", "step"),
     "studies": ("weft.studies", "studies"),
     "sublayer": ("weft.parallel", "sublayer"),
-    "sweep": ("weft.run.grid", "sweep"),
-    "sweep_file": ("weft.run.matrix", "sweep_file"),
+    "sweep": ("weft.sweep", "sweep"),
+    "sweep_file": ("weft.sweep.files", "sweep_file"),
     "system": ("weft.hardware", "system"),
     "systems": ("weft.hardware", "node_names"),
     "tiles": ("weft.search.tiles", "tiles"),

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from weft.errors import InputError, SimulationError
-from weft.run.matrix import sweep_file
-from weft.run.sweep import fingerprint
+from weft.store import fingerprint
+from weft.sweep.files import sweep_file
 
 pytest.importorskip("distributed", reason="Dask is missing: pip install 'weft[dask]'")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -44,7 +44,7 @@ def test_a_worker_that_is_killed_in_the_middle_loses_nothing(cluster, tmp_path):
 
 def test_workers_of_other_sources_are_refused_and_nothing_is_written(cluster, tmp_path, monkeypatch):
     here = os.getpid()
-    monkeypatch.setattr("weft.run.sweep.cluster.sources", lambda: str(os.getpid() == here))
+    monkeypatch.setattr("weft.sweep.cluster.sources", lambda: str(os.getpid() == here))
     with pytest.raises(InputError, match="has other sources of Weft, or another Python"):
         sweep_file(STEP, BATCHES, dask=cluster.scheduler_address, out=tmp_path / "runs")
     assert list(tmp_path.iterdir()) == []
@@ -52,7 +52,7 @@ def test_workers_of_other_sources_are_refused_and_nothing_is_written(cluster, tm
 
 def test_a_worker_checks_each_question(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(fingerprint, "fingerprint_of", lambda file: "0" * 64)
-    monkeypatch.setattr("weft.run.sweep.task.fingerprint_of", lambda file: "0" * 64)
+    monkeypatch.setattr("weft.store.task.fingerprint_of", lambda file: "0" * 64)
     with pytest.raises(InputError, match=r"the worker on .* has other sources of Weft"):
         sweep_file(STEP, BATCHES, dask=cluster.scheduler_address, cache=False)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sweep_script import SIZES
 
-from weft.run.sweep import Store
+from weft.store import Store
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from published import broken
-from weft.run.sweep import Store
 from weft.schedule import SHARING
+from weft.store import Store
 from weft.studies import c3
 from weft.studies.c3.study import SHOWN
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.run.sweep import pool, sweep
+from weft.sweep import pool
+from weft.sweep.tasks import run_tasks
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,6 @@ if __name__ == "__main__":
     os.environ["SWEEPING"] = str(os.getpid())
     pool.compile_here = compile_quickly
     for numbers in ((1, 2), (3,)):
-        for _, record in sweep([Where(number) for number in numbers], jobs=2):
+        for _, record in run_tasks([Where(number) for number in numbers], jobs=2):
             sys.stdout.write(f"{record['folder']} {record['keeps']} {record['made']} {record['here']}\n")
     sys.stdout.write(os.environ["WEFT_CACHE"])

@@ -16,7 +16,6 @@ from weft.graph import Collective, Gemm, concurrent
 from weft.hardware import System
 from weft.options import RunOptions
 from weft.run import compare, simulate
-from weft.run.sweep import Store
 from weft.schedule import SHARING
 from weft.search import advise, load_tables, probes, splits_of, tables_for
 from weft.search.advice import Advice
@@ -31,8 +30,9 @@ from weft.search.model_errors import (
     joined_error,
 )
 from weft.search.perturb import ENDS, moves, option_move, perturb, sharing_values
-from weft.search.tasks import Bench
+from weft.store import Store
 from weft.studies.c3.study import DECLARED, IDS
+from weft.sweep.bench import Bench
 from weft.view import advice_report
 
 MIB = 1 << 20

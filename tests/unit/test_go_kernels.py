@@ -15,7 +15,7 @@ from weft.search.degree import Queue, asked_degrees, batch_sizes, judge, needed
 from weft.search.kernels import DEGREES, candidates, degrees_up_to, tune
 from weft.search.perturb import gemm_values, moves
 from weft.search.predictor import FEATURES, Example, example, train, train_without
-from weft.search.tasks import Bench, Jobs, Tiled, drained
+from weft.sweep.bench import Bench, Jobs, Tiled, drained
 
 GPU = small_mi100()
 BENCH = Bench.of(GPU)

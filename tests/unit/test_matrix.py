@@ -6,8 +6,10 @@ import pytest
 
 import weft
 from weft.errors import ConfigError, InputError, UnknownNameError
-from weft.run.matrix import matrix, merge_shards, questions, sweep_file
-from weft.run.matrix.axes import axis_of
+from weft.sweep import matrix, questions
+from weft.sweep.axes import axis_of
+from weft.sweep.files import sweep_file
+from weft.sweep.merge import merge_shards
 
 GEMM = {"run": "estimate", "gemm": "512,512,512", "system": "h100-sxm"}
 STEP = {"run": "step", "model": "gpt-3", "system": "64xa100", "batch": 64, "fidelity": "estimate", "pp": 8}

@@ -8,7 +8,7 @@ from weft.options import SUSTAINED
 from weft.run.step.meeting import Meeting
 from weft.run.step.prices import group
 from weft.run.step.windows import Windows, cut, ring_of, stand_in
-from weft.run.sweep import Store
+from weft.store import Store
 
 NODE = weft.system("8xa100")
 GEMM = Gemm(4096, 4096, 1024, "bf16")

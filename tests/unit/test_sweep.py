@@ -10,14 +10,16 @@ import pytest
 from sweep_tasks import Echo, SmallRun
 
 from weft.errors import InputError
-from weft.run.sweep import Store, results, sweep
+from weft.store import Store
+from weft.sweep.tasks import results, run_tasks
 
 SIZES = (128, 512, 256)
 UNGUARDED = """
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from weft.run.sweep import Store, sweep
+from weft.store import Store
+from weft.sweep.tasks import run_tasks
 
 folder, log = map(Path, sys.argv[1:])
 log.write_text("")
@@ -32,7 +34,7 @@ class Square:
         with log.open("a") as made: made.write("x")
         return {"is": self.of**2}
 
-found = {task.of: record["is"] for task, record in sweep(map(Square, range(4)), jobs=2, store=Store(folder))}
+found = {task.of: record["is"] for task, record in run_tasks(map(Square, range(4)), jobs=2, store=Store(folder))}
 print(*(found[of] for of in range(4)), len(log.read_text()))
 """
 
@@ -43,11 +45,11 @@ def tasks():
 
 
 def records(tasks, **options):
-    return dict(sweep(tasks, **options))
+    return dict(run_tasks(tasks, **options))
 
 
 def test_the_heaviest_task_comes_first(tasks):
-    assert [task.k for task, _ in sweep(tasks)] == [512, 256, 128]
+    assert [task.k for task, _ in run_tasks(tasks)] == [512, 256, 128]
 
 
 def test_two_processes_give_the_bytes_that_one_gives(tasks, tmp_path):
@@ -73,7 +75,7 @@ def test_a_kept_record_is_not_made_again_and_is_the_same(tasks, tmp_path):
 def test_equal_tasks_are_run_once_and_each_is_answered(tmp_path):
     log = tmp_path / "log"
     tasks = [SmallRun(128, str(log)), SmallRun(128, str(log)), SmallRun(64, str(log))]
-    assert len(list(sweep(tasks))) == 3
+    assert len(list(run_tasks(tasks))) == 3
     assert sorted(log.read_text().split("\n")) == ["", "begin 128", "begin 64", "end 128", "end 64"]
 
 
@@ -97,38 +99,38 @@ def test_progress_counts_what_is_kept(tasks, tmp_path):
 @pytest.mark.parametrize("value", [0.1 + 0.2, 5e-324, 1.7976931348623157e308, math.pi, 2**70, "é", None])
 def test_a_value_comes_back_exactly(value, tmp_path):
     for _ in range(2):
-        ((_, record),) = sweep([Echo(value)], store=Store(tmp_path))
+        ((_, record),) = run_tasks([Echo(value)], store=Store(tmp_path))
         assert record == {"value": value}
 
 
 def test_a_record_is_what_json_gives_back_also_the_first_time(tmp_path):
     for _ in range(2):
-        ((_, record),) = sweep([Echo({1: (2, 3)})], store=Store(tmp_path))
+        ((_, record),) = run_tasks([Echo({1: (2, 3)})], store=Store(tmp_path))
         assert record == {"value": {"1": [2, 3]}}
 
 
 def test_an_answer_that_is_no_plain_data_is_refused():
     with pytest.raises(InputError, match=r"the record of 'echo .*' cannot be kept as JSON"):
-        list(sweep([Echo(object())]))
+        list(run_tasks([Echo(object())]))
     with pytest.raises(InputError, match=r"the inputs of 'echo 1' cannot be kept as JSON"):
-        sweep([Echo(1, asked=object())])
+        run_tasks([Echo(1, asked=object())])
 
 
 def test_a_task_that_stands_in_no_file_is_refused():
     found = type("Typed", (Echo,), {"__module__": "nowhere"})
     with pytest.raises(InputError, match="the task 'Typed' is defined in no file"):
-        sweep([found(1)])
+        run_tasks([found(1)])
 
 
 def test_a_task_of_a_script_that_was_piped_is_refused(monkeypatch):
     monkeypatch.setattr(sys.modules[Echo.__module__], "__file__", "<stdin>")
     with pytest.raises(InputError, match="the task 'Echo' is defined in no file"):
-        sweep([Echo(1)])
+        run_tasks([Echo(1)])
 
 
 def test_no_process_is_left_when_a_sweep_is_interrupted(tasks):
     def interrupted():
-        for _ in sweep(tasks, jobs=2):
+        for _ in run_tasks(tasks, jobs=2):
             assert multiprocessing.active_children()
             raise KeyboardInterrupt
 
@@ -139,13 +141,13 @@ def test_no_process_is_left_when_a_sweep_is_interrupted(tasks):
 
 def test_an_error_of_a_task_reaches_the_caller_and_leaves_no_process():
     with pytest.raises(InputError, match="cannot be kept as JSON"):
-        list(sweep([Echo({1, 2}), Echo(2, asked=1)], jobs=2))
+        list(run_tasks([Echo({1, 2}), Echo(2, asked=1)], jobs=2))
     assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize("end", [GeneratorExit, KeyboardInterrupt])
 def test_tasks_and_answers_longer_than_a_pipe_do_not_keep_a_sweep_from_ending(end):
-    running = sweep([Echo("x" * 300_000, asked=i) for i in range(6)], jobs=2)
+    running = run_tasks([Echo("x" * 300_000, asked=i) for i in range(6)], jobs=2)
     assert len(next(running)[1]["value"]) == 300_000
     with pytest.raises(end):
         running.throw(end)
@@ -167,8 +169,8 @@ def test_a_script_may_define_its_tasks_and_needs_no_guard(tmp_path):
 
 def test_a_sweep_needs_a_process(tasks):
     with pytest.raises(InputError, match="0 processes cannot run anything"):
-        sweep(tasks, jobs=0)
+        run_tasks(tasks, jobs=0)
 
 
 def test_nothing_to_do_is_done_at_once():
-    assert list(sweep([], jobs=2)) == []
+    assert list(run_tasks([], jobs=2)) == []

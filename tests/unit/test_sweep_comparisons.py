@@ -8,8 +8,8 @@ from weft.models import SubLayer
 from weft.options import RunOptions
 from weft.parallel import split
 from weft.run import compare
-from weft.run.sweep.run import comparisons
 from weft.schedule.arbiters import COMPUTE_FIRST
+from weft.sweep.simulations import comparisons
 
 OVERLAPS = ("sequential", "t3", "ideal-overlap", "ideal-rs-nmc")
 

@@ -8,9 +8,10 @@ import pytest
 from sweep_tasks import Deadly, Echo
 
 from weft.errors import SimulationError
-from weft.run.sweep import Store, sweep
-from weft.run.sweep.dispatch import Dispatch, answer_batch
-from weft.run.sweep.task import question
+from weft.store import Store
+from weft.store.task import question
+from weft.sweep.dispatch import Dispatch, answer_batch
+from weft.sweep.tasks import run_tasks
 
 
 class Death(Exception):
@@ -80,7 +81,7 @@ def test_a_killed_process_loses_nothing(tmp_path):
     """Real processes, of which one is killed in the middle of its task."""
     others = [Echo(value, asked=value) for value in range(6)]
     deadly = Deadly(7, os.getpid(), str(tmp_path / "mark"))
-    found = dict(sweep([*others[:3], deadly, *others[3:]], jobs=2, store=Store(tmp_path / "runs")))
+    found = dict(run_tasks([*others[:3], deadly, *others[3:]], jobs=2, store=Store(tmp_path / "runs")))
     assert [found[task]["value"] for task in (*others, deadly)] == [0, 1, 2, 3, 4, 5, 7]
     assert (tmp_path / "mark").exists()
 
@@ -89,5 +90,5 @@ def test_a_killed_process_loses_nothing(tmp_path):
 def test_a_task_that_kills_every_process_is_named_and_the_others_are_kept(tmp_path):
     tasks = [*(Echo(value, asked=value) for value in range(6)), Deadly(7, os.getpid())]
     with pytest.raises(SimulationError, match="'deadly 7' ended its process 3 times"):
-        list(sweep(tasks, jobs=2, store=Store(tmp_path)))
+        list(run_tasks(tasks, jobs=2, store=Store(tmp_path)))
     assert Store(tmp_path).contents().entries == 6

@@ -8,9 +8,10 @@ import pytest
 from sweep_tasks import Echo
 
 from weft.errors import OutputError
-from weft.run.sweep import Store, sweep
-from weft.run.sweep import fingerprint as sources
-from weft.run.sweep.task import question
+from weft.store import Store
+from weft.store import fingerprint as sources
+from weft.store.task import question
+from weft.sweep.tasks import run_tasks
 
 TASK = Echo(1.5)
 ASKED = question(TASK)
@@ -52,13 +53,13 @@ def test_an_entry_holds_the_question_beside_the_answer(store):
 )
 def test_a_damaged_entry_is_named_once_made_again_and_replaced(store, capsys, damage, reason):
     damage(store)
-    assert list(sweep([TASK], store=store)) == [(TASK, {"value": 1.5})]
+    assert list(run_tasks([TASK], store=store)) == [(TASK, {"value": 1.5})]
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert f"'{store.path(ASKED)}' is damaged" in told
     assert reason in told
     assert entry(store)["record"] == {"value": 1.5}
-    assert list(sweep([TASK], store=store))
+    assert list(run_tasks([TASK], store=store))
     assert capsys.readouterr().err == ""
 
 
@@ -74,7 +75,7 @@ def test_an_answer_to_another_question_is_not_believed(store, capsys):
 def test_where_a_file_stands_in_the_way_work_goes_on_and_says_so_once(tmp_path, capfd, jobs):
     (tmp_path / "runs").write_text("not a folder")
     tasks = [Echo(i, asked=i) for i in range(4)]
-    found = dict(sweep(tasks, jobs=jobs, store=Store(tmp_path / "runs")))
+    found = dict(run_tasks(tasks, jobs=jobs, store=Store(tmp_path / "runs")))
     assert found == {task: {"value": task.value} for task in tasks}
     told = [line for line in capfd.readouterr().err.splitlines() if "not kept" in line]
     assert len(told) == 1
@@ -87,7 +88,7 @@ def test_a_folder_without_permission_is_no_obstacle(tmp_path, capfd):
     folder = tmp_path / "runs"
     folder.mkdir()
     folder.chmod(0o500)
-    assert len(list(sweep([Echo(1), Echo(2, asked=1)], store=Store(folder)))) == 2
+    assert len(list(run_tasks([Echo(1), Echo(2, asked=1)], store=Store(folder)))) == 2
     assert capfd.readouterr().err.count("not kept") == 1
 
 
@@ -95,8 +96,8 @@ def test_a_full_disk_is_no_obstacle(tmp_path, capsys, monkeypatch):
     def full(*_, **__):
         raise OutputError("cannot write the file 'x': no space left on device")
 
-    monkeypatch.setattr("weft.run.sweep.store.write_atomically", full)
-    assert len(list(sweep([Echo(1), Echo(2, asked=1)], store=Store(tmp_path)))) == 2
+    monkeypatch.setattr("weft.store.records.write_atomically", full)
+    assert len(list(run_tasks([Echo(1), Echo(2, asked=1)], store=Store(tmp_path)))) == 2
     assert capsys.readouterr().err.count("no space left on device") == 1
 
 

@@ -54,7 +54,7 @@ def test_one_value_each_is_one_point():
 
 
 def test_what_is_swept_twice_is_kept(tmp_path, monkeypatch):
-    from weft.run.sweep import store
+    from weft.store import records as store
 
     monkeypatch.setattr(store, "runs_folder", lambda: tmp_path)
     done = []

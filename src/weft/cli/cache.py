@@ -15,8 +15,8 @@ from weft.cli.values import Value
 from weft.engine.jit import cache_root
 from weft.errors import OutputError
 from weft.files import check_out_dir
-from weft.run.sweep import Store
-from weft.run.sweep.store import checked_cache
+from weft.store import Store
+from weft.store.records import checked_cache
 from weft.units import format_bytes
 from weft.view.table import Table, number, text
 from weft.view.terminal import print_table

@@ -18,7 +18,7 @@ from weft.errors import InputError
 from weft.options import RunOptions
 
 if TYPE_CHECKING:
-    from weft.run.sweep.store import Store
+    from weft.store.records import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -116,7 +116,7 @@ data_option = option(
 
 
 def _store(context: click.Context, option: click.Parameter, without: bool) -> Store | None:
-    from weft.run.sweep.store import Store
+    from weft.store.records import Store
 
     return None if without else Store()
 

@@ -16,7 +16,7 @@ from weft.cli.values import Value
 from weft.errors import InputError
 
 if TYPE_CHECKING:
-    from weft.run.matrix import Runs
+    from weft.sweep.outcome import Runs
 
 _EXAMPLE = "weft sweep step.toml --vary tp=1,2,4,8 --vary link.bandwidth='300 GB/s,450 GB/s' --out table.csv"
 _RUN = _EXAMPLE.replace("sweep", "sweep run", 1)
@@ -34,7 +34,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 def _axes(context: click.Context, option: click.Parameter, texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """Parse the values of --vary by name; InputError for a name given twice."""
-    from weft.run.matrix.axes import axis_of
+    from weft.sweep.axes import axis_of
 
     axes: dict[str, tuple[Any, ...]] = {}
     for name, values in map(axis_of, texts):
@@ -107,7 +107,7 @@ def merge(outputs: Outputs, /, folders: tuple[Path, ...], out: Path | None) -> N
 
     Shards of different questions or of different versions of Weft are refused.
     """
-    from weft.run.matrix import merge_shards
+    from weft.sweep.merge import merge_shards
 
     _show(outputs, merge_shards(folders, out), out)
 

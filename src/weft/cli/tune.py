@@ -14,9 +14,9 @@ from weft.cli.progress import progress_bar
 from weft.errors import InputError
 from weft.hardware import Gpu
 from weft.options import RunOptions
-from weft.run.sweep import Store
 from weft.search.gemm_list import read_gemms
 from weft.search.tune import tune_list
+from weft.store import Store
 from weft.view.tune import tuned_table
 
 

@@ -182,6 +182,12 @@ class Node(Sourced):
 
 
 _LIBRARY = "library."
+_PROSE = {"provenance", "title", "description", "aliases"}
+
+
+def _gpu_inputs(gpu: Gpu) -> dict[str, Any]:
+    changed = {path: p.text for path, p in gpu.provenance.items() if p.kind == "set by user"}
+    return {"gpu": gpu.model_dump(exclude=_PROSE), "changed": changed}
 
 
 class System(Whole):
@@ -291,6 +297,15 @@ class System(Whole):
     def changes(self) -> tuple[str, ...]:
         """What the user set, as texts such as "memory.bandwidth = 2 TB/s"."""
         return changes(self.provenance)
+
+    def inputs(self) -> dict[str, Any]:
+        """Every value that decides a run, and which of them the user set, as plain data: the key of kept records."""
+        node = None if self.node is None else self.node.model_dump(exclude={*_PROSE, "gpu"})
+        own = self.model_dump(mode="json", include={"gpus", "nodes", "start"})
+        library = self.library.model_dump(exclude=_PROSE)
+        variants = {str(rank): _gpu_inputs(gpu) for rank, gpu in self.variants.items()}
+        joined = {"node": node, "fabric": None if self.fabric is None else repr(self.fabric)}
+        return {**_gpu_inputs(self.gpu), **own, **joined, "library": library, "variants": variants}
 
     def replace(self, values: Mapping[str, Any]) -> Self:
         """A copy with the values at the given paths replaced, such as {"link.bandwidth": "300 GB/s"}.

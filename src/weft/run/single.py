@@ -245,7 +245,7 @@ def announce_compilation() -> None:
     """
     from weft.engine.jit import cache_root, is_compiled, keeps_code
     from weft.engine.loop import run
-    from weft.run.sweep.store import checked_cache, say
+    from weft.store.records import checked_cache, say
 
     checked_cache()
     if not is_compiled() and not getattr(run, "signatures", None):

@@ -14,7 +14,7 @@ from weft.result import CoRun, Timeline
 from weft.search.heuristics import TIE, Choice
 from weft.search.knobs import Knob, knobs_for
 from weft.search.tables import SlowdownTables
-from weft.search.tasks import Alone, by_dma
+from weft.sweep.bench import Alone, by_dma
 
 _MIB = 1 << 20
 ALIKE = 0.01

@@ -13,15 +13,16 @@ from weft.lower.fit import check_tile, tiling_for
 from weft.options import RunOptions
 from weft.result import CoRun, Timeline
 from weft.run import alone
-from weft.run.sweep import Progress, Store
-from weft.run.sweep.run import Simulation
 from weft.search.advice import ALIKE, Advice, Doubt, LibraryChoice, Option
 from weft.search.heuristics import Case, Forecast, case_of, choose, forecasts, plainest
 from weft.search.model_errors import collective_error, contention_error, gemm_error
 from weft.search.perturb import COPIES, moves, perturb, sharing_values
 from weft.search.probes import tables_of
 from weft.search.tables import SlowdownTables
-from weft.search.tasks import Alone, Bench, Jobs, Runs, by_dma
+from weft.store import Store
+from weft.sweep.bench import Alone, Bench, Jobs, Runs, by_dma
+from weft.sweep.simulations import Simulation
+from weft.sweep.tasks import Progress
 
 CONFIRMED = 3
 """Number of best forecasts to simulate, besides the best of each strategy."""

@@ -9,9 +9,9 @@ from itertools import chain
 from weft.graph import Gemm
 from weft.result import Timeline
 from weft.run import simulate
-from weft.run.sweep.run import Simulation
 from weft.search.kernels import GoKernels, degrees_up_to, tune
-from weft.search.tasks import Bench, Jobs, Runs, Tiled, drained
+from weft.sweep.bench import Bench, Jobs, Runs, Tiled, drained
+from weft.sweep.simulations import Simulation
 
 Kernels = Mapping[Gemm, GoKernels]
 """GO-kernels by GEMM."""

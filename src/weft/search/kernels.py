@@ -17,7 +17,7 @@ from weft.kernels import GemmTiling
 from weft.lower.fit import tiling_for
 from weft.options import SUSTAINED, RunOptions
 from weft.result import Timeline
-from weft.search.tasks import Bench, Jobs, Tiled, drained
+from weft.sweep.bench import Bench, Jobs, Tiled, drained
 
 DEGREES = (1, 2, 4, 8, 16)
 """Numbers of GEMMs that may run together."""

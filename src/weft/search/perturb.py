@@ -16,9 +16,9 @@ from weft.answer import Answer
 from weft.errors import InputError
 from weft.graph import Gemm
 from weft.hardware import System
-from weft.run.sweep.run import Simulation
 from weft.schedule import Sharing, find_pass
-from weft.search.tasks import Jobs, Runs
+from weft.sweep.bench import Jobs, Runs
+from weft.sweep.simulations import Simulation
 
 ENDS = ("low", "high")
 GEMM, UNITS, COPIES = frozenset({"gemm"}), frozenset({"cu"}), frozenset({"dma"})

@@ -14,8 +14,6 @@ from weft.graph import Collective, Gemm
 from weft.hardware import Described, Gpu
 from weft.lower.collectives import PUSHES
 from weft.options import RunOptions
-from weft.run.sweep import Progress, Store
-from weft.run.sweep.run import Simulation
 from weft.search.heuristics import case_of, forecasts
 from weft.search.tables import (
     GIVEN,
@@ -27,7 +25,10 @@ from weft.search.tables import (
     SlowdownTables,
     profile_of,
 )
-from weft.search.tasks import Bench, Jobs, Runs
+from weft.store import Store
+from weft.sweep.bench import Bench, Jobs, Runs
+from weft.sweep.simulations import Simulation
+from weft.sweep.tasks import Progress
 
 MIB = 1 << 20
 SIZES = tuple(size * MIB for size in (1, 4, 16, 64, 256, 1024))

@@ -12,13 +12,14 @@ from weft.estimate.target import check_held
 from weft.hardware import Described
 from weft.kernels import GemmTiling
 from weft.options import RunOptions
-from weft.run.sweep import Progress, Store
 from weft.search.degree import Judged, Plans, Queue, Watched, judge_queues, plans, watched
 from weft.search.gemm_list import Wanted
 from weft.search.kernels import GoKernels, degrees_up_to
 from weft.search.library_file import KernelLibrary, library_of
 from weft.search.perturb import gemm_values, moves, perturb
-from weft.search.tasks import Bench, Jobs
+from weft.store import Store
+from weft.sweep.bench import Bench, Jobs
+from weft.sweep.tasks import Progress
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu
 from weft.result import Timeline
 from weft.run.single import simulate
-from weft.run.sweep import Progress
-from weft.run.sweep.run import Simulation
 from weft.schedule.sharing import split_units
-from weft.search.tasks import Bench, Runs
 from weft.studies.headline import DEGREES, MODELS, Conditions, Measured, Option, PaperStudy, declared
 from weft.studies.t3 import MAIN, MAIN_CASES, select
+from weft.sweep.bench import Bench, Runs
+from weft.sweep.simulations import Simulation
+from weft.sweep.tasks import Progress
 from weft.view import looks
 from weft.view.figure import Figure
 from weft.view.page import Part, Section

@@ -16,8 +16,9 @@ from weft.errors import ConfigError, UnknownNameError
 from weft.hardware import Gpu
 from weft.lower.machine import default_request_bytes
 from weft.options import SUSTAINED, RunOptions
-from weft.run.sweep import Progress, Store
-from weft.search.tasks import Bench, Jobs
+from weft.store import Store
+from weft.sweep.bench import Bench, Jobs
+from weft.sweep.tasks import Progress
 from weft.view.page import Part
 from weft.view.study import study_page, told
 from weft.view.table import Table

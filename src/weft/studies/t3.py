@@ -21,9 +21,9 @@ from weft.models import SUBLAYERS
 from weft.parallel import sublayer
 from weft.result import Comparison, Timeline
 from weft.run import simulate
-from weft.run.sweep import Progress
-from weft.run.sweep.run import comparisons
 from weft.studies.headline import DEGREES, MODELS, Conditions, HeadlineRow, Measured, PaperStudy, declared
+from weft.sweep.simulations import comparisons
+from weft.sweep.tasks import Progress
 from weft.view.explorer import timeline, waits_table
 from weft.view.figure import Figure
 from weft.view.interference import bursts, interference_parts

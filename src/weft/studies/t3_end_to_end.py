@@ -22,10 +22,10 @@ from weft.parallel.plan import Parallelism
 from weft.result.step import Step
 from weft.run.step import train
 from weft.run.step.overlaps import SEQUENTIAL
-from weft.run.sweep.run import comparisons
 from weft.studies.composed import COMMUNICATION, PHASES, ROOM, Composed, Phase, Work, work
 from weft.studies.headline import DEGREES, MODELS, Conditions, Measured, PaperStudy, declared
 from weft.studies.t3 import HYPOTHETICAL, OVERLAPS, select
+from weft.sweep.simulations import comparisons
 from weft.view import looks
 from weft.view.figure import Figure, Lines, bars, curves, stacked_bars
 from weft.view.page import Part, Section

@@ -49,10 +49,10 @@ from weft.view.words import headline_table
 if TYPE_CHECKING:
     from weft.answer import Answer
     from weft.estimate import Estimate
-    from weft.run.grid import Sweep
     from weft.search.perturb import Sensitivity
     from weft.search.tune import TunedList
     from weft.studies.headline import PaperStudy
+    from weft.sweep.grid import Sweep
     from weft.validation import Validation
 
 _ROWS_SHOWN = 40

@@ -15,7 +15,7 @@ from weft.view.page import write_page
 from weft.view.table import Column, Table, number, text
 
 if TYPE_CHECKING:
-    from weft.run.matrix import Runs
+    from weft.sweep.outcome import Runs
 
 _SHOWN = ("seconds", "mfu", "tokens_per_s_per_gpu", "peak_bytes", "fits")
 _REASONS = 5

@@ -18,7 +18,6 @@ from weft.options import RunOptions
 from weft.result.stored import plain
 from weft.run.several import ALONE
 from weft.run.single import simulate
-from weft.run.sweep.run import system_inputs
 from weft.schedule import SHARING, Sharing
 
 MOST_WAVES = 16
@@ -58,7 +57,7 @@ class Meeting:
     def inputs(self) -> Mapping[str, Any]:
         """Everything that decides both slowdowns."""
         named = {name: getattr(self, name) for name in ("gemm", "collective", "options", "sharing", "waves")}
-        return {**plain(named), "system": system_inputs(self.system)}
+        return {**plain(named), "system": self.system.inputs()}
 
     def run(self) -> Mapping[str, float]:
         """Both slowdowns; a kernel that the engine finds faster beside the other one is not slowed down: 1.

@@ -21,9 +21,8 @@ from weft.parallel.plan import Parallelism
 from weft.result.stored import plain
 from weft.run.single import simulate
 from weft.run.step.prices import Prices
-from weft.run.sweep import Store, results
-from weft.run.sweep.run import system_inputs
 from weft.schedule import PASSES, SHARING
+from weft.store import Store, kept
 
 SEQUENTIAL = "sequential"
 Form = Literal["gather", "scatter", "reduce"]
@@ -115,7 +114,7 @@ def _engine(name: str, pair: Pair) -> Joined:
         system = System(gpu=_linked(system), gpus=pair.moved.ranks, library=system.library)
     gemm = replace(pair.gemm, accumulates=False)
     task = Fused(gemm, scatter, system, name, RunOptions(clock=pair.options.clock))
-    found = results([task], dict, store=Store())[task]
+    found = kept(task, Store())
     return Joined(pair.gemm_s * found["kernel"], found["beyond"] + pair.gather_s)
 
 
@@ -168,7 +167,7 @@ class Fused:
     def inputs(self) -> Mapping[str, Any]:
         """Everything that decides the record."""
         named = {name: getattr(self, name) for name in ("gemm", "scatter", "overlap", "options")}
-        return {**plain(named), "system": system_inputs(self.system)}
+        return {**plain(named), "system": self.system.inputs()}
 
     def run(self) -> Mapping[str, float]:
         """Both numbers, of a GEMM with as many rows as a few waves have; the time beyond it grows with the rows."""

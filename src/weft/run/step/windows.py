@@ -16,8 +16,8 @@ from weft.options import RunOptions
 from weft.result.step import Pass, Window
 from weft.run.step.meeting import Meeting, Waves
 from weft.run.step.spans import COMPUTE
-from weft.run.sweep import Store, results
 from weft.schedule import SHARING
+from weft.store import Store, kept
 
 DEFAULT = "priority"
 """How a kernel and a collective share a GPU unless the plan says otherwise: frameworks launch the collective first."""
@@ -161,7 +161,7 @@ class Windows:
         try:
             if self.engine:
                 self.store = self.store or Store()  # made late: it loads the engine
-                record = results([task], dict, store=self.store)[task]
+                record = kept(task, self.store)
                 return Found(task, (record["kernel"], record["collective"]), "engine")
             return Found(task, (1.0 if gemm.m == STREAMED_ROWS else self.waves.growth(task), 1.0), "waves")
         except InputError as error:

@@ -25,11 +25,12 @@ from weft.parallel.launch import PROFILES
 from weft.run.step.clock import meetings, train
 from weft.run.step.many import many, shared_on
 from weft.run.step.meeting import Meeting
-from weft.run.sweep import Progress, Store, results
-from weft.run.sweep.task import question
 from weft.search.planner.plans import Machine, Planned, Plans, fewest_chunks_first
 from weft.search.planner.space import Space, smaller, space
 from weft.search.step_errors import step_error
+from weft.store import Store
+from weft.store.task import question
+from weft.sweep.tasks import Progress, results
 
 FloatArray = NDArray[np.float64]
 OBJECTIVES: Mapping[str, Callable[[Planned], tuple[float, ...]]] = {

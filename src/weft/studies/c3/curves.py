@@ -11,10 +11,10 @@ from functools import cached_property
 from statistics import fmean, geometric_mean
 
 from weft.graph import Collective, Gemm
-from weft.run.sweep.run import Simulation
-from weft.search.tasks import Bench, Runs
 from weft.studies.c3.scenarios import Scenario
 from weft.studies.headline import Measured
+from weft.sweep.bench import Bench, Runs
+from weft.sweep.simulations import Simulation
 from weft.units import format_bytes
 
 KIB, MIB = 1 << 10, 1 << 20

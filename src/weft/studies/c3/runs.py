@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from weft.graph import Collective
 from weft.result import Comparison
-from weft.run.sweep.run import Simulation
 from weft.schedule import SHARING
 from weft.schedule.sharing import DMA_UNITS
 from weft.search import SlowdownTables
 from weft.search.heuristics import case_of, forecasts, plainest
-from weft.search.tasks import Alone, Bench, Runs, by_dma
 from weft.studies.c3.scenarios import Scenario
+from weft.sweep.bench import Alone, Bench, Runs, by_dma
+from weft.sweep.simulations import Simulation
 
 SEARCHED: Mapping[str, tuple[int | None, ...]] = {
     "streams": (None,),

@@ -16,12 +16,9 @@ from weft.graph import Collective, Gemm
 from weft.result import CoRun
 from weft.result.metrics import CLASSES
 from weft.run import compare
-from weft.run.sweep import Progress
-from weft.run.sweep.run import Simulation
 from weft.schedule import SHARING
 from weft.search.perturb import Sensitivity
 from weft.search.probes import COLLECTIVES, tables_of
-from weft.search.tasks import Alone, Bench, Runs
 from weft.studies.c3 import page
 from weft.studies.c3.candidates import DTYPE, candidates
 from weft.studies.c3.curves import CurveRuns, Curves, gemms_of
@@ -29,6 +26,9 @@ from weft.studies.c3.runs import Case, ScenarioRuns
 from weft.studies.c3.scenarios import DECLARED, IDS, Suite
 from weft.studies.headline import RANKS as RANKS_OPTION
 from weft.studies.headline import Conditions, Measured, Option, PaperStudy
+from weft.sweep.bench import Alone, Bench, Runs
+from weft.sweep.simulations import Simulation
+from weft.sweep.tasks import Progress
 from weft.units import format_bytes
 from weft.view.page import Part
 from weft.view.table import Table

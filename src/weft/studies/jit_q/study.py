@@ -17,10 +17,10 @@ from weft.hardware import Gpu
 from weft.hardware.pim import Pim, pim
 from weft.models import load_model
 from weft.run.pim import Meeting
-from weft.run.sweep import Progress
 from weft.studies.headline import MODELS, Conditions, Measured, Option, PaperStudy, declared
 from weft.studies.jit_q.capacity import STATES
 from weft.studies.jit_q.layers import LayerCase, cases, met
+from weft.sweep.tasks import Progress
 from weft.view.page import Part, Section
 from weft.view.pim import banks_over_time, losses_by_tokens
 from weft.view.table import Table, number, text

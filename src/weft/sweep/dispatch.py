@@ -14,13 +14,9 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from weft.errors import OutputError, SimulationError
-from weft.run.sweep.fingerprint import fingerprint_of
-from weft.run.sweep.store import Store
-from weft.run.sweep.task import Question, Record, answer
-
-Answer = tuple[Record, str]
-"""A record, and why it could not be stored (empty if it was stored, or there is no store)."""
+from weft.errors import SimulationError
+from weft.store.records import Answer, Store, answer_here, stored
+from weft.store.task import Question
 
 BATCH_S = 0.5
 """How long a batch should take [s]: a message costs about a millisecond."""
@@ -73,28 +69,6 @@ class Workers(Protocol):
 
     def check(self) -> None:
         """Called when nothing was answered for ten seconds; SimulationError if nothing ever will be."""
-
-
-def answer_here(asked: Question, store: Store | None) -> Answer:
-    """The answer to a question: read if another process has stored it meanwhile, else computed here and stored."""
-    if store is None or not store.keeps:
-        return answer(asked.task), ""
-    found = store.get(asked)
-    if found is not None:
-        return found, ""
-    made = answer(asked.task)
-    if fingerprint_of(asked.home) != asked.code:
-        return made, "Weft's own sources changed since the sweep began"
-    return made, stored(asked, made, store)
-
-
-def stored(asked: Question, record: Record, store: Store) -> str:
-    """Store a record; why that failed, or an empty text."""
-    try:
-        store.put(asked, record)
-    except OutputError as error:
-        return str(error)
-    return ""
 
 
 def answer_batch(batch: Sequence[Question], store: Store | None) -> Worked:

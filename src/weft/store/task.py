@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from weft.errors import InputError
-from weft.run.sweep.fingerprint import fingerprint_of, home
+from weft.store.fingerprint import fingerprint_of, home
 
 Record = dict[str, Any]
 """The result of a task as JSON-compatible data."""

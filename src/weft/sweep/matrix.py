@@ -13,11 +13,10 @@ from typing import Any
 
 from weft.catalog import is_file, read_toml
 from weft.errors import ConfigError, InputError, SimulationError, UnknownNameError, check_name, check_type
-from weft.run.matrix.axes import place, several, with_value
-from weft.run.matrix.questions import KINDS, Question, found_model, found_system
-from weft.run.sweep.run import system_inputs
-from weft.run.sweep.store import checked_cache
-from weft.run.sweep.task import as_json
+from weft.store.records import checked_cache
+from weft.store.task import as_json
+from weft.sweep.axes import place, several, with_value
+from weft.sweep.questions import KINDS, Question, found_model, found_system
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def _in_file(name: str) -> bool:
 def digest_of(name: str) -> str:
     """Hash of every value of the system or the model in a file."""
     try:
-        held: Any = system_inputs(found_system(name))
+        held: Any = found_system(name).inputs()
     except InputError:
         held = {"model": repr(found_model(name))}
     return hashlib.sha256(as_json(held, sort_keys=True).encode()).hexdigest()

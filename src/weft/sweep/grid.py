@@ -19,9 +19,10 @@ from weft.options import RunOptions
 from weft.parallel import work_of
 from weft.result import Timeline
 from weft.run.single import Runner, baseline
-from weft.run.sweep import Progress, Store
-from weft.run.sweep.run import comparisons
 from weft.schedule import find_pass
+from weft.store import Store
+from weft.sweep.simulations import comparisons
+from weft.sweep.tasks import Progress
 from weft.units import common_unit
 
 By = Literal["simulate", "estimate"]

@@ -20,9 +20,12 @@ from typing import Any
 
 from weft.errors import InputError, OutputError
 from weft.files import write_atomically
-from weft.run.sweep.task import Question, Record, as_json
+from weft.store.fingerprint import fingerprint_of
+from weft.store.task import Question, Record, Task, answer, as_json, question
 
 SCHEMA = 1
+Answer = tuple[Record, str]
+"""A record, and why it could not be stored (empty if it was stored, or there is no store)."""
 _ENTRIES = "??/*.json.gz"
 _PARTS = "??/.*.part"
 """Temporary files that a killed writer leaves behind."""
@@ -147,6 +150,39 @@ def _remove(path: Path) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise OutputError(f"cannot remove '{path}': {reason}; change its permissions") from error
+
+
+def answer_here(asked: Question, store: Store | None) -> Answer:
+    """The answer to a question: read if another process has stored it meanwhile, else computed here and stored."""
+    if store is None or not store.keeps:
+        return answer(asked.task), ""
+    found = store.get(asked)
+    if found is not None:
+        return found, ""
+    made = answer(asked.task)
+    if fingerprint_of(asked.home) != asked.code:
+        return made, "Weft's own sources changed since the sweep began"
+    return made, stored(asked, made, store)
+
+
+def stored(asked: Question, record: Record, store: Store) -> str:
+    """Store a record; why that failed, or an empty text."""
+    try:
+        store.put(asked, record)
+    except OutputError as error:
+        return str(error)
+    return ""
+
+
+def kept(task: Task, store: Store) -> Record:
+    """The record of a task: read from the store, else made in this process and stored.
+
+    Raises InputError for a task that JSON cannot represent, and what the task raises.
+    """
+    record, why = answer_here(question(task), store)
+    if why:
+        store.give_up(why)
+    return record
 
 
 def say(sentence: str) -> None:

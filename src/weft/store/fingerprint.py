@@ -19,7 +19,7 @@ from pathlib import Path
 
 from weft.errors import InputError
 
-PACKAGE = Path(__file__).parents[2]
+PACKAGE = Path(__file__).parents[1]
 SHOWING = ("cli", "view")
 """Packages that only show records: no task's record depends on them."""
 CHOOSING = ("studies", "validation", "search")

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weft.graph import Collective, Gemm, Graph
-from weft.hardware import Gpu, System
+from weft.hardware import System
 from weft.lower.machine import check_request
 from weft.options import RunOptions
 from weft.result import Comparison, Timeline
 from weft.result.stored import as_record, from_record, plain, summary
 from weft.run.single import assembled, simulate
-from weft.run.sweep import Progress, Store, results
 from weft.schedule import Ideal, Pass, find_pass
 from weft.schedule.arbiters import ArbiterPolicy, find_policy
+from weft.store import Store
+from weft.sweep.tasks import Progress, results
 
 _FLOPS_PER_WEIGHT = 1e9
 _BYTES_PER_WEIGHT = 1e6
@@ -56,7 +57,7 @@ class Simulation:
         """Everything that decides the record."""
         return {
             "graph": plain(replace(self.graph, title="", labels={})),
-            "system": system_inputs(self.system),
+            "system": self.system.inputs(),
             "overlap": plain(replace(find_pass(self.overlap), summary="", title="")),
             "options": plain(self.options),
             "arbiter": _policy(find_policy(self.options.arbiter or find_pass(self.overlap).arbiter)),
@@ -120,21 +121,3 @@ def comparisons(
         Comparison({one.name: under(one, graph, each) for one in chosen})
         for (graph, _, chosen), each in zip(asked, tasks, strict=True)
     ]
-
-
-_PROSE = {"provenance", "title", "description", "aliases"}
-
-
-def system_inputs(system: System) -> dict[str, Any]:
-    """Every value of a system, and which of them the user set."""
-    node = None if system.node is None else system.node.model_dump(exclude={*_PROSE, "gpu"})
-    own = system.model_dump(mode="json", include={"gpus", "nodes", "start"})
-    library = system.library.model_dump(exclude=_PROSE)
-    variants = {str(rank): _gpu_inputs(gpu) for rank, gpu in system.variants.items()}
-    joined = {"node": node, "fabric": None if system.fabric is None else repr(system.fabric)}
-    return {**_gpu_inputs(system.gpu), **own, **joined, "library": library, "variants": variants}
-
-
-def _gpu_inputs(gpu: Gpu) -> dict[str, Any]:
-    changed = {path: p.text for path, p in gpu.provenance.items() if p.kind == "set by user"}
-    return {"gpu": gpu.model_dump(exclude=_PROSE), "changed": changed}

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from weft.errors import InputError
-from weft.run.matrix.manifest import Manifest, different, read_manifest, records_in
-from weft.run.matrix.outcome import Runs, mine, row_of
-from weft.run.matrix.rows import Columns
-from weft.run.sweep import Record, Store
-from weft.run.sweep.task import Question
+from weft.store import Record, Store
+from weft.store.task import Question
+from weft.sweep.manifest import Manifest, different, read_manifest, records_in
+from weft.sweep.outcome import Runs, mine, row_of
+from weft.sweep.rows import Columns
 
 
 class _Union(Store):

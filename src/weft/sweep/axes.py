@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.catalog import unknown_key
 from weft.errors import ConfigError, InputError
-from weft.run.matrix.questions import Question, found_system
+from weft.sweep.questions import Question, found_system
 
 LONGEST = 10_000
 """Most values of a range."""

@@ -13,10 +13,10 @@ from contextlib import ExitStack
 from multiprocessing import resource_tracker
 from typing import Any, Self
 
-from weft.run.sweep.code import cache_at, compile_here, is_shared, stand_in
-from weft.run.sweep.dispatch import Answer, Dispatch, Worked, Workers, answer_batch, answer_here
-from weft.run.sweep.store import Store
-from weft.run.sweep.task import Question
+from weft.store.records import Answer, Store, answer_here
+from weft.store.task import Question
+from weft.sweep.code import cache_at, compile_here, is_shared, stand_in
+from weft.sweep.dispatch import Dispatch, Worked, Workers, answer_batch
 
 
 def answers(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from weft.errors import ConfigError, InputError
 from weft.files import read_json, write_json
-from weft.run.matrix.matrix import Matrix
-from weft.run.matrix.outcome import Version
-from weft.run.sweep import Store
+from weft.store import Store
+from weft.sweep.matrix import Matrix
+from weft.sweep.outcome import Version
 
 FILE = "sweep.json"
 _SCHEMA = 1

@@ -6,20 +6,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from weft.errors import InputError
-from weft.run.sweep.dispatch import Workers
-from weft.run.sweep.pool import answers
-from weft.run.sweep.store import Contents, Store
-from weft.run.sweep.task import Question, Record, Task, question
+from weft.store import Record, Store, Task
+from weft.store.task import Question, question
+from weft.sweep.dispatch import Workers
+from weft.sweep.pool import answers
 
 T = TypeVar("T", bound=Task)
 R = TypeVar("R")
 Progress = Callable[[int, int, str], None]
 """Called with the number of finished runs, their total, and the title of the last one."""
 
-__all__ = ["Contents", "Progress", "Record", "Store", "Task", "results", "sweep"]
 
-
-def sweep(
+def run_tasks(
     tasks: Iterable[T],
     jobs: int = 1,
     progress: Progress | None = None,
@@ -51,9 +49,9 @@ def results(
     progress: Progress | None = None,
     store: Store | None = None,
 ) -> dict[T, R]:
-    """Every task with `read` applied to its record, in the order of the tasks; arguments and errors as of `sweep`."""
+    """Every task with `read` applied to its record, in the order of the tasks; else as `run_tasks`."""
     unique = list(dict.fromkeys(tasks))
-    found = {task: read(record) for task, record in sweep(unique, jobs, progress, store)}
+    found = {task: read(record) for task, record in run_tasks(unique, jobs, progress, store)}
     return {task: found[task] for task in unique}
 
 

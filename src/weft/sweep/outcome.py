@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from weft.answer import Answer
 from weft.errors import InputError
-from weft.run.matrix.matrix import Case, Matrix
-from weft.run.matrix.questions import flat
-from weft.run.matrix.rows import Columns, Row, write_rows
-from weft.run.sweep import Record, Store
-from weft.run.sweep.task import Question, question
+from weft.store import Record, Store
+from weft.store.task import Question, question
+from weft.sweep.matrix import Case, Matrix
+from weft.sweep.questions import flat
+from weft.sweep.rows import Columns, Row, write_rows
 
 _GOALS = {"step": "seconds", "memory": "peak_bytes", "simulate": "seconds", "estimate": "seconds"}
 """The figure that is best if it is least, by the kind of run."""

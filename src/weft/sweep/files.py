@@ -11,17 +11,18 @@ from typing import Any
 from weft import __version__
 from weft.errors import InputError, check_whole
 from weft.files import check_out_dir, check_writable
-from weft.run.matrix import matrix as tasks
-from weft.run.matrix.manifest import Manifest, begin
-from weft.run.matrix.matrix import Case, Matrix, matrix_of
-from weft.run.matrix.outcome import Runs, Temporary, Version, mine, row_of
-from weft.run.matrix.rows import SUFFIXES, Columns, check_format
-from weft.run.sweep import Progress, Store, sweep
-from weft.run.sweep.cluster import Cluster
-from weft.run.sweep.code import is_shared
-from weft.run.sweep.dispatch import Workers
-from weft.run.sweep.fingerprint import fingerprint_of
-from weft.run.sweep.pool import Processes
+from weft.store import Store
+from weft.store.fingerprint import fingerprint_of
+from weft.sweep import matrix as tasks
+from weft.sweep.cluster import Cluster
+from weft.sweep.code import is_shared
+from weft.sweep.dispatch import Workers
+from weft.sweep.manifest import Manifest, begin
+from weft.sweep.matrix import Case, Matrix, matrix_of
+from weft.sweep.outcome import Runs, Temporary, Version, mine, row_of
+from weft.sweep.pool import Processes
+from weft.sweep.rows import SUFFIXES, Columns, check_format
+from weft.sweep.tasks import Progress, run_tasks
 
 _CHUNK = 4096
 """Runs whose questions are in memory at once."""
@@ -115,7 +116,7 @@ def _run(
     whole = len(matrix) if shard[1] == 1 else sum(1 for _ in mine(matrix, version, shard))
     for chunk in _chunks(cases):
         told = None if progress is None else _shifted(progress, done, whole)
-        for case, record in sweep(chunk, 1, told, store, workers):
+        for case, record in run_tasks(chunk, 1, told, store, workers):
             columns.see(case.number, row_of(case, record, version))
         done += len(chunk)
     return columns

@@ -16,10 +16,10 @@ from typing import Any, Self
 
 from weft import __version__
 from weft.errors import InputError, SimulationError
-from weft.run.sweep.dispatch import Worked
-from weft.run.sweep.fingerprint import fingerprint_of, home, sources
-from weft.run.sweep.store import Store, say
-from weft.run.sweep.task import Question, answer
+from weft.store.fingerprint import fingerprint_of, home, sources
+from weft.store.records import Store, say
+from weft.store.task import Question, answer
+from weft.sweep.dispatch import Worked
 
 CONNECT_S = 10.0
 """How long a scheduler may take to answer [s]."""

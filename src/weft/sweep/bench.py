@@ -16,9 +16,10 @@ from weft.options import RunOptions
 from weft.result import Timeline
 from weft.result.metrics import class_of, ideal_speedup, share_of_ideal
 from weft.run import alone
-from weft.run.sweep import Progress, Store
-from weft.run.sweep.run import Simulation, timelines
 from weft.schedule import SHARING
+from weft.store import Store
+from weft.sweep.simulations import Simulation, timelines
+from weft.sweep.tasks import Progress
 
 Runs = Mapping[Simulation, Timeline]
 """Timelines by task."""
