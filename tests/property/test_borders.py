@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import InputError
-from weft.search.planner.borders import Level, balanced, clustered, pipedream
-from weft.search.planner.meshes import StageCosts, cost_of, mesh_plans
-from weft.search.planner.metropolis import metropolis
-from weft.search.planner.mixtures import LayerTables, layerwise
+from weft.textbook.borders import Level, balanced, clustered, pipedream
+from weft.textbook.meshes import StageCosts, cost_of, mesh_plans
+from weft.textbook.mixtures import LayerTables, layerwise, metropolis
 
 WHOLE = st.integers(1, 50)
 

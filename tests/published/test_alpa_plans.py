@@ -8,7 +8,7 @@ import pytest
 
 from weft.hardware import system
 from weft.models.load import load_model
-from weft.search.planner.alpa import alpa
+from weft.textbook.alpa import alpa
 
 
 class Published(NamedTuple):

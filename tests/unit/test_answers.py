@@ -14,9 +14,6 @@ from weft.hardware import FABRICS
 from weft.models import SubLayer
 from weft.parallel import split
 from weft.search.perturb import Row, Sensitivity
-from weft.search.planner.alpa import alpa
-from weft.search.planner.mixtures import galvatron
-from weft.search.planner.shard import shard_layer
 from weft.view.answers import HOW
 
 
@@ -43,16 +40,13 @@ def answers(compared):
         "schedule": weft.find_schedule(3, 4, "1 ms", "1 ms", "1 ms", memory=4),
         "rewriting": weft.rewrite("llama-3-8b", "h100-sxm", sequence=64),
         "sensitivity": Sensitivity("t3", ["t-nlg"], moved, {"speedup": ".3f"}),
-        "sharding": shard_layer("mpt-125m", "8xa100", (2, 2), 4, sequence=128),
-        "stages": alpa("mpt-125m", "4xv100-16gb", 8, 4, sequence=128, groups=4),
         "graph step": weft.step(weft.concurrent(shapes[0], weft.all_gather("1 MiB")).only("compute"), "h100-sxm"),
-        "mixtures": galvatron("mpt-125m", "4xa100", 8, 2, sequence=128),
     }
 
 
 NAMES = [
     "comparison", "shared", "timeline", "ideal", "estimate", "estimates", "operators", "sweep", "rewriting", "schedule",
-    "sensitivity", "sharding", "stages", "mixtures", "graph step",
+    "sensitivity", "graph step",
 ]  # fmt: skip
 
 

@@ -7,8 +7,7 @@ import pytest
 from weft.errors import InputError
 from weft.hardware import system
 from weft.models.load import load_model
-from weft.search.planner.metropolis import metropolis
-from weft.search.planner.mixtures import galvatron, mixtures
+from weft.textbook.mixtures import galvatron, metropolis, mixtures
 
 MODEL = load_model("mpt-1b")
 ROOMY = system("4xa100")
@@ -30,16 +29,16 @@ def test_degrees_multiply_to_the_gpus(gpus):
 
 def test_with_much_memory_layers_are_replicated_and_with_little_they_are_shared():
     roomy = galvatron(MODEL, ROOMY, 64, 2, sequence=512)
-    assert {str(one) for one in roomy.plans[0].mixtures} == {"pp1-dp4"}
+    assert {str(one) for one in roomy[0].mixtures} == {"pp1-dp4"}
     scarce = galvatron(MODEL, ROOMY.replace({"memory.capacity": "24 GB"}), 64, 2, sequence=512)
-    best = scarce.plans[0]
-    assert best.seconds > roomy.plans[0].seconds
+    best = scarce[0]
+    assert best.seconds > roomy[0].seconds
     assert {str(one) for one in best.mixtures} != {"pp1-dp4"}
-    assert [plan.seconds for plan in scarce.plans] == sorted(plan.seconds for plan in scarce.plans)
+    assert [plan.seconds for plan in scarce] == sorted(plan.seconds for plan in scarce)
 
 
 def test_a_random_walk_never_beats_the_dynamic_program():
-    best = galvatron(MODEL, ROOMY.replace({"memory.capacity": "14 GB"}), 16, 2, sequence=512).plans[0]
+    best = galvatron(MODEL, ROOMY.replace({"memory.capacity": "14 GB"}), 16, 2, sequence=512)[0]
     tables = best.tables[0]
     walk = metropolis(tables.cost, tables.choices, steps=300)
     rounded = 0.002  # memory in units of 1/512 of the capacity

@@ -7,17 +7,7 @@ from hypothesis import strategies as st
 
 import weft
 from weft.errors import InputError, UnknownNameError
-from weft.estimate.quantization import (
-    FORMATS,
-    Format,
-    both_narrow,
-    cache_bytes,
-    quantize,
-    quantized_format,
-    signal_to_noise,
-    state_bytes,
-    weight_only,
-)
+from weft.estimate.quantization import FORMATS, Format, quantized_format, weight_only
 from weft.formats import FORMATS as ENCODED
 from weft.graph import Gemm
 from weft.graph.op import width
@@ -25,6 +15,7 @@ from weft.models.counts import parameters
 from weft.parallel.framework import Framework
 from weft.parallel.memory import states
 from weft.parallel.plan import Parallelism
+from weft.textbook.quantization import both_narrow, cache_bytes, quantize, signal_to_noise, state_bytes
 
 DRAWN = np.random.default_rng(0)
 

@@ -4,7 +4,7 @@ import pytest
 
 from weft.errors import InputError
 from weft.graph import Tensor
-from weft.search.planner.resharding import PARTIAL, REPLICATED, between_meshes, resharding
+from weft.textbook.resharding import PARTIAL, REPLICATED, between_meshes, resharding
 
 Q = 4
 TENSOR = Tensor((64, 128), "fp16")

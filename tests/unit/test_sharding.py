@@ -11,9 +11,8 @@ from weft.errors import InputError
 from weft.hardware import system
 from weft.models.block import Tokens, layer
 from weft.models.load import load_model
-from weft.search.planner.ilp import Problem, cheapest
-from weft.search.planner.shard import Part, shard_layer
-from weft.search.planner.strategies import Mesh, MeshPrices, Training
+from weft.textbook.shard import Part, Problem, cheapest, shard_layer
+from weft.textbook.strategies import Mesh, MeshPrices, Training
 
 NODE = system("8xv100-16gb")
 MODEL = load_model("gpt-3.6b")

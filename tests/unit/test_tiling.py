@@ -10,10 +10,21 @@ from hypothesis import strategies as st
 
 from weft import hardware
 from weft.errors import InputError
-from weft.estimate.access import bucket_padding, load_instructions, strided_read, view_bytes
-from weft.estimate.intensity import attainable, elementwise_chain, fusion_speedup, intensity, ridge
-from weft.estimate.launches import launched, replayed
-from weft.estimate.tiling import (
+from weft.graph import Gemm
+from weft.textbook.kernels import (
+    attainable,
+    bucket_padding,
+    elementwise_chain,
+    fusion_speedup,
+    intensity,
+    launched,
+    load_instructions,
+    replayed,
+    ridge,
+    strided_read,
+    view_bytes,
+)
+from weft.textbook.tiling import (
     Limits,
     Product,
     best_rectangle,
@@ -25,7 +36,6 @@ from weft.estimate.tiling import (
     thread_tiled,
     untiled,
 )
-from weft.graph import Gemm
 
 CUBE = Product(1024, 1024, 1024)
 sides = st.integers(1, 12)

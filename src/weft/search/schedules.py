@@ -19,13 +19,12 @@ from weft.schedule.pipeline import (
     PipelineTimes,
     Schedule,
     Send,
-    bounds,
     read_schedule,
     run_schedule,
     schedule,
     schedule_to_dict,
 )
-from weft.schedule.pipeline.floor import least_end, least_spans
+from weft.schedule.pipeline.floor import least_end, least_makespan, least_spans
 from weft.schedule.pipeline.orders import Floats
 from weft.schedule.pipeline.problem import OrderProblem
 from weft.schedule.pipeline.search import OBJECTIVES, Objective, find_order
@@ -183,9 +182,7 @@ def check_schedule(
         limit = np.array([written.in_flight(at, kept[at]).max() for at in range(written.devices)])
     times = run_schedule(written, durations, Send(latency))
     if written.stages != written.devices or written.replicas > 1 or not written.trains:
-        least = (
-            bounds.least_makespan(written, durations, Send(latency)) if objective == "makespan" else times.busy.max()
-        )
+        least = least_makespan(written, durations, Send(latency)) if objective == "makespan" else times.busy.max()
         return TimedSchedule(
             times, objective, float(least), tuple(map(float, limit)), tuple(map(float, kept)), sizes, searched=False
         )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from weft.schedule.pipeline import bounds
 from weft.schedule.pipeline.clock import Durations, Send, run_schedule
+from weft.schedule.pipeline.floor import least_makespan
 from weft.schedule.pipeline.named import SCHEDULES, is_searched, schedule, schedule_names
 from weft.schedule.pipeline.orders import KINDS, Schedule, Task
-from weft.schedule.pipeline.slices import slice_sequence, slices_pass
 from weft.schedule.pipeline.times import PipelineTimes
 from weft.schedule.pipeline.written import read_schedule, schedule_to_dict
 
@@ -18,13 +17,11 @@ __all__ = [
     "Schedule",
     "Send",
     "Task",
-    "bounds",
     "is_searched",
+    "least_makespan",
     "read_schedule",
     "run_schedule",
     "schedule",
     "schedule_names",
     "schedule_to_dict",
-    "slice_sequence",
-    "slices_pass",
 ]

@@ -1,12 +1,27 @@
-"""Lower bounds of split orders under a limit of memory: what no order of one stage a device can beat."""
+"""Lower bounds of schedules: what no order of a schedule's tasks, or no split order in a limit of memory, can beat."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from weft.schedule.pipeline.clock import Durations, Send, latencies, task_times
 from weft.schedule.pipeline.filling import SLACK
-from weft.schedule.pipeline.orders import BACKWARD, FORWARD, WEIGHT, Floats
+from weft.schedule.pipeline.orders import BACKWARD, FORWARD, WEIGHT, Floats, Schedule
 from weft.schedule.pipeline.problem import OrderProblem
+
+
+def least_makespan(schedule: Schedule, durations: Durations, send: float | Send | tuple[Send, Send] = 0.0) -> float:
+    """A makespan that no order of a schedule's tasks can beat [s].
+
+    The longer of the work of the busiest device and the way of one micro-batch, forward through all stages and back.
+    """
+    ran = schedule.position >= 0
+    times = np.where(ran, task_times(schedule, durations), 0.0)
+    chain = (times[:2] + np.where(ran, latencies(schedule, send), 0.0)[:2]).sum(axis=(0, 1)).max()
+    times.flat[schedule.pairs[:, 1]] = 0.0
+    device = np.broadcast_to(schedule.device, times.shape).ravel()
+    work = np.bincount(device, times.ravel(), schedule.devices).max()
+    return float(max(chain, work))
 
 
 def least_spans(problem: OrderProblem) -> Floats:

@@ -4,18 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.estimate.access import bucket_padding, load_instructions, strided_read, view_bytes
-from weft.estimate.intensity import elementwise_chain, fusion_speedup, intensity, ridge
-from weft.estimate.launches import launched, replayed
-from weft.estimate.tiling import (
-    Product,
-    cache_and_register_tiled,
-    register_tiled,
-    shared_tiled,
-    stencil_loads,
-    thread_tiled,
-    untiled,
-)
 from weft.graph import Gemm, Graph, Streaming
 from weft.hardware import gpu
 from weft.run.step.named import step
@@ -24,6 +12,27 @@ from weft.search.rewrite.draft import Draft
 from weft.search.rewrite.prove import proven
 from weft.search.tiles import tiles
 from weft.studies.memo.values import Values, case
+from weft.textbook.kernels import (
+    bucket_padding,
+    elementwise_chain,
+    fusion_speedup,
+    intensity,
+    launched,
+    load_instructions,
+    replayed,
+    ridge,
+    strided_read,
+    view_bytes,
+)
+from weft.textbook.tiling import (
+    Product,
+    cache_and_register_tiled,
+    register_tiled,
+    shared_tiled,
+    stencil_loads,
+    thread_tiled,
+    untiled,
+)
 
 SQUARE = 4096
 A100 = "a100-sxm-80gb"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.estimate.quantization import cache_bytes, quantize, quantized_format, signal_to_noise, state_bytes
+from weft.estimate.quantization import quantized_format
 from weft.graph import Attention, Gemm, Tensor
 from weft.graph.convolution import Convolution
 from weft.hardware import gpu, system
@@ -17,6 +17,7 @@ from weft.run.step.memory import memory
 from weft.run.step.offload import HOST_EFFICIENCY, hidden_and_exposed, seconds_to_host
 from weft.search.recompute import segments
 from weft.studies.memo.values import Values, case
+from weft.textbook.quantization import cache_bytes, quantize, signal_to_noise, state_bytes
 
 GPT3 = load_model("gpt-3")
 SEQUENCE = 2048

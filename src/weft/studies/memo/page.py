@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.estimate.intensity import attainable, ridge
-from weft.estimate.quantization import quantize, signal_to_noise
-from weft.estimate.sharding import zero_stages
-from weft.estimate.textbook import textbook
 from weft.studies.memo import parallel
 from weft.studies.memo.values import case
+from weft.textbook.collectives import textbook
+from weft.textbook.kernels import attainable, ridge
+from weft.textbook.quantization import quantize, signal_to_noise
+from weft.textbook.replicas import zero_stages
 from weft.view import looks
 from weft.view.figure import Figure, Lines, bars, curves, dots_below, stacked_bars
 from weft.view.page import Part, Section, machine_section, write_page
-from weft.view.replicas import paces, rule_table
-from weft.view.table import NONE, Table, number, text, texts
+from weft.view.table import NONE, Table, number, text, texts, times_faster
 from weft.view.words import amount, sentence
 
 if TYPE_CHECKING:
     from weft.studies.headline import HeadlineRow
     from weft.studies.memo.study import MemoStudy
+    from weft.textbook.replicas import Consistency
 
 
 def memo_page(study: MemoStudy, folder: str | Path) -> Path:
@@ -184,3 +184,33 @@ PICTURES: Mapping[str, Callable[[MemoStudy], Figure]] = {
     "pipelines": lambda _: pipelines(),
 }
 """The picture of a section."""
+
+
+def rule_table(answer: Consistency) -> Table:
+    """Every rule: how long an update of every worker takes, and how stale the weights are."""
+    rows = [
+        (pace.rule, pace.step, answer.speedup(pace), "closed form" if pace.exact else "simulated", pace.mean_lag,
+         max(pace.lag, default=0), pace.delay)
+        for pace in answer.paces
+    ]  # fmt: skip
+    columns = [
+        text("rule"), number("step_s", "step", "s", ".4g"), times_faster("speedup", format_=".2f"), text("by"),
+        number("mean_lag", "steps ahead", format_=".1f"), number("most_lag", "at most", format_=",.0f"),
+        number("delay", "updates missed", format_=".1f"),
+    ]  # fmt: skip
+    return Table(columns, rows, f"Updates of {answer.workers} workers, by how far they may be ahead of the slowest")
+
+
+def paces(answer: Consistency) -> Figure:
+    """Time of an update of every worker under each rule."""
+    rows = [(pace.rule, "step", pace.step, f"{pace.step:.3g} s") for pace in answer.paces]
+    columns = [
+        text("rule"),
+        text("kind"),
+        number("step_s", "time of an update of every worker", "s"),
+        text("said", " "),
+    ]
+    return bars(
+        "What does waiting cost?", Table(columns, rows), lane="rule", kind="kind", end="step_s",
+        looks={"step": looks.BLUE}, label="said",
+    ).captioned("BSP waits for all workers, SSP n for those more than n steps behind, ASP for none.")  # fmt: skip

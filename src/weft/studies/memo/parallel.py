@@ -8,11 +8,10 @@ from functools import cache
 import numpy as np
 from scipy.stats import uniform
 
-from weft.estimate.consistency import Consistency, update_rules
-from weft.estimate.sharding import COLLECTIVES, zero_stages
-from weft.estimate.textbook import FORMS, Wire, parameter_server, switch_point, textbook
 from weft.schedule.pipeline import Durations, PipelineTimes, run_schedule, schedule
 from weft.studies.memo.values import Values, case
+from weft.textbook.collectives import FORMS, Wire, parameter_server, switch_point, textbook
+from weft.textbook.replicas import COLLECTIVES, Consistency, update_rules, zero_stages
 
 
 def zero() -> Values:

@@ -10,12 +10,12 @@ from weft.graph import Tensor
 from weft.hardware import system
 from weft.models import load_model
 from weft.models.block import Tokens, layer
-from weft.search.planner.alpa import alpa
-from weft.search.planner.borders import balanced
-from weft.search.planner.resharding import PARTIAL, REPLICATED, Layout, Move, resharding
-from weft.search.planner.strategies import Group, Mesh, MeshPrices, Training, groups, strategies
 from weft.studies.memo.models import GPT3, SEQUENCE
 from weft.studies.memo.values import Values, case
+from weft.textbook.alpa import alpa
+from weft.textbook.borders import balanced
+from weft.textbook.resharding import PARTIAL, REPLICATED, Layout, Move, resharding
+from weft.textbook.strategies import Group, Mesh, MeshPrices, Training, groups, strategies
 
 LAYOUTS: dict[str, tuple[Layout, Layout]] = {
     "slice": ((REPLICATED,), (0,)),

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.estimate.consistency import Consistency
 from weft.studies.headline import Conditions, HeadlineRow, Measured, PaperStudy
 from weft.studies.memo import kernels, models, page, parallel, planning
 from weft.studies.memo.values import DECLARED, Values
+from weft.textbook.replicas import Consistency
 from weft.view.page import Part
 from weft.view.table import Table
 

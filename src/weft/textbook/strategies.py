@@ -15,7 +15,7 @@ from weft.options import SUSTAINED
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.run.step.prices import Prices
-from weft.search.planner.resharding import REPLICATED, Layout, Move, Placement, resharding
+from weft.textbook.resharding import REPLICATED, Layout, Move, Placement, resharding
 
 Roles = Mapping[str, tuple[Placement, Placement]]
 """What an axis of the mesh may do for a kind of operator: its placement in the input, and in the output. Dimension 0

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from weft.answer import Answer
 from weft.errors import InputError, check_name, check_whole
 from weft.estimate.answer import FloatArray
 from weft.estimate.dispatch import estimate
@@ -161,38 +160,20 @@ def parameter_server(bytes: Any, workers: int, bandwidth: float, servers: int | 
     return np.asarray(2 * np.asarray(bytes) / bandwidth * max(workers / servers, 1.0))
 
 
-@dataclass(frozen=True, repr=False)
-class Choices(Answer):
+@dataclass(frozen=True)
+class Choices:
     """The fastest textbook algorithm of each size beside what the library's model chooses on a system.
 
     `wire` is the link that the textbook forms were given; `bytes`, `textbook_s` and `library_s` [s] have the shape
     (sizes,), `textbook` and `library` name the algorithms.
     """
 
-    kind = "choices"
-
-    collective: str
-    system: str
-    ranks: int
     wire: Wire
     bytes: FloatArray
     textbook: tuple[str, ...]
     textbook_s: FloatArray
     library: tuple[str, ...]
     library_s: FloatArray
-
-    def to_dict(self) -> dict[str, Any]:
-        """Sizes [bytes], algorithms and times [s] as plain data."""
-        columns = self.bytes.tolist(), self.textbook, self.textbook_s.tolist(), self.library, self.library_s.tolist()
-        names = "bytes", "textbook", "textbook_s", "library", "library_s"
-        return {
-            "collective": self.collective,
-            "system": self.system,
-            "ranks": self.ranks,
-            "latency_s": self.wire.latency,
-            "bandwidth": self.wire.bandwidth,
-            "sizes": [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)],
-        }
 
 
 def against_library(collective: str, bytes: Sequence[float], ranks: int, on: Described) -> Choices:
@@ -217,9 +198,6 @@ def against_library(collective: str, bytes: Sequence[float], ranks: int, on: Des
     found = estimate(Collective(collective, sizes, ranks), on)  # type: ignore[arg-type]  # arrays broadcast
     best = times.argmin(axis=0)
     return Choices(
-        collective,
-        aimed.name,
-        ranks,
         wire,
         sizes,
         tuple(fitting[at] for at in best),

@@ -11,18 +11,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.answer import Answer
 from weft.errors import InputError, check_whole
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.models.block import Piece, Tokens, embedding, head, layer
 from weft.parallel.check import divisors
-from weft.search.planner.borders import clustered
-from weft.search.planner.meshes import MeshPlan, StageCosts, cost_of, mesh_plans
-from weft.search.planner.resharding import Layout
-from weft.search.planner.shard import Block, Part, Sharding
-from weft.search.planner.strategies import Mesh, MeshPrices, Training
+from weft.textbook.borders import clustered
+from weft.textbook.meshes import MeshPlan, StageCosts, cost_of, mesh_plans
+from weft.textbook.resharding import Layout
+from weft.textbook.shard import Block, Part, Sharding
+from weft.textbook.strategies import Mesh, MeshPrices, Training
 
 FloatArray = npt.NDArray[np.float64]
 USABLE = 0.9
@@ -49,16 +48,14 @@ class Way:
         return math.prod(self.shape)
 
 
-@dataclass(frozen=True, repr=False)
-class MeshSearch(Answer):
+@dataclass(frozen=True)
+class MeshSearch:
     """The best plans of stages on meshes, and what any other one costs.
 
     `groups` are the sub-layers of each group that no border cuts, the embedding and the head counted as one each.
     `plans` differ in how many stages have meshes of each size; their order, borders, logical shapes and shardings are
     the best ones.
     """
-
-    kind = "stages"
 
     model: Transformer
     system: System
@@ -98,13 +95,6 @@ class MeshSearch(Answer):
                 "micro_batch_s": stage.seconds,
                 "peak_bytes": float(self.costs.states[at] + flight * self.costs.kept[at]),
             }
-
-    def to_dict(self) -> dict[str, Any]:
-        """The plans, best first, each with its stages."""
-        plans = [{"step_time_s": plan.seconds, "stages": list(self.stages(plan))} for plan in self.plans]
-        where = f"{self.system.gpus} x {self.system.name}"
-        known = {"model": self.model.name, "system": where, "batch": self.batch, "micro_batches": self.micro_batches}
-        return {**known, "groups": list(self.groups), "plans": plans}
 
 
 def alpa(

@@ -1,4 +1,4 @@
-"""Data parallelism without a barrier: how fast workers progress under BSP, SSP and ASP, and how stale they get.
+"""Data parallelism: how fast and how stale workers are under BSP, SSP and ASP, and what ZeRO's stages hold and send.
 
 BSP waits for all workers after every step; SSP (stale synchronous) lets a worker be at most some steps ahead of the
 slowest; ASP never waits. Whether stale gradients converge is outside.
@@ -14,9 +14,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.answer import Answer
 from weft.errors import InputError, check_whole, shown
 from weft.estimate.answer import FloatArray
+from weft.graph import DTYPE_BYTES
+from weft.library.collectives import volume
+from weft.parallel.framework import Framework
+from weft.parallel.memory import states
+from weft.parallel.plan import Parallelism
 from weft.units import Dimension, parse
 
 
@@ -80,23 +84,10 @@ class Pace:
         """Mean number of steps by which a worker that begins one is ahead of the slowest."""
         return sum(steps * share for steps, share in self.lag.items())
 
-    def record(self) -> dict[str, Any]:
-        """The rule as plain data."""
-        return {
-            "rule": self.rule,
-            "step_s": self.step,
-            "exact": self.exact,
-            "mean_lag": self.mean_lag,
-            "most_lag": max(self.lag, default=0),
-            "delay": self.delay,
-        }
 
-
-@dataclass(frozen=True, repr=False)
-class Consistency(Answer):
+@dataclass(frozen=True)
+class Consistency:
     """How `workers` workers progress under several rules, the first of which is the base of speedups."""
-
-    kind = "consistency"
 
     workers: int
     paces: tuple[Pace, ...]
@@ -110,18 +101,6 @@ class Consistency(Answer):
             if pace.rule == rule:
                 return pace
         raise InputError(f"there is no rule '{rule}'; these are {', '.join(one.rule for one in self.paces)}")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Step times [s], lags and delays of every rule as plain data."""
-        rows = [
-            {
-                **pace.record(),
-                "speedup": self.speedup(pace),
-                "lag": {str(steps): share for steps, share in pace.lag.items()},
-            }
-            for pace in self.paces
-        ]
-        return {"workers": self.workers, "rules": rows}
 
 
 def update_rules(
@@ -214,3 +193,52 @@ def _staleness(start: FloatArray, end: FloatArray, of: Any) -> tuple[dict[int, f
     between = (later - counts).sum(axis=0) - (later - counts)[own[1], np.arange(len(begun))]
     share = times / max(times.sum(), 1)
     return dict(zip(lag.tolist(), share.tolist(), strict=True)), float(between.mean()) if len(begun) else 0.0
+
+
+COLLECTIVES: tuple[tuple[str, ...], ...] = (
+    ("all_reduce",),
+    ("reduce_scatter", "all_gather"),
+    ("reduce_scatter", "all_gather"),
+    ("all_gather", "all_gather", "reduce_scatter"),
+)
+"""Collectives over the replicas in a step, by the stage of ZeRO (arXiv:1910.02054, section 7): sums of gradients, then
+gathers of updated weights; with sharded weights, which are gathered for both passes, of a single micro-batch."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of ZeRO: bytes of each rank by what holds them, and the bytes that it sends in a step."""
+
+    stage: int
+    held: dict[str, int]
+    sent: float
+
+    @property
+    def bytes(self) -> int:
+        """All that a rank holds of weights, gradients and optimizer states."""
+        return sum(self.held.values())
+
+
+def zero_stages(parameters: int, replicas: int, framework: Framework | None = None) -> tuple[Stage, ...]:
+    """Bytes that each of the replicas holds and sends under ZeRO's stages 0 to 3, by the memory rules of `weft.memory`.
+
+    Weights travel in the plan's 16 bits, gradients in the format in which the framework reduces them (None: 16 bits, as
+    in arXiv:1910.02054, figure 1). Raises InputError for numbers below 1.
+
+    >>> [f"{one.bytes / 1e9:.3g} GB" for one in zero_stages(7_500_000_000, 64)]
+    ['120 GB', '31.4 GB', '16.6 GB', '1.88 GB']
+    """
+    check_whole("parameters", parameters, 1, 7_500_000_000)
+    check_whole("replicas", replicas, 1, 64)
+    used = framework or Framework(gradients="bf16")
+    plans = (Parallelism(dp=replicas, batch=replicas, zero=stage) for stage in range(4))
+    return tuple(Stage(plan.zero, states(parameters, plan, used), _sent(parameters, plan, used)) for plan in plans)
+
+
+def _sent(parameters: int, plan: Parallelism, framework: Framework) -> float:
+    formats = {"all_gather": plan.dtype}
+    gradients = framework.gradients if plan.shards_weights else framework.reduced
+    return sum(
+        volume(name, plan.dp) * parameters * DTYPE_BYTES[formats.get(name, gradients)]
+        for name in COLLECTIVES[plan.zero]
+    )
