@@ -1,5 +1,5 @@
 """Writes explanation/errors.md, the page of today's errors, from what `weft validate --bar --out` wrote, and the errors
-that answers carry, `src/weft/search/model_errors.toml`.
+that answers carry, `src/weft/result/model_errors.toml`.
 
 Use: python docs/errors.py out/validate (`make validate` does). Needs nothing but Weft.
 """
@@ -17,10 +17,10 @@ from weft.view.table import Table, number, text
 from weft.view.validation import PICTURES, TITLES
 
 HERE = Path(__file__).parent / "explanation"
-STEPS = Path(__file__).parents[1] / "src/weft/search/step_errors.toml"
+STEPS = Path(__file__).parents[1] / "src/weft/result/step_errors.toml"
 FIGURES = "errors"
 DRAWN = ("gemm", "collective")
-CLASSES = Path(__file__).parent.parent / "src/weft/search/model_errors.toml"
+CLASSES = Path(__file__).parent.parent / "src/weft/result/model_errors.toml"
 HEAD = """# Written by docs/errors.py (make validate), from what `weft validate --bar` finds; do not edit.
 #
 # Mean error, rows and machines of each class, [] where no row is public. Classes of size lie below, between and from

@@ -1,5 +1,5 @@
 """Writes the tables of published figures in deviations.md, from what the studies declare and wrote with --json, and the
-speedups of C3 by which advice on AMD's GPUs is doubted, `src/weft/search/c3_speedups.toml`.
+speedups of C3 by which advice on AMD's GPUs is doubted, `src/weft/result/c3_speedups.toml`.
 
 Use: python docs/figures.py out/figures (`make figures` does). Needs nothing but Weft.
 """
@@ -18,7 +18,7 @@ from weft.studies.headline import Claim
 
 HERE = Path(__file__).parent
 PAGE = HERE / "deviations.md"
-SPEEDUPS = HERE.parent / "src/weft/search/c3_speedups.toml"
+SPEEDUPS = HERE.parent / "src/weft/result/c3_speedups.toml"
 BEGIN, END = "<!--- figures of {}: made by `make figures` -->", "<!--- end of figures -->"
 
 

@@ -45,8 +45,13 @@ if TYPE_CHECKING:
     from weft.options import RunOptions
     from weft.parallel import dependent, layer, sublayer
     from weft.parallel.plan import Parallelism
+    from weft.plan import plan
+    from weft.plan.recompute import recompute
+    from weft.plan.scale import scale
+    from weft.plan.schedules import check_schedule, find_schedule
     from weft.result import Comparison, Timeline
     from weft.result.step import Step
+    from weft.rewrite import rewrite
     from weft.run import balanced, compare, simulate
     from weft.run.chakra import write_chakra
     from weft.run.replay import replay
@@ -54,18 +59,16 @@ if TYPE_CHECKING:
     from weft.run.step.named import memory, step
     from weft.run.step.roofline import roofline
     from weft.run.trace import compare_trace
+    from weft.sample import sample
     from weft.schedule import overlap_names as overlaps
     from weft.schedule.arbiters import arbiter
-    from weft.search.planner import plan
-    from weft.search.recompute import recompute
-    from weft.search.rewrite import rewrite
-    from weft.search.sampling.sample import sample
-    from weft.search.scale import scale
-    from weft.search.schedules import check_schedule, find_schedule
-    from weft.search.tiles import tiles
     from weft.sweep.files import sweep_file
     from weft.sweep.grid import Sweep, sweep
     from weft.traces import read_execution_trace, read_graph, read_trace
+    from weft.tune import tune
+    from weft.tune.advisor import advise
+    from weft.tune.perturb import perturb
+    from weft.tune.tiles import tiles
 
 __version__ = "0.1.0"
 
@@ -88,6 +91,7 @@ _HOMES = {
     "System": ("weft.hardware", "System"),
     "Timeline": ("weft.result", "Timeline"),
     "WeftError": ("weft.errors", "WeftError"),
+    "advise": ("weft.tune.advisor", "advise"),
     "all_gather": ("weft.graph", "all_gather"),
     "all_reduce": ("weft.graph", "all_reduce"),
     "all_to_all": ("weft.graph", "all_to_all"),
@@ -95,14 +99,14 @@ _HOMES = {
     "balanced": ("weft.run", "balanced"),
     "capture": ("weft.capture", "capture"),
     "capturing": ("weft.capture", "capturing"),
-    "check_schedule": ("weft.search.schedules", "check_schedule"),
+    "check_schedule": ("weft.plan.schedules", "check_schedule"),
     "compare": ("weft.run", "compare"),
     "concurrent": ("weft.graph", "concurrent"),
     "decode": ("weft.run.step.inference", "decode"),
     "dependent": ("weft.parallel", "dependent"),
     "compare_trace": ("weft.run.trace", "compare_trace"),
     "estimate": ("weft.estimate", "estimate"),
-    "find_schedule": ("weft.search.schedules", "find_schedule"),
+    "find_schedule": ("weft.plan.schedules", "find_schedule"),
     "gemm": ("weft.graph", "gemm"),
     "gemm_queue": ("weft.graph", "gemm_queue"),
     "gpu": ("weft.hardware", "gpu"),
@@ -114,19 +118,20 @@ _HOMES = {
     "models": ("weft.models", "models"),
     "operator": ("weft.graph", "operator"),
     "overlaps": ("weft.schedule", "overlap_names"),
-    "plan": ("weft.search.planner", "plan"),
+    "perturb": ("weft.tune.perturb", "perturb"),
+    "plan": ("weft.plan", "plan"),
     "prefill": ("weft.run.step.inference", "prefill"),
     "read_execution_trace": ("weft.traces", "read_execution_trace"),
     "read_graph": ("weft.traces", "read_graph"),
     "write_chakra": ("weft.run.chakra", "write_chakra"),
     "read_trace": ("weft.traces", "read_trace"),
-    "recompute": ("weft.search.recompute", "recompute"),
+    "recompute": ("weft.plan.recompute", "recompute"),
     "replay": ("weft.run.replay", "replay"),
     "reduce_scatter": ("weft.graph", "reduce_scatter"),
     "roofline": ("weft.run.step.roofline", "roofline"),
-    "rewrite": ("weft.search.rewrite", "rewrite"),
-    "sample": ("weft.search.sampling.sample", "sample"),
-    "scale": ("weft.search.scale", "scale"),
+    "rewrite": ("weft.rewrite", "rewrite"),
+    "sample": ("weft.sample", "sample"),
+    "scale": ("weft.plan.scale", "scale"),
     "simulate": ("weft.run", "simulate"),
     "step": ("weft.run.step.named", "step"),
     "studies": ("weft.studies", "studies"),
@@ -135,7 +140,8 @@ _HOMES = {
     "sweep_file": ("weft.sweep.files", "sweep_file"),
     "system": ("weft.hardware", "system"),
     "systems": ("weft.hardware", "node_names"),
-    "tiles": ("weft.search.tiles", "tiles"),
+    "tiles": ("weft.tune.tiles", "tiles"),
+    "tune": ("weft.tune", "tune"),
     "write_graph": ("weft.graph", "write_graph"),
 }
 
@@ -157,6 +163,7 @@ __all__ = [
     "Timeline",
     "WeftError",
     "__version__",
+    "advise",
     "all_gather",
     "all_reduce",
     "all_to_all",
@@ -183,6 +190,7 @@ __all__ = [
     "models",
     "operator",
     "overlaps",
+    "perturb",
     "plan",
     "prefill",
     "read_execution_trace",
@@ -204,6 +212,7 @@ __all__ = [
     "system",
     "systems",
     "tiles",
+    "tune",
     "write_chakra",
     "write_graph",
 ]

@@ -10,8 +10,8 @@ import weft
 from weft.errors import InputError, UnknownNameError
 from weft.models import load_model
 from weft.parallel.framework import framework
-from weft.parallel.launch import LAUNCHERS, launch, launchable
 from weft.parallel.plan import Parallelism
+from weft.plan.launch import LAUNCHERS, launch, launchable
 
 LLAMA = load_model("llama-3-70b")
 SHARDED = {"zero": 3, "recompute": "full", "sequence": 8192}

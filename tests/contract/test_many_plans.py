@@ -11,10 +11,10 @@ from weft.models import load_model
 from weft.options import SUSTAINED
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
+from weft.plan.space import space
 from weft.run.step.clock import train
 from weft.run.step.many import many, shared_on
 from weft.run.step.memory import memory
-from weft.search.planner.space import space
 
 CASES = {
     "dense": ("gpt-3", "64xa100", "megatron-core", 64, 2048, {}),

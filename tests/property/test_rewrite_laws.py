@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from weft.graph import read_graph, write_graph
 from weft.graph.named import shapes
-from weft.search.rewrite import RULES
-from weft.search.rewrite.flow import Flow, applied
-from weft.search.rewrite.prove import compared, proven
+from weft.rewrite import RULES
+from weft.rewrite.flow import Flow, applied
+from weft.rewrite.prove import compared, proven
 
 
 @pytest.mark.parametrize("name", RULES)

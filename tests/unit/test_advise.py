@@ -15,12 +15,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.graph import Collective, Gemm, concurrent
 from weft.hardware import System
 from weft.options import RunOptions
-from weft.run import compare, simulate
-from weft.schedule import SHARING
-from weft.search import advise, load_tables, probes, splits_of, tables_for
-from weft.search.advice import Advice
-from weft.search.knobs import knobs_for
-from weft.search.model_errors import (
+from weft.result.errors import (
     BESIDE,
     C3_SPEEDUPS,
     CARRIED,
@@ -29,10 +24,15 @@ from weft.search.model_errors import (
     gemm_error,
     joined_error,
 )
-from weft.search.perturb import ENDS, moves, option_move, perturb, sharing_values
+from weft.run import compare, simulate
+from weft.schedule import SHARING
 from weft.store import Store
 from weft.studies.c3.study import DECLARED, IDS
 from weft.sweep.bench import Bench
+from weft.tune import advise, load_tables, probes, splits_of, tables_for
+from weft.tune.advice import Advice
+from weft.tune.knobs import knobs_for
+from weft.tune.perturb import ENDS, moves, option_move, perturb, sharing_values
 from weft.view import advice_report
 
 MIB = 1 << 20

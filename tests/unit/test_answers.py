@@ -13,7 +13,7 @@ from weft.errors import InputError, OutputError
 from weft.hardware import FABRICS
 from weft.models import SubLayer
 from weft.parallel import split
-from weft.search.perturb import Row, Sensitivity
+from weft.tune.perturb import Row, Sensitivity
 from weft.view.answers import HOW
 
 

@@ -11,12 +11,12 @@ from weft.lower.collectives import collective_kernel
 from weft.result.metrics import CLASSES
 from weft.run import alone
 from weft.schedule import SHARING
-from weft.search.perturb import Values
 from weft.studies.c3 import C3Study, Suite, sensitivity
 from weft.studies.c3.runs import ScenarioRuns
 from weft.studies.c3.scenarios import Scenario
 from weft.studies.c3.sensitivity import _moves, _tasks, representatives
 from weft.sweep.bench import Bench
+from weft.tune.perturb import Values
 
 BENCH = Bench.of("mi300x", 8)
 

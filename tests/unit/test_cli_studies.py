@@ -8,10 +8,10 @@ import pytest
 from weft.cli import main as cli
 from weft.cli.output import Outputs
 from weft.cli.study import show_sensitivity, show_study
-from weft.search.perturb import Row, Sensitivity
 from weft.studies import STUDIES
 from weft.studies import study as find
 from weft.studies.headline import HeadlineRow
+from weft.tune.perturb import Row, Sensitivity
 from weft.view.words import headline_table
 
 ROWS = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weft.search.model_errors import C3_SPEEDUPS, CARRIED
+from weft.result.errors import C3_SPEEDUPS, CARRIED
 from weft.studies.c3.study import DECLARED, IDS
 from weft.validation.classes import class_errors
 from weft.validation.subjects import Predicted, Subject

@@ -11,11 +11,11 @@ from small_gemms import TILE, small_mi100
 from weft import hardware
 from weft.errors import InputError
 from weft.graph import Gemm
-from weft.search.degree import Queue, asked_degrees, batch_sizes, judge, needed
-from weft.search.kernels import DEGREES, candidates, degrees_up_to, tune
-from weft.search.perturb import gemm_values, moves
-from weft.search.predictor import FEATURES, Example, example, train, train_without
 from weft.sweep.bench import Bench, Jobs, Tiled, drained
+from weft.tune.degree import Queue, asked_degrees, batch_sizes, judge, needed
+from weft.tune.kernels import DEGREES, candidates, degrees_up_to, go_kernels
+from weft.tune.perturb import gemm_values, moves
+from weft.tune.predictor import FEATURES, Example, example, train, train_without
 
 GPU = small_mi100()
 BENCH = Bench.of(GPU)
@@ -23,7 +23,7 @@ SMALL, OTHER = Gemm(128, 192, 128), Gemm(192, 64, 128)
 
 
 def judged(queue):
-    kernels = tune(asked_degrees([queue]), BENCH)
+    kernels = go_kernels(asked_degrees([queue]), BENCH)
     return judge(queue, kernels, BENCH, Jobs().run(needed(queue, kernels, BENCH))), kernels
 
 
@@ -40,7 +40,7 @@ def test_a_machine_without_a_library_has_one_tile():
 
 
 def test_the_kernel_of_a_degree_is_the_fastest_of_all_that_were_tried():
-    kernels = tune({SMALL: [2, 4]}, BENCH)[SMALL]
+    kernels = go_kernels({SMALL: [2, 4]}, BENCH)[SMALL]
     assert kernels.degrees == (1, 2, 4)
     for degree in kernels.degrees:
         assert kernels.seconds(degree) == min(drained(run) for run in kernels.runs[degree].values())

@@ -13,8 +13,8 @@ from weft.estimate.joined import METHODS, Pair, joined, pair_of
 from weft.graph import Gemm
 from weft.library import software
 from weft.parallel import dependent
-from weft.search import joins
-from weft.search.model_errors import joined_error
+from weft.result.errors import joined_error
+from weft.tune import joins
 from weft.validation.left_out import by_method, by_system, left_out
 from weft.validation.run import validate
 

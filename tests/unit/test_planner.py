@@ -14,14 +14,14 @@ from weft.models import load_model
 from weft.parallel.check import problems
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
+from weft.plan import search
+from weft.plan.plans import fewest_chunks_first
+from weft.plan.search import plan
+from weft.plan.space import divides, space, stage_layers
+from weft.result.errors import step_error
 from weft.run.step.clock import train
 from weft.run.step.many import many
 from weft.run.step.memory import memory
-from weft.search.planner import search
-from weft.search.planner.plans import fewest_chunks_first
-from weft.search.planner.search import plan
-from weft.search.planner.space import divides, space, stage_layers
-from weft.search.step_errors import step_error
 from weft.units import format_time
 
 GPT = load_model("gpt-3")

@@ -15,7 +15,7 @@ from weft.errors import InputError, UnitError
 from weft.parallel.again import INPUT, Saved
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
-from weft.search.recompute import Layers, cheapest, frontier, mixed, recompute, segments, stage_layers
+from weft.plan.recompute import Layers, cheapest, frontier, mixed, recompute, segments, stage_layers
 from weft.textbook.rematerialization import Tensors, chain, layer_tensors, peak_of, rematerialize
 
 PLAN = Parallelism(tp=8, sp=True, sequence=2048)

@@ -12,12 +12,12 @@ from weft.errors import InputError, SimulationError, UnknownNameError
 from weft.graph import Collective, Constant, Streaming, Tensor, View, read_graph, write_graph
 from weft.models import load_model
 from weft.parallel.plan import Parallelism
-from weft.search.rewrite import RULES, Rule, rewrite
-from weft.search.rewrite.draft import Draft
-from weft.search.rewrite.execute import execute, random_values
-from weft.search.rewrite.flow import Flow, applied
-from weft.search.rewrite.layer import layer_graph, twin
-from weft.search.rewrite.prove import compared, proven
+from weft.rewrite import RULES, Rule, rewrite
+from weft.rewrite.draft import Draft
+from weft.rewrite.execute import execute, random_values
+from weft.rewrite.flow import Flow, applied
+from weft.rewrite.layer import layer_graph, twin
+from weft.rewrite.prove import compared, proven
 
 GPU = "h100-sxm"
 PARALLEL = load_model("gpt-3").model_copy(update={"parallel": True})

@@ -13,7 +13,7 @@ from weft.parallel.framework import framework
 from weft.run.step.clock import at_held_clock
 from weft.run.step.parts import rank_parts
 from weft.run.step.prices import Prices
-from weft.search.tiles import Template
+from weft.tune.tiles import Template
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import pytest
 
 import weft
 from weft.errors import InputError, UnknownNameError
-from weft.search.sampling import (
+from weft.sample import (
     allocate,
     baseline,
     draw,

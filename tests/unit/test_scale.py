@@ -10,7 +10,7 @@ from weft.cli.main import main
 from weft.errors import InputError
 from weft.graph import Collective
 from weft.models.scaling import all_reduce_rate, edge, share, slack
-from weft.search.scale import Scaled, Scaling, faster, scale
+from weft.plan.scale import Scaled, Scaling, faster, scale
 
 PLAN = {"tp": 8, "pp": 8, "batch": 64}
 LARGE = weft.gemm(16384, 16384, 16384, "bf16")

@@ -13,7 +13,7 @@ import weft
 from weft.errors import InputError, UnknownNameError
 from weft.parallel.complete import complete, nearest
 from weft.parallel.plan import Parallelism
-from weft.search.step_errors import step_error
+from weft.result.errors import step_error
 from weft.view.memory import fitting
 from weft.view.step import communication_table, how_sure, layer_streams, verdict, waterfall_table
 from weft.view.step_trace import kernels, step_trace, write_step_trace

@@ -10,9 +10,9 @@ from small_gemms import small_mi100
 from weft.cli.main import weft
 from weft.errors import ConfigError, InputError
 from weft.graph import Gemm
-from weft.search.gemm_list import read_gemms
-from weft.search.library_file import load_library
-from weft.search.tune import tune_list
+from weft.tune.gemm_list import read_gemms
+from weft.tune.library_file import load_library
+from weft.tune.lists import tune
 
 HEADS = "name,m,n,k,dtype,count\n"
 
@@ -71,7 +71,7 @@ def test_a_list_that_does_not_exist_is_told(tmp_path):
 def tuned(tmp_path_factory):
     file = tmp_path_factory.mktemp("tuned") / "gemms.csv"
     file.write_text(HEADS + "head,128,64,128,fp16,3\n")
-    return tune_list(read_gemms(file), small_mi100())
+    return tune(read_gemms(file), small_mi100())
 
 
 def test_a_tuned_list_is_shown_in_every_way(tuned, tmp_path):

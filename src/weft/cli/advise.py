@@ -22,8 +22,8 @@ from weft.cli.progress import progress_bar
 from weft.graph import Collective, Gemm
 from weft.hardware import Gpu
 from weft.options import RunOptions
-from weft.search import advise as search
 from weft.store import Store
+from weft.tune import advise as search
 from weft.view.advice import doubt_table, knob_table, option_table
 
 

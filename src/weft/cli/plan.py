@@ -19,8 +19,8 @@ from weft.cli.values import COUNT, MODEL_NAME, SYSTEM_NAME, Value, later, names
 from weft.errors import InputError
 from weft.files import write_atomically
 from weft.options import RunOptions
-from weft.parallel.launch import FILES
 from weft.parallel.plan import Recompute
+from weft.plan.launch import FILES
 
 _EXAMPLE = "weft plan llama-3-70b --system 64xh100 --batch 512 --sequence 8192 --launch megatron"
 _FIXED = "weft plan gpt-3 --system 64xa100 --batch 64 --fix tp=8 --fix pp=8 --fix micro_batch=1,2 --refine 0"

@@ -34,7 +34,7 @@ from weft.library.collectives import canonical, volume
 from weft.library.profiles import load_library
 from weft.options import RunOptions
 from weft.parallel.tensor import Form
-from weft.search import joins
+from weft.tune import joins
 from weft.view import predictions
 from weft.view.predictions import Predicted
 from weft.view.table import Table, texts

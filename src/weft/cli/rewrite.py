@@ -26,7 +26,7 @@ _SHARED = (
 @option("--system", "The machine, such as h100-sxm or 8xh100, see 'weft hardware list'.", SYSTEM_NAME, required=True)
 @option(
     "--rules", "Rules to use.  [default: all]",
-    Value("A,B", names, lambda: import_module("weft.search.rewrite").RULES),
+    Value("A,B", names, lambda: import_module("weft.rewrite").RULES),
 )  # fmt: skip
 @option("--tp", "GPUs that share the layer of a model.", COUNT)
 @option("--sp/--no-sp", "Share the tokens between the GEMMs of --tp, too.", default=None)

@@ -13,7 +13,7 @@ import weft
 from weft.cli.options import examples, option
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
 from weft.cli.values import Value, names
-from weft.search.sampling.estimators import Method
+from weft.sample.estimators import Method
 
 _PLAN = "weft sample lengths.csv --half-width 0.01 --csv measure.csv"
 _TOTAL = "weft sample log.csv --time v100_ms,a100_ms --iterations 20 --out out/sample"
@@ -43,7 +43,7 @@ def sample(outputs: Outputs, /, log: Path, length: str | None, times: Sequence[s
     LOG is a CSV file with a row for each iteration of an epoch: its padded length, and its time on one machine or
     several where it was measured. Without times, the answer is which iterations to measure.
     """
-    from weft.search.sampling import read_log
+    from weft.sample import read_log
     from weft.view import sample as shown
 
     answer = weft.sample(read_log(log, length, times or ()), **stated)

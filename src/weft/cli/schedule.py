@@ -14,7 +14,7 @@ from weft.cli.lazy import LazyCommand, LazyGroup
 from weft.cli.options import F, examples, given, option, together
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
 from weft.cli.values import COUNT
-from weft.search.schedules import TimedSchedule
+from weft.plan.schedules import TimedSchedule
 
 _TIMES = "--forward 18.5ms --backward 18.1ms --weight 9.3ms --send 0.6ms"
 _EXAMPLE = f"weft schedule --stages 8 --micro-batches 32 {_TIMES} --memory 16"

@@ -23,12 +23,12 @@ from weft.cli.progress import progress_bar
 from weft.cli.values import NAMES, NUMBERS, SIZE, SPLITS
 from weft.hardware import Gpu
 from weft.schedule.sharing import apart_of
-from weft.search.perturb import Sensitivity
 from weft.store import Store
 from weft.studies import STUDIES
 from weft.studies import sensitivity as moved
 from weft.studies import study as find
 from weft.studies.headline import PaperStudy
+from weft.tune.perturb import Sensitivity
 from weft.view.table import Table, texts
 from weft.view.words import headline_table, sentence
 

@@ -14,9 +14,9 @@ from weft.cli.progress import progress_bar
 from weft.errors import InputError
 from weft.hardware import Gpu
 from weft.options import RunOptions
-from weft.search.gemm_list import read_gemms
-from weft.search.tune import tune_list
 from weft.store import Store
+from weft.tune import lists
+from weft.tune.gemm_list import read_gemms
 from weft.view.tune import tuned_table
 
 
@@ -50,7 +50,7 @@ def tune(
     if outputs.trace is not None and all(line.count < 2 for line in wanted):
         raise InputError("--trace needs a line with a count of 2 or more: nothing else runs together")
     with progress_bar("tuning") as progress:
-        done = tune_list(wanted, machine, options, jobs=jobs, progress=progress, store=store)
+        done = lists.tune(wanted, machine, options, jobs=jobs, progress=progress, store=store)
     outputs.show(
         [tuned_table(done)],
         json_of(done),

@@ -25,10 +25,10 @@ from weft.models.scaling import all_reduce_rate, edge, share
 from weft.options import SUSTAINED
 from weft.parallel.framework import Framework, framework
 from weft.parallel.plan import Parallelism
+from weft.plan.scale import AS_PLANNED, faster
 from weft.result.step import Pass
 from weft.run.step.clock import train
 from weft.run.step.named import step
-from weft.search.scale import AS_PLANNED, faster
 from weft.studies.headline import Conditions, Measured, Option, PaperStudy, declared
 from weft.validation.checks import Checked
 from weft.validation.collectives import collective_subjects

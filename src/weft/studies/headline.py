@@ -24,7 +24,7 @@ from weft.view.study import study_page, told
 from weft.view.table import Table
 
 if TYPE_CHECKING:
-    from weft.search.perturb import Sensitivity
+    from weft.tune.perturb import Sensitivity
 
 D = TypeVar("D", "Claim", "Declared")
 Published = float | tuple[float, float]

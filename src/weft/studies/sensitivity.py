@@ -21,11 +21,11 @@ from weft.parallel import sublayer
 from weft.result.metrics import speedup
 from weft.run.single import assembled
 from weft.schedule import PASSES, Ideal
-from weft.search.perturb import ENDS, Move, Sensitivity, Values, moves, perturb
 from weft.store import Store
 from weft.sweep.bench import Jobs, Runs
 from weft.sweep.simulations import Simulation
 from weft.sweep.tasks import Progress
+from weft.tune.perturb import ENDS, Move, Sensitivity, Values, moves, perturb
 
 CASES = (("t-nlg", 8, "op"), ("t-nlg", 8, "fc2"), ("mega-gpt-2", 8, "ip"), ("mega-gpt-2", 16, "fc2"))
 """The sub-layers that represent the study: GEMM-bound and RS-bound, in and out of the cache."""

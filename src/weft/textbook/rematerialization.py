@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from weft.errors import InputError
 from weft.parallel.again import extra_sources
-from weft.search.recompute import Layers
+from weft.plan.recompute import Layers
 
 Matrix = npt.NDArray[np.int64]
 

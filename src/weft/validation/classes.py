@@ -1,6 +1,6 @@
 """Errors by the classes that answers carry: machine or way to join, size, and whether a fit saw the rows.
 
-`docs/errors.py` writes them into `search/model_errors.toml`, where every answer finds the error of its class.
+`docs/errors.py` writes them into `result/model_errors.toml`, where every answer finds the error of its class.
 """
 
 from __future__ import annotations

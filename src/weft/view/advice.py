@@ -14,7 +14,7 @@ from weft.view.table import Table, microseconds, number, text, texts, times_fast
 from weft.view.words import percent
 
 if TYPE_CHECKING:
-    from weft.search.advice import Advice, Option
+    from weft.tune.advice import Advice, Option
 
 _MIB = 1 << 20
 _RUNNING: looks.Looks = {"GEMM only": looks.BLUE, "both": looks.DARK, "collective only": looks.ORANGE}

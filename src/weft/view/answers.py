@@ -47,10 +47,10 @@ from weft.view.words import headline_table
 if TYPE_CHECKING:
     from weft.answer import Answer
     from weft.estimate import Estimate
-    from weft.search.perturb import Sensitivity
-    from weft.search.tune import TunedList
     from weft.studies.headline import PaperStudy
     from weft.sweep.grid import Sweep
+    from weft.tune.lists import TunedList
+    from weft.tune.perturb import Sensitivity
     from weft.validation import Validation
 
 _ROWS_SHOWN = 40

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from weft.graph import Collective
 from weft.result import Comparison, CoRun
+from weft.result.errors import collective_error, contention_error, gemm_error
 from weft.result.timeline import REASONS
-from weft.search.model_errors import collective_error, contention_error, gemm_error
 from weft.view import looks
 from weft.view.explorer import timeline, waits_table
 from weft.view.figure import Figure, Lines, bars, stacked_bars

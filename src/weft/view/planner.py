@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.parallel.words import changes, words
-from weft.search.planner.plans import signed
+from weft.plan.plans import signed
 from weft.view import looks
 from weft.view.figure import Figure, bars, choice_map, curves, stacked_bars
 from weft.view.page import Part, Section, machine_section, write_page
@@ -18,7 +18,7 @@ from weft.view.table import Table, number, text
 from weft.view.words import sentence
 
 if TYPE_CHECKING:
-    from weft.search.planner.plans import Planned, Plans
+    from weft.plan.plans import Planned, Plans
 
 _CHOICES = {"tp": "TP", "pp": "PP", "cp": "CP", "ep": "EP", "dp": "DP", "micro_batch": "micro-batch",
             "schedule": "schedule", "zero": "ZeRO", "sp": "SP", "recompute": "recomputation"}  # fmt: skip

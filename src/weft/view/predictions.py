@@ -19,7 +19,7 @@ from weft.view.table import Column, Shown, Table, microseconds, number, text, ti
 
 if TYPE_CHECKING:
     from weft.graph import Graph
-    from weft.search.joins import Joins
+    from weft.tune.joins import Joins
 
 _SHOWN = 40
 """Most rows of a printed table; files hold all."""

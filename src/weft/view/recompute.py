@@ -13,7 +13,7 @@ from weft.view.shares import seconds
 from weft.view.table import Table, number, text
 
 if TYPE_CHECKING:
-    from weft.search.recompute import Policy, Recomputation
+    from weft.plan.recompute import Policy, Recomputation
 
 
 def verdict(answer: Recomputation) -> str:

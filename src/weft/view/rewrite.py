@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weft.search.rewrite.cost import Prices, running
+from weft.rewrite.cost import Prices, running
 from weft.view import looks
 from weft.view.figure import Figure, stacked_bars
 from weft.view.page import Part, Section, machine_section, write_page
@@ -15,7 +15,7 @@ from weft.view.words import percent
 
 if TYPE_CHECKING:
     from weft.graph import Graph, Node
-    from weft.search.rewrite import Rewriting
+    from weft.rewrite import Rewriting
 
 _SIDES = ("before", "after")
 

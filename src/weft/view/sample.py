@@ -15,8 +15,8 @@ from weft.view.table import Table, number, text
 from weft.view.words import percent
 
 if TYPE_CHECKING:
-    from weft.search.sampling.sample import Sample
-    from weft.search.sampling.seqpoint import Floats, Points
+    from weft.sample.sampled import Sample
+    from weft.sample.seqpoint import Floats, Points
 
 _SAVES = 1.05
 """Factor below which nothing worth the word is saved."""

@@ -15,7 +15,7 @@ from weft.view.table import Table, number, text
 from weft.view.words import percent, sentence
 
 if TYPE_CHECKING:
-    from weft.search.scale import Scaled, Scaling
+    from weft.plan.scale import Scaled, Scaling
     from weft.studies.comp_vs_comm import Layer
     from weft.validation.projection import Projection
 

@@ -11,8 +11,8 @@ from weft.view.pipeline import MOST_DRAWN, pipeline_with_memory
 from weft.view.table import Table, number, text
 
 if TYPE_CHECKING:
+    from weft.plan.schedules import TimedSchedule
     from weft.schedule.pipeline import PipelineTimes
-    from weft.search.schedules import TimedSchedule
 
 _PROVEN = 5e-5
 """Gap below which an order is said to be the best: less than the last digit of a table."""

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from weft.graph import Collective
 from weft.models.counts import CONVENTIONS
+from weft.result.errors import Error, contention_error, step_error
 from weft.result.step import CONVENTION, PartTimes, Step
-from weft.search.model_errors import Error, contention_error
-from weft.search.step_errors import step_error
 from weft.view import looks
 from weft.view.figure import Figure, bars, stacked_bars
 from weft.view.memory import fitting, holder_table, holders, memory_curve

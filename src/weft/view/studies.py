@@ -18,11 +18,11 @@ from weft.view.units import Way, units_by_way
 from weft.view.words import case_label, percent
 
 if TYPE_CHECKING:
-    from weft.search.degree import Watched
     from weft.studies.c3 import Case
     from weft.studies.goldyloc import Case as Queue
     from weft.studies.goldyloc import Change
     from weft.studies.goldyloc.shares import ShareLoss
+    from weft.tune.degree import Watched
 
 _MIB = 1 << 20
 

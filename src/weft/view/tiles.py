@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.search.anneal import searched
-from weft.search.tiles import REASONS
+from weft.tune.anneal import searched
+from weft.tune.tiles import REASONS
 from weft.view import looks
 from weft.view.figure import Figure, bars
 from weft.view.table import Table, microseconds, number, text
 from weft.view.words import percent
 
 if TYPE_CHECKING:
-    from weft.search.tiles import Tiles
+    from weft.tune.tiles import Tiles
 
 _SHOWN = 10
 

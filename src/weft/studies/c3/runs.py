@@ -11,11 +11,11 @@ from weft.graph import Collective
 from weft.result import Comparison
 from weft.schedule import SHARING
 from weft.schedule.sharing import DMA_UNITS
-from weft.search import SlowdownTables
-from weft.search.heuristics import case_of, forecasts, plainest
 from weft.studies.c3.scenarios import Scenario
 from weft.sweep.bench import Alone, Bench, Runs, by_dma
 from weft.sweep.simulations import Simulation
+from weft.tune import SlowdownTables
+from weft.tune.heuristics import case_of, forecasts, plainest
 
 SEARCHED: Mapping[str, tuple[int | None, ...]] = {
     "streams": (None,),

@@ -13,13 +13,13 @@ from typing import Any
 
 from weft.hardware import System
 from weft.schedule import SHARING, Sharing
-from weft.search.perturb import UNITS, Move, Sensitivity, moves, option_move, perturb, sharing_values
 from weft.studies.c3.candidates import DTYPE
 from weft.studies.c3.runs import ScenarioRuns
 from weft.studies.c3.scenarios import DECLARED, Scenario, Suite
 from weft.studies.headline import Conditions
 from weft.sweep.bench import Alone, Runs
 from weft.sweep.simulations import Simulation
+from weft.tune.perturb import UNITS, Move, Sensitivity, moves, option_move, perturb, sharing_values
 
 SATURATION: Mapping[str, Any] = {
     name: DECLARED.claims[f"c3.saturation.{name}"].published for name in ("all_gather", "all_to_all")

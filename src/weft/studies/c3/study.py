@@ -17,8 +17,6 @@ from weft.result import CoRun
 from weft.result.metrics import CLASSES
 from weft.run import compare
 from weft.schedule import SHARING
-from weft.search.perturb import Sensitivity
-from weft.search.probes import COLLECTIVES, tables_of
 from weft.studies.c3 import page
 from weft.studies.c3.candidates import DTYPE, candidates
 from weft.studies.c3.curves import CurveRuns, Curves, gemms_of
@@ -29,6 +27,8 @@ from weft.studies.headline import Conditions, Measured, Option, PaperStudy
 from weft.sweep.bench import Alone, Bench, Runs
 from weft.sweep.simulations import Simulation
 from weft.sweep.tasks import Progress
+from weft.tune.perturb import Sensitivity
+from weft.tune.probes import COLLECTIVES, tables_of
 from weft.units import format_bytes
 from weft.view.page import Part
 from weft.view.table import Table

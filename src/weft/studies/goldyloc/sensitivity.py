@@ -11,13 +11,13 @@ from itertools import chain
 from statistics import geometric_mean
 
 from weft.graph import Gemm, gemm_queue
-from weft.search.degree import DEFAULT
-from weft.search.perturb import Move, Sensitivity, gemm_values, moves, option_move, perturb
 from weft.studies.goldyloc.study import solve
 from weft.studies.goldyloc.suite import Suite
 from weft.studies.headline import Conditions
 from weft.sweep.bench import Bench, Runs
 from weft.sweep.simulations import Simulation
+from weft.tune.degree import DEFAULT
+from weft.tune.perturb import Move, Sensitivity, gemm_values, moves, option_move, perturb
 
 FIGURES = ("over default", "over sequential", "default over sequential")
 HARDWARE_QUEUES = 4

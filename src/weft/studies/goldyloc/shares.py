@@ -8,9 +8,9 @@ from statistics import median
 
 from weft.graph import Gemm
 from weft.kernels import GemmTiling
-from weft.search.kernels import SHARES, candidates
 from weft.sweep.bench import Bench, Runs, Tiled, drained
 from weft.sweep.simulations import Simulation
+from weft.tune.kernels import SHARES, candidates
 
 
 @dataclass(frozen=True)

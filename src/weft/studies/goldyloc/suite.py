@@ -9,10 +9,10 @@ from pydantic import Field
 
 from weft.errors import InputError
 from weft.graph import Gemm
-from weft.search.degree import Queue
-from weft.search.kernels import DEGREES
 from weft.studies import suites
 from weft.studies.headline import declared
+from weft.tune.degree import Queue
+from weft.tune.kernels import DEGREES
 
 DECLARED = declared(__file__)
 Shape = tuple[int, int, int]

@@ -6,11 +6,10 @@ import numpy as np
 
 from weft.graph import Gemm, Graph, Streaming
 from weft.hardware import gpu
+from weft.rewrite import RULES, Rewriting, rewrite
+from weft.rewrite.draft import Draft
+from weft.rewrite.prove import proven
 from weft.run.step.named import step
-from weft.search.rewrite import RULES, Rewriting, rewrite
-from weft.search.rewrite.draft import Draft
-from weft.search.rewrite.prove import proven
-from weft.search.tiles import tiles
 from weft.studies.memo.values import Values, case
 from weft.textbook.kernels import (
     bucket_padding,
@@ -33,6 +32,7 @@ from weft.textbook.tiling import (
     thread_tiled,
     untiled,
 )
+from weft.tune.tiles import tiles
 
 SQUARE = 4096
 A100 = "a100-sxm-80gb"

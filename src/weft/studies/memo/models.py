@@ -13,9 +13,9 @@ from weft.models.block import Style
 from weft.models.counts import forward_flops, hardware_flops, model_flops, parameters, utilisation
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
+from weft.plan.recompute import segments
 from weft.run.step.memory import memory
 from weft.run.step.offload import HOST_EFFICIENCY, hidden_and_exposed, seconds_to_host
-from weft.search.recompute import segments
 from weft.studies.memo.values import Values, case
 from weft.textbook.quantization import cache_bytes, quantize, signal_to_noise, state_bytes
 

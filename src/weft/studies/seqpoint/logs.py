@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.search.sampling import allocate, draw, strata
-from weft.search.sampling.estimators import estimate
+from weft.sample import allocate, draw, strata
+from weft.sample.estimators import estimate
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

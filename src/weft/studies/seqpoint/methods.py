@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.search.sampling import allocate, baseline, draw, estimate, seqpoints, speedup, strata
-from weft.search.sampling.baselines import BASELINES
-from weft.search.sampling.seqpoint import Points
+from weft.sample import allocate, baseline, draw, estimate, seqpoints, speedup, strata
+from weft.sample.baselines import BASELINES
+from weft.sample.seqpoint import Points
 from weft.studies.seqpoint.epochs import Epoch
 
 Floats = NDArray[np.float64]

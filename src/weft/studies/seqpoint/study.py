@@ -15,8 +15,8 @@ import numpy as np
 
 from weft import hardware
 from weft.errors import InputError
-from weft.search.sampling import iterations, sample, seqpoints
-from weft.search.sampling.seqpoint import Points
+from weft.sample import iterations, sample, seqpoints
+from weft.sample.seqpoint import Points
 from weft.studies.headline import Conditions, Measured, Option, PaperStudy, declared
 from weft.studies.seqpoint.epochs import Epoch, Floats, speech, translation, variants
 from weft.studies.seqpoint.logs import Carried, Held, carried, held, read_logs

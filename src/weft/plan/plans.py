@@ -1,0 +1,300 @@
+"""What the planner answers: the best plans, those on the Pareto front, and what was left out for which reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from weft.answer import Answer
+from weft.hardware import System
+from weft.models import Transformer
+from weft.models.counts import hardware_flops, utilisation
+from weft.options import Fidelity, RunOptions
+from weft.parallel.framework import Framework
+from weft.parallel.plan import Parallelism
+from weft.parallel.words import changes
+from weft.plan.launch import launch
+from weft.result.errors import Error
+from weft.result.memory import Memory
+from weft.result.step import CONVENTION, Step, added
+from weft.run.step.clock import train
+from weft.run.step.memory import memory
+from weft.units import format_time
+
+_WORDS = {
+    "exposed tp": "tensor-parallel communication",
+    "exposed cp": "context-parallel communication",
+    "exposed ep": "the exchange of tokens among experts",
+    "exposed pp": "sends between stages",
+    "exposed dp": "communication among replicas",
+    "gemm": "GEMMs",
+    "grouped_gemm": "the experts' GEMMs",
+    "imbalance": "stages that differ",
+    "bubble": "the pipeline's bubble",
+    "recompute": "recomputation",
+    "contention": "kernels that run beside communication",
+    "norm": "norms",
+    "element-wise": "element-wise kernels",
+    "optimizer": "the optimizer",
+}
+_COMPUTING = ("gemm", "grouped_gemm", "attention")
+"""Parts of a step that the model needs; all others are what a plan costs."""
+_LEAST_GB = 0.1
+"""Difference of memory below which two plans are said to need the same [GB]."""
+_NEAR_FULL = 0.9
+"""Share of a GPU's memory from which a plan is called near its limit."""
+
+
+ALIKE = 0.005
+"""Share of a step below which times do not tell two numbers of chunks apart [assumed]."""
+_NO_ERROR = Error(0.0, "")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a plan was timed on, and the known `error` of steps of the framework on the GPU."""
+
+    model: Transformer
+    system: System
+    framework: Framework
+    options: RunOptions
+    error: Error = _NO_ERROR
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan with its step time [s] and the peak of memory of its fullest GPU [bytes].
+
+    `estimated_s` is the step time in closed forms, `fidelity` says where `step_time_s` comes from. `tied` says that the
+    range of the step time meets that of the best plan, `place` is the rank by closed forms alone, from 1.
+    """
+
+    plan: Parallelism
+    step_time_s: float
+    peak_bytes: float
+    on: Machine = field(repr=False)
+    fidelity: Fidelity = "estimate"
+    estimated_s: float = 0.0
+    tied: bool = False
+    place: int = 0
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the plan."""
+        return self.plan.gpus
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every GPU holds what the plan needs."""
+        return self.peak_bytes <= self.capacity
+
+    @property
+    def capacity(self) -> int:
+        """Memory of a GPU [bytes]."""
+        return int(self.on.system.gpu.memory.capacity)
+
+    @property
+    def error(self) -> float:
+        """How far steps of the framework on the GPU are from measured ones, relative to them."""
+        return self.on.error.value
+
+    @property
+    def range_s(self) -> tuple[float, float]:
+        """The step time less and plus the known error [s]."""
+        return self.step_time_s * (1 - self.error), self.step_time_s * (1 + self.error)
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Throughput of each GPU [tokens/s]."""
+        return self.plan.batch * self.plan.sequence / self.step_time_s / self.gpus
+
+    @property
+    def gpu_seconds(self) -> float:
+        """What a step costs [GPU-seconds]."""
+        return self.step_time_s * self.gpus
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilization, as of `weft.Step`."""
+        model, plan = self.on.model, self.plan
+        source = plan.sequence if model.encoder_layers else 0
+        flops = plan.batch * hardware_flops(model, plan.sequence, "none", CONVENTION, source)
+        return utilisation(flops, self.step_time_s, self.on.system.gpu.matrix_rate(plan.dtype) * plan.gpus)
+
+    def step(self) -> Step:
+        """The whole answer on the plan's step: its waterfall, its stages, its memory."""
+        return self._step
+
+    @cached_property
+    def _step(self) -> Step:
+        on = self.on
+        answer = train(on.model, on.system, self.plan, on.framework, on.options, self.fidelity)
+        return replace(answer, memory=self.memory())
+
+    def launch(self, launcher: str) -> str:
+        """The command line or configuration file of the plan, as `weft.plan.launch.launch` writes it."""
+        return launch(launcher, self.on.model, self.on.system, self.plan, self.on.framework)
+
+    def memory(self) -> Memory:
+        """What every GPU holds under the plan."""
+        return memory(self.on.model, self.on.system, self.plan, self.on.framework)
+
+    @cached_property
+    def why(self) -> str:
+        """What binds the plan, in a sentence: where its step goes, what it loses most on, and how full memory is."""
+        parts = self.step().parts
+        total = sum(parts.values())
+        useful = sum(parts.get(name, 0.0) for name in _COMPUTING) / total
+        name, lost = max(((n, s) for n, s in parts.items() if n not in _COMPUTING), key=lambda one: one[1])
+        full = self.peak_bytes / self.capacity
+        rest = "near its limit" if _NEAR_FULL < full <= 1 else "beyond it" if full > 1 else "not the limit"
+        return (
+            f"GEMMs and attention take {useful:.0%} of the step; most of the rest is {_WORDS.get(name, name)} "
+            f"({lost / total:.0%}); memory is {full:.0%} full, {rest}"
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The plan as plain data: every degree, times [s], bytes, and why."""
+        low, high = self.range_s
+        return {
+            **self.plan.to_dict(),
+            "micro_batches": self.plan.micro_batches,
+            "framework": self.on.framework.name,
+            "step_time_s": self.step_time_s,
+            "range_s": [low, high],
+            "tied": self.tied,
+            "fidelity": self.fidelity,
+            "estimated_s": self.estimated_s,
+            "estimated_rank": self.place,
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "mfu": self.mfu,
+            "peak_bytes": self.peak_bytes,
+            "capacity_bytes": self.capacity,
+            "feasible": self.feasible,
+        }
+
+
+@dataclass(frozen=True, repr=False)
+class Plans(Answer):
+    """The best plans of a model on a system, best first, and what else was found on the way.
+
+    `searched` counts the plans that were looked at, `rejected` those of them that cannot run, by reason. `front` are
+    the plans that no other one beats in step time, peak of memory and number of GPUs at once. `refined` counts the
+    plans that were timed again with the engine's windows, `moved` those of them whose rank changed. `wall_s` is how
+    long the search took [s], `why_range` names the measured steps behind the ranges. `fitting` are all plans that fit,
+    best first; `launcher` is what all of them can be started with, if the search was limited to one.
+    """
+
+    kind = "plans"
+
+    model: Transformer
+    system: System
+    objective: str
+    plans: tuple[Planned, ...]
+    searched: int
+    rejected: Mapping[str, int]
+    wall_s: float
+    front: tuple[Planned, ...] = ()
+    fitting: tuple[Planned, ...] = field(default=(), repr=False)
+    refined: int = 0
+    moved: int = 0
+    why_range: str = ""
+    launcher: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Planned:
+        """The best plan."""
+        return self.plans[0]
+
+    @cached_property
+    def runner_up(self) -> str:
+        """Why the second plan is not the best, in a sentence: which parts of the step grew; empty for a single plan."""
+        if len(self.plans) < 2:
+            return ""
+        best, second = self.plans[:2]
+        why = f"; of plans within {ALIKE:.1%} that differ in chunks alone, the fewest come first" * fewer_chunks(
+            best, second
+        )
+        said = ", ".join(_changes(best, second)) or "the same plan"
+        return f"The runner-up has {said}: {_differences(best, second)}{why}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plans, counts and reasons as plain data."""
+        return {
+            "model": self.model.name,
+            "system": f"{self.system.gpus} x {self.system.name}",
+            "objective": self.objective,
+            "plans": [{**one.record(), "why": one.why} for one in self.plans],
+            "runner_up": self.runner_up,
+            "searched": self.searched,
+            "rejected": dict(self.rejected),
+            **({"launcher": self.launcher, "launch": self.best.launch(self.launcher)} if self.launcher else {}),
+            "front": [one.record() for one in self.front],
+            "refined": self.refined,
+            "rank_changed": self.moved,
+            "why_range": self.why_range,
+            "notes": list(self.notes),
+            "wall_s": self.wall_s,
+        }
+
+
+def _changes(best: Planned, other: Planned) -> list[str]:
+    """In what another plan differs from the best one, its framework and GPUs included."""
+    mine, theirs = best.on.framework.name, other.on.framework.name
+    gpus = [f"{other.gpus} GPUs instead of {best.gpus}"] if other.gpus != best.gpus else []
+    return [*gpus, *changes(other.plan, best.plan), *([f"{theirs} instead of {mine}"] if mine != theirs else [])]
+
+
+def fewest_chunks_first(ranked: Sequence[Planned]) -> list[Planned]:
+    """The same plans, but first the one of fewest chunks among those that are else like the fastest and as fast."""
+    chosen = min((one for one in ranked if one is ranked[0] or fewer_chunks(one, ranked[0])), key=_chunks)
+    return [chosen, *(one for one in ranked if one is not chosen)]
+
+
+def fewer_chunks(plan: Planned, other: Planned) -> bool:
+    """Whether a plan differs from a faster one in having fewer chunks alone, and takes at most `ALIKE` longer."""
+    return (
+        _chunks(plan) < _chunks(other)
+        and other.step_time_s <= plan.step_time_s <= (1 + ALIKE) * other.step_time_s
+        and plan.fidelity == other.fidelity
+        and _but_for_chunks(plan) == _but_for_chunks(other)
+    )
+
+
+def _chunks(one: Planned) -> int:
+    return one.plan.chunks
+
+
+def _but_for_chunks(one: Planned) -> tuple[Parallelism, str]:
+    """The plan as if each stage were one chunk, if it is 1F1B or interleaved; and its framework."""
+    kind = one.plan.schedule.partition(":")[0]
+    schedule = "1f1b" if kind == "interleaved" else one.plan.schedule
+    return replace(one.plan, schedule=schedule, layers=()), one.on.framework.name
+
+
+def signed(seconds: float) -> str:
+    """A difference of times with its sign, in the unit that suits it.
+
+    >>> signed(-0.0126)
+    '-12.6 ms'
+    """
+    return f"{'-' if seconds < 0 else '+'}{format_time(abs(seconds), 3)}"
+
+
+def _differences(best: Planned, second: Planned) -> str:
+    """How much longer or shorter the second plan's step is, and by which parts."""
+    mine, theirs = best.step().parts, second.step().parts
+    grown = added(theirs, {name: -seconds for name, seconds in mine.items()})
+    longer = second.step_time_s - best.step_time_s
+    ranked = sorted(grown.items(), key=lambda one: -abs(one[1]))[:3]
+    parts = (
+        f"{_WORDS.get(name, name)} {signed(seconds)}" for name, seconds in ranked if abs(seconds) > 0.02 * abs(longer)
+    )
+    held = (second.peak_bytes - best.peak_bytes) / 1e9
+    memory = f" and it needs {abs(held):.1f} GB {'more' if held > 0 else 'less'}" if abs(held) >= _LEAST_GB else ""
+    word = "longer" if longer > 0 else "less"
+    share = abs(longer) / best.step_time_s
+    return f"its step takes {format_time(abs(longer), 3)} ({share:.1%}) {word}{memory}: {', '.join(parts)}"

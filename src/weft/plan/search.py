@@ -1,0 +1,289 @@
+"""The search over uniform plans: all of them in closed forms, the best ones again with the engine's windows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import InputError, check_name, check_whole
+from weft.hardware import System, system
+from weft.hardware.resolve import Described
+from weft.models import Transformer, load_model
+from weft.options import SUSTAINED, RunOptions
+from weft.parallel.check import degrees
+from weft.parallel.framework import Framework
+from weft.parallel.framework import framework as framework_of
+from weft.plan.launch import PROFILES
+from weft.plan.plans import Machine, Planned, Plans, fewest_chunks_first
+from weft.plan.space import Space, smaller, space
+from weft.result.errors import step_error
+from weft.run.step.clock import meetings, train
+from weft.run.step.many import many, shared_on
+from weft.run.step.meeting import Meeting
+from weft.store import Store
+from weft.store.task import question
+from weft.sweep.tasks import Progress, results
+
+FloatArray = NDArray[np.float64]
+OBJECTIVES: Mapping[str, Callable[[Planned], tuple[float, ...]]] = {
+    "tokens/s": lambda one: (one.step_time_s, one.peak_bytes),
+    "memory": lambda one: (one.peak_bytes, one.step_time_s),
+    "cost": lambda one: (one.gpu_seconds, one.step_time_s),
+}
+"""What is least in the best plan: the step time on all GPUs, the peak of memory, the GPU-seconds of a step."""
+USUAL = ("megatron-core", "torchtitan")
+"""Frameworks whose plans are searched if none is named: whole weights on each rank, and weights that replicas share."""
+_LARGER = (2, 4, 8, 16, 32, 64)
+"""How many times more GPUs are tried for a model that does not fit."""
+_BETWEEN = 8
+"""Most numbers of GPUs that are tried between a machine that holds the model and its half."""
+
+
+def plan(
+    model: Transformer | str | Path,
+    on: Described,
+    *,
+    batch: int,
+    sequence: int | None = None,
+    framework: Framework | str | None = None,
+    fix: Mapping[str, Any] | None = None,
+    objective: str = "tokens/s",
+    top: int = 10,
+    refine: int = 100,
+    budget_s: float = 30.0,
+    launcher: str = "",
+    options: RunOptions = SUSTAINED,
+    progress: Progress | None = None,
+) -> Plans:
+    """The best plans of a training step of `batch` sequences on a system, and why the others are not.
+
+    Every uniform plan that fills the GPUs is timed in closed forms; the best `refine` again with the engine's windows,
+    until `budget_s` seconds have passed. `fix` gives fields of the plan (`weft.Parallelism`) a value, or lists of
+    values to choose from. Without a `framework`, plans are those of Megatron Core and, where replicas share the
+    weights, of torchtitan. The `objective` is "tokens/s" (least step time on all GPUs), "memory" (least peak), or
+    "cost" (least GPU-seconds of a step, on all GPUs or fewer). Without a `sequence` it is the model's context.
+    With a `launcher` ("megatron", "torchtitan" or "deepspeed"), all plans are ones that it has options for, timed with
+    the defaults of its framework. `progress(done, total, what)` is called before each of the slow parts.
+
+    Of plans that differ in chunks of the pipeline alone and take as long within 0.5 %, the one with the fewest is best.
+
+    Raises UnknownNameError for unknown names, InputError for contradicting fields, and for a system that holds the
+    model under no plan, with the least number of GPUs that would.
+
+    >>> found = plan("gpt-3", "64xa100", batch=64, fix={"tp": 8, "pp": 8, "micro_batch": 1}, refine=0)
+    >>> found.best.plan.tp
+    8
+    """
+    begin = perf_counter()
+    check_name("objective", objective, OBJECTIVES)
+    for name, value, least in (("batch", batch, 1), ("top", top, 1), ("refine", refine, 0)):
+        check_whole(name, value, least, 10)
+    found = model if isinstance(model, Transformer) else load_model(model)
+    where = on if isinstance(on, System) else system(on)
+    length = found.sequence_length if sequence is None else sequence
+    check_whole("sequence", length, 1, 2048)
+    if launcher:
+        check_name("launcher", launcher, PROFILES)
+    used = _frameworks(framework or PROFILES.get(launcher), fix or {})
+    say = progress or (lambda done, total, what: None)
+    say(0, 0, "all plans in closed forms")
+    spaces = (space(found, where, each, batch, length, fix or {}) for each in used)
+    searches = [_Search(replace(each, launcher=launcher), options) for each in spaces]
+    rejected: Counter[str] = Counter()
+    fitting = [one for each in searches for one in each.timed(rejected)]
+    if not fitting:
+        raise InputError(_impossible(searches, rejected))
+    key = OBJECTIVES[objective]
+    fewer = [one for each in searches for one in each.on_fewer()]
+    ranked = _ranked([*fitting, *fewer] if objective == "cost" else fitting, key)
+    refined = _refined(ranked[:refine], begin + budget_s, say)
+    best = sorted(refined, key=key) + ranked[len(refined) :]
+    moved = sum(one.place != place for place, one in enumerate(best[: len(refined)], 1))
+    if objective != "memory":
+        best = fewest_chunks_first(best)
+    low, high = best[0].range_s
+    return Plans(
+        found,
+        where,
+        objective,
+        tuple(replace(one, tied=one.range_s[0] <= high and one.range_s[1] >= low) for one in best[:top]),
+        len(fitting) + sum(rejected.values()),
+        dict(rejected.most_common()),
+        perf_counter() - begin,
+        _front([*fitting, *fewer]),
+        tuple(best),
+        len(refined),
+        moved,
+        best[0].on.error.why,
+        launcher,
+        (
+            *_clocks([] if framework or launcher else used, where.gpu.name),
+            *_notes(len(refined), min(refine, len(ranked))),
+        ),
+    )
+
+
+def _ranked(plans: Sequence[Planned], key: Callable[[Planned], tuple[float, ...]]) -> list[Planned]:
+    """Plans from the best on, each with its place."""
+    return [replace(one, place=place) for place, one in enumerate(sorted(plans, key=key), 1)]
+
+
+def _notes(refined: int, asked: int) -> tuple[str, ...]:
+    if refined == asked:
+        return ()
+    said = (
+        f"The time was up after {refined} of {asked} plans were timed again with the engine's windows; the windows so "
+        "far are kept on disk, and the next search goes on from there; --refine N, or in Python a larger "
+        "budget_s, gives it more time."
+    )
+    return (said,)
+
+
+def _frameworks(named: Framework | str | None, fix: Mapping[str, Any]) -> list[Framework]:
+    """The frameworks whose plans are searched: the one that is named, or those of the stages of ZeRO that `fix` has.
+
+    The latter run at one clock: a GPU for which only one of them has a clock fitted to published steps would else be
+    faster with the other.
+    """
+    if named is not None:
+        return [named if isinstance(named, Framework) else framework_of(named)]
+    zero = fix.get("zero")
+    stages = zero if isinstance(zero, list | tuple) else (zero,)
+    usual = {name: framework_of(name) for name in USUAL}
+    held = dict(clock for one in reversed(usual.values()) for clock in one.clocks)
+    chosen = [name for name in USUAL if zero is None or any((stage == 3) == (name == USUAL[1]) for stage in stages)]
+    return [replace(usual[name], clocks=tuple((held | dict(usual[name].clocks)).items())) for name in chosen]
+
+
+def _clocks(chosen: Sequence[Framework], gpu: str) -> tuple[str, ...]:
+    """That frameworks are compared at the clock of another one, as a note."""
+    borrowed = [
+        one.title for one in chosen if gpu in dict(one.clocks) and gpu not in dict(framework_of(one.name).clocks)
+    ]
+    if not borrowed:
+        return ()
+    said = (
+        f"No step of {' and '.join(borrowed)} on {gpu} is public, so its GEMMs run at the clock fitted to those of the "
+        "other framework, to compare the two; weft step takes the GPU's own."
+    )
+    return (said,)
+
+
+class _Search:
+    """The search of a space, whose plans on all GPUs and on fewer share what they have in common."""
+
+    def __init__(self, of: Space, options: RunOptions) -> None:
+        self.space, self.options = of, options
+        self._shared = shared_on(of.system, of.framework, options)
+
+    def timed(self, rejected: Counter[str], gpus: int | None = None) -> list[Planned]:
+        """The plans on all GPUs, or on `gpus`, that fit the memory; the others are `rejected`, by reason."""
+        of = self.space if gpus is None else smaller(self.space, gpus)
+        plans = list(of.candidates(rejected))
+        if not plans:
+            return []
+        capacity = of.system.gpu.memory.capacity
+        found = many(of.model, of.system, plans, of.framework, self.options, self._shared, limit=capacity)
+        fits = found.peak_bytes <= capacity
+        if not fits.all():
+            rejected[_too_large(found.peak_bytes[~fits], capacity, of.framework)] += int((~fits).sum())
+        error = step_error(of.system.gpu.name, of.framework.name, bool(of.model.experts))
+        on = Machine(of.model, of.system, of.framework, self.options, error)
+        rows = zip(found.seconds.tolist(), found.peak_bytes.tolist(), strict=True)
+        return [
+            Planned(plan, seconds, peak, on, estimated_s=seconds)
+            for plan, (seconds, peak) in zip(plans, rows, strict=True)
+            if peak <= capacity
+        ]
+
+    def on_fewer(self) -> Iterator[Planned]:
+        """The plans on half the GPUs, a quarter, and so on, as long as one fits."""
+        gpus = self.space.system.gpus
+        while gpus % 2 == 0 and self.space.fits_on(gpus // 2):
+            gpus //= 2
+            found = self.timed(Counter(), gpus)
+            if not found:
+                return
+            yield from found
+
+
+def _too_large(peaks: FloatArray, capacity: int, framework: Framework) -> str:
+    least, most = (f"{size / 1e9:,.0f}" for size in (peaks.min(), peaks.max()))
+    if least == f"{capacity / 1e9:,.0f}":
+        least = f"just over {least}"
+    return f"needs {least} to {most} GB with {framework.title or framework.name}, and a GPU has {capacity / 1e9:,.0f}"
+
+
+def _refined(ranked: Sequence[Planned], until: float, say: Progress) -> list[Planned]:
+    """The same plans, timed with the engine's windows, as long as there is time for the windows of the next one."""
+    store, refined = Store(), list[Planned]()
+    for at, one in enumerate(ranked):
+        say(at, len(ranked), "plans with the engine's windows")
+        on = one.on
+        asked = meetings(on.model, on.system, one.plan, on.framework, on.options)
+        if not all(_simulated(task, store, until) for task in asked):
+            break
+        seconds = train(on.model, on.system, one.plan, on.framework, on.options, "windows").seconds
+        refined.append(replace(one, step_time_s=seconds, fidelity="windows"))
+    return refined
+
+
+def _simulated(task: Meeting, store: Store, until: float) -> bool:
+    """Whether a window is on disk, simulated now if there is time; one that the engine refuses needs none."""
+    if perf_counter() > until:
+        return store.get(question(task)) is not None
+    with suppress(InputError):
+        results([task], dict, store=store)
+    return True
+
+
+def _front(plans: Sequence[Planned]) -> tuple[Planned, ...]:
+    """The plans that no other one beats in step time, peak of memory and number of GPUs at once, fastest first."""
+    front: list[Planned] = []
+    for one in sorted(plans, key=lambda one: (one.step_time_s, one.peak_bytes, one.gpus)):
+        if not any(other.peak_bytes <= one.peak_bytes and other.gpus <= one.gpus for other in front):
+            front.append(one)
+    return tuple(front)
+
+
+def _impossible(searches: Sequence[_Search], rejected: Mapping[str, int]) -> str:
+    """Why no plan runs, and the least number of GPUs that would hold the model, or what to give up."""
+    of = searches[0].space
+    gpus = of.system.gpus
+    why = max(rejected, key=lambda reason: rejected[reason], default="no degrees multiply to its GPUs")
+    text = f"no plan of {of.model.title} runs on {gpus:,} GPU{'s' * (gpus > 1)} like {of.system.gpu.name}: {why}"
+    if any(reason.startswith("needs") for reason in rejected):
+        held = _least_that_hold(searches)
+        if held is not None:
+            return f"{text}; {held.gpus} GPUs would hold it, as with {degrees(held.plan)}"
+        text += f", and up to {_LARGER[-1] * gpus:,} GPUs do not hold it either"
+    given = ", ".join(sorted(of.fixed))
+    return f"{text}; " + (f"leave {given} out of fix" if given else "take a smaller batch or shorter sequences")
+
+
+def _least_that_hold(searches: Sequence[_Search]) -> Planned | None:
+    """The plan that needs least of each GPU on the smallest larger machine that holds the model; None if none does.
+
+    Machines grow by doubling; then whole nodes below the first that holds it are tried, at most `_BETWEEN` numbers.
+    """
+    on = searches[0].space.system
+
+    def held(gpus: int) -> Planned | None:
+        plans = (one for each in searches for one in each.timed(Counter(), gpus))
+        return min(plans, key=lambda one: one.peak_bytes, default=None)
+
+    for doubled in (on.gpus * factor for factor in _LARGER):
+        found = held(doubled)
+        if found is not None:
+            step = max(on.gpus_per_node, doubled // 2 // _BETWEEN) if on.node else max(doubled // 2 // _BETWEEN, 1)
+            fewer = (held(gpus) for gpus in range(doubled // 2 + step, doubled, step))
+            return next((one for one in fewer if one is not None), found)
+    return None

@@ -1,0 +1,310 @@
+"""Which uniform plans there are on a number of GPUs, and why each of the others is left out."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from weft.errors import InputError, check_name, check_whole
+from weft.hardware import System
+from weft.models import Transformer
+from weft.parallel.check import divisors, problems
+from weft.parallel.framework import Framework
+from weft.parallel.plan import Parallelism
+from weft.plan.launch import lacking
+from weft.run.step.overlaps import check_overlap
+
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+"""Sequences of a micro-batch that are tried."""
+LEAST_TOKENS = 1024
+"""Least tokens of a sequence that context parallelism leaves a rank [assumed; published plans leave 4,096 or more]."""
+STAGES_OF_ZERO: Mapping[str, tuple[int, ...]] = {
+    "megatron-fsdp": (3,),
+    "megatron": (0, 1),
+    "torchtitan": (3,),
+    "deepspeed": (0, 1, 2, 3),
+}
+"""Stages of ZeRO that a framework offers, by the beginning of its name: Megatron shards optimizer states alone
+(NVIDIA/Megatron-LM, distributed optimizer), torchtitan everything (FSDP2)."""
+RECOMPUTATIONS: Mapping[str, tuple[str, ...]] = {
+    "megatron": ("none", "selective", "full"),
+    "torchtitan": ("none", "operators", "full"),
+}
+"""Kinds of recomputation that a framework offers, by the beginning of its name."""
+_ALL_RECOMPUTATIONS = "none", "selective", "operators", "full"
+_MOST_UNEVEN = 0.1
+"""Share of the mean by which the fullest stage may exceed it where stages do not divide the layers [assumed]."""
+_AXES = "tp", "cp", "pp", "dp"
+_FREE = {"batch": "batch", "sequence": "sequence", "order": "", "layers": ""}
+"""Fields of a plan that the search does not choose, with the argument that states each."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """The uniform plans of a model on `system` that fill its GPUs, for `batch` sequences of `sequence` tokens.
+
+    `choices` are the values of every field of a plan that are tried, `fixed` the names of those that the user stated.
+    With a `launcher`, plans that it has no options for are left out.
+    """
+
+    model: Transformer
+    system: System
+    framework: Framework
+    batch: int
+    sequence: int
+    choices: Mapping[str, tuple[Any, ...]]
+    fixed: frozenset[str] = frozenset()
+    launcher: str = ""
+
+    def candidates(self, rejected: Counter[str]) -> Iterator[Parallelism]:
+        """The plans that the launcher, if there is one, can start; `rejected` counts all others by reason."""
+        for plan in self._dividing(rejected):
+            missing = lacking(self.launcher, self.model, plan) if self.launcher else ""
+            if missing:
+                rejected[f"{self.launcher} cannot run it: {missing}"] += 1
+            else:
+                yield plan
+
+    def _dividing(self, rejected: Counter[str]) -> Iterator[Parallelism]:
+        """The plans whose degrees divide what they split; `rejected` counts the others by reason."""
+        for tp, cp, pp in product(*(self._degrees(axis) for axis in ("tp", "cp", "pp"))):
+            if self.system.gpus % (tp * cp * pp):
+                continue
+            dp = self.system.gpus // (tp * cp * pp)
+            if "dp" in self.fixed and dp not in self.choices["dp"]:
+                continue
+            for ep, sp, context in product(self._experts(tp * cp * dp), self._shared(tp), self._contexts(cp)):
+                yield from self._placed(
+                    {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "sp": sp, "context": context}, rejected
+                )
+
+    def fits_on(self, gpus: int) -> bool:
+        """Whether the degrees that the user stated fit fewer or more GPUs."""
+        stated = [self.choices[axis] for axis in _AXES if axis in self.fixed]
+        products = (math.prod(values) for values in product(*stated))
+        return any(gpus % used == 0 and (len(stated) < len(_AXES) or used == gpus) for used in products)
+
+    def _placed(self, degrees: Mapping[str, Any], rejected: Counter[str]) -> Iterator[Parallelism]:
+        """The plans of the same degrees."""
+        orders, leaves = list(self._orders(degrees["pp"])), list(self._leaves(degrees))
+        reason = self._rule(degrees)
+        if reason:
+            rejected[reason] += len(orders) * len(self.choices["micro_batch"]) * len(leaves)
+            return
+        for (name, layers), micro_batch in product(orders, self.choices["micro_batch"]):
+            order = {"schedule": name, "layers": layers, "micro_batch": micro_batch}
+            reason = self._order_rule({**degrees, **order})
+            if reason:
+                rejected[reason] += len(leaves)
+                continue
+            for leaf in leaves:
+                yield Parallelism(**degrees, **order, **leaf, batch=self.batch, sequence=self.sequence)
+
+    def _degrees(self, axis: str) -> Sequence[int]:
+        return self.choices[axis]
+
+    def _experts(self, ranks: int) -> list[int]:
+        if not self.model.experts:
+            return [1] if "ep" not in self.fixed else list(self.choices["ep"])
+        return [ep for ep in self.choices["ep"] if "ep" in self.fixed or ranks % ep == 0]
+
+    def _shared(self, tp: int) -> tuple[bool, ...]:
+        return self.choices["sp"] if tp > 1 or "sp" in self.fixed else (False,)
+
+    def _contexts(self, cp: int) -> tuple[str, ...]:
+        return self.choices["context"] if cp > 1 else self.choices["context"][:1]
+
+    def _rule(self, degrees: Mapping[str, Any]) -> str:
+        """Why degrees do not fit the model or the machine; empty if they do."""
+        tp, dp, each = degrees["tp"], degrees["dp"], self.system.gpus_per_node
+        if tp > each and "tp" not in self.fixed:
+            return f"tp {tp} leaves the {each} GPUs of a node"
+        if self.sequence < degrees["cp"] * LEAST_TOKENS and degrees["cp"] > 1 and "cp" not in self.fixed:
+            return f"cp leaves a rank less than {LEAST_TOKENS:,} of the {self.sequence:,} tokens of a sequence"
+        if self.sequence % degrees["cp"]:
+            return f"cp {degrees['cp']} does not divide the sequence of {self.sequence:,} tokens"
+        if self.batch % dp:
+            return f"dp {dp} does not divide the batch of {self.batch:,} sequences"
+        layers = self.borders(degrees["pp"]) or ()
+        probe = Parallelism(**degrees, layers=layers, batch=self.batch, sequence=self.sequence)
+        return next(problems(self.model, probe), "")
+
+    def _order_rule(self, asked: Mapping[str, Any]) -> str:
+        """Why a schedule does not run the micro-batches; empty if it does."""
+        dp, pp, name, micro_batch = (asked[field] for field in ("dp", "pp", "schedule", "micro_batch"))
+        if self.batch % (dp * micro_batch):
+            return f"micro-batches of {micro_batch} do not divide the {self.batch // dp:,} sequences of a replica"
+        count = self.batch // (dp * micro_batch)
+        if name.startswith("interleaved") and name.count(":") == 1 and count % pp:
+            return f"interleaving takes a multiple of {pp} micro-batches, and there are {count:,}"
+        probe = Parallelism(**asked, batch=self.batch, sequence=self.sequence)
+        return next(problems(self.model, probe), "")
+
+    def _orders(self, pp: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The schedules of `pp` stages, with the layers of each: 1F1B, and interleaved with every number of chunks."""
+        if "schedule" in self.fixed:
+            yield from (
+                (name, self.borders(pp, Parallelism(schedule=name).chunks) or ()) for name in self.choices["schedule"]
+            )
+            return
+        yield "1f1b", self.borders(pp) or ()
+        for chunks in range(2, -(-len(self.model.layer_kinds) // pp) + 1) if pp > 1 else ():
+            layers = self.borders(pp, chunks)
+            if layers is not None:
+                yield f"interleaved:{chunks}", layers
+
+    def borders(self, pp: int, chunks: int = 1) -> tuple[int, ...] | None:
+        """The layers of each stage: empty if all have as many; None if no rule divides them, see `stage_layers`."""
+        layers, stages = len(self.model.layer_kinds), pp * chunks
+        if layers % stages == 0:
+            return ()
+        return stage_layers(layers, stages) if layers % pp and divides(layers, stages) else None
+
+    def _leaves(self, degrees: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """What else a plan states: sharding, recomputation, number formats and overlaps."""
+        replicas = degrees["dp"] * degrees["cp"]
+        names = "recompute", "offload", "dtype", "quantize", "overlap"
+        for zero, shard in self._sharding(replicas, degrees["tp"]):
+            for values in product(*(self.choices[name] for name in names)):
+                leaf = {"zero": zero, "shard": shard, **dict(zip(names, values, strict=True))}
+                if self._has_overlap(degrees, leaf):
+                    yield leaf
+
+    def _sharding(self, replicas: int, tp: int) -> Iterator[tuple[int, int | None]]:
+        """Stages of ZeRO, and the groups that share: all replicas or, of whole weights, those of one node."""
+        stages = self.choices["zero"]
+        if replicas == 1 and "zero" not in self.fixed:
+            stages = stages[:1]
+        inside = max(self.system.gpus_per_node // tp, 1)
+        for zero in stages:
+            if "shard" in self.fixed:
+                yield from ((zero, shard) for shard in self.choices["shard"])
+                continue
+            yield zero, None
+            if zero == 3 and 1 < inside < replicas and replicas % inside == 0:
+                yield zero, inside
+
+    def _has_overlap(self, degrees: Mapping[str, Any], leaf: Mapping[str, Any]) -> bool:
+        """Whether the methods of overlap that a plan names apply to it."""
+        if not leaf["overlap"]:
+            return True
+        if degrees["tp"] == 1 and "tp" in leaf["overlap"]:
+            return False
+        try:
+            check_overlap(Parallelism(**degrees, batch=degrees["dp"], sequence=self.sequence, **leaf), self.system)
+        except InputError:
+            return False
+        return True
+
+
+def divides(layers: int, stages: int) -> bool:
+    """Whether stages hold equal numbers of layers or, at the ends, one less; only those at both ends may hold none."""
+    each = -(-layers // stages)
+    return each * stages <= (1 + _MOST_UNEVEN) * layers and (each > 1 or stages - layers <= 2)
+
+
+def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """The layers of each stage: equal numbers, or one less in turn at the end and at the start.
+
+    The head is on the last stage and the embedding on the first, so they are the first to be relieved: Llama 3 has 126
+    layers in 128 chunks (arXiv:2407.21783 section 3.3.2), BLOOM 70 in 12 stages.
+
+    >>> stage_layers(70, 12)
+    (5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5)
+    """
+    each = -(-layers // stages)
+    short = each * stages - layers
+    first, last = short // 2, short - short // 2
+    return (each - 1,) * first + (each,) * (stages - short) + (each - 1,) * last
+
+
+def space(
+    model: Transformer, system: System, framework: Framework, batch: int, sequence: int, fix: Mapping[str, Any]
+) -> Space:
+    """The plans of a framework on all GPUs of a system; `fix` gives fields of a plan a value, or a list of values.
+
+    Raises UnknownNameError for a field that no plan has, InputError for degrees that contradict each other or the
+    machine.
+    """
+    stated = {name: _values(name, value) for name, value in fix.items()}
+    choices = {**_usual(model, system, framework), **stated}
+    found = Space(model, system, framework, batch, sequence, choices, frozenset(stated))
+    _check_fixed(found)
+    return found
+
+
+def smaller(of: Space, gpus: int) -> Space:
+    """The same space on fewer or more GPUs like those of the system."""
+    system = of.system.with_gpus(gpus)
+    usual = _usual(of.model, system, of.framework)
+    return replace(of, system=system, choices={**usual, **{name: of.choices[name] for name in of.fixed}})
+
+
+def _usual(model: Transformer, system: System, framework: Framework) -> dict[str, tuple[Any, ...]]:
+    """The values of every field that are tried unless the user states others."""
+    all_gpus = tuple(divisors(system.gpus))
+    heads = model.attention_heads
+    recomputations = _offered(RECOMPUTATIONS, framework, _ALL_RECOMPUTATIONS)
+    if framework.style.flash:  # which keeps no scores that selective recomputation could drop
+        recomputations = tuple(name for name in recomputations if name != "selective")
+    return {
+        "tp": tuple(tp for tp in all_gpus if tp <= heads),
+        "cp": all_gpus,
+        "pp": tuple(pp for pp in all_gpus if pp <= len(model.layer_kinds)),
+        "dp": all_gpus,
+        "ep": tuple(divisors(model.experts)) if model.experts else (1,),
+        "sp": (False, True),
+        "context": ("ring",),
+        "schedule": (),
+        "micro_batch": MICRO_BATCHES,
+        "zero": _offered(STAGES_OF_ZERO, framework, (0, 1, 2, 3)),
+        "shard": (None,),
+        "recompute": recomputations,
+        "offload": ("none",),
+        "dtype": ("bf16" if system.gpu.supports("bf16") else "fp16",),
+        "quantize": ("",),
+        "overlap": ({},),
+    }
+
+
+def _offered(
+    by_name: Mapping[str, tuple[Any, ...]], framework: Framework, otherwise: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    return next((each for name, each in by_name.items() if framework.name.startswith(name)), otherwise)
+
+
+def _values(name: str, value: Any) -> tuple[Any, ...]:
+    known = [field for field in Parallelism.__dataclass_fields__ if field not in _FREE]
+    if name in _FREE:
+        how = f"give it as the argument {_FREE[name]}" if _FREE[name] else "the planner does not choose it"
+        raise InputError(f"fix names '{name}', which is no choice of the search; {how}")
+    check_name("field of a plan", name, known)
+    several = list if name == "recompute" else (list, tuple)  # a tuple names the operators that run again
+    values = tuple(value) if isinstance(value, several) else (value,)
+    if not values:
+        raise InputError(f"fix gives '{name}' no value; state one, or a list of several")
+    for one in values:
+        if name in ("tp", "cp", "pp", "dp", "ep", "micro_batch"):
+            check_whole(f"'{name}' of fix", one, 1, 8)
+        if name == "shard" and one is not None:
+            check_whole("'shard' of fix", one, 1, 8)
+        if name == "sp" and not isinstance(one, bool):
+            raise InputError(f"'sp' of fix is {one!r}; it must be yes or no, in Python True or False")
+    return values
+
+
+def _check_fixed(of: Space) -> None:
+    """Raise InputError for degrees whose product cannot divide, or be, the number of GPUs."""
+    named = [axis for axis in _AXES if axis in of.fixed]
+    if of.fits_on(of.system.gpus):
+        return
+    first = [of.choices[axis][0] for axis in named]
+    words = " x ".join(f"{axis} {degree}" for axis, degree in zip(named, first, strict=True))
+    raise InputError(
+        f"fix asks for {words}, which takes {math.prod(first)} GPUs, and the system has {of.system.gpus}; let the "
+        f"degrees divide {of.system.gpus}, or give a system of {math.prod(first)} GPUs"
+    )

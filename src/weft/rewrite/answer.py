@@ -1,0 +1,107 @@
+"""The answer of rewriting: the best sequence of rules, what each gains, what else was found, and what was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weft.answer import Answer
+from weft.graph import Graph
+from weft.hardware import System
+from weft.options import RunOptions
+from weft.rewrite.cost import Cost
+from weft.rewrite.prove import Proof
+
+
+@dataclass(frozen=True)
+class Step:
+    """A rule at a place of the graph, and what the graph cost before and after; `choice` numbers its ways there."""
+
+    rule: str
+    nodes: tuple[str, ...]
+    choice: int
+    before: Cost
+    after: Cost
+
+    @property
+    def gain(self) -> float:
+        """Time that the step saves [s]; negative where it only prepares another."""
+        return self.before.seconds - self.after.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """The step as plain data."""
+        return {
+            "rule": self.rule, "nodes": list(self.nodes), "gain_s": self.gain,
+            "saved_bytes": self.before.bytes - self.after.bytes,
+            "saved_kernels": self.before.kernels - self.after.kernels, "after": self.after.to_dict(),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another sequence of rules, by their names, and what the graph costs then."""
+
+    rules: tuple[str, ...]
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A rule that was refused at a place, and why."""
+
+    rule: str
+    nodes: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, repr=False)
+class Rewriting(Answer):
+    """A graph before and after the best sequence of rules on a system.
+
+    `proofs` hold the difference of both sides of each rule that was used, `whole` that of the two graphs, executed as
+    they are or as a small `twin`; None where neither can be executed. `explored` graphs were costed; the search was
+    `exhausted` if none was left to look at.
+    """
+
+    kind = "rewriting"
+
+    system: System
+    graph: Graph
+    rewritten: Graph
+    before: Cost
+    after: Cost
+    steps: tuple[Step, ...]
+    alternatives: tuple[Alternative, ...]
+    refused: tuple[Refusal, ...]
+    proofs: Mapping[str, Proof]
+    whole: Proof | None
+    twin: bool
+    explored: int
+    exhausted: bool
+    launch: float
+    options: RunOptions
+
+    @property
+    def speedup(self) -> float:
+        """Time before by time after."""
+        return self.before.seconds / self.after.seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Costs, steps, alternatives, refusals and proofs as plain data."""
+        whole = None if self.whole is None else {**vars(self.whole), "of": "a small twin" if self.twin else "the graph"}
+        return {
+            "work": str(self.graph),
+            "system": self.system.name,
+            "speedup": self.speedup,
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "steps": [step.to_dict() for step in self.steps],
+            "alternatives": [{"rules": list(one.rules), **one.cost.to_dict()} for one in self.alternatives],
+            "refused": [{"rule": one.rule, "nodes": list(one.nodes), "why": one.why} for one in self.refused],
+            "proofs": {name: vars(proof) for name, proof in self.proofs.items()},
+            "proof": whole,
+            "explored": self.explored,
+            "exhausted": self.exhausted,
+            "launch_s": self.launch,
+        }

@@ -1,0 +1,136 @@
+"""Whether overlapping pays: a GEMM and its collective joined in every way, with the error of each answer's class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import hypot
+from typing import Any, Literal, NamedTuple
+
+from weft import hardware
+from weft.estimate import Harness
+from weft.estimate.joined import METHODS, Method, Pair, pair_of
+from weft.graph import Gemm
+from weft.hardware import Described
+from weft.library import software
+from weft.options import SUSTAINED, RunOptions
+from weft.parallel import dependent, share_of
+from weft.parallel.tensor import Form
+from weft.result.errors import joined_error
+
+Verdict = Literal["yes", "likely", "unlikely", "no"]
+"""Whether a way pays: beyond its error, or only by its middle."""
+
+
+_CALLED: Mapping[Method, str] = {"sequence": "One after the other", "fused": "Fused", "pieces": "In pieces (async TP)"}
+
+
+class Join(NamedTuple):
+    """One way to join both: its time [s], the mean error of its class and its name, and its speedup with range."""
+
+    method: Method
+    seconds: float
+    error: float
+    why: str
+    speedup: float
+    low: float
+    high: float
+
+    @property
+    def pays(self) -> Verdict:
+        """Whether it is faster than the sequence."""
+        if self.low > 1:
+            return "yes"
+        if self.high < 1:
+            return "no"
+        return "likely" if self.speedup > 1 else "unlikely"
+
+
+@dataclass(frozen=True)
+class Joins:
+    """One GPU's part of `gemm` and its collective over `ranks` GPUs of a system, joined in every way by software.
+
+    `seen` says whether the system's rows were in sight of the software costs: the errors are then those of its rows,
+    else those with one system left out.
+    """
+
+    form: Form
+    gemm: Gemm
+    ranks: int
+    system: str
+    seen: bool
+    pair: Pair
+
+    @cached_property
+    def ways(self) -> tuple[Join, ...]:
+        """Every way, the sequence first."""
+        times = {method: float(self.pair.seconds(method)) for method in METHODS if self._offers(method)}
+        before = times["sequence"]
+        errors = {method: joined_error(method, seconds, seen=self.seen) for method, seconds in times.items()}
+        found = []
+        for method, seconds in times.items():
+            error = errors[method]
+            off = 0.0 if method == "sequence" else hypot(errors["sequence"].value, error.value)
+            speedup = before / seconds
+            ends = speedup / (1 + off), speedup * (1 + off)
+            found.append(Join(method, seconds, error.value, error.why, speedup, *ends))
+        return tuple(found)
+
+    def _offers(self, method: Method) -> bool:
+        return method != "pieces" or self.form != "gemm_ar"
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words, with the class of its error."""
+        _, *others = self.ways
+        best = max(others, key=lambda way: way.speedup)
+        said = {
+            "yes": f"Overlap: {best.method} is",
+            "likely": f"Overlap likely pays: {best.method} is",
+            "unlikely": f"Overlap is unlikely to pay: the best way, {best.method}, is",
+            "no": f"Do not overlap: the best way, {best.method}, is",
+        }[best.pays]
+        where = "in sight of these costs" if self.seen else "not in sight of these costs: errors with a system left out"
+        rest = "".join(f" {_CALLED[way.method]}: {way.pays}, {way.speedup:.2f}x." for way in others if way != best)
+        return (
+            f"{said} {best.speedup:.2f}x the speed of the sequence, typically {best.low:.2f}x to {best.high:.2f}x "
+            f"({self.system} was {where}).{rest}"
+        )
+
+    @property
+    def errors(self) -> str:
+        """The class of each way's error, in words."""
+        return f"typical errors: {'; '.join(way.why for way in self.ways)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data; times in seconds."""
+        ways = [{**way._asdict(), "pays": None if way.method == "sequence" else way.pays} for way in self.ways]
+        return {
+            "form": self.form,
+            "gemm": [self.gemm.m, self.gemm.n, self.gemm.k],
+            "dtype": self.gemm.dtype,
+            "ranks": self.ranks,
+            "system": self.system,
+            "seen": self.seen,
+            "gemm_alone_s": self.pair.gemm,
+            "collective_alone_s": self.pair.collective,
+            "ways": ways,
+        }
+
+
+def joins(
+    form: Form,
+    gemm: Gemm,
+    ranks: int,
+    system: Described,
+    options: RunOptions = SUSTAINED,
+    harness: Harness | None = None,
+) -> Joins:
+    """How long a GEMM split over `ranks` GPUs and its collective take, joined in every way; `gemm` is the whole one.
+
+    Raises InputError for dimensions that the ranks cannot share, and what `weft.estimate` raises.
+    """
+    on = hardware.system(system, gpus=ranks) if isinstance(system, str) else hardware.system(system)
+    pair = pair_of(dependent(form, share_of(form, gemm, ranks), ranks), on, options, harness)
+    return Joins(form, gemm, ranks, on.name, on.name in software.rows()["systems"], pair)
