@@ -14,6 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from weft.answer import register_renderer
+
 if TYPE_CHECKING:
     from weft import models, studies
     from weft.capture import capture, capturing
@@ -216,6 +218,10 @@ __all__ = [
     "write_chakra",
     "write_graph",
 ]
+
+
+# Answers show themselves by the room `view`, which is imported when one is first shown.
+register_renderer(lambda: importlib.import_module("weft.view.answers"))
 
 
 def __getattr__(name: str) -> object:

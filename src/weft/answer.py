@@ -1,25 +1,70 @@
-"""What every result offers: plain data, a table for pandas, a figure, a file, and a view in a notebook."""
+"""What every result offers: a report, plain data, a table for pandas, a figure, files, and a view in a notebook."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from weft.errors import InputError, check_type
 from weft.files import write_atomically, write_json
 
+if TYPE_CHECKING:
+    from weft.report import Report, Table
+
+
+class Renderer(Protocol):
+    """Writes answers for people: as text, HTML for a notebook, or a whole page."""
+
+    def report(self, answer: Any) -> Report[Any]:
+        """What an answer shows."""
+
+    def table(self, answer: Any) -> Table:
+        """The main table of an answer."""
+
+    def figure(self, answer: Any) -> Any:
+        """The main figure of an answer; InputError for one with nothing to draw."""
+
+    def page(self, answer: Any) -> str:
+        """The page of an answer, as HTML."""
+
+    def words(self, answer: Any) -> str:
+        """An answer as text, its tables cut off after some rows."""
+
+    def html(self, answer: Any) -> str:
+        """An answer as HTML for a notebook."""
+
+
+_renderers: list[Callable[[], Renderer]] = []
+
+
+def register_renderer(load: Callable[[], Renderer]) -> None:
+    """Render answers by what `load` returns, which is called when an answer is first shown.
+
+    The package registers the room `view` this way: computing needs no library that draws, and no room imports the one
+    that shows it.
+    """
+    _renderers[:] = [load]
+
+
+def _renderer() -> Renderer:
+    return _renderers[0]()
+
 
 class Answer(ABC):
-    """Base of every result. `kind` is the key in `weft.view.answers.HOW` of the functions that show the result."""
+    """Base of every result. `kind` is the key of its report in `weft.view.answers.REPORTS`."""
 
     kind: ClassVar[str]
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """The result as plain data for JSON."""
+
+    def report(self) -> Report[Any]:
+        """What the result shows: `sentences`, `tables`, `figures` and `notes`."""
+        return _renderer().report(self)
 
     def to_pandas(self) -> Any:
         """The result's table as a pandas DataFrame, a column per value; InputError if pandas is not installed."""
@@ -29,14 +74,14 @@ class Answer(ABC):
             raise InputError(
                 "to_pandas needs pandas, which is not installed; run pip install 'weft[pandas]', or save a .csv file"
             ) from None
-        return pandas.DataFrame(_view().table(self).records())
+        return pandas.DataFrame(_renderer().table(self).records())
 
     def plot(self) -> Any:
         """The result's figure, which notebooks draw; its `svg()` and `png()` return the picture.
 
         Raises InputError for a result with nothing to draw.
         """
-        return _view().figure(self)
+        return _renderer().figure(self)
 
     def save(self, path: str | Path) -> Path:
         """Write the result to a file and return the path: .json holds all of it, .csv its table, .html a page.
@@ -49,26 +94,19 @@ class Answer(ABC):
             case ".json":
                 return self._save_json(file)
             case ".csv":
-                return write_atomically(file, _view().table(self).csv())
+                return write_atomically(file, _renderer().table(self).csv())
             case ".html":
-                return write_atomically(file, _view().page(self))
+                return write_atomically(file, _renderer().page(self))
         raise InputError(f"'{path}' has no suffix that says what to write; end it in .json, .csv or .html")
 
     def _save_json(self, file: Path) -> Path:
         return write_json(file, self.to_dict())
 
     def __str__(self) -> str:
-        return str(_view().words(self))
+        return _renderer().words(self)
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return str(_view().html(self))
-
-
-def _view() -> ModuleType:
-    """`weft.view.answers`, imported when a result is first shown: computing needs no plotting library."""
-    from weft.view import answers
-
-    return answers
+        return _renderer().html(self)

@@ -22,7 +22,8 @@ from weft.graph import Collective, Gemm
 from weft.models import SubLayer
 from weft.parallel import split
 from weft.result import Comparison
-from weft.view.page import Section, write_page
+from weft.view.page import Section, write_page, write_report
+from weft.view.run import side_by_side
 from weft.view.table import Table, number, text
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -139,7 +140,7 @@ def test_tables_sort_by_value_filter_by_words_and_keep_markup_as_text(tmp_path: 
 def test_the_page_of_runs_draws_every_figure_on_wide_and_narrow_windows(tmp_path: Path, width: int) -> None:
     graph, watched = split(SubLayer.custom(2048, 2048, 512), 4), weft.RunOptions(interference=True)
     answer = weft.compare(graph, "t3-paper", options=watched)
-    found = checked(opened(view.run_report(answer, tmp_path), width))
+    found = checked(opened(view.write_page(answer, tmp_path), width))
     assert found["figures"] == 5
     assert found["zoomed"], "the wait that is clicked is not what the timeline shows"
     assert found["contents"] >= 5
@@ -148,7 +149,7 @@ def test_the_page_of_runs_draws_every_figure_on_wide_and_narrow_windows(tmp_path
 def test_runs_of_two_machines_stand_on_one_page(tmp_path: Path) -> None:
     graph = split(SubLayer.custom(1024, 1024, 512), 4)
     runs = {gpu: weft.simulate(graph, gpu, "sequential") for gpu in ("t3-paper", "a100-sxm-80gb")}
-    page = view.run_report(runs, tmp_path)
+    page = write_report(side_by_side(runs), tmp_path)
     assert page.read_text().count("What was simulated") == 2
     checked(opened(page))
 
@@ -156,7 +157,7 @@ def test_runs_of_two_machines_stand_on_one_page(tmp_path: Path) -> None:
 def test_the_page_of_a_gemm_beside_a_collective_draws_every_figure(tmp_path: Path) -> None:
     graph = weft.concurrent(Gemm(2048, 2048, 1024, "bf16"), Collective("all_gather", 16 << 20, 4), 2, 2)
     answer: Comparison = weft.compare(graph, "mi300x", ["streams", "dma"])
-    page = view.corun_report(answer, tmp_path)
+    page = view.write_page(answer, tmp_path)
     assert page.stat().st_size < 3e6
     checked(opened(page))
 

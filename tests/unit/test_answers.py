@@ -14,7 +14,7 @@ from weft.hardware import FABRICS
 from weft.models import SubLayer
 from weft.parallel import split
 from weft.tune.perturb import Row, Sensitivity
-from weft.view.answers import HOW
+from weft.view.answers import REPORTS
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_every_kind_of_answer_says_how_it_is_shown():
         if not module.name.endswith("__main__") and not module.name.startswith("weft.capture."):  # these need PyTorch
             importlib.import_module(module.name)
     kinds = {kind.kind for kind in Answer.__subclasses__()}
-    assert kinds == set(HOW)
+    assert kinds == set(REPORTS)
 
 
 @pytest.mark.parametrize("name", NAMES)

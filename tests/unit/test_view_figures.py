@@ -202,7 +202,7 @@ def test_streams_show_who_ran_who_waited_and_why(tmp_path: Any) -> None:
         )
         assert "GEMM reads" in str(view.timeline(answer.run).spec)
         assert "computing" in {row["what"] for row in view.stream_waits(answer).data["bars"].records()}
-        page = view.corun_report(both, tmp_path / name).read_text()
+        page = view.write_page(both, tmp_path / name).read_text()
         assert "one after the other" in page
     until = 2 * answer.makespan * 1e6  # several runs are compared on one time axis
     assert f"[0, {until}]" in str(view.held_units(answer, until / 1e6).spec)

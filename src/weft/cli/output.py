@@ -49,8 +49,8 @@ class Outputs:
 
     def show(
         self,
-        parts: Iterable[Table | str],
-        save: Save,
+        shown: Answer | Iterable[Table | str],
+        save: Save | None = None,
         *,
         rows: Sequence[Mapping[str, Any]] = (),
         traced: Timeline | None = None,
@@ -58,14 +58,25 @@ class Outputs:
         files: Mapping[str, Save] = MappingProxyType({}),
         page: Save | None = None,
     ) -> None:
-        """Write the files that the options ask for, print tables and sentences, and print the files' paths.
+        """Write the files that the options ask for, print an answer's report, or tables and sentences, and the paths.
 
-        `save` writes --json, `rows` go to --csv, the run `traced` to --trace, or what
-        `trace` writes. In the folder of --out each entry of
-        `files` writes the file of its name, and `page` the page. Files come first: a closed pipe does not cost them.
+        An answer brings what `save`, `rows` and `page` write, unless they are given; its report opens with the
+        conclusion, and ends with how sure it is. `save` writes --json, `rows` go to --csv, the run `traced` to
+        --trace, or what `trace` writes. In the folder of --out each entry of `files` writes the file of its name, and
+        `page` the page. Files come first: a closed pipe does not cost them.
         """
+        from weft.answer import Answer
         from weft.view.terminal import print_parts
 
+        if isinstance(shown, Answer):
+            from weft.view import answers
+
+            save, page = save or json_of(shown), page or partial(answers.write_page, shown)
+            parts: Iterable[Table | str] = answers.parts(shown)
+            if self.csv is not None:
+                rows = rows or answers.table(shown).records()
+        else:
+            parts = shown
         paths: list[tuple[str, Path]] = []
         try:
             paths.extend(self._save(save, rows, trace or _traces_of(traced), files, page))
@@ -76,7 +87,7 @@ class Outputs:
 
     def _save(
         self,
-        save: Save,
+        save: Save | None,
         rows: Sequence[Mapping[str, Any]],
         trace: Traces | None,
         files: Mapping[str, Save],
@@ -85,7 +96,7 @@ class Outputs:
         """Write each file that the options ask for; yields what it holds and its path."""
         from weft.view.table import csv_text
 
-        if self.json is not None:
+        if self.json is not None and save is not None:
             yield "figures", save(self.json)
         if self.csv is not None:
             yield "table", write_atomically(self.csv, csv_text(rows))
@@ -115,7 +126,7 @@ def _traces_of(run: Timeline | None) -> Traces | None:
 
 def json_of(answer: Answer, **more: Any) -> Save:
     """A function that writes an answer as JSON, with `more` added to its keys."""
-    return lambda file: write_json(file, {**answer.to_dict(), **more})
+    return lambda file: write_json(file, {**answer.report().record(), **more})
 
 
 pass_outputs = click.make_pass_decorator(Outputs, ensure=True)

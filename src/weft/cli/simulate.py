@@ -11,7 +11,7 @@ from typing import Any, get_args
 import click
 
 import weft
-from weft import parallel, view
+from weft import parallel
 from weft.cli import cases
 from weft.cli.options import (
     beside_options,
@@ -36,7 +36,7 @@ from weft.result import Comparison
 from weft.schedule import PASSES, SHARING, Ideal, Sharing, find_pass
 from weft.schedule.arbiters import POLICIES
 from weft.schedule.sharing import apart_of
-from weft.view import corun, program, run
+from weft.view import program
 
 ALL = "all"
 """The value of --overlap that compares every way to share a GPU."""
@@ -194,15 +194,7 @@ def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, **va
             _program(asked, options, outputs)
             return
         shown, answer = (_sub_layer if asked.beside is None else _beside)(asked, options)
-    layers: tuple[Any, Any, Any] = run.run_parts, run.run_record, view.run_report
-    streams: tuple[Any, Any, Any] = corun.corun_parts, corun.corun_record, view.corun_report
-    parts, record, page = layers if asked.beside is None else streams
-    outputs.show(
-        parts(answer),
-        lambda file: write_json(file, record(answer)),
-        traced=answer[shown],
-        page=partial(page, answer),
-    )
+    outputs.show(answer, traced=answer[shown])
 
 
 def _program(asked: SimpleNamespace, options: RunOptions, outputs: Outputs) -> None:

@@ -10,7 +10,7 @@ import click
 
 import weft
 from weft.cli.options import examples, option, refuse_given
-from weft.cli.output import Outputs, file_option, json_of, pass_outputs, written
+from weft.cli.output import Outputs, file_option, pass_outputs, written
 from weft.cli.progress import progress_bar
 from weft.cli.values import Value
 from weft.errors import InputError
@@ -113,8 +113,6 @@ def merge(outputs: Outputs, /, folders: tuple[Path, ...], out: Path | None) -> N
 
 
 def _show(outputs: Outputs, answer: Runs, out: Path | None) -> None:
-    from weft.view.runs import runs_parts
-
-    outputs.show(runs_parts(answer), json_of(answer))
+    outputs.show(answer)
     if out is not None:
         written("table" if out.suffix else "records", out)

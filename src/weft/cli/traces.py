@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import click
@@ -29,16 +28,8 @@ def import_(outputs: Outputs, /, trace: Path, compare: str | None, graph: Path |
 
     Record it with record_shapes=True, so that kernels are known by what they compute. Files of any size are read.
     """
-    from weft.view import recorded as shown
-
     found = weft.read_trace(trace)
     if graph is not None:
         weft.write_graph(found.graph, graph)
-    if compare is None:
-        rows, parts, page = shown.group_table(found), shown.trace_parts(found), partial(shown.trace_page, found)
-        written = json_of(found)
-    else:
-        answer = weft.compare_trace(found, compare)
-        rows, parts = shown.compared_table(answer), shown.comparison_parts(answer)
-        written, page = json_of(answer), partial(shown.comparison_page, answer)
-    outputs.show(parts, written, rows=rows.records(), files={"trace.json": written}, page=page)
+    answer = found if compare is None else weft.compare_trace(found, compare)
+    outputs.show(answer, files={"trace.json": json_of(answer)})

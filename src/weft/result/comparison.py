@@ -11,6 +11,7 @@ from weft.errors import UnknownNameError
 from weft.result.corun import CoRun
 from weft.result.metrics import speedup
 from weft.result.timeline import Timeline
+from weft.schedule import SHARING
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,6 +47,11 @@ class Comparison(Answer):
         return CoRun(run, self.alone[gemm], driven, self.alone[moved.name])
 
     @property
+    def is_shared(self) -> bool:
+        """Whether the runs are of independent streams that share a GPU, a GEMM's and a collective's."""
+        return bool(self.alone) and bool(self.baseline.graph.collectives) and self.baseline.overlap in SHARING
+
+    @property
     def best(self) -> str:
         """The overlap that takes least time."""
         return min(self.timelines, key=lambda name: self[name].makespan)
@@ -62,9 +68,14 @@ class Comparison(Answer):
         return len(self.timelines)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One plain record per overlap, with its speedup."""
+        """One plain record per overlap, with its speedup if there are several; of streams that share a GPU, co-runs."""
+        if self.is_shared:
+            return [self.corun(name).record() for name in self.timelines]
+        if len(self) == 1:
+            return [self.baseline.to_dict()]
         return [{**one.to_dict(), "speedup": speedup(one, self.baseline)} for one in self]
 
     def to_dict(self) -> dict[str, Any]:
         """Every run as plain data, and the reason for each overlap that cannot run."""
-        return {"runs": self.rows(), "refused": dict(self.refused)}
+        best = {"best": self.best} if self.is_shared else {}
+        return {**best, "runs": self.rows(), "refused": dict(self.refused)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weft.view.advice import advice_report as advice_report
-    from weft.view.corun import corun_report as corun_report
+    from weft.view.answers import write_page as write_page
     from weft.view.corun import held_units as held_units
     from weft.view.corun import strategies as strategies
     from weft.view.corun import stream_waits as stream_waits
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from weft.view.planner import plan_page as plan_page
     from weft.view.predictions import collective_report as collective_report
     from weft.view.program import program_report as program_report
-    from weft.view.run import run_report as run_report
     from weft.view.run import speedups as speedups
     from weft.view.run import sub_layer_times as sub_layer_times
     from weft.view.run import traffic_by_cause as traffic_by_cause
@@ -35,8 +34,9 @@ if TYPE_CHECKING:
     from weft.view.validation import validation_report as validation_report
 
 _HOMES = {
+    "answers": ("write_page",),
     "advice": ("advice_report",),
-    "corun": ("corun_report", "held_units", "strategies", "stream_waits"),
+    "corun": ("held_units", "strategies", "stream_waits"),
     "explorer": ("timeline",),
     "interference": ("bursts",),
     "memory": ("memory_curve",),
@@ -44,7 +44,7 @@ _HOMES = {
     "planner": ("choices_map", "plan_page"),
     "predictions": ("collective_report",),
     "program": ("program_report",),
-    "run": ("run_report", "speedups", "sub_layer_times", "traffic_by_cause", "waits"),
+    "run": ("speedups", "sub_layer_times", "traffic_by_cause", "waits"),
     "step": ("layer_streams",),
     "step_trace": ("write_graph_trace", "write_step_trace"),
     "trace": ("write_trace",),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 from weft.graph import Collective
+from weft.report import Part, Report, Section
+from weft.report.table import Column, Table, key_of, microseconds, number, text, times_faster
 from weft.result import Comparison, CoRun
 from weft.result.errors import collective_error, contention_error, gemm_error
 from weft.result.timeline import REASONS
@@ -15,9 +17,8 @@ from weft.view.explorer import timeline, waits_table
 from weft.view.figure import Figure, Lines, bars, stacked_bars
 from weft.view.heat import heat_parts, heat_section
 from weft.view.interference import interference_parts, interference_section
-from weft.view.page import Section, simulated_section, write_page
-from weft.view.run import counter_table
-from weft.view.table import Column, Table, key_of, microseconds, number, text, times_faster
+from weft.view.page import simulated_section
+from weft.view.run import RunReport, counter_table
 from weft.view.units import Way, units_by_way
 from weft.view.words import changed, effort, percent, sentence, us
 
@@ -35,35 +36,119 @@ _ALGORITHMS = {
 _PASSED = "Traffic of one GPU [MB = 10^6 bytes; RS: reduce-scatter, AG: all-gather]"
 
 
-def corun_parts(answer: Comparison) -> list[Table | str]:
-    """The tables of a terminal: all about a GEMM beside a collective under one strategy, or several side by side."""
-    answers = _all(answer)
-    one = answers[0]
-    if _is_single(answer):
+class CoRunReport(Report[Comparison]):
+    """A GEMM beside a collective: under one strategy, or several side by side with the runs of the best one."""
+
+    explained = "concurrency"
+
+    @property
+    def all(self) -> list[CoRun]:
+        """The co-run of every strategy."""
+        return _all(self.answer)
+
+    @property
+    def first(self) -> CoRun:
+        """The co-run that the others are compared with."""
+        return self.all[0]
+
+    @property
+    def best(self) -> CoRun:
+        """The co-run with the least time."""
+        return self.answer.corun(self.answer.best)
+
+    @property
+    def shown(self) -> list[CoRun]:
+        """The co-runs whose runs the page shows: the first and the best one."""
+        first, best = self.first, self.best
+        return [first] if best.run.overlap == first.run.overlap else [first, best]
+
+    def title(self) -> str:
+        """The collective and the GPUs."""
+        run = self.first.run
+        return f"GEMM beside {self.first.name}, {run.graph.ranks} GPUs, on {run.gpu.name}"
+
+    def sentences(self) -> list[str]:
+        """What is gained, what it costs both, and why more than the ideal is gained."""
+        best = self.best
+        why = f" (what lengthened them: {best.causes})" if best.causes else ""
+        gain = f"{best.speedup:.2f} times as fast as one after the other, {percent(best.share_of_ideal)} of the ideal"
+        many = f"Of {len(self.answer)} strategies {self.answer.best} is best:"
+        who = "Side by side they are" if _is_single(self.answer) else many
+        slowed = f"the GEMM takes {best.gemm.slowdown:.2f} and the collective {best.collective.slowdown:.2f} times as"
+        return [f"{who} {gain}; {slowed} long as alone{why}.", *map(sentence, above_ideal([best]))]
+
+    def notes(self) -> list[str]:
+        """Grids, warnings, times alone, refused strategies, effort, and last the typical errors."""
+        answers, first, best = self.all, self.first, self.best
+        loops = {id(run): run for run in self.answer.alone.values()}
+        if _is_single(self.answer):
+            made = [first.gemm_alone, first.collective_alone, first.run]
+            about = [f"GEMM: {first.grid}", *_warnings(answers), *_instead(first), *_driven(first)]
+            return [*about, effort(made), *typical_errors(first)]
+        alone = {each.driver: us(each.collective.alone) for each in reversed(answers)}
+        serial, ideal = first.serial * 1e6, first.serial / first.ideal_speedup * 1e6
         return [
-            loop_table(one), f"GEMM: {one.grid}", *_warnings(answers), *_instead(one), wait_table(one),
-            whole_table(one), *_driven(one), *above_ideal(answers), traffic_table(one),
-            *interference_parts([one.run]), *heat_parts([one.run]), *typical_errors(one),
-            effort([one.gemm_alone, one.collective_alone, one.run]),
-        ]  # fmt: skip
-    best, loops = answer.corun(answer.best), {id(run): run for run in answer.alone.values()}
-    serial, ideal = one.serial * 1e6, one.serial / one.ideal_speedup * 1e6
-    alone = {each.driver: us(each.collective.alone) for each in reversed(answers)}
-    return [
-        strategy_table(answers),
-        *_grids(answers),
-        *_warnings(answers),
-        *_instead(one),
-        *(f"one {one.name} alone {_DRIVERS[driver]}: {time} us" for driver, time in sorted(alone.items())),
-        f"one GEMM alone: {us(one.gemm.alone)} us; all in a row: {serial:,.1f} us, ideal: {ideal:,.1f} us",
-        *_refused(answer),
-        f"least time: {answer.best}, {best.speedup:.3f}x over one after the other",
-        *above_ideal(answers),
-        *interference_parts([*answer]),
-        *heat_parts([*answer]),
-        *typical_errors(best),
-        effort([*loops.values(), *answer]),
-    ]
+            *_grids(answers),
+            *_warnings(answers),
+            *_instead(first),
+            *(f"one {first.name} alone {_DRIVERS[driver]}: {time} us" for driver, time in sorted(alone.items())),
+            f"one GEMM alone: {us(first.gemm.alone)} us; all in a row: {serial:,.1f} us, ideal: {ideal:,.1f} us",
+            *_refused(self.answer),
+            f"least time: {self.answer.best}, {best.speedup:.3f}x over one after the other",
+            *above_ideal(one for one in answers if one.run is not best.run),
+            effort([*loops.values(), *self.answer]),
+            *typical_errors(best),
+        ]
+
+    def tables(self) -> list[Table]:
+        """Both loops and the whole under one strategy, or a row per strategy."""
+        if _is_single(self.answer):
+            return [loop_table(self.first), whole_table(self.first)]
+        return [strategy_table(self.all)]
+
+    def details(self) -> list[Table | str]:
+        """Waits and traffic under a single strategy; interference and load of channels where recorded."""
+        first, runs = self.first, list(self.answer)
+        single = [wait_table(first), traffic_table(first)] if _is_single(self.answer) else []
+        return [*single, *interference_parts(runs), *heat_parts(runs)]
+
+    def figures(self) -> Sequence[Figure]:
+        """When GEMMs and collectives ended under each strategy."""
+        return [strategies(self.answer)]
+
+    def sections(self) -> list[Part]:
+        """The page: the strategies, then what happens when, compute units, waits, traffic, and counters."""
+        one, shown, single = self.first, self.shown, _is_single(self.answer)
+        until, runs = max(each.makespan for each in shown), {each.run.overlap: each.run for each in shown}
+        how = f"{one.strategy.title}: {one.strategy.summary}; {_shared(one)}" if single else "Strategies side by side"
+        return [
+            f"{one.run.gemm} on each GPU. {how}.".replace(" x ", " × "),
+            *self.tables(),
+            *([] if single else self.figures()),
+            Section("What happens when", [timeline(runs), waits_table(runs)]),
+            Section("Who held which compute unit", [held_units(each, until) for each in shown]),
+            Section("What workgroups wait for", [stream_waits(each) for each in shown if each.gemm.waits]),
+            Section("Traffic of one GPU", [_JOINED, *(_of_strategy(traffic_table(each), each) for each in shown)]),
+            interference_section([each.run for each in shown]),
+            heat_section([each.run for each in shown]),
+            Section("Hardware counters", [_COUNTED, counter_table([each.run for each in shown])], folded=True),
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """Every co-run as plain data, with the errors of its classes."""
+        made = self.answer.to_dict()
+        errors = [error_classes(one) for one in self.all]
+        runs = [{**run, "errors": error} for run, error in zip(made["runs"], errors, strict=True)]
+        return {**made, "runs": runs}
+
+    def appendix(self) -> list[Part]:
+        """The machine."""
+        return [simulated_section(self.first.run)]
+
+
+def comparison_report(answer: Comparison) -> Report[Comparison]:
+    """The report of runs of a graph, or of independent streams that share a GPU."""
+    return CoRunReport(answer) if answer.is_shared else RunReport(answer)
 
 
 def _is_single(answer: Comparison) -> bool:
@@ -224,64 +309,12 @@ def strategy_table(answers: Sequence[CoRun]) -> Table:
     return Table(columns, rows, f"{_problem(first)}, {first.gemm.count} and {first.collective.count} in a row")
 
 
-def corun_record(answer: Comparison) -> dict[str, object]:
-    """The answers as plain data for JSON."""
-    runs: dict[str, object] = {"runs": [{**one.record(), "errors": error_classes(one)} for one in _all(answer)]}
-    return runs if _is_single(answer) else {"best": answer.best, **runs, "refused": dict(answer.refused)}
-
-
-def corun_report(answer: Comparison, out_dir: str | Path) -> Path:
-    """Write `report.html` on a co-run of a GEMM and a collective to a folder and return its path.
-
-    With several strategies the page compares all and shows the runs of the first and of the best one. Raises
-    OutputError if the folder cannot be written to.
-    """
-    answers = _all(answer)
-    one, single = answers[0], _is_single(answer)
-    shown = [one] if answer.best == one.run.overlap else [one, answer.corun(answer.best)]
-    until, runs = max(each.makespan for each in shown), {each.run.overlap: each.run for each in shown}
-    pass_ = one.strategy
-    how = f"{pass_.title}: {pass_.summary}; {_shared(one)}" if single else "Strategies side by side"
-    notes = [*([f"GEMM: {one.grid}"] if single else _grids(answers)), *_warnings(answers), *_instead(one)]
-    return write_page(
-        out_dir,
-        f"GEMM beside {one.name}, {one.run.graph.ranks} GPUs, on {one.run.gpu.name}",
-        told(answer),
-        [
-            f"{one.run.gemm} on each GPU. {how}.".replace(" x ", " × "),
-            *([loop_table(one), whole_table(one)] if single else [strategy_table(answers), strategies(answer)]),
-            *(sentence(each).replace(" x ", " × ") for each in (*notes, *_refused(answer), *typical_errors(shown[-1]))),
-            Section("What happens when", [timeline(runs), waits_table(runs)]),
-            Section("Who held which compute unit", [held_units(each, until) for each in shown]),
-            Section("What workgroups wait for", [stream_waits(each) for each in shown if each.gemm.waits]),
-            Section("Traffic of one GPU", [_JOINED, *(_of_strategy(traffic_table(each), each) for each in shown)]),
-            interference_section([each.run for each in shown]),
-            heat_section([each.run for each in shown]),
-            Section("Hardware counters", [_COUNTED, counter_table([each.run for each in shown])]),
-            simulated_section(one.run),
-        ],
-        "concurrency",
-    )
-
-
 def _of_strategy(table: Table, answer: CoRun) -> Table:
     return replace(table, title=f"{answer.run.overlap}: {table.title[:1].lower()}{table.title[1:]}")
 
 
 _JOINED = "RS: reduce-scatter, AG: all-gather [MB]. A load of data that another load is bringing joins it."
 _COUNTED = "All iterations of both loops, on one GPU."
-
-
-def told(answer: Comparison) -> str:
-    """What happened and why, in two or three sentences."""
-    best = answer.corun(answer.best)
-    why = f" (what lengthened them: {best.causes})" if best.causes else ""
-    gain = f"{best.speedup:.2f} times as fast as one after the other, {percent(best.share_of_ideal)} of the ideal"
-    who = "Side by side they are" if _is_single(answer) else f"Of {len(answer)} strategies {answer.best} is best:"
-    slowed = (
-        f"the GEMM takes {best.gemm.slowdown:.2f} and the collective {best.collective.slowdown:.2f} times as long as"
-    )
-    return " ".join([f"{who} {gain}; {slowed} alone{why}.", *map(sentence, above_ideal([best]))])
 
 
 def held_units(answer: CoRun, until: float | None = None) -> Figure:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.files import check_out_dir, write_atomically
 from weft.lower.machine import ring_note
+from weft.report import Figure, Report, Table
+from weft.report import Part as Part
+from weft.report import Section as Section
+from weft.report.table import plain
 from weft.result import Timeline
-from weft.view.figure import Figure
-from weft.view.table import Table, plain
-from weft.view.words import assumed_table, machine_table
+from weft.view.words import assumed_table, machine_table, sentence
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
@@ -25,17 +26,25 @@ _DIGITS = 7
 """Significant digits of a figure's values in a page: finer than a screen resolves."""
 
 
-@dataclass(frozen=True)
-class Section:
-    """A part of a page below its title, or folded; an empty one is left out."""
-
-    title: str
-    parts: Sequence[Part]
-    folded: bool = False
+def write_report(report: Report[Any], out_dir: str | Path) -> Path:
+    """Write the page of a report, `report.html`, to a folder and return its path; OutputError if that fails."""
+    folder = check_out_dir(out_dir)
+    return write_atomically(folder / REPORT, report_page(report))
 
 
-Part = str | Table | Figure | Section | Sequence[str]
-"""A paragraph (several lines: as they are), a table, a figure, a section, or sentences as a list."""
+def report_page(report: Report[Any]) -> str:
+    """The page of a report: title, conclusions, sections, notes, and the values of its machine."""
+    lead, *more = map(_typeset, report.sentences())
+    gpu, notes = report.gpu(), list(map(_typeset, report.notes()))
+    sure = [Section("Notes, and how sure this is", [notes])] if notes else []
+    machine = [machine_section(gpu)] if gpu is not None else []
+    parts = [more, *report.sections(), *sure, *report.appendix(), *machine]
+    return page_text(report.title(), lead, parts, report.explained)
+
+
+def _typeset(words: str) -> str:
+    """A sentence with the signs that a page has and a terminal lacks."""
+    return sentence(words).replace(" x ", " × ").replace(" us ", " µs ").replace(" us;", " µs;")
 
 
 def write_page(out_dir: str | Path, title: str, told: str, parts: Sequence[Part], explained: str = "") -> Path:
@@ -43,20 +52,32 @@ def write_page(out_dir: str | Path, title: str, told: str, parts: Sequence[Part]
 
     `told` is the summary sentence. `explained` names the entries of `explained.toml` at the end of the page.
     """
+    folder = check_out_dir(out_dir)
+    return write_atomically(folder / REPORT, page_text(title, told, parts, explained))
+
+
+def page_text(title: str, told: str, parts: Sequence[Part], explained: str = "") -> str:
+    """A self-contained page as HTML; arguments as in `write_page`."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-    folder = check_out_dir(out_dir)
     environment = Environment(
-        loader=PackageLoader("weft.view"), autoescape=select_autoescape(default=True),
-        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("weft.view"),
+        autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     drawn = list(_figures(parts))
-    made = environment.get_template("page.html.j2").render(
-        title=title, told=told, parts=parts, explained=explanations(explained), plain=plain, number_of=_numbers(drawn),
+    return environment.get_template("page.html.j2").render(
+        title=title,
+        told=told,
+        parts=parts,
+        explained=explanations(explained),
+        plain=plain,
+        number_of=_numbers(drawn),
         figures={f"figure-{number}": _embedded(figure) for number, figure in enumerate(drawn, 1)},
         script=_javascript() if drawn else "",
-    )  # fmt: skip
-    return write_atomically(folder / REPORT, made)
+    )
 
 
 def explanations(name: str) -> list[str]:
@@ -68,10 +89,10 @@ def explanations(name: str) -> list[str]:
 
 def _figures(parts: Sequence[Part]) -> Iterator[Figure]:
     for part in parts:
-        if isinstance(part, Figure):
-            yield part
-        elif isinstance(part, Section):
+        if isinstance(part, Section):
             yield from _figures(part.parts)
+        elif not isinstance(part, str | Table | Sequence):
+            yield part
 
 
 def _numbers(drawn: Sequence[Figure]) -> Any:

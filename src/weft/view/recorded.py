@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.report import Part, Report, Section
+from weft.report.table import Table, number, text
 from weft.view import looks
 from weft.view.figure import Figure, bars
-from weft.view.page import Part, Section, machine_section, write_page
-from weft.view.table import Table, number, text
 from weft.view.words import percent, sentence
 
 if TYPE_CHECKING:
+    from weft.hardware import Gpu
     from weft.result.trace import TraceComparison
     from weft.traces import Trace
 
@@ -23,22 +25,6 @@ MOST_BARS = 12
 """Operators that the picture of a comparison shows, those with the most time beyond the prediction."""
 _WORDS = 60
 """Characters of a name in a table."""
-
-
-def trace_verdict(trace: Trace) -> list[str]:
-    """What was recorded, in sentences: how long, how busy, how much is understood."""
-    found = trace.found
-    where = f" on {trace.device}" if trace.device else ""
-    work = (found.kernels, "kernel", "kernels"), (found.copies, "copy", "copies")
-    kernels, copies = (_count(*one) for one in work)
-    known = percent(found.mapped / max(found.kernels, 1))
-    products = f", {percent(found.products_mapped / max(found.products, 1))} of those that multiply matrices"
-    recorded = (
-        f"{trace.makespan * 1e3:,.2f} ms were recorded{where}; the GPU worked "
-        f"{percent(trace.busy / trace.makespan)} of the time: {kernels} and {copies} on "
-        f"{_count(len(trace.streams), 'stream', 'streams')}."
-    )
-    return [recorded, f"{known} of the kernels have an operator that Weft can time{products * bool(found.products)}."]
 
 
 def _count(number_: int, one: str, many: str) -> str:
@@ -77,43 +63,6 @@ def timeline(trace: Trace) -> Figure:
     ).captioned(f"The {len(rows):,} longest of {len(trace):,} pieces of work; drag or scroll.")  # fmt: skip
 
 
-def trace_parts(trace: Trace) -> list[Table | str]:
-    """What the terminal shows of a recorded run."""
-    return [*trace_verdict(trace), group_table(trace)]
-
-
-def trace_page(trace: Trace, folder: Path) -> Path:
-    """Write `report.html` on a recorded run to a folder and return its path; OutputError if that fails."""
-    lead, *rest = trace_verdict(trace)
-    return write_page(folder, Path(trace.path).name, lead, [*rest, timeline(trace), group_table(trace)])
-
-
-def verdict(answer: TraceComparison) -> list[str]:
-    """The answer in sentences: what was lost, where, and what is left to the host."""
-    trace = answer.trace
-    gpu = answer.system.gpu.title
-    lost = [one for one in answer.rows if one.lost > 0]
-    beyond = sum(one.lost for one in lost)
-    lead = (
-        f"Of {trace.makespan * 1e3:,.2f} ms, operators that can be timed took {answer.measured * 1e3:,.2f} ms; {gpu} "
-        f"is predicted to take {answer.predicted * 1e3:,.2f} ms for them. In "
-        f"{percent(answer.waiting / trace.makespan)} of the time nothing ran."
-    )
-    said = [lead]
-    if lost:
-        first = lost[0]
-        said.append(
-            f"The most is lost in {first.name[:_WORDS]} ({first.phase}): {_count(first.calls, 'call', 'calls')} took "
-            f"{first.measured * 1e3:,.3f} ms instead of {first.predicted * 1e3:,.3f} ms, "
-            f"{percent(first.lost / beyond)} of all that is lost; {first.why}."
-        )
-    said.append(
-        f"With the predicted times the whole takes {answer.seconds * 1e3:,.2f} ms if the host launches as it did, and "
-        f"{answer.ahead * 1e3:,.2f} ms if it is always ahead of the GPU."
-    )
-    return said
-
-
 def compared_table(answer: TraceComparison) -> Table:
     """A row for each operator and phase: measured beside predicted, and what keeps it from being faster."""
     rows = [
@@ -144,16 +93,87 @@ def losses(answer: TraceComparison) -> Figure:
     ).captioned("All calls of an operator; those with the most time beyond the prediction.")  # fmt: skip
 
 
-def comparison_parts(answer: TraceComparison) -> list[Table | str]:
-    """What the terminal shows of a comparison: the verdict, the table, and notes."""
-    return [*verdict(answer), compared_table(answer), *(f"note: {sentence(note)}" for note in answer.notes)]
+class TraceReport(Report["Trace"]):
+    """A recorded run: how long, how busy, how much is understood."""
+
+    def title(self) -> str:
+        """The file."""
+        return Path(self.answer.path).name
+
+    def sentences(self) -> list[str]:
+        """What was recorded, and how much of it can be timed."""
+        trace, found = self.answer, self.answer.found
+        where = f" on {trace.device}" if trace.device else ""
+        work = (found.kernels, "kernel", "kernels"), (found.copies, "copy", "copies")
+        kernels, copies = (_count(*one) for one in work)
+        known = percent(found.mapped / max(found.kernels, 1))
+        products = f", {percent(found.products_mapped / max(found.products, 1))} of those that multiply matrices"
+        recorded = (
+            f"{trace.makespan * 1e3:,.2f} ms were recorded{where}; the GPU worked "
+            f"{percent(trace.busy / trace.makespan)} of the time: {kernels} and {copies} on "
+            f"{_count(len(trace.streams), 'stream', 'streams')}."
+        )
+        mapped = f"{known} of the kernels have an operator that Weft can time{products * bool(found.products)}."
+        return [recorded, mapped]
+
+    def tables(self) -> list[Table]:
+        """Where the time went."""
+        return [group_table(self.answer)]
+
+    def figures(self) -> Sequence[Figure]:
+        """The work on each stream over time."""
+        return [timeline(self.answer)]
 
 
-def comparison_page(answer: TraceComparison, folder: Path) -> Path:
-    """Write `report.html` on a comparison to a folder and return its path; OutputError if that fails."""
-    lead, *rest = verdict(answer)
-    notes: list[Part] = [[sentence(note) for note in answer.notes]]
-    parts: list[Part] = [*rest, losses(answer), timeline(answer.trace)]
-    tables = Section("Every operator", [compared_table(answer), group_table(answer.trace), *notes])
-    title = f"{Path(answer.trace.path).name} beside {answer.system.gpu.title}"
-    return write_page(folder, title, lead, [*parts, tables, machine_section(answer.system.gpu)])
+class TraceComparisonReport(Report["TraceComparison"]):
+    """A recorded run beside predicted times: what was lost, where, and what is left to the host."""
+
+    def title(self) -> str:
+        """The file and the GPU."""
+        return f"{Path(self.answer.trace.path).name} beside {self.answer.system.gpu.title}"
+
+    def sentences(self) -> list[str]:
+        """What was lost, where most of it, and the whole with the predicted times."""
+        answer, trace = self.answer, self.answer.trace
+        gpu = answer.system.gpu.title
+        lost = [one for one in answer.rows if one.lost > 0]
+        beyond = sum(one.lost for one in lost)
+        lead = (
+            f"Of {trace.makespan * 1e3:,.2f} ms, operators that can be timed took {answer.measured * 1e3:,.2f} ms; "
+            f"{gpu} is predicted to take {answer.predicted * 1e3:,.2f} ms for them. In "
+            f"{percent(answer.waiting / trace.makespan)} of the time nothing ran."
+        )
+        said = [lead]
+        if lost:
+            first = lost[0]
+            said.append(
+                f"The most is lost in {first.name[:_WORDS]} ({first.phase}): {_count(first.calls, 'call', 'calls')} "
+                f"took {first.measured * 1e3:,.3f} ms instead of {first.predicted * 1e3:,.3f} ms, "
+                f"{percent(first.lost / beyond)} of all that is lost; {first.why}."
+            )
+        said.append(
+            f"With the predicted times the whole takes {answer.seconds * 1e3:,.2f} ms if the host launches as it did, "
+            f"and {answer.ahead * 1e3:,.2f} ms if it is always ahead of the GPU."
+        )
+        return said
+
+    def notes(self) -> list[str]:
+        """The notes of the comparison."""
+        return [f"note: {sentence(note)}" for note in self.answer.notes]
+
+    def tables(self) -> list[Table]:
+        """Every operator, measured beside predicted."""
+        return [compared_table(self.answer)]
+
+    def figures(self) -> Sequence[Figure]:
+        """What loses most, and the work over time."""
+        return [losses(self.answer), timeline(self.answer.trace)]
+
+    def sections(self) -> list[Part]:
+        """The page: what loses most, the work over time, and every operator."""
+        tables = [*self.tables(), group_table(self.answer.trace)]
+        return [*self.figures(), Section("Every operator", tables)]
+
+    def gpu(self) -> Gpu:
+        """The GPU of the predictions."""
+        return self.answer.system.gpu

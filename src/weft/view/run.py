@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 from weft.lower.machine import ring_link, ring_note
+from weft.report import Part, Report, Section
+from weft.report.table import NONE, Column, Shown, Table, microseconds, number, text, times_faster
 from weft.result import Comparison, Span, Timeline
 from weft.result.timeline import words_of
 from weft.units import format_rate
@@ -17,8 +18,7 @@ from weft.view.explorer import phases, timeline, waits_table, words
 from weft.view.figure import Figure, Lines, bars, stacked_bars
 from weft.view.heat import heat_parts, heat_section
 from weft.view.interference import interference_parts, interference_section
-from weft.view.page import Section, simulated_section, write_page
-from weft.view.table import NONE, Column, Shown, Table, microseconds, number, text, times_faster
+from weft.view.page import simulated_section
 from weft.view.words import case_label, changed, effort, percent, us
 
 _PHASES = {"gemm": "GEMM", "reduce_scatter": "RS", "all_gather": "AG"}
@@ -53,20 +53,105 @@ _COUNTERS = {
 }
 
 
-def run_parts(answer: Comparison) -> list[Table | str]:
-    """Terminal tables of the runs of a graph: times, waits, traffic, counters, and simulation effort."""
-    runs = list(answer)
-    simulated = [run for run in runs if not run.parts]
-    parts: list[Table | str] = [time_table(answer)]
-    parts += [wait_table(simulated)] if simulated else []
-    parts.append(traffic_table(runs))
-    parts += [counter_table(simulated)] if simulated else []
-    parts += [*interference_parts(simulated), *heat_parts(simulated)]
-    if note := ring_note(runs[0].system):
-        parts.append(f"link: {format_rate(ring_link(runs[0].system).bandwidth, 4)}, {note}")
-    if needed := hypothetical(answer):
-        parts.append(needed)
-    return [*parts, effort(runs)]
+_ALONE = (
+    "No baseline was simulated, so this page cannot say what the overlap gains. To compare, add --compare sequential "
+    'to the command, or call weft.compare(graph, system, ["sequential", ...]) in Python.'
+)
+
+
+class RunReport(Report[Comparison]):
+    """The runs of a graph: times, what is hidden, what happens when, traffic, waits and counters."""
+
+    explained = "t3"
+
+    @property
+    def simulated(self) -> list[Timeline]:
+        """The runs without ideals, which are assembled from others."""
+        return [run for run in self.answer if not run.parts]
+
+    @property
+    def machines(self) -> list[Timeline]:
+        """A run on each machine."""
+        return list({(run.gpu.name, run.gpu.changes): run for run in self.answer}.values())
+
+    def title(self) -> str:
+        """The graph and the GPUs."""
+        names = dict.fromkeys(run.gpu.name for run in self.machines)
+        return f"{case_label(self.answer.baseline.graph)}, on {' and '.join(names)}"
+
+    def sentences(self) -> list[str]:
+        """The outcome after hardware that cannot be bought, and why a run beats an ideal."""
+        lead = " ".join(filter(None, (hypothetical(self.answer), _outcome(self.answer))))
+        return [lead, *above_ideal(self.answer)]
+
+    def notes(self) -> list[str]:
+        """The link, how to get a baseline, the simulation's effort, and the typical errors."""
+        first = self.answer.baseline
+        note = ring_note(first.system)
+        link = [f"link: {format_rate(ring_link(first.system).bandwidth, 4)}, {note}"] if note else []
+        alone = [_ALONE] if len(self.answer) == 1 else []
+        return [*link, *alone, effort(self.answer)]
+
+    def tables(self) -> list[Table]:
+        """The time of each overlap."""
+        return [time_table(self.answer)]
+
+    def details(self) -> list[Table | str]:
+        """Traffic, waits, interference, load of channels, and counters."""
+        runs, some = list(self.answer), self.simulated
+        waited = [wait_table(some)] if some else []
+        counted = [counter_table(some)] if some else []
+        return [traffic_table(runs), *waited, *interference_parts(some), *heat_parts(some), *counted]
+
+    def figures(self) -> Sequence[Figure]:
+        """When each overlap computes and communicates."""
+        return [sub_layer_times(self.answer)]
+
+    def sections(self) -> list[Part]:
+        """The page: what is hidden, what happens when, what moves, waits, interference, load, and counters."""
+        answer, shown = self.answer, self.simulated
+        simulated, traffic = {run.overlap: run for run in shown}, traffic_table(list(answer))
+        gemm = answer.baseline.gemm
+        return [
+            f"{gemm} on each GPU.".replace(" x ", " × ") if gemm else [],
+            time_table(answer),
+            Section("How much is hidden", [sub_layer_times(answer)]),
+            Section("What happens when", [timeline(simulated), waits_table(simulated)] if shown else []),
+            Section("What moves through memory", [traffic_by_cause(answer), traffic] if shown else []),
+            Section("What workgroups wait for", [waits(shown), wait_table(shown)] if shown else []),
+            interference_section(shown),
+            heat_section(shown),
+            Section("Hardware counters", [counter_table(shown)] if shown else [], folded=bool(shown)),
+        ]
+
+    def appendix(self) -> list[Part]:
+        """Every machine that was simulated."""
+        return [simulated_section(run) for run in self.machines]
+
+
+class TimelineReport(RunReport):
+    """One run, without a baseline."""
+
+    def __init__(self, answer: Timeline) -> None:
+        super().__init__(Comparison({answer.overlap: answer}))
+        self.run = answer
+
+    def tables(self) -> list[Table]:
+        """The times, and the traffic by cause."""
+        return [time_table(self.answer), traffic_table([self.run])]
+
+    def details(self) -> list[Table | str]:
+        """Waits, interference, load of channels, and counters."""
+        return super().details()[1:]
+
+    def figures(self) -> Sequence[Figure]:
+        """Every kernel over time; for an ideal, which was not simulated, its compute and communication phases."""
+        return [sub_layer_times(self.answer) if self.run.parts else timeline(self.run)]
+
+
+def side_by_side(runs: Mapping[str, Timeline]) -> RunReport:
+    """The report of runs under the keys of a mapping, such as those of one graph on two machines."""
+    return RunReport(Comparison({name: replace(run, overlap=name) for name, run in runs.items()}))
 
 
 def time_table(answer: Comparison) -> Table:
@@ -143,55 +228,6 @@ def _count(name: str, value: float | None) -> Shown:
     if name.endswith("_s"):
         return Shown(value * 1e6, us(value))
     return Shown(value, f"{value:,}" if isinstance(value, int) else f"{value:,.2f}")
-
-
-def run_record(answer: Comparison) -> dict[str, object]:
-    """The runs as plain data for JSON, with speedups if there are several."""
-    return {"runs": answer.rows() if len(answer) > 1 else [answer.baseline.to_dict()]}
-
-
-def run_report(answer: Comparison | Timeline | Mapping[str, Timeline], out_dir: str | Path) -> Path:
-    """Write `report.html` on runs to a folder and return its path; OutputError if that fails.
-
-    A mapping shows runs side by side under its keys, such as those of one graph on two machines.
-    """
-    if isinstance(answer, Timeline):
-        answer = Comparison({answer.overlap: answer})
-    if not isinstance(answer, Comparison):
-        answer = Comparison({name: replace(run, overlap=name) for name, run in answer.items()})
-    first, shown = answer.baseline, [run for run in answer if not run.parts]
-    simulated, traffic = {run.overlap: run for run in shown}, traffic_table(list(answer))
-    machines = list({(run.gpu.name, run.gpu.changes): run for run in answer}.values())
-    return write_page(
-        out_dir,
-        f"{case_label(first.graph)}, on {' and '.join(dict.fromkeys(run.gpu.name for run in machines))}",
-        told(answer),
-        [
-            f"{first.gemm} on each GPU.".replace(" x ", " × ") if first.gemm else [],
-            *([_ALONE] if len(answer) == 1 else []),
-            time_table(answer),
-            Section("How much is hidden", [sub_layer_times(answer)]),
-            Section("What happens when", [timeline(simulated), waits_table(simulated)] if shown else []),
-            Section("What moves through memory", [traffic_by_cause(answer), traffic] if shown else []),
-            Section("What workgroups wait for", [waits(shown), wait_table(shown)] if shown else []),
-            interference_section(shown),
-            heat_section(shown),
-            Section("Hardware counters", [counter_table(shown)] if shown else []),
-            *(simulated_section(run) for run in machines),
-        ],
-        "t3",
-    )  # fmt: skip
-
-
-_ALONE = (
-    "No baseline was simulated, so this page cannot say what the overlap gains. To compare, add --compare sequential "
-    'to the command, or call weft.compare(graph, system, ["sequential", ...]) in Python.'
-)
-
-
-def told(answer: Comparison) -> str:
-    """A summary in a few sentences: hypothetical hardware, results and causes, and why a run beats an ideal."""
-    return " ".join(filter(None, (hypothetical(answer), _outcome(answer), *above_ideal(answer))))
 
 
 def _outcome(answer: Comparison) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import InputError, UnitError
+from weft.report import Part, Report
+from weft.report.table import Column, Table, number, text
 from weft.units import common_unit
 from weft.view.figure import Figure, curves
-from weft.view.page import write_page
-from weft.view.table import Column, Table, number, text
 
 if TYPE_CHECKING:
     from weft.sweep.outcome import Runs
@@ -49,19 +48,6 @@ def best_table(answer: Runs) -> Table:
     return Table([_column(answer, name) for name in names], rows, title(answer))
 
 
-def runs_parts(answer: Runs) -> list[Table | str]:
-    """The best rows, and in a sentence for each reason how many combinations do not work."""
-    whole, best, reasons = answer.summary
-    works = whole - sum(reasons.values())
-    said = f"{works:,} of {whole:,} combinations work"
-    shown: list[Table | str] = (
-        [f"{said}; the best by {answer.goal}:", best_table(answer)] if best else [f"{said}{_NONE * (works > 0)}."]
-    )
-    shown += [f"{count:,} do not work: {why}" for why, count in list(reasons.items())[:_REASONS]]
-    hidden = len(reasons) - _REASONS
-    return [*shown, *([f"{hidden:,} more reasons are in the column why of the table"] if hidden > 0 else [])]
-
-
 def runs_figure(answer: Runs) -> Figure:
     """The goal over the last axis of numbers, a line for each combination of the other axes.
 
@@ -91,13 +77,41 @@ def _numbers(rows: Sequence[Any], name: str) -> tuple[str, list[float], str] | N
     return None
 
 
-def runs_page(answer: Runs, folder: Path) -> Path:
-    """A page of the best rows, the picture and all rows."""
-    head, *rest = runs_parts(answer)
-    pictures: list[Figure] = []
-    with suppress(InputError):
-        pictures = [runs_figure(answer)]
-    lead = " ".join(str(part) for part in (head, *rest) if isinstance(part, str))
-    return write_page(
-        folder, title(answer), lead, [best_table(answer), *pictures, replace(runs_table(answer), title="")]
-    )
+class RunsReport(Report["Runs"]):
+    """A sweep of a file: how many combinations work, the best rows, and why others do not work."""
+
+    def title(self) -> str:
+        """What was asked."""
+        return title(self.answer)
+
+    def sentences(self) -> list[str]:
+        """How many combinations work, and the best one."""
+        whole, best, reasons = self.answer.summary
+        works = whole - sum(reasons.values())
+        said = f"{works:,} of {whole:,} combinations work"
+        return [f"{said}; the best by {self.answer.goal}:" if best else f"{said}{_NONE * (works > 0)}."]
+
+    def notes(self) -> list[str]:
+        """Why combinations do not work, the most frequent reasons first."""
+        _, _, reasons = self.answer.summary
+        shown = [f"{count:,} do not work: {why}" for why, count in list(reasons.items())[:_REASONS]]
+        hidden = len(reasons) - _REASONS
+        return [*shown, *([f"{hidden:,} more reasons are in the column why of the table"] if hidden > 0 else [])]
+
+    def tables(self) -> list[Table]:
+        """Every row."""
+        return [runs_table(self.answer)]
+
+    def figures(self) -> Sequence[Figure]:
+        """The goal over the last axis of numbers; none if no axis has numbers."""
+        with suppress(InputError):
+            return [runs_figure(self.answer)]
+        return []
+
+    def on_terminal(self) -> list[Table]:
+        """The best rows."""
+        return [best_table(self.answer)] if self.answer.summary.best else []
+
+    def sections(self) -> list[Part]:
+        """The best rows, the picture, and all rows."""
+        return [*self.on_terminal(), *self.figures(), replace(self.tables()[0], title="")]
