@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,18 +17,22 @@ from weft.kernels import GemmTiling
 from weft.options import RunOptions
 from weft.result.heat import Heat
 from weft.result.interference import Interference, Percentiles, StreamInterference
-from weft.result.timeline import ChunkSpan, DmaSpan, MemoryCommands, Residency, Series, Span, StageSpan, Timeline
 from weft.result.updates import TileUpdates
 
+if TYPE_CHECKING:
+    from weft.result.timeline import Timeline
+
 Plain = Any
-_KINDS = {
-    kind.__name__: kind
-    for kind in (
-        Graph, Node, Tensor, View, Joined, Constant, KernelChoice, RunOptions, Timeline, Span, StageSpan, ChunkSpan,
-        DmaSpan, Series, Residency, MemoryCommands,
-        Heat, TileUpdates, Interference, StreamInterference, Percentiles, GemmTiling, Fabric, Link, *KINDS.values(),
-    )
-}  # fmt: skip
+_KINDS: dict[str, Any] = {}
+
+
+def stored_kinds(*kinds: type) -> None:
+    """Let `from_record` rebuild dataclasses of these kinds, by their names."""
+    _KINDS.update((kind.__name__, kind) for kind in kinds)
+
+
+stored_kinds(Graph, Node, Tensor, View, Joined, Constant, KernelChoice, *KINDS.values())
+stored_kinds(RunOptions, GemmTiling, Fabric, Link, Heat, TileUpdates, Interference, StreamInterference, Percentiles)
 
 
 def summary(timeline: Timeline) -> Timeline:
@@ -38,10 +42,9 @@ def summary(timeline: Timeline) -> Timeline:
     """
     parts, met = tuple(summary(part) for part in timeline.parts), timeline.interference
     met = None if met is None else met.without_series()
-    return replace(
-        timeline, stages=(), chunks=(), dmas=(), series=None, residency=None, interference=met, heat=None, updates=None,
-        commands=None, parts=parts,
-    )  # fmt: skip
+    left_out: dict[str, Any] = {"stages": (), "chunks": (), "dmas": (), "series": None, "residency": None}
+    left_out |= {"heat": None, "updates": None, "commands": None}
+    return replace(timeline, **left_out, interference=met, parts=parts)
 
 
 def as_record(timeline: Timeline) -> dict[str, Plain]:
@@ -52,9 +55,9 @@ def as_record(timeline: Timeline) -> dict[str, Plain]:
 def from_record(record: Mapping[str, Any]) -> Timeline:
     """Rebuild the timeline that `as_record` wrote; InputError for any other record."""
     made = _made(record)
-    if not isinstance(made, Timeline):
+    if not isinstance(made, _KINDS["Timeline"]):
         raise InputError("this is no record of a timeline; write one with Timeline.save")
-    return made
+    return made  # type: ignore[no-any-return]
 
 
 def plain(value: Any) -> Plain:

@@ -21,6 +21,7 @@ from weft.hardware import System
 from weft.options import RunOptions
 from weft.result.heat import Heat
 from weft.result.interference import Interference
+from weft.result.stored import as_record, from_record, stored_kinds
 from weft.result.updates import TileUpdates
 from weft.units import format_bytes, format_time
 
@@ -316,15 +317,11 @@ class Timeline(Answer):
         return {} if self.interference is None else {"interference": self.interference.to_dict()}
 
     def _save_json(self, file: Path) -> Path:
-        from weft.result.stored import as_record
-
         return write_atomically(file, json.dumps(as_record(self)) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Timeline:
         """Load a timeline that `save` wrote to a .json file; InputError for any other file."""
-        from weft.result.stored import from_record
-
         again = "write one with Timeline.save('run.json')"
         check_type("the path", path, (str, Path), again)
         try:
@@ -372,3 +369,6 @@ def words_of(cause: Cause) -> str:
     """Words for a cause of traffic, such as "RS writes"."""
     operator, kind = cause
     return f"{_SHORT.get(operator, operator)} {_KINDS.get(kind, f'{kind}s')}"
+
+
+stored_kinds(Timeline, Span, StageSpan, ChunkSpan, DmaSpan, Series, Residency, MemoryCommands)

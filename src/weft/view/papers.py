@@ -16,9 +16,9 @@ from weft.view.tune import tuned_table
 from weft.view.words import headline_table
 
 if TYPE_CHECKING:
-    from weft.tune.perturb import Sensitivity
-    from weft.tune.lists import TunedList
     from weft.studies.headline import PaperStudy
+    from weft.tune.lists import TunedList
+    from weft.tune.perturb import Sensitivity
     from weft.validation import Validation
 
 
