@@ -12,10 +12,19 @@ from weft import hardware
 from weft.errors import InputError
 from weft.graph import Gemm
 from weft.sweep.bench import Bench, Jobs, Tiled, drained
-from weft.tune.degree import Queue, asked_degrees, batch_sizes, judge, needed
-from weft.tune.kernels import DEGREES, candidates, degrees_up_to, go_kernels
 from weft.tune.perturb import gemm_values, moves
 from weft.tune.predictor import FEATURES, Example, example, train, train_without
+from weft.tune.queues import (
+    DEGREES,
+    Queue,
+    asked_degrees,
+    batch_sizes,
+    candidates,
+    degrees_up_to,
+    go_kernels,
+    judge,
+    needed,
+)
 
 GPU = small_mi100()
 BENCH = Bench.of(GPU)

@@ -13,9 +13,8 @@ from weft.graph import Collective, Constant, Streaming, Tensor, View, read_graph
 from weft.models import load_model
 from weft.parallel.plan import Parallelism
 from weft.rewrite import RULES, Rule, rewrite
-from weft.rewrite.draft import Draft
 from weft.rewrite.execute import execute, random_values
-from weft.rewrite.flow import Flow, applied
+from weft.rewrite.flow import Draft, Flow, applied
 from weft.rewrite.layer import layer_graph, twin
 from weft.rewrite.prove import compared, proven
 

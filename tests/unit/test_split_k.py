@@ -28,8 +28,8 @@ from weft.lower.fused import ChunkedGather, ChunkedScatter, GatherGemm, GemmScat
 from weft.models import SubLayer
 from weft.options import RunOptions
 from weft.parallel import split
-from weft.tune.degree import Watched
-from weft.tune.library_file import Kernel
+from weft.tune.lists import Kernel
+from weft.tune.queues import Watched
 from weft.view.studies import held_by_gemms
 from weft.view.trace import write_trace
 

@@ -12,8 +12,7 @@ from weft.estimate.gemm import effective_rates, time_each
 from weft.estimate.target import target
 from weft.graph import Gemm
 from weft.kernels.gemm import GemmTiling
-from weft.tune.anneal import searched
-from weft.tune.tiles import KNOBS, REASONS, Template, measured_regret, tiles
+from weft.tune.tiles import KNOBS, REASONS, Template, measured_regret, searched, tiles
 from weft.view.tiles import verdict
 
 SMALL = Template((64, 128, 256), (64, 128), (32, 64), (2, 4), (128, 256), (1, 4))

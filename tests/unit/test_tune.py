@@ -10,9 +10,7 @@ from small_gemms import small_mi100
 from weft.cli.main import weft
 from weft.errors import ConfigError, InputError
 from weft.graph import Gemm
-from weft.tune.gemm_list import read_gemms
-from weft.tune.library_file import load_library
-from weft.tune.lists import tune
+from weft.tune.lists import load_library, read_gemms, tune
 
 HEADS = "name,m,n,k,dtype,count\n"
 

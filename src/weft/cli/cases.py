@@ -15,7 +15,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.estimate.answer import FloatArray
 from weft.files import read_text
 from weft.graph import DTYPE_BYTES
-from weft.tune.gemm_list import whole_size
+from weft.tune.lists import whole_size
 from weft.units import Dimension, parse
 
 _SIZES = ("m", "n", "k", "batch")

@@ -16,7 +16,7 @@ from weft.hardware import Gpu
 from weft.options import RunOptions
 from weft.store import Store
 from weft.tune import lists
-from weft.tune.gemm_list import read_gemms
+from weft.tune.lists import read_gemms
 from weft.view.tune import tuned_table
 
 

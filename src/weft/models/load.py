@@ -17,14 +17,18 @@ def model_names() -> list[str]:
     return _SHELF.names()
 
 
-def load_model(name_or_path: str | Path) -> Transformer:
+def load_model(name_or_path: Transformer | str | Path) -> Transformer:
     """Load a model by its name in the catalogue, from a TOML file, or from the `config.json` of a Hugging Face model.
+
+    A model is returned as it is.
 
     Raises UnknownNameError, InputError or ConfigError, which names the file, the field and an example.
 
     >>> round(load_model("llama-3-8b").parameters / 1e9, 2)
     8.03
     """
+    if isinstance(name_or_path, Transformer):
+        return name_or_path
     check_type("the model", name_or_path, (str, Path), "give a name like 't-nlg', a TOML file or a config.json")
     if str(name_or_path).endswith(".json"):
         return from_config(Path(name_or_path))

@@ -57,7 +57,7 @@ def sublayer(model: Transformer | str | Path, name: str, dtype: str = "fp16") ->
     Gemm(m=8192, n=4256, k=17024, dtype='fp16')
     """
     check_name("sub-layer", name, SUBLAYERS)
-    transformer = model if isinstance(model, Transformer) else load_model(model)
+    transformer = load_model(model)
     kind = SUBLAYERS[name]
     gemm = Gemm(m=transformer.tokens, n=transformer.hidden, k=kind.inner(transformer), dtype=dtype)
     return SubLayer(model=transformer.name, name=name, title=kind.title, gemm=gemm)

@@ -39,7 +39,7 @@ def layer(
     >>> len(layer("gpt-3", tp=8))
     12
     """
-    found = model if isinstance(model, Transformer) else load_model(model)
+    found = load_model(model)
     _check(found, tp, batch, sequence, phase, attention)
     source = found.sequence_length if found.encoder_layers else 0
     new = (sequence, 0) if phase == "prefill" else (1, sequence - 1)

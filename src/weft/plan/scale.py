@@ -208,12 +208,12 @@ def scale(
     >>> found.points[1].exposed > 1.5 * found.points[0].exposed
     True
     """
-    where = on if isinstance(on, System) else system(on)
+    where = system(on)
     for name, values in (("compute", compute), ("network", network), ("methods", methods)):
         check_type(name, values, (list, tuple), "give a list, such as [1, 2, 4]")
         if not values:
             raise InputError(f"{name} is empty; give at least one value")
-    found = model if isinstance(model, Transformer) else load_model(model)
+    found = load_model(model)
     overlap = dict(plan.pop("overlap", None) or {})
     where, plan, chosen = _placed(found, where, plan)
     tp = plan.get("tp") or 1

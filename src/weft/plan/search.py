@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import InputError, check_name, check_whole
-from weft.hardware import System, system
+from weft.hardware import system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, RunOptions
@@ -86,8 +86,8 @@ def plan(
     check_name("objective", objective, OBJECTIVES)
     for name, value, least in (("batch", batch, 1), ("top", top, 1), ("refine", refine, 0)):
         check_whole(name, value, least, 10)
-    found = model if isinstance(model, Transformer) else load_model(model)
-    where = on if isinstance(on, System) else system(on)
+    found = load_model(model)
+    where = system(on)
     length = found.sequence_length if sequence is None else sequence
     check_whole("sequence", length, 1, 2048)
     if launcher:

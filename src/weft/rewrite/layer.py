@@ -11,7 +11,7 @@ from weft.models import Transformer
 from weft.models.block import Piece, Style, Tokens, layer
 from weft.parallel.cut import cut
 from weft.parallel.plan import Parallelism
-from weft.rewrite.draft import Draft
+from weft.rewrite.flow import Draft
 
 _KIND = "dense"
 _NORMS = ("layernorm", "eager_layernorm", "rmsnorm")

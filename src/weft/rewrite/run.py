@@ -60,7 +60,7 @@ def rewrite(
     check_whole("most", most, 1, MOST)
     if not 1 <= alpha <= 10:
         raise InputError(f"alpha is {alpha:g}; give a factor from 1 (only improvements) to 10, such as {ALPHA}")
-    where = on if isinstance(on, System) else system(on)
+    where = system(on)
     graph, small = _graph(work, where, plan)
     period = parse(launch, Dimension.SECONDS) if launch else LAUNCH
     if not 0 < period < 1:
@@ -98,7 +98,7 @@ def _graph(work: Graph | Transformer | str | Path, where: System, plan: dict[str
         _check(work)
         return work, None
     check_type("the work", work, (Transformer, str, Path), "give a model, a graph, or a file of one (.graph.jsonl)")
-    model = work if isinstance(work, Transformer) else load_model(work)
+    model = load_model(work)
     for name in plan:
         check_name("field of a layer's plan", name, FIELDS)
     dropout = bool(plan.pop("dropout", False))

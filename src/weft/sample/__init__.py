@@ -1,11 +1,10 @@
 """Representative iterations of a run whose iterations differ in length, and totals from them with stated intervals."""
 
 from weft.rooms import callable_room
-from weft.sample.baselines import BASELINES, baseline
 from weft.sample.estimators import Estimate, Speedup, estimate, iterations_for, speedup
 from weft.sample.iterations import Iterations, iterations, read_log
 from weft.sample.sampled import Sample, sample
-from weft.sample.seqpoint import Points, seqpoints
+from weft.sample.seqpoint import BASELINES, Points, baseline, seqpoints
 from weft.sample.strata import allocate, draw, strata
 
 __all__ = [

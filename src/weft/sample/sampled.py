@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from weft.answer import Answer
 from weft.errors import InputError, check_name, check_whole
-from weft.sample.baselines import BASELINES, baseline
 from weft.sample.estimators import (
     Estimate,
     Method,
@@ -24,7 +23,7 @@ from weft.sample.estimators import (
     speedup,
 )
 from weft.sample.iterations import Iterations, read_log
-from weft.sample.seqpoint import Ints, Points, seqpoints
+from weft.sample.seqpoint import BASELINES, Ints, Points, baseline, seqpoints
 from weft.sample.strata import STRATA, allocate, draw, strata
 
 NOISE = 0.01

@@ -117,8 +117,8 @@ def alpa(
     is Alpa's; stages fit the share `usable` of the memory. Raises InputError if no plan fits the memory, and for models
     whose layers do not repeat, or have operators that read several others.
     """
-    found = model if isinstance(model, Transformer) else load_model(model)
-    where = on if isinstance(on, System) else system(on)
+    found = load_model(model)
+    where = system(on)
     check_whole("micro_batches", micro_batches, 1, 64)
     check_whole("batch", batch, micro_batches, 1024)
     if batch % micro_batches:

@@ -180,8 +180,8 @@ def galvatron(
     parallelism reduces gradients once a step, sharded gathers weights twice and scatters gradients once a micro-batch.
     Sends between stages are left out. Raises InputError if nothing fits.
     """
-    found = model if isinstance(model, Transformer) else load_model(model)
-    where = on if isinstance(on, System) else system(on)
+    found = load_model(model)
+    where = system(on)
     check_whole("micro_batches", micro_batches, 1, 8)
     if batch % micro_batches:
         raise InputError(f"batch {batch} does not divide into {micro_batches} micro-batches; give a divisor of it")

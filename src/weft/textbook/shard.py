@@ -15,7 +15,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from weft.errors import InputError
-from weft.hardware import System, system
+from weft.hardware import system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.models.block import Piece, Tokens, layer
@@ -302,8 +302,8 @@ def shard_layer(
     >>> [way.roles[1] for name, way in found.operators if name in ("qkv", "attention", "projection")]
     ['columns', 'heads', 'inner']
     """
-    found = model if isinstance(model, Transformer) else load_model(model)
-    where = on if isinstance(on, System) else system(on)
+    found = load_model(model)
+    where = system(on)
     outer, inner = mesh
     if outer * inner > where.gpus:
         raise InputError(f"a mesh of {outer} x {inner} needs {outer * inner} GPUs, but the system has {where.gpus}")

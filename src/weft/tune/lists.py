@@ -1,16 +1,23 @@
-"""Tune a list of independent GEMMs for a GPU: how many of each to run together, with which kernels, for what gain."""
+"""Lists of independent GEMMs: read from CSV, tuned for a GPU, and written as a library of kernels for a runtime."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from weft.answer import Answer
+from weft.catalog import broken_rule, translated
+from weft.errors import ConfigError, InputError
 from weft.estimate.target import check_held
+from weft.files import read_json, read_text, write_json
 from weft.graph import Gemm
 from weft.hardware import Described
 from weft.kernels import GemmTiling
@@ -18,11 +25,208 @@ from weft.options import RunOptions
 from weft.store import Store
 from weft.sweep.bench import Bench, Jobs
 from weft.sweep.tasks import Progress
-from weft.tune.degree import Judged, Plans, Queue, Watched, judge_queues, plans, watched
-from weft.tune.gemm_list import Wanted, read_gemms
-from weft.tune.kernels import GoKernels, degrees_up_to
-from weft.tune.library_file import KernelLibrary, library_of
 from weft.tune.perturb import gemm_values, moves, perturb
+from weft.tune.queues import (
+    DEGREES,
+    GoKernels,
+    Judged,
+    Plans,
+    Queue,
+    Watched,
+    degrees_up_to,
+    judge_queues,
+    plans,
+    watched,
+)
+from weft.units import LARGEST_COUNT
+
+COLUMNS = ("m", "n", "k", "dtype", "count")
+"""Required columns of a list; a column "name" is optional."""
+_EXAMPLE = "512,1024,1024,fp16,8"
+_MARKS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A line of the list: `count` GEMMs of one shape that are queued together, and their name."""
+
+    name: str
+    gemm: Gemm
+    count: int
+
+
+def read_gemms(path: str | Path) -> tuple[Wanted, ...]:
+    """Read a CSV file with the columns m, n, k, dtype, count and optionally name, in any order and case.
+
+    Raises InputError that names file and line: for an unreadable file, missing or unknown columns, sizes that are no
+    whole numbers above zero, unknown data types, and counts above the limit of co-running GEMMs.
+    """
+    file = Path(path)
+    reader = csv.reader(io.StringIO(read_text(file)), skipinitialspace=True)
+    try:
+        heads = [name.strip().lower() for name in next(reader, [])]
+        _check_heads(file, heads)
+        rows = ((reader.line_num, [cell.strip() for cell in row]) for row in reader)
+        wanted = [_wanted(file, line, heads, row) for line, row in rows if any(row)]
+    except csv.Error as error:
+        raise InputError(f"{file}, line {reader.line_num + 1}: this is no CSV ({error}); write {_EXAMPLE}") from None
+    if not wanted:
+        raise InputError(f"{file}: there is no GEMM below the heads; add lines such as {_EXAMPLE}")
+    return tuple(wanted)
+
+
+def _check_heads(file: Path, found: Sequence[str]) -> None:
+    missing = [name for name in COLUMNS if name not in found]
+    unknown = [name for name in found if name not in (*COLUMNS, "name")]
+    twice = [name for name in found if found.count(name) > 1]
+    if len(found) == 1 and (separator := next((mark for mark in ";\t|" if mark in found[0]), None)):
+        wrong = f"is separated by {_MARKS[separator]}; separate cells by commas"
+    elif missing:
+        wrong = f"misses {', '.join(missing)}"
+    elif unknown:
+        wrong = f"has the unknown column '{unknown[0]}'"
+    elif twice:
+        wrong = f"has the column '{twice[0]}' twice"
+    else:
+        return
+    raise InputError(f"{file}, line 1: the list {wrong}; its heads are {','.join(COLUMNS)} and maybe name")
+
+
+def _wanted(file: Path, line: int, heads: Sequence[str], row: Sequence[str]) -> Wanted:
+    place = f"{file}, line {line}"
+    if len(row) != len(heads):
+        raise InputError(f"{place}: the line has {len(row)} cells, the heads are {len(heads)}; write {','.join(heads)}")
+    cells = dict(zip(heads, row, strict=True))
+    empty = [name for name in COLUMNS if not cells[name]]
+    if empty:
+        raise InputError(f"{place}: {empty[0]} is empty; write {','.join(heads)}")
+    m, n, k, count = (whole_size(place, name, cells[name]) for name in ("m", "n", "k", "count"))
+    if count > DEGREES[-1]:
+        raise InputError(f"{place}: count is {count}; at most {DEGREES[-1]} GEMMs are tried together, write that")
+    try:
+        gemm = Gemm(m, n, k, cells["dtype"].lower())
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+    return Wanted(cells.get("name") or f"{m}x{n}x{k}", gemm, count)
+
+
+def whole_size(place: str, name: str, text: str) -> int:
+    """Parse a size from 1 to 2^31 - 1 from a cell; InputError with its `place` and `name` for anything else."""
+    shown = text if len(text) <= 24 else f"{text[:8]}... ({len(text)} characters)"
+    if not text.isdecimal() or not text.strip("0"):
+        raise InputError(f"{place}: {name} is '{shown}'; it must be a whole number above zero")
+    if len(text) > len(str(LARGEST_COUNT)) or int(text) > LARGEST_COUNT:
+        raise InputError(f"{place}: {name} is {shown}; it must be at most {LARGEST_COUNT}")
+    return int(text)
+
+
+AGAIN = "write it anew with 'weft tune'"
+SCHEMA = 1
+"""Version of the file format; other versions are rejected."""
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _whole(tile: Any) -> Any:
+    """Check a tile's fields, none missing and none unknown; `splits` is optional (default: K in one piece)."""
+    if isinstance(tile, Mapping):
+        known = {field.name for field in fields(GemmTiling)}
+        odd = (known - {"splits"}) ^ (set(tile) - {"splits"})
+        if odd:
+            raise ValueError(f"a tile has exactly the fields {', '.join(sorted(known))}")
+    return tile
+
+
+class Kernel(_Plain):
+    """The GO-kernel of a degree, how it tiles the GEMM, and the time of that many copies [s]."""
+
+    tile: Annotated[GemmTiling, BeforeValidator(_whole)]
+    seconds: float = Field(gt=0)
+
+
+class Entry(_Plain):
+    """A GEMM: its kernel at each degree, and the degree by number of queued GEMMs."""
+
+    name: str
+    m: int = Field(gt=0)
+    n: int = Field(gt=0)
+    k: int = Field(gt=0)
+    dtype: str
+    kernels: dict[int, Kernel]
+    degrees: dict[int, int]
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        """Reject a degree without a kernel, and an entry without the time of one GEMM alone."""
+        missing = sorted({degree for degree in self.degrees.values() if degree not in self.kernels})
+        if missing or 1 not in self.degrees:
+            what = f"degree {missing[0]} has no kernel" if missing else "nothing is chosen for one GEMM alone"
+            raise broken_rule(f"{self.name}: {what}; {AGAIN}")
+        return self
+
+    @property
+    def gemm(self) -> Gemm:
+        """The GEMM."""
+        return Gemm(self.m, self.n, self.k, self.dtype)
+
+
+class KernelLibrary(_Plain):
+    """GO-kernels of some GEMMs on one GPU, at a "short" or a "sustained" clock."""
+
+    weft_kernel_library: Literal[1] = 1
+    gpu: str
+    clock: str
+    gemms: tuple[Entry, ...]
+
+    def choose(self, gemm: Gemm, queued: int) -> tuple[int, GemmTiling]:
+        """How many of the queued copies of a GEMM to run together, and with which kernel.
+
+        A queue length that was not tuned takes the next smaller one's choice. Raises InputError for a GEMM that the
+        library does not hold, and for an empty queue.
+        """
+        if queued < 1:
+            raise InputError(f"{queued} GEMMs are queued; at least one must be")
+        entry = next((one for one in self.gemms if one.gemm == gemm), None)
+        if entry is None:
+            raise InputError(f"the library for {self.gpu} has no {gemm}; tune it with 'weft tune' and load that file")
+        degree = entry.degrees[max(known for known in entry.degrees if known <= queued)]
+        return degree, entry.kernels[degree].tile
+
+    def save(self, path: str | Path) -> Path:
+        """Write the library as JSON; OutputError if the path cannot be written."""
+        return write_json(path, self.model_dump(mode="json"))
+
+
+def library_of(gpu: str, clock: str, tuned: Iterable[tuple[str, GoKernels, Mapping[int, int]]]) -> KernelLibrary:
+    """The library of tuned GEMMs: for each its name, its GO-kernels, and the degree by number of queued GEMMs."""
+    return KernelLibrary(gpu=gpu, clock=clock, gemms=tuple(_entry(*one) for one in tuned))
+
+
+def _entry(name: str, kernels: GoKernels, degrees: Mapping[int, int]) -> Entry:
+    gemm = kernels.gemm
+    each = {degree: Kernel(tile=kernels.best(degree), seconds=kernels.seconds(degree)) for degree in kernels.degrees}
+    return Entry(name=name, m=gemm.m, n=gemm.n, k=gemm.k, dtype=gemm.dtype, kernels=each, degrees=dict(degrees))
+
+
+def load_library(path: str | Path) -> KernelLibrary:
+    """Load the library that `weft tune --out` wrote.
+
+    Raises InputError for an unreadable file, ConfigError for other content or another version.
+    """
+    content = read_json(path, "kernel library", AGAIN)
+    version = content.get("weft_kernel_library")
+    if version != SCHEMA:
+        raise ConfigError(
+            f"its version is {version!r}, but this Weft reads version {SCHEMA}; {AGAIN}",
+            str(path),
+            "weft_kernel_library",
+        )
+    try:
+        return KernelLibrary(**content)
+    except ValidationError as error:
+        raise translated(error, tuple(KernelLibrary.model_fields), str(path)) from None
 
 
 @dataclass(frozen=True)
@@ -119,7 +323,7 @@ def tune(
 ) -> TunedList:
     """The best degree and kernel of every GEMM of a list, and their gains over running all at once or one by one.
 
-    `gemms` is a CSV file that `weft.tune.gemm_list.read_gemms` reads, its lines, or GEMMs: equal ones are queued
+    `gemms` is a CSV file that `weft.tune.lists.read_gemms` reads, its lines, or GEMMs: equal ones are queued
     together. Each line is tuned on its own; lines are assumed to be queued at different times. Raises InputError for a
     data type that the GPU lacks, and what the simulations raise.
     """

@@ -20,7 +20,7 @@ from weft.graph import Gemm
 from weft.hardware import Gpu
 from weft.kernels import GemmTiling, gemm_kernel
 from weft.lower.fit import occupancy
-from weft.tune.degree import Judged, Kernels, Queue
+from weft.tune.queues import Judged, Kernels, Queue
 
 FEATURES = (
     "log2 M",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from weft.studies.goldyloc import Case as Queue
     from weft.studies.goldyloc import Change
     from weft.studies.goldyloc.shares import ShareLoss
-    from weft.tune.degree import Watched
+    from weft.tune.queues import Watched
 
 _MIB = 1 << 20
 

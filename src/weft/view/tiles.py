@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.tune.anneal import searched
-from weft.tune.tiles import REASONS
+from weft.tune.tiles import REASONS, searched
 from weft.view import looks
 from weft.view.figure import Figure, bars
 from weft.view.table import Table, microseconds, number, text

@@ -12,8 +12,8 @@ from weft.view.table import Shown, Table, microseconds, number, text
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
-    from weft.tune.degree import Watched
     from weft.tune.lists import Gain, Tuned, TunedList
+    from weft.tune.queues import Watched
 
 
 def tuned_table(tuned: TunedList) -> Table:

@@ -10,8 +10,7 @@ import numpy as np
 
 from weft.graph import Attention, Constant, Gemm, Graph, Node, Streaming, View
 from weft.graph.named import sources
-from weft.rewrite.draft import Draft
-from weft.rewrite.flow import Change, Flow, Found
+from weft.rewrite.flow import Change, Draft, Flow, Found
 from weft.rewrite.rules.base import is_streaming, refused, size, streaming
 
 _STEPS = ("widen", "scale", "mask", "softmax", "eager_softmax", "cast", "dropout")

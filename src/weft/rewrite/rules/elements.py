@@ -10,8 +10,7 @@ import numpy as np
 
 from weft.graph import Graph, Node, Streaming
 from weft.graph.streaming import FUNCTIONS
-from weft.rewrite.draft import Draft
-from weft.rewrite.flow import Change, Flow, Found
+from weft.rewrite.flow import Change, Draft, Flow, Found
 from weft.rewrite.rules.base import followed, is_streaming, refused, size, streaming
 
 _COMMUTES = ("add", "multiply", "maximum")

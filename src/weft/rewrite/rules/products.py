@@ -9,8 +9,7 @@ import numpy as np
 
 from weft.graph import Collective, Convolution, Gemm, Graph, Joined, Node, Opaque, Tensor, View, operator
 from weft.graph.streaming import Streaming
-from weft.rewrite.draft import Draft
-from weft.rewrite.flow import LOAD, Change, Flow, Found
+from weft.rewrite.flow import LOAD, Change, Draft, Flow, Found
 from weft.rewrite.rules.base import followed, refused, size
 
 CHUNKS = (2, 4)

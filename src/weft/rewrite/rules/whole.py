@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from weft.graph import Collective, Graph, Node, Op, Streaming
-from weft.rewrite.draft import Draft
-from weft.rewrite.flow import LOAD, Change, Flow, Found
+from weft.rewrite.flow import LOAD, Change, Draft, Flow, Found
 from weft.rewrite.rules.base import is_streaming, refused, size
 
 LAUNCHED, CAPTURED = "launched", "graph"

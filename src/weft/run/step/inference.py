@@ -81,7 +81,7 @@ def _infer(
     options: RunOptions,
     weights: str = "",
 ) -> Inference:
-    found = model if isinstance(model, Transformer) else load_model(model)
+    found = load_model(model)
     where = on if isinstance(on, System) else system(on)
     for name, value in (("tp", tp), ("batch", tokens.batch), ("the number of tokens", length)):
         check_whole(name, value, 1, 8)

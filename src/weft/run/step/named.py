@@ -97,7 +97,7 @@ def asked(
     stated: dict[str, Any],
 ) -> tuple[Transformer, System, Parallelism, Framework, tuple[str, ...]]:
     """Model, system, plan and framework of a question by names and keywords, and notes on what was chosen."""
-    found = model if isinstance(model, Transformer) else load_model(model)
+    found = load_model(model)
     where = on if isinstance(on, System) else system(on)
     if plan is not None:
         check_type("the plan", plan, Parallelism, "give a weft.Parallelism, or its fields as keywords")

@@ -16,8 +16,8 @@ from weft.studies.goldyloc.suite import Suite
 from weft.studies.headline import Conditions
 from weft.sweep.bench import Bench, Runs
 from weft.sweep.simulations import Simulation
-from weft.tune.degree import DEFAULT
 from weft.tune.perturb import Move, Sensitivity, gemm_values, moves, option_move, perturb
+from weft.tune.queues import DEFAULT
 
 FIGURES = ("over default", "over sequential", "default over sequential")
 HARDWARE_QUEUES = 4

@@ -10,7 +10,7 @@ from weft.graph import Gemm
 from weft.kernels import GemmTiling
 from weft.sweep.bench import Bench, Runs, Tiled, drained
 from weft.sweep.simulations import Simulation
-from weft.tune.kernels import SHARES, candidates
+from weft.tune.queues import SHARES, candidates
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,9 @@ from weft.studies.goldyloc.suite import DECLARED, Entry, Suite
 from weft.studies.headline import Conditions, Measured, Option, PaperStudy
 from weft.sweep.bench import Bench, Jobs, Runs, drained
 from weft.sweep.tasks import Progress
-from weft.tune.degree import Judged, Plans, Watched, judge_queues, plans, watched
-from weft.tune.kernels import DEGREES, GoKernels
 from weft.tune.perturb import Sensitivity
 from weft.tune.predictor import Example, Predictor, example, features, train, train_without
+from weft.tune.queues import DEGREES, GoKernels, Judged, Plans, Watched, judge_queues, plans, watched
 from weft.view.page import Part, Section
 from weft.view.studies import fixed_degrees, held_by_gemms, losses, ways_to_run, what_changes
 from weft.view.table import Column, Shown, Table, key_of, microseconds, number, text, times_faster

@@ -11,8 +11,7 @@ from weft.errors import InputError
 from weft.graph import Gemm
 from weft.studies import suites
 from weft.studies.headline import declared
-from weft.tune.degree import Queue
-from weft.tune.kernels import DEGREES
+from weft.tune.queues import DEGREES, Queue
 
 DECLARED = declared(__file__)
 Shape = tuple[int, int, int]

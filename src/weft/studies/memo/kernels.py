@@ -7,7 +7,7 @@ import numpy as np
 from weft.graph import Gemm, Graph, Streaming
 from weft.hardware import gpu
 from weft.rewrite import RULES, Rewriting, rewrite
-from weft.rewrite.draft import Draft
+from weft.rewrite.flow import Draft
 from weft.rewrite.prove import proven
 from weft.run.step.named import step
 from weft.studies.memo.values import Values, case

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.sample import allocate, baseline, draw, estimate, seqpoints, speedup, strata
-from weft.sample.baselines import BASELINES
-from weft.sample.seqpoint import Points
+from weft.sample.seqpoint import BASELINES, Points
 from weft.studies.seqpoint.epochs import Epoch
 
 Floats = NDArray[np.float64]
