@@ -243,7 +243,7 @@ def uniform_plans(repeats: int) -> dict[str, float]:
 
 def sweeps(repeats: int) -> dict[str, float]:
     """Time of a thousand small engine runs by one process and by two, in pairs, and of closed forms by one [s]."""
-    from weft.sweep.files import sweep_file
+    from weft.sweep.run import sweep_file
 
     engine = {"run": "simulate", "gemm": "1024,1024,512", "tp": 2, "system": "t3-paper", "overlap": "t3-mca"}
     closed = {"run": "estimate", "gemm": "64,64,64", "system": "h100-sxm"}

@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from weft.sample import sample
     from weft.schedule import overlap_names as overlaps
     from weft.schedule.arbiters import arbiter
-    from weft.sweep.files import sweep_file
-    from weft.sweep.grid import Sweep, sweep
+    from weft.sweep.answer import Sweep
+    from weft.sweep.run import sweep, sweep_file
     from weft.traces import read_execution_trace, read_graph, read_trace
     from weft.tune import tune
     from weft.tune.advisor import advise
@@ -89,7 +89,7 @@ _HOMES = {
     "RunOptions": ("weft.options", "RunOptions"),
     "Step": ("weft.result.step", "Step"),
     "Streaming": ("weft.graph", "Streaming"),
-    "Sweep": ("weft.sweep.grid", "Sweep"),
+    "Sweep": ("weft.sweep.answer", "Sweep"),
     "System": ("weft.hardware", "System"),
     "Timeline": ("weft.result", "Timeline"),
     "WeftError": ("weft.errors", "WeftError"),
@@ -139,7 +139,7 @@ _HOMES = {
     "studies": ("weft.studies", "studies"),
     "sublayer": ("weft.parallel", "sublayer"),
     "sweep": ("weft.sweep", "sweep"),
-    "sweep_file": ("weft.sweep.files", "sweep_file"),
+    "sweep_file": ("weft.sweep.run", "sweep_file"),
     "system": ("weft.hardware", "system"),
     "systems": ("weft.hardware", "node_names"),
     "tiles": ("weft.tune.tiles", "tiles"),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from fractions import Fraction
 
-from weft.errors import UnitError, join_or, shown
+from weft.errors import InputError, UnitError, join_or, shown
 
 FS_PER_S = 10**15
 """Femtoseconds in a second."""
@@ -82,6 +82,43 @@ def parse(text: str, dimension: Dimension | str) -> float:
         return float(Fraction(number) * factor)
     except OverflowError:
         raise UnitError(f"'{text}' is too large for a quantity in {wanted}; give one below 1e308") from None
+
+
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """M, N and K of a GEMM in a text such as "8192,8192,8192"; InputError for anything else.
+
+    >>> parse_shape("8192, 4256, 2128")
+    (8192, 4256, 2128)
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    for part in parts:
+        if not part.isdecimal():
+            raise InputError(f"'{part}' is no whole number; write M,N,K, like 8192,8192,8192")
+        if len(part) > len(str(LARGEST_COUNT)) or int(part) > LARGEST_COUNT:
+            raise InputError(f"{shortened(part)} is too large; give at most {LARGEST_COUNT}")
+    if len(parts) != 3:
+        raise InputError(f"'{text}' has {len(parts)} dimensions; write M,N,K, like 8192,8192,8192")
+    m, n, k = map(int, parts)
+    return m, n, k
+
+
+def parse_collective(text: str) -> tuple[str, int]:
+    """The name and size [bytes] of a collective in a text such as "all_reduce:256MiB".
+
+    Raises InputError if one is missing or the size is 0.
+    """
+    name, _, moved = (part.strip() for part in text.partition(":"))
+    if not (name and moved):
+        raise InputError(f"'{text}' is no collective with its size; write it like all_reduce:256MiB")
+    bytes_ = int(parse(moved, Dimension.BYTES))
+    if bytes_ < 1:
+        raise InputError(f"'{text}' moves nothing; give a size above zero, like {name}:256MiB")
+    return name, bytes_
+
+
+def shortened(digits: str) -> str:
+    """A number for messages: if it is long, its first digits and how many digits it has."""
+    return digits if len(digits) <= 24 else f"{digits[:8]}... ({len(digits)} digits)"
 
 
 def common_unit(texts: Sequence[str]) -> tuple[list[float], str]:

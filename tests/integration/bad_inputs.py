@@ -790,6 +790,7 @@ TAKEN = {
     **dict.fromkeys(("simulate dtype", "sweep dtype", "sweep options"), _is(None)),
     "Opaque bytes": _is(0, 2**31),
     "sweep jobs": _large,
+    "sweep tp": _large,  # no split, but a point that says why
     **dict.fromkeys(("Opaque", "Node name"), lambda x: isinstance(x, str)),
     "Attention fused": _is(True),
     "Node after": _is(()),

@@ -9,7 +9,7 @@ import pytest
 
 from weft.errors import InputError, SimulationError
 from weft.store import fingerprint
-from weft.sweep.files import sweep_file
+from weft.sweep.run import sweep_file
 
 pytest.importorskip("distributed", reason="Dask is missing: pip install 'weft[dask]'")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]

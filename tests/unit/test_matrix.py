@@ -8,8 +8,8 @@ import weft
 from weft.errors import ConfigError, InputError, UnknownNameError
 from weft.sweep import matrix, questions
 from weft.sweep.axes import axis_of
-from weft.sweep.files import sweep_file
-from weft.sweep.merge import merge_shards
+from weft.sweep.run import sweep_file
+from weft.sweep.shards import merge_shards
 
 GEMM = {"run": "estimate", "gemm": "512,512,512", "system": "h100-sxm"}
 STEP = {"run": "step", "model": "gpt-3", "system": "64xa100", "batch": 64, "fidelity": "estimate", "pp": 8}
@@ -185,7 +185,7 @@ def test_a_file_that_changes_is_another_question(tmp_path):
     answers = []
     for rate in ("2 TB/s", "4 TB/s"):
         gpu.write_text(f'extends = "h100-sxm"\nname = "mine"\nsource = "us"\n[memory]\nbandwidth = "{rate}"\n')
-        questions.found_system.cache_clear()
+        questions._named_system.cache_clear()
         matrix.digest_of.cache_clear()
         (row,) = sweep_file({**GEMM, "gemm": "8192,64,8192", "system": str(gpu)}, out=tmp_path / rate[0])
         answers.append(row["seconds"])
@@ -200,3 +200,35 @@ def test_the_answer_shows_itself(tmp_path):
     assert len(found.plot().data["curves"].rows) == 4
     page = found.save(tmp_path / "page.html").read_text()
     assert "4 of 4 combinations work" in page
+
+
+def test_a_file_and_the_function_answer_the_same_points():
+    vary = {"link.bandwidth": ["150 GB/s", "300 GB/s"], "overlap": ["sequential", "t3"]}
+    asked = {"run": "simulate", "work": "t-nlg/op", "tp": 8, "system": "t3-paper", "options": {"memory": "bandwidth"}}
+    by_file = sweep_file(asked, vary, cache=False)
+    options = weft.RunOptions(memory="bandwidth")
+    by_call = weft.sweep("t-nlg/op", "t3-paper", ["sequential", "t3"], tp=8, options=options,
+                         cache=False, **{"link.bandwidth": vary["link.bandwidth"]})  # fmt: skip
+    assert [point.seconds for point in by_file] == [point.seconds for point in by_call]
+    assert [point.speedup for point in by_file] == [point.speedup for point in by_call]
+    assert by_file.points[3].answer.overlap == "t3"
+    assert by_file.points[3].answer.seconds == by_file.points[3].seconds
+
+
+def test_a_combination_that_does_not_work_leaves_the_others_in_a_call():
+    works, not_ = weft.sweep("t-nlg/fc2", "h100-sxm", tp=[8, 9], by="estimate")
+    assert works.why == ""
+    assert not_.why.startswith("TP 9 cannot split")
+    with pytest.raises(InputError, match="TP 9 cannot split"):
+        weft.sweep("t-nlg/fc2", "h100-sxm", tp=9, by="estimate")
+
+
+def test_a_folder_keeps_no_question_of_objects(tmp_path):
+    shape = weft.gemm(512, 512, 512)
+    with pytest.raises(InputError, match="keeps a question of names"):
+        sweep_file({"run": "estimate", "work": shape, "system": "h100-sxm"}, out=tmp_path / "runs")
+
+
+def test_a_page_is_written_where_the_answer_shall_go(tmp_path):
+    sweep_file(GEMM, {"gemm": ["512,512,512", "1024,512,512"]}, out=tmp_path / "page.html")
+    assert "2 of 2 combinations work" in (tmp_path / "page.html").read_text()

@@ -68,7 +68,7 @@ def test_closed_forms_are_swept_alike():
     sizes = {"memory.bandwidth": ["2 TB/s", "4 TB/s"]}
     found = weft.sweep(weft.gemm(16, 8192, 8192), "h100-sxm", by="estimate", **sizes)
     assert found.points[0].seconds > found.points[1].seconds
-    assert [row["bound"] for row in found.to_dict()["points"]] == ["memory", "memory"]
+    assert [row["bound"] for row in found.to_dict()["rows"]] == ["memory", "memory"]
     assert found.scale == ("memory.bandwidth", [2.0, 4.0], "TB/s")
 
 
@@ -99,7 +99,7 @@ def test_amounts_of_data_are_texts_with_units():
         (lambda: weft.simulate("t-nlg/fc3", "t3-paper", tp=8), UnknownNameError, "did you mean 'fc2'"),
         (lambda: weft.compare("t-nlp/fc2", "t3-paper", "t3", tp=8), UnknownNameError, "did you mean 't-nlg'"),
         (lambda: weft.sublayer("t-nlg", "fc2"), InputError, "TP None cannot split"),
-        (lambda: weft.sweep(SMALL, "t3-paper", []), InputError, "overlap is an empty list"),
+        (lambda: weft.sweep(SMALL, "t3-paper", []), InputError, "overlap varies over an empty list"),
         (lambda: weft.sweep(SMALL, "t3-paper", **{"link.bandwidht": ["1 GB/s"]}), ConfigError, "link.bandwidth"),
         (lambda: weft.sweep(weft.gemm([1, 2], 3, 4), "h100-sxm", by="estimate"), InputError, "arrays"),
         (lambda: weft.sweep(SMALL, "h100-sxm", "t3", by="estimate"), InputError, "closed forms have none"),

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from weft.cli.values import shortened
 from weft.errors import InputError, UnknownNameError
 from weft.estimate.answer import FloatArray
 from weft.files import read_text
 from weft.graph import DTYPE_BYTES
 from weft.tune.lists import whole_size
-from weft.units import Dimension, parse
+from weft.units import Dimension, parse, shortened
 
 _SIZES = ("m", "n", "k", "batch")
 _COLUMNS = (*_SIZES, "dtype")

@@ -16,7 +16,7 @@ from weft.cli.values import Value
 from weft.errors import InputError
 
 if TYPE_CHECKING:
-    from weft.sweep.outcome import Runs
+    from weft.sweep.answer import Sweep
 
 _EXAMPLE = "weft sweep step.toml --vary tp=1,2,4,8 --vary link.bandwidth='300 GB/s,450 GB/s' --out table.csv"
 _RUN = _EXAMPLE.replace("sweep", "sweep run", 1)
@@ -65,7 +65,12 @@ def sweep() -> None:
     """
 
 
-_out = option("--out", "Write every row to a .csv or .parquet file.", click.Path(path_type=Path), metavar="TABLE")
+_out = option(
+    "--out",
+    "Write every row to a .csv, .parquet or .json file, or a page with a picture to .html.",
+    click.Path(path_type=Path),
+    metavar="FILE",
+)
 
 
 @sweep.command("run", epilog=examples(_RUN))
@@ -81,9 +86,11 @@ _out = option("--out", "Write every row to a .csv or .parquet file.", click.Path
 @click.option("--no-cache", is_flag=True, help="Run everything anew, and keep nothing.")
 @file_option("--json", "Write every row as JSON.")
 @option(
-    "--out", "Write every row to a .csv or .parquet file, or keep all records in a folder.",
-    click.Path(path_type=Path), metavar="TABLE|DIR",
-)  # fmt: skip
+    "--out",
+    "Write every row to .csv, .parquet or .json, a page with a picture to .html, or keep all records in a folder.",
+    click.Path(path_type=Path),
+    metavar="FILE|DIR",
+)
 @pass_outputs
 def run(outputs: Outputs, /, file: Path, no_cache: bool, shard: tuple[int, int] | None, **stated: Any) -> None:
     """Run the question of FILE.toml under every combination of the values that vary, and tabulate the answers.
@@ -107,12 +114,12 @@ def merge(outputs: Outputs, /, folders: tuple[Path, ...], out: Path | None) -> N
 
     Shards of different questions or of different versions of Weft are refused.
     """
-    from weft.sweep.merge import merge_shards
+    from weft.sweep.shards import merge_shards
 
     _show(outputs, merge_shards(folders, out), out)
 
 
-def _show(outputs: Outputs, answer: Runs, out: Path | None) -> None:
+def _show(outputs: Outputs, answer: Sweep, out: Path | None) -> None:
     outputs.show(answer)
     if out is not None:
-        written("table" if out.suffix else "records", out)
+        written({"": "records", ".html": "page"}.get(out.suffix.lower(), "table"), out)

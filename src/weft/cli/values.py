@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from weft.errors import InputError
-from weft.units import LARGEST_COUNT, Dimension, parse
+from weft.units import LARGEST_COUNT, Dimension, parse, parse_collective, parse_shape, shortened
 
 
 class Value(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -42,11 +42,6 @@ class Count(click.IntRange):
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
         """The placeholder of the value on a help page."""
         return "N"
-
-
-def shortened(digits: str) -> str:
-    """A number for messages: if it is long, its first digits and how many digits it has."""
-    return digits if len(digits) <= 24 else f"{digits[:8]}... ({len(digits)} digits)"
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -81,29 +76,9 @@ def factors(text: str) -> tuple[float, ...]:
     return tuple(found)
 
 
-def shape(text: str) -> tuple[int, int, int]:
-    """Parse M, N and K of a GEMM in "8192,8192,8192"; InputError for more or fewer numbers."""
-    sizes = numbers(text, "8192,8192,8192")
-    if len(sizes) != 3:
-        raise InputError(f"'{text}' has {len(sizes)} dimensions; write M,N,K, like 8192,8192,8192")
-    m, n, k = sizes
-    return m, n, k
-
-
 def size(text: str) -> int:
     """Parse a size such as "16 KiB" into bytes; UnitError for anything else."""
     return round(parse(text, Dimension.BYTES))
-
-
-def collective(text: str) -> tuple[str, int]:
-    """Parse the name and size [bytes] in "all_reduce:256MiB"; InputError if one is missing or the size is 0."""
-    name, _, moved = (part.strip() for part in text.partition(":"))
-    if not (name and moved):
-        raise InputError(f"'{text}' is no collective with its size; write it like all_reduce:256MiB")
-    bytes_ = int(parse(moved, Dimension.BYTES))
-    if bytes_ < 1:
-        raise InputError(f"'{text}' moves nothing; give a size above zero, like {name}:256MiB")
-    return name, bytes_
 
 
 def split(text: str) -> tuple[int, int]:
@@ -141,9 +116,9 @@ _system_names, _overlap_names = later("weft.hardware:node_names"), later("weft.s
 NAMES = Value("A,B", names)
 NUMBERS = Value("8,16", numbers)
 FACTORS = Value("1,2,4", factors)
-SHAPE = Value("M,N,K", shape)
+SHAPE = Value("M,N,K", parse_shape)
 SIZE = Value("SIZE", size)
-COLLECTIVE = Value("COLLECTIVE:SIZE", collective)
+COLLECTIVE = Value("COLLECTIVE:SIZE", parse_collective)
 SPLIT = Value("GEMM-COLL", split)
 SPLITS = Value("72-8,64-16", lambda text: tuple(map(split, names(text))))
 DTYPE = Value("NAME", lambda text: text.strip().lower())

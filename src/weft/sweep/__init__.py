@@ -9,7 +9,7 @@ class _Room(ModuleType):
     """A callable module: `weft.sweep` is both the package and its main function."""
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        from weft.sweep.grid import sweep
+        from weft.sweep.run import sweep
 
         return sweep(*args, **named)
 

@@ -8,11 +8,10 @@ from typing import Any
 
 from weft.catalog import unknown_key
 from weft.errors import ConfigError, InputError
-from weft.sweep.questions import Question, found_system
+from weft.sweep.questions import Planned, Question, found_system
 
 LONGEST = 10_000
 """Most values of a range."""
-_TABLES = ("options", "overlap", "set")
 _RANGE = re.compile(r"\s*([\d.]+)\s*([^:\d]*):\s*([\d.]+)\s*([^:\d]*):\s*([x+])\s*([\d.]+)\s*")
 
 
@@ -64,6 +63,8 @@ def several(name: str, values: Any) -> tuple[Any, ...]:
     found = tuple(values) if isinstance(values, Sequence | range) else (values,)
     if not found:
         raise InputError(f"{name} varies over an empty list; give at least one value")
+    if any(value is None for value in found):
+        raise InputError(f"{name} is None in its list; give a value, or leave it out")
     return found
 
 
@@ -73,21 +74,22 @@ def with_value(data: Mapping[str, Any], path: tuple[str, ...], value: Any) -> di
     return {**data, name: with_value(data.get(name, {}), tuple(inner), value) if inner else value}
 
 
-def place(name: str, kind: type[Question], systems: Iterable[str]) -> tuple[str, ...]:
-    """Where the value `name` belongs in a question: a key, one of `options` or `overlap`, or a path of its systems.
+def place(name: str, kind: type[Question], systems: Iterable[Any]) -> tuple[str, ...]:
+    """Where the value `name` belongs in a question: a key, one of its tables, or a path of its systems.
 
     Raises ConfigError for an unknown name, with the nearest known ones.
     """
-    if name in kind.model_fields and name not in _TABLES:
+    tables = ("options", "set", *(("overlap",) if issubclass(kind, Planned) else ()))
+    if name in kind.model_fields and name not in tables:
         return (name,)
     table, dot, inner = name.partition(".")
-    if dot and table in _TABLES and table in kind.model_fields:
+    if dot and table in tables:
         if table != "set":
             return table, inner
         name = inner
     paths = {path: None for system in systems for path in found_system(system).rules}
     if name in paths:
         return "set", name
-    keys = [key for key in kind.model_fields if key not in _TABLES]
+    keys = [key for key in kind.model_fields if key not in tables]
     error = unknown_key(name, [*keys, *paths])
     raise ConfigError(error.message, "--vary", name)

@@ -16,25 +16,46 @@ from weft.errors import ConfigError, InputError, SimulationError, UnknownNameErr
 from weft.store.records import checked_cache
 from weft.store.task import as_json
 from weft.sweep.axes import place, several, with_value
-from weft.sweep.questions import KINDS, Question, found_model, found_system
+from weft.sweep.questions import (
+    KINDS,
+    Question,
+    SimulateQuestion,
+    content,
+    found_model,
+    found_system,
+    listed,
+    models_in,
+    named,
+    question_of,
+)
 
 
 @dataclass(frozen=True)
 class Case:
     """One combination, the `number`-th: the question's `data`, and digests of the files that it names.
 
-    The record holds the answer's figures under "found", or the reason why the combination does not work under "why".
+    `values` are those of the axes. The record holds the answer's figures under "found", or the reason why the
+    combination does not work under "why".
     """
 
     data: Mapping[str, Any] = field(hash=False)
     files: Mapping[str, str] = field(hash=False)
     title: str
     number: int = field(compare=False)
-    weight: float = field(default=1.0, compare=False)
+    values: tuple[Any, ...] = field(default=(), compare=False)
+
+    @property
+    def weight(self) -> float:
+        """Rough relative duration of a simulation; all other questions weigh the same."""
+        try:
+            asked = question_of(self.data) if self.data["run"] == SimulateQuestion.run else None
+            return asked.weight() if isinstance(asked, SimulateQuestion) else 1.0
+        except InputError:
+            return 1.0
 
     def inputs(self) -> Mapping[str, Any]:
         """The values of the question, and what its files hold."""
-        return {"question": self.data, "files": self.files}
+        return {"question": content(self.data), "files": self.files}
 
     def run(self) -> Mapping[str, Any]:
         """Compute the answer; a combination that does not work has the reason as its answer.
@@ -44,7 +65,7 @@ class Case:
         _check_cache()
         _check_files(self.data, self.files)
         try:
-            return {"found": question_of(self.data).figures()}
+            return question_of(self.data).record()
         except UnknownNameError:
             raise
         except (InputError, SimulationError) as error:
@@ -53,12 +74,6 @@ class Case:
 
 _check_cache = cache(checked_cache)
 """Refuse an unsafe cache once in a process, before an error of it can pass for a combination that does not work."""
-
-
-def question_of(data: Mapping[str, Any]) -> Question:
-    """The checked question of plain data; ConfigError for values that it does not take."""
-    values = {name: value for name, value in data.items() if name != "run"}
-    return KINDS[data["run"]](**values)
 
 
 @dataclass(frozen=True)
@@ -83,13 +98,13 @@ class Matrix:
     @cached_property
     def digest(self) -> str:
         """A hash of everything that is asked."""
-        asked = {"question": self.data, "axes": list(self.axes.items()), "files": self.files}
+        axes = [[name, content(list(each))] for name, each in self.axes.items()]
+        asked = {"question": content(self.data), "axes": axes, "files": self.files}
         return hashlib.sha256(as_json(asked, sort_keys=True).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """What is asked, as plain data."""
-        return {"question": dict(self.data), "vary": {name: list(each) for name, each in self.axes.items()},
-                "files": dict(self.files)}  # fmt: skip
+        """What is asked, as plain data; objects by their names."""
+        return {"question": named(self.data), "vary": named(self.axes), "files": dict(self.files)}
 
     def cases(self) -> Iterator[Case]:
         """Every combination in order."""
@@ -98,32 +113,26 @@ class Matrix:
             data, chosen = self.data, dict(zip(self.axes, values, strict=True))
             for name, value in chosen.items():
                 data = with_value(data, places[name], value)
-            title = ", ".join(f"{name}={_text(value)}" for name, value in chosen.items()) or str(data["run"])
-            yield Case(data, self.files, title, number)
+            title = ", ".join(f"{name}={listed(named(value))}" for name, value in chosen.items())
+            yield Case(data, self.files, title or str(data["run"]), number, values)
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, ...]]:
-        systems = systems_of(self.data, self.axes)
+        systems = _systems_in(self.data, self.axes)
         return {name: place(name, self.kind, systems) for name in self.axes}
 
     def check(self) -> None:
         """Check each value on its own: keys, types and names; ConfigError or UnknownNameError for the first bad one."""
+        for path in self.data.get("set", {}):
+            place(f"set.{path}", self.kind, _systems_in(self.data, self.axes))
         for name, values in self.axes.items():
             for value in values:
                 data = with_value(self.data, self._places[name], value)
                 for other, first in self.axes.items():
                     data = data if other == name else with_value(data, self._places[other], first[0])
-                check_names(question_of(data))
+                question_of(data).check()
         if not self.axes:
-            check_names(question_of(self.data))
-
-
-def check_names(asked: Question) -> None:
-    """Raise UnknownNameError for an unknown system or model, ConfigError for a value that the system cannot take."""
-    known = found_system(asked.system).rules
-    found_system(asked.system, tuple((path, value) for path, value in asked.set.items() if path in known))
-    for name in _models(dict(asked)):
-        found_model(name)
+            question_of(self.data).check()
 
 
 def matrix_of(asked: str | Path | Mapping[str, Any], vary: Mapping[str, Any] | None = None) -> Matrix:
@@ -149,27 +158,21 @@ def matrix_of(asked: str | Path | Mapping[str, Any], vary: Mapping[str, Any] | N
     return made
 
 
-def systems_of(data: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]]) -> list[str]:
+def _systems_in(data: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]]) -> list[Any]:
     """The systems of a question and of its axes."""
-    return [str(name) for name in axes.get("system", (data.get("system"),)) if name is not None]
+    return [system for system in axes.get("system", (data.get("system"),)) if system is not None]
 
 
 def _digests(data: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:
     """Digests of the content of all machines and models that are named by files, by name."""
-    models = {model for each in ({}, *_choices(axes)) for model in _models({**data, **each})}
-    return {name: digest_of(name) for name in sorted({*systems_of(data, axes), *models}) if _in_file(name)}
+    models = {model for each in ({}, *_choices(axes)) for model in models_in({**data, **each})}
+    systems = {str(system) for system in _systems_in(data, axes) if isinstance(system, str | Path)}
+    return {name: digest_of(name) for name in sorted({*systems, *models}) if _in_file(name)}
 
 
 def _choices(axes: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
     for name in ("model", "work"):
         yield from ({name: value} for value in axes.get(name, ()))
-
-
-def _models(data: Mapping[str, Any]) -> list[str]:
-    """The models that a question names: its model, or that of its sub-layer."""
-    work = data.get("work")
-    of_work = [work.rpartition("/")[0]] if isinstance(work, str) and "/" in work else []
-    return [name for name in (data.get("model"), *of_work) if isinstance(name, str)]
 
 
 def _in_file(name: str) -> bool:
@@ -187,10 +190,6 @@ def digest_of(name: str) -> str:
 
 
 def _check_files(data: Mapping[str, Any], files: Mapping[str, str]) -> None:
-    for name in (str(data.get("system")), *_models(data)):
+    for name in (str(data.get("system")), *models_in(data)):
         if name in files and digest_of(name) != files[name]:
             raise InputError(f"the file '{name}' holds other values than when the sweep began; begin a new sweep")
-
-
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,32 +1,40 @@
-"""What a sweep's file asks: a step, its memory, a simulation or a closed form, as checked values.
+"""What a sweep asks: a step, its memory, a simulation or a closed form, as checked values.
 
-`KINDS` has a class for each value of the key `run`. A class names the keys of the file and computes the answer.
+`KINDS` has a class for each value of the key `run`. A class names the keys of a file and computes the answer; objects
+(a graph, a system, a pass, options) serve wherever a file has a name or a table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, ClassVar, cast, get_type_hints
+from typing import Annotated, Any, ClassVar, cast, get_type_hints
 
-from pydantic import Field, create_model
+import numpy as np
+from pydantic import BeforeValidator, Field, create_model
 
 from weft import hardware
-from weft.catalog import Part, Whole
-from weft.errors import InputError
+from weft.catalog import Whole, unknown_key
+from weft.errors import ConfigError, InputError, check_type, check_whole
 from weft.estimate import Estimate, estimate
-from weft.graph import Collective, Gemm, Graph, concurrent
-from weft.hardware import System
+from weft.graph import Collective, Gemm, Graph, Op, concurrent
+from weft.hardware import Described, Gpu, Node, System
 from weft.models import SubLayer, Transformer, load_model
-from weft.options import Clock, Fidelity, Memory, Mode, RunOptions
+from weft.options import Fidelity, RunOptions
 from weft.parallel import split, work_of
 from weft.parallel.plan import Parallelism
 from weft.result import Timeline
 from weft.result.memory import Memory as NeededMemory
 from weft.result.step import Step
+from weft.result.stored import as_record, from_record, plain, summary
 from weft.run.single import Runner, baseline
 from weft.run.step.named import memory, step
-from weft.units import Dimension, parse
+from weft.schedule import Pass, find_pass
+from weft.schedule.arbiters import ArbiterPolicy, find_policy
+from weft.store import Record
+from weft.sweep.simulations import policy_identity, retitled, work_weight
+from weft.units import parse_collective, parse_shape
 
 Changes = Mapping[str, str | int | float]
 """Values of the system by path, such as {"link.bandwidth": "300 GB/s"}."""
@@ -35,47 +43,66 @@ _LEFT_OUT = ("wall_s",)
 """What differs from one run of the same question to the next."""
 
 
-class Options(Part):
-    """Options of a run, as `weft.RunOptions`."""
-
-    clock: Clock = "sustained"
-    request_bytes: int | None = None
-    mode: Mode = "auto"
-    event_budget: int | None = None
-    arbiter: str | None = None
-    memory: Memory = "banks"
-
-    def made(self) -> RunOptions:
-        """The options as an object."""
-        return RunOptions(**dict(self))
+def _options(raw: Any) -> Any:
+    """The options of a run from a table; ConfigError for an unknown key, which names the nearest."""
+    if raw is None:
+        return raw
+    if not isinstance(raw, Mapping):
+        check_type("the options", raw, RunOptions, "give weft.RunOptions(...), or a table of its values")
+        return raw
+    for key in raw:
+        if key not in RunOptions.__dataclass_fields__:
+            error = unknown_key(key, tuple(RunOptions.__dataclass_fields__))
+            raise ConfigError(error.message, "options", key)
+    return RunOptions(**raw)
 
 
 class Question(Whole):
-    """Base of the questions: a system by name or file, values of it that are `set`, and options."""
+    """Base of the questions: a system (by name, file or as an object), values of it that are `set`, and options."""
 
     run: ClassVar[str]
-    system: str
+    system: Any
     set: Changes = Field(default_factory=dict)
-    options: Options = Options()
+    options: Annotated[Any, BeforeValidator(_options)] = None
 
-    def where(self) -> System:
+    def machine(self) -> System:
         """The system with its values set."""
         return found_system(self.system, tuple(self.set.items()))
+
+    def check(self) -> None:
+        """Raise UnknownNameError for an unknown name, ConfigError for a value that the system cannot take."""
+        known = found_system(self.system).rules
+        found_system(self.system, tuple((path, value) for path, value in self.set.items() if path in known))
+        for name in models_in(dict(self)):
+            found_model(name)
 
     def answer(self) -> Any:
         """Compute the answer; raises what the function of the kind raises."""
         raise NotImplementedError
 
-    def figures(self) -> dict[str, Any]:
-        """The figures of the answer by name, `seconds` first; those of nested tables by dotted names."""
-        answer = self.answer()
+    def figures(self, answer: Any) -> dict[str, Any]:
+        """The figures of an answer by name, `seconds` first; those of nested tables by dotted names."""
         found = flat({"seconds": float(answer.seconds), **answer.to_dict()})
         return {name: value for name, value in found.items() if name not in _LEFT_OUT}
 
+    def record(self) -> Record:
+        """Compute the answer, and return what is kept of it: its figures under "found"."""
+        return {"found": self.figures(self.answer())}
+
+    def read(self, record: Mapping[str, Any]) -> Any:
+        """The answer whose record is kept; computed again where the record holds figures alone."""
+        return self.answer()
+
+
+def found_system(system: Described, values: tuple[tuple[str, str | int | float], ...] = ()) -> System:
+    """The system of a name, a file or an object with values replaced; the same object for equal names and values."""
+    if isinstance(system, str):
+        return _named_system(system, values)
+    return hardware.system(system).replace(dict(values))
+
 
 @lru_cache(256)
-def found_system(name: str, values: tuple[tuple[str, str | int | float], ...] = ()) -> System:
-    """The system of a name or a file with values replaced; the same object for equal arguments."""
+def _named_system(name: str, values: tuple[tuple[str, str | int | float], ...]) -> System:
     return hardware.system(name).replace(dict(values))
 
 
@@ -83,6 +110,13 @@ def found_system(name: str, values: tuple[tuple[str, str | int | float], ...] = 
 def found_model(name: str) -> Transformer:
     """The model of a name or a file; the same object for equal names."""
     return load_model(name)
+
+
+def models_in(data: Mapping[str, Any]) -> list[str]:
+    """The models that a question names: its model, or that of its sub-layer."""
+    work = data.get("work")
+    of_work = [work.rpartition("/")[0]] if isinstance(work, str) and "/" in work else []
+    return [name for name in (data.get("model"), *of_work) if isinstance(name, str)]
 
 
 def _optional(kind: Any) -> Any:
@@ -116,9 +150,13 @@ class StepQuestion(Planned):
     def answer(self) -> Step:
         """The training step."""
         return step(
-            found_model(self.model), self.where(), framework=self.framework, options=self.options.made(),
-            fidelity=self.fidelity, **self.stated(),
-        )  # fmt: skip
+            found_model(self.model),
+            self.machine(),
+            framework=self.framework,
+            options=self.options or RunOptions(),
+            fidelity=self.fidelity,
+            **self.stated(),
+        )
 
 
 class MemoryQuestion(Planned):
@@ -128,35 +166,47 @@ class MemoryQuestion(Planned):
 
     def answer(self) -> NeededMemory:
         """The memory of a training step."""
-        return memory(found_model(self.model), self.where(), framework=self.framework, **self.stated())
+        return memory(found_model(self.model), self.machine(), framework=self.framework, **self.stated())
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self, answer: NeededMemory) -> dict[str, Any]:
         """Peaks [bytes] by name."""
-        answer = self.answer()
         return flat({**answer.to_dict(), "plan": answer.plan.to_dict()})
 
 
 class Worked(Question):
-    """A sub-layer ("t-nlg/fc2", with `tp`), a GEMM ("M,N,K"), or a collective ("all_reduce:256MiB", with `ranks`)."""
+    """Work: a sub-layer ("t-nlg/fc2", with `tp`) or an object, a GEMM ("M,N,K"), or a collective with its `ranks`."""
 
-    work: str | None = None
+    work: Any = None
     gemm: str | tuple[int, int, int] | None = None
     collective: str | None = None
     ranks: int = 8
-    tp: int | None = None
+    tp: Any = None
     dtype: str | None = None
 
-    def _gemm(self) -> Gemm:
-        m, n, k = _shape(self.gemm) if isinstance(self.gemm, str) else self.gemm or (0, 0, 0)
+    def check(self) -> None:
+        """Also raise InputError for work that is neither text nor object."""
+        if self.work is not None and not isinstance(self.work, str):
+            check_type("the work", self.work, (Graph, Op), "name it, like 't-nlg/fc2', or give a graph")
+        elif self.work is not None and "/" not in self.work:
+            self.named_work()  # says how work is named
+        if self.tp is not None:
+            check_whole("tp", self.tp, 1, 8)
+        super().check()
+
+    def named_work(self) -> Graph | Op:
+        """The work itself: that of a name is built."""
+        return cast("Graph | Op", work_of(self.work, self.tp, self.dtype))
+
+    def gemm_op(self) -> Gemm:
+        """The GEMM of `gemm`."""
+        m, n, k = parse_shape(self.gemm) if isinstance(self.gemm, str) else self.gemm or (0, 0, 0)
         return Gemm(m, n, k, self.dtype or "bf16")
 
-    def _collective(self) -> Collective:
-        name, _, size = (self.collective or "").partition(":")
-        if not size:
-            raise InputError(f"'{self.collective}' is no collective with its size; write it like all_reduce:256MiB")
-        return Collective(name.strip(), int(parse(size, Dimension.BYTES)), self.ranks, self.dtype or "bf16")
+    def collective_op(self) -> Collective:
+        """The collective of `collective`."""
+        return Collective(*parse_collective(self.collective or ""), self.ranks, self.dtype or "bf16")
 
-    def _only(self, *together: tuple[str, ...]) -> tuple[str, ...]:
+    def only(self, *together: tuple[str, ...]) -> tuple[str, ...]:
         """Which of work, gemm and collective are given; InputError if these do not go together."""
         given = tuple(name for name in ("work", "gemm", "collective") if getattr(self, name) is not None)
         if given not in together:
@@ -172,54 +222,118 @@ class EstimateQuestion(Worked):
     run: ClassVar[str] = "estimate"
 
     def answer(self) -> Estimate:
-        """The closed form."""
-        return estimate(self._work(), self.where(), self.options.made())
+        """The closed form; InputError for work whose dimensions are arrays."""
+        found = estimate(self._work(), self.machine(), self.options)
+        if np.ndim(found.seconds):
+            raise InputError("a work of a sweep has arrays for dimensions; give a list of works with one number each")
+        return found
 
-    def _work(self) -> Gemm | Collective | Graph | str:
-        match self._only(("work",), ("gemm",), ("collective",)):
+    def _work(self) -> Graph | Op:
+        match self.only(("work",), ("gemm",), ("collective",)):
             case ("gemm",):
-                return self._gemm()
+                return self.gemm_op()
             case ("collective",):
-                return self._collective()
-        return work_of(self.work or "", self.tp, self.dtype)
+                return self.collective_op()
+        return self.named_work()
 
 
 class SimulateQuestion(Worked):
     """`weft.simulate`: a sub-layer, a GEMM split over `tp` GPUs, or loops of a GEMM and a collective that co-run."""
 
     run: ClassVar[str] = "simulate"
-    overlap: str | None = None
+    overlap: Any = None
     loops: tuple[int, int] = (4, 4)
+
+    def check(self) -> None:
+        """Also raise UnknownNameError for an unknown overlap."""
+        super().check()
+        if self.overlap is not None:
+            find_pass(self.overlap)
 
     def answer(self) -> Timeline:
         """The timeline."""
+        runner = self._runner()
+        return runner.timeline(self.overlap or baseline(runner.graph))
+
+    def record(self) -> Record:
+        """Also the timeline without its spans and series."""
+        made = self.answer()
+        return {"found": self.figures(made), "timeline": as_record(retitled(None, "", {}, summary(made)))}
+
+    def read(self, record: Mapping[str, Any]) -> Timeline:
+        """The kept timeline, on the system and under the title of its work."""
+        runner = self._runner()
+        return retitled(runner.system, runner.graph.title, runner.graph.labels, from_record(record["timeline"]))
+
+    def weight(self) -> float:
+        """Rough relative duration of the run."""
+        return work_weight(self._graph())
+
+    def _runner(self) -> Runner:
         graph = self._graph()
-        where = Runner(graph, self.system).system.replace(dict(self.set))
-        runner = Runner(graph, where, self.options.made())
-        return runner.timeline(self.overlap or baseline(graph))
+        place = self.system if isinstance(self.system, str) else hardware.system(self.system)
+        return _runner(graph, place, tuple(self.set.items()), self.options)
 
     def _graph(self) -> Graph:
-        given = self._only(("work",), ("gemm",), ("gemm", "collective"))
+        given = self.only(("work",), ("gemm",), ("gemm", "collective"))
         if given == ("work",):
-            return cast(Graph, work_of(self.work or "", self.tp, self.dtype))
+            return cast("Graph", self.named_work())
+        gemm = self.gemm_op()
         if given == ("gemm",):
-            gemm = self._gemm()
             return split(SubLayer.custom(gemm.m, gemm.n, gemm.k, gemm.dtype), self.tp or 8)
-        return concurrent(self._gemm(), self._collective(), *self.loops)
+        return concurrent(gemm, self.collective_op(), *self.loops)
 
 
-def _shape(text: str) -> tuple[int, int, int]:
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
-        raise InputError(f"gemm is '{text}'; write M,N,K, like 8192,8192,8192")
-    m, n, k = map(int, parts)
-    return m, n, k
+@lru_cache(4)
+def _runner(
+    graph: Graph, system: str | System, changed: tuple[tuple[str, Any], ...], options: RunOptions | None
+) -> Runner:
+    """A graph on a changed system; the same object for its next overlap, which reuses the runs made for an ideal."""
+    return Runner(graph, Runner(graph, system).system.replace(dict(changed)), options)
 
 
 KINDS: Mapping[str, type[Question]] = {
     kind.run: kind for kind in (StepQuestion, MemoryQuestion, SimulateQuestion, EstimateQuestion)
 }
 """The questions by the key `run` of a file."""
+
+
+def question_of(data: Mapping[str, Any]) -> Question:
+    """The checked question of plain data; ConfigError for values that it does not take."""
+    values = {name: value for name, value in data.items() if name != "run"}
+    return KINDS[data["run"]](**values)
+
+
+def content(value: Any) -> Any:
+    """Everything that decides a run about a value of a question, as plain data for the key of its record."""
+    if isinstance(value, System | Gpu | Node):
+        return hardware.system(value).inputs()
+    if isinstance(value, Graph):
+        return plain(replace(value, title="", labels={}))
+    if isinstance(value, Pass):
+        return {"pass": plain(replace(value, summary="", title="")), "arbiter": _policy(value.arbiter)}
+    if isinstance(value, RunOptions):
+        return {"options": plain(value), "arbiter": _policy(value.arbiter)}
+    if isinstance(value, Mapping):
+        return {name: content(inner) for name, inner in value.items()}
+    return plain(value) if isinstance(value, Op) else value
+
+
+def _policy(arbiter: ArbiterPolicy | str | None) -> list[str] | None:
+    return None if arbiter is None else policy_identity(find_policy(arbiter))
+
+
+def named(value: Any) -> Any:
+    """A value of a question for people: numbers and texts unchanged, objects by their names."""
+    if isinstance(value, str | int | float | None):
+        return value
+    if isinstance(value, list | tuple):
+        return [named(inner) for inner in value]
+    if isinstance(value, Mapping):
+        return {name: named(inner) for name, inner in value.items()}
+    if isinstance(value, RunOptions):
+        return {name: named(given) for name, given in vars(value).items() if given != getattr(RunOptions, name)}
+    return getattr(value, "name", None) or str(value)
 
 
 def flat(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -9,10 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from weft.errors import InputError
+from weft.errors import InputError, join_or
 from weft.files import written_whole
 
-SUFFIXES = (".csv", ".parquet")
+SUFFIXES = (".csv", ".parquet", ".json", ".html")
+"""Endings of the files that a sweep is written to."""
 Row = Mapping[str, Any]
 _PART = 4096
 """Rows of a Parquet row group."""
@@ -53,9 +54,9 @@ class Columns:
 
 
 def check_format(path: Path) -> None:
-    """Raise InputError for a suffix that is neither CSV nor Parquet, or if Parquet's library is missing."""
+    """Raise InputError for another suffix than those of `SUFFIXES`, or if Parquet's library is missing."""
     if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"'{path}' has no suffix that says what to write; end it in .csv or .parquet")
+        raise InputError(f"'{path}' has no suffix that says what to write; end it in {join_or(SUFFIXES)}")
     if path.suffix.lower() == ".parquet":
         _arrow()
 

@@ -49,9 +49,7 @@ class Simulation:
     @property
     def weight(self) -> float:
         """Rough relative duration of the run."""
-        moved = sum(node.op.bytes for node in self.graph if isinstance(node.op, Collective))
-        work = sum(node.op.flops for node in self.graph if isinstance(node.op, Gemm))
-        return work / _FLOPS_PER_WEIGHT + moved / _BYTES_PER_WEIGHT
+        return work_weight(self.graph)
 
     def inputs(self) -> Mapping[str, Any]:
         """Everything that decides the record."""
@@ -60,29 +58,36 @@ class Simulation:
             "system": self.system.inputs(),
             "overlap": plain(replace(find_pass(self.overlap), summary="", title="")),
             "options": plain(self.options),
-            "arbiter": _policy(find_policy(self.options.arbiter or find_pass(self.overlap).arbiter)),
+            "arbiter": policy_identity(find_policy(self.options.arbiter or find_pass(self.overlap).arbiter)),
             "whole": self.whole,
         }
 
     def run(self) -> Mapping[str, Any]:
         """The record of the timeline, without the system, title and labels, which the task already holds."""
         made = simulate(self.graph, self.system, self.overlap, self.options)
-        return as_record(_under(None, "", {}, made if self.whole else summary(made)))
+        return as_record(retitled(None, "", {}, made if self.whole else summary(made)))
 
     def read(self, record: Mapping[str, Any]) -> Timeline:
         """The timeline that a record holds, on the task's system, under the task's title and labels."""
-        return _under(self.system, self.graph.title, self.graph.labels, from_record(record))
+        return retitled(self.system, self.graph.title, self.graph.labels, from_record(record))
 
 
-def _policy(policy: ArbiterPolicy) -> list[str]:
+def work_weight(graph: Graph) -> float:
+    """Rough relative duration of a simulation of a graph."""
+    moved = sum(node.op.bytes for node in graph if isinstance(node.op, Collective))
+    work = sum(node.op.flops for node in graph if isinstance(node.op, Gemm))
+    return work / _FLOPS_PER_WEIGHT + moved / _BYTES_PER_WEIGHT
+
+
+def policy_identity(policy: ArbiterPolicy) -> list[str]:
     """The identity of an arbitration policy: its name, and the byte code of its function."""
     code = policy.rule.__code__
     return [policy.name, code.co_code.hex(), repr(code.co_consts), repr(code.co_names)]
 
 
-def _under(system: Any, title: str, labels: Mapping[str, str], timeline: Timeline) -> Timeline:
+def retitled(system: Any, title: str, labels: Mapping[str, str], timeline: Timeline) -> Timeline:
     """A timeline and its parts on another system, under another title and labels."""
-    parts = tuple(_under(system, title, labels, part) for part in timeline.parts)
+    parts = tuple(retitled(system, title, labels, part) for part in timeline.parts)
     return replace(timeline, system=system, graph=replace(timeline.graph, title=title, labels=labels), parts=parts)
 
 
