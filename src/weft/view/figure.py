@@ -326,7 +326,7 @@ def heat_map(title: str, table: Table, *, x: str, y: str, value: str, facet: str
     """Cells coloured and labelled by a share from 0 to `most`, in a panel for each value of `facet`."""
     across = alt.X(f"{x}:O", title=_title(table, x), sort=_sort(table, x), axis=alt.Axis(labelAngle=0))
     down = alt.Y(f"{y}:O", title=_title(table, y), sort=_sort(table, y))
-    scale = alt.Scale(domain=[0, most], scheme="blues", clamp=True)
+    scale = alt.Scale(domain=[0, most], scheme=alt.SchemeParams("blues", extent=[0.05, 0.6]), clamp=True)
     cells = alt.Chart().mark_rect().encode(
         across, down, alt.Color(f"{value}:Q", scale=scale, legend=None), tooltip=_tips(table)
     )  # fmt: skip

@@ -76,7 +76,8 @@ function fitted(figure, width) {
   const plot = width - Math.min(lanes, spec.config.axisY.labelLimit + 14) - 20;
   const legend = spec.vconcat ? width - side : plot;
   Object.assign(spec.config.legend, { labelLimit: Math.max(150, legend - 30), columns: Math.max(1, Math.floor(legend / longest)) });
-  const label = spec.layer?.find(({ mark }) => mark?.type === "text" && mark.align === "left" && !mark.angle);
+  const isLabel = ({ mark, transform }) => mark?.type === "text" && mark.align === "left" && !mark.angle && transform?.[0].calculate;
+  const label = spec.layer?.find(isLabel);
   if (label) { // the axis is long enough for the words behind the bars
     const end = label.transform[0].calculate.match(/datum\.(\w+)/)[1], words = label.encoding.text.field;
     const low = first.encoding.x.scale?.domainMin ?? 0, room = (row) => Math.max(plot * 0.4, plot - 6.6 * String(row[words] ?? "").length - 8);
@@ -90,8 +91,9 @@ function fitted(figure, width) {
   }
   if (spec.facet?.row) spec.spec.width = width - 90;
   else if (spec.facet) {
-    spec.columns = Math.max(1, Math.floor(width / 300));
-    spec.spec.width = Math.floor(width / spec.columns) - 95;
+    const panels = new Set(sets.flat().map((row) => row[spec.facet.field])).size;
+    spec.columns = Math.max(1, Math.min(panels, Math.floor(width / 300)));
+    spec.spec.width = Math.min(560, Math.floor(width / spec.columns) - 95);
   }
   return spec;
 }
@@ -108,8 +110,12 @@ async function draw(box) {
 }
 function redraw(onlyResized) {
   drawn.forEach((figure, box) => {
-    if (figure.near && !(onlyResized && box.querySelector(".plot").clientWidth === figure.width)) draw(box);
+    const width = box.querySelector(".plot").clientWidth;
+    if (width && (onlyResized ? width !== figure.width : figure.view)) draw(box);
   });
+}
+async function drawAll() {
+  for (const [box, figure] of drawn) if (!figure.width) await draw(box);
 }
 document.querySelectorAll("[data-figure]").forEach((element) => {
   const box = document.getElementById(element.dataset.figure), figure = JSON.parse(element.textContent);
@@ -129,18 +135,12 @@ document.querySelectorAll("[data-figure]").forEach((element) => {
     sets.forEach(([name, { keys, columns }]) => save(`${figure.title}${sets.length > 1 ? `-${name}` : ""}.csv`, "text/csv", csv(keys, (columns[0] || []).map((_, at) => columns.map((column) => column[at])))));
   }));
 });
-// Figures are drawn when they come near the window, anew when their width changes, and all before the page is printed.
-const near = new IntersectionObserver((found) => found.forEach((one) => {
-  const figure = drawn.get(one.target);
-  figure.near ||= one.isIntersecting;
-  if (figure.near && !figure.view) draw(one.target);
-}), { rootMargin: "600px" });
+// Figures are drawn at once, one after the other, and anew when their width changes or they are unfolded.
 let waiting = 0;
 const resized = new ResizeObserver(() => { clearTimeout(waiting); waiting = setTimeout(() => redraw(true), 150); });
-drawn.forEach((_, box) => { near.observe(box); resized.observe(box.querySelector(".plot")); });
 addEventListener("beforeprint", () => {
   document.querySelectorAll("details").forEach((one) => { one.open = true; });
-  drawn.forEach((figure, box) => { if (!figure.view) draw(box); });
+  drawAll();
 });
 
 // -- a table of waits leads to its moment in the figure before it
@@ -164,3 +164,4 @@ document.querySelectorAll("tr").forEach((row) => {
   row.addEventListener("keydown", (event) => { if (event.key === "Enter") go(); });
 });
 paint();
+drawAll().then(() => drawn.forEach((_, box) => resized.observe(box.querySelector(".plot"))));
