@@ -226,7 +226,7 @@ def uniform_plans(repeats: int) -> dict[str, float]:
     code = (
         "import time\nbegin = time.process_time()\nfrom collections import Counter\n"
         "from weft.hardware import system\nfrom weft.models import load_model\n"
-        "from weft.parallel.framework import framework\nfrom weft.run.step.many import many\n"
+        "from weft.parallel.framework import framework\nfrom weft.run.step.clock import many\n"
         "from weft.plan.space import space\n"
         "model, on, used, rejected = load_model('gpt-3'), system('1024xa100'), framework('megatron-core'), Counter()\n"
         f"plans = list(space(model, on, used, 1536, 2048, {WHOLE_SPACE}).candidates(rejected))\n"

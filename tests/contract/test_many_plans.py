@@ -12,8 +12,7 @@ from weft.options import SUSTAINED
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
 from weft.plan.space import space
-from weft.run.step.clock import train
-from weft.run.step.many import many, shared_on
+from weft.run.step.clock import many, shared_on, train
 from weft.run.step.memory import memory
 
 CASES = {

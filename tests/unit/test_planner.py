@@ -19,8 +19,7 @@ from weft.plan.plans import fewest_chunks_first
 from weft.plan.search import plan
 from weft.plan.space import divides, space, stage_layers
 from weft.result.errors import step_error
-from weft.run.step.clock import train
-from weft.run.step.many import many
+from weft.run.step.clock import many, train
 from weft.run.step.memory import memory
 from weft.units import format_time
 

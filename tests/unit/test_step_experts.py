@@ -8,7 +8,7 @@ from weft.parallel.framework import Framework
 from weft.parallel.memory import sharded, states
 from weft.parallel.plan import Parallelism
 from weft.run.step.clock import train
-from weft.run.step.parts import chunks_of
+from weft.run.step.stages import chunks_of
 
 MODEL = load_model("qwen3-30b-a3b").replace({"layers": 8})
 

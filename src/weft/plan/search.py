@@ -25,8 +25,7 @@ from weft.plan.launch import PROFILES
 from weft.plan.plans import Machine, Planned, Plans, fewest_chunks_first
 from weft.plan.space import Space, smaller, space
 from weft.result.errors import step_error
-from weft.run.step.clock import meetings, train
-from weft.run.step.many import many, shared_on
+from weft.run.step.clock import many, meetings, shared_on, train
 from weft.run.step.meeting import Meeting
 from weft.store import Store
 from weft.store.task import question

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from weft.graph import Collective, Edge
+import numpy as np
+
+from weft.graph import DTYPE_BYTES, Collective, Edge
+from weft.parallel.framework import Framework
+from weft.parallel.plan import Parallelism
 from weft.result.step import Chunk, PartTimes, Pass, added
+from weft.run.step.offload import waiting_for_host
+from weft.run.step.overlaps import SEQUENTIAL
+from weft.run.step.prices import Prices
 from weft.run.step.spans import COMPUTE, CONTENTION, shared
 
 DATA = "dp"
@@ -60,6 +68,53 @@ class _Task:
         return self.moved.seconds + sum(one.seconds for one in self.passes)
 
 
+def timed_chunk(parts: Sequence[PartTimes], plan: Parallelism, framework: Framework, prices: Prices) -> Chunk:
+    """The passes over the parts of a stage."""
+    gathering = _gathering(parts, plan, framework, prices) if plan.gathers_each_pass else None
+    alone = chunk(parts, gathering, framework.launch, framework.synchronous)
+    return waiting_for_host(alone, prices.gpu) if plan.offload == "activations" else alone
+
+
+def _gathering(parts: Sequence[PartTimes], plan: Parallelism, framework: Framework, prices: Prices) -> Gathering:
+    replicas = plan.dp * plan.cp
+    ranks = plan.shard or replicas
+    if ranks == 1:
+        return Gathering([Moved()] * len(parts), [Moved()] * len(parts))
+
+    def moved(kind: str, count: int, dtype: str, among: int = ranks, axis: str = "dp") -> Moved:
+        op = Collective(kind, max(count * DTYPE_BYTES[dtype], among), among, dtype)
+        return Moved(op, prices.of(op, axis))
+
+    few = min(ranks, plan.expert_replicas)
+
+    def whole(kind: str, one: PartTimes, dtype: str) -> Moved:
+        shared = moved(kind, one.parameters - one.experts, dtype)
+        if few == 1 or not one.experts:
+            return shared
+        routed = moved(kind, one.experts, dtype, few, "experts")
+        return replace(shared, seconds=shared.seconds + routed.seconds)
+
+    gradients = framework.gradients
+
+    def scattered(one: PartTimes) -> Moved:
+        inside = whole("reduce_scatter", one, gradients)
+        if ranks == replicas:
+            return inside
+        share = moved("all_reduce", one.parameters // ranks, gradients, replicas // ranks, "replica")
+        return replace(inside, seconds=inside.seconds + share.seconds)
+
+    kinds = {id(one): one for one in parts}
+    gather = {key: whole("all_gather", one, plan.dtype) for key, one in kinds.items()}
+    scatter = {key: scattered(one) for key, one in kinds.items()}
+    return Gathering(
+        [gather[id(one)] for one in parts],
+        [scatter[id(one)] for one in parts],
+        framework.keeps_weights,
+        slowdown=prices.windows.of_passes,
+        ahead=plan.overlap.get("dp") != SEQUENTIAL,
+    )
+
+
 def chunk(
     parts: Sequence[PartTimes], gathering: Gathering | None = None, launch: float = 0.0, synchronous: bool = False
 ) -> Chunk:
@@ -80,9 +135,15 @@ def chunk(
 
 
 def _launched(alone: Pass, launch: float, synchronous: bool) -> Pass:
-    """A pass that takes no less than the host needs to launch its kernels, or both in turn."""
-    gap = alone.launches * launch - (0.0 if synchronous else alone.seconds)
-    return alone if gap <= 0 else alone + Pass(gap, {"launch gaps": gap})
+    gap = float(launch_gaps(alone.launches, alone.seconds, launch, synchronous))
+    return alone + Pass(gap, {"launch gaps": gap}) if gap else alone
+
+
+def launch_gaps(launches: Any, seconds: Any, launch: float, synchronous: bool) -> Any:
+    """How much longer than `seconds` passes take whose kernels the host launches, each in `launch`: the host is ahead
+    of the GPU, or, `synchronous`, both run in turn [s].
+    """
+    return np.maximum(launches * launch - (0.0 if synchronous else seconds), 0.0)
 
 
 def _beside(alone: Pass, tasks: Sequence[_Task], slowdown: PassSlowdown | None, weight: float = 0.0) -> Pass:

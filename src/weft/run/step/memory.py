@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from weft.errors import InputError
 from weft.graph import DTYPE_BYTES
@@ -16,10 +17,12 @@ from weft.parallel.framework import Framework
 from weft.parallel.memory import Kept, gathered, states
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import RankPart
-from weft.result.memory import DeviceMemory, FloatArray, Memory
+from weft.result.memory import DeviceMemory, Memory
 from weft.run.step.offload import BUFFERS, without_offloaded
-from weft.run.step.parts import chunks_of, rank_parts, stages_on
-from weft.schedule.pipeline import KINDS, Schedule, schedule
+from weft.run.step.parts import rank_parts
+from weft.run.step.stages import chunks_of, stages_on
+from weft.schedule.pipeline import Schedule, schedule
+from weft.schedule.pipeline.orders import BACKWARD, FORWARD, WEIGHT
 
 CONTEXT = 1_570_000_000
 """Memory of a process before its first tensor [bytes]: CUDA context and libraries, measured on A100 (BigScience's notes
@@ -57,8 +60,14 @@ def _devices(
 def _device(
     device: int, order: Schedule, chunks: Sequence[Sequence[RankPart]], plan: Parallelism, framework: Framework
 ) -> DeviceMemory:
-    mine = [chunks[stage] for stage in stages_on(order, device)]
-    held, left, working = _through(order, device, [_together(chunk, plan) for chunk in chunks])
+    stages = stages_on(order, device)
+    mine = [chunks[stage] for stage in stages]
+    together = [_together(chunk, plan) for chunk in mine]
+    saved, forward, backward = (
+        np.array([getattr(one, name) for one in together], np.float64) for name in ("bytes", "forward", "backward")
+    )
+    counts, left, is_forward, place = held_by(order, device, stages)
+    working = np.where(is_forward, forward[place], backward[place])
     count = sum(part.parameters for chunk in mine for part in chunk)
     largest = max((part.parameters for chunk in mine for part in chunk), default=0)
     experts = sum(part.experts for chunk in mine for part in chunk)
@@ -67,11 +76,12 @@ def _device(
         "weight versions": _versions(device, order, chunks, plan),
         "outside": outside(plan),
     }
-    saved: Counter[str] = Counter()
+    by_operator: Counter[str] = Counter()
     for chunk in mine:
         for part in chunk:
-            saved.update({f"{part.name}: {name}": size for name, size in part.kept.saved.items()})
-    return DeviceMemory({name: size for name, size in fixed.items() if size}, held, left, working, dict(saved))
+            by_operator.update({f"{part.name}: {name}": size for name, size in part.kept.saved.items()})
+    fixed = {name: size for name, size in fixed.items() if size}
+    return DeviceMemory(fixed, counts @ saved, float(left @ saved), working, dict(by_operator))
 
 
 def throughout(count: int, experts: int, largest: int, plan: Parallelism, framework: Framework) -> dict[str, int]:
@@ -109,22 +119,21 @@ def _together(chunk: Sequence[RankPart], plan: Parallelism) -> Kept:
     )
 
 
-def _through(order: Schedule, device: int, chunks: Sequence[Kept]) -> tuple[FloatArray, float, FloatArray]:
-    """Activations held during each task of a device, then after all, and what is needed beside them [bytes].
+def held_by(
+    order: Schedule, device: int, stages: Sequence[int] | NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
+    """Micro-batches that a device holds of each of its `stages` during every task of its order, then after all; whether
+    the task is a forward; and the place of its stage among `stages`.
 
-    A forward keeps its chunk's activations until the backward has ended, or the gradients of weights if they are
+    A forward keeps its stage's activations until the backward has ended, or the gradients of weights if they are
     computed apart.
     """
     kind, stage, micro_batch = np.unravel_index(order.orders[device], order.shape)
-    names = np.array(KINDS)[kind]
-    saved, forward, backward = (
-        np.array([getattr(one, name) for one in chunks], dtype=np.float64)[stage]
-        for name in ("bytes", "forward", "backward")
-    )
-    is_last = (names == "W") | ((names == "B") & order.whole[stage, micro_batch])
-    released = np.where(is_last, saved, 0.0)
-    held = np.cumsum(np.where(names == "F", saved, 0.0) - released) + released
-    return held, float(held[-1] - released[-1]), np.where(names == "F", forward, backward)
+    mine = stage[:, None] == np.asarray(stages)
+    last = (kind == WEIGHT) | ((kind == BACKWARD) & order.whole[stage, micro_batch])
+    released = (mine & last[:, None]).astype(np.int64)
+    held = np.cumsum(mine & (kind == FORWARD)[:, None], axis=0) - np.cumsum(released, axis=0) + released
+    return held, held[-1] - released[-1], kind == FORWARD, mine.argmax(axis=1)
 
 
 def _remedies(found: Memory, framework: Framework) -> Mapping[str, float]:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.graph import Gemm
+from weft.graph import Gemm, Graph, Node
 from weft.models.block import LAYERS
 from weft.parallel.framework import Framework
 from weft.parallel.plan import ORDER, Parallelism
 from weft.parallel.rank import RankPart
 from weft.result.step import PartTimes, Pass
-from weft.run.step.clock import timed_parts
-from weft.run.step.many.structure import Composition, Shares
+from weft.run.step.chunks import launch_gaps
 from weft.run.step.offload import without_offloaded
+from weft.run.step.overlaps import overlapped
 from weft.run.step.prices import Case, Prices
+from weft.run.step.spans import timed
+from weft.run.step.stages import Composition, Shares
 from weft.run.step.windows import Times, times
 
 FloatArray = NDArray[np.float64]
@@ -36,11 +39,13 @@ def part_key(plan: Parallelism, framework: Framework) -> Key:
     )  # fmt: skip
 
 
-def layer_key(plan: Parallelism, parts: Key) -> Key:
-    """What decides the passes over parts: they themselves, methods of overlap, and the place of the ranks."""
+def layer_key(plan: Parallelism, parts: Key, splits: bool) -> Key:
+    """What decides the passes over parts: they themselves, methods of overlap, the place of the ranks, and whether the
+    schedule `splits` the backward pass.
+    """
     methods = tuple((axis, plan.overlap[axis]) for axis in sorted(plan.overlap) if axis != "dp") if plan.overlap else ()
     placed = None if plan.order == ORDER else (plan.order, plan.dp, plan.pp)
-    return (*parts, methods, placed)
+    return (*parts, methods, placed, splits)
 
 
 def cases_of(parts: Parts, prices: Prices) -> Iterable[Case]:
@@ -77,26 +82,56 @@ class Parts:
 
 
 class Layers:
-    """The passes over the parts of a model on a rank."""
+    """The passes over the parts of a model on a rank.
+
+    If the schedule `splits` the backward pass, gradients of weights are a pass of their own. `like` are those of a plan
+    that only recomputes otherwise, if they are known.
+    """
 
     def __init__(
-        self, parts: Parts, dtype: str, framework: Framework, prices: Prices, like: Layers | None = None
+        self, parts: Parts, dtype: str, framework: Framework, prices: Prices, splits: bool, like: Layers | None = None
     ) -> None:
-        self.of, self.framework, self.dtype = parts, framework, dtype
-        known = like.parts if like else None
-        self.parts: dict[str, PartTimes] = timed_parts(parts.of, framework, prices, like=known)
+        self.of, self.framework, self.dtype, self.splits = parts, framework, dtype, splits
+        known: Mapping[str, PartTimes] = like.parts if like else {}
+        self.parts: dict[str, PartTimes] = {
+            name: self._timed(one, prices, known.get(name)) for name, one in parts.of.items()
+        }
         self.like = like or self
         self._beside: dict[tuple[Shares, bool], Times] = {}
+        self._fields: dict[str, FloatArray] = {}
 
-    def seconds(self, of: Composition) -> tuple[FloatArray, FloatArray]:
-        """Forward and backward of a micro-batch on each stage [s], without what waits for gathered weights."""
-        forward, backward = (of.counts @ times for times in self._alone)
-        if not self.framework.launch:
-            return forward, backward
-        gaps = [of.counts @ launches * self.framework.launch for launches in self._launches]
-        if self.framework.synchronous:
-            return forward + gaps[0], backward + gaps[1]
-        return np.maximum(forward, gaps[0]), np.maximum(backward, gaps[1])
+    def _timed(self, of: RankPart, prices: Prices, like: PartTimes | None) -> PartTimes:
+        def run(graph: Graph | None) -> Pass:
+            return Pass() if graph is None else _pass(graph, prices, self.framework.tp)
+
+        if like:
+            return replace(like, recompute=run(of.recompute), kept=of.kept)
+        if self.splits:
+            backward, weight = (run(_only(of.backward, phase)) for phase in ("input", "weight"))
+        else:
+            backward, weight = run(of.backward), Pass()
+        forward, again = run(of.forward), run(of.recompute)
+        return PartTimes(of.name, forward, backward, weight, again, of.parameters, of.kept, of.experts)
+
+    def seconds(self, of: Composition) -> list[FloatArray]:
+        """Forward, backward and weight gradients of a micro-batch on each stage [s], without waits for weights that are
+        gathered.
+        """
+        launch, synchronous = self.framework.launch, self.framework.synchronous
+        found = []
+        for seconds, launches in zip(self._each("seconds"), self._each("launches"), strict=True):
+            alone = of.counts @ seconds
+            found.append(alone + launch_gaps(of.counts @ launches, alone, launch, synchronous) if launch else alone)
+        return found
+
+    def _each(self, name: str) -> NDArray[np.float64]:
+        """A field of the passes over every part: forward, backward with what is computed again, and weights."""
+        if name not in self._fields:
+            rows = [((one.forward,), (one.recompute, one.backward), (one.weight,)) for one in self.parts.values()]
+            self._fields[name] = np.array(
+                [[float(sum(getattr(each, name) for each in passes)) for passes in row] for row in rows]
+            ).T
+        return self._fields[name]
 
     def beside(self, shares: Shares, forward: bool) -> Times:
         """The times of the operators of a device's forward or backward passes, and of the passes."""
@@ -123,18 +158,19 @@ class Layers:
     def _backward(self) -> list[Times]:
         return [times([one.backward, one.weight], self.dtype) for one in self.parts.values()]
 
-    @cached_property
-    def _alone(self) -> tuple[FloatArray, FloatArray]:
-        return self._both("seconds")
 
-    @cached_property
-    def _launches(self) -> tuple[FloatArray, FloatArray]:
-        return self._both("launches")
+def _pass(graph: Graph, prices: Prices, method: str) -> Pass:
+    seconds, joined = overlapped(graph, prices, method)
 
-    def _both(self, name: str) -> tuple[FloatArray, FloatArray]:
-        def of(*passes: Pass) -> float:
-            return float(sum(getattr(one, name) for one in passes))
+    def slowdown(kernel: Node, moved: Node) -> tuple[float, float]:
+        return (1.0, 1.0) if moved.name in joined else prices.windows(kernel, moved)
 
-        parts: Sequence[PartTimes] = list(self.parts.values())
-        forward = [of(one.forward) for one in parts]
-        return np.array(forward), np.array([of(one.recompute, one.backward) for one in parts])
+    return timed(graph, seconds, slowdown, prices.graph(graph) if joined else None)
+
+
+def _only(graph: Graph, phase: str) -> Graph | None:
+    """The nodes of a phase, without edges to others; None if there is none."""
+    kept = [node for node in graph if node.phase == phase]
+    ids = {node.id for node in kept}
+    cut = (replace(node, after=tuple(edge for edge in node.edges if edge.node in ids)) for node in kept)
+    return replace(graph, nodes=tuple(cut)) if kept else None

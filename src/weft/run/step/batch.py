@@ -1,0 +1,433 @@
+"""Many plans timed together: what they have in common is found once, the rest is arrays. A single plan unfolds, too."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import InputError
+from weft.graph import DTYPE_BYTES, Collective
+from weft.models import Transformer
+from weft.parallel.framework import Framework
+from weft.parallel.plan import Parallelism
+from weft.result.step import Chunk
+from weft.run.step.chunks import timed_chunk
+from weft.run.step.ends import Fixed, Slowed, Tails, Updates, ends, fixed, tails
+from weft.run.step.layers import Key, Layers, Parts, cases_of, layer_key, part_key
+from weft.run.step.offload import seconds_to_host
+from weft.run.step.parts import rank_parts
+from weft.run.step.peaks import peaks
+from weft.run.step.prices import Case, Known, Prices
+from weft.run.step.stages import Shares, Structure, chunks_of, composition, in_rounds, stages_on
+from weft.run.step.windows import MOST_BYTES, Windows
+from weft.schedule.pipeline import Durations, PipelineTimes, Schedule, Send, is_searched, run_schedule, schedule
+from weft.schedule.pipeline.many import SLOTTED, last_backwards
+from weft.schedule.pipeline.orders import BACKWARD, WEIGHT
+
+FloatArray = NDArray[np.float64]
+
+
+_FEW = 2
+"""Layers after which those that gather their weights alike take equally long."""
+
+
+class Many(NamedTuple):
+    """Step times [s] and peaks of memory [bytes] of plans, in their order.
+
+    A step is its `pipeline`, then `reduce` until the gradients are summed, then `update` of the weights [s].
+    """
+
+    seconds: FloatArray
+    pipeline: FloatArray
+    reduce: FloatArray
+    update: FloatArray
+    peak_bytes: FloatArray
+
+
+@dataclass
+class Shared:
+    """What calls of `many` for the same model, GPUs, framework and options have in common, by what decides it."""
+
+    known: Known
+    parts: dict[Key, Parts] = field(default_factory=dict)
+    layers: dict[Key, Layers] = field(default_factory=dict)
+    orders: dict[Key, Schedule] = field(default_factory=dict)
+    structures: dict[Key, Structure] = field(default_factory=dict)
+    surroundings: dict[Key, list[Fixed]] = field(default_factory=dict)
+    windows: dict[Key, Windows] = field(default_factory=dict)
+    factors: dict[Key, tuple[float, float]] = field(default_factory=dict)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Pause the collection of cycles, which goes over all objects again and again while many are made to stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def is_slotted(name: str) -> bool:
+    """Whether a schedule is timed together with others of its kind."""
+    kind, _, chunks = name.partition(":")
+    return kind in SLOTTED and (chunks.isdigit() if kind == "interleaved" else not chunks)
+
+
+class _Recorder(Known):
+    """Operators that are asked for, none of them estimated."""
+
+    def __init__(self, known: Known) -> None:
+        self.system, self.waves, self.cases = known.system, known.waves, set[Case]()
+        self.among = known.among  # type: ignore[method-assign]
+        self._moved = {}
+
+    def seconds(self, case: Case) -> float:
+        """Zero, until the case is known."""
+        self.cases.add(case)
+        return 0.0
+
+
+@dataclass
+class _Pipe:
+    """Plans with the same layers, stages and micro-batches.
+
+    `seconds` are those of a forward, a backward and the weight gradients on each stage. Between `begun` and `ended`
+    gradients become complete, by device and stage as in the structure; devices end their last tasks at `done` [s], and
+    without a flush the busiest one computes for `busy` [s].
+    """
+
+    layers: Layers
+    plan: Parallelism
+    structure: Structure
+    seconds: Sequence[FloatArray]
+    send: Send
+    order: Schedule | None
+    chunks: tuple[Chunk, ...] = ()
+    times: PipelineTimes | None = None
+    begun: FloatArray = field(default_factory=lambda: np.empty(0))
+    ended: FloatArray = field(default_factory=lambda: np.empty(0))
+    done: FloatArray = field(default_factory=lambda: np.empty(0))
+    busy: float | None = None
+
+    @property
+    def parts(self) -> Parts:
+        """What the rank has of the model."""
+        return self.layers.of
+
+    def run(self) -> None:
+        """Time every task of the schedule; one that is searched is so for the seconds of the stages."""
+        order, durations = self.order, Durations(*self.seconds)
+        assert order is not None
+        if is_searched(self.plan.schedule):
+            order = schedule(self.plan.schedule, self.plan.pp, self.plan.micro_batches, durations, self.send)
+        self.times = run_schedule(order, durations, self.send)
+        self.begun, self.ended = gradients(self.times, self.structure.stages)
+        self.done = np.array([self.times.end.flat[tasks].max() for tasks in order.orders])
+        self.busy = None if order.flushes else float(self.times.busy.max())
+
+
+class Unfolded(NamedTuple):
+    """A plan with everything that its step is made of: the passes of every stage, every task, what ends the step."""
+
+    chunks: tuple[Chunk, ...]
+    seconds: Sequence[FloatArray]
+    send: Send
+    times: PipelineTimes
+    tails: Tails
+    done: FloatArray
+    busy: FloatArray | None
+
+
+class Batch:
+    """Plans of the same framework with the same methods of overlap; `prices` are those of a single one."""
+
+    def __init__(self, model: Transformer, framework: Framework, shared: Shared, prices: Prices | None = None) -> None:
+        self.model, self.framework, self.shared, self.prices = model, framework, shared, prices
+
+    def unfolded(self, plan: Parallelism) -> Unfolded:
+        """A single plan, task by task."""
+        (key, parts, order) = part_key(plan, self.framework), self._parts([plan])[0], self._order(plan, unfolds=True)
+        structure = self._structure(plan, parts.names, order)
+        (layers,) = self._layers([plan], [key], [parts], [order])
+        pipe = self._pipe(plan, layers, structure, order)
+        pipe.run()
+        around = [_surroundings(plan, self.framework)]
+        self._surround([plan], around, [pipe])
+        found = self._tails([plan], around, [pipe])
+        assert pipe.times is not None
+        busy = None if pipe.busy is None else np.array([pipe.busy])
+        return Unfolded(pipe.chunks, pipe.seconds, pipe.send, pipe.times, found, pipe.done[None], busy)
+
+    def fill(self, found: Many, at: NDArray[np.int64], plans: Sequence[Parallelism], limit: float) -> None:
+        """Write times and peaks of the plans to their places, those with peaks above `limit` [bytes] without times."""
+        keys, parts = [part_key(plan, self.framework) for plan in plans], self._parts(plans)
+        orders = [self._order(plan) for plan in plans]
+        structures = [
+            self._structure(plan, one.names, order) for plan, one, order in zip(plans, parts, orders, strict=True)
+        ]
+        needed = found.peak_bytes[at] = peaks(plans, parts, structures, orders, self.framework)
+        fit = np.flatnonzero(needed <= limit).tolist()
+        plans, structures = [plans[number] for number in fit], [structures[number] for number in fit]
+        orders = [orders[number] for number in fit]
+        layers = self._layers(plans, [keys[number] for number in fit], [parts[number] for number in fit], orders)
+        pipes = self._pipes(plans, layers, structures, orders)
+        _run({id(one): one for one in pipes}.values())
+        alike: dict[object, list[int]] = {}
+        for number, (structure, pipe) in enumerate(zip(structures, pipes, strict=True)):
+            alike.setdefault((id(structure), pipe.busy is None), []).append(number)
+        around = [_surroundings(plan, self.framework) for plan in plans]
+        self._surround(plans, around, pipes)
+        for mine in alike.values():
+            some = [pipes[number] for number in mine]
+            last = np.array([one.done for one in some])
+            busy = None if some[0].busy is None else np.array([one.busy for one in some])
+            parts_of_step = ends(
+                self._tails([plans[number] for number in mine], [around[number] for number in mine], some), last, busy
+            )
+            places = at[fit][mine]
+            found.pipeline[places], found.reduce[places], found.update[places] = parts_of_step
+            found.seconds[places] = sum(parts_of_step)
+
+    def _tails(self, plans: Sequence[Parallelism], keys: Sequence[Key], pipes: Sequence[_Pipe]) -> Tails:
+        """What ends the steps of plans with the same stages."""
+        rows = [self.shared.surroundings[key] for key in keys]
+        slowed = self._slowed(plans, pipes, rows)
+        begun, ended, done = (np.array([getattr(one, name) for one in pipes]) for name in ("begun", "ended", "done"))
+        return tails(pipes[0].structure, self.framework, begun, ended, done, rows, slowed)
+
+    def _surround(self, plans: Sequence[Parallelism], keys: Sequence[Key], pipes: Sequence[_Pipe]) -> None:
+        """Find what surrounds the passes of plans, as far as it is not known: its operators first, then their times."""
+        found, known = self.shared.surroundings, self.shared.known
+        first = {key: number for number, key in reversed(list(enumerate(keys))) if key not in found}
+        recorder = _Recorder(known)
+        for asked in (recorder, known):
+            updates: Updates = {}
+            for key, number in first.items():
+                plan, pipe = plans[number], pipes[number]
+                prices = self._prices(plan, asked)
+                found[key] = fixed(self.model, plan, self.framework, prices, pipe.structure, pipe.parts, updates)
+            known.fill(recorder.cases)
+
+    def _slowed(
+        self, plans: Sequence[Parallelism], pipes: Sequence[_Pipe], known: Sequence[Sequence[Fixed]]
+    ) -> list[list[Slowed]]:
+        """What passes and collectives of replicas cost each other, for plans with the same stages."""
+        found: dict[tuple[int, int], list[Slowed]] = {}
+        windows: dict[int, Windows] = {}
+        rows = []
+        for plan, pipe, around in zip(plans, pipes, known, strict=True):
+            layers = pipe.layers.like
+            case = id(layers), id(around)
+            if case not in found:
+                if id(around) not in windows:
+                    windows[id(around)] = self._windows(plan)
+                pairs = zip(pipe.structure.shares, around, strict=True)
+                found[case] = [self._slow(layers, shares, one, windows[id(around)]) for shares, one in pairs]
+            rows.append(found[case])
+        return rows
+
+    def _windows(self, plan: Parallelism) -> Windows:
+        """The windows of the replicas under a plan, those of the same place once."""
+        prices = self._prices(plan)
+        key = prices.place("dp", plan.dp * plan.cp), plan.dtype, plan.overlap.get("dp")
+        return self.shared.windows.setdefault(key, prices.windows)
+
+    def _slow(self, layers: Layers, shares: Shares, around: Fixed, windows: Windows) -> Slowed:
+        """What passes and collectives of replicas cost each other on a device."""
+
+        def factors(forward: bool, moved: Collective | None) -> tuple[float, float]:
+            if moved is None:
+                return 1.0, 1.0
+            case = id(layers), id(windows), shares, forward, moved.name, min(moved.bytes, MOST_BYTES)
+            known = self.shared.factors
+            if case not in known:
+                known[case] = windows.mean(layers.beside(shares, forward), moved, "dp")
+            return known[case]
+
+        whole = layers.beside(shares, True).whole
+        return Slowed(*factors(False, around.reduced), *factors(True, around.gathered), whole)
+
+    def _parts(self, plans: Sequence[Parallelism]) -> list[Parts]:
+        """One rank's share of the parts of the model under each plan."""
+        found, keys = self.shared.parts, [part_key(plan, self.framework) for plan in plans]
+        for key, plan in zip(keys, plans, strict=True):
+            if key not in found:
+                base = found.get(key[1:])
+                found[key] = Parts(rank_parts(self.model, plan, self.framework, base.of if base else None))
+                found.setdefault(key[1:], found[key])
+        return [found[key] for key in keys]
+
+    def _layers(
+        self,
+        plans: Sequence[Parallelism],
+        of: Sequence[Key],
+        parts: Sequence[Parts],
+        orders: Sequence[Schedule | None],
+    ) -> list[Layers]:
+        """The times of one rank's passes over the parts of the model under each plan."""
+        found, known = self.shared.layers, self.shared.known
+        splits = [order is not None and order.splits_backward for order in orders]
+        keys = [layer_key(plan, key, apart) for plan, key, apart in zip(plans, of, splits, strict=True)]
+        first = {key: at for at, key in reversed(list(enumerate(keys))) if key not in found}
+        prices = {key: self._prices(plans[at]) for key, at in first.items()}
+        known.fill(dict.fromkeys(case for key, at in first.items() for case in cases_of(parts[at], prices[key])))
+        for key, at in first.items():
+            like = found.get(key[1:])
+            found[key] = Layers(parts[at], plans[at].dtype, self.framework, prices[key], splits[at], like)
+            found.setdefault(key[1:], found[key])
+        return [found[key] for key in keys]
+
+    def _prices(self, plan: Parallelism, known: Known | None = None) -> Prices:
+        if self.prices and known in (None, self.shared.known):
+            return self.prices
+        known = known or self.shared.known
+        return Prices(known.system, plan, self.shared.known.options, known=known)
+
+    def _order(self, plan: Parallelism, unfolds: bool = False) -> Schedule | None:
+        """The order of a plan's pipeline; None if it is timed without its tasks and nobody `unfolds` it."""
+        if is_slotted(plan.schedule) and not unfolds:
+            return None
+        key = plan.schedule, plan.pp, plan.micro_batches
+        orders = self.shared.orders
+        if key not in orders:
+            orders[key] = schedule(*key)
+        return orders[key]
+
+    def _structure(self, plan: Parallelism, names: tuple[str, ...], order: Schedule | None) -> Structure:
+        key = plan.pp, plan.chunks, plan.layers, id(order)
+        structures = self.shared.structures
+        if key not in structures:
+            count = order.stages if order else plan.pp * plan.chunks
+            stages = [stages_on(order, at) for at in range(plan.pp)] if order else in_rounds(plan.pp, count)
+            structures[key] = Structure(stages, composition(self.model, count, plan, names))
+        return structures[key]
+
+    def _pipes(
+        self,
+        plans: Sequence[Parallelism],
+        layers: Sequence[Layers],
+        structures: Sequence[Structure],
+        orders: Sequence[Schedule | None],
+    ) -> list[_Pipe]:
+        """The pipeline of each plan."""
+        found: dict[Key, _Pipe] = {}
+        pipes = []
+        for plan, one, structure, order in zip(plans, layers, structures, orders, strict=True):
+            gathers = (plan.shard, plan.ep) if plan.gathers_each_pass else ()
+            key = id(one), id(structure), plan.schedule, plan.dp, plan.micro_batches, plan.offload, gathers
+            if key not in found:
+                found[key] = self._pipe(plan, one, structure, order)
+            pipes.append(found[key])
+        return pipes
+
+    def _pipe(self, plan: Parallelism, layers: Layers, structure: Structure, order: Schedule | None) -> _Pipe:
+        prices = self._prices(plan)
+        send = self._send(plan, prices)
+        if self.prices:
+            names = chunks_of(self.model, len(structure.of.counts), plan)
+            rows = [[layers.parts[name] for name in each] for each in names]
+            chunks = tuple(timed_chunk(row, plan, self.framework, prices) for row in rows)
+            passes = ((one.forward, one.backward, one.weight) for one in chunks)
+            seconds = np.array([[each.seconds for each in row] for row in passes]).T
+            return _Pipe(layers, plan, structure, list(seconds), send, order, chunks)
+        if plan.gathers_each_pass:
+            key = plan.tp, plan.cp, plan.dp, plan.dtype, plan.overlap.get("dp")
+            prices.windows = self.shared.windows.setdefault(key, prices.windows)
+            forward, backward = self._gathered(plan, layers, structure.of.counts[0].tolist(), prices)[:, None]
+            return _Pipe(layers, plan, structure, [forward, backward, np.zeros(1)], send, order)
+        forward, backward, weight = layers.seconds(structure.of)
+        if plan.offload == "activations":
+            moved = seconds_to_host(1.0, prices.gpu) * layers.of.sent(structure.of)
+            forward, backward = np.maximum(forward, moved), np.maximum(backward, moved)
+        return _Pipe(layers, plan, structure, [forward, backward, weight], send, order)
+
+    def _send(self, plan: Parallelism, prices: Prices) -> Send:
+        """What it takes to send a micro-batch's activations, under sequence parallelism a rank's share, to a stage.
+
+        A rank that does not overlap its sends computes nothing until the tensor has arrived.
+        """
+        if plan.pp == 1:
+            return Send()
+        framework = self.framework
+        tokens = plan.micro_batch * plan.sequence // plan.cp
+        size = tokens * self.model.hidden * DTYPE_BYTES[plan.dtype]
+        shared = plan.tp if plan.sp or framework.scatter_gather else 1
+        seconds = prices.of(Collective("send_recv", -(-size // shared), 2, plan.dtype), "pp")
+        waits = framework.sends == "blocking" or (framework.sends == "interleaved" and plan.chunks == 1)
+        return Send(seconds, sender_busy=seconds if waits else 0.0)
+
+    def _gathered(self, plan: Parallelism, layers: Layers, counts: list[int], prices: Prices) -> FloatArray:
+        """Forward and backward [s] of a rank that gathers its weights part by part.
+
+        Between a part and the next but one nothing waits, so that equal layers soon take equally long, two by two.
+        """
+
+        def of(parts: Sequence[int]) -> FloatArray:
+            row = [part for part, count in zip(layers.parts.values(), parts, strict=True) for _ in range(count)]
+            found = timed_chunk(row, plan, self.framework, prices)
+            return np.array([found.forward.seconds, found.backward.seconds])
+
+        if len(counts) != 3 or counts[1] <= 2 * _FEW or self.framework.launch:
+            return of(counts)
+        few = _FEW + counts[1] % 2
+        less, some, more = (of([counts[0], few + extra, counts[2]]) for extra in (0, 2, 4))
+        if not np.allclose(more - some, some - less, rtol=1e-9, atol=0.0):
+            return of(counts)
+        pairs: FloatArray = more + (more - some) * ((counts[1] - few - 4) // 2)
+        return pairs
+
+
+def _run(pipes: Iterable[_Pipe]) -> None:
+    """Time the pipelines, those of the same schedule without tasks at once."""
+    alike: dict[Key, list[_Pipe]] = {}
+    for pipe in pipes:
+        plan = pipe.plan
+        if pipe.order is None:
+            alike.setdefault((plan.schedule, plan.pp, plan.micro_batches, len(pipe.seconds[0])), []).append(pipe)
+        else:
+            pipe.run()
+    for mine in alike.values():
+        plan = mine[0].plan
+        kind = "gpipe" if plan.schedule == "gpipe" else "1f1b" if plan.chunks == 1 else "interleaved"
+        times = (np.array([one.seconds[at] for one in mine]) for at in (0, 1))
+        sends = (np.array([getattr(one.send, name) for one in mine], float) for name in ("latency", "sender_busy"))
+        each = last_backwards(kind, plan.pp, plan.chunks, plan.micro_batches, *times, *sends)
+        for one, last in zip(mine, each, strict=True):
+            stages = one.structure.stages
+            one.ended = last[stages]
+            one.begun, one.done = one.ended - one.seconds[1][stages], one.ended.max(axis=1)
+
+
+def gradients(times: PipelineTimes, stages: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
+    """Between when gradients of the weights of each stage on a device become complete: begin and end of its last
+    backward task [s]; 0 for stages of -1. `stages` has the shape (devices, stages).
+    """
+    order = times.schedule
+    if not order.trains:
+        raise InputError(f"the pipeline schedule '{order.name}' has no backward passes; train with another one")
+    found = np.zeros((2, *stages.shape))
+    for device, at in np.argwhere(stages >= 0).tolist():
+        stage = stages[device, at]
+        mine = order.device[stage] == device
+        kind = BACKWARD if order.whole[stage][mine].all() else WEIGHT
+        last = int(np.nanargmax(np.where(mine, times.end[kind, stage], np.nan)))
+        found[:, device, at] = times.start[kind, stage, last], times.end[kind, stage, last]
+    return found[0], found[1]
+
+
+def _surroundings(plan: Parallelism, framework: Framework) -> Key:
+    """All of a plan that decides what surrounds its passes, and how the framework overlaps it."""
+    return (
+        framework.dp_overlap, framework.gather_overlap, plan.overlap.get("dp"),
+        plan.tp, plan.sp, plan.cp, plan.ep, plan.pp, plan.dp, plan.zero, plan.shard, plan.schedule, plan.layers,
+        plan.dtype, plan.quantize, plan.order, plan.sequence, plan.offload,
+    )  # fmt: skip

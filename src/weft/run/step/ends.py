@@ -1,0 +1,302 @@
+"""What ends training steps: gradients summed over replicas, the optimizer, and weights gathered again.
+
+Plans with the same pipeline are timed at once: arrays have the shape (plans, devices).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.graph import DTYPE_BYTES, Collective
+from weft.models import Transformer
+from weft.models.update import optimizer_ops
+from weft.parallel.framework import Framework
+from weft.parallel.memory import sharded
+from weft.parallel.plan import Parallelism
+from weft.parallel.quantize import RECIPES, quantized
+from weft.run.step.layers import Parts
+from weft.run.step.offload import exposed_states
+from weft.run.step.prices import Prices
+from weft.run.step.spans import CONTENTION
+from weft.run.step.stages import Structure
+
+FloatArray = NDArray[np.float64]
+Updates = dict[tuple[object, ...], tuple[float, float]]
+"""Seconds of optimizer steps and their waits for states on the host, by all that decides them in a framework."""
+
+
+class Fixed(NamedTuple):
+    """What surrounds the passes on a device, whatever its passes are [s].
+
+    `update` is the optimizer's step, `host` its wait for states in the memory of the host, `tied` the sum of the
+    embedding's gradient, `reduce` and `gather` the whole collectives. Of the stages of the device, `buckets` counts the
+    buckets of gradients, each of which takes `alone`; of `gathers` buckets of weights each takes `wait`. `reduced` and
+    `gathered` are buckets that run beside backward and forward passes, if any do.
+    """
+
+    update: float
+    host: float
+    tied: float
+    reduce: float
+    gather: float
+    gathers: int
+    wait: float
+    buckets: tuple[int, ...]
+    alone: tuple[float, ...]
+    reduced: Collective | None
+    gathered: Collective | None
+
+
+class Slowed(NamedTuple):
+    """Factors by which passes and the collectives of replicas slow each other down, backwards with reductions and
+    forwards with gatherings, and the time of the forward passes on the device [s].
+    """
+
+    backward: float = 1.0
+    reduce: float = 1.0
+    forward: float = 1.0
+    gather: float = 1.0
+    whole: float = 0.0
+
+
+class Tails(NamedTuple):
+    """What pipeline devices do after their last task [s]: wait for the sum of gradients, then update the weights.
+
+    `gather` is the wait for the weights of other ranks, at the end of this step or in the first forward of the next,
+    `host` what the update waits for optimizer states in the memory of the host. `contention` is what the passes take
+    longer because these collectives run beside them, `hidden` the communication that nothing waits for.
+    """
+
+    reduce: FloatArray
+    optimizer: FloatArray
+    gather: FloatArray
+    contention: FloatArray
+    hidden: FloatArray
+    host: FloatArray
+
+    def parts(self, at: int, device: int) -> dict[str, float]:
+        """Seconds of a device under a plan by what they are spent on, those that are hidden left out."""
+        reduce, optimizer, gather, contention, _, host = (float(each[at, device]) for each in self)
+        exposed = {"exposed dp": reduce + gather, "exposed host": host, CONTENTION: contention}
+        return {name: seconds for name, seconds in {**exposed, "optimizer": optimizer}.items() if seconds}
+
+
+class Ends(NamedTuple):
+    """Step times of plans by their parts [s]: the pipeline, the rest of the reduction, the update."""
+
+    pipeline: FloatArray
+    reduce: FloatArray
+    update: FloatArray
+
+
+def ends(tails: Tails, last: FloatArray, busy: FloatArray | None = None) -> Ends:
+    """The ends of steps whose devices end their last tasks at `last` [s].
+
+    All devices wait for the norm of all gradients, then for the slowest update. A schedule without a flush has no such
+    end: the step takes as long as its busiest device computes, `busy` [s] (None: it has a flush).
+    """
+    reduced, update = tails.contention + tails.reduce, tails.optimizer + tails.host + tails.gather
+    if busy is None:
+        pipeline, waits = last.max(axis=1), (last + reduced).max(axis=1)
+        return Ends(pipeline, waits - pipeline, update.max(axis=1))
+    slowest = (reduced + update).argmax(axis=1)[:, None]
+    return Ends(busy, *(np.take_along_axis(each, slowest, axis=1)[:, 0] for each in (reduced, update)))
+
+
+def fixed(
+    model: Transformer,
+    plan: Parallelism,
+    framework: Framework,
+    prices: Prices,
+    structure: Structure,
+    of: Parts,
+    updates: Updates,
+) -> list[Fixed]:
+    """What surrounds the passes on each kind of device under a plan."""
+    found = []
+    for parts, is_end in zip(structure.of_stages, structure.is_end, strict=True):
+        counts: list[int] = (parts @ of.parameters).tolist()
+        count, experts = sum(counts), int((parts @ of.experts).sum())
+        groups = Groups(plan, framework, prices, experts / count if count else 0.0)
+        tied = groups.tied(model) if plan.pp > 1 and model.tied and is_end else 0.0
+        update = _update(count, experts, plan, framework, prices, updates)
+        found.append(_fixed(groups, counts, *update, tied, structure.stages.shape[1]))
+    return found
+
+
+def _fixed(groups: Groups, counts: Sequence[int], update: float, host: float, tied: float, width: int) -> Fixed:
+    """What surrounds the passes on a device with stages of `counts` parameters, up to `width` of them."""
+    count, most, framework = sum(counts), max(counts), groups.framework
+    buckets = [groups.buckets(each) for each in counts]
+    sizes = [-(-each // number) for each, number in zip(counts, buckets, strict=True)]
+    alone = {size: groups.reduce(size) for size in dict.fromkeys(sizes)}
+    gathers, missing = groups.buckets(count), width - len(counts)
+    reduced = gathered = None
+    if framework.dp_overlap:
+        reduced = groups.beside(groups.reduction, -(-most // groups.buckets(most)), framework.reduced)
+    if framework.gather_overlap:
+        gathered = groups.beside("all_gather", -(-count // gathers), groups.plan.dtype)
+    return Fixed(
+        update,
+        host,
+        tied,
+        groups.reduce(count),
+        groups.gather(count),
+        gathers,
+        groups.gather(-(-count // gathers)) if framework.gather_overlap else 0.0,
+        (*buckets, *(1,) * missing),
+        (*(alone[size] for size in sizes), *(0.0,) * missing),
+        reduced,
+        gathered,
+    )
+
+
+def _update(
+    count: int, experts: int, plan: Parallelism, framework: Framework, prices: Prices, updates: Updates
+) -> tuple[float, float]:
+    shard = sharded(count, experts, plan) if plan.zero else count
+    key = shard, count if plan.zero < 2 or plan.quantize else shard, plan.dtype, plan.quantize, plan.offload
+    if key not in updates:
+        update = optimizer(shard, count, plan, framework, prices)
+        host = exposed_states(shard, update, framework, prices.gpu) if plan.offload == "optimizer" else 0.0
+        updates[key] = update, host
+    return updates[key]
+
+
+def optimizer(shard: int, count: int, plan: Parallelism, framework: Framework, prices: Prices) -> float:
+    """Time of the optimizer's step on a shard of so many parameters, and of what surrounds it [s].
+
+    Weights that are quantised once per step are so after it.
+    """
+    ops = optimizer_ops(
+        framework.optimizer,
+        shard,
+        gradients=framework.gradients,
+        weights=framework.weights or plan.dtype,
+        fused=framework.fused_optimizer,
+        loss_scaling=framework.scales_loss and plan.dtype == "fp16",
+        zeroed=count if plan.zero < 2 else shard,
+    )
+    once = plan.quantize and not RECIPES[plan.quantize].each_pass
+    return sum(prices.of(op) for op in (*ops, *(quantized(count, plan.quantize, plan.dtype) if once else ())))
+
+
+class Groups:
+    """Collectives over the replicas of the same weights; of these the part `experts` has fewer replicas."""
+
+    def __init__(self, plan: Parallelism, framework: Framework, prices: Prices, experts: float) -> None:
+        self.plan, self.framework, self.prices, self.experts = plan, framework, prices, experts
+        self.replicas = plan.dp * plan.cp
+        self.reduction = "reduce_scatter" if plan.zero and framework.scatters else "all_reduce"
+
+    def _moved(self, kind: str, count: int, dtype: str) -> float:
+        routed = round(count * self.experts)
+        shared = self._among("dp", self.replicas, kind, count - routed, dtype)
+        return shared + self._among("experts", self.plan.expert_replicas, kind, routed, dtype)
+
+    def _among(self, axis: str, replicas: int, kind: str, count: int, dtype: str) -> float:
+        if replicas == 1 or self.plan.gathers_each_pass or not count:
+            return 0.0
+        return self.prices.moved(kind, max(count, replicas) * DTYPE_BYTES[dtype], replicas, dtype, axis)
+
+    def reduce(self, count: int) -> float:
+        """Time to sum the gradients of so many parameters, to shards if the optimizer is sharded [s]."""
+        return self._moved(self.reduction, count, self.framework.reduced)
+
+    def gather(self, count: int) -> float:
+        """Time to gather so many weights that a sharded optimizer has updated [s]."""
+        return self._moved("all_gather", count, self.plan.dtype) if self.plan.zero else 0.0
+
+    def tied(self, model: Transformer) -> float:
+        """Time to sum the gradient of the embedding, which the first and the last stage share [s]."""
+        count = -(-model.vocabulary * model.hidden // self.plan.tp)
+        dtype = self.framework.reduced
+        return self.prices.moved("all_reduce", count * DTYPE_BYTES[dtype], 2, dtype, "pp")
+
+    def buckets(self, count: int) -> int:
+        """Buckets in which so many parameters travel."""
+        return max(-(-count // (self.framework.bucket_of(self.replicas) or count or 1)), 1)
+
+    def beside(self, kind: str, count: int, dtype: str) -> Collective | None:
+        """The collective of so many parameters that runs beside passes, if any does."""
+        if self.replicas == 1 or self.plan.gathers_each_pass:
+            return None
+        return Collective(kind, max(count, self.replicas) * DTYPE_BYTES[dtype], self.replicas, dtype)
+
+
+def tails(
+    structure: Structure,
+    framework: Framework,
+    begun: FloatArray,
+    ended: FloatArray,
+    last: FloatArray,
+    known: Sequence[Sequence[Fixed]],
+    slowed: Sequence[Sequence[Slowed]],
+) -> Tails:
+    """What the devices of pipelines do after their last tasks, which end at `last` [s].
+
+    Between `begun` and `ended` [s] gradients of each stage on a device become complete: both have the shape (plans,
+    devices, stages), as `structure.stages`. `known` and `slowed` have an entry per plan and kind of device.
+    """
+
+    def of_devices(rows: Sequence[Sequence[tuple[object, ...]]], count: int) -> list[FloatArray]:
+        values = np.array([[one[:count] for one in row] for row in rows], np.float64)[:, structure.kind]
+        return [values[..., number] for number in range(count)]
+
+    update, host, tied, whole, gather, gathers, wait = of_devices(known, 7)
+    backward, reduce, forward, other, passes = of_devices(slowed, len(Slowed._fields))
+    waits, contention, gathered = whole, np.zeros_like(last), gather
+    if framework.dp_overlap:
+        buckets, alone = (
+            np.array([[getattr(one, name) for one in row] for row in known], np.float64)[:, structure.kind]
+            for name in ("buckets", "alone")
+        )
+        waits, contention = _reduced(begun, ended, last, buckets, alone * reduce[..., None], backward, reduce)
+    if framework.gather_overlap:
+        gathered, more = _gathered(gathers, wait, forward, other, passes)
+        contention = contention + more
+    hidden = np.maximum(whole - waits, 0.0) + np.maximum(gather - gathered, 0.0)
+    return Tails(waits + tied, update, gathered, contention, hidden, host)
+
+
+def _reduced(
+    begun: FloatArray,
+    ended: FloatArray,
+    last: FloatArray,
+    buckets: FloatArray,
+    each: FloatArray,
+    own: FloatArray,
+    other: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """How long the sum of the last bucket of gradients ends after `last`, a device's last task, and how much longer its
+    backward passes take beside the others [s].
+
+    The gradients of a stage become complete evenly while its last backward task runs; each bucket, which takes `each`
+    beside passes, waits for its own and for the bucket before it. On a clock that runs `other` times faster after
+    `last`, all buckets of a stage take equally long, so that the last one ends after the first and all others, or after
+    the last alone.
+    """
+    turn = np.argsort(begun, axis=2, kind="stable")
+    begun, ended, buckets, each = (np.take_along_axis(one, turn, axis=2) for one in (begun, ended, buckets, each))
+    first = begun + (ended - begun) / buckets
+    done, busy = np.zeros_like(last), (buckets * each).sum(axis=2)
+    for at in range(ended.shape[2]):
+        whole = buckets[..., at] * each[..., at]
+        done = np.maximum(np.maximum(done, first[..., at]) + whole, ended[..., at] + each[..., at])
+    late = np.maximum(done - last, 0.0)
+    longer = (busy - late) * (1 - 1 / own)
+    return np.maximum(np.minimum(done - last, 0.0) + late / other - longer, 0.0), longer
+
+
+def _gathered(
+    count: FloatArray, each: FloatArray, own: FloatArray, other: FloatArray, forward: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """How long the first forward pass waits for weights that are gathered in `count` buckets beside it, and how much
+    longer it takes than `forward` [s].
+    """
+    beside = np.minimum(each * (count - 1) * other, forward * (count - 1) / count * own)
+    return each * count - beside / other, beside * (1 - 1 / own)

@@ -1,0 +1,88 @@
+"""Which parts of a model the stages and the devices of a pipeline have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.errors import InputError
+from weft.models import Transformer
+from weft.parallel.plan import Parallelism
+from weft.schedule.pipeline import Schedule
+
+Shares = tuple[int, ...]
+"""How often a stage or a device has each part of a model."""
+
+
+def chunks_of(model: Transformer, stages: int, plan: Parallelism) -> list[list[str]]:
+    """The names of the parts of each stage: as many layers as the plan says, or equal numbers.
+
+    The last stages, which have the head, get what is left if the number of stages does not divide that of layers.
+    Raises InputError for a plan whose layers do not add up.
+    """
+    kinds = model.layer_kinds
+    each = -(-len(kinds) // stages)
+    counts = plan.layers or [min(max(len(kinds) - each * place, 0), each) for place in range(stages)]
+    if len(counts) != stages or sum(counts) != len(kinds):
+        raise InputError(
+            f"the plan gives {len(counts)} stages {sum(counts)} layers, but {model.name} has {len(kinds)} and the "
+            f"schedule {stages} stages; list the layers of each stage, or leave them out"
+        )
+    ends = [sum(counts[: place + 1]) for place in range(stages)]
+    chunks = [list(kinds[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+    chunks[0].insert(0, "embedding")
+    chunks[-1].append("head")
+    return chunks
+
+
+def stages_on(order: Schedule, device: int) -> list[int]:
+    """The stages whose weights a pipeline device holds."""
+    return [stage for stage in range(order.stages) if (order.placement[:, stage] == device).any()]
+
+
+@dataclass(frozen=True)
+class Composition:
+    """The parts of each stage of a pipeline: `counts` has the shape (stages, parts)."""
+
+    names: tuple[str, ...]
+    counts: NDArray[np.int64]
+
+    def shares(self, stages: Sequence[int]) -> Shares:
+        """How often stages together have each part."""
+        return tuple(self.counts[list(stages)].sum(axis=0).tolist())
+
+
+def composition(model: Transformer, stages: int, plan: Parallelism, names: tuple[str, ...]) -> Composition:
+    """Which parts of a model the stages of a plan have."""
+    each = [Counter(stage) for stage in chunks_of(model, stages, plan)]
+    return Composition(names, np.array([[stage[name] for name in names] for stage in each]))
+
+
+def in_rounds(devices: int, stages: int) -> list[list[int]]:
+    """The stages of each device, the last one first, if neighbouring stages are on neighbouring devices, in rounds."""
+    return [list(range(device, stages, devices))[::-1] for device in range(devices)]
+
+
+class Structure:
+    """The stages on each device of a pipeline, and its kinds of devices: those that have the same parts.
+
+    `stages` has the shape (devices, most stages of a device); missing ones are -1. `kind` numbers the kind of each
+    device, of which `examples` are the first ones; `shares` and `of_stages` count parts on them.
+    """
+
+    def __init__(self, stages: Sequence[Sequence[int]], of: Composition) -> None:
+        self.of, count = of, len(of.counts)
+        width = max(map(len, stages))
+        self.stages = np.array([[*mine, *[-1] * (width - len(mine))] for mine in stages])
+        kinds: dict[tuple[object, ...], int] = {}
+        ends = {0, count - 1}
+        keys = [(bool(ends & set(mine)), *(of.shares([stage]) for stage in mine)) for mine in stages]
+        self.kind = np.array([kinds.setdefault(key, len(kinds)) for key in keys])
+        self.examples = [self.kind.tolist().index(number) for number in range(len(kinds))]
+        self.shares = [of.shares(stages[device]) for device in self.examples]
+        self.is_end = [bool(ends & set(stages[device])) for device in self.examples]
+        self.of_stages = [of.counts[list(stages[device])] for device in self.examples]
