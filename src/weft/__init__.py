@@ -71,6 +71,8 @@ if TYPE_CHECKING:
     from weft.tune.advisor import advise
     from weft.tune.perturb import perturb
     from weft.tune.tiles import tiles
+    from weft.validation.catalog import calibrate
+    from weft.validation.run import validate
 
 __version__ = "0.1.0"
 
@@ -99,6 +101,7 @@ _HOMES = {
     "all_to_all": ("weft.graph", "all_to_all"),
     "arbiter": ("weft.schedule.arbiters", "arbiter"),
     "balanced": ("weft.run", "balanced"),
+    "calibrate": ("weft.validation.catalog", "calibrate"),
     "capture": ("weft.capture", "capture"),
     "capturing": ("weft.capture", "capturing"),
     "check_schedule": ("weft.plan.schedules", "check_schedule"),
@@ -144,6 +147,7 @@ _HOMES = {
     "systems": ("weft.hardware", "node_names"),
     "tiles": ("weft.tune.tiles", "tiles"),
     "tune": ("weft.tune", "tune"),
+    "validate": ("weft.validation.run", "validate"),
     "write_graph": ("weft.graph", "write_graph"),
 }
 
@@ -171,6 +175,7 @@ __all__ = [
     "all_to_all",
     "arbiter",
     "balanced",
+    "calibrate",
     "capture",
     "capturing",
     "check_schedule",
@@ -215,6 +220,7 @@ __all__ = [
     "systems",
     "tiles",
     "tune",
+    "validate",
     "write_chakra",
     "write_graph",
 ]

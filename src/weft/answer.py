@@ -67,13 +67,8 @@ class Answer(ABC):
         return _renderer().report(self)
 
     def to_pandas(self) -> Any:
-        """The result's table as a pandas DataFrame, a column per value; InputError if pandas is not installed."""
-        try:
-            pandas = import_module("pandas")
-        except ImportError:
-            raise InputError(
-                "to_pandas needs pandas, which is not installed; run pip install 'weft[pandas]', or save a .csv file"
-            ) from None
+        """The result's table as a pandas DataFrame, a column per value."""
+        pandas = import_module("pandas")
         return pandas.DataFrame(_renderer().table(self).records())
 
     def plot(self) -> Any:

@@ -2,7 +2,6 @@
 
 import importlib
 import pkgutil
-import sys
 
 import pytest
 from shown import check_shown
@@ -69,12 +68,6 @@ def test_an_answer_becomes_a_data_frame_with_the_rows_of_its_table(answers, name
     frame = answers[name].to_pandas()
     assert isinstance(frame, pandas.DataFrame)
     assert len(frame) > 0
-
-
-def test_without_pandas_a_sentence_says_how_to_get_it(answers, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(InputError, match=r"pip install 'weft\[pandas\]'"):
-        answers["estimate"].to_pandas()
 
 
 def test_a_saved_timeline_is_loaded_as_it_was(compared, tmp_path):

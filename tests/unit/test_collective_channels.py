@@ -104,7 +104,7 @@ def test_measured_channels_are_compared_where_the_threads_are_the_librarys(tmp_p
     (tmp_path / "mine.csv").write_text("\n".join([HEAD, *rows]))
     done = validate(tmp_path)
     (predicted,) = done.by_kind["channels"]
-    assert predicted.subject.rows.line.tolist() == [2, 3]
+    assert predicted.subject.rows.index.tolist() == [2, 3]
     assert predicted.subject.labels["compute_units"].tolist() == ["one per channel", "fewer than channels"]
     for words in ("threads per channel", "unknown protocol", "NCCL has 1 to 64", "carries out no all_to_all"):
         assert any(words in problem for problem in done.complaints())

@@ -5,13 +5,13 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from weft.result.errors import C3_SPEEDUPS, CARRIED
 from weft.studies.c3.study import DECLARED, IDS
 from weft.validation.classes import class_errors
 from weft.validation.subjects import Predicted, Subject
-from weft.validation.tables import Rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -27,9 +27,8 @@ def tool(name):
 def part(kind, machine, measured, off, labels, **columns):
     """Rows of a machine, each predicted `off` (a share) too long."""
     measured = np.array(measured)
-    columns = {name: np.array(column) for name, column in columns.items()}
-    rows = Rows(kind, f"{kind}.csv", np.arange(2, 2 + len(measured)), columns)
-    labels = {name: np.array(label) for name, label in labels.items()}
+    lines = np.arange(2, 2 + len(measured))
+    rows, labels = pd.DataFrame(columns, lines), pd.DataFrame(labels, lines)
     subject = Subject(kind, machine, rows, measured, labels, lambda rows, values: measured)
     return Predicted(subject, measured * (1 + np.array(off)))
 

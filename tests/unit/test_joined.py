@@ -153,15 +153,15 @@ def test_left_out_predictions_cover_every_row_once_and_forget_its_group(tmp_path
     done = validate(tmp_path)
     subjects = [part.subject for part in done.predictions]
     shipped = {
-        (str(part.subject.labels["method"][0]), line): seconds
+        (str(part.subject.labels["method"].iloc[0]), line): seconds
         for part in done.predictions
-        for line, seconds in zip(part.subject.rows.line.tolist(), part.seconds.tolist(), strict=True)
+        for line, seconds in zip(part.subject.rows.index.tolist(), part.seconds.tolist(), strict=True)
     }
     for key in (by_system, by_method):
         found = [
-            (str(part.subject.labels["method"][0]), line)
+            (str(part.subject.labels["method"].iloc[0]), line)
             for part in left_out(subjects, key)
-            for line in part.subject.rows.line.tolist()
+            for line in part.subject.rows.index.tolist()
         ]
         assert sorted(found) == sorted(shipped)
 

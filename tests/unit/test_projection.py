@@ -3,22 +3,21 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from weft.errors import InputError
-from weft.validation.checks import Checked
-from weft.validation.kernels import kernel_subjects
+from weft.validation.kernels import KERNELS
 from weft.validation.machines import Machines
 from weft.validation.projection import flops_of, of_bert, projection, sparse_sizes
 from weft.validation.subjects import Subject
-from weft.validation.tables import Rows, read_file
+from weft.validation.tables import read_file
 
 
 def gemms(sizes, measured):
     """Rows whose closed form is one microsecond for each billion of FLOPs."""
-    columns = {name: np.array([row[at] for row in sizes], dtype=float) for at, name in enumerate("mnk")}
-    rows = Rows("gemm", "gemm.csv", np.arange(len(sizes)) + 1, columns)
-    labels = {"ranks": np.full(len(sizes), 8)}
+    rows = pd.DataFrame(sizes, columns=list("mnk"), dtype=float)
+    labels = pd.DataFrame({"ranks": 8}, rows.index)
     return Subject("gemm", "here", rows, np.array(measured), labels, lambda some, values: flops_of(some) * 1e-15)
 
 
@@ -60,9 +59,8 @@ def test_gemms_of_bert_have_two_sizes_of_a_weight():
 
 
 def test_a_baseline_of_collectives_has_every_fourth_power_of_two_at_the_most_ranks():
-    columns = {"bytes": np.array([256.0, 512.0, 1024.0, 1000.0, 1024.0])}
-    rows = Rows("collective", "c.csv", np.arange(5) + 1, columns)
-    labels = {"ranks": np.array([8, 8, 8, 8, 2])}
+    rows = pd.DataFrame({"bytes": [256.0, 512.0, 1024.0, 1000.0, 1024.0]})
+    labels = pd.DataFrame({"ranks": [8, 8, 8, 8, 2]})
     found = Subject("collective", "here", rows, np.ones(5), labels, lambda some, values: np.ones(len(some)))
     assert sparse_sizes(found).tolist() == [True, False, True, False, False]
 
@@ -70,14 +68,14 @@ def test_a_baseline_of_collectives_has_every_fourth_power_of_two_at_the_most_ran
 def kernels(tmp_path: Path, *lines: str):
     file = tmp_path / "kernels.csv"
     file.write_text("\n".join(("gpu,dtype,op,m,n,time_us,kernel", *lines)))
-    rows, problems = read_file(file)
-    assert not problems
-    return Checked(rows)
+    found = read_file(file)
+    assert not found.problems
+    return found
 
 
 def test_kernels_are_predicted_by_their_operator(tmp_path):
     lines = ("V100-PCIe-32GB,fp32,layernorm,16384,4096,1015,k", "v100-pcie-32gb,fp32,add,16384,4096,965,k")
-    (found,) = kernel_subjects(kernels(tmp_path, *lines), Machines())
+    (found,) = KERNELS.subjects(kernels(tmp_path, *lines), Machines())
     assert found.labels["op"].tolist() == ["layernorm", "add"]
     assert found.predict(found.rows, found.start) / found.measured == pytest.approx(1, abs=0.15)
 
@@ -85,7 +83,7 @@ def test_kernels_are_predicted_by_their_operator(tmp_path):
 def test_kernels_without_a_model_are_named(tmp_path):
     lines = ("bmm,,,10,k", "histogram,8,8,10,k", "gelu,16384,4096,660,k")
     checked = kernels(tmp_path, *(f"v100-pcie-32gb,fp32,{line}" for line in lines))
-    (found,) = kernel_subjects(checked, Machines())
+    (found,) = KERNELS.subjects(checked, Machines())
     assert len(found) == 1
     assert [str(one).split(": ", 1)[1] for one in checked.problems] == [
         "op 'histogram': kernels of this operator are not compared here; the row is left out",

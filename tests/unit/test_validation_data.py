@@ -7,7 +7,7 @@ import pytest
 from weft.errors import InputError
 from weft.validation import tables
 from weft.validation.problems import Problem, consistent, gathered
-from weft.validation.tables import TABLES, data_folder, layer_times, read_file, read_folder
+from weft.validation.tables import TABLES, data_folder, layer_times, read_file, read_folder, seconds_of
 
 HEAD = "gpu,dtype,m,n,k,time_us,source,notes"
 
@@ -18,34 +18,35 @@ def write(folder, text, name="gemm.csv"):
     return file
 
 
+def read(file):
+    """The rows of a file, None if it cannot be used, and its problems."""
+    found = read_file(file)
+    return (found.rows if found.kind else None), found.problems
+
+
 def problems_of(folder, *rows):
-    _, problems = read_file(write(folder, "\n".join([HEAD, *rows, ""])))
+    _, problems = read(write(folder, "\n".join([HEAD, *rows, ""])))
     return [str(problem) for problem in problems]
 
 
 def test_rows_are_read_with_their_lines(tmp_path):
-    rows, problems = read_file(
-        write(tmp_path, f"{HEAD}\nh100-sxm,bf16,1024,512,256,9.5,here,\n\nb200,fp8,1,2,3,4,,x\n")
-    )
+    rows, problems = read(write(tmp_path, f"{HEAD}\nh100-sxm,bf16,1024,512,256,9.5,here,\n\nb200,fp8,1,2,3,4,,x\n"))
     assert not problems
-    assert rows.kind == "gemm"
-    assert rows.line.tolist() == [2, 4]
+    assert rows.index.tolist() == [2, 4]
     assert rows["gpu"].tolist() == ["h100-sxm", "b200"]
     assert rows["k"].tolist() == [256, 3]
-    assert rows.seconds.tolist() == pytest.approx([9.5e-6, 4e-6])
+    assert seconds_of(rows).tolist() == pytest.approx([9.5e-6, 4e-6])
 
 
 def test_columns_may_stand_in_any_order_and_beside_others(tmp_path):
-    rows, problems = read_file(
-        write(tmp_path, "time_us,power,k,n,m,dtype,gpu\n7,400,3,2,1,fp16,mi210\n", "anything.csv")
-    )
+    rows, problems = read(write(tmp_path, "time_us,power,k,n,m,dtype,gpu\n7,400,3,2,1,fp16,mi210\n", "anything.csv"))
     assert not problems
-    assert [rows[name][0] for name in ("m", "n", "k", "time_us")] == [1, 2, 3, 7]
+    assert [rows[name].iloc[0] for name in ("m", "n", "k", "time_us")] == [1, 2, 3, 7]
     assert rows["notes"].tolist() == [""]
 
 
 def test_a_byte_order_mark_and_spaces_in_the_header_do_no_harm(tmp_path):
-    rows, problems = read_file(write(tmp_path, "\ufeffgpu, dtype ,m,n,k,time_us\nb200,bf16,1,2,3,4\n"))
+    rows, problems = read(write(tmp_path, "\ufeffgpu, dtype ,m,n,k,time_us\nb200,bf16,1,2,3,4\n"))
     assert not problems
     assert len(rows) == 1
 
@@ -85,7 +86,7 @@ def test_lines_are_those_of_the_file_even_after_a_cell_with_a_line_break(tmp_pat
 
 
 def test_a_missing_column_is_a_problem_of_the_file_and_names_one_alike(tmp_path):
-    rows, problems = read_file(write(tmp_path, "gpu,dtype,m,n,k,time\nb200,bf16,1,1,1,1\n"))
+    rows, problems = read(write(tmp_path, "gpu,dtype,m,n,k,time\nb200,bf16,1,1,1,1\n"))
     assert rows is None
     assert str(problems[0]) == (
         "gemm.csv: column 'time_us': this column is missing; is it 'time'?; the file is left out"
@@ -93,24 +94,24 @@ def test_a_missing_column_is_a_problem_of_the_file_and_names_one_alike(tmp_path)
 
 
 def test_a_file_of_no_kind_says_which_kinds_there_are(tmp_path):
-    rows, problems = read_file(write(tmp_path, "a,b\n1,2\n", "other.csv"))
+    rows, problems = read(write(tmp_path, "a,b\n1,2\n", "other.csv"))
     assert rows is None
     assert "no kind of measurements has these columns" in str(problems[0])
     assert "gemm.csv, collectives.csv" in str(problems[0])
 
 
 def test_a_file_with_only_a_header_or_not_in_utf8_is_a_problem(tmp_path):
-    assert "header only" in str(read_file(write(tmp_path, HEAD + "\n"))[1][0])
+    assert "header only" in str(read(write(tmp_path, HEAD + "\n"))[1][0])
     binary = tmp_path / "bad.csv"
     binary.write_bytes(b"gpu,\xff\xfe\n")
-    assert "bad.csv: this is no text in UTF-8" in str(read_file(binary)[1][0])
-    assert "gemm.csv: this file is empty; write" in str(read_file(write(tmp_path, "\n"))[1][0])
+    assert "bad.csv: this is no text in UTF-8" in str(read(binary)[1][0])
+    assert "gemm.csv: this file is empty; write" in str(read(write(tmp_path, "\n"))[1][0])
 
 
 @pytest.mark.parametrize(("sign", "words"), [(";", "semicolons"), ("\t", "tabs")])
 def test_a_file_without_commas_says_what_parts_its_cells(tmp_path, sign, words):
     text = f"{HEAD}\nb200,bf16,1,1,1,5,,\n".replace(",", sign)
-    rows, problems = read_file(write(tmp_path, text))
+    rows, problems = read(write(tmp_path, text))
     assert rows is None
     assert f"the cells of this file are parted by {words}; export it with commas" in str(problems[0])
 
@@ -149,7 +150,7 @@ def test_every_problem_of_a_row_is_named(tmp_path):
 def test_a_file_that_is_no_table_is_left_out_in_one_sentence(tmp_path, content, rule):
     file = tmp_path / "gemm.csv"
     file.write_bytes(content)
-    rows, problems = read_file(file)
+    rows, problems = read(file)
     assert rows is None
     assert rule in str(problems[0])
     assert str(problems[0]).endswith("; the file is left out")
@@ -159,7 +160,7 @@ def test_a_file_that_is_no_table_is_left_out_in_one_sentence(tmp_path, content, 
 
 def test_a_file_beyond_the_largest_size_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "LARGEST_MIB", 0)
-    _, (problem,) = read_file(write(tmp_path, f"{HEAD}\nb200,bf16,1,1,1,5,,\n"))
+    _, (problem,) = read(write(tmp_path, f"{HEAD}\nb200,bf16,1,1,1,5,,\n"))
     assert "this file is larger than 0 MiB; split it into files of fewer rows" in str(problem)
 
 
@@ -171,13 +172,13 @@ def test_a_folder_in_the_place_of_a_file_cannot_be_read(tmp_path):
 
 def test_a_mark_in_front_and_line_ends_of_windows_do_no_harm(tmp_path):
     (tmp_path / "gemm.csv").write_bytes(f"\ufeff{HEAD}\r\nb200,bf16,1,1,1,5,,\r\nb200,bf16,1,1,1,0,,\r\n".encode())
-    rows, (problem,) = read_file(tmp_path / "gemm.csv")
-    assert rows.line.tolist() == [2]
+    rows, (problem,) = read(tmp_path / "gemm.csv")
+    assert rows.index.tolist() == [2]
     assert problem.lines == (3,)
 
 
 def test_data_types_may_be_in_capitals(tmp_path):
-    rows, problems = read_file(write(tmp_path, f"{HEAD}\nb200,BF16,1,1,1,5,,\n"))
+    rows, problems = read(write(tmp_path, f"{HEAD}\nb200,BF16,1,1,1,5,,\n"))
     assert not problems
     assert rows["dtype"].tolist() == ["bf16"]
 
@@ -204,14 +205,14 @@ def test_problems_are_told_in_the_order_of_the_lines_and_no_row_both_counts_and_
 def test_every_kind_is_known_by_its_columns(tmp_path, kind):
     columns = TABLES[kind].columns()
     cells = ["x" if cell is str else "4" for cell in columns.values()]
-    rows, problems = read_file(write(tmp_path, f"{','.join(columns)}\n{','.join(cells)}\n", "measured.csv"))
-    assert not problems
-    assert rows.kind == kind
+    found = read_file(write(tmp_path, f"{','.join(columns)}\n{','.join(cells)}\n", "measured.csv"))
+    assert not found.problems
+    assert found.kind == kind
 
 
 def test_a_layers_columns_say_phase_batch_and_length(tmp_path):
     text = "system,op,prefill_bs8_seq2048_s,decode_bs4_ctx3072_s,source\n4xA100,Softmax,2e-3,1e-5,\n"
-    rows, problems = read_file(write(tmp_path, text, "gpt3_layer_tp4.csv"))
+    rows, problems = read(write(tmp_path, text, "gpt3_layer_tp4.csv"))
     assert not problems
     found = [(phase, batch, length, seconds.tolist()) for phase, batch, length, seconds in layer_times(rows)]
     assert found == [("prefill", 8, 2048, [2e-3]), ("decode", 4, 3072, [1e-5])]
@@ -220,16 +221,16 @@ def test_a_layers_columns_say_phase_batch_and_length(tmp_path):
 def test_blank_optional_numbers_read_as_nan(tmp_path):
     columns = TABLES["overlap"].columns()
     cells = ["x" if cell is str else "" for cell in columns.values()]
-    rows, problems = read_file(write(tmp_path, f"{','.join(columns)}\n{','.join(cells)}\n", "overlap.csv"))
+    rows, problems = read(write(tmp_path, f"{','.join(columns)}\n{','.join(cells)}\n", "overlap.csv"))
     assert not problems
-    assert math.isnan(rows["overlap_us"][0])
+    assert math.isnan(rows["overlap_us"].iloc[0])
 
 
 def test_any_subset_of_files_is_read_and_kinds_choose_among_them(tmp_path):
     write(tmp_path, f"{HEAD}\nb200,bf16,1,1,1,5,,\n")
     write(tmp_path, "system,collective,ranks,bytes,time_us\n8xH100,all_reduce,8,1024,9\n", "collectives.csv")
-    assert {rows.kind for rows in read_folder(tmp_path)[0]} == {"gemm", "collective"}
-    assert [rows.kind for rows in read_folder(tmp_path, ["gemm"])[0]] == ["gemm"]
+    assert {file.kind for file in read_folder(tmp_path)} == {"gemm", "collective"}
+    assert [file.kind for file in read_folder(tmp_path, ["gemm"])] == ["gemm"]
 
 
 def test_a_folder_without_usable_files_is_refused_with_the_reason(tmp_path):

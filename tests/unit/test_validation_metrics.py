@@ -3,28 +3,28 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from weft.estimate import Parameter
 from weft.validation.bar import Demand, demands
 from weft.validation.calibration import borrowed, calibrated, leave_one_out
 from weft.validation.subjects import Predicted, Subject, errors_of, grouped, predicted, worst
-from weft.validation.tables import Rows
 
 PACE = Parameter("pace", 0.1, 10.0, "", 5, "seconds per unit of work")
 
 
 def subject(machine, pace, vendor="nvidia", count=60, dtype="bf16"):
     work = np.linspace(1, 50, count)
-    rows = Rows("gemm", "gemm.csv", np.arange(2, count + 2), {"m": work})
+    rows = pd.DataFrame({"m": work}, np.arange(2, count + 2))
     return Subject(
         kind="gemm",
         machine=machine,
         rows=rows,
         measured=pace * work,
-        labels={"gpu": np.full(count, machine), "dtype": np.full(count, dtype)},
+        labels=pd.DataFrame({"gpu": machine, "dtype": dtype}, rows.index),
         ranges={"long": work > 25},
-        predict=lambda some, values: values.get("pace", 1.0) * some["m"],
+        predict=lambda some, values: values.get("pace", 1.0) * some["m"].to_numpy(),
         parameters=(PACE,),
         start={"pace": 1.0},
         vendor=vendor,
@@ -43,7 +43,7 @@ def test_errors_are_relative_to_the_measurement():
 
 def test_groups_are_disjoint_and_cover_all_rows():
     ones = np.ones(4)
-    found = grouped(ones, ones, {"gpu": ["a", "b", "a", "b"], "dtype": ["x", "x", "x", "y"]})
+    found = grouped(ones, ones, pd.DataFrame({"gpu": ["a", "b", "a", "b"], "dtype": ["x", "x", "x", "y"]}))
     assert [(group.keys["gpu"], group.keys["dtype"], group.errors.rows) for group in found] == [
         ("a", "x", 2), ("b", "x", 1), ("b", "y", 1),
     ]  # fmt: skip
@@ -91,7 +91,7 @@ def test_a_demand_counts_only_its_rows_and_says_whether_it_holds():
 
 def test_rows_of_several_nodes_and_without_a_label_are_told_apart():
     some = subject("a", 1.0, count=4)
-    nodes = replace(some, labels={**some.labels, "nodes": np.array([1, 2, 3, 1], dtype=object)})
+    nodes = replace(some, labels=some.labels.assign(nodes=[1, 2, 3, 1]))
     several = Demand("several", "gemm", "as shipped", {"mean": 0.1}, {"nodes": "several"})
     assert several.which(nodes).tolist() == [False, True, True, False]
     unlabelled = Demand("none", "gemm", "as shipped", {"mean": 0.1}, {"library": ["nccl"]})

@@ -21,9 +21,9 @@ def contention(folder, **changes):
 def test_a_cell_is_compared_in_both_slowdowns_and_the_makespan(tmp_path):
     done = contention(tmp_path)
     assert not done.problems
-    measured = {str(part.subject.labels["quantity"][0]): part.subject.measured[0] for part in done.predictions}
+    measured = {str(part.subject.labels["quantity"].iloc[0]): part.subject.measured[0] for part in done.predictions}
     assert measured == pytest.approx(dict(zip(QUANTITIES, (1.2, 1.25, 90e-6), strict=True)))
-    predicted = {str(part.subject.labels["quantity"][0]): part.seconds[0] for part in done.predictions}
+    predicted = {str(part.subject.labels["quantity"].iloc[0]): part.seconds[0] for part in done.predictions}
     assert predicted["GEMM slowdown"] > 0.95
     assert 1e-6 < predicted["makespan"] < 1e-2
     assert done.rows_used == 2
@@ -63,7 +63,7 @@ def flux(time, speedup, by="flux", notes="shape=global"):
 def test_overlapped_times_and_mere_speedups_are_compared_apart(tmp_path):
     done = overlap(tmp_path, flux(2384, 1.13), flux("", 1.13, by="Triton-distributed"))
     by_method = {
-        (str(part.subject.labels["method"][0]), str(part.subject.labels["quantity"][0])): part.seconds[0]
+        (str(part.subject.labels["method"].iloc[0]), str(part.subject.labels["quantity"].iloc[0])): part.seconds[0]
         for part in done.predictions
     }
     assert set(by_method) == {("sequential", "time"), ("flux", "time"), ("Triton-distributed", "speedup")}

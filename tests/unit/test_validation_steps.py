@@ -19,9 +19,9 @@ VTRAIN = (
 
 
 def case(folder, **changes):
-    rows, problems = read_file(table(folder, changes))
-    assert not problems
-    return case_of(next(iter(rows)), Machines())
+    found = read_file(table(folder, changes))
+    assert not found.problems
+    return case_of(found.rows.to_dict("records")[0], Machines())
 
 
 def reasons(done):
@@ -188,14 +188,14 @@ def test_a_row_that_cannot_be_modelled_is_named_with_its_reason(tmp_path, change
 
 def test_vtrains_files_are_read_by_their_own_headings_in_milliseconds(tmp_path):
     (tmp_path / "mine.csv").write_text(f"{VTRAIN}\n8,32,4,1024,16,24,1024,2,2,2,219.5\n")
-    rows, problems = read_file(tmp_path / "mine.csv")
-    assert not problems
-    found = case_of(next(iter(rows)), Machines())
-    assert rows["step_time_s"].tolist() == [pytest.approx(0.2195)]
+    read = read_file(tmp_path / "mine.csv")
+    assert not read.problems
+    found = case_of(read.rows.to_dict("records")[0], Machines())
+    assert read.rows["step_time_s"].tolist() == [pytest.approx(0.2195)]
     assert (found.plan.tp, found.plan.dp, found.plan.pp, found.plan.micro_batches) == (2, 2, 2, 4)
     assert (found.model.hidden, found.plan.recompute, found.framework.name) == (1024, "full", "vtrain")
 
 
 def test_a_blank_time_reads_as_not_stated(tmp_path):
-    rows, _ = read_file(table(tmp_path, {"step_time_s": ""}))
-    assert np.isnan(rows["step_time_s"][0])
+    rows = read_file(table(tmp_path, {"step_time_s": ""})).rows
+    assert np.isnan(rows["step_time_s"].iloc[0])

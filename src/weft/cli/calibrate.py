@@ -12,16 +12,14 @@ import click
 from weft.cli.options import data_option, examples, option
 from weft.cli.output import Outputs, file_option, pass_outputs, written
 from weft.cli.values import GPU_NAME, SYSTEM_NAME
-from weft.files import write_atomically, write_json
-from weft.validation import calibration, catalog
+from weft.files import write_json
+from weft.validation import catalog
 from weft.validation.calibration import Calibrated, Fitted
 from weft.validation.catalog import Target, shown
-from weft.validation.tables import data_folder
 from weft.view.error_tables import errors_table
 from weft.view.table import Table, number, text
 
 _FITTED = {"start": "start", "fitted": "fitted", "low": "95 % low", "high": "high"}
-_MOST_ROWS = 5000  # rows per group: more slow the fit down without changing it
 
 
 @click.command("calibrate", epilog=examples("weft calibrate --data gemm.csv --gpu h100-sxm --out my-gpu.toml"))
@@ -50,13 +48,10 @@ def calibrate(
     if (gpu is None) == (system is None):
         raise click.UsageError("name either a --gpu or a --system to calibrate")
     _check_place(gpu, outputs.out)
-    place = data_folder(data)
-    target = catalog.gpu_target(place, gpu) if gpu else catalog.library_target(place, str(system))
-    done = calibration.calibrated(target.subject, holdout, seed, _MOST_ROWS)
-    outputs.show(_parts(done, target), lambda file: write_json(file, done.to_dict()))
+    found = catalog.calibrate(data, gpu=gpu, system=system, holdout=holdout, seed=seed)
+    outputs.show(_parts(found.done, found.target), lambda file: write_json(file, found.to_dict()))
     if outputs.out is not None:
-        fitted = target.text(done, outputs.out, f"{place.name}, seed {seed}")
-        written("fitted", write_atomically(outputs.out, fitted))
+        written("fitted", found.write(outputs.out))
 
 
 def _check_place(gpu: str | None, out: Path | None) -> None:

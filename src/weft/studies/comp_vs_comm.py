@@ -30,14 +30,13 @@ from weft.result.step import Pass
 from weft.run.step.clock import train
 from weft.run.step.named import step
 from weft.studies.headline import Conditions, Measured, Option, PaperStudy, declared
-from weft.validation.checks import Checked
-from weft.validation.collectives import collective_subjects
-from weft.validation.gemms import gemm_subjects
-from weft.validation.kernels import kernel_subjects
+from weft.validation.collectives import COLLECTIVES
+from weft.validation.gemms import GEMMS
+from weft.validation.kernels import KERNELS
 from weft.validation.machines import Machines
 from weft.validation.projection import HIDDEN, Projection, flops_of, of_bert, projection, sparse_sizes
 from weft.validation.subjects import Subject, errors_of
-from weft.validation.tables import Rows, data_folder, read_folder
+from weft.validation.tables import Measurements, data_folder, read_folder
 from weft.view.page import Part, Section
 from weft.view.scale import change_figure, closed_figure, projection_figure, share_curves, share_map
 from weft.view.table import Table, number, text
@@ -459,18 +458,19 @@ def _projections(data: str | Path | None) -> dict[str, tuple[Projection, ...]]:
         if data is not None:
             raise
         return {}
-    files, _ = read_folder(place, ["gemm", "kernel", "collective"])
     found: dict[str, list[Projection]] = {"gemm": [], _PARTIAL: [], "norm": [], "all_reduce": []}
-    for rows in files:
-        for kind, projected in _READ[rows.kind](rows):
-            found[kind].append(projected)
+    for file in read_folder(place, ["gemm", "kernel", "collective"]):
+        if file.kind:
+            for kind, projected in _READ[file.kind](file):
+                found[kind].append(projected)
     return {kind: tuple(each) for kind, each in found.items() if each}
 
 
-def _known(rows: Rows) -> Checked:
+def _known(file: Measurements) -> Measurements:
     """The rows on machines that Weft knows."""
-    column, find = ("gpu", hardware.gpu) if "gpu" in rows.columns else ("system", hardware.system)
-    return Checked(rows.take(np.isin(rows[column], [name for name in np.unique(rows[column]) if _finds(find, name)])))
+    rows = file.rows
+    column, find = ("gpu", hardware.gpu) if "gpu" in rows else ("system", hardware.system)
+    return file.some(rows[rows[column].isin([name for name in rows[column].unique() if _finds(find, name)])])
 
 
 def _finds(find: Callable[[str], object], name: str) -> bool:
@@ -481,9 +481,8 @@ def _finds(find: Callable[[str], object], name: str) -> bool:
     return True
 
 
-def _gemms(rows: Rows) -> Iterator[tuple[str, Projection]]:
-    wide = rows.take(rows["dtype"] == "fp32")
-    subjects = gemm_subjects(_known(wide), Machines()) if len(wide) else []
+def _gemms(file: Measurements) -> Iterator[tuple[str, Projection]]:
+    subjects = GEMMS.subjects(_known(file.some(file.rows[file.rows["dtype"] == "fp32"])), Machines())
     for one in subjects:
         mine = of_bert(one.rows)
         if mine.any() and not mine.all():
@@ -491,22 +490,23 @@ def _gemms(rows: Rows) -> Iterator[tuple[str, Projection]]:
             yield kind, projection(one, mine, flops_of(one.rows), subjects)
 
 
-def _norms(rows: Rows) -> Iterator[tuple[str, Projection]]:
-    for one in kernel_subjects(_known(rows), Machines()):
+def _norms(file: Measurements) -> Iterator[tuple[str, Projection]]:
+    for one in KERNELS.subjects(_known(file), Machines()):
         norms = one.take(one.rows["op"] == "layernorm")
-        mine = norms.rows["n"] == HIDDEN
+        tokens, widths = (norms.rows[name].to_numpy() for name in ("m", "n"))
+        mine = widths == HIDDEN
         if mine.any() and not mine.all():
-            yield "norm", projection(norms, mine, norms.rows["m"] * norms.rows["n"])
+            yield "norm", projection(norms, mine, tokens * widths)
 
 
-def _all_reduces(rows: Rows) -> Iterator[tuple[str, Projection]]:
+def _all_reduces(file: Measurements) -> Iterator[tuple[str, Projection]]:
     """All-reduces of the most ranks of one node, by the vendor's library."""
-    subjects = [one for one in collective_subjects(_known(rows), Machines()) if one.kind == "collective"]
+    subjects = [one for one in COLLECTIVES.subjects(_known(file), Machines()) if one.kind == "collective"]
     for one in subjects:
         some = _of_node(one)
         mine = sparse_sizes(some) if len(some) >= _ENOUGH else np.zeros(0, dtype=np.bool_)
         if mine.any() and not mine.all():
-            yield "all_reduce", projection(some, mine, some.rows["bytes"], subjects)
+            yield "all_reduce", projection(some, mine, some.rows["bytes"].to_numpy(), subjects)
 
 
 _ENOUGH = 20
@@ -516,12 +516,11 @@ _ENOUGH = 20
 def _of_node(one: Subject) -> Subject:
     labels = one.labels
     mask = (labels["collective"] == "all_reduce") & (labels["nodes"] == 1) & (labels["host"] == "")
-    mask &= np.isin(labels["library"].astype(np.str_), ("nccl", "rccl"))
-    ranks = labels["ranks"].astype(np.int64)
-    return one.take(mask & (ranks == ranks[mask].max(initial=0)))
+    mask &= labels["library"].isin(("nccl", "rccl"))
+    return one.take(mask & (labels["ranks"] == labels["ranks"][mask].max()))
 
 
-_READ: Mapping[str, Callable[[Rows], Iterator[tuple[str, Projection]]]] = {
+_READ: Mapping[str, Callable[[Measurements], Iterator[tuple[str, Projection]]]] = {
     "gemm": _gemms,
     "kernel": _norms,
     "collective": _all_reduces,

@@ -72,8 +72,10 @@ class Demand:
         if size is not None:
             mask &= subject.ranges.get(size, False)
         for name, wanted in labels.items():
-            column = subject.labels.get(name, np.full(len(subject), None))
-            mask &= np.asarray(column > 1, dtype=np.bool_) if wanted == "several" else np.isin(column, wanted)
+            if name not in subject.labels:
+                return np.zeros(len(subject), dtype=np.bool_)
+            column = subject.labels[name]
+            mask &= (column > 1 if wanted == "several" else column.isin(wanted)).to_numpy(dtype=np.bool_)
         return mask
 
     def lines(self, predictions: Sequence[Predicted]) -> list[Line]:

@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from weft import hardware
 from weft.errors import InputError
 from weft.estimate import Parameter
 from weft.validation.subjects import Errors, Predicted, Progress, Subject, errors_of, predicted
-from weft.validation.tables import FloatArray, IntArray, positions_by
+from weft.validation.tables import FloatArray, IntArray
 
 Model = Callable[[Mapping[str, float]], FloatArray]
 """Predicted seconds of every row for the values of some parameters, by path [base units]."""
@@ -109,7 +110,8 @@ def sample(strata: Sequence[str], most: int, seed: int) -> IntArray:
 
 def _drawn(strata: Sequence[str], count: Callable[[int], int], seed: int) -> IntArray:
     random = np.random.default_rng(seed)
-    drawn = [random.permutation(rows)[: count(len(rows))] for _, rows in sorted(positions_by(strata).items())]
+    groups = pd.Series(range(len(strata))).groupby(list(strata)).indices.values()
+    drawn = [random.permutation(rows)[: count(len(rows))] for rows in groups]
     return np.concatenate([np.zeros(0, dtype=np.int64), *drawn])
 
 

@@ -7,18 +7,21 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from weft.errors import InputError
 from weft.estimate import Parameter
+from weft.files import write_atomically
 from weft.hardware import Gpu, system
 from weft.library.profiles import Profile
 from weft.units import Dimension
 from weft.units import format as format_quantity
-from weft.validation.calibration import Calibrated, Fitted
+from weft.validation.calibration import HOLDOUT, SEED, Calibrated, Fitted, calibrated
 from weft.validation.machines import Machines
 from weft.validation.problems import gathered
 from weft.validation.run import subjects_of
 from weft.validation.subjects import Subject
-from weft.validation.tables import Kind
+from weft.validation.tables import Kind, data_folder
 
 _DIGITS = 6
 _SHOWN_DIGITS = 4
@@ -66,6 +69,50 @@ class Target:
         return "\n\n".join(["\n".join(head), *blocks]) + "\n"
 
 
+MOST_ROWS = 5000
+"""Most rows of a group in a fit: more slow it down without changing it."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A machine fitted to its own rows: the fit with its errors on rows that it did not see, and the file it makes."""
+
+    target: Target
+    done: Calibrated
+    data: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The parameters and the errors as plain data."""
+        return self.done.to_dict()
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write the fitted GPU or library profile as a TOML file, which `weft.gpu` and `weft validate` read."""
+        return write_atomically(Path(path), self.target.text(self.done, Path(path), self.data))
+
+
+def calibrate(
+    data: str | os.PathLike[str] | None = None,
+    *,
+    gpu: str | None = None,
+    system: str | None = None,
+    holdout: float = HOLDOUT,
+    seed: int = SEED,
+) -> Calibration:
+    """Fit a GPU to its measured GEMMs, or the collective library of a system to its measured collectives.
+
+    `data` is a folder or file of measurements (None: the folder of WEFT_DATA). `holdout` is the share of rows, drawn by
+    `seed`, that the fit does not see and on which its errors are measured. Only physical parameters are fitted, each
+    within plausible bounds. Raises InputError unless either `gpu` or `system` is named, and for too few rows.
+
+    `weft.calibrate("gemm.csv", gpu="h100-sxm").write("my-gpu.toml")` makes a GPU that every command takes by its file.
+    """
+    if (gpu is None) == (system is None):
+        raise InputError("name either a gpu or a system to calibrate, like weft.calibrate('gemm.csv', gpu='h100-sxm')")
+    place = data_folder(data)
+    target = gpu_target(place, gpu) if gpu else library_target(place, str(system))
+    return Calibration(target, calibrated(target.subject, holdout, seed, MOST_ROWS), f"{place.name}, seed {seed}")
+
+
 def gpu_target(place: Path, name: str) -> Target:
     """Calibrate a GPU (name or TOML file) with its GEMMs among the measurements; InputError if there are none."""
     machines = Machines.of((name,))
@@ -86,7 +133,7 @@ def _target(
     """The rows of one kind that calibrate a GPU or profile; `others` are names in its file (default: the rows')."""
     subjects, problems, _ = subjects_of(place, machines, (kind,))
     subject = subjects[0]
-    names = others or sorted(set(subject.rows["gpu"].tolist()))
+    names = others or sorted(set(subject.rows["gpu"]))
     starts = (of.provenance.get(parameter.path) for parameter in subject.parameters)
     return Target(
         subject=subject,

@@ -1,14 +1,14 @@
-"""Ring collectives of n channels on m compute units as subjects, in closed form: one per GPU."""
+"""Measured ring collectives of n channels on m compute units, by everything but their bytes."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from weft import hardware
 from weft.errors import InputError
@@ -18,23 +18,21 @@ from weft.hardware import Gpu, System
 from weft.library.collectives import SHAPES, Protocol, canonical, library_vendor, protocol_of
 from weft.library.interconnect import interconnect
 from weft.library.profiles import Profile
-from weft.validation.checks import Checked, Unfit, believable, collective_floor, predicted_by, unfit_rows
-from weft.validation.machines import Machines
+from weft.validation.checks import Unfit, collective_floor, unfit_rows
+from weft.validation.closed_forms import ClosedForm, Columns
 from weft.validation.problems import Problem
 from weft.validation.rigs import Rig, rig_of
-from weft.validation.subjects import Subject
-from weft.validation.tables import FloatArray, IntArray, Rows, positions_by
+from weft.validation.tables import FloatArray, Measurements
 
 MASKED, FREE = "fewer than channels", "one per channel"
 """The compute units of a row, against its channels."""
 _WARPS = re.compile(r"\bwarps=(\d+)")
 
 
-@dataclass(frozen=True, eq=False)
-class Case:
-    """Rows that differ only in bytes: their indices, machine, channels and compute units (None: all)."""
+@dataclass(frozen=True)
+class _Case:
+    """Rows that differ only in bytes: their machine, channels and compute units (None: all)."""
 
-    positions: IntArray
     collective: str
     ranks: int
     protocol: Protocol
@@ -54,12 +52,12 @@ class Case:
             "compute_units": MASKED if units is not None and units < self.channels else FREE,
         }
 
-    def seconds(self, rows: Rows, on: Profile) -> FloatArray:
+    def seconds(self, rows: Columns, target: Profile) -> FloatArray:
         """Times with a library's profile [s]."""
         size: Any = rows["bytes"]
         harness = Harness(
             version=self.rig.version,
-            profile=on,
+            profile=target,
             algorithm=f"ring-{self.protocol.name.lower()}",
             channels=self.channels,
             compute_units=self.compute_units,
@@ -67,60 +65,28 @@ class Case:
         op = Collective(self.collective, size, self.ranks, self.rig.dtype)
         return estimate(op, self.system, harness=harness).seconds
 
-    def floor(self, rows: Rows, gpu: Gpu) -> FloatArray:
+    def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
         """Lower bounds of the times by the links of a GPU [s]."""
         return collective_floor(self.collective, self.ranks, rows["bytes"], gpu.link.bandwidth, in_switch=False)
 
 
-def channel_subjects(checked: Checked, machines: Machines) -> list[Subject]:
-    """The rows of a file of channels by GPU, without impossible ones and those with a forced number of threads."""
-    checked.drop(unfit_rows(checked.rows, _check))
-    checked.drop(_forced_threads(checked.rows))
-    found = []
-    for gpu, rows in _by_gpu(checked.rows):
-        profile = machines.profile(gpu)
-        true = believable("system", _cases(rows), rows, gpu, profile)
-        checked.problems += true.problems
-        if len(true.rows):
-            found.append(_subject(true.rows, gpu, profile))
-    return found
-
-
-def _by_gpu(rows: Rows) -> Iterator[tuple[Gpu, Rows]]:
-    gpus = {name: hardware.system(name).gpu for name in np.unique(rows["system"]).tolist()}
-    for positions in positions_by(gpus[name].name for name in rows["system"].tolist()).values():
-        yield gpus[rows["system"][positions[0]]], rows.take(positions)
-
-
-def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
-    names = _cases(rows)[0].labels
-    labels = {name: np.empty(len(rows), dtype=np.object_) for name in names}
-    for case in _cases(rows):
-        for name, value in case.labels.items():
-            labels[name][case.positions] = value
-    return Subject(
-        kind="channels",
-        machine=gpu.name,
-        rows=rows,
-        measured=rows.seconds,
-        labels={"system": rows["system"], **labels},
-        predict=lambda some, values: predicted_by(_cases(some), some, profile.replace(values)),
-        vendor=gpu.vendor,
-    )
-
-
-@lru_cache(maxsize=64)
-def _cases(rows: Rows) -> tuple[Case, ...]:
-    """The rows grouped by everything but their bytes."""
-    return tuple(Case(positions, *key) for key, positions in positions_by(map(_key, rows)).items())
-
-
-def _key(row: Mapping[str, Any]) -> tuple[str, int, Protocol, int, int | None, System, Rig]:
+def _case(row: Mapping[str, Any]) -> _Case:
     rig = rig_of(row["system"], f"{row['library']} {row['notes']}", row["source"])
     system = hardware.system(rig.machine or row["system"], gpus=int(row["ranks"]))
     units = None if np.isnan(row["sms"]) else int(row["sms"])
     protocol = protocol_of(row["protocol"].lower())
-    return canonical(row["collective"]), int(row["ranks"]), protocol, int(row["channels"]), units, system, rig
+    return _Case(canonical(row["collective"]), int(row["ranks"]), protocol, int(row["channels"]), units, system, rig)
+
+
+def _cases(rows: pd.DataFrame) -> Iterator[_Case]:
+    return map(_case, rows.to_dict("records"))
+
+
+def _checks(checked: Measurements) -> Sequence[Iterable[Problem]]:
+    """Rows of unknown protocols or impossible ranks, and those with another number of threads than the library's."""
+    checked.drop(unfit_rows(checked, _check))
+    rule = "the number of threads per channel is forced in these rows; Weft predicts the library's own"
+    return [checked.problem([_forces_threads(row) for row in checked.rows.to_dict("records")], rule)]
 
 
 def _check(line: int, row: Mapping[str, Any]) -> None:
@@ -129,21 +95,26 @@ def _check(line: int, row: Mapping[str, Any]) -> None:
     except InputError as error:
         raise Unfit("protocol", row["protocol"], str(error)) from None
     try:
-        _key(row)
+        _case(row)
     except InputError as error:
         raise Unfit("ranks", str(int(row["ranks"])), str(error)) from None
 
 
-def _forced_threads(rows: Rows) -> Iterator[Problem]:
-    """Which rows were measured with another number of threads per channel than the library's."""
+def _forces_threads(row: Mapping[str, Any]) -> bool:
+    stated = _WARPS.search(row["notes"])
+    fabric = interconnect(hardware.system(row["system"]))
+    threads = SHAPES[library_vendor(fabric)][protocol_of(row["protocol"].lower())].threads
+    return stated is not None and int(stated[1]) * fabric.gpu.compute.wavefront_size != threads
 
-    def forced(row: Mapping[str, Any]) -> bool:
-        stated = _WARPS.search(row["notes"])
-        fabric = interconnect(hardware.system(row["system"]))
-        threads = SHAPES[library_vendor(fabric)][protocol_of(row["protocol"].lower())].threads
-        return stated is not None and int(stated[1]) * fabric.gpu.compute.wavefront_size != threads
 
-    which = np.array([forced(row) for row in rows], dtype=np.bool_)
-    if which.any():
-        rule = "the number of threads per channel is forced in these rows; Weft predicts the library's own"
-        yield Problem(rows.file, rows.lines(which), "", "", rule)
+CHANNELS = ClosedForm(
+    kind="channels",
+    cases=_cases,
+    labels=lambda rows, gpu, profile: pd.DataFrame([case.labels for case in _cases(rows)], rows.index),
+    checks=_checks,
+    target=lambda gpu, machines: machines.profile(gpu),
+    changed=lambda profile, values: profile.replace(values),
+    column="system",
+    blamed="system",
+)
+"""Rings on one GPU's systems with forced protocol, channels and compute units; nothing is fitted to these rows."""

@@ -1,16 +1,17 @@
-"""Find rows that cannot be right: unknown machines, repeats, impossible times, times in another unit."""
+"""Checks of measured rows: names that Weft does not know, rows that repeat others, and impossible times."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from weft.errors import InputError, UnknownNameError, join_or, nearest
 from weft.graph import DTYPE_BYTES
 from weft.validation.problems import Problem
-from weft.validation.tables import FloatArray, IntArray, Rows
+from weft.validation.tables import FloatArray, Measurements, seconds_of
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
@@ -21,33 +22,17 @@ _FEW = 12  # most names listed in a sentence
 _UNIT_ERROR = 200.0  # factor beyond which a time is more likely in another unit
 
 
-class Checked:
-    """The valid rows of a file, and all problems so far."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.rows = rows
-        self.problems: list[Problem] = []
-
-    def drop(self, *found: Iterable[Problem]) -> None:
-        """Add problems, and drop the rows that they exclude."""
-        problems = [problem for each in found for problem in each]
-        bad = [line for problem in problems if not problem.used for line in problem.lines]
-        if bad:
-            self.rows = self.rows.take(~np.isin(self.rows.line, bad))
-        self.problems += problems
-
-
 class Unfit(Exception):
     """A row that cannot be compared: the column, its value, and the broken rule."""
 
 
-def unfit_rows(rows: Rows, check: Callable[[int, dict[str, Any]], object]) -> Iterator[Problem]:
+def unfit_rows(checked: Measurements, check: Callable[[int, dict[str, Any]], object]) -> Iterator[Problem]:
     """The rows for which `check`, called with line and cells, raises Unfit."""
-    for line, row in zip(rows.line.tolist(), rows, strict=True):
+    for line, row in zip(checked.rows.index.tolist(), checked.rows.to_dict("records"), strict=True):
         try:
             check(line, row)
         except Unfit as unfit:
-            yield Problem(rows.file, (line,), *unfit.args)
+            yield Problem(checked.file, (line,), *unfit.args)
 
 
 def check_multiplies(gpu: Gpu, dtype: str) -> None:
@@ -56,31 +41,26 @@ def check_multiplies(gpu: Gpu, dtype: str) -> None:
         raise Unfit("dtype", dtype, f"{gpu.name} does not multiply matrices of this type")
 
 
-def duplicates(rows: Rows) -> Iterator[Problem]:
+def duplicates(checked: Measurements) -> Iterator[Problem]:
     """Rows that repeat an earlier one: dropped if every cell is equal, reported but used if only the time differs."""
-    first: dict[object, str] = {}
-    seen: set[object] = set()
-    for line, row in zip(rows.line.tolist(), rows, strict=True):
-        cells = {name: str(value) for name, value in row.items()}
-        case = tuple(cell for name, cell in cells.items() if not name.endswith(("_us", "_s")) and name != "speedup")
-        whole = tuple(cells.values())
-        if whole in seen:
-            rule = "this row is a duplicate: every cell is that of the earlier line"
-            yield Problem(rows.file, (line,), "earlier line", first[case], rule)
-        elif case in first:
+    rows = checked.rows
+    case = [name for name in rows if not name.endswith(("_us", "_s")) and name != "speedup"]
+    first = pd.Series(rows.index, rows.index).groupby([rows[name] for name in case], dropna=False).transform("first")
+    whole, again = rows.duplicated(), rows.duplicated(case)
+    for line in rows.index[again].tolist():
+        rule = "this row is a duplicate: every cell is that of the earlier line"
+        if not whole[line]:
             rule = "this row measures the case of an earlier line again, and counts as well"
-            yield Problem(rows.file, (line,), "earlier line", first[case], rule, used=True)
-        first.setdefault(case, str(line))
-        seen.add(whole)
+        yield Problem(checked.file, (line,), "earlier line", str(first[line]), rule, used=not whole[line])
 
 
-def unknown_names(rows: Rows, column: str, find: Callable[[str], object]) -> Iterator[Problem]:
+def unknown_names(checked: Measurements, column: str, find: Callable[[str], object]) -> Iterator[Problem]:
     """Rows whose `column` holds a name unknown to `find`; one problem per name."""
-    for name in np.unique(rows[column]).tolist():
+    for name in sorted(set(checked.rows[column])):
         try:
             find(name)
         except InputError as error:
-            yield Problem(rows.file, rows.lines(rows[column] == name), column, name, _unknown(column, error))
+            yield from checked.problem(checked.rows[column] == name, _unknown(column, error), column, name)
 
 
 def _unknown(column: str, error: InputError) -> str:
@@ -117,58 +97,15 @@ def collective_floor(name: str, ranks: int, size: FloatArray, link: float, in_sw
     return times * (ranks - 1) / ranks * size / link
 
 
-class Case(Protocol):
-    """Rows predicted by one call of a closed form, on machines described by a GPU or a library's profile."""
-
-    @property
-    def positions(self) -> IntArray:
-        """Indices of its rows."""
-
-    def seconds(self, rows: Rows, on: Any) -> FloatArray:
-        """Predicted times of its rows [s]; InputError if the model has none."""
-
-    def floor(self, rows: Rows, gpu: Gpu) -> FloatArray:
-        """Lower bounds of its rows' times [s]."""
-
-
-def predicted_by(cases: Sequence[Case], rows: Rows, on: Any) -> FloatArray:
-    """The closed form's time of each row [s]."""
-    seconds = np.empty(len(rows))
-    for case in cases:
-        seconds[case.positions] = case.seconds(rows.take(case.positions), on)
-    return seconds
-
-
-def believable(
-    column: str, cases: Sequence[Case], rows: Rows, gpu: Gpu, on: Any, in_us: Collection[int] = ()
-) -> Checked:
-    """The rows that the model can predict and that are physically possible; problems name their `column`.
-
-    The lines `in_us` are known to be in microseconds: another time of theirs is near what the model predicts.
-    """
-    checked, refused = Checked(rows), []
-    floor, expected = np.empty(len(rows)), np.full(len(rows), np.nan)
-    for case in cases:
-        some = rows.take(case.positions)
-        try:
-            expected[case.positions], floor[case.positions] = case.seconds(some, on), case.floor(some, gpu)
-        except InputError as error:
-            refused.append(Problem(rows.file, tuple(some.line.tolist()), column, str(some[column][0]), str(error)))
-    checked.drop(refused)
-    known = np.isfinite(expected)
-    checked.drop(beyond_physics(checked.rows, floor[known], expected[known], gpu.name, in_us))
-    return checked
-
-
 def beyond_physics(
-    rows: Rows, floor: FloatArray, expected: FloatArray, of: str, in_us: Collection[int] = ()
+    checked: Measurements, floor: FloatArray, expected: FloatArray, of: str, in_us: Collection[int] = ()
 ) -> Iterator[Problem]:
     """Rows faster than `floor` [s], and rows so far from `expected` [s] that their time must be in another unit.
 
     `of` names whose peak the floor is; the lines `in_us` are in microseconds, however far off.
     """
-    measured = rows.seconds
-    ratio = np.where(np.isin(rows.line, [*in_us]), 1.0, measured / expected)
+    rows, measured = checked.rows, seconds_of(checked.rows)
+    ratio = np.where(rows.index.isin([*in_us]), 1.0, measured / expected)
     in_s = ratio < 1 / (_UNIT_ERROR * _UNIT)
     in_ms = (ratio < 1 / _UNIT_ERROR) & ~in_s
     unit = f"this is far off what {of} can take: the time looks like"
@@ -178,14 +115,12 @@ def beyond_physics(
         (in_ms, f"{unit} milliseconds, not microseconds"),
         (ratio > _UNIT_ERROR, f"{unit} nanoseconds, not microseconds"),
     ):
-        for line, seconds in zip(rows.lines(which), measured[which].tolist(), strict=True):
-            yield Problem(rows.file, (line,), "time_us", f"{seconds * 1e6:.6g}", rule)
+        for line, seconds in zip(rows.index[which].tolist(), measured[which].tolist(), strict=True):
+            yield Problem(checked.file, (line,), "time_us", f"{seconds * 1e6:.6g}", rule)
 
 
-def unsupported(rows: Rows, gpu: Gpu) -> Iterator[Problem]:
+def unsupported(checked: Measurements, gpu: Gpu) -> Iterator[Problem]:
     """Rows of data types that the GPU's matrix units lack; one problem per type."""
-    known = ", ".join(dtype for dtype in DTYPE_BYTES if gpu.supports(dtype))
-    for dtype in np.unique(rows["dtype"]).tolist():
-        if dtype not in DTYPE_BYTES or not gpu.supports(dtype):
-            rule = f"{gpu.name} does not multiply matrices of this type; it has {known}"
-            yield Problem(rows.file, rows.lines(rows["dtype"] == dtype), "dtype", dtype, rule)
+    known = [dtype for dtype in DTYPE_BYTES if gpu.supports(dtype)]
+    rule = f"{gpu.name} does not multiply matrices of this type; it has {', '.join(known)}"
+    return checked.by_value(~checked.rows["dtype"].isin(known), "dtype", rule)

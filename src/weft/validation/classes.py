@@ -10,10 +10,10 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
 from weft import hardware
-from weft.validation.subjects import BoolArray, Predicted, Subject, errors_of, joined
+from weft.validation.subjects import Predicted, Subject, errors_of, joined
 from weft.validation.tables import FloatArray
 
 GEMM_BOUNDS = (20e-6,)
@@ -52,7 +52,9 @@ def class_errors(
     }
 
 
-def _of(parts: Sequence[Predicted], kind: str, rows: Callable[[Subject], BoolArray] | None = None) -> list[Predicted]:
+def _of(
+    parts: Sequence[Predicted], kind: str, rows: Callable[[Subject], pd.Series[bool]] | None = None
+) -> list[Predicted]:
     """The predictions of a kind, with those rows; without subjects that have none of them."""
     chosen = [part for part in parts if part.subject.kind == kind]
     if rows is not None:
@@ -60,24 +62,23 @@ def _of(parts: Sequence[Predicted], kind: str, rows: Callable[[Subject], BoolArr
     return [part for part in chosen if len(part.subject)]
 
 
-def _half(subject: Subject) -> BoolArray:
-    return np.isin(subject.labels["dtype"].astype(np.str_), _MULTIPLIED)
+def _half(subject: Subject) -> pd.Series[bool]:
+    return subject.labels["dtype"].isin(_MULTIPLIED)
 
 
-def _own_test(subject: Subject) -> BoolArray:
+def _own_test(subject: Subject) -> pd.Series[bool]:
     """Rows of one node, timed by the test of the library itself."""
     labels = subject.labels
-    known = np.isin(labels["library"].astype(np.str_), _LIBRARIES)
-    return np.asarray(known & (labels["nodes"] == 1) & (labels["host"] == ""), dtype=np.bool_)
+    return labels["library"].isin(_LIBRARIES) & (labels["nodes"] == 1) & (labels["host"] == "")
 
 
-def _timed(subject: Subject) -> BoolArray:
-    return np.asarray(subject.labels["quantity"] == "time", dtype=np.bool_)
+def _timed(subject: Subject) -> pd.Series[bool]:
+    return subject.labels["quantity"] == "time"
 
 
 def _labelled(parts: Sequence[Predicted], label: str, value: str) -> list[Predicted]:
     """The rows of some predictions with a label."""
-    found = (part.take(np.asarray(part.subject.labels[label] == value, dtype=np.bool_)) for part in parts)
+    found = (part.take(part.subject.labels[label] == value) for part in parts)
     return [part for part in found if len(part.subject)]
 
 
@@ -113,7 +114,7 @@ def _by_time(parts: Sequence[Predicted], bounds: Sequence[float]) -> list[Class]
 
 
 def _by_bytes(parts: Sequence[Predicted]) -> list[Class]:
-    return _by_size(parts, COLLECTIVE_BOUNDS, lambda subject: subject.rows["bytes"])
+    return _by_size(parts, COLLECTIVE_BOUNDS, lambda subject: subject.rows["bytes"].to_numpy())
 
 
 def _by_size(parts: Sequence[Predicted], bounds: Sequence[float], size: Callable[[Subject], FloatArray]) -> list[Class]:
@@ -130,16 +131,16 @@ def _error(parts: Sequence[Predicted]) -> Class:
     machines: dict[str, list[Predicted]] = {}
     for part in parts:
         names = _machines(part.subject)
-        for name in np.unique(names).tolist():
-            machines.setdefault(name, []).append(part.take(names == name))
+        for name in sorted(set(names)):
+            machines.setdefault(name, []).append(part.take(np.array([each == name for each in names])))
     if not machines:
         return []
     each = [errors_of(*joined(rows)) for rows in machines.values()]
     return [round(fmean(one.mean_abs_err for one in each), 3), sum(one.rows for one in each), len(each)]
 
 
-def _machines(subject: Subject) -> npt.NDArray[np.str_]:
+def _machines(subject: Subject) -> list[str]:
     """The machine of each row: of pairs, whose subjects are ways to join, the system."""
     if subject.machine:
-        return np.full(len(subject), subject.machine)
-    return np.array([hardware.system(name).name for name in subject.labels["system"].tolist()])
+        return [subject.machine] * len(subject)
+    return [hardware.system(name).name for name in subject.labels["system"]]

@@ -1,14 +1,14 @@
-"""Measured collectives as subjects: one per GPU, with its library profile; some also in the engine."""
+"""Measured collectives by everything but their bytes, with a library's profile; some also in the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
 from weft import hardware
 from weft.errors import InputError
@@ -18,13 +18,13 @@ from weft.hardware import Gpu, System
 from weft.library.collectives import canonical
 from weft.library.profiles import Profile, relative_latency
 from weft.options import RunOptions
-from weft.validation.checks import Checked, Unfit, believable, collective_floor, predicted_by, unfit_rows
-from weft.validation.machines import Machines
+from weft.validation.checks import Unfit, collective_floor, unfit_rows
+from weft.validation.closed_forms import ClosedForm, Columns, parts
 from weft.validation.problems import Problem
 from weft.validation.rigs import Rig, rig_of
 from weft.validation.seen import seen_collectives
 from weft.validation.subjects import BoolArray, Subject
-from weft.validation.tables import FloatArray, IntArray, Rows, positions_by
+from weft.validation.tables import FloatArray, Measurements
 
 LARGE, MEDIUM, ALL = ">= 16 MiB", ">= 1 MiB", "all sizes"
 FROM_ROWS, FROM_MACHINE = "read from the rows", "the machine's"
@@ -44,24 +44,23 @@ SIMULATED_REQUEST = 1024
 idle."""
 
 
-@dataclass(frozen=True, eq=False)
-class Case:
-    """Rows that differ only in bytes: their indices, machine and conditions."""
+@dataclass(frozen=True)
+class _Case:
+    """Rows that differ only in bytes: their machine and conditions."""
 
-    positions: IntArray
     collective: str
     ranks: int
     system: System
     rig: Rig
 
-    def seconds(self, rows: Rows, on: Profile) -> FloatArray:
+    def seconds(self, rows: Columns, target: Profile) -> FloatArray:
         """Times with a library's profile [s]."""
         size: Any = rows["bytes"]
         op = Collective(self.collective, size, self.ranks, self.rig.dtype)
-        harness = self.rig.harness(self.ranks, self.system.nodes, on)
+        harness = self.rig.harness(self.ranks, self.system.nodes, target)
         return estimate(op, self.system, harness=harness).seconds
 
-    def floor(self, rows: Rows, gpu: Gpu) -> FloatArray:
+    def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
         """Lower bounds of the times by the links of a GPU [s]."""
         link, node = max(gpu.link.bandwidth, gpu.host.bandwidth), self.system.node
         return collective_floor(
@@ -84,43 +83,9 @@ class Case:
         }
 
 
-def collective_subjects(checked: Checked, machines: Machines) -> list[Subject]:
-    """The rows of a collectives file by GPU, without impossible ones.
-
-    Rows of libraries without a model are reported and left out. Some collectives within one node are also simulated.
-    """
-    rows, closed, simulated = checked.rows, [], []
-    checked.drop(unfit_rows(rows, _check_ranks), _forced(rows), _without_model(rows))
-    cases = cases_of(checked.rows)
-    names = _by_case(checked.rows, [case.system.gpu.name for case in cases])
-    for gpu in {case.system.gpu.name: case.system.gpu for case in cases}.values():
-        profile = machines.profile(gpu)
-        own = checked.rows.take(names == gpu.name)
-        true = believable("collective", cases_of(own), own, gpu, profile)
-        checked.problems += true.problems
-        if len(true.rows):
-            subject = _subject(true.rows, gpu, profile)
-            closed.append(subject)
-            simulated += _in_engine(subject)
-    return [*closed, *simulated]
-
-
-@lru_cache(maxsize=256)
-def cases_of(rows: Rows) -> tuple[Case, ...]:
-    """The rows grouped by everything but their bytes."""
-    keys = (
-        (canonical(row["collective"]), int(row["ranks"]), _system(row["system"], row["ranks"]), _rig(row))
-        for row in rows
-    )
-    return tuple(Case(positions, *key) for key, positions in positions_by(keys).items())
-
-
-def _by_case(rows: Rows, values: list[Any]) -> npt.NDArray[np.object_]:
-    """Expand one value per case to one value per row."""
-    column = np.empty(len(rows), dtype=np.object_)
-    for case, value in zip(cases_of(rows), values, strict=True):
-        column[case.positions] = value
-    return column
+def _cases(rows: pd.DataFrame) -> Iterator[_Case]:
+    for row in rows.itertuples():
+        yield _Case(canonical(row.collective), int(row.ranks), _system(row.system, row.ranks), _rig(row))
 
 
 @lru_cache(maxsize=1024)
@@ -129,29 +94,39 @@ def _system(text: str, ranks: float) -> System:
     return hardware.system(text, gpus=int(ranks))
 
 
-def _rig(row: Mapping[str, Any]) -> Rig:
-    return rig_of(row["system"], row["notes"], row["source"])
+def _rig(row: Any) -> Rig:
+    return rig_of(row.system, row.notes, row.source)
 
 
-def _subject(rows: Rows, gpu: Gpu, profile: Profile) -> Subject:
-    size, parameters = rows["bytes"], collective_parameters(profile)
-    each = [case.labels for case in cases_of(rows)]
-    labels = {name: _by_case(rows, [one[name] for one in each]) for name in each[0]}
-    return Subject(
-        kind="collective",
-        machine=gpu.name,
-        rows=rows,
-        measured=rows.seconds,
-        labels={"system": rows["system"], **labels, "seen": seen_collectives(gpu, profile, len(rows))},
-        ranges={LARGE: size >= 16 * _MiB, MEDIUM: size >= _MiB, ALL: np.ones(len(rows), dtype=np.bool_)},
-        predict=lambda some, values: predicted_by(cases_of(some), some, profile.replace(values)),
-        parameters=parameters,
-        start={parameter.path: profile.value(parameter.path) for parameter in parameters},
-        vendor=gpu.vendor,
-        # Rows that set the rate of their network must not calibrate the library as well.
-        teaches=labels["network"] != FROM_ROWS,
-        relative={one.path: relative_latency(one.path, profile.architecture) for one in parameters},
+def _labels(rows: pd.DataFrame, gpu: Gpu, profile: Profile) -> dict[str, Any]:
+    each = pd.DataFrame([case.labels for case in _cases(rows)], rows.index)
+    return {**each, "seen": seen_collectives(gpu, profile)}
+
+
+def _ranges(rows: pd.DataFrame) -> dict[str, BoolArray]:
+    size = rows["bytes"].to_numpy()
+    return {LARGE: size >= 16 * _MiB, MEDIUM: size >= _MiB, ALL: np.ones(len(rows), dtype=np.bool_)}
+
+
+def _more(profile: Profile, labels: pd.DataFrame) -> dict[str, Any]:
+    """Rows that set the rate of their network must not calibrate the library as well."""
+    relative = {one.path: relative_latency(one.path, profile.architecture) for one in collective_parameters(profile)}
+    return {"teaches": (labels["network"] != FROM_ROWS).to_numpy(), "relative": relative}
+
+
+def _checks(checked: Measurements) -> Sequence[Iterable[Problem]]:
+    """Rows of impossible ranks, of a forced protocol or number of channels, and of libraries without a model."""
+    rows = checked.rows
+    forced = (rows["protocol"] != "") | (rows["channels"] != "")
+    rule = "protocol and channels are forced in these rows; Weft predicts what the library chooses"
+    rigs = [_rig(row) for row in rows.itertuples()]
+    library = pd.Series([rig.library for rig in rigs], rows.index, dtype=object)
+    modelled = np.array([rig.modelled for rig in rigs], dtype=np.bool_)
+    without = (
+        checked.problem(~modelled & (library == name), "Weft has no model of this library", "library", name)
+        for name in sorted(set(library[~modelled]))
     )
+    return [unfit_rows(checked, _check_ranks), checked.problem(forced, rule), *without]
 
 
 def _check_ranks(line: int, row: Mapping[str, Any]) -> None:
@@ -164,22 +139,6 @@ def _check_ranks(line: int, row: Mapping[str, Any]) -> None:
         raise Unfit("ranks", str(int(row["ranks"])), rule)
 
 
-def _forced(rows: Rows) -> Iterator[Problem]:
-    """Which rows were measured with a forced protocol or number of channels."""
-    forced = (rows["protocol"] != "") | (rows["channels"] != "")
-    if forced.any():
-        rule = "protocol and channels are forced in these rows; Weft predicts what the library chooses"
-        yield Problem(rows.file, rows.lines(forced), "", "", rule)
-
-
-def _without_model(rows: Rows) -> Iterator[Problem]:
-    """Rows of libraries without a model; one problem per library."""
-    rigs = map(_rig, rows)
-    found = positions_by("" if rig.modelled else rig.library for rig in rigs)
-    for library in sorted(found.keys() - {""}):
-        yield Problem(rows.file, rows.lines(found[library]), "library", library, "Weft has no model of this library")
-
-
 def _in_engine(collectives: Subject) -> list[Subject]:
     """The collectives of a GPU within one node that are also simulated, request by request.
 
@@ -187,45 +146,58 @@ def _in_engine(collectives: Subject) -> list[Subject]:
     whole node.
     """
     labels, size = collectives.labels, collectives.rows["bytes"]
-    wanted: BoolArray = np.zeros(len(size), dtype=np.bool_)
+    wanted = pd.Series(False, labels.index)
     for name, largest in SIMULATED.get(collectives.machine, {}).items():
         wanted |= (labels["collective"] == name) & (size >= SMALLEST_SIMULATED) & (size <= largest)
     wanted &= (labels["collective"] != "all_reduce") | ((labels["ranks"] == 8) & (labels["dtype"] != "int8"))
-    wanted &= (labels["library"] == "nccl") | (labels["library"] == "rccl")
-    wanted &= (labels["nodes"] == 1) & (labels["host"] == "")
+    wanted &= labels["library"].isin(("nccl", "rccl")) & (labels["nodes"] == 1) & (labels["host"] == "")
     if not wanted.any():
         return []
-    rows = collectives.rows.take(wanted)
+    some = collectives.take(wanted)
+    labels = some.rows[["system", "ranks", "collective"]].astype({"ranks": np.int64}).assign(seen=some.labels["seen"])
     return [
         Subject(
             kind="ring",
-            machine=collectives.machine,
-            rows=rows,
-            measured=rows.seconds,
-            labels={
-                "system": rows["system"],
-                "ranks": rows["ranks"].astype(np.int64),
-                "collective": rows["collective"],
-                "seen": labels["seen"][wanted],
-            },
+            machine=some.machine,
+            file=some.file,
+            rows=some.rows,
+            measured=some.measured,
+            labels=labels,
             predict=lambda given, values: _simulated(given),
             slow=True,
         )
     ]
 
 
-def _simulated(rows: Rows) -> FloatArray:
+def _simulated(rows: pd.DataFrame) -> FloatArray:
     """Simulated seconds of each row."""
     seconds = np.empty(len(rows))
-    for case in cases_of(rows):
-        seconds[case.positions] = [_run(case, int(size)) for size in rows["bytes"][case.positions].tolist()]
+    for case, at, columns in parts(rows, _cases):
+        seconds[at] = [_run(case, int(size)) for size in columns["bytes"].tolist()]
     return seconds
 
 
-def _run(case: Case, size: int) -> float:
+def _run(case: _Case, size: int) -> float:
     from weft.run import alone, simulate
 
     dtype = "int8" if case.rig.dtype == "int8" else "bf16"
     grain = min(SIMULATED_REQUEST, case.system.gpu.memory.interleave)
     graph = alone(Collective(case.collective, size, case.ranks, dtype))
     return simulate(graph, case.system, "streams", RunOptions(clock="short", request_bytes=grain)).makespan
+
+
+COLLECTIVES = ClosedForm(
+    kind="collective",
+    cases=_cases,
+    labels=_labels,
+    ranges=_ranges,
+    checks=_checks,
+    target=lambda gpu, machines: machines.profile(gpu),
+    changed=lambda profile, values: profile.replace(values),
+    parameters=collective_parameters,
+    column="system",
+    blamed="collective",
+    more=_more,
+    also=_in_engine,
+)
+"""Collectives on one GPU's systems, fitted by the parameters of the library's profile."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pandas as pd
 
 from weft import hardware
 from weft.errors import InputError
@@ -16,44 +17,42 @@ from weft.hardware import System
 from weft.models import model_names
 from weft.options import Clock, RunOptions
 from weft.parallel.inference import Phase, layer
-from weft.validation.checks import Checked
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem
 from weft.validation.seen import seen_systems
 from weft.validation.subjects import Subject
-from weft.validation.tables import FloatArray, Rows, layer_times, positions_by
+from weft.validation.tables import FloatArray, Measurements, layer_times
 
 TOTAL = "total"
 _PROJECTIONS = "Q_K_V"
 _FILE = re.compile(r"(.+?)_layer_tp(\d+)(?:_.*)?\.csv")
 
 
-def layer_subjects(checked: Checked, machines: Machines) -> list[Subject]:
+def layer_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
     """The operators of a layer's file by phase, with their sum as an extra row.
 
     The file's name gives model and degree: "gpt3_layer_tp4.csv" holds GPT-3 split over four GPUs; every row names the
     system.
     """
-    rows, subjects = checked.rows, []
-    found = _FILE.fullmatch(rows.file)
+    subjects = []
+    found = _FILE.fullmatch(checked.file)
     model = _model(found[1]) if found else None
     if found is None or model is None:
         models = ", ".join(model_names())
         rule = f"a layer's file is named after its model and degree, like gpt3_layer_tp4.csv; models: {models}"
-        checked.problems.append(Problem(rows.file, (), "name", rows.file, rule))
+        checked.problems.append(Problem(checked.file, (), "name", checked.file, rule))
         return []
-    for name, positions in sorted(positions_by(rows["system"].tolist()).items()):
-        system, of = hardware.system(name), rows.take(positions)
-        for phase, batch, length, seconds in layer_times(of):
-            times = _operators(
-                model, system, int(found[2]), phase, batch, length, _called(of["source"].tolist(), phase)
-            )
-            known = np.isin(of["op"], list(times))
+    for name, rows in checked.rows.groupby("system"):
+        system, sources = hardware.system(name), rows["source"].tolist()
+        for phase, batch, length, seconds in layer_times(rows):
+            times = _operators(model, system, int(found[2]), phase, batch, length, _called(sources, phase))
+            known = rows["op"].isin(times)
             rule = f"the layer has no such operator; it has {', '.join(times)}"
-            unknown = zip(of.line[~known].tolist(), of["op"][~known].tolist(), strict=True)
-            checked.problems += [Problem(of.file, (line,), "op", op, rule) for line, op in unknown]
+            unknown = rows["op"][~known].items()
+            checked.problems += [Problem(checked.file, (line,), "op", op, rule) for line, op in unknown]
             if known.any():
-                subjects.append(_subject(of.take(known), seconds[known], phase, system, times))
+                mine = checked.some(rows[known])
+                subjects.append(_subject(mine, seconds[known], phase, system, times))
     return subjects
 
 
@@ -114,25 +113,28 @@ def _seconds(node: Node, system: System, called: Called) -> float:
     return times * float(found.seconds if launch is None else found.seconds - found.parts["launch"] + launch)
 
 
-def _subject(rows: Rows, seconds: FloatArray, phase: str, system: System, times: Mapping[str, float]) -> Subject:
+def _subject(
+    known: Measurements, seconds: FloatArray, phase: str, system: System, times: Mapping[str, float]
+) -> Subject:
     """Operators that both sides know, and their sum as a last row, at the first one's line number."""
-    names = rows["op"].tolist()
-    predicted = np.array([times[name] for name in names])
-    taken = rows.take(np.append(np.arange(len(rows)), 0))
-    whole = replace(taken, columns={**taken.columns, "op": np.array([*names, TOTAL])})
-    total = whole["op"] == TOTAL
-    by_name = dict(zip([*names, TOTAL], [*predicted.tolist(), float(predicted.sum())], strict=True))
+    each = known.rows
+    predicted = np.array([times[name] for name in each["op"]])
+    rows = pd.concat([each, each[:1].assign(op=TOTAL)])
+    total = (rows["op"] == TOTAL).to_numpy()
+    by_name = dict(zip(rows["op"], [*predicted.tolist(), float(predicted.sum())], strict=True))
+    labels = {
+        "system": rows["system"],
+        "phase": phase,
+        "op": np.where(total, TOTAL, "each"),
+        "seen": seen_systems("layer", rows["system"]),
+    }
     return Subject(
         kind="layer",
         machine=system.name,
-        rows=whole,
+        file=known.file,
+        rows=rows,
         measured=np.append(seconds, seconds.sum()),
-        labels={
-            "system": whole["system"],
-            "phase": np.full(len(whole), phase),
-            "op": np.where(total, TOTAL, "each"),
-            "seen": seen_systems("layer", whole["system"]),
-        },
+        labels=pd.DataFrame(labels, rows.index),
         ranges={"each operator": ~total, TOTAL: total},
-        predict=lambda some, values: np.array([by_name[name] for name in some["op"].tolist()]),
+        predict=lambda some, values: np.array([by_name[name] for name in some["op"]]),
     )

@@ -35,7 +35,7 @@ def left_out(subjects: Sequence[Subject], key: Callable[[Subject], list[str]]) -
 
     A cost that too few other rows determine is the middle of its plausible range, not the shipped value.
     """
-    keys = [np.array(key(subject)) for subject in subjects]
+    keys = [np.array(key(subject), dtype=np.str_) for subject in subjects]
     done = []
     for group in np.unique(np.concatenate([*keys, np.zeros(0, dtype=np.str_)])).tolist():
         values = _fitted([s.take(own != group) for s, own in zip(subjects, keys, strict=True)])

@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
 from weft import hardware
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import Gpu, gpu_names
 from weft.library.profiles import Profile, load_library, profile_for
-from weft.validation.tables import Rows
 
 
 def _library(name: str) -> Profile:
@@ -56,12 +54,11 @@ class Machines:
         files = {gpu.name: Path(name).name for gpu, name in zip(chosen, gpus, strict=True) if name.endswith(".toml")}
         return cls(chosen, tuple(map(_library, libraries)), files)
 
-    def labels(self, gpu: Gpu, texts: npt.NDArray[np.str_]) -> npt.NDArray[np.str_]:
+    def labels(self, gpu: Gpu, texts: pd.Series[str]) -> pd.Series[str] | str:
         """Group names of a GPU's rows: the text of each row, or the GPU's name if it comes from a file."""
         if gpu.name not in self.files:
             return texts
-        name = f"{gpu.name} ({self.files[gpu.name]})" if gpu.name in gpu_names() else gpu.name
-        return np.full(len(texts), name)
+        return f"{gpu.name} ({self.files[gpu.name]})" if gpu.name in gpu_names() else gpu.name
 
     def profile(self, gpu: Gpu) -> Profile:
         """The profile of the vendor's library on a GPU: the user's if one names the GPU, else the catalogue's."""
@@ -82,13 +79,12 @@ class Machines:
             raise UnknownNameError("GPU", gpu.name, names)
         return gpu
 
-    def of_chosen(self, rows: Rows) -> Rows:
+    def of_chosen(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows on chosen GPUs, and on systems of them; all rows if none was chosen."""
         if not self.chosen:
             return rows
-        column, find = ("gpu", self.find) if "gpu" in rows.columns else ("system", self._of_system)
-        mine = [name for name in np.unique(rows[column]).tolist() if _knows(find, name)]
-        return rows.take(np.isin(rows[column], mine))
+        column, find = ("gpu", self.find) if "gpu" in rows else ("system", self._of_system)
+        return rows[rows[column].isin([name for name in rows[column].unique() if _knows(find, name)])]
 
     def _of_system(self, text: str) -> Gpu:
         return self._if_chosen(hardware.system(text).gpu)

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from weft import hardware
 from weft.errors import InputError
@@ -25,13 +26,12 @@ from weft.options import Clock, RunOptions
 from weft.parallel import dependent, share_of
 from weft.parallel.tensor import Form
 from weft.schedule import SHARING
-from weft.validation.checks import Checked, Unfit, check_multiplies, unfit_rows
+from weft.validation.checks import Unfit, check_multiplies, unfit_rows
 from weft.validation.machines import Machines
-from weft.validation.problems import Problem
 from weft.validation.rigs import rig_of
 from weft.validation.seen import seen_overlap, seen_systems
 from weft.validation.subjects import BoolArray, Predicted, Subject
-from weft.validation.tables import Contentions, FloatArray, Rows
+from weft.validation.tables import Contentions, FloatArray, Measurements
 
 QUANTITIES = ("GEMM slowdown", "collective slowdown", "makespan")
 """The compared quantities: two ratios of concurrent over isolated time, and a time [s]."""
@@ -138,25 +138,20 @@ class _Compared(NamedTuple):
     measured: float
 
 
-def overlap_subjects(checked: Checked, machines: Machines) -> list[Subject]:
+def overlap_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
     """The rows of an overlap file with a shape and a pattern that has a model, by measured system and quantity."""
-    checked.drop(_without_model(checked.rows))
+    rule = f"Weft has no model of this pattern; it has {', '.join(_COLLECTIVES)}"
+    checked.drop(checked.by_value(~checked.rows["pattern"].isin([*_COLLECTIVES]), "pattern", rule))
     found: dict[tuple[str, str], dict[int, _Compared]] = {}
 
     def compare(line: int, row: dict[str, Any]) -> None:
         for one in _compared(row, _overlapped(row)):
             found.setdefault((one.method, one.quantity), {})[line] = one
 
-    checked.drop(unfit_rows(checked.rows, compare))
+    checked.drop(unfit_rows(checked, compare))
     # The sequence first, then system by system; times before speedups.
     keys = sorted(found, key=lambda key: (key[0] != SEQUENTIAL, key[0], key[1] != "time"))
-    return [_subject(checked.rows, found[key]) for key in keys]
-
-
-def _without_model(rows: Rows) -> Iterator[Problem]:
-    for pattern in sorted({*rows["pattern"].tolist()} - {*_COLLECTIVES}):
-        rule = f"Weft has no model of this pattern; it has {', '.join(_COLLECTIVES)}"
-        yield Problem(rows.file, rows.lines(rows["pattern"] == pattern), "pattern", pattern, rule)
+    return [_subject(checked, found[key]) for key in keys]
 
 
 def _overlapped(row: Mapping[str, Any]) -> Overlapped:
@@ -212,40 +207,39 @@ def _compared(row: Mapping[str, Any], case: Overlapped) -> Iterator[_Compared]:
         yield _Compared(case.measured_by, "time" if timed else "speedup", join[0], pair, measured)
 
 
-def _subject(rows: Rows, found: Mapping[int, _Compared]) -> Subject:
+def _subject(checked: Measurements, found: Mapping[int, _Compared]) -> Subject:
     """Measured and predicted times [s], or speedups over the sequence, of one measured system, by line."""
-    rows = rows.take(np.isin(rows.line, list(found)))
-    every = [found[line] for line in rows.line.tolist()]
+    rows = checked.rows[checked.rows.index.isin(list(found))]
+    every = [found[line] for line in rows.index.tolist()]
     one, pairs = every[0], Pair.stack([each.pair for each in every])
 
-    def predict(some: Rows, values: Mapping[str, float]) -> FloatArray:
-        chosen = pairs.take(np.searchsorted(rows.line, some.line))
+    def predict(some: pd.DataFrame, values: Mapping[str, float]) -> FloatArray:
+        chosen = pairs.take(np.searchsorted(rows.index, some.index))
         seconds = chosen.seconds(one.join, values)
         return chosen.seconds("sequence", values) / seconds if one.quantity == "speedup" else seconds
 
     return Subject(
         kind="overlap",
         machine="",
+        file=checked.file,
         rows=rows,
         measured=np.array([each.measured for each in every]),
-        labels={
-            **{name: rows[name] for name in ("system", "collective", "pattern")},
-            "join": np.full(len(rows), one.join),
-            "method": np.full(len(rows), one.method),
-            "quantity": np.full(len(rows), one.quantity),
-            "seen": np.array([seen_overlap(system, one.method) for system in rows["system"].tolist()]),
-        },
+        labels=rows[["system", "collective", "pattern"]].assign(
+            join=one.join,
+            method=one.method,
+            quantity=one.quantity,
+            seen=[seen_overlap(system, one.method) for system in rows["system"]],
+        ),
         ranges={FLUX: _is_flux(rows)},
         predict=predict,
     )
 
 
-def _is_flux(rows: Rows) -> BoolArray:
+def _is_flux(rows: pd.DataFrame) -> BoolArray:
     """Which rows are Flux's own on an NVLink machine, from its paper or README."""
-    source, system = rows["source"], rows["system"]
-    starts, find = np.char.startswith, np.char.find
-    paper = starts(source, "Flux paper") & (find(system, "SXM") >= 0) & (find(system, "nodes") < 0)
-    return np.asarray(paper | starts(source, "bytedance/flux README"), dtype=np.bool_)
+    source, system = rows["source"].str, rows["system"].str
+    paper = source.startswith("Flux paper") & system.contains("SXM") & ~system.contains("nodes")
+    return np.asarray(paper | source.startswith("bytedance/flux README"), dtype=np.bool_)
 
 
 def right_signs(predictions: Sequence[Predicted], within: str | None = FLUX) -> tuple[int, int]:
@@ -254,11 +248,11 @@ def right_signs(predictions: Sequence[Predicted], within: str | None = FLUX) -> 
     `within` names the range of rows that count, Flux's own comparisons by default; None: every overlapped row.
     """
     parts = [part for part in predictions if part.subject.kind == "overlap"]
-    sequences = [part for part in parts if part.subject.labels["method"][0] == SEQUENTIAL]
+    sequences = [part for part in parts if part.subject.labels["method"].iloc[0] == SEQUENTIAL]
     before = {line: both for part in sequences for line, both in _by_line(part)}
     right = []
     for part in parts:
-        method, quantity = (str(part.subject.labels[name][0]) for name in ("method", "quantity"))
+        method, quantity = (str(part.subject.labels[name].iloc[0]) for name in ("method", "quantity"))
         if method == SEQUENTIAL or (within == FLUX and method not in FLUX_METHODS):
             continue
         counted = part.subject.ranges[within] if within else np.ones(len(part.subject), dtype=np.bool_)
@@ -273,13 +267,13 @@ def right_signs(predictions: Sequence[Predicted], within: str | None = FLUX) -> 
 def _by_line(part: Predicted) -> Iterator[tuple[int, tuple[float, float]]]:
     """Line, and predicted and measured value, of every row."""
     both = zip(part.seconds.tolist(), part.subject.measured.tolist(), strict=True)
-    return zip(part.subject.rows.line.tolist(), both, strict=True)
+    return zip(part.subject.rows.index.tolist(), both, strict=True)
 
 
-def contention_subjects(checked: Checked, machines: Machines) -> list[Subject]:
+def contention_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
     """The rows of a contention file that can be simulated, one subject for each quantity."""
-    checked.drop(unfit_rows(checked.rows, _check_cell))
-    return [_quantity(checked.rows, quantity) for quantity in QUANTITIES if len(checked.rows)]
+    checked.drop(unfit_rows(checked, _check_cell))
+    return [_quantity(checked, quantity) for quantity in QUANTITIES if len(checked.rows)]
 
 
 def _check_cell(line: int, row: Mapping[str, Any]) -> None:
@@ -296,24 +290,23 @@ def _check_cell(line: int, row: Mapping[str, Any]) -> None:
         raise Unfit("system", row["system"], str(error)) from None
 
 
-def _quantity(rows: Rows, quantity: str) -> Subject:
+def _quantity(checked: Measurements, quantity: str) -> Subject:
+    rows = checked.rows
     return Subject(
         kind="contention",
         machine="",
+        file=checked.file,
         rows=rows,
         measured=_measured(rows, quantity),
-        labels={
-            "system": rows["system"],
-            "collective": rows["collective"],
-            "quantity": np.full(len(rows), quantity),
-            "seen": seen_systems("contention", rows["system"]),
-        },
-        predict=lambda some, values: np.array([_corun(_cell(row))[quantity] for row in some]),
+        labels=rows[["system", "collective"]].assign(
+            quantity=quantity, seen=seen_systems("contention", rows["system"])
+        ),
+        predict=lambda some, values: np.array([_corun(_cell(row))[quantity] for row in some.to_dict("records")]),
         slow=True,
     )
 
 
-def _measured(rows: Rows, quantity: str) -> FloatArray:
+def _measured(rows: pd.DataFrame, quantity: str) -> FloatArray:
     if quantity == "makespan":
         return np.asarray(rows["makespan_us"] * 1e-6, dtype=np.float64)
     what = "gemm" if quantity.startswith("GEMM") else "collective"

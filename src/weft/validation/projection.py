@@ -15,11 +15,12 @@ from functools import partial
 from itertools import permutations
 
 import numpy as np
+import pandas as pd
 
 from weft.errors import InputError
 from weft.validation.calibration import fit, unseen
 from weft.validation.subjects import BoolArray, Errors, Subject, errors_of, predicted
-from weft.validation.tables import FloatArray, Rows
+from weft.validation.tables import FloatArray
 
 HIDDEN = 1024
 """Hidden size of the baseline, BERT-Large."""
@@ -83,10 +84,10 @@ def projection(subject: Subject, own: BoolArray, work: FloatArray, others: Seque
     return Projection(baseline, rest, found, np.asarray(work[~own] * rate))
 
 
-def sizes_of(rows: Rows) -> FloatArray:
+def sizes_of(rows: pd.DataFrame) -> FloatArray:
     """The sizes of each row, a column for each dimension that it has."""
-    names = [name for name in (*_DIMENSIONS, "ranks", "bytes") if name in rows.columns]
-    return np.stack([rows[name] for name in names if not np.isnan(rows[name]).any()], axis=1)
+    names = [name for name in (*_DIMENSIONS, "ranks", "bytes") if name in rows]
+    return np.asarray(rows[names].dropna(axis="columns"), dtype=np.float64)
 
 
 def _corrections(base: FloatArray, new: FloatArray, off: FloatArray) -> FloatArray:
@@ -109,21 +110,21 @@ def _near(squares: FloatArray, off: FloatArray, reach: float) -> FloatArray:
     return np.asarray((weight * off).sum(axis=1) / (weight.sum(axis=1) + 1))
 
 
-def of_bert(rows: Rows) -> BoolArray:
+def of_bert(rows: pd.DataFrame) -> BoolArray:
     """Which GEMMs are BERT-Large's, forward or backward, at any number of tokens: two sizes are those of a weight."""
-    sizes = np.stack([rows[name] for name in _DIMENSIONS])
+    sizes = rows[[*_DIMENSIONS]].to_numpy().T
     mask = np.zeros(len(rows), dtype=np.bool_)
     for one, other in permutations(range(3), 2):
         mask |= (sizes[one] == HIDDEN) & np.isin(sizes[other], WEIGHTS)
     return mask
 
 
-def flops_of(rows: Rows) -> FloatArray:
+def flops_of(rows: pd.DataFrame) -> FloatArray:
     """The FLOPs of GEMMs."""
     return np.asarray(2 * rows["m"] * rows["n"] * rows["k"], dtype=np.float64)
 
 
 def sparse_sizes(subject: Subject) -> BoolArray:
     """Which collectives a baseline profiles: those of the most ranks, each of `EVERY` times the bytes of the last."""
-    ranks, powers = subject.labels["ranks"].astype(np.int64), np.log(subject.rows["bytes"]) / np.log(EVERY)
+    ranks, powers = subject.labels["ranks"].to_numpy(), np.log(subject.rows["bytes"].to_numpy()) / np.log(EVERY)
     return np.asarray((ranks == ranks.max()) & (np.abs(powers - np.round(powers)) < 1e-9))

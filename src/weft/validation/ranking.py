@@ -12,11 +12,9 @@ from weft.validation.subjects import Predicted
 
 DIFFER = 0.02
 """Measured times that differ by less count as equal: the same plan differs by more from day to day."""
-_QUESTION = (
-    "task", "framework", "model", "layers", "hidden", "heads", "gpu", "gpus", "network", "precision", "seq_len",
-    "gbs_seq",
-)  # fmt: skip
-_PLAN = "tp", "pp", "vp", "cp", "ep", "dp", "zero_stage", "mbs_seq", "recompute", "overlap_or_schedule"
+_MODEL = ("model", "layers", "hidden", "heads", "seq_len", "gbs_seq")
+_QUESTION = (*_MODEL, "task", "framework", "gpu", "gpus", "network", "precision")
+_PLAN = ("tp", "pp", "vp", "cp", "ep", "dp", "zero_stage", "mbs_seq", "recompute", "overlap_or_schedule")
 _ERA = re.compile(r"era \w")
 
 
@@ -72,9 +70,8 @@ def ranking(predictions: Sequence[Predicted], framework: str) -> Ranking | None:
 
 def _rows(part: Predicted, framework: str) -> Iterator[tuple[tuple[Any, ...], _Ran]]:
     subject = part.subject
-    columns = zip(
-        subject.rows, part.seconds.tolist(), subject.measured.tolist(), subject.labels["framework"], strict=True
-    )
+    rows = subject.rows.to_dict("records")
+    columns = zip(rows, part.seconds.tolist(), subject.measured.tolist(), subject.labels["framework"], strict=True)
     for row, predicted, measured, name in columns:
         if name == framework:
             era = _ERA.search(row["notes"])

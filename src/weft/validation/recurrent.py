@@ -1,96 +1,77 @@
-"""Measured recurrent layers as subjects: every pass of a layer whose input GEMM is skipped, one subject per GPU."""
+"""Measured recurrent layers: every pass of a layer whose input GEMM is skipped, by cell, data type and pass."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from weft.estimate import Parameter
 from weft.estimate.recurrent import recurrent
-from weft.estimate.target import target
+from weft.estimate.target import target as target_of
 from weft.graph.recurrent import GATES, Recurrent
 from weft.hardware import Gpu
 from weft.library.recurrent import FITTED, recurrent_bounds, recurrent_values
-from weft.validation.checks import Checked, predicted_by
-from weft.validation.machines import Machines
-from weft.validation.passes import believable_passes, subjects_by_gpu
-from weft.validation.problems import Problem
+from weft.validation.closed_forms import ClosedForm, Columns
 from weft.validation.seen import YES
-from weft.validation.subjects import Subject
-from weft.validation.tables import FloatArray, IntArray, Rows, positions_by
+from weft.validation.tables import FloatArray
 
 _ABOUT = {"gap": "from one kernel of a step to the next beyond its work", "pace": "a step's time for each hidden cell"}
+_UNKNOWN = f"Weft knows no such cell; it knows {', '.join(GATES)}"
 
 
 @dataclass(frozen=True)
-class _On:
+class _Target:
     """A GPU, and values of its library that replace the shipped ones."""
 
     gpu: Gpu
-    values: Mapping[str, float]
+    values: Any
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class _Case:
     """Rows of one cell, data type and pass."""
 
-    positions: IntArray
     cell: Any
     dtype: str
     computes: Any
 
-    def _made(self, rows: Rows) -> Recurrent:
+    def _op(self, rows: Columns) -> Recurrent:
         sizes: dict[str, Any] = {"hidden": rows["hidden"], "batch": rows["batch"], "steps": rows["timesteps"]}
         return Recurrent(self.cell, **sizes, dtype=self.dtype, computes=self.computes)
 
-    def seconds(self, rows: Rows, on: _On) -> FloatArray:
+    def seconds(self, rows: Columns, target: _Target) -> FloatArray:
         """Times on a GPU [s]."""
-        return np.asarray(recurrent(self._made(rows), target(on.gpu), on.values).seconds)
+        return np.asarray(recurrent(self._op(rows), target_of(target.gpu), target.values).seconds)
 
-    def floor(self, rows: Rows, gpu: Gpu) -> FloatArray:
+    def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
         """Lower bounds of the times [s]: the products at the highest clock."""
         rate = max(gpu.matrix_rate(self.dtype, clock) for clock in ("peak", "boost"))
-        return np.asarray(self._made(rows).flops / rate, dtype=np.float64)
+        return np.asarray(self._op(rows).flops / rate, dtype=np.float64)
 
 
-def _cases(rows: Rows) -> tuple[_Case, ...]:
-    keys = zip(*(rows[name].tolist() for name in ("cell", "dtype", "pass")), strict=True)
-    return tuple(_Case(positions, *key) for key, positions in positions_by(keys).items())
+def _cases(rows: pd.DataFrame) -> Iterator[_Case]:
+    return map(_Case, rows["cell"], rows["dtype"], rows["pass"])
 
 
-def recurrent_subjects(checked: Checked, machines: Machines) -> list[Subject]:
-    """The passes of a file of recurrent layers by GPU, without impossible ones and cells that Weft does not know."""
-    checked.drop(_unknown_cells(checked.rows))
-    return subjects_by_gpu(
-        checked, machines, lambda rows, gpu: believable_passes(rows, _cases, gpu, _On(gpu, {})), _subject
-    )
+def _parameters(target: _Target) -> tuple[Parameter, ...]:
+    bounds = recurrent_bounds(target.gpu.architecture)
+    return tuple(Parameter(path, *bounds[path], "s", 10, _ABOUT[path.split(".")[1]]) for path in FITTED)
 
 
-def _unknown_cells(rows: Rows) -> Iterator[Problem]:
-    for cell in np.unique(rows["cell"][~np.isin(rows["cell"], [*GATES])]).tolist():
-        rule = f"Weft knows no such cell; it knows {', '.join(GATES)}"
-        yield Problem(rows.file, rows.lines(rows["cell"] == cell), "cell", cell, rule)
-
-
-def _subject(rows: Rows, gpu: Gpu, machines: Machines) -> Subject:
-    start, bounds = recurrent_values(gpu.architecture), recurrent_bounds(gpu.architecture)
-    return Subject(
-        kind="rnn",
-        machine=gpu.name,
-        rows=rows,
-        measured=rows.seconds,
-        labels={
-            "gpu": machines.labels(gpu, rows["gpu"]),
-            "dtype": rows["dtype"],
-            "cell": rows["cell"],
-            "pass": rows["pass"],
-            "seen": np.full(len(rows), YES),
-        },
-        predict=lambda some, values: predicted_by(_cases(some), some, _On(gpu, values)),
-        parameters=tuple(Parameter(path, *bounds[path], "s", 10, _ABOUT[path.split(".")[1]]) for path in FITTED),
-        start={path: start[path] for path in FITTED},
-        vendor=gpu.vendor,
-    )
+RECURRENT = ClosedForm(
+    kind="rnn",
+    cases=_cases,
+    labels=lambda rows, gpu, target: {**{name: rows[name] for name in ("dtype", "cell", "pass")}, "seen": YES},
+    checks=lambda checked: [checked.by_value(~checked.rows["cell"].isin([*GATES]), "cell", _UNKNOWN)],
+    multiplies=True,
+    passes=True,
+    target=lambda gpu, machines: _Target(gpu, {}),
+    changed=lambda target, values: replace(target, values=values),
+    parameters=_parameters,
+    start=lambda target, path: recurrent_values(target.gpu.architecture)[path],
+)
+"""Recurrent layers on one GPU, fitted by the library's time from one kernel of a step to the next."""

@@ -14,30 +14,25 @@ from weft import hardware
 from weft.answer import Answer
 from weft.errors import InputError
 from weft.library.collectives import canonical
-from weft.validation.channels import channel_subjects
-from weft.validation.checks import Checked, duplicates, unknown_names
-from weft.validation.collectives import collective_subjects
-from weft.validation.convolutions import convolution_subjects
-from weft.validation.gemms import gemm_subjects
-from weft.validation.kernels import kernel_subjects
+from weft.validation.channels import CHANNELS
+from weft.validation.checks import duplicates, unknown_names
+from weft.validation.collectives import COLLECTIVES
+from weft.validation.convolutions import CONVOLUTIONS
+from weft.validation.gemms import GEMMS
+from weft.validation.kernels import KERNELS
 from weft.validation.layers import layer_subjects
 from weft.validation.machines import Machines
 from weft.validation.overlaps import contention_subjects, overlap_subjects
 from weft.validation.problems import Problem, consistent, gathered
-from weft.validation.recurrent import recurrent_subjects
+from weft.validation.recurrent import RECURRENT
 from weft.validation.steps import step_subjects
 from weft.validation.streams import stream_subjects
 from weft.validation.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, joined, predicted
-from weft.validation.tables import TABLES, Kind, Rows, data_folder, read_folder
+from weft.validation.tables import TABLES, Kind, Measurements, data_folder, read_folder
 
-READERS: Mapping[Kind, Callable[[Checked, Machines], list[Subject]]] = {
-    "gemm": gemm_subjects,
-    "collective": collective_subjects,
-    "channels": channel_subjects,
+READERS: Mapping[Kind, Callable[[Measurements, Machines], list[Subject]]] = {
+    **{form.kind: form.subjects for form in (GEMMS, COLLECTIVES, CHANNELS, KERNELS, RECURRENT, CONVOLUTIONS)},
     "layer": layer_subjects,
-    "kernel": kernel_subjects,
-    "rnn": recurrent_subjects,
-    "conv": convolution_subjects,
     "overlap": overlap_subjects,
     "contention": contention_subjects,
     "step": step_subjects,
@@ -58,8 +53,8 @@ class Validation(Answer):
     @property
     def rows_used(self) -> int:
         """How many rows have a prediction; one may have several, such as prefill and decode."""
-        rows = [part.subject.rows for part in self.predictions]
-        return len({(each.file, line) for each in rows for line in each.line.tolist()})
+        parts = [part.subject for part in self.predictions]
+        return len({(each.file, line) for each in parts for line in each.rows.index.tolist()})
 
     @property
     def by_kind(self) -> dict[str, list[Predicted]]:
@@ -89,7 +84,7 @@ class Validation(Answer):
         """
         found: dict[tuple[str, str, str], dict[str, float]] = {}
         for part in self.by_kind.get("dram", []):
-            for row, ours in zip(part.subject.rows, part.seconds.tolist(), strict=True):
+            for row, ours in zip(part.subject.rows.to_dict("records"), part.seconds.tolist(), strict=True):
                 values = found.setdefault((part.subject.machine, row["requests"], row["quantity"]), {"weft": ours})
                 values[row["peer"]] = row["theirs"]
         return [{"stream": s, "requests": r, "quantity": q, **values} for (s, r, q), values in found.items()]
@@ -128,6 +123,9 @@ def validate(
 
     `gpus` are names or TOML files: only their rows count. `libraries` are library profiles that replace the
     catalogue's. `kinds` selects kinds of measurements. Raises InputError if nothing can be compared.
+
+    `weft.validate("gemm.csv", gpus=["h100-sxm"]).groups()` holds the mean, median and 90th percentile of the errors of
+    each data type; `worst()` the rows that are furthest off, with their lines.
     """
     subjects, problems, count = subjects_of(data_folder(place), Machines.of(gpus, libraries), kinds)
     predictions = []
@@ -147,21 +145,23 @@ def subjects_of(
     """
     streams = list(stream_subjects(place)) if (kinds is None or "dram" in kinds) and not machines.chosen else []
     wanted: list[Kind] | None = None if kinds is None else [*kinds, *(("step",) if "memory" in kinds else ())]
-    files, problems = ([], []) if streams and _no_tables(place, kinds) else read_folder(place, wanted)
+    files = [] if streams and _no_tables(place, kinds) else read_folder(place, wanted)
+    problems = [problem for file in files for problem in file.problems]
     unread = {(problem.file, line) for problem in problems for line in problem.lines}
     subjects = [one for one in streams if isinstance(one, Subject)]
     problems += [one for one in streams if isinstance(one, Problem)]
     count = len(unread) + sum(map(len, subjects))
     find: dict[str, Callable[[str], object]]
     find = {"gpu": machines.find, "system": hardware.system, "collective": canonical}
-    for rows in files:
-        chosen = machines.of_chosen(rows)
-        count += len(chosen)
-        checked = Checked(chosen)
-        names = (unknown_names(checked.rows, name, find[name]) for name in TABLES[rows.kind].named)
-        checked.drop(duplicates(checked.rows), *names)
-        found = READERS[rows.kind](checked, machines)
-        subjects += [one for one in found if kinds is None or rows.kind != "step" or one.kind.startswith(tuple(kinds))]
+    for file in files:
+        if file.kind is None:
+            continue
+        checked = file.some(machines.of_chosen(file.rows))
+        count += len(checked.rows)
+        names = (unknown_names(checked, name, find[name]) for name in TABLES[file.kind].named)
+        checked.drop(duplicates(checked), *names)
+        found = READERS[file.kind](checked, machines)
+        subjects += [one for one in found if kinds is None or file.kind != "step" or one.kind.startswith(tuple(kinds))]
         problems += checked.problems
     if not subjects:
         raise InputError(_nothing(place, machines, files, problems))
@@ -173,11 +173,11 @@ def _no_tables(place: Path, kinds: Sequence[Kind] | None) -> bool:
     return kinds == ["dram"] or not any(place.glob("*.csv"))
 
 
-def _nothing(place: Path, machines: Machines, files: Sequence[Rows], problems: Sequence[Problem]) -> str:
+def _nothing(place: Path, machines: Machines, files: Sequence[Measurements], problems: Sequence[Problem]) -> str:
     if machines.chosen:
         wanted = ", ".join(gpu.name for gpu in machines.chosen)
-        columns = [rows["gpu" if "gpu" in rows.columns else "system"] for rows in files]
-        named = sorted({name for column in columns for name in column.tolist()})
+        tables = [file.rows for file in files if file.kind]
+        named = sorted({name for rows in tables for name in rows["gpu" if "gpu" in rows else "system"]})
         return (
             f"no row of '{place}' is about {wanted}; the rows are about {', '.join(named)} "
             "(a TOML file may name such rows in its aliases)"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+import pandas as pd
 
 from weft import hardware
 from weft.catalog import read_toml
@@ -32,22 +30,22 @@ def seen_overlap(system: str, method: str) -> str:
     return {(True, True): YES, (False, True): NO, (True, False): "not the method", (False, False): "neither"}[here, so]
 
 
-def seen_systems(kind: str, systems: npt.NDArray[Any]) -> npt.NDArray[np.str_]:
+def seen_systems(kind: str, systems: Iterable[str]) -> list[str]:
     """Whether each row's system was in sight, for a kind whose systems are listed."""
     known = _lists()[kind]["systems"]
-    return np.array([_word(hardware.system(name).name in known) for name in systems.tolist()], dtype=np.str_)
+    return [_word(hardware.system(name).name in known) for name in systems]
 
 
-def seen_gemms(gpu: Gpu, dtypes: npt.NDArray[Any]) -> npt.NDArray[np.str_]:
+def seen_gemms(gpu: Gpu, dtypes: pd.Series[str]) -> pd.Series[str]:
     """Whether GEMMs of each row's data type on a GPU were fitted: its matrix rate is calibrated."""
-    sources = gpu.provenance
-    paths = (f"achieved.matrix_{dtype}" for dtype in dtypes.tolist())
-    return np.array([_word(path in sources and sources[path].kind == "calibrated") for path in paths], dtype=np.str_)
+    paths = {dtype: f"achieved.matrix_{dtype}" for dtype in dtypes.unique()}
+    fitted = {path for path, value in gpu.provenance.items() if value.kind == "calibrated"}
+    return dtypes.map({dtype: _word(path in fitted) for dtype, path in paths.items()})
 
 
-def seen_collectives(gpu: Gpu, profile: Profile, rows: int) -> npt.NDArray[np.str_]:
-    """Whether a library's profile was fitted on a GPU, for each of `rows` rows."""
-    return np.full(rows, _word(gpu.name in profile.gpus))
+def seen_collectives(gpu: Gpu, profile: Profile) -> str:
+    """Whether a library's profile was fitted on a GPU."""
+    return _word(gpu.name in profile.gpus)
 
 
 def _word(seen: bool) -> str:

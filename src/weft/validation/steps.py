@@ -10,6 +10,7 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from weft import hardware
 from weft.catalog import read_toml
@@ -21,10 +22,10 @@ from weft.parallel.plan import Parallelism
 from weft.result.step import Step
 from weft.units import Dimension
 from weft.units import format as format_quantity
-from weft.validation.checks import Checked, Unfit, unfit_rows
+from weft.validation.checks import Unfit, unfit_rows
 from weft.validation.machines import Machines
 from weft.validation.subjects import Subject
-from weft.validation.tables import Rows, positions_by
+from weft.validation.tables import Measurements
 
 _RATE = re.compile(r"(?:(\d+) x )?[^0-9]*(\d+) Gb/s")
 _FSDP = 3
@@ -56,7 +57,7 @@ def _stepped(case: Case) -> Step:
     return train(case.model, case.system, case.plan, case.framework, fidelity="estimate")
 
 
-def step_subjects(checked: Checked, machines: Machines) -> list[Subject]:
+def step_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
     """The rows of steps by GPU, predicted in closed form: times, and peaks of memory.
 
     Rows that cannot be modelled are reported with the reason.
@@ -78,12 +79,13 @@ def step_subjects(checked: Checked, machines: Machines) -> list[Subject]:
         except InputError as error:
             raise Unfit("model", row["model"], str(error)) from None
 
-    checked.drop(unfit_rows(checked.rows, predict))
+    checked.drop(unfit_rows(checked, predict))
     subjects = []
     for kind, values in found.items():
-        rows = checked.rows.take(np.isin(checked.rows.line, list(values)))
-        gpus = positions_by(cases[line].system.gpu.name for line in rows.line.tolist())
-        subjects += [_subject(kind, rows.take(at), cases, values) for at in gpus.values()]
+        rows = checked.rows[checked.rows.index.isin(list(values))]
+        gpus = [cases[line].system.gpu.name for line in rows.index]
+        parts = rows.groupby(gpus, sort=False)
+        subjects += [_subject(kind, checked.some(part), cases, values) for _, part in parts]
     return subjects
 
 
@@ -93,10 +95,11 @@ _MEASURED = {"step": "step_time_s", UNFITTED: "step_time_s", "memory": "peak_mem
 """The column that each kind of subject compares."""
 
 
-def _subject(kind: str, rows: Rows, cases: Mapping[int, Case], found: Mapping[int, float]) -> Subject:
+def _subject(kind: str, checked: Measurements, cases: Mapping[int, Case], found: Mapping[int, float]) -> Subject:
     """Times [s], or peaks of memory [bytes], of one GPU."""
-    mine = [cases[line] for line in rows.line.tolist()]
-    unit = 1.0 if kind != "memory" else np.where(np.char.find(rows["mem_kind"], "GiB") >= 0, 2.0**30, 1e9)
+    rows = checked.rows
+    mine = [cases[line] for line in rows.index]
+    unit = 1.0 if kind != "memory" else np.where(rows["mem_kind"].str.contains("GiB"), 2.0**30, 1e9)
     labels = {
         "gpu": [case.system.gpu.name for case in mine],
         "framework": [case.framework.name for case in mine],
@@ -106,10 +109,11 @@ def _subject(kind: str, rows: Rows, cases: Mapping[int, Case], found: Mapping[in
     return Subject(
         kind=kind,
         machine=mine[0].system.gpu.name,
+        file=checked.file,
         rows=rows,
         measured=np.asarray(rows[_MEASURED[kind]] * unit, dtype=np.float64),
-        labels={name: np.array(column) for name, column in labels.items()},
-        predict=lambda some, values: np.array([found[line] for line in some.line.tolist()]),
+        labels=pd.DataFrame(labels, rows.index),
+        predict=lambda some, values: np.array([found[line] for line in some.index]),
     )
 
 

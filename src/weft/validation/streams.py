@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from weft import hardware
 from weft.hardware import Gpu
@@ -20,7 +21,7 @@ from weft.lower.machine import default_request_bytes
 from weft.run.channel import IntArray, Requests, one_channel, replay_requests
 from weft.validation.problems import Problem
 from weft.validation.subjects import Subject
-from weft.validation.tables import FloatArray, Rows
+from weft.validation.tables import FloatArray
 
 COLUMNS = ("at_ns", "kind", "stream", "address", "bytes")
 """What a file says of each request; any other column is a simulator."""
@@ -29,9 +30,7 @@ FINEST = 32
 FS_PER_NS = 10**6
 QUANTITIES = ("bandwidth", "read latency")
 """What is compared: bytes over the time until the last data [bytes/s], and the mean over all reads [s]."""
-_TIMING = {
-    "rrd": 3, "rcd": 12, "ras": 28, "rp": 12, "rc": 40, "cl": 12, "wl": 2, "cdlr": 3, "wr": 10, "rtp": 3,
-}  # fmt: skip
+_TIMING = {"rrd": 3, "rcd": 12, "ras": 28, "rp": 12, "rc": 40, "cl": 12, "wl": 2, "cdlr": 3, "wr": 10, "rtp": 3}
 
 
 def peers_channel() -> Gpu:
@@ -117,15 +116,15 @@ def _subject(stream: Stream, gpu: Gpu) -> Subject:
         for quantity, value in zip(QUANTITIES, values, strict=True)
         if not np.isnan(value)
     ]
-    columns = dict(zip(("peer", "requests", "quantity", "theirs"), map(np.array, zip(*rows, strict=True)), strict=True))
+    table = pd.DataFrame(rows, range(1, len(rows) + 1), ["peer", "requests", "quantity", "theirs"])
     name = stream.file.split(".csv")[0]
-    labels = {"stream": np.full(len(rows), name), **{key: columns[key] for key in ("peer", "requests", "quantity")}}
+    labels = table.drop(columns="theirs")
+    labels.insert(0, "stream", name)
 
-    def predict(rows: Rows, _: Mapping[str, float]) -> FloatArray:
-        asked = set(rows["requests"].tolist())
+    def predict(rows: pd.DataFrame, _: Mapping[str, float]) -> FloatArray:
+        asked = set(rows["requests"])
         ours = {size: stream.figures(stream.simulated(gpu, piece)) for size, piece in sizes.items() if size in asked}
-        places = zip(rows["requests"].tolist(), rows["quantity"].tolist(), strict=True)
+        places = zip(rows["requests"], rows["quantity"], strict=True)
         return np.array([ours[size][QUANTITIES.index(quantity)] for size, quantity in places])
 
-    compared = Rows("dram", stream.file, np.arange(len(rows), dtype=np.int64) + 1, columns)
-    return Subject("dram", name, compared, columns["theirs"], labels, predict, slow=True)
+    return Subject("dram", name, table, table["theirs"].to_numpy(), labels, predict, stream.file, slow=True)

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from weft.estimate import Parameter
-from weft.validation.tables import FloatArray, IntArray, Rows, positions_by
+from weft.validation.tables import FloatArray, IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 Progress = Callable[[int, int, str], None]
 """Called with the number of finished steps, their total, and the name of the next one."""
-Predict = Callable[[Rows, Mapping[str, float]], FloatArray]
+Predict = Callable[[pd.DataFrame, Mapping[str, float]], FloatArray]
 """Seconds of each row with some parameters changed, by path [base units]."""
 
 KEYS = ("kind", "gpu", "system", "dtype", "ranks", "collective")
@@ -41,8 +42,9 @@ _PICTURED = ("gpu", "system", "dtype", "collective", "method")
 
 @dataclass(frozen=True)
 class Subject:
-    """Rows of one machine and kind, with labels by which errors are grouped.
+    """Rows of one machine and kind from a `file`, by line number, with labels by which errors are grouped.
 
+    `labels` has a row for each of `rows`, whose numbers are floats.
     `ranges` maps a size class, such as ">= 20 us", to the rows in it. `start` holds the parameters' values in the
     catalogue. `vendor` says whose other machines are relatives; a `slow` subject is simulated, request by request.
     `teaches` marks the rows that a fit may use (None: all); the others are only predicted. `relative` holds, by path,
@@ -51,10 +53,11 @@ class Subject:
 
     kind: str
     machine: str
-    rows: Rows
+    rows: pd.DataFrame
     measured: FloatArray
-    labels: Mapping[str, npt.NDArray[Any]]
+    labels: pd.DataFrame
     predict: Predict
+    file: str = ""
     ranges: Mapping[str, BoolArray] = field(default_factory=dict)
     parameters: tuple[Parameter, ...] = ()
     start: Mapping[str, float] = field(default_factory=dict)
@@ -71,13 +74,14 @@ class Subject:
         """Kind and machine, which identify the subject."""
         return f"{self.kind} {self.machine}"
 
-    def take(self, which: BoolArray | IntArray) -> Subject:
-        """The subject with some of its rows."""
+    def take(self, which: BoolArray | IntArray | pd.Series[bool]) -> Subject:
+        """The subject with the rows selected by a mask or by positions."""
+        which = np.asarray(which)
         return replace(
             self,
-            rows=self.rows.take(which),
+            rows=self.rows.iloc[which],
             measured=self.measured[which],
-            labels={name: column[which] for name, column in self.labels.items()},
+            labels=self.labels.iloc[which],
             ranges={name: mask[which] for name, mask in self.ranges.items()},
             teaches=None if self.teaches is None else self.teaches[which],
         )
@@ -88,8 +92,7 @@ class Subject:
 
     def texts(self, *labels: str) -> list[str]:
         """Some labels of each row, or all, as one text."""
-        columns = [self.labels[name].astype(np.str_).tolist() for name in labels or self.labels]
-        return [" ".join(parts) for parts in zip(*columns, strict=True)]
+        return [" ".join(map(str, row)) for row in self.labels[list(labels or self.labels)].itertuples(index=False)]
 
 
 @dataclass(frozen=True)
@@ -135,14 +138,12 @@ class Group:
         return {**self.keys, **asdict(self.errors)}
 
 
-def grouped(
-    predicted: FloatArray, measured: FloatArray, labels: Mapping[str, Sequence[Any] | npt.NDArray[Any]]
-) -> list[Group]:
+def grouped(predicted: FloatArray, measured: FloatArray, labels: pd.DataFrame) -> list[Group]:
     """The errors of each combination of `labels` that occurs, in the order of the labels."""
-    members = positions_by(zip(*(np.asarray(column).tolist() for column in labels.values()), strict=True))
+    both = pd.DataFrame({"predicted": predicted, "measured": measured})
+    groups = both.groupby([labels[name].to_numpy() for name in labels])
     return [
-        Group(dict(zip(labels, key, strict=True)), errors_of(predicted[members[key]], measured[members[key]]))
-        for key in sorted(members, key=lambda key: [(str(type(part)), part) for part in key])
+        Group(dict(zip(labels, map(_plain, key), strict=True)), errors_of(*part.to_numpy().T)) for key, part in groups
     ]
 
 
@@ -170,14 +171,14 @@ class Predicted:
     subject: Subject
     seconds: FloatArray
 
-    def take(self, which: BoolArray | IntArray) -> Predicted:
-        """Some of the rows."""
-        return Predicted(self.subject.take(which), self.seconds[which])
+    def take(self, which: BoolArray | IntArray | pd.Series[bool]) -> Predicted:
+        """The rows selected by a mask or by positions."""
+        return Predicted(self.subject.take(which), self.seconds[np.asarray(which)])
 
     def groups(self) -> list[Group]:
         """The errors by all labels."""
         head, tail = dict.fromkeys(KEYS) | {"kind": self.subject.kind}, {"machine": self.subject.machine}
-        return self._grouped(self.subject.labels, head, tail)
+        return self._grouped(list(self.subject.labels), head, tail)
 
     def ranges(self) -> list[Group]:
         """The errors by all labels within each class of size that has rows."""
@@ -187,45 +188,45 @@ class Predicted:
 
     def summary(self) -> list[Group]:
         """The errors by the labels that matter most, such as data type or collective."""
-        labels = {name: self.subject.labels[name] for name in _SUMMARY[self.subject.kind]}
-        return self._grouped(labels, {"kind": self.subject.kind, "on": self.subject.machine}, {})
+        head = {"kind": self.subject.kind, "on": self.subject.machine}
+        return self._grouped(_SUMMARY[self.subject.kind], head, {})
 
-    def _grouped(
-        self, labels: Mapping[str, npt.NDArray[Any]], head: Mapping[str, Any], tail: Mapping[str, Any]
-    ) -> list[Group]:
-        found = grouped(self.seconds, self.subject.measured, labels)
+    def _grouped(self, names: Sequence[str], head: Mapping[str, Any], tail: Mapping[str, Any]) -> list[Group]:
+        found = grouped(self.seconds, self.subject.measured, self.subject.labels[list(names)])
         return [Group({**head, **group.keys, **tail}, group.errors) for group in found]
 
     def worst(self, count: int) -> list[dict[str, Any]]:
         """The worst rows as plain data, worst first."""
-        rows = self.subject.rows
-        furthest = worst(self.seconds, self.subject.measured, count)
-        times = zip(self.seconds[furthest].tolist(), self.subject.measured[furthest].tolist(), strict=True)
+        at = worst(self.seconds, self.subject.measured, count)
+        times = zip(self.seconds[at].tolist(), self.subject.measured[at].tolist(), strict=True)
+        rows = self.subject.rows.iloc[at]
         return [
-            {"kind": self.subject.kind, "file": rows.file, "line": line}
+            {"kind": self.subject.kind, "file": self.subject.file, "line": line}
             | {name: _plain(cell) for name, cell in row.items()}
             | {"predicted_s": ours, "measured_s": theirs, "error": ours / theirs - 1}
-            for line, row, (ours, theirs) in zip(rows.lines(furthest), rows.take(furthest), times, strict=True)
+            for line, row, (ours, theirs) in zip(rows.index.tolist(), rows.to_dict("records"), times, strict=True)
         ]
 
     def clouds(self) -> Iterator[Cloud]:
         """One cloud of points for each data type, collective or method."""
         subject, measured = self.subject, self.subject.measured
-        if set(subject.labels.get("quantity", np.array(["time"])).tolist()) != {"time"}:
+        if "quantity" in subject.labels and set(subject.labels["quantity"]) != {"time"}:
             return  # speedups, which a plot of times cannot show
         collective = subject.kind == "collective"
         shown = ("collective",) if collective else tuple(name for name in _PICTURED if name in subject.labels)
-        for title, of in sorted(positions_by(subject.texts(*shown)).items()):
+        for title, of in pd.Series(subject.texts(*shown)).groupby(subject.texts(*shown)).indices.items():
             if collective:
-                name, size, label = f"{subject.machine}, {title}", subject.rows["bytes"][of], "buffer [bytes]"
+                sizes = subject.rows["bytes"].to_numpy()
+                name, size, label = f"{subject.machine}, {title}", sizes[of], "buffer [bytes]"
             else:
                 name, size, label = title, measured[of] * 1e6, "measured [µs]"
             yield Cloud(name, self.seconds[of], measured[of], size, label)
 
 
-def _plain(cell: str | float) -> str | float | None:
+def _plain(cell: Any) -> str | float | None:
     """A cell for JSON: whole numbers as int, None if blank."""
-    if isinstance(cell, str):
+    cell = cell.item() if isinstance(cell, np.generic) else cell
+    if isinstance(cell, str | bool | int):
         return cell
     return None if np.isnan(cell) else int(cell) if cell.is_integer() else cell
 

@@ -6,13 +6,13 @@ import csv
 import io
 import os
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
 
 from weft.catalog import broken_rule
@@ -347,54 +347,51 @@ TABLES: Mapping[Kind, type[Table]] = {
 """The table type of every kind of file; streams of requests to a DRAM are read by `streams`."""
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Rows of one file by column: numbers as floats (NaN if blank), texts unchanged; `line` counts from 1."""
+class Measurements:
+    """Rows of one file that count, as a DataFrame by line number, and the problems of the file and of other rows.
 
-    kind: Kind
-    file: str
-    line: IntArray
-    columns: Mapping[str, npt.NDArray[Any]]
+    Numbers are floats (NaN if blank), texts are unchanged, and the header is line 1. `kind` is None, and no row is
+    there, if the file cannot be used.
+    """
 
-    def __len__(self) -> int:
-        return len(self.line)
+    def __init__(self, kind: Kind | None, file: str, rows: pd.DataFrame, problems: Iterable[Problem] = ()) -> None:
+        self.kind, self.file, self.rows, self.problems = kind, file, rows, list(problems)
 
-    def __getitem__(self, column: str) -> npt.NDArray[Any]:
-        return self.columns[column]
+    def some(self, rows: pd.DataFrame) -> Measurements:
+        """Some rows of the same file, without problems."""
+        return Measurements(self.kind, self.file, rows)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Each row as plain values by column."""
-        columns = [column.tolist() for column in self.columns.values()]
-        return (dict(zip(self.columns, cells, strict=True)) for cells in zip(*columns, strict=True))
+    def drop(self, *problems: Iterable[Problem]) -> None:
+        """Add problems, and drop the rows that they exclude."""
+        found = [problem for each in problems for problem in each]
+        bad = [line for problem in found if not problem.used for line in problem.lines]
+        self.rows = self.rows[~self.rows.index.isin(bad)]
+        self.problems += found
 
-    def take(self, which: npt.NDArray[np.bool_] | IntArray) -> Rows:
-        """The rows selected by a mask or by indices."""
-        columns = {name: column[which] for name, column in self.columns.items()}
-        return replace(self, line=self.line[which], columns=columns)
+    def problem(self, which: Any, rule: str, column: str = "", value: str = "") -> Iterator[Problem]:
+        """One problem of the rows selected by a mask, if there are any."""
+        lines = tuple(self.rows.index[np.asarray(which)].tolist())
+        if lines:
+            yield Problem(self.file, lines, column, value, rule)
 
-    def lines(self, which: npt.NDArray[np.bool_] | IntArray) -> tuple[int, ...]:
-        """The line numbers of the rows selected by a mask or by indices."""
-        return tuple(self.line[which].tolist())
-
-    @property
-    def seconds(self) -> FloatArray:
-        """The measured time of each row [s]; for kinds with one time."""
-        return np.asarray(self["time_us"] * 1e-6, dtype=np.float64)
-
-
-def positions_by(keys: Iterable[Hashable]) -> dict[Any, IntArray]:
-    """Indices of each key's occurrences, keys in order of first occurrence."""
-    members: dict[Any, list[int]] = {}
-    for position, key in enumerate(keys):
-        members.setdefault(key, []).append(position)
-    return {key: np.array(positions, dtype=np.int64) for key, positions in members.items()}
+    def by_value(self, which: Any, column: str, rule: Callable[[str], str] | str) -> Iterator[Problem]:
+        """A problem for each value, in alphabetical order, that a column has in the rows selected by a mask."""
+        values = self.rows[column]
+        for value in sorted(set(values[np.asarray(which)])):
+            said = rule if isinstance(rule, str) else rule(value)
+            yield from self.problem(np.asarray(which & (values == value)), said, column, value)
 
 
-def layer_times(rows: Rows) -> Iterator[tuple[str, int, int, FloatArray]]:
+def seconds_of(rows: pd.DataFrame) -> FloatArray:
+    """The measured time of each row [s]; for kinds with one time."""
+    return np.asarray(rows["time_us"] * 1e-6, dtype=np.float64)
+
+
+def layer_times(rows: pd.DataFrame) -> Iterator[tuple[str, int, int, FloatArray]]:
     """Phase, batch, sequence length and measured seconds per operator of each time column of a layer's file."""
-    for name, seconds in rows.columns.items():
+    for name in rows:
         if match := _LAYER_TIME.fullmatch(name):
-            yield match[1], int(match[2]), int(match[3]), seconds
+            yield match[1], int(match[2]), int(match[3]), rows[name].to_numpy()
 
 
 def data_folder(given: str | os.PathLike[str] | None = None) -> Path:
@@ -413,8 +410,8 @@ def data_folder(given: str | os.PathLike[str] | None = None) -> Path:
     return beside
 
 
-def read_folder(place: Path, kinds: Sequence[Kind] | None = None) -> tuple[list[Rows], list[Problem]]:
-    """Read every table of a folder (or one file), and report problems of files and cells.
+def read_folder(place: Path, kinds: Sequence[Kind] | None = None) -> list[Measurements]:
+    """Read every table of a folder (or one file), of these kinds; files without rows that can be used hold problems.
 
     Files are recognised by their columns, not their names. Raises InputError if nothing can be read.
     """
@@ -422,18 +419,17 @@ def read_folder(place: Path, kinds: Sequence[Kind] | None = None) -> tuple[list[
     if not files:
         raise InputError(f"the folder '{place}' has no .csv file; {HOW_TO_GET_DATA}")
     read = list(map(read_file, files))
-    wanted = [(rows, wrong) for rows, wrong in read if rows is None or not kinds or rows.kind in kinds]
-    found = [rows for rows, _ in wanted if rows is not None]
-    problems = [problem for _, wrong in wanted for problem in wrong]
-    if not found and kinds and len(wanted) < len(read):
-        others = " and ".join(dict.fromkeys(rows.kind for rows, _ in read if rows is not None))
+    wanted = [one for one in read if one.kind is None or not kinds or one.kind in kinds]
+    if any(one.kind for one in wanted):
+        return wanted
+    if kinds and len(wanted) < len(read):
+        others = " and ".join(dict.fromkeys(one.kind for one in read if one.kind))
         tables = {kind: TABLES[kind] for kind in kinds if kind in TABLES}
         needs = "; ".join(f"{kind} rows need the columns {', '.join(of.columns())}" for kind, of in tables.items())
         raise InputError(f"'{place}' holds {others} rows only; {needs}")
-    if not found:
-        reason = f": {problems[0]}" if problems else ""
-        raise InputError(f"'{place}' holds no measurements that can be used{reason}; {HOW_TO_GET_DATA}")
-    return found, problems
+    problems = [problem for one in wanted for problem in one.problems]
+    reason = f": {problems[0]}" if problems else ""
+    raise InputError(f"'{place}' holds no measurements that can be used{reason}; {HOW_TO_GET_DATA}")
 
 
 class _LeftOut(Exception):
@@ -444,17 +440,18 @@ def _of_file(file: str, rule: str, column: str = "", value: str = "") -> Problem
     return Problem(file, (), column, value, rule)
 
 
-def read_file(file: Path) -> tuple[Rows | None, list[Problem]]:
-    """Rows of one file (None if it cannot be used), and its problems; InputError if it cannot be opened."""
+def read_file(file: Path) -> Measurements:
+    """Rows and problems of one file; InputError if it cannot be opened."""
     try:
         lines = csv.reader(io.StringIO(_text(file), newline=""))
         head = [cell.strip() for cell in next(lines, [])]
         kind, table = _table_of(head, file.name)
         return _rows(kind, table, table.own(head), file.name, lines)
     except _LeftOut as left_out:
-        return None, list(left_out.args)
+        problems = left_out.args
     except csv.Error as error:
-        return None, [_of_file(file.name, f"this is no CSV ({error}); check its quotes, and export it again")]
+        problems = (_of_file(file.name, f"this is no CSV ({error}); check its quotes, and export it again"),)
+    return Measurements(None, file.name, pd.DataFrame(), problems)
 
 
 def _text(file: Path) -> str:
@@ -523,7 +520,7 @@ def _kind_of(head: Sequence[str], file: str) -> Kind | None:
     return likely if shares[likely] > _ALIKE else None
 
 
-def _rows(kind: Kind, table: type[Table], head: Sequence[str], file: str, lines: Any) -> tuple[Rows, list[Problem]]:
+def _rows(kind: Kind, table: type[Table], head: Sequence[str], file: str, lines: Any) -> Measurements:
     found: list[Table] = []
     numbers: list[int] = []
     problems: list[Problem] = []
@@ -545,10 +542,8 @@ def _rows(kind: Kind, table: type[Table], head: Sequence[str], file: str, lines:
             problems += [Problem(file, (lines.line_num,), name, named[name], rule) for name, rule in wrong]
     if not found and not problems:
         raise _LeftOut(_of_file(file, "this file has a header only; add rows"))
-    values: dict[str, npt.NDArray[Any]] = {
-        name: np.array([getattr(row, name) for row in found], dtype=of) for name, of in columns.items()
-    }
-    return Rows(kind, file, np.array(numbers, dtype=np.int64), values), problems
+    values = {name: pd.Series([getattr(row, name) for row in found], numbers, of) for name, of in columns.items()}
+    return Measurements(kind, file, pd.DataFrame(values), problems)
 
 
 _BLANK: Mapping[type, str | None] = {str: "", float: None}

@@ -238,8 +238,7 @@ def measured_rows(place: str | Path) -> tuple[MeasuredRow, ...]:
 
     Raises InputError for a file or folder without such steps, and for a row that cannot be predicted.
     """
-    files, _ = read_folder(data_folder(place), ["step"])
-    rows = [row for rows in files for row in rows]
+    rows = [row for file in read_folder(data_folder(place), ["step"]) for row in file.rows.to_dict("records")]
     found = [row for row in rows if row["framework"].startswith(_APEX) and row["seq_len"] == FIRST]
     if not found:
         raise InputError(

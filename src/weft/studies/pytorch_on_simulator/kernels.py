@@ -8,15 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from weft.errors import InputError
 from weft.estimate import Harness, estimate
+from weft.estimate.host import seen_by_host
 from weft.graph import Call, Graph, Node, Op, Tensor
 from weft.hardware import Gpu, gpu
 from weft.options import RunOptions
 from weft.run import simulate
-from weft.validation.kernels import cases_of
-from weft.validation.tables import Rows, read_file
+from weft.validation.closed_forms import parts
+from weft.validation.kernels import OPERATORS, kernel_cases
+from weft.validation.tables import read_file, seconds_of
 
 FILE = "v100_kernels.csv"
 MEASURED_ON = "v100-pcie-32gb"
@@ -56,17 +59,17 @@ class Moved:
 
 def timed(folder: Path, each: int, products: int, seed: int = 1) -> tuple[Timed, ...]:
     """Simulate rows of every operator, drawn with a `seed`: `each` of an element-wise one, `products` of a product."""
-    rows, _ = read_file(folder / FILE) if folder.is_dir() else read_file(folder)
-    if rows is None:
+    file = read_file(folder / FILE if folder.is_dir() else folder)
+    if file.kind is None:
         raise InputError(f"'{folder}' holds no rows of {FILE} that can be read; see 'weft validate --help'")
-    known = [case for case in cases_of(rows) if case.op in _TIMED]
     machine, rng = gpu(MEASURED_ON), np.random.default_rng(seed)
-    mine = np.char.startswith(rows["gpu"].astype(str), "v100")
+    mine = file.rows["gpu"].str.startswith("v100").to_numpy()
     found = []
-    for case in known:
-        positions = case.positions[mine[case.positions]]
-        some = rng.permutation(positions)[: products if case.op in ("linear", "bmm") else each]
-        errors = [_errors(rows.take(np.array([at])), machine) for at in np.sort(some).tolist()]
+    for case, at, _ in parts(file.rows, kernel_cases):
+        if case.op not in OPERATORS:
+            continue
+        some = rng.permutation(at[mine[at]])[: products if case.op in ("linear", "bmm") else each]
+        errors = [_errors(file.rows.iloc[[place]], machine) for place in np.sort(some).tolist()]
         kept = np.array([one for one in errors if one is not None])
         if len(kept):
             engine, closed = kept.T
@@ -75,23 +78,17 @@ def timed(folder: Path, each: int, products: int, seed: int = 1) -> tuple[Timed,
     return tuple(found)
 
 
-_TIMED = (
-    "linear", "bmm", "layernorm", "softmax", "gelu", "relu", "tanh", "add", "mul", "div", "pow", "addu", "mulu", "divu",
-    "powu",
-)  # fmt: skip
-
-
-def _errors(row: Rows, machine: Gpu) -> tuple[float, float] | None:
+def _errors(row: pd.DataFrame, machine: Gpu) -> tuple[float, float] | None:
     """Errors of the engine and of the closed form on one row; None for an operator that is too large."""
-    case = cases_of(row)[0]
-    op = _single(case.made(row))
+    ((case, _, columns),) = parts(row, kernel_cases)
+    op = _single(case.made(columns))
     if op.least_bytes > LARGEST:
         return None
     ran = simulate(_alone(op), machine, "in-order", RunOptions(clock="short"))
     launch = estimate(op, machine, harness=Harness(timed="host")).parts["launch"]
-    engine = case.called(ran.seconds - machine.compute.launch_latency, launch)
-    measured = row.seconds[0]
-    return float(engine / measured - 1), float(case.seconds(row, machine)[0] / measured - 1)
+    engine = seen_by_host(case.op, ran.seconds - machine.compute.launch_latency, launch)
+    measured = seconds_of(row)[0]
+    return float(engine / measured - 1), float(case.seconds(columns, machine)[0] / measured - 1)
 
 
 def _single(op: Op) -> Op:
