@@ -1,10 +1,14 @@
+import json
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from weft import hardware
 from weft.errors import InputError, SystemNamedError, UnknownNameError
-from weft.hardware import System
+from weft.hardware import System, index
 from weft.lower.machine import ring_link
 
 # Names
@@ -369,3 +373,26 @@ def test_a_kernel_that_the_library_lacks_has_no_values():
         system.value("library.direct_ll.start")
     with pytest.raises(InputError, match=r"direct_ll\.sync: this value is missing"):
         system.replace({"library.direct_ll.start": "1 us"})
+
+
+def test_the_index_of_names_is_that_of_the_files():
+    held = json.loads((Path(index.__file__).parent / "catalog" / "index.json").read_text())
+    assert held == index.made(), "write it anew: python -c 'from weft.hardware import index; index.write()'"
+    for entry in index.entries("gpus").values():
+        gpu = hardware.gpu(entry.name)
+        assert entry == index.Entry(gpu.name, gpu.title, gpu.aliases)
+    for node in hardware.known_nodes():
+        found = index.Entry(node.name, node.title, node.aliases, node.gpu.name, node.gpus_per_node, node.usual)
+        assert index.entries("nodes")[node.name] == found
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "1024xa100", "2x dgx-h100", "16xH100 (2 nodes)", "NVIDIA MI300X"])
+def test_naming_a_machine_reads_the_files_of_that_machine_alone(name):
+    code = """if True:
+        import sys, weft
+        read = []
+        sys.addaudithook(lambda event, of: read.append(of[0]) if event == "open" and "catalog" in str(of[0]) else None)
+        weft.system(sys.argv[1])
+        print(len(read))"""
+    done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 6

@@ -10,6 +10,7 @@ from pathlib import Path
 from weft.catalog import Shelf, is_file, read_toml
 from weft.errors import InputError, SystemNamedError, UnknownNameError, check_type, check_whole
 from weft.hardware.gpus import Gpu
+from weft.hardware.index import entries
 from weft.hardware.systems import Node, System
 
 Described = str | Path | Gpu | Node | System
@@ -47,7 +48,12 @@ def node_names() -> list[str]:
 @cache
 def known_nodes() -> tuple[Node, ...]:
     """The nodes of the catalogue."""
-    return tuple(map(_node, _NODES.names()))
+    return tuple(map(_known_node, _NODES.names()))
+
+
+@cache
+def _known_node(name: str) -> Node:
+    return _node(name)
 
 
 def gpu(name: str | Path | Gpu) -> Gpu:
@@ -64,7 +70,7 @@ def gpu(name: str | Path | Gpu) -> Gpu:
         if _describes_node(Path(name)):
             raise SystemNamedError(str(name), _node(name).gpu.name)
         return _read_gpu(name)
-    known = str(name) if str(name) in _GPUS.names() else _gpu_keys().get(_gpu_key(str(name)))
+    known = str(name) if str(name) in entries("gpus") else _gpu_keys().get(_gpu_key(str(name)))
     if known is not None:
         return _known_gpu(known)
     try:
@@ -118,11 +124,11 @@ def _check_file(name: str | Path, noun: str) -> None:
 
 def _of_gpu(gpu: Gpu, gpus: int | None, nodes: int | None, node: Node | None = None) -> System:
     """Place `gpus` GPUs in the given node, or the smallest usual node that holds them, or several of the largest."""
-    usual = [known for known in known_nodes() if known.usual and known.gpu.name == gpu.name]
+    usual = [entry for entry in entries("nodes").values() if entry.usual and entry.gpu == gpu.name]
     if node is None and usual:
         each = (gpus or 1) // (nodes or 1)
-        usual.sort(key=lambda known: known.gpus_per_node)
-        node = next((known for known in usual if known.gpus_per_node >= each), usual[-1])
+        usual.sort(key=lambda entry: entry.gpus_per_node)
+        node = _known_node(next((entry for entry in usual if entry.gpus_per_node >= each), usual[-1]).name)
     if node is None:
         return System(gpu=gpu, gpus=gpus or DEFAULT_GPUS, nodes=nodes or 1)
     count = gpus or node.gpus_per_node * (nodes or 1)
@@ -168,9 +174,9 @@ def _hinted(hints: Sequence[str], gpu: str) -> tuple[int | None, Node | None]:
 def _node_named(text: str) -> Node | None:
     """The node of that name or alias; separators and vendors' names ("Azure", "NVIDIA") are ignored."""
     wanted = _node_key(text)
-    for node in known_nodes():
-        if wanted in {_node_key(name) for name in (node.name, node.title, *node.aliases)}:
-            return node
+    for entry in entries("nodes").values():
+        if wanted in {_node_key(name) for name in entry.names}:
+            return _known_node(entry.name)
     return None
 
 
@@ -194,11 +200,10 @@ def _gpu_key(text: str, capacity: bool = True) -> frozenset[str]:
 def _gpu_keys() -> dict[frozenset[str], str]:
     """Map every name, title and alias of the catalogue's GPUs to the GPU's name, with and without memory size."""
     found: dict[frozenset[str], str] = {}
-    known = [_known_gpu(name) for name in _GPUS.names()]
     for capacity in (True, False):
-        for one in known:
-            for text in (one.name, *one.aliases, one.title):
-                found.setdefault(_gpu_key(text, capacity), one.name)
+        for entry in entries("gpus").values():
+            for text in entry.names:
+                found.setdefault(_gpu_key(text, capacity), entry.name)
     return found
 
 
