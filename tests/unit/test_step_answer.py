@@ -17,6 +17,7 @@ from weft.result.errors import step_error
 from weft.view.memory import fitting
 from weft.view.step import communication_table, how_sure, layer_streams, verdict, waterfall_table
 from weft.view.step_trace import kernels, step_trace, write_step_trace
+from weft.view.trace import trace_data
 
 HTA_COMMUNICATION = re.compile(r"^nccl.*(AllReduce|AllGather|ReduceScatter|SendRecv|AllToAll)")
 NOT_COMPUTING = ("exposed", "bubble", "imbalance", "launch gaps")
@@ -197,14 +198,14 @@ def test_a_trace_has_one_file_per_stage_with_its_rank_in_the_first_line(answer, 
 
 
 def test_only_communication_is_named_after_nccl(answer):
-    events = [event for event in step_trace(answer, 1)["traceEvents"] if event.get("cat") == "kernel"]
+    events = [event for event in trace_data(step_trace(answer, 1))["traceEvents"] if event.get("cat") == "kernel"]
     communication = {event["args"]["stream"] for event in events if HTA_COMMUNICATION.match(event["name"])}
     assert communication == {20, 24}
     assert {event["args"]["stream"] for event in events} - communication == {7}
 
 
 def test_every_kernel_of_a_step_has_its_launch(answer):
-    events = step_trace(answer)["traceEvents"]
+    events = trace_data(step_trace(answer))["traceEvents"]
     launched = [event["args"]["correlation"] for event in events if event.get("cat") == "cuda_runtime"]
     assert launched == [event["args"]["correlation"] for event in events if event.get("cat") == "kernel"]
 

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from weft.view.run import sub_layer_times as sub_layer_times
     from weft.view.run import traffic_by_cause as traffic_by_cause
     from weft.view.run import waits as waits
+    from weft.view.run_trace import write_trace as write_trace
     from weft.view.step import layer_streams as layer_streams
     from weft.view.step_trace import write_graph_trace as write_graph_trace
     from weft.view.step_trace import write_step_trace as write_step_trace
-    from weft.view.trace import write_trace as write_trace
     from weft.view.tune import tune_report as tune_report
     from weft.view.validation import validation_report as validation_report
 
@@ -47,7 +47,7 @@ _HOMES = {
     "run": ("speedups", "sub_layer_times", "traffic_by_cause", "waits"),
     "step": ("layer_streams",),
     "step_trace": ("write_graph_trace", "write_step_trace"),
-    "trace": ("write_trace",),
+    "run_trace": ("write_trace",),
     "tune": ("tune_report",),
     "validation": ("validation_report",),
 }
