@@ -166,7 +166,7 @@ def test_the_page_of_a_gemm_beside_a_collective_draws_every_figure(tmp_path: Pat
 def test_the_page_of_plans_draws_every_figure_and_maps_the_choices_that_are_picked(tmp_path: Path, width: int) -> None:
     fix = {"tp": 8, "pp": [4, 8], "cp": 1, "sp": True, "micro_batch": [1, 2], "recompute": "full"}
     answer = weft.plan("gpt-3", "64xa100", batch=64, fix=fix, refine=0, launcher="megatron")
-    page = view.plan_page(answer, tmp_path)
+    page = view.write_page(answer, tmp_path)
     found = checked(opened(page, width))
     assert found["figures"] == 5
     assert found["picked"], "the map does not follow the choice of its columns"

@@ -33,7 +33,7 @@ from weft.tune import advise, load_tables, probes, splits_of, tables_for
 from weft.tune.advice import Advice
 from weft.tune.knobs import knobs_for
 from weft.tune.perturb import ENDS, moves, option_move, perturb, sharing_values
-from weft.view import advice_report
+from weft.view import write_page
 
 MIB = 1 << 20
 SHAPE = Gemm(1024, 2048, 1024, "bf16")
@@ -92,7 +92,7 @@ def test_a_partition_whose_mask_is_too_small_for_the_librarys_channels_says_what
     advice = replace(gathered, masked=both)
     assert advice.to_dict()["mask_alone"]["channels"] == 24
     assert advice.to_dict()["mask_alone"]["rounds"] == 3
-    assert any("24 run on it in 3 rounds" in sentence for sentence in advice.sentences)
+    assert any("24 run on it in 3 rounds" in sentence for sentence in advice.report().sentences())
     assert gathered.masked is None or gathered.masked.rounds > 1
 
 
@@ -102,13 +102,15 @@ def test_channels_that_are_asked_for_hold_wherever_compute_units_drive_the_colle
     assert [one.channels for one in by_units] == [12] * len(by_units)
     assert {one.strategy for one in gathered.simulated if one.channels == 24} == {"streams", "priority"}
     assert asked.alone == gathered.alone, "the baseline stays the library's own"
-    assert any("has 12 channels, as asked; the library's own number is 24" in told for told in asked.sentences)
+    assert any(
+        "has 12 channels, as asked; the library's own number is 24" in told for told in asked.report().sentences()
+    )
     assert asked.to_dict()["channels"] == 12
 
 
 def test_the_page_of_advice_with_channels_is_written(gathered, store, tmp_path):
     asked = advise(SHAPE, gathered.collective, "h100-sxm", channels=12, spread=False, store=store)
-    assert "as asked" in advice_report(asked, tmp_path).read_text()
+    assert "as asked" in write_page(asked, tmp_path).read_text()
 
 
 def test_every_strategy_is_confirmed_near_to_what_the_tables_expect(gathered):
@@ -234,13 +236,13 @@ def test_options_are_moved_like_values():
 def test_a_reducing_collective_is_told_why_dma_engines_are_left_out(small, store):
     advice = advise(SHAPE, Collective("reduce_scatter", 8 * MIB, 8), "h100-sxm", store=store, spread=False)
     assert "cannot add" in advice.why_no_dma
-    assert advice.why_no_dma in advice.sentences
+    assert advice.why_no_dma in advice.report().sentences()
     assert not any(one.strategy.startswith("dma") for one in advice.options)
     assert advice.crossover is None
 
 
 def test_the_page_says_what_to_take_and_what_to_set(gathered, tmp_path):
-    page = advice_report(gathered, tmp_path).read_text()
+    page = write_page(gathered, tmp_path).read_text()
     assert gathered.name_of(gathered.best) in page
     assert gathered.knobs[0].source in page
     assert page.count("<figure") == 3

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import click
 
-from weft import view
 from weft.cli.options import (
     beside_options,
     dtype_option,
@@ -17,14 +15,13 @@ from weft.cli.options import (
     option,
     run_options,
 )
-from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
+from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
 from weft.cli.progress import progress_bar
 from weft.graph import Collective, Gemm
 from weft.hardware import Gpu
 from weft.options import RunOptions
 from weft.store import Store
 from weft.tune import advise as search
-from weft.view.advice import doubt_table, knob_table, option_table
 
 
 @click.command(
@@ -78,9 +75,4 @@ def advise(
     with progress_bar("advise") as progress:
         how: dict[str, Any] = {"spread": not quick, "jobs": jobs, "progress": progress, "store": store}
         advice = search(*work, where, options, channels=channels, **how)
-    outputs.show(
-        [option_table(advice), *advice.sentences, knob_table(advice), doubt_table(advice)],
-        json_of(advice),
-        files={"tables.json": advice.tables.save},
-        page=partial(view.advice_report, advice),
-    )
+    outputs.show(advice, files={"tables.json": advice.tables.save})

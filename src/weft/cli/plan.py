@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -105,8 +104,6 @@ def plan(
 
     MODEL is a name of 'weft models list', or a file.
     """
-    from weft.view import planner as shown
-
     effort: dict[str, Any] = {"refine": _REFINED, "budget_s": _BUDGET_S}
     if refine is not None:
         effort = {"refine": refine, "budget_s": math.inf}
@@ -119,13 +116,7 @@ def plan(
     files = {"plans.json": json_of(answer)}
     if launcher:
         files[FILES[launcher]] = lambda file: _text(file, launched[0])
-    outputs.show(
-        [*shown.plan_parts(answer), *launched],
-        json_of(answer),
-        rows=shown.plan_table(answer).records(),
-        files=files,
-        page=partial(shown.plan_page, answer),
-    )
+    outputs.show(answer, files=files)
 
 
 def _text(file: Path, text: str) -> Path:

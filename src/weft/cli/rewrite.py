@@ -56,13 +56,8 @@ def rewrite(
     without fused kernels writes it.
     """
     from weft.graph import write_graph
-    from weft.view import rewrite as shown
 
     answer = weft.rewrite(work, weft.system(system).replace(changes), options=options, **given(**stated))
     outputs.show(
-        shown.rewriting_parts(answer),
-        json_of(answer),
-        rows=shown.step_table(answer).records(),
-        files={"rewrite.json": json_of(answer), "model.graph.jsonl": partial(write_graph, answer.rewritten)},
-        page=partial(shown.rewriting_page, answer),
+        answer, files={"rewrite.json": json_of(answer), "model.graph.jsonl": partial(write_graph, answer.rewritten)}
     )

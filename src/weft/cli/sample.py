@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -44,13 +43,6 @@ def sample(outputs: Outputs, /, log: Path, length: str | None, times: Sequence[s
     several where it was measured. Without times, the answer is which iterations to measure.
     """
     from weft.sample import read_log
-    from weft.view import sample as shown
 
     answer = weft.sample(read_log(log, length, times or ()), **stated)
-    outputs.show(
-        shown.sample_parts(answer),
-        json_of(answer),
-        rows=shown.sample_table(answer).records(),
-        files={"sample.json": json_of(answer)},
-        page=partial(shown.sample_page, answer),
-    )
+    outputs.show(answer, files={"sample.json": json_of(answer)})

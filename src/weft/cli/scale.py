@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, get_args
 
 import click
@@ -51,13 +50,5 @@ def scale(
     Shows the share of communication that is exposed and hidden on every machine, and what methods of overlap change,
     with the range in which the answer may lie. MODEL is a name of 'weft models list', or a file.
     """
-    from weft.view import scale as shown
-
     answer = weft.scale(model, weft.system(system).replace(changes), options=options, memory=rates, **given(**stated))
-    outputs.show(
-        shown.scaling_parts(answer),
-        json_of(answer),
-        rows=shown.scaling_table(answer).records(),
-        files={"scale.json": json_of(answer)},
-        page=partial(shown.scaling_page, answer),
-    )
+    outputs.show(answer, files={"scale.json": json_of(answer)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +108,4 @@ def check(outputs: Outputs, /, file: Path, **stated: Any) -> None:
 
 
 def _show(outputs: Outputs, answer: TimedSchedule) -> None:
-    from weft.view import schedules as shown
-
-    outputs.show(
-        shown.schedule_parts(answer),
-        json_of(answer),
-        rows=shown.schedule_table(answer).records(),
-        files={"order.json": answer.write_schedule, "schedule.json": json_of(answer)},
-        page=partial(shown.schedule_page, answer),
-    )
+    outputs.show(answer, files={"order.json": answer.write_schedule, "schedule.json": json_of(answer)})

@@ -217,13 +217,6 @@ def memory(
 
 def _within(outputs: Outputs, model: str, system: weft.System, budget: str, stated: Mapping[str, Any]) -> None:
     """What to compute again for a peak within the budget."""
-    from weft.view import recompute as shown
-
     refuse_given("beside --budget, which finds it", "recompute")
     answer = weft.recompute(model, system, budget, **given(**{**stated, "recompute": None}))
-    outputs.show(
-        shown.recompute_parts(answer),
-        json_of(answer),
-        files={"memory.json": json_of(answer)},
-        page=partial(shown.recompute_page, answer),
-    )
+    outputs.show(answer, files={"memory.json": json_of(answer)})

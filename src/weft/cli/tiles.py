@@ -8,7 +8,7 @@ import click
 
 import weft
 from weft.cli.options import as_run_options, clock_option, dtype_option, examples, option, set_option
-from weft.cli.output import Outputs, file_option, json_of, pass_outputs
+from weft.cli.output import Outputs, file_option, pass_outputs
 from weft.cli.values import GPU, SHAPE
 from weft.hardware import Gpu
 from weft.options import RunOptions
@@ -28,7 +28,5 @@ def tiles(
     outputs: Outputs, shape: tuple[int, int, int], gpu: Gpu, dtype: str, changes: Mapping[str, str], options: RunOptions
 ) -> None:
     """Time every kernel of a template for C[M,N] = A[M,K] B[K,N]: the best, and what was pruned why."""
-    from weft.view import tiles as shown
-
     answer = weft.tiles(weft.Gemm(*shape, dtype), gpu.replace(changes), options=options)
-    outputs.show(shown.tile_parts(answer), json_of(answer), rows=shown.tile_table(answer).records())
+    outputs.show(answer)

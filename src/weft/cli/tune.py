@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from weft import view
 from weft.cli.options import examples, many_options, run_options
-from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs, written
+from weft.cli.output import Outputs, file_option, folder_option, pass_outputs, written
 from weft.cli.progress import progress_bar
 from weft.errors import InputError
 from weft.hardware import Gpu
@@ -17,7 +16,6 @@ from weft.options import RunOptions
 from weft.store import Store
 from weft.tune import lists
 from weft.tune.lists import read_gemms
-from weft.view.tune import tuned_table
 
 
 @click.command(
@@ -51,11 +49,7 @@ def tune(
         raise InputError("--trace needs a line with a count of 2 or more: nothing else runs together")
     with progress_bar("tuning") as progress:
         done = lists.tune(wanted, machine, options, jobs=jobs, progress=progress, store=store)
-    outputs.show(
-        [tuned_table(done)],
-        json_of(done),
-        page=lambda folder: view.tune_report(done, folder, machine, done.watch()),
-    )
+    outputs.show(done)
     if outputs.out is not None:
         written("kernels", done.library.save(outputs.out))
     if outputs.trace is not None:

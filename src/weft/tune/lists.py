@@ -19,7 +19,7 @@ from weft.errors import ConfigError, InputError
 from weft.estimate.target import check_held
 from weft.files import read_json, read_text, write_json
 from weft.graph import Gemm
-from weft.hardware import Described
+from weft.hardware import Described, Gpu
 from weft.kernels import GemmTiling
 from weft.options import RunOptions
 from weft.store import Store
@@ -291,7 +291,7 @@ class TunedList(Answer):
 
     kind = "tuning"
 
-    gpu: str
+    gpu: Gpu
     clock: str
     rows: Sequence[Tuned]
 
@@ -305,11 +305,11 @@ class TunedList(Answer):
     def library(self) -> KernelLibrary:
         """The kernels in the form that a runtime loads."""
         each = ((row.wanted.name, row.kernels, row.degrees) for row in self.rows)
-        return library_of(self.gpu, self.clock, each)
+        return library_of(self.gpu.name, self.clock, each)
 
     def to_dict(self) -> dict[str, Any]:
         """Every line as plain data, times in microseconds."""
-        return {"gpu": self.gpu, "clock": self.clock, "gemms": [row.record() for row in self.rows]}
+        return {"gpu": self.gpu.name, "clock": self.clock, "gemms": [row.record() for row in self.rows]}
 
 
 def tune(
@@ -349,7 +349,7 @@ def tune(
         )
         for line in wanted
     ]
-    return TunedList(bench.gpu.name, bench.options.clock, rows)
+    return TunedList(bench.gpu, bench.options.clock, rows)
 
 
 def _lines(gemms: Sequence[Wanted | Gemm]) -> tuple[Wanted, ...]:

@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft.view.advice import advice_report as advice_report
     from weft.view.answers import write_page as write_page
     from weft.view.corun import held_units as held_units
     from weft.view.corun import strategies as strategies
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from weft.view.memory import memory_curve as memory_curve
     from weft.view.pipeline import pipeline_diagram as pipeline_diagram
     from weft.view.planner import choices_map as choices_map
-    from weft.view.planner import plan_page as plan_page
     from weft.view.predictions import collective_report as collective_report
     from weft.view.program import program_report as program_report
     from weft.view.run import speedups as speedups
@@ -30,25 +28,22 @@ if TYPE_CHECKING:
     from weft.view.step import layer_streams as layer_streams
     from weft.view.step_trace import write_graph_trace as write_graph_trace
     from weft.view.step_trace import write_step_trace as write_step_trace
-    from weft.view.tune import tune_report as tune_report
     from weft.view.validation import validation_report as validation_report
 
 _HOMES = {
     "answers": ("write_page",),
-    "advice": ("advice_report",),
     "corun": ("held_units", "strategies", "stream_waits"),
     "explorer": ("timeline",),
     "interference": ("bursts",),
     "memory": ("memory_curve",),
     "pipeline": ("pipeline_diagram",),
-    "planner": ("choices_map", "plan_page"),
+    "planner": ("choices_map",),
     "predictions": ("collective_report",),
     "program": ("program_report",),
     "run": ("speedups", "sub_layer_times", "traffic_by_cause", "waits"),
     "step": ("layer_streams",),
     "step_trace": ("write_graph_trace", "write_step_trace"),
     "run_trace": ("write_trace",),
-    "tune": ("tune_report",),
     "validation": ("validation_report",),
 }
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weft.report import Part, Report, Section
+from weft.sweep.bench import by_dma
+from weft.tune.advice import ALIKE, NOTED, label
+from weft.tune.heuristics import TIE
 from weft.units import format_bytes
 from weft.view import looks
 from weft.view.figure import Figure, Lines, curves, stacked_bars
-from weft.view.page import Section, machine_section, write_page
 from weft.view.predictions import SIZES
 from weft.view.table import Table, microseconds, number, text, texts, times_faster
 from weft.view.words import percent
 
 if TYPE_CHECKING:
+    from weft.hardware import Gpu
     from weft.tune.advice import Advice, Option
 
 _MIB = 1 << 20
@@ -55,38 +58,6 @@ def doubt_table(advice: Advice) -> Table:
     """The range of the best way's speedup under each uncertainty."""
     columns = [text("why", "reason to doubt"), *(times_faster(end, end, "{:.2f}×") for end in ("low", "high"))]
     return Table(columns, [(one.why, one.low, one.high) for one in advice.felt], "How sure that is")
-
-
-def advice_report(advice: Advice, out_dir: str | Path) -> Path:
-    """Write `report.html` with the advice to a folder and return its path; OutputError if that cannot be done."""
-    gpu, moved = advice.gpu, advice.collective
-    gemm = str(advice.gemm).replace(" x ", " × ")
-    expected = "Expected is what the machine's slowdown tables say; simulated is request by request."
-    if any(advice.share_of(one) > 1 for one in advice.options):
-        expected += (
-            f" More than 100 % of the ideal: the ideal hides the {moved.name} as the library's compute units carry it "
-            "out, and these ways carry it out faster."
-        )
-    sure = (
-        "The speedup of the best way if one thing were as bad, or as good, as it may be. The range above joins them as "
-        "the root of their squares: typical, no bound."
-    )
-    first, *more = advice.sentences
-    return write_page(
-        out_dir,
-        f"{moved.name} of {format_bytes(moved.bytes, 4)} beside a GEMM on {gpu.name}",
-        first,
-        [
-            more,
-            f"GEMM of {gemm} on each GPU; the collective does not depend on it. Sizes are those of the whole buffer.",
-            Section("What to set", [knob_table(advice)]),
-            Section("Why", [ways_to_share(advice), gain_against_units(advice), collective_times(advice)]),
-            Section("Every way to share", [expected, option_table(advice)]),
-            Section("How sure this is", [sure, doubt_table(advice)]),
-            machine_section(gpu),
-        ],
-        "concurrency",
-    )
 
 
 def ways_to_share(advice: Advice) -> Figure:
@@ -175,3 +146,182 @@ def collective_times(advice: Advice) -> Figure:
         series="driver", log_x=True, log_y=True, labels=SIZES,
         marks=Lines(Table([number("mib", "size", "MiB", ".4g"), text("what")], marks), "mib", "what"),
     ).captioned(f"The collective alone: few compute units move large buffers slower{later}")  # fmt: skip
+
+
+def advice_sentences(advice: Advice) -> list[str]:
+    """The advice in words: what to use, isolated times, accuracy of the tables, and where DMA engines pay."""
+    gemm_us, collective_us = (seconds * 1e6 for seconds in advice.alone)
+    times = f"Alone the GEMM takes {gemm_us:.0f} us, the collective {collective_us:.0f} us."
+    others = (_asked, _mask_alone, _faster_alone, _library, _tiles, _chosen, _unsafe)
+    return [
+        _take(advice),
+        times,
+        *filter(None, (say(advice) for say in others)),
+        advice.why_no_dma or _dma_pays(advice),
+    ]
+
+
+def _take(advice: Advice) -> str:
+    if advice.speedup < 1:
+        return f"Run one after the other: the best way to share is {1 / advice.speedup - 1:.0%} slower."
+    others = ", ".join(advice.name_of(one) for one in advice.alike)
+    return (
+        f"Take {advice.name_of(advice.best)}: {advice.speedup:.2f}x over one after the other, typically "
+        f"{advice.low:.2f}x to {advice.high:.2f}x; the ideal is {advice.alone.ideal:.2f}x."
+        + (f" As good within {ALIKE:.0%}: {others}." if others else "")
+    )
+
+
+def _mask_alone(advice: Advice) -> str:
+    """A sentence on the best partition with a mask alone, if that takes longer than with fewer channels."""
+    if advice.masked is None or advice.channels is not None:
+        return ""
+    units, both = advice.most_apart, advice.masked
+    return (
+        f"A mask of {units} {advice.gpu.units_word} needs fewer channels, too: the library's {both.channels} run on "
+        f"it in {both.rounds} rounds, and the partition reaches {advice.alone.speedup(both.makespan):.2f}x only."
+    )
+
+
+def _asked(advice: Advice) -> str:
+    """A sentence on the channels asked for, and on the best mask that does not hold them at once."""
+    if advice.channels is None:
+        return ""
+    own, word = advice.tables.collective(advice.collective.name).library_units, advice.gpu.units_word
+    found = f"Every way on {word} has {advice.channels} channels, as asked; the library's own number is {own}."
+    if advice.masked is None:
+        return found
+    return f"{found} On {advice.most_apart} {word} they run in {advice.masked.rounds} rounds."
+
+
+def _faster_alone(advice: Advice) -> str:
+    """A sentence if part of the gain is no overlap: the collective alone is faster than by the library's kernel."""
+    table, best = advice.tables.collective(advice.collective.name), advice.best
+    copied = by_dma(best.strategy)
+    column = table.dma if copied else table.units.get(best.units or 0) if advice.channels is None else ()
+    if not column:
+        return ""
+    library = table.seconds(table.library, advice.collective.bytes)
+    faster = library / table.seconds(column, advice.collective.bytes) - 1
+    if faster < NOTED:
+        return ""
+    who = "DMA engines" if copied else f"{best.units} workgroups"
+    return (
+        f"{who} alone are {faster:.0%} faster than the library's {table.library_units} workgroups: this part of "
+        "the gain is no overlap, and counts above the ideal."
+    )
+
+
+def _library(advice: Advice) -> str:
+    if advice.library is None:
+        return ""
+    return (
+        f"A ring is simulated; the library would take {advice.library.name} ({advice.library.seconds * 1e6:.0f} us "
+        "alone, in closed form)."
+    )
+
+
+def _tiles(advice: Advice) -> str:
+    """A sentence if taking the fewest units off the GEMM costs a wave: real libraries might choose another tile."""
+    profile, fewest = advice.tables.profile(advice.gemm), advice.tables.splits[0]
+    here, less = profile.waves(0), profile.waves(fewest)
+    if here == less:
+        return ""
+    return (
+        f"The GEMM's {profile.tiles} tiles run in {here} {'wave' if here == 1 else 'waves'} on all "
+        f"{advice.gpu.units_word}, in {less} with {fewest} fewer; a library that is limited to fewer may choose "
+        "another tile, which is not tried."
+    )
+
+
+def _chosen(advice: Advice) -> str:
+    if advice.channels is not None:
+        return "The tables know the library's own number of channels only, and choose nothing here."
+    chosen = label(advice.choice.strategy, advice.choice.units, advice.gpu.units_word)
+    if chosen == advice.name_of(advice.best):
+        return "The tables alone choose the same."
+    if advice.loss < TIE:
+        return f"The tables alone choose {chosen}, which is as good."
+    return f"The tables alone choose {chosen}, which takes {advice.loss:.1%} longer than the best simulated."
+
+
+def _unsafe(advice: Advice) -> str:
+    """A sentence that names the better option if an uncertainty of DMA engines comes true, if there is one."""
+    others = [one for one in advice.simulated if not by_dma(one.strategy)]
+    other = max(others, key=advice.speedup_of)
+    doubts = [d for d in advice.doubts if d.copies and d.low < advice.speedup_of(other)]
+    if not doubts:
+        return ""
+    worst = min(doubts, key=lambda doubt: doubt.low)
+    return (
+        f"Not for sure: {worst.why} may make it {worst.low:.2f}x, and {advice.name_of(other)} better "
+        f"({advice.speedup_of(other):.2f}x)."
+    )
+
+
+def _dma_pays(advice: Advice) -> str:
+    sizes = advice.tables.collective(advice.collective.name).bytes
+    alone = f"DMA engines alone are as fast as compute units alone {_since(advice.crossover, sizes)}"
+    best = by_dma(advice.best.strategy)
+    if best != (advice.pays is not None and advice.collective.bytes >= advice.pays):
+        # Simulation contradicts the tables at this size, or the sizes that pay are no interval.
+        here = "are" if best else "are not"
+        return f"{alone}; beside this GEMM it depends on the size, and at this one they {here} best."
+    return f"{alone}; beside this GEMM they are the best way {_since(advice.pays, sizes)}."
+
+
+def _since(size: int | None, sizes: tuple[int, ...]) -> str:
+    """From which size of the tables on, in words."""
+    if size is None:
+        return f"at no size up to {sizes[-1] / _MIB:.0f} MiB"
+    least = ", the least in the tables" if size <= 1.1 * sizes[0] else ""
+    return f"from {size / _MIB:.0f} MiB on{least}"
+
+
+class AdviceReport(Report["Advice"]):
+    """How to share a GPU: what to take and to set, every way, and how sure that is."""
+
+    explained = "concurrency"
+
+    def title(self) -> str:
+        """The collective, the GEMM and the GPU."""
+        moved = self.answer.collective
+        return f"{moved.name} of {format_bytes(moved.bytes, 4)} beside a GEMM on {self.answer.gpu.name}"
+
+    def sentences(self) -> list[str]:
+        """What to use, isolated times, accuracy of the tables, and where DMA engines pay."""
+        return advice_sentences(self.answer)
+
+    def tables(self) -> list[Table]:
+        """Every way to share, what to set, and the uncertainties."""
+        return [option_table(self.answer), knob_table(self.answer), doubt_table(self.answer)]
+
+    def figures(self) -> list[Figure]:
+        """What runs for how long, the gain over compute units set apart, and the collective alone."""
+        return [ways_to_share(self.answer), gain_against_units(self.answer), collective_times(self.answer)]
+
+    def sections(self) -> list[Part]:
+        """What to set, why, every way to share, and how sure this is."""
+        advice, (ways, knobs, doubts) = self.answer, self.tables()
+        expected = "Expected is what the machine's slowdown tables say; simulated is request by request."
+        if any(advice.share_of(one) > 1 for one in advice.options):
+            expected += (
+                f" More than 100 % of the ideal: the ideal hides the {advice.collective.name} as the library's compute "
+                "units carry it out, and these ways carry it out faster."
+            )
+        sure = (
+            "The speedup of the best way if one thing were as bad, or as good, as it may be. The range above joins "
+            "them as the root of their squares: typical, no bound."
+        )
+        gemm = str(advice.gemm).replace(" x ", " × ")
+        return [
+            f"GEMM of {gemm} on each GPU; the collective does not depend on it. Sizes are those of the whole buffer.",
+            Section("What to set", [knobs]),
+            Section("Why", self.figures()),
+            Section("Every way to share", [expected, ways]),
+            Section("How sure this is", [sure, doubts]),
+        ]
+
+    def gpu(self) -> Gpu:
+        """The GPU."""
+        return self.answer.gpu

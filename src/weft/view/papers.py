@@ -12,12 +12,10 @@ from weft.report.table import Table, number, text, texts, times_faster
 from weft.view import looks, validation
 from weft.view.error_tables import errors_table
 from weft.view.figure import Figure, Lines, bars
-from weft.view.tune import tuned_table
 from weft.view.words import headline_table
 
 if TYPE_CHECKING:
     from weft.studies.headline import PaperStudy
-    from weft.tune.lists import TunedList
     from weft.tune.perturb import Sensitivity
     from weft.validation import Validation
 
@@ -45,25 +43,6 @@ class SensitivityReport(Report["Sensitivity"]):
     def figures(self) -> Sequence[Figure]:
         """The first figure at both ends of each range."""
         return [sensitivity_figure(self.answer)]
-
-
-def tuning_table(answer: TunedList) -> Table:
-    """The line of each GEMM."""
-    return tuned_table(answer)
-
-
-def tuning_figure(answer: TunedList) -> Figure:
-    """What tuning gains over all at once and one by one, with its range."""
-    rows = [
-        (row.wanted.name, way, gain.value, f"{gain.value:.2f}× ({gain.low:.2f} to {gain.high:.2f})")
-        for row in answer.rows
-        for way, gain in (("all at once", row.over_default), ("one by one", row.over_sequential))
-    ]
-    columns = [text("gemm", "GEMM"), text("way", "over"), times_faster("gain", "times faster"), text("said", " ")]
-    return bars(
-        "What does tuning gain?", Table(columns, rows), lane="gemm", offset="way", kind="way", end="gain", start=1.0,
-        looks={"all at once": looks.BLUE, "one by one": looks.ORANGE}, label="said",
-    )  # fmt: skip
 
 
 def sensitivity_figure(answer: Sensitivity) -> Figure:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import permutations
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.parallel.words import changes, words
 from weft.plan.plans import signed
+from weft.report import Part, Report, Section
 from weft.view import looks
 from weft.view.figure import Figure, bars, choice_map, curves, stacked_bars
-from weft.view.page import Part, Section, machine_section, write_page
 from weft.view.pipeline import schedule_with_memory
 from weft.view.shares import COLORS, label, ordered, seconds
 from weft.view.table import Table, number, text
 from weft.view.words import sentence
 
 if TYPE_CHECKING:
+    from weft.hardware import Gpu
     from weft.plan.plans import Planned, Plans
 
 _CHOICES = {"tp": "TP", "pp": "PP", "cp": "CP", "ep": "EP", "dp": "DP", "micro_batch": "micro-batch",
@@ -128,14 +128,6 @@ def rejected_table(answer: Plans) -> Table:
     rows = [(reason, count, count / answer.searched) for reason, count in answer.rejected.items()]
     columns = [text("reason"), number("plans"), number("share", "of all", format_=".1%")]
     return Table(columns, rows, f"Plans that cannot run, of {answer.searched:,}")
-
-
-def plan_parts(answer: Plans) -> list[Table | str]:
-    """What the terminal shows: the verdict, the best plans, and why others cannot run."""
-    most = rejected_table(answer)
-    shown = Table(most.columns, most.rows[:5], most.title)
-    return [*verdict(answer), *warnings(answer), plan_table(answer), *([shown] if shown.rows else []), counts(answer),
-            *map(sentence, answer.notes)]  # fmt: skip
 
 
 def front(answer: Plans) -> Figure:
@@ -250,23 +242,56 @@ def _labelled(one: Planned, name: str) -> str:
     return f"{'' if name == 'schedule' else _LABELS[name]} {_choice(one, name)}".strip()
 
 
-def plan_page(answer: Plans, folder: str | Path) -> Path:
-    """Write `report.html` on plans to a folder and return its path; OutputError if that fails."""
-    lead, *more = verdict(answer)
-    best, *others = answer.plans
-    against: list[Part] = []
-    if others:
-        against = [[*map(sentence, changes(others[0].plan, best.plan))], difference(answer)]
-    launched = [best.launch(answer.launcher)] if answer.launcher else []
-    parts: list[Part] = [
-        [*more, *(sentence(one) for one in warnings(answer))],
-        Section("How to run it", launched),
-        Section("The best plans", [plan_table(answer), waterfalls(answer)]),
-        Section("The runner-up", against),
-        Section("Time against memory", [front(answer)]),
-        Section("Choices", [choices_map(answer)]),
-        Section("The schedule of the best plan", [schedule_with_memory(best.step())]),
-        Section("Plans that are out", [counts(answer), *([rejected_table(answer)] if answer.rejected else [])]),
-        machine_section(answer.system.gpu),
-    ]
-    return write_page(folder, title(answer), lead, parts, "plans")
+class PlansReport(Report["Plans"]):
+    """The best plans of a model on a system, and why others are not."""
+
+    explained = "plans"
+
+    def title(self) -> str:
+        """The model, the system and the batch."""
+        return title(self.answer)
+
+    def sentences(self) -> list[str]:
+        """The plan, its time, its memory, the runner-up, and what is tied."""
+        return [*verdict(self.answer), *warnings(self.answer)]
+
+    def notes(self) -> list[str]:
+        """How many plans were searched, the notes of the search, and how to launch the best plan."""
+        answer = self.answer
+        launched = [answer.best.launch(answer.launcher).rstrip("\n")] if answer.launcher else []
+        return [counts(answer), *map(sentence, answer.notes), *launched]
+
+    def tables(self) -> list[Table]:
+        """The best plans, and why others cannot run."""
+        return [plan_table(self.answer), rejected_table(self.answer)]
+
+    def on_terminal(self) -> list[Table]:
+        """The best plans, and the most frequent reasons."""
+        best, out = self.tables()
+        return [best, *([Table(out.columns, out.rows[:5], out.title)] if out.rows else [])]
+
+    def figures(self) -> list[Figure]:
+        """The front of time and memory."""
+        return [front(self.answer)]
+
+    def sections(self) -> list[Part]:
+        """How to run the best plan, its rivals, choices and schedule, and what is out."""
+        answer = self.answer
+        best, *others = answer.plans
+        against: list[Part] = []
+        if others:
+            against = [[*map(sentence, changes(others[0].plan, best.plan))], difference(answer)]
+        plans, out = self.tables()
+        return [
+            Section("How to run it", [best.launch(answer.launcher)] if answer.launcher else []),
+            Section("The best plans", [plans, waterfalls(answer)]),
+            Section("The runner-up", against),
+            Section("Time against memory", self.figures()),
+            Section("Choices", [choices_map(answer)]),
+            Section("The schedule of the best plan", [schedule_with_memory(best.step())]),
+            Section("Plans that are out", [out] if answer.rejected else []),
+        ]
+
+    def gpu(self) -> Gpu:
+        """The GPU of the system."""
+        return self.answer.system.gpu

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weft.report import Report
 from weft.view import looks
 from weft.view.figure import Figure, curves
-from weft.view.page import machine_section, write_page
 from weft.view.plans import plan_title
 from weft.view.shares import seconds
 from weft.view.table import Table, number, text
 
 if TYPE_CHECKING:
+    from weft.hardware import Gpu
     from weft.plan.recompute import Policy, Recomputation
 
 
@@ -75,18 +75,27 @@ def policy_figure(answer: Recomputation) -> Figure:
     )
 
 
-def recompute_parts(answer: Recomputation) -> list[Table | str]:
-    """What a terminal shows."""
-    return [verdict(answer), policy_table(answer)]
+class RecomputationReport(Report["Recomputation"]):
+    """What to compute again, beside other policies."""
 
+    explained = "recompute"
 
-def recompute_page(answer: Recomputation, folder: str | Path) -> Path:
-    """Write `report.html` on the policies to a folder and return its path; OutputError if that fails."""
-    title = f"Recomputation for {plan_title(answer.model, answer.system, answer.plan)}"
-    return write_page(
-        folder,
-        title,
-        verdict(answer),
-        [policy_figure(answer), policy_table(answer), machine_section(answer.system.gpu)],
-        "recompute",
-    )
+    def title(self) -> str:
+        """The model, the machine and the plan."""
+        return f"Recomputation for {plan_title(self.answer.model, self.answer.system, self.answer.plan)}"
+
+    def sentences(self) -> list[str]:
+        """What to compute again, and what that costs."""
+        return [verdict(self.answer)]
+
+    def tables(self) -> list[Table]:
+        """Every policy."""
+        return [policy_table(self.answer)]
+
+    def figures(self) -> list[Figure]:
+        """Peak over step time."""
+        return [policy_figure(self.answer)]
+
+    def gpu(self) -> Gpu:
+        """The GPU of the system."""
+        return self.answer.system.gpu

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weft.report import Report
 from weft.rewrite.cost import Prices, running
 from weft.view import looks
 from weft.view.figure import Figure, stacked_bars
-from weft.view.page import Part, Section, machine_section, write_page
 from weft.view.table import Table, microseconds, number, text
 from weft.view.words import percent
 
 if TYPE_CHECKING:
     from weft.graph import Graph, Node
+    from weft.hardware import Gpu
     from weft.rewrite import Rewriting
 
 _SIDES = ("before", "after")
@@ -94,13 +94,6 @@ def refusal_table(answer: Rewriting) -> Table:
     return Table([text("rule"), text("nodes"), text("why", prose=True)], rows, "Refused")
 
 
-def rewriting_parts(answer: Rewriting) -> list[Table | str]:
-    """What the terminal shows."""
-    shown = [step_table(answer)] if answer.steps else []
-    refused = [refusal_table(answer)] if answer.refused else []
-    return [*verdict(answer), *shown, cost_table(answer), *refused]
-
-
 def sides(answer: Rewriting) -> Figure:
     """The time of every operator before and after, as two bars."""
     prices = Prices(answer.system, answer.options, answer.launch)
@@ -120,11 +113,35 @@ def _longest_first(graph: Graph, prices: Prices) -> list[Node]:
     return sorted(running(graph), key=lambda node: -prices.op(node.op)[0])
 
 
-def rewriting_page(answer: Rewriting, folder: str | Path) -> Path:
-    """Write the page of a rewriting to a folder and return its path; OutputError if it cannot be written."""
-    lead, *rest = verdict(answer)
-    refused: list[Part] = [Section("Refused", [refusal_table(answer)], folded=True)] if answer.refused else []
-    parts: list[Part] = [
-        rest, sides(answer), step_table(answer), cost_table(answer), *refused, machine_section(answer.system.gpu),
-    ]  # fmt: skip
-    return write_page(folder, title(answer), lead, parts, "rewrite")
+class RewritingReport(Report["Rewriting"]):
+    """The steps that make a graph cheaper, what was refused, and the proof."""
+
+    explained = "rewrite"
+
+    def title(self) -> str:
+        """The work and the machine."""
+        return title(self.answer)
+
+    def sentences(self) -> list[str]:
+        """What is gained, by which rule most, and how it is proven."""
+        return verdict(self.answer)
+
+    def tables(self) -> list[Table]:
+        """The steps, and the costs of all graphs."""
+        return [step_table(self.answer), cost_table(self.answer)]
+
+    def on_terminal(self) -> list[Table]:
+        """The steps, if there are any, and the costs."""
+        return self.tables()[0 if self.answer.steps else 1 :]
+
+    def details(self) -> list[Table | str]:
+        """Where rules were refused."""
+        return [refusal_table(self.answer)] if self.answer.refused else []
+
+    def figures(self) -> list[Figure]:
+        """The time of every operator before and after."""
+        return [sides(self.answer)]
+
+    def gpu(self) -> Gpu:
+        """The GPU of the system."""
+        return self.answer.system.gpu

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.report import Report
 from weft.view import looks
 from weft.view.figure import Figure, bars, curves, scatter
-from weft.view.page import Section, write_page
 from weft.view.table import Table, number, text
 from weft.view.words import percent
 
@@ -116,22 +115,29 @@ def sample_figure(answer: Sample) -> Figure:
     )  # fmt: skip
 
 
-def sample_parts(answer: Sample) -> list[Table | str]:
-    """What the terminal shows: the verdict, the iterations, the methods, and notes."""
-    methods = methods_table(answer)
-    notes = [f"note: {note}" for note in answer.notes]
-    return [*sample_verdict(answer), sample_table(answer), *([methods] if methods.rows else []), *notes]
+class SampleReport(Report["Sample"]):
+    """The estimate or what to measure, the iterations, and other methods."""
 
+    def title(self) -> str:
+        """What was asked."""
+        return "Representative iterations"
 
-def sample_page(answer: Sample, folder: Path) -> Path:
-    """Write the page of a sample: the verdict, the picture, the iterations, and other methods."""
-    first, *rest = sample_verdict(answer)
-    methods = methods_table(answer)
-    sections = [
-        Section("The iterations", [sample_figure(answer), sample_table(answer)]),
-        *([Section("Other methods", [methods])] if methods.rows else []),
-    ]
-    return write_page(folder, "Representative iterations", " ".join([first, *rest]), sections)
+    def sentences(self) -> list[str]:
+        """The total with its interval, or what to measure, and what that saves."""
+        return sample_verdict(self.answer)
+
+    def notes(self) -> list[str]:
+        """What the interval assumes, and warnings."""
+        return list(self.answer.notes)
+
+    def tables(self) -> list[Table]:
+        """The iterations, and other methods where all times are known."""
+        methods = methods_table(self.answer)
+        return [sample_table(self.answer), *([methods] if methods.rows else [])]
+
+    def figures(self) -> list[Figure]:
+        """Length against time."""
+        return [sample_figure(self.answer)]
 
 
 def lengths_and_points(epochs: Iterable[tuple[str, Floats, Floats, Points]]) -> Figure:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weft.report import Report
 from weft.view import looks
 from weft.view.figure import Figure, bars, curves, heat_map, scatter, stacked_bars
-from weft.view.page import Part, Section, machine_section, write_page
 from weft.view.plans import plan_title
 from weft.view.shares import COLORS, label, ordered
 from weft.view.table import Table, number, text
 from weft.view.words import percent, sentence
 
 if TYPE_CHECKING:
+    from weft.hardware import Gpu
     from weft.plan.scale import Scaled, Scaling
     from weft.studies.comp_vs_comm import Layer
     from weft.validation.projection import Projection
@@ -51,13 +51,7 @@ def scaling_table(answer: Scaling) -> Table:
         number("hidden", format_=".1%"),
         number("speedup", format_="{:.2f}×"), text("speedup_range", "range of it"),
     ]  # fmt: skip
-    return Table(columns, rows, scaling_title(answer))
-
-
-def scaling_title(answer: Scaling) -> str:
-    """The model, the machine and the plan on one line."""
-    first = answer.first
-    return plan_title(first.model, first.system, first.plan)
+    return Table(columns, rows, plan_title(answer.first.model, answer.first.system, answer.first.plan))
 
 
 def scaling_verdict(answer: Scaling) -> list[str]:
@@ -89,12 +83,6 @@ def _worth(answer: Scaling, point: Scaled, base: Scaled) -> str:
         return f"{point.method} changes nothing there."
     word = "faster" if value >= 1 else "as fast"
     return f"{point.method} makes the step {value:.2f} times {word} there ({low:.2f} to {high:.2f})."
-
-
-def scaling_parts(answer: Scaling) -> list[Table | str]:
-    """What the terminal shows: the verdict, the table, and notes."""
-    notes = [f"note: {sentence(note.rstrip('.'))}" for note in (*answer.errors, *answer.notes)]
-    return [*scaling_verdict(answer), scaling_table(answer), *notes]
 
 
 def scaling_figure(answer: Scaling) -> Figure:
@@ -138,18 +126,30 @@ def scaling_map(answer: Scaling) -> Figure:
     )  # fmt: skip
 
 
-def scaling_page(answer: Scaling, folder: Path) -> Path:
-    """Write the page of a scaling to a folder and return its path; OutputError if it cannot be written."""
-    first, *more = scaling_verdict(answer)
-    said = [sentence(one.rstrip(".")) for one in (*answer.errors, *answer.notes)]
-    parts: list[Part] = [
-        more,
-        scaling_map(answer),
-        scaling_figure(answer),
-        Section("Every machine and method", [scaling_table(answer), said]),
-        machine_section(answer.first.system.gpu, title="The machine of today"),
-    ]  # fmt: skip
-    return write_page(folder, scaling_title(answer), first, parts, "comp-vs-comm")
+class ScalingReport(Report["Scaling"]):
+    """A step on machines of the future, and what methods change there."""
+
+    explained = "comp-vs-comm"
+
+    def sentences(self) -> list[str]:
+        """Communication on the first and the last machine, and what methods are worth there."""
+        return scaling_verdict(self.answer)
+
+    def notes(self) -> list[str]:
+        """Known errors and assumptions."""
+        return [sentence(note.rstrip(".")) for note in (*self.answer.errors, *self.answer.notes)]
+
+    def tables(self) -> list[Table]:
+        """Every machine and method."""
+        return [scaling_table(self.answer)]
+
+    def figures(self) -> list[Figure]:
+        """Exposed shares as a map, and where each step goes."""
+        return [scaling_map(self.answer), scaling_figure(self.answer)]
+
+    def gpu(self) -> Gpu:
+        """The GPU of today."""
+        return self.answer.first.system.gpu
 
 
 # -- of the study

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weft.report import Part, Report
 from weft.view.figure import Figure
-from weft.view.page import Part, write_page
 from weft.view.pipeline import MOST_DRAWN, pipeline_with_memory
 from weft.view.table import Table, number, text
 
@@ -16,12 +15,6 @@ if TYPE_CHECKING:
 
 _PROVEN = 5e-5
 """Gap below which an order is said to be the best: less than the last digit of a table."""
-
-
-def schedule_title(answer: TimedSchedule) -> str:
-    """The schedule, its stages and micro-batches on one line."""
-    order = answer.schedule
-    return f"Pipeline schedule '{order.name}': {order.micro_batches} micro-batches on {order.devices} stages"
 
 
 def schedule_verdict(answer: TimedSchedule) -> str:
@@ -98,22 +91,37 @@ def schedule_notes(answer: TimedSchedule) -> list[str]:
     return notes
 
 
-def schedule_parts(answer: TimedSchedule) -> list[Table | str]:
-    """What a terminal shows: the verdict, the table, and notes."""
-    return [schedule_verdict(answer), schedule_table(answer), *(f"note: {note}" for note in schedule_notes(answer))]
+class ScheduleReport(Report["TimedSchedule"]):
+    """A schedule beside named ones, and its picture."""
 
+    explained = "schedule"
 
-def schedule_figure(answer: TimedSchedule) -> Figure:
-    """Devices over time, and the memory of each below; InputError for more than 20,000 tasks."""
-    return pipeline_with_memory(answer.times, answer.kept, max(answer.limit))
+    def title(self) -> str:
+        """The schedule, its stages and micro-batches."""
+        order = self.answer.schedule
+        return f"Pipeline schedule '{order.name}': {order.micro_batches} micro-batches on {order.devices} stages"
 
+    def sentences(self) -> list[str]:
+        """The bubble, the memory, and how far the order is from the bound."""
+        return [schedule_verdict(self.answer)]
 
-def schedule_page(answer: TimedSchedule, folder: Path) -> Path:
-    """Write the page of a schedule to a folder and return its path; OutputError if it cannot be written."""
-    drawn: list[Part] = (
-        [schedule_figure(answer)]
-        if answer.schedule.tasks <= MOST_DRAWN
-        else [f"A picture of {answer.schedule.tasks:,} tasks would show nothing; schedule.json holds all times."]
-    )
-    parts = [*drawn, schedule_table(answer), schedule_notes(answer)]
-    return write_page(folder, schedule_title(answer), schedule_verdict(answer), parts, "schedule")
+    def notes(self) -> list[str]:
+        """What to know about the table."""
+        return schedule_notes(self.answer)
+
+    def tables(self) -> list[Table]:
+        """The schedule beside named ones."""
+        return [schedule_table(self.answer)]
+
+    def figures(self) -> list[Figure]:
+        """Devices over time, and the memory of each below; none for more tasks than a picture shows."""
+        answer = self.answer
+        drawn = answer.schedule.tasks <= MOST_DRAWN
+        return [pipeline_with_memory(answer.times, answer.kept, max(answer.limit))] if drawn else []
+
+    def sections(self) -> list[Part]:
+        """The picture, or why there is none, and the table."""
+        none: list[Part] = [
+            f"A picture of {self.answer.schedule.tasks:,} tasks would show nothing; schedule.json holds all times."
+        ]
+        return [*(self.figures() or none), *self.tables()]

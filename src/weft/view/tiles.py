@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from weft.report import Report
 from weft.tune.tiles import REASONS, searched
 from weft.view import looks
 from weft.view.figure import Figure, bars
@@ -63,11 +64,6 @@ def pruned_table(answer: Tiles) -> Table:
     return Table(columns, rows, "Pruned before timing")
 
 
-def tile_parts(answer: Tiles) -> list[Table | str]:
-    """What the terminal shows."""
-    return [*verdict(answer), tile_table(answer), pruned_table(answer)]
-
-
 def fastest(answer: Tiles) -> Figure:
     """Times of the fastest kernels and of the library's."""
     rows = [
@@ -80,3 +76,19 @@ def fastest(answer: Tiles) -> Figure:
         "Which kernel is fastest?", Table(columns, rows), lane="kernel", end="time_us", kind="whose",
         looks={"template": looks.BLUE, "library": looks.ORANGE},
     ).captioned(f"{answer.gemm} on {answer.gpu.title}, closed form, without the launch.")  # fmt: skip
+
+
+class TilesReport(Report["Tiles"]):
+    """The fastest kernels of a template beside the library's, and what was pruned."""
+
+    def sentences(self) -> list[str]:
+        """The best kernel, the library's, and what a search would cost."""
+        return verdict(self.answer)
+
+    def tables(self) -> list[Table]:
+        """The fastest kernels, and what was pruned why."""
+        return [tile_table(self.answer), pruned_table(self.answer)]
+
+    def figures(self) -> list[Figure]:
+        """Times of the fastest kernels."""
+        return [fastest(self.answer)]

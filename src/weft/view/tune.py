@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.view.page import Section, machine_section, write_page
+from weft.report import Part, Report, Section
+from weft.view import looks
+from weft.view.figure import Figure, bars
 from weft.view.studies import held_by_gemms
-from weft.view.table import Shown, Table, microseconds, number, text
+from weft.view.table import Shown, Table, microseconds, number, text, times_faster
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
     from weft.tune.lists import Gain, Tuned, TunedList
-    from weft.tune.queues import Watched
 
 
 def tuned_table(tuned: TunedList) -> Table:
@@ -23,7 +22,7 @@ def tuned_table(tuned: TunedList) -> Table:
         microseconds("time", "time"), number("over_default", "over all at once"),
         number("over_sequential", "over one by one"),
     ]  # fmt: skip
-    title = f"Independent GEMMs on {tuned.gpu}: how many together, and with which tile"
+    title = f"Independent GEMMs on {tuned.gpu.name}: how many together, and with which tile"
     return Table(columns, list(map(_row, tuned.rows)), title)
 
 
@@ -39,29 +38,61 @@ def _gain(gain: Gain) -> Shown:
     return Shown(gain.value, f"{gain.value:.2f}× ({gain.low:.2f} to {gain.high:.2f})")
 
 
-def tune_report(tuned: TunedList, out_dir: str | Path, gpu: Gpu, queues: Iterable[Watched] = ()) -> Path:
-    """Write `report.html` on a tuned list to a folder and return its path; OutputError if it cannot be written.
+def tuning_figure(answer: TunedList) -> Figure:
+    """What tuning gains over all at once and one by one, with its range."""
+    rows = [
+        (row.wanted.name, way, gain.value, f"{gain.value:.2f}× ({gain.low:.2f} to {gain.high:.2f})")
+        for row in answer.rows
+        for way, gain in (("all at once", row.over_default), ("one by one", row.over_sequential))
+    ]
+    columns = [text("gemm", "GEMM"), text("way", "over"), times_faster("gain", "times faster"), text("said", " ")]
+    return bars(
+        "What does tuning gain?", Table(columns, rows), lane="gemm", offset="way", kind="way", end="gain", start=1.0,
+        looks={"all at once": looks.BLUE, "one by one": looks.ORANGE}, label="said",
+    )  # fmt: skip
 
-    `queues` are the queues whose runs are shown, such as `tuned.watch()`.
-    """
-    best = max(tuned.rows, key=lambda row: row.over_default.value)
-    told = (
-        f"Of {len(tuned.rows)} lines {best.wanted.name} gains most, {best.over_default.value:.2f} times over all at "
-        f"once, {best.degree} together, because kernels and degree suit the share of the GPU that each GEMM gets."
-    )
-    meaning = (
-        f"For each line: how many of its GEMMs to run at once, and with which kernel; compute units at the "
-        f"{tuned.clock} clock. All at once and one by one use the kernel that is fastest alone. Ranges: uncertain "
-        "values of the machine at either end."
-    )
-    return write_page(
-        out_dir,
-        f"Independent GEMMs on {tuned.gpu}: how many together, and with which kernels?",
-        told,
-        [
-            Section("What to do", [meaning, tuned_table(tuned)]),
-            Section("Compute unit by compute unit", list(map(held_by_gemms, queues))),
-            machine_section(gpu),
-        ],
-        "goldyloc",
-    )
+
+class TuningReport(Report["TunedList"]):
+    """Degree and kernel of every line, its gain, and compute units over time."""
+
+    explained = "goldyloc"
+
+    def title(self) -> str:
+        """What was asked."""
+        return f"Independent GEMMs on {self.answer.gpu.name}: how many together, and with which kernels?"
+
+    def sentences(self) -> list[str]:
+        """The line that gains most."""
+        best = max(self.answer.rows, key=lambda row: row.over_default.value)
+        said = (
+            f"Of {len(self.answer.rows)} lines {best.wanted.name} gains most, {best.over_default.value:.2f} times over "
+            f"all at once, {best.degree} together, because kernels and degree suit the share of the GPU that each GEMM "
+            "gets."
+        )
+        return [said]
+
+    def notes(self) -> list[str]:
+        """What the gains are over, and what their ranges say."""
+        said = (
+            "For each line: how many of its GEMMs to run at once, and with which kernel; compute units at the "
+            f"{self.answer.clock} clock. All at once and one by one use the kernel that is fastest alone. Ranges: "
+            "uncertain values of the machine at either end."
+        )
+        return [said]
+
+    def tables(self) -> list[Table]:
+        """A row per line."""
+        return [tuned_table(self.answer)]
+
+    def figures(self) -> list[Figure]:
+        """The gains with their ranges."""
+        return [tuning_figure(self.answer)]
+
+    def sections(self) -> list[Part]:
+        """The lines, and the compute units of those that gain most, which are simulated again."""
+        watched = list(map(held_by_gemms, self.answer.watch()))
+        return [*self.figures(), *self.tables(), Section("Compute unit by compute unit", watched)]
+
+    def gpu(self) -> Gpu:
+        """The GPU."""
+        return self.answer.gpu
