@@ -10,7 +10,7 @@ CAPTURE_TESTS := transformers "pytest>=9.0" "pytest-xdist>=3.6" "hypothesis>=6.1
 # What Weft keeps between runs stays inside the checkout, too.
 export WEFT_CACHE := $(CURDIR)/.venv/cache
 
-.PHONY: help demo test test-capture check slow lint docs engine validate figures gallery vega golden bench clean
+.PHONY: help demo test test-capture check slow lint docs engine validate figures questions gallery vega golden bench clean
 
 help:
 	@echo "make demo      run the T3 study and write its report to out/t3/report.html"
@@ -84,6 +84,9 @@ figures: .venv/ready-to-develop
 	@for study in $$($(BIN)/python -c "from weft.studies import STUDIES; print(*STUDIES)"); do $(BIN)/weft study $$study --json out/figures/$$study.json > /dev/null || exit; done
 	@$(BIN)/python docs/figures.py out/figures
 	@echo "== docs/deviations.md was written anew"
+
+questions: .venv/ready-to-develop
+	@$(BIN)/python docs/questions.py
 
 gallery: .venv/ready-to-develop
 	@echo "== gallery"

@@ -1,12 +1,16 @@
 """What a command tells about itself: examples that run, and the names that a shell completes."""
 
+import importlib.util
 import shlex
+import tomllib
+from pathlib import Path
 
 import click
 import pytest
 from click.shell_completion import get_completion_class
 from kineto import Recorded
 
+from weft.cli.commands import GROUPS
 from weft.cli.main import weft
 from weft.errors import InputError
 from weft.graph import Gemm, Graph, Node
@@ -130,3 +134,25 @@ def test_a_shell_offers_files_where_a_file_can_be_given():
     complete = get_completion_class("bash")(weft, {}, "weft", "_WEFT_COMPLETE")
     (item,) = complete.get_completions(["simulate", "--gpu"], "my-gpu")
     assert item.type == "file"
+
+
+def questions():
+    """The module that writes the tables of questions of README.md and docs/index.md."""
+    home = Path(__file__).parents[2] / "docs" / "questions.py"
+    spec = importlib.util.spec_from_file_location("questions", home)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_of_questions_are_made_from_one_list():
+    made = questions()
+    for page in made.PAGES:
+        assert page.read_text() == made.written(page), "run make questions"
+
+
+def test_every_command_answers_a_question_of_its_group():
+    listed = tomllib.loads((questions().DOCS / "questions.toml").read_text())
+    assert list(listed) == list(GROUPS)
+    asked = " ".join(row["command"] for rows in listed.values() for row in rows)
+    assert {name for name in weft.lazy if f"weft {name}" not in asked} <= {"overlaps", "models", "cache"}

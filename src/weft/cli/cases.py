@@ -14,7 +14,6 @@ from weft.errors import InputError, UnknownNameError
 from weft.estimate.answer import FloatArray
 from weft.files import read_text
 from weft.graph import DTYPE_BYTES
-from weft.tune.lists import whole_size
 from weft.units import Dimension, parse, shortened
 
 _SIZES = ("m", "n", "k", "batch")
@@ -71,6 +70,8 @@ def _row(
     texts["batch"] = texts["batch"] or str(batch)
     if missing := [name for name in _SIZES if not texts[name]]:
         raise InputError(f"{place}: {missing[0]} is missing; each row needs m, n and k, like 8192,8192,8192")
+    from weft.tune.lists import whole_size
+
     m, n, k, count = (whole_size(place, name, texts[name]) for name in _SIZES)
     named = (texts["dtype"] or dtype).lower()
     if named not in DTYPE_BYTES:

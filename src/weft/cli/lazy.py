@@ -51,12 +51,21 @@ class Plugin:
         )
 
 
-class LazyGroup(click.Group):
-    """A click group whose help and shell completion import none of its commands."""
+Commands = Mapping[str, LazyCommand | Plugin]
 
-    def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand | Plugin], **kwargs: Any) -> None:
+
+class LazyGroup(click.Group):
+    """A click group whose help and shell completion import none of its commands.
+
+    The help page lists `groups` of commands under their titles, or the commands of `lazy` under one.
+    """
+
+    def __init__(
+        self, *args: Any, groups: Mapping[str, Commands] | None = None, lazy: Commands | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.lazy = lazy
+        self.groups = groups or {"Commands": lazy or {}}
+        self.lazy = {name: command for commands in self.groups.values() for name, command in commands.items()}
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line, then release the paths that it reserved and restore stdout."""
@@ -101,6 +110,8 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands from their short helps."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.short_help) for name, command in self.lazy.items()])
+        """Write the list of commands, group by group, from their short helps."""
+        widest = max(map(len, self.lazy))
+        for title, commands in self.groups.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), command.short_help) for name, command in commands.items()])

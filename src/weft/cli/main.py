@@ -14,50 +14,21 @@ import click
 
 from weft import __version__
 from weft.cli import interrupt
-from weft.cli.lazy import LazyCommand, LazyGroup, Plugin
+from weft.cli.commands import GROUPS
+from weft.cli.lazy import LazyGroup
 from weft.cli.options import examples
 from weft.errors import UnknownNameError, WeftError, join_or, nearest
 
 EXIT_BAD_INPUT = 2
 EXIT_BROKEN_PIPE = 1  # click's
 
-COMMANDS = {
-    "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and compare its figures."),
-    "simulate": LazyCommand("weft.cli.simulate:simulate", "Simulate a sub-layer, or a GEMM beside a collective."),
-    "step": LazyCommand("weft.cli.step:step", "Time a training step of a whole model."),
-    "memory": LazyCommand("weft.cli.step:memory", "Say whether a training step fits, and who holds the memory."),
-    "plan": LazyCommand("weft.cli.plan:plan", "Find the best plan for a model on a machine."),
-    "capture": LazyCommand("weft.cli.capture:capture", "Capture a PyTorch model as a graph of operators."),
-    "import": LazyCommand("weft.cli.traces:import_", "Read a trace of PyTorch's profiler, and compare it."),
-    "export": LazyCommand("weft.cli.export:export", "Write a graph as Chakra's traces, for other simulators."),
-    "replay": LazyCommand("weft.cli.replay:replay", "Perform T3's reduce-scatter on real numbers."),
-    "schedule": LazyCommand("weft.cli.schedule:schedule", "Find or check the schedule of a pipeline."),
-    "sample": LazyCommand("weft.cli.sample:sample", "Choose iterations that stand for all, and total them."),
-    "sweep": LazyCommand("weft.cli.sweep:sweep", "Run a question under every combination of values."),
-    "scale": LazyCommand("weft.cli.scale:scale", "Scale a model's training into the future."),
-    "roofline": LazyCommand("weft.cli.roofline:roofline", "Show a model's operators on a GPU's roofline."),
-    "rewrite": LazyCommand("weft.cli.rewrite:rewrite", "Fuse and rewrite the operators of a layer or a graph."),
-    "prefill": LazyCommand("weft.cli.inference:prefill", "Time the prompt of a model, up to its first token."),
-    "decode": LazyCommand("weft.cli.inference:decode", "Time the next token of a model."),
-    "advise": LazyCommand("weft.cli.advise:advise", "Say how a GEMM and a collective should share a GPU."),
-    "tune": LazyCommand("weft.cli.tune:tune", "Tune independent GEMMs that share a GPU."),
-    "tiles": LazyCommand("weft.cli.tiles:tiles", "Search the tiles of a GEMM's kernel."),
-    "predict": LazyCommand("weft.cli.predict:predict", "Predict GEMMs, collectives, operators and layers."),
-    "validate": LazyCommand("weft.cli.validate:validate", "Compare the models with measured times."),
-    "calibrate": LazyCommand("weft.cli.calibrate:calibrate", "Fit a machine to its own measurements."),
-    "measure": Plugin("weft-measure", "measure", "Time the GPU at hand and write tables of it."),
-    "hardware": LazyCommand("weft.cli.hardware:hardware", "List and show machines, each value with its source."),
-    "models": LazyCommand("weft.cli.models:models", "List and show models and their sub-layers."),
-    "overlaps": LazyCommand("weft.cli.overlaps:overlaps", "List the ways to overlap compute and communication."),
-    "cache": LazyCommand("weft.cli.cache:cache", "Show and clear what Weft keeps for later."),
-}
 _LISTS = dict.fromkeys(("GPU", "system"), "; see 'weft hardware list'")
 """Where names that are too many for a message are listed, by their kind."""
 
 
 @click.command(
     cls=LazyGroup,
-    lazy=COMMANDS,
+    groups=GROUPS,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples("weft study t3 --out out/t3"),
 )

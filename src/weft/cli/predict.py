@@ -34,7 +34,6 @@ from weft.library.collectives import canonical, volume
 from weft.library.profiles import load_library
 from weft.options import RunOptions
 from weft.parallel.tensor import Form
-from weft.tune import joins
 from weft.view import predictions
 from weft.view.predictions import Predicted
 from weft.view.table import Table, texts
@@ -222,6 +221,8 @@ def overlap(
     it (gemm_rs, gemm_ar). M, N and K are of the whole GEMM. Times hold what frameworks add; each has the mean error of
     its class.
     """
+    from weft.tune.joins import joins
+
     found = joins(form, weft.Gemm(*shape, dtype), ranks, system, options)
     parts: list[Table | str] = [predictions.join_table(found), found.sentence, found.errors]
     outputs.show(parts, lambda file: write_json(file, found.to_dict()))

@@ -1,0 +1,50 @@
+"""The commands of `weft` by what a user is about, in the order of the help page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.cli.lazy import LazyCommand, Plugin
+
+GROUPS: Mapping[str, Mapping[str, LazyCommand | Plugin]] = {
+    "Train a model": {
+        "step": LazyCommand("weft.cli.step:step", "Time a training step of a whole model."),
+        "plan": LazyCommand("weft.cli.plan:plan", "Find the best plan for a model on a machine."),
+        "memory": LazyCommand("weft.cli.step:memory", "Say whether a training step fits, and who holds the memory."),
+        "schedule": LazyCommand("weft.cli.schedule:schedule", "Find or check the schedule of a pipeline."),
+        "sample": LazyCommand("weft.cli.sample:sample", "Choose iterations that stand for all, and total them."),
+    },
+    "Serve a model": {
+        "prefill": LazyCommand("weft.cli.inference:prefill", "Time the prompt of a model, up to its first token."),
+        "decode": LazyCommand("weft.cli.inference:decode", "Time the next token of a model."),
+    },
+    "Kernels, and sharing a GPU": {
+        "predict": LazyCommand("weft.cli.predict:predict", "Predict GEMMs, collectives, operators and layers."),
+        "simulate": LazyCommand("weft.cli.simulate:simulate", "Simulate a sub-layer, or a GEMM beside a collective."),
+        "advise": LazyCommand("weft.cli.advise:advise", "Say how a GEMM and a collective should share a GPU."),
+        "tune": LazyCommand("weft.cli.tune:tune", "Tune independent GEMMs that share a GPU."),
+        "tiles": LazyCommand("weft.cli.tiles:tiles", "Search the tiles of a GEMM's kernel."),
+        "rewrite": LazyCommand("weft.cli.rewrite:rewrite", "Fuse and rewrite the operators of a layer or a graph."),
+        "roofline": LazyCommand("weft.cli.roofline:roofline", "Show a model's operators on a GPU's roofline."),
+        "overlaps": LazyCommand("weft.cli.overlaps:overlaps", "List the ways to overlap compute and communication."),
+    },
+    "Hardware studies": {
+        "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and compare its figures."),
+        "sweep": LazyCommand("weft.cli.sweep:sweep", "Run a question under every combination of values."),
+        "scale": LazyCommand("weft.cli.scale:scale", "Scale a model's training into the future."),
+        "replay": LazyCommand("weft.cli.replay:replay", "Perform T3's reduce-scatter on real numbers."),
+    },
+    "Your own programs, traces and machines": {
+        "capture": LazyCommand("weft.cli.capture:capture", "Capture a PyTorch model as a graph of operators."),
+        "import": LazyCommand("weft.cli.traces:import_", "Read a trace of PyTorch's profiler, and compare it."),
+        "export": LazyCommand("weft.cli.export:export", "Write a graph as Chakra's traces, for other simulators."),
+        "measure": Plugin("weft-measure", "measure", "Time the GPU at hand and write tables of it."),
+        "calibrate": LazyCommand("weft.cli.calibrate:calibrate", "Fit a machine to its own measurements."),
+    },
+    "Trust and tools": {
+        "validate": LazyCommand("weft.cli.validate:validate", "Compare the models with measured times."),
+        "hardware": LazyCommand("weft.cli.hardware:hardware", "List and show machines, each value with its source."),
+        "models": LazyCommand("weft.cli.models:models", "List and show models and their sub-layers."),
+        "cache": LazyCommand("weft.cli.cache:cache", "Show and clear what Weft keeps for later."),
+    },
+}
