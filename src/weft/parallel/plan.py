@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, get_args
 
 from weft.errors import InputError, check_name, check_whole
 from weft.parallel.quantize import RECIPES
@@ -21,6 +23,53 @@ Recompute = Literal["none", "selective", "operators", "full"]
 GEMM (torchtitan's selective checkpointing by operators), or all layers from their inputs."""
 Offload = Literal["none", "activations", "optimizer"]
 """What the memory of the host holds: nothing, what layers keep for the backward pass, or the optimizer's states."""
+
+
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "interleaved 1F1B"}
+
+
+class ScheduleName(NamedTuple):
+    """A pipeline schedule as users name it: "interleaved:5:16" is of the kind "interleaved" with the options 5 and 16.
+
+    Options that are no whole numbers are None; the name of a file has none.
+    """
+
+    kind: str
+    options: tuple[int | None, ...] = ()
+
+    @property
+    def chunks(self) -> int:
+        """Parts of the model on each device that the name asks for: those of "interleaved", else one."""
+        return (self.options[0] or 1) if self.kind == "interleaved" and self.options else 1
+
+    @property
+    def group(self) -> int | None:
+        """Micro-batches that "interleaved" passes through a chunk before the next one; None: as many as devices."""
+        return self.options[1] if self.kind == "interleaved" and len(self.options) > 1 else None
+
+    @property
+    def words(self) -> str:
+        """The schedule in words: "interleaved:5" is "interleaved 1F1B of 5 chunks"."""
+        chunks, group = (*self.options, None, None)[:2]
+        more = (f" of {chunks} chunks" if chunks else "") + (f" in groups of {group}" if group else "")
+        return _SCHEDULES.get(self.kind, self.kind) + more
+
+    def __str__(self) -> str:
+        return ":".join([self.kind, *map(str, self.options)])
+
+
+@lru_cache(maxsize=1024)
+def schedule_name(text: str) -> ScheduleName:
+    """The kind and the options of a pipeline schedule by the text that users type.
+
+    >>> schedule_name("interleaved:5:16")
+    ScheduleName(kind='interleaved', options=(5, 16))
+    """
+    if text.endswith(".json"):
+        return ScheduleName(text)
+    kind, *given = text.split(":")
+    return ScheduleName(kind, tuple(int(each) if _NUMBER.fullmatch(each) else None for each in given))
 
 
 @dataclass(frozen=True)
@@ -137,8 +186,12 @@ class Parallelism:
     @property
     def chunks(self) -> int:
         """Parts of the model on each stage, as the schedule "interleaved:5" says; one by default."""
-        name, _, number = self.schedule.partition(":")
-        return int(number) if name == "interleaved" and number.isdigit() else 1
+        return self.order_of_pipeline.chunks
+
+    @property
+    def order_of_pipeline(self) -> ScheduleName:
+        """The kind and the options of the schedule."""
+        return schedule_name(self.schedule)
 
     def degree(self, axis: str) -> int:
         """The degree of an axis; "dp" counts the ranks that hold the same weights, context-parallel ones included."""

@@ -7,7 +7,6 @@ from itertools import groupby
 
 from weft.parallel.plan import Parallelism
 
-_SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "interleaved 1F1B"}
 _SHARED = ("nothing sharded", "optimizer states sharded", "optimizer states and gradients sharded", "FSDP")
 _AXES = ("tp", "pp", "cp", "ep", "dp")
 
@@ -25,7 +24,7 @@ def choices(plan: Parallelism) -> dict[str, str]:
         said["context"] = plan.context.replace("_", "-")
     said["micro_batch"] = f"{plan.micro_batches:,} micro-batches of {plan.micro_batch}"
     if plan.pp > 1:
-        said["schedule"] = schedule_words(plan.schedule)
+        said["schedule"] = plan.order_of_pipeline.words
     if plan.layers:
         said["layers"] = f"{layers_words(plan.layers)} layers"
     if plan.zero:
@@ -78,14 +77,6 @@ def layers_words(layers: Sequence[int]) -> str:
     """
     runs = ((each, len(list(alike))) for each, alike in groupby(layers))
     return " + ".join(f"{times} x {each}" if times > 1 else f"{each}" for each, times in runs)
-
-
-def schedule_words(name: str) -> str:
-    """A schedule in words: "interleaved:5" is "interleaved 1F1B of 5 chunks"."""
-    kind, *numbers = name.split(":")
-    chunks = f" of {numbers[0]} chunks" if numbers else ""
-    group = f" in groups of {numbers[1]}" if len(numbers) > 1 else ""
-    return _SCHEDULES.get(kind, kind) + chunks + group
 
 
 def recompute_words(plan: Parallelism) -> str:

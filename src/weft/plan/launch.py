@@ -141,9 +141,9 @@ def _degrees(plan: Parallelism, framework: Framework) -> Iterator[_Flag]:
         yield "--pipeline-model-parallel-layout", f"'{_layout(plan.layers)}'"
     elif plan.chunks > 1:
         yield "--num-virtual-stages-per-pipeline-rank", str(plan.chunks)
-    group = plan.schedule.split(":")[2:]
+    group = plan.order_of_pipeline.group
     if group:
-        yield "--microbatch-group-size-per-virtual-pipeline-stage", group[0]
+        yield "--microbatch-group-size-per-virtual-pipeline-stage", str(group)
     if plan.sp and plan.overlap.get("tp", framework.tp) == "userbuffers":
         yield ("--tp-comm-overlap",)
     if plan.order == ("tp", "cp", "pp", "dp"):
@@ -235,7 +235,7 @@ def _megatron_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
         yield f"no flag chooses {model.positions} positions"
     if model.norms != "before" or model.parallel:
         yield "blocks other than norm, attention, norm, MLP need a layer specification of their own"
-    if plan.pp > 1 and _schedule(plan) not in ("1f1b", "interleaved"):
+    if plan.pp > 1 and plan.order_of_pipeline.kind not in ("1f1b", "interleaved"):
         yield f"the schedule {plan.schedule} is not among 1F1B and interleaved 1F1B"
     if isinstance(plan.recompute, tuple):
         if not _is_modules(plan.recompute):
@@ -256,10 +256,6 @@ def _megatron_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
 def _offloaded(plan: Parallelism) -> Iterator[str]:
     if plan.offload != "none":
         yield f"{plan.offload} in the memory of the host are streamed to the GPU, which it does in another way"
-
-
-def _schedule(plan: Parallelism) -> str:
-    return plan.schedule.partition(":")[0]
 
 
 def _decoders(model: Transformer) -> Iterator[str]:
@@ -312,7 +308,7 @@ def _torchtitan(model: Transformer, system: System, plan: Parallelism, framework
 def _stages(model: Transformer, plan: Parallelism) -> list[str]:
     each = -(-len(model.layer_kinds) // (plan.pp * plan.chunks))
     return [
-        f'pipeline_parallel_schedule = "{_PIPELINES[_schedule(plan)]}"',
+        f'pipeline_parallel_schedule = "{_PIPELINES[plan.order_of_pipeline.kind]}"',
         f"pipeline_parallel_microbatch_size = {plan.micro_batch}",
         f"pipeline_parallel_layers_per_stage = {each}",
     ]
@@ -324,7 +320,7 @@ def _toml(value: bool) -> str:
 
 def _torchtitan_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
     yield from _decoders(model)
-    if plan.pp > 1 and _schedule(plan) not in _PIPELINES:
+    if plan.pp > 1 and plan.order_of_pipeline.kind not in _PIPELINES:
         yield f"the schedule {plan.schedule} is not among {', '.join(_PIPELINES)}"
     if plan.recompute not in _CHECKPOINTS:
         yield f"recomputation '{plan.recompute_words}' has no setting (none, operators, full do)"

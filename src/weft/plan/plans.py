@@ -270,8 +270,7 @@ def _chunks(one: Planned) -> int:
 
 def _but_for_chunks(one: Planned) -> tuple[Parallelism, str]:
     """The plan as if each stage were one chunk, if it is 1F1B or interleaved; and its framework."""
-    kind = one.plan.schedule.partition(":")[0]
-    schedule = "1f1b" if kind == "interleaved" else one.plan.schedule
+    schedule = "1f1b" if one.plan.order_of_pipeline.kind == "interleaved" else one.plan.schedule
     return replace(one.plan, schedule=schedule, layers=()), one.on.framework.name
 
 

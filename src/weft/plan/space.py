@@ -14,7 +14,7 @@ from weft.hardware import System
 from weft.models import Transformer
 from weft.parallel.check import divisors, problems
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import Parallelism, ScheduleName, schedule_name
 from weft.plan.launch import lacking
 from weft.run.step.overlaps import check_overlap
 
@@ -135,11 +135,12 @@ class Space:
 
     def _order_rule(self, asked: Mapping[str, Any]) -> str:
         """Why a schedule does not run the micro-batches; empty if it does."""
-        dp, pp, name, micro_batch = (asked[field] for field in ("dp", "pp", "schedule", "micro_batch"))
+        dp, pp, micro_batch = (asked[field] for field in ("dp", "pp", "micro_batch"))
+        name = schedule_name(asked["schedule"])
         if self.batch % (dp * micro_batch):
             return f"micro-batches of {micro_batch} do not divide the {self.batch // dp:,} sequences of a replica"
         count = self.batch // (dp * micro_batch)
-        if name.startswith("interleaved") and name.count(":") == 1 and count % pp:
+        if name.kind == "interleaved" and name.group is None and count % pp:
             return f"interleaving takes a multiple of {pp} micro-batches, and there are {count:,}"
         probe = Parallelism(**asked, batch=self.batch, sequence=self.sequence)
         return next(problems(self.model, probe), "")
@@ -147,15 +148,13 @@ class Space:
     def _orders(self, pp: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """The schedules of `pp` stages, with the layers of each: 1F1B, and interleaved with every number of chunks."""
         if "schedule" in self.fixed:
-            yield from (
-                (name, self.borders(pp, Parallelism(schedule=name).chunks) or ()) for name in self.choices["schedule"]
-            )
+            yield from ((name, self.borders(pp, schedule_name(name).chunks) or ()) for name in self.choices["schedule"])
             return
         yield "1f1b", self.borders(pp) or ()
         for chunks in range(2, -(-len(self.model.layer_kinds) // pp) + 1) if pp > 1 else ():
             layers = self.borders(pp, chunks)
             if layers is not None:
-                yield f"interleaved:{chunks}", layers
+                yield str(ScheduleName("interleaved", (chunks,))), layers
 
     def borders(self, pp: int, chunks: int = 1) -> tuple[int, ...] | None:
         """The layers of each stage: empty if all have as many; None if no rule divides them, see `stage_layers`."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.answer import Answer
 from weft.graph import Graph, live_bytes
+from weft.result.step import exposed_axis
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
@@ -76,7 +77,7 @@ class GraphStep(Answer):
     @property
     def exposed(self) -> float:
         """Seconds in which the compute stream waits for other streams, such as collectives."""
-        return sum(one.seconds for one in self.shares if one.kind.startswith("exposed "))
+        return sum(one.seconds for one in self.shares if exposed_axis(one.kind))
 
     @property
     def hidden(self) -> float:

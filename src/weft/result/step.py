@@ -23,6 +23,19 @@ if TYPE_CHECKING:
 
 CONVENTION = "full"
 """What MFU and HFU count unless asked otherwise, as papers on Megatron-LM do: a key of `CONVENTIONS`."""
+_EXPOSED = "exposed "
+
+
+def exposed(axis: str) -> str:
+    """The name of the part of a time in which the compute stream waits for the communication of an axis."""
+    return _EXPOSED + axis
+
+
+def exposed_axis(part: str) -> str:
+    """The axis for whose communication the compute stream waits in a part of a time; "" for other parts."""
+    return part.removeprefix(_EXPOSED) if part.startswith(_EXPOSED) else ""
+
+
 Times = Mapping[str, tuple[float, float]]
 """Start and end of every node of a graph by its id [s]."""
 
@@ -226,7 +239,7 @@ class Step(Answer):
     @property
     def exposed(self) -> dict[str, float]:
         """Communication that computing waits for, by its axis [s], mean over the pipeline devices."""
-        return {name.removeprefix("exposed "): s for name, s in self.parts.items() if name.startswith("exposed ")}
+        return {axis: seconds for name, seconds in self.parts.items() if (axis := exposed_axis(name))}
 
     @property
     def hidden(self) -> dict[str, float]:

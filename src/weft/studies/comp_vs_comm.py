@@ -26,7 +26,7 @@ from weft.options import SUSTAINED
 from weft.parallel.framework import Framework, framework
 from weft.parallel.plan import Parallelism
 from weft.plan.scale import AS_PLANNED, faster
-from weft.result.step import Pass
+from weft.result.step import Pass, exposed
 from weft.run.step.clock import train
 from weft.run.step.named import step
 from weft.studies.headline import Conditions, Measured, Option, PaperStudy, declared
@@ -390,7 +390,7 @@ def _layer(of: Scenario, on: System, method: str = SEQUENTIAL, dtype: str = "", 
 
 
 def _exposed(of: Pass) -> float:
-    return float(of.parts.get("exposed tp", 0.0))
+    return float(of.parts.get(exposed("tp"), 0.0))
 
 
 def _closed(of: Scenario, machine: System, dtype: str) -> float:

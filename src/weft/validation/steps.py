@@ -18,7 +18,7 @@ from weft.errors import InputError
 from weft.hardware import System
 from weft.models import Transformer, load_model, model_names
 from weft.parallel.framework import Framework, framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import Parallelism, ScheduleName
 from weft.result.step import Step
 from weft.units import Dimension
 from weft.units import format as format_quantity
@@ -346,8 +346,8 @@ def _schedule(row: Mapping[str, Any], pp: int) -> str:
         return "1f1b"
     replicas = _whole(row, "dp", _whole(row, "gpus") // (pp * _whole(row, "tp", 1) * _whole(row, "cp", 1)))
     batches = _whole(row, "gbs_seq") // (replicas * _whole(row, "mbs_seq", 1))
-    group = f":{max(batches, pp)}" if batches % pp else ""  # as many at once as there are
-    return f"interleaved:{chunks}{group}"
+    group = (max(batches, pp),) if batches % pp else ()  # as many at once as there are
+    return str(ScheduleName("interleaved", (chunks, *group)))
 
 
 def _recompute(row: Mapping[str, Any]) -> Any:

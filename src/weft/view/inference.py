@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from weft.result.inference import Inference
+from weft.result.step import exposed_axis
 from weft.view import looks
 from weft.view.figure import Figure, stacked_bars
 from weft.view.page import Section, machine_section, write_page
@@ -37,8 +38,8 @@ def verdict(answer: Inference) -> list[str]:
 
 def _spent(name: str) -> str:
     """A part of the time in words."""
-    axis = name.removeprefix("exposed ")
-    return label(name) if axis == name else f"exposed communication of {AXES.get(axis, axis)}"
+    axis = exposed_axis(name)
+    return f"exposed communication of {AXES.get(axis, axis)}" if axis else label(name)
 
 
 def _fitting(answer: Inference) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.errors import InputError
-from weft.parallel.words import schedule_words
+from weft.parallel.plan import schedule_name
 from weft.schedule.pipeline import PipelineTimes
 from weft.view.figure import Figure, bars, stacked, step_lines
 from weft.view.looks import BLUE, GREEN, ORANGE, Looks
@@ -76,7 +76,7 @@ def schedule_with_memory(answer: Step) -> Figure:
         number("start_s", "start", "s", ",.4f"), number("end_s", "end", "s", ",.4f"),
     ]  # fmt: skip
     tasks = bars(
-        schedule_words(times.schedule.name), Table(columns, rows), lane="lane", start="start_s", end="end_s",
+        schedule_name(times.schedule.name).words, Table(columns, rows), lane="lane", start="start_s", end="end_s",
         kind="kind", looks=KINDS, axis="time [s]", zoom=[0.0, until], name="tasks",
     )  # fmt: skip
     below = memory_curve(answer, until)

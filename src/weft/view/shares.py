@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from weft.result.step import exposed_axis
 from weft.view import looks
 from weft.view.plans import AXES
 
@@ -40,27 +41,22 @@ _LOSSES = {
 }  # fmt: skip
 
 
-def _axis(name: str) -> str:
-    """The axis whose communication a part is, "" for other parts."""
-    return name.removeprefix("exposed ") if name.startswith("exposed ") else ""
-
-
 def label(name: str) -> str:
     """A part as tables and legends show it."""
-    axis = _axis(name)
+    axis = exposed_axis(name)
     shown = axis.upper() if len(axis) == 2 else axis
     return f"exposed: {shown}" if axis else _LABELS.get(name, name)
 
 
 def meaning(name: str) -> str:
     """What a part is, in words."""
-    axis = _axis(name)
+    axis = exposed_axis(name)
     return f"computing waits for the communication of {AXES.get(axis, axis)}" if axis else _WHAT.get(name, "")
 
 
 def loss(name: str) -> str:
     """What a part that is no useful computing is lost to, in words."""
-    axis = _axis(name)
+    axis = exposed_axis(name)
     return f"to exposed communication of {AXES.get(axis, axis)}" if axis else _LOSSES.get(name, f"to {name}")
 
 

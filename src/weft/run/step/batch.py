@@ -15,7 +15,7 @@ from weft.errors import InputError
 from weft.graph import DTYPE_BYTES, Collective
 from weft.models import Transformer
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import Parallelism, schedule_name
 from weft.result.step import Chunk
 from weft.run.step.chunks import timed_chunk
 from weft.run.step.ends import Fixed, Slowed, Tails, Updates, ends, fixed, tails
@@ -78,8 +78,8 @@ def uncollected() -> Iterator[None]:
 
 def is_slotted(name: str) -> bool:
     """Whether a schedule is timed together with others of its kind."""
-    kind, _, chunks = name.partition(":")
-    return kind in SLOTTED and (chunks.isdigit() if kind == "interleaved" else not chunks)
+    kind, options = schedule_name(name)
+    return kind in SLOTTED and len(options) == (kind == "interleaved") and None not in options
 
 
 class _Recorder(Known):

@@ -12,7 +12,7 @@ import numpy as np
 from weft.graph import DTYPE_BYTES, Collective, Edge
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
-from weft.result.step import Chunk, PartTimes, Pass, added
+from weft.result.step import Chunk, PartTimes, Pass, added, exposed
 from weft.run.step.offload import waiting_for_host
 from weft.run.step.overlaps import SEQUENTIAL
 from weft.run.step.prices import Prices
@@ -165,10 +165,10 @@ def _beside(alone: Pass, tasks: Sequence[_Task], slowdown: PassSlowdown | None, 
     end = max(stop for _, stop in times.values())
     busy = {stream: sum(times[t.id][1] - times[t.id][0] for t in tasks if t.stream == stream) for stream in _STREAMS}
     contention = busy[COMPUTE] - alone.seconds - weight
-    exposed = end - busy[COMPUTE]
-    more = {"exposed dp": exposed, CONTENTION: contention}
+    late = end - busy[COMPUTE]
+    more = {exposed(DATA): late, CONTENTION: contention}
     parts = added(alone.parts, {name: value for name, value in more.items() if value > 1e-12})
-    hidden = added(alone.hidden, {DATA: busy[DATA] - exposed})
+    hidden = added(alone.hidden, {DATA: busy[DATA] - late})
     return replace(alone, seconds=end - weight, parts=parts, hidden=hidden, times=times)
 
 

@@ -14,7 +14,7 @@ from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.check import check_plan
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
-from weft.result.step import Step
+from weft.result.step import Step, exposed
 from weft.run.step.batch import Batch, Many, Shared, Unfolded, uncollected
 from weft.run.step.ends import ends
 from weft.run.step.layers import Key
@@ -140,7 +140,7 @@ def _waits(found: Unfolded) -> dict[str, float]:
     even = run_schedule(ran.schedule, Durations(*(np.full_like(each, each.mean()) for each in seconds)), Send())
     alike_end = min(even.makespan, at_once.makespan)  # unequal stages may fit a schedule better by chance
     return {
-        "exposed pp": ran.makespan - at_once.makespan,
+        exposed("pp"): ran.makespan - at_once.makespan,
         "imbalance": at_once.makespan - alike_end,
         "bubble": alike_end - float(even.busy.mean()),
     }

@@ -18,6 +18,7 @@ from weft.parallel.framework import Framework
 from weft.parallel.memory import sharded
 from weft.parallel.plan import Parallelism
 from weft.parallel.quantize import RECIPES, quantized
+from weft.result.step import exposed
 from weft.run.step.layers import Parts
 from weft.run.step.offload import exposed_states
 from weft.run.step.prices import Prices
@@ -81,8 +82,8 @@ class Tails(NamedTuple):
     def parts(self, at: int, device: int) -> dict[str, float]:
         """Seconds of a device under a plan by what they are spent on, those that are hidden left out."""
         reduce, optimizer, gather, contention, _, host = (float(each[at, device]) for each in self)
-        exposed = {"exposed dp": reduce + gather, "exposed host": host, CONTENTION: contention}
-        return {name: seconds for name, seconds in {**exposed, "optimizer": optimizer}.items() if seconds}
+        waits = {exposed("dp"): reduce + gather, exposed("host"): host, CONTENTION: contention}
+        return {name: seconds for name, seconds in {**waits, "optimizer": optimizer}.items() if seconds}
 
 
 class Ends(NamedTuple):

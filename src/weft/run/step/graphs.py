@@ -12,7 +12,7 @@ from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.options import SUSTAINED, RunOptions
 from weft.result.graph_step import BY_BYTES, OTHER_STREAMS, GraphStep, Share
-from weft.result.step import Pass
+from weft.result.step import Pass, exposed
 from weft.run.step.prices import Known, Place
 from weft.run.step.spans import COMPUTE, CONTENTION, class_of, timed
 from weft.run.step.windows import Windows
@@ -92,8 +92,8 @@ def _shares(graph: Graph, seconds: Mapping[str, float], found: Pass) -> tuple[Sh
         for (phase, kind), nodes in kernels.items()
     ]
     for stream, nodes in others.items():
-        exposed = found.parts.get(f"exposed {stream}", 0.0)
-        shares.append(_share(OTHER_STREAMS, f"exposed {stream}", nodes, exposed, found.hidden.get(stream, 0.0)))
+        late = found.parts.get(exposed(stream), 0.0)
+        shares.append(_share(OTHER_STREAMS, exposed(stream), nodes, late, found.hidden.get(stream, 0.0)))
     left = {name: found.parts[name] for name in (CONTENTION, "wait") if found.parts.get(name)}
     return (*shares, *(Share(OTHER_STREAMS, name, 0, spent, 0, 0) for name, spent in left.items()))
 

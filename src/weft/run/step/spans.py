@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from weft.graph import Attention, Edge, Gemm, Graph, Node, Op, Streaming
 from weft.graph.streaming import STREAMING
-from weft.result.step import Pass, Times
+from weft.result.step import Pass, Times, exposed
 
 COMPUTE = "compute"
 """The stream of everything that is no communication."""
@@ -139,7 +139,7 @@ def account(graph: Graph, times: Times, alone: Mapping[str, float]) -> Pass:
             start, stop = times[node.id]
             hidden[node.stream] += max(stop - start, alone[node.id])
     for axis in hidden:
-        hidden[axis] -= parts.get(f"exposed {axis}", 0.0)
+        hidden[axis] -= parts.get(exposed(axis), 0.0)
     return Pass(end, dict(parts), dict(hidden), sum(_kernels(node) for node in graph), graph, times)
 
 
@@ -165,5 +165,5 @@ def _gap(
             parts["wait"] += stop - start
             return
         first, _, axis = min(running)
-        parts[f"exposed {axis}"] += stop - max(first, start)
+        parts[exposed(axis)] += stop - max(first, start)
         stop = max(first, start)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 
 from weft.errors import InputError, check_name, check_type, check_whole
+from weft.parallel.plan import schedule_name
 from weft.schedule.pipeline import folded, repeated, single
 from weft.schedule.pipeline.clock import Durations, Send
 from weft.schedule.pipeline.orders import Schedule
@@ -39,7 +39,6 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "terapipe": ("slices",),
     "search": ("memory",),
 }
-_NUMBER = re.compile(r"[0-9]{1,9}")
 _LARGEST = 4_000_000
 
 
@@ -50,7 +49,7 @@ def schedule_names() -> list[str]:
 
 def is_searched(text: str) -> bool:
     """Whether the order of the schedule of that name depends on the times of tasks and sends."""
-    return text.partition(":")[0] in SEARCHED
+    return schedule_name(text).kind in SEARCHED
 
 
 def schedule(
@@ -67,22 +66,22 @@ def schedule(
     check_type("the pipeline schedule", text, str, "name one, such as '1f1b' or 'interleaved:2'")
     if text.endswith(".json"):
         return _from_file(text, devices, micro_batches)
-    name, *given = text.split(":")
+    name, given = schedule_name(text)
     check_name("pipeline schedule", name, SCHEDULES)
     check_whole("the number of pipeline devices", devices, 1, 8)
     check_whole("the number of micro-batches", micro_batches, 1, 32)
     known = _OPTIONS.get(name, ())
-    if len(given) > len(known) or not all(_NUMBER.fullmatch(each) for each in given):
+    if len(given) > len(known) or None in given:
         form = ":".join([name, *(f"[{each}]" for each in known)])
         raise InputError(f"the pipeline schedule '{text}' is not understood; write it as '{form}', with whole numbers")
-    parts = int(given[0]) if given else 1
+    parts = (given[0] or 1) if given else 1
     if devices * micro_batches * parts > _LARGEST:
         raise InputError(
             f"the pipeline schedule '{text}' of {micro_batches} micro-batches on {devices} devices has too many tasks; "
             f"devices x micro-batches x parts must be at most {_LARGEST}"
         )
     times = {"durations": durations, "send": send} if durations is not None and name in SEARCHED else {}
-    return SCHEDULES[name](devices, micro_batches, **dict(zip(known, map(int, given), strict=False)), **times)
+    return SCHEDULES[name](devices, micro_batches, **dict(zip(known, given, strict=False)), **times)
 
 
 def _from_file(path: str, devices: int, micro_batches: int) -> Schedule:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from weft.errors import InputError, check_whole
+from weft.parallel.plan import ScheduleName
 from weft.schedule.pipeline.greedy import list_schedule
 from weft.schedule.pipeline.orders import BACKWARD, FORWARD, WEIGHT, Ints, Schedule, codes, one_way, weave
 
@@ -95,7 +96,7 @@ def interleaved(devices: int, micro_batches: int, chunks: int = 2, group: int | 
         )
         raise InputError(
             f"'interleaved' takes {rule} as micro-batches, not {micro_batches}; take {near}, or another group, as in "
-            f"'interleaved:{chunks}:{max(devices, micro_batches)}'"
+            f"'{ScheduleName('interleaved', (chunks, max(devices, micro_batches)))}'"
         )
     if chunks == 1:
         return one_forward_one_backward(devices, micro_batches)
@@ -113,8 +114,8 @@ def interleaved(devices: int, micro_batches: int, chunks: int = 2, group: int | 
         warmup = 2 * (devices - i - 1) + (chunks - 1) * min(row, micro_batches)
         return weave(forward, backward, len(forward) if micro_batches == devices else warmup)
 
-    name = f"interleaved:{chunks}" + (f":{group}" if group is not None else "")
-    return one_way(name, np.arange(stages) % devices, micro_batches, [order(i) for i in range(devices)])
+    name = ScheduleName("interleaved", (chunks, group) if group is not None else (chunks,))
+    return one_way(str(name), np.arange(stages) % devices, micro_batches, [order(i) for i in range(devices)])
 
 
 def pipedream(devices: int, micro_batches: int) -> Schedule:
