@@ -144,6 +144,14 @@ class Part(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @classmethod
+    def from_table(cls, content: Mapping[str, Any], place: str) -> Self:
+        """The part that a table of a file describes; ConfigError for a wrong, an unknown or a missing value."""
+        try:
+            return cls.model_validate(dict(content))
+        except ValidationError as error:
+            raise translated(error, tuple(cls.model_fields), place) from None
+
 
 class Provenance(Part):
     """Where a value comes from: its text as written, its kind, its source, and its plausible range as text."""
@@ -276,8 +284,9 @@ def _text(raw: Any) -> str:
 
 
 def translated(error: ValidationError, known: Collection[str], file: str | None = None) -> ConfigError:
-    """The first problem that pydantic found, as one sentence for the user."""
-    problem = error.errors(include_url=False, include_context=False)[0]
+    """The first problem that pydantic found, as one sentence for the user; a key that is misspelt comes first."""
+    problems = error.errors(include_url=False, include_context=False)
+    problem = min(problems, key=lambda one: one["type"] != "extra_forbidden")
     path = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return unknown_key(path, known, file)

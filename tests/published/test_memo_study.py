@@ -48,11 +48,11 @@ def test_a_changed_number_fails_in_every_row(study, claims, monkeypatch):
     """The number given, moved to twice the tolerance from Weft's value, to either side."""
     for side in (-2, 2):
         moved = {
-            name: replace(claim, published=study.values[name] + side * claim.bar)
+            name: claim.model_copy(update={"published": study.values[name] + side * claim.bar})
             for name, claim in claims.items()
             if claim.bar is not None
         }
-        monkeypatch.setattr(memo.MemoStudy, "DECLARED", replace(DECLARED, claims={**claims, **moved}))
+        monkeypatch.setattr(memo.MemoStudy, "DECLARED", DECLARED.model_copy(update={"claims": {**claims, **moved}}))
         assert {row.id for row in study.broken} == set(moved)
         assert len(broken(study.headline(), study.DECLARED.claims)) == len(moved)
         assert study.to_dict()["green"] is False

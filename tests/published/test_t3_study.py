@@ -17,32 +17,6 @@ from weft.parallel import sublayer
 from weft.studies import t3
 from weft.view.words import sentence
 
-HEADLINE = {
-    "t3.speedup.geomean": 1.20,
-    "t3.speedup.max": 1.39,
-    "t3_mca.speedup.geomean": 1.30,
-    "t3_mca.speedup.max": 1.47,
-    "ideal_overlap.speedup.geomean": 1.35,
-    "ideal_overlap.speedup.max": 1.50,
-    "t3_mca.minus_t3.geomean": 0.10,
-    "t3.away_from_ideal.fc_ip": 0.15,
-    "critical.speedup.geomean": None,
-    "critical.worst_against_best": None,
-    "ideal_rs_nmc.rs_gain.tp8": 0.07,
-    "ideal_rs_nmc.rs_gain.tp16": 0.03,
-    "large.t3_mca.speedup.geomean": 1.29,
-    "large.t3_mca.speedup.max": 1.35,
-    "traffic.total.geomean": -0.22,
-    "traffic.total.max": -0.36,
-    "traffic.rs_reads.tp8": 2.5,
-    "traffic.rs_reads.tp16": 2.2,
-    "traffic.gemm_rs_writes.geomean": -0.10,
-    "traffic.gemm_reads.geomean": 1.56,
-    "free.t3.speedup.geomean": None,
-    "free.t3_mca.speedup.geomean": None,
-    "free.t3_mca.minus_t3.geomean": None,
-    "free.ideal_overlap.speedup.geomean": None,
-}
 COARSE = RunOptions(request_bytes=4096)
 """For what does not depend on the size of requests: eight times fewer of them."""
 RUN_KEYS = {
@@ -66,9 +40,8 @@ def test_the_study_is_shown_in_every_way(small, tmp_path):
     check_shown(small, tmp_path)
 
 
-def test_every_published_figure_is_claimed():
-    assert {claim.id: claim.published for claim in t3.DECLARED.claims.values()} == HEADLINE
-    assert set(t3.MEASURES) == set(HEADLINE)
+def test_every_claim_is_measured():
+    assert set(t3.MEASURES) == set(t3.DECLARED.claims)
 
 
 def test_the_study_has_16_main_and_12_large_sublayers():
@@ -280,7 +253,7 @@ def test_every_published_figure_is_met_or_off_as_the_deviations_say(whole):
 
 @pytest.mark.slow
 def test_the_whole_study_has_every_figure_and_run(whole):
-    assert {row.id for row in whole.headline()} == set(HEADLINE)
+    assert {row.id for row in whole.headline()} == set(t3.DECLARED.claims)
     assert len(whole.own()["runs"]) == 28 * len(t3.OVERLAPS)
     assert len(whole.own()["free"]) == 16 * len(t3.FREE_OVERLAPS)
 

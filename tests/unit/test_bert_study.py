@@ -14,8 +14,9 @@ from weft.parallel.plan import Parallelism
 from weft.run.step.parts import rank_parts
 from weft.studies.bert import broken_down, timed_layer
 from weft.studies.bert.breakdown import AGAIN, EXPOSED, FC, GEMMS, GROUPS, LAMB, SOFTMAX
+from weft.studies.bert.cases import MODEL, TRACED, TRAINER, near_memory, reduced_traffic
 from weft.studies.bert.gemms import products
-from weft.studies.bert.study import MODEL, TRACED, TRAINER, BertStudy, measured_rows, near_memory, reduced_traffic
+from weft.studies.bert.study import BertStudy, measured_rows
 
 MI210 = hardware.gpu("mi210")
 ONE = hardware.system(MI210, gpus=1)

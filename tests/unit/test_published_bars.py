@@ -14,7 +14,7 @@ DEVIATIONS = Path(__file__).parents[2] / "docs" / "deviations.md"
 
 
 def claims(bars):
-    return {id_: Claim(id_, **parts) for id_, parts in bars.items()}
+    return {id_: Claim(id=id_, **parts) for id_, parts in bars.items()}
 
 
 def row(id_="a", published=1.2, weft=1.25):

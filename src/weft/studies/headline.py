@@ -5,28 +5,27 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from weft import hardware
 from weft.answer import Answer
-from weft.catalog import read_toml
-from weft.errors import ConfigError, UnknownNameError
+from weft.catalog import Part, read_toml
+from weft.errors import UnknownNameError
 from weft.hardware import Gpu
 from weft.lower.machine import default_request_bytes
 from weft.options import SUSTAINED, RunOptions
 from weft.store import Store
 from weft.sweep.bench import Bench, Jobs
 from weft.sweep.tasks import Progress
-from weft.view.page import Part
+from weft.view.page import Part as PagePart
 from weft.view.study import study_page, told
 from weft.view.table import Table
 
 if TYPE_CHECKING:
     from weft.tune.perturb import Sensitivity
 
-D = TypeVar("D", "Claim", "Declared")
 Published = float | tuple[float, float]
 """A published figure, or the low and high end of a published range."""
 
@@ -72,8 +71,7 @@ class Measured(NamedTuple):
     always: bool = False
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(Part):
     """A figure that a study's file declares; t3.toml documents the fields."""
 
     id: str
@@ -95,8 +93,7 @@ class Claim:
         return HeadlineRow(figure.id, words, published, figure.value, self.unit)
 
 
-@dataclass(frozen=True)
-class Declared:
+class Declared(Part):
     """The declaration of a study: its name, its paper (`called`, citation), and the GPU of the published figures.
 
     `asks` is its question, `takes` its usual time on two cores, `title` that of its page, `summary` lists the claims
@@ -115,7 +112,7 @@ class Declared:
     about: str
     explained: tuple[str, str]
     claims: Mapping[str, Claim]
-    cases: Mapping[str, Any] = field(default_factory=dict)
+    cases: Mapping[str, Any] = {}
     examples: tuple[str, ...] = ()
     summary: tuple[str, ...] = ()
     against: str = ""
@@ -132,21 +129,8 @@ def declared(module: str) -> Declared:
     file = Path(module).with_suffix(".toml")
     content = read_toml(file)
     rows = content.get("claims", {}).items()
-    claims = {id_: _parsed(Claim, {"id": id_, **row}, f"{file}: claims.{id_}") for id_, row in rows}
-    return _parsed(Declared, {**content, "claims": claims}, str(file))
-
-
-def _parsed(kind: type[D], content: Mapping[str, Any], place: str) -> D:
-    """A dataclass from a table of a file, lists as tuples; ConfigError for an unknown or a missing key."""
-    known = {one.name: one for one in fields(kind)}
-    for key in content:
-        if key not in known:
-            raise ConfigError(str(UnknownNameError("key", key, known)), place)
-    for name, one in known.items():
-        if name not in content and one.default is one.default_factory is MISSING:
-            raise ConfigError("this value is missing; add it", place, name)
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
-    return kind(**values)
+    claims = {id_: Claim.from_table({"id": id_, **row}, f"{file}: claims.{id_}") for id_, row in rows}
+    return Declared.from_table({**content, "claims": claims}, str(file))
 
 
 class Option(NamedTuple):
@@ -305,7 +289,7 @@ class PaperStudy(Answer):
         found = [claims[id_] for id_ in (figure.id, figure.like) if id_ in claims]
         if not found:
             raise UnknownNameError(f"claim of the study {self.DECLARED.name}", figure.like or figure.id, claims)
-        return replace(found[0], what=found[0].what or found[-1].what)
+        return found[0].model_copy(update={"what": found[0].what or found[-1].what})
 
     @abstractmethod
     def tables(self) -> list[Table]:
@@ -336,7 +320,7 @@ class PaperStudy(Answer):
         return [*self.findings, *told(self.headline(), self.DECLARED.summary)]
 
     @property
-    def work(self) -> Part:
+    def work(self) -> PagePart:
         """How much was simulated, in words."""
         return ()
 
@@ -349,7 +333,7 @@ class PaperStudy(Answer):
         return None
 
     @abstractmethod
-    def sections(self, watched: Any = None) -> list[Part]:
+    def sections(self, watched: Any = None) -> list[PagePart]:
         """The study's own sections of the page; `watched` is the result of `watch`, if it is to be shown."""
 
     def page(self, folder: str | Path, watched: Any = None) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.studies.bert import study as cases
+from weft.studies.bert import cases
 from weft.studies.bert.breakdown import (
     AGAIN,
     ENDS,
@@ -28,7 +28,8 @@ from weft.view.page import Part, Section
 from weft.view.table import Table, number, text, times_faster
 
 if TYPE_CHECKING:
-    from weft.studies.bert.study import BertStudy, Variant
+    from weft.studies.bert.cases import Variant
+    from weft.studies.bert.study import BertStudy
 
 COLORS = {
     FC: looks.BLUE, LINEAR: "#3D8FC4", PRODUCTS: looks.SKY, SOFTMAX: looks.GREEN, GELU: "#66C2A5", NORM: "#B3DE69",

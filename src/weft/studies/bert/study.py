@@ -15,15 +15,35 @@ from typing import Any
 from weft import hardware
 from weft.errors import InputError
 from weft.hardware import Gpu, System
-from weft.models import load_model
 from weft.options import RunOptions
-from weft.parallel.framework import Framework, framework
+from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.studies.bert import page
-from weft.studies.bert.breakdown import FC, GELU, GEMMS, LAMB, LINEAR, NORM, PRODUCTS, SOFTMAX, Broken, broken_down
+from weft.studies.bert.breakdown import GEMMS, LAMB, Broken, broken_down
+from weft.studies.bert.cases import (
+    AGAIN,
+    BUCKET,
+    CASES,
+    DECLARED,
+    FIRST,
+    FLASH,
+    FULL,
+    FUSED,
+    GROUP_KEYS,
+    MIXED,
+    MODEL,
+    ONE_BY_ONE,
+    SECOND,
+    SEQUENCES,
+    TRACED,
+    TRAINER,
+    UNFUSED,
+    Variant,
+    near_memory,
+)
 from weft.studies.bert.gemms import Product, products
 from weft.studies.bert.layer import Layer, forward_and_backward, timed_layer
-from weft.studies.headline import Conditions, Measured, Option, PaperStudy, declared
+from weft.studies.headline import Conditions, Measured, Option, PaperStudy
 from weft.units import Dimension, parse
 from weft.validation.checks import Unfit
 from weft.validation.machines import Machines
@@ -31,29 +51,6 @@ from weft.validation.steps import case_of
 from weft.validation.tables import data_folder, read_folder
 from weft.view.page import Part
 from weft.view.table import Table
-
-DECLARED = declared(__file__)
-CASES = DECLARED.cases
-MODEL = load_model(CASES["model"])
-TRAINER, TRACED = framework("apex-bert"), framework("hugging-face")
-"""How pre-training steps and the measured layers run their operators."""
-FULL, MIXED = "fp32", "fp16"
-GROUP_KEYS = {"fc": FC, "linear": LINEAR, "products": PRODUCTS, "softmax": SOFTMAX, "gelu": GELU, "norm": NORM}
-"""The groups of a layer by the last word of their claims."""
-BUCKET = 6_250_000
-"""Parameters of a bucket of gradients: 25 MB of fp32, the default of PyTorch's DistributedDataParallel."""
-FIRST, SECOND = (int(sequence) for sequence in CASES["phases"])
-SEQUENCES = CASES["phases"][str(FIRST)]
-"""Sequences of a micro-batch in phase 1."""
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A way to run a step of phase 1, with the step."""
-
-    name: str
-    dtype: str
-    broken: Broken
 
 
 @dataclass(frozen=True)
@@ -213,24 +210,6 @@ class BertStudy(PaperStudy):
 
 STUDY = BertStudy
 run = BertStudy.run
-
-ONE_BY_ONE, FUSED, FLASH = "operators one by one", "fused with their neighbours", "and attention in one kernel"
-AGAIN, UNFUSED = "layers computed again (checkpointing)", "LAMB operation by operation"
-
-
-def near_memory(one: Broken, rate: float) -> float:
-    """Speedup of a step whose optimizer runs beside the memory banks, at so many times the host's bandwidth."""
-    return 1 / (1 - one.share(LAMB) * (1 - 1 / rate))
-
-
-def reduced_traffic(one: Broken, ranks: int) -> float:
-    """Memory traffic that updates near memory save a ring's reduce-scatter of the gradients [bytes on each GPU].
-
-    A step of the ring reads what arrived and the own part, and writes the sum: three accesses, where an update near
-    memory is one (T3, arXiv:2401.16677, section 4).
-    """
-    size = sum(chunk.parameters for chunk in one.step.chunks) * 4
-    return 2 * size * (ranks - 1) / ranks
 
 
 def measured_rows(place: str | Path) -> tuple[MeasuredRow, ...]:

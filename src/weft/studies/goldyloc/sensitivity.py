@@ -11,7 +11,7 @@ from itertools import chain
 from statistics import geometric_mean
 
 from weft.graph import Gemm, gemm_queue
-from weft.studies.goldyloc.study import solve
+from weft.studies.goldyloc.cases import solve
 from weft.studies.goldyloc.suite import Suite
 from weft.studies.headline import Conditions
 from weft.sweep.bench import Bench, Runs
