@@ -71,7 +71,7 @@ NOTES = {
     "are fitted to these rows; configurations that are left out of the fit are met within 1 point as well.",
     "layer": "That rig's A100s held their highest clock, 1410 MHz, and so does the prediction. In decode its times "
     "hold the framework's 48 µs per operator, which no model of the GPU has.",
-    "overlap": "*Sequential* and pieces (async TP) are in closed form, the rest is simulated where the engine can cut "
+    "overlap": "*Sequential* and async TP are in closed form, the rest is simulated where the engine can cut "
     "the shape; [software costs](joined.md) are added. Rows that state only a speedup are compared in that.",
     "contention": "Loops of both on two streams, simulated request by request.",
 }

@@ -41,7 +41,7 @@ MOVED = part(
 )  # fmt: skip
 PIECES = part(
     "overlap", "", [1e-3] * 4, [0.1, 0.1, 0.1, 0.5],
-    {"join": ["pieces"] * 4, "quantity": ["time"] * 4, "system": ["dgx-h100"] * 3 + ["hgx-a100-4"]},
+    {"join": ["async-tp"] * 4, "quantity": ["time"] * 4, "system": ["dgx-h100"] * 3 + ["hgx-a100-4"]},
 )  # fmt: skip
 CELL = part("contention", "", [1.0, 2.0], [0.02, -0.04], {"quantity": ["makespan"] * 2}, system=["hgx-a100-4"] * 2)
 
@@ -55,7 +55,7 @@ def test_only_collectives_of_one_node_count_by_size():
 
 
 def test_every_machine_of_a_class_weighs_alike():
-    found = class_errors([PIECES], [], [PIECES])["joined"]["pieces"]
+    found = class_errors([PIECES], [], [PIECES])["joined"]["async-tp"]
     assert found == {"seen": [[], [0.3, 4, 2]], "left_out": [[], [0.3, 4, 2]]}
     other = part("gemm", "b", [1e-3] * 9, [0.4] * 9, {"dtype": ["bf16"] * 9})
     assert class_errors([], [GEMMS, other], [])["left_out"]["gemm"][1] == [0.3, 10, 2]

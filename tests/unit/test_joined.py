@@ -25,23 +25,23 @@ def pair(form="ag_gemm", shape=(8192, 1376, 4096), system="hgx-h800", ranks=8, d
 
 def test_a_framework_adds_its_gap_to_both_parts_in_sequence():
     found = pair()
-    assert found.seconds("sequence") == pytest.approx(found.gemm + found.collective + 20e-6)
+    assert found.seconds("sequential") == pytest.approx(found.gemm + found.collective + 20e-6)
     alone = Pair(**{**vars(found), "framework": False})
-    assert alone.seconds("sequence") == pytest.approx(found.gemm + found.collective)
+    assert alone.seconds("sequential") == pytest.approx(found.gemm + found.collective)
 
 
 @pytest.mark.parametrize("form", ["ag_gemm", "gemm_rs", "gemm_ar"])
 def test_no_way_to_join_hides_more_than_the_shorter_part(form):
     found = pair(form, (4096, 4096, 4096), "dgx-h100")
     for method in METHODS:
-        assert found.seconds(method) >= max(found.gemm, found.collective if method == "sequence" else 0)
+        assert found.seconds(method) >= max(found.gemm, found.collective if method == "sequential" else 0)
 
 
 def test_tiles_stored_at_their_owners_travel_no_faster_than_gemms_store_them():
     found = pair("gemm_rs", (8192, 8192, 1024), "dgx-h100", dtype="fp16")
-    assert found.seconds("fused") == pytest.approx(990e-6, rel=0.15)  # bytedance/flux issue #100
-    unlimited = found.seconds("fused", {"fused.store_rate": 1e12})
-    assert unlimited < 0.6 * found.seconds("fused")
+    assert found.seconds("flux") == pytest.approx(990e-6, rel=0.15)  # bytedance/flux issue #100
+    unlimited = found.seconds("flux", {"flux.store_rate": 1e12})
+    assert unlimited < 0.6 * found.seconds("flux")
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_tiles_stored_at_their_owners_travel_no_faster_than_gemms_store_them():
 def test_async_tp_loses_at_1024_tokens_a_rank_of_a_7b_model(form, shape):
     """Measured: 0.52 and 0.37 times the sequence's speed (arXiv:2503.20313, table 2)."""
     found = pair(form, shape)
-    assert found.seconds("pieces") > 1.5 * found.seconds("sequence")
+    assert found.seconds("async-tp") > 1.5 * found.seconds("sequential")
 
 
 def test_small_pieces_take_as_long_as_the_host_issues_them():
     """Measured: 244 to 289 us from 32 to 256 rows, where the sequence takes 74 to 96 (pytorch issue #179770)."""
     times = [
-        float(pair("gemm_rs", (rows, 16384, 7168), "hgx-b300", dtype="fp8").seconds("pieces")) for rows in (32, 256)
+        float(pair("gemm_rs", (rows, 16384, 7168), "hgx-b300", dtype="fp8").seconds("async-tp")) for rows in (32, 256)
     ]
     assert times[1] == pytest.approx(times[0], rel=0.05)
     assert times[0] == pytest.approx(250e-6, rel=0.2)
@@ -64,20 +64,20 @@ def test_small_pieces_take_as_long_as_the_host_issues_them():
 
 def test_pieces_win_where_the_gemm_is_large_enough():
     found = pair("ag_gemm", (65536, 6656, 16384), "dgx-h100")
-    assert found.seconds("pieces") < found.seconds("sequence")
+    assert found.seconds("async-tp") < found.seconds("sequential")
 
 
 def test_pairs_over_two_nodes_copy_at_the_networks_rate():
     one, two = pair("ag_gemm", (8192, 3072, 12288), ranks=8), pair("ag_gemm", (8192, 3072, 12288), ranks=16)
     assert two.copy * 15 > one.copy * 7
-    assert two.seconds("fused") < two.seconds("sequence")
+    assert two.seconds("flux") < two.seconds("sequential")
 
 
 def test_only_a_switch_that_adds_spares_a_fused_all_reduce_its_start():
     inside, outside = (pair("gemm_ar", (8192, 8192, 1024), system) for system in ("dgx-h100", "mi300x-x8"))
-    costs = {"fused.start": 1e-3}
-    assert inside.seconds("fused", costs) == inside.seconds("fused")
-    assert outside.seconds("fused", costs) == pytest.approx(outside.seconds("fused") + 1e-3 - 60e-6)
+    costs = {"flux.start": 1e-3}
+    assert inside.seconds("flux", costs) == inside.seconds("flux")
+    assert outside.seconds("flux", costs) == pytest.approx(outside.seconds("flux") + 1e-3 - 60e-6)
 
 
 def test_several_pairs_are_timed_as_each_by_itself():
@@ -96,7 +96,7 @@ def test_every_cost_has_a_source_and_lies_within_its_range():
 
 def test_a_graph_that_is_no_pair_and_an_unknown_method_are_refused():
     work = dependent("ag_gemm", weft.Gemm(1024, 1024, 1024, "bf16"), 8)
-    with pytest.raises(UnknownNameError, match="fused"):
+    with pytest.raises(UnknownNameError, match="flux"):
         joined(work, "dgx-h100", "magic")
     with pytest.raises(InputError, match="give one of each"):
         joined(weft.concurrent(weft.Gemm(64, 64, 64), weft.Collective("all_to_all", 1 << 20, 8)), "dgx-h100")
@@ -105,8 +105,8 @@ def test_a_graph_that_is_no_pair_and_an_unknown_method_are_refused():
 @pytest.mark.parametrize(("form", "shape"), [("ag_gemm", (8192, 11008, 4096)), ("gemm_rs", (8192, 4096, 11008))])
 def test_async_tp_is_not_advised_where_it_was_measured_to_lose(form, shape):
     found = {way.method: way for way in joins(form, Gemm(*shape, "bf16"), 8, "hgx-h800").ways}
-    assert found["pieces"].pays == "no"
-    assert found["fused"].speedup > found["pieces"].speedup
+    assert found["async-tp"].pays == "no"
+    assert found["flux"].speedup > found["async-tp"].speedup
 
 
 def test_a_range_holds_the_error_of_its_class_and_is_wider_on_a_system_that_was_not_in_sight():
@@ -115,21 +115,21 @@ def test_a_range_holds_the_error_of_its_class_and_is_wider_on_a_system_that_was_
     widths = [found.ways[1].high / found.ways[1].low for found in (seen, unseen)]
     assert widths[0] < widths[1]
     assert "errors with a system left out" in unseen.sentence
-    assert joined_error("sequence", 100e-6, seen=False).value > joined_error("sequence", 1e-3, seen=False).value
+    assert joined_error("sequential", 100e-6, seen=False).value > joined_error("sequential", 1e-3, seen=False).value
 
 
 def test_an_all_reduce_is_not_cut_into_pieces():
     found = joins("gemm_ar", Gemm(8192, 8192, 8192, "bf16"), 8, "dgx-h100")
-    assert [way.method for way in found.ways] == ["sequence", "fused"]
+    assert [way.method for way in found.ways] == ["sequential", "flux", "in-network"]
 
 
 def test_the_command_prints_every_way_and_writes_json(tmp_path):
     command = ["overlap", "ag_gemm", "8192,11008,4096", "--ranks", "8", "--system", "hgx-h800"]
     done = CliRunner().invoke(predict, [*command, "--json", str(tmp_path / "joins.json")], catch_exceptions=False)
     assert done.exit_code == 0
-    assert "Overlap likely pays: fused" in done.output
+    assert "userbuffers is 1." in done.output
     record = json.loads((tmp_path / "joins.json").read_text())
-    assert [way["method"] for way in record["ways"]] == ["sequence", "fused", "pieces"]
+    assert [way["method"] for way in record["ways"]] == ["sequential", "flux", "userbuffers", "async-tp"]
     assert record["seen"] is True
 
 

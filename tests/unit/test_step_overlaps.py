@@ -5,12 +5,15 @@ import pytest
 import weft
 from weft.errors import InputError, UnknownNameError
 from weft.graph import Collective, Gemm, Graph, Node
+from weft.library import software
+from weft.library.software import SPLITS, WORKGROUPS
 from weft.models import Transformer
 from weft.options import SUSTAINED
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.run.step import train
-from weft.run.step.overlaps import CHUNKS, JOININGS, Pair, pairs
+from weft.run.step.overlaps import Pair, join, pairs
+from weft.schedule import OVERLAPS, applicable
 
 NODE = weft.system("8xa100")
 MODEL = Transformer(
@@ -54,7 +57,7 @@ def test_t3_says_which_hardware_it_needs():
 
 
 def test_parts_add_up_under_every_method():
-    for name in ("sequential", *JOININGS, "dma", "partition"):
+    for name in (*(name for name in applicable("tp") if OVERLAPS[name].forms), "dma"):
         found = step(overlap={"tp": name}, sp=name != "in-network")
         assert sum(found.parts.values()) == pytest.approx(found.seconds, rel=1e-3)
 
@@ -66,7 +69,7 @@ def test_unknown_methods_and_axes_are_named():
 
 def test_methods_that_join_gemms_are_for_tensor_parallelism():
     said = refused(overlap={"dp": "t3"})
-    assert "collectives of tensor parallelism" in said
+    assert "does not apply to the collectives of data parallelism" in said
     assert "priority" in said
 
 
@@ -98,12 +101,11 @@ def test_a_gemm_is_joined_with_one_collective_and_gradients_of_weights_with_none
     assert [(one.name, other.name) for one, other in pairs(work)] == [("input", "gather")]
 
 
-def test_userbuffers_leave_one_chunk_of_a_reduce_scatter_exposed():
-    join = JOININGS["userbuffers"].join
-    assert join(pair("reduce_scatter", 1.0, 0.4)).beyond == pytest.approx(0.4 / CHUNKS)
-    assert join(pair("reduce_scatter", 1.0, 2.0)).beyond == pytest.approx(2.0 - (1 - 1 / CHUNKS))
-    assert join(pair("all_gather", 1.0, 0.4)).beyond == 0.0
-    assert join(pair("all_gather", 1.0, 2.0)).beyond == pytest.approx(1 + 1 / 8)
+def test_userbuffers_expose_the_last_parts_reduce_scatter_and_take_compute_units_off_the_gemm():
+    taken, start = WORKGROUPS / NODE.gpu.compute.compute_units, software.costs()["userbuffers.start"]
+    short, long = (join(pair("reduce_scatter", 1.0, seconds), "userbuffers").beyond for seconds in (0.4, 2.0))
+    assert short == pytest.approx(0.4 * (taken + 1 / SPLITS) + start)
+    assert long == pytest.approx(2.0 - (1 - 1 / SPLITS) + start)
 
 
 def test_gathers_in_sequence_with_layers_are_exposed():
@@ -137,14 +139,14 @@ def test_inputs_that_are_kept_whole_are_not_gathered_again():
 
 
 def test_switches_that_add_halve_an_all_reduce_and_leave_its_gemm_alone():
-    joined = JOININGS["in-network"].join(pair("all_reduce", 100e-6, 1.0))
+    joined = join(pair("all_reduce", 100e-6, 1.0), "in-network")
     assert joined.gemm == 100e-6
     ring = float(weft.estimate(Collective("all_reduce", 32 << 20, 8), weft.System(gpu=NODE.gpu, gpus=8)).seconds)
     assert 0.4 * ring < joined.beyond < 0.7 * ring
 
 
 def test_switches_that_add_are_never_slower_than_the_library():
-    assert JOININGS["in-network"].join(pair("all_reduce", 100e-6, 1e-6)).beyond == 1e-6
+    assert join(pair("all_reduce", 100e-6, 1e-6), "in-network").beyond == pytest.approx(1e-6)
 
 
 def test_switches_that_add_have_nothing_to_add_with_sequence_parallelism():

@@ -13,12 +13,12 @@ import weft
 from weft.cli.options import as_run_options, clock_option, examples, given, option, set_option
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
 from weft.cli.progress import progress_bar
-from weft.cli.step import overlaps, recomputed
+from weft.cli.step import recomputed
 from weft.cli.values import COUNT, MODEL_NAME, SYSTEM_NAME, Value, later, names
 from weft.errors import InputError
 from weft.files import write_atomically
 from weft.options import RunOptions
-from weft.parallel.plan import Recompute
+from weft.parallel.plan import Recompute, overlap_of
 from weft.plan.launch import FILES
 
 _EXAMPLE = "weft plan llama-3-70b --system 64xh100 --batch 512 --sequence 8192 --launch megatron"
@@ -45,7 +45,7 @@ def _fixed(context: click.Context, option: click.Parameter, texts: tuple[str, ..
 def _choices(name: str, text: str) -> list[Any]:
     """The values of a field that --fix allows."""
     if name == "overlap":
-        return [overlaps(text)]
+        return [overlap_of(text)]
     if name == "recompute" and not set(names(text)) <= set(get_args(Recompute)):
         return [recomputed(text)]
     return [_FLAGS.get(one.lower(), int(one) if one.isdecimal() else one) for one in names(text)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,7 +25,7 @@ from weft.cli.options import (
     together,
 )
 from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
-from weft.cli.values import COUNT, GPU, GPUS, MODEL_NAME, NAMES, RANKS, SHAPE, SYSTEM_NAME, SYSTEM_NAMES, Value
+from weft.cli.values import COUNT, GPU, GPUS, MODEL_NAME, NAMES, RANKS, SHAPE, SYSTEM_NAME, SYSTEM_NAMES, Value, names
 from weft.errors import InputError
 from weft.estimate import Estimate, Harness
 from weft.files import write_json
@@ -202,6 +203,12 @@ def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | No
 @option("--ranks", "GPUs that share it.", RANKS, required=True)
 @option("--system", "The system, see 'weft hardware list'.", SYSTEM_NAME, required=True)
 @dtype_option("bf16", "A and B")
+@option(
+    "--method",
+    "Overlap methods to compare with sequential, see 'weft overlaps list'.  [default: all that apply]",
+    Value("A,B", names, lambda: import_module("weft.schedule").applicable("sub-layer", "closed form")),
+    name="methods",
+)
 @clock_option("sustained")
 @file_option("--json", "Write the times, errors and verdicts as JSON.")
 @as_run_options
@@ -213,9 +220,10 @@ def overlap(
     ranks: int,
     system: str,
     dtype: str,
+    methods: Sequence[str] | None,
     options: RunOptions,
 ) -> None:
-    """Predict a GEMM M,N,K split over GPUs and its collective, in sequence, fused, and in pieces (async TP).
+    """Predict a GEMM M,N,K split over GPUs and its collective, one after the other and under overlap methods.
 
     An all-gather of A's rows comes before the GEMM (ag_gemm), or the reduce-scatter or all-reduce of its output after
     it (gemm_rs, gemm_ar). M, N and K are of the whole GEMM. Times hold what frameworks add; each has the mean error of
@@ -223,7 +231,7 @@ def overlap(
     """
     from weft.tune.joins import joins
 
-    found = joins(form, weft.Gemm(*shape, dtype), ranks, system, options)
+    found = joins(form, weft.Gemm(*shape, dtype), ranks, system, options, methods=methods)
     parts: list[Table | str] = [predictions.join_table(found), found.sentence, found.errors]
     outputs.show(parts, lambda file: write_json(file, found.to_dict()))
 

@@ -22,9 +22,8 @@ from weft.cli.options import (
 )
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
 from weft.cli.values import COUNT, DTYPE, MODEL_NAME, NUMBERS, SYSTEM_NAME, Value, later, names
-from weft.errors import InputError
 from weft.options import Fidelity, RunOptions
-from weft.parallel.plan import Context, Offload, Recompute
+from weft.parallel.plan import Context, Offload, Recompute, overlap_of
 from weft.schedule.pipeline import schedule_names
 
 _EXAMPLE = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --recompute full"
@@ -41,19 +40,6 @@ GRAPH_SUFFIXES = (".graph.jsonl", ".graph.jsonl.gz")
 def recomputed(text: str) -> str | tuple[str, ...]:
     """Parse a policy, or names of operators with commas between."""
     return text if text in get_args(Recompute) else names(text)
-
-
-def overlaps(text: str) -> dict[str, str]:
-    """Parse "tp=t3-mca,dp=dma" into methods by axis; InputError for anything else, or an axis given twice."""
-    found: dict[str, str] = {}
-    for one in names(text):
-        axis, equals, method = (part.strip() for part in one.partition("="))
-        if not (axis and equals and method):
-            raise InputError(f"--overlap {text}: name an axis and its method, like tp=t3-mca")
-        if axis in found:
-            raise InputError(f"--overlap gives {axis} twice, {found[axis]} and {method}; give it once")
-        found[axis] = method
-    return found
 
 
 _degrees = together(
@@ -127,12 +113,14 @@ plan_options = together(
 @click.argument("model", type=MODEL_NAME)
 @plan_options
 @option(
-    "--overlap", "Overlap methods by axis, such as tp=t3-mca.  [default: as the framework does]",
-    Value("AXIS=NAME", overlaps),
+    "--overlap", "Overlap methods by axis, such as tp=flux,dp=dma, see 'weft overlaps list --axis tp'.  "
+    "[default: as the framework does]",
+    Value("AXIS=NAME", overlap_of),
 )  # fmt: skip
 @option(
     "--fidelity",
-    "What kernels and collectives that run at once cost each other: by the engine, or in closed form (estimate).",
+    "What kernels and collectives that run at once cost each other: by the engine, or in closed form (estimate). "
+    "The methods t3, t3-mca and t3-critical run the engine at either, for minutes the first time.",
     click.Choice(get_args(Fidelity)),
     default="windows",
 )

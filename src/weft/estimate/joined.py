@@ -1,20 +1,25 @@
-"""A GEMM and the collective before or after it, joined by software: in sequence, fused into one kernel, or in pieces.
+"""A GEMM and the collective before or after it, joined by software, in closed form.
 
-Closed forms over both parts' times alone and the costs of `library/software.toml`:
+Methods by their names in `weft overlaps list`, over both parts' times alone and the costs of `library/software.toml`:
 
-* sequence: the sum, and the gap between two streams of a framework;
-* fused (Flux, Triton-distributed, TileLink): the longer part, one rank's share of the shorter one, which nothing hides,
-  and the start. Tiles stored at their owners travel at `fused.store_rate` at most, a gather takes a round per peer;
-* pieces (async TP): a GEMM per rank's share on two streams, beside copies. Pieces leave compute units idle where their
-  tiles fill no wave, each waits for its copy (and, before a reduce-scatter, for two barriers), and the host issues
-  every kernel, copy and barrier.
+* sequential: the sum, and the gap between two streams of a framework;
+* flux (also Triton-distributed, TileLink): one kernel; the longer part, one rank's share of the shorter one, which
+  nothing hides, and the start. Tiles stored at their owners travel at `flux.store_rate` at most, a gather takes a round
+  per peer;
+* userbuffers: before a GEMM a ring of copies, and a GEMM per rank's share on three streams; behind one, a
+  reduce-scatter per part of the GEMM, which takes compute units off the GEMM while it runs and is exposed after the
+  last part;
+* async-tp: a GEMM per rank's share on two streams, beside copies. Pieces leave compute units idle where their tiles
+  fill no wave, each waits for its copy (and, before a reduce-scatter, for two barriers), and the host issues every
+  kernel, copy and barrier;
+* in-network: the sum with the all-reduce by switches that add.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
@@ -24,18 +29,15 @@ from weft.estimate.dispatch import estimate
 from weft.estimate.target import Harness, target
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Described
+from weft.library.software import COPY_STREAMS, SPLITS, WORKGROUPS
 from weft.library.software import costs as shipped
 from weft.options import SUSTAINED, RunOptions
 
-Method = Literal["sequence", "fused", "pieces"]
-"""How a GEMM and a collective are joined."""
-METHODS: Mapping[Method, str] = {
-    "sequence": "one after the other, on two streams",
-    "fused": "one kernel whose tiles wait for their rows or are stored at their owners (Flux, Triton-distributed)",
-    "pieces": "a GEMM for each rank's share, beside copies (PyTorch's async TP)",
-}
+Method = Literal["sequential", "flux", "userbuffers", "async-tp", "in-network"]
+"""How a GEMM and a collective are joined, by the names of overlap methods (`weft.schedule.OVERLAPS`)."""
+METHODS: tuple[Method, ...] = get_args(Method)
 STREAMS = 2
-"""Streams over which pieces are dealt (PyTorch, symmetric memory)."""
+"""Streams over which async TP deals its pieces (PyTorch, symmetric memory)."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,10 @@ class Pair:
 
     `gemm` and `collective` are whole; `piece` is the GEMM of one rank's share of the rows, `copy` a rank's share copied
     to one peer. `stored` is what the GEMM of a fused kernel stores at peers of its node [bytes], `summed` the time to
-    add up partial sums [s]. `scatters` says that the GEMM comes first, `in_switch` that the switch adds. `framework`
-    says that a framework calls both, so that its costs count. `simulated` is the time of both fused by the engine, NaN
-    if unknown.
+    add up partial sums [s], `taken` the share of the compute units that userbuffers' reduce-scatters take. `scatters`
+    says that the GEMM comes first, `in_switch` that the library's collective lets the switch add. `framework` says that
+    a framework calls both, so that its costs count. `simulated` is the time of both joined by the engine, `switched`
+    that of the all-reduce by switches that add; NaN if unknown.
     """
 
     gemm: Any
@@ -55,11 +58,13 @@ class Pair:
     copy: Any
     stored: Any
     summed: Any
+    taken: Any
     ranks: Any
     scatters: Any
     in_switch: Any
     framework: Any = True
     simulated: Any = np.nan
+    switched: Any = np.nan
 
     @classmethod
     def stack(cls, pairs: list[Self]) -> Self:
@@ -76,35 +81,64 @@ class Pair:
         return np.asarray(_FORMS[method](self, values), dtype=np.float64)
 
 
-def _sequence(pair: Pair, costs: Mapping[str, float]) -> Any:
-    return pair.gemm + pair.collective + pair.framework * costs["sequence.gap"]
+def _sequential(pair: Pair, costs: Mapping[str, float]) -> Any:
+    return pair.gemm + pair.collective + pair.framework * costs["sequential.gap"]
 
 
-def _fused(pair: Pair, costs: Mapping[str, float]) -> Any:
+def _in_network(pair: Pair, costs: Mapping[str, float]) -> Any:
+    return _sequential(replace(pair, collective=np.fmin(pair.switched, pair.collective)), costs)
+
+
+def _flux(pair: Pair, costs: Mapping[str, float]) -> Any:
     shorter = np.minimum(pair.gemm, pair.collective)
     device = np.maximum(pair.gemm, pair.collective) + shorter / pair.ranks
     device = np.where(np.isfinite(pair.simulated), pair.simulated, device)
     stored = np.logical_and(pair.scatters, np.logical_not(pair.in_switch))
-    stores = pair.stored / costs["fused.store_rate"] + pair.gemm / pair.ranks
+    stores = pair.stored / costs["flux.store_rate"] + pair.gemm / pair.ranks
     device = np.where(stored, np.maximum(device, stores), device)
     rounds = np.where(pair.scatters, 0.0, pair.ranks - 1.0)
-    device = device + rounds * costs["fused.round"]
+    device = device + rounds * costs["flux.round"]
     # A switch that adds needs neither copies nor partial sums, so nothing has to be prepared.
-    return device + np.logical_and(pair.framework, np.logical_not(pair.in_switch)) * costs["fused.start"]
+    return device + np.logical_and(pair.framework, np.logical_not(pair.in_switch)) * costs["flux.start"]
 
 
-def _pieces(pair: Pair, costs: Mapping[str, float]) -> Any:
+def _userbuffers(pair: Pair, costs: Mapping[str, float]) -> Any:
+    scatters, copy = np.asarray(pair.scatters, dtype=np.bool_), pair.copy / costs["userbuffers.copy_share"]
+    computed = pair.ranks * np.maximum(pair.piece / COPY_STREAMS, pair.gemm / pair.ranks) + copy
+    gathered = np.maximum(computed, (pair.ranks - 1) * copy + pair.piece)
+    slowed = pair.gemm + pair.taken * pair.collective
+    scattered = np.maximum(slowed + pair.collective / SPLITS, pair.gemm / SPLITS + pair.collective)
+    device = np.where(scatters, scattered, gathered)
+    device = np.where(np.isfinite(pair.simulated), pair.simulated, device)
+    calls = np.where(scatters, _SPLIT_CALLS * SPLITS, _COPY_CALLS * pair.ranks)
+    issued = calls * costs["userbuffers.issue"]
+    return np.where(pair.framework, np.maximum(device, issued) + costs["userbuffers.start"], device)
+
+
+_COPY_CALLS = 4
+"""What userbuffers' host issues for a rank's share: the GEMM, a send, a receive, and an event."""
+_SPLIT_CALLS = 3
+"""What userbuffers' host issues for a part of a GEMM: the GEMM, an event, and the reduce-scatter."""
+
+
+def _async_tp(pair: Pair, costs: Mapping[str, float]) -> Any:
     others, barriers = pair.ranks - 1, np.where(pair.scatters, 2.0, 0.0)
-    copy = pair.copy / costs["pieces.copy_share"]
-    step = pair.piece + copy + barriers * costs["pieces.barrier"]
+    copy = pair.copy / costs["async-tp.copy_share"]
+    step = pair.piece + copy + barriers * costs["async-tp.barrier"]
     computed = pair.ranks * np.maximum(pair.piece / STREAMS, pair.gemm / pair.ranks) + copy
     linked = others * copy + pair.piece
     device = np.maximum(np.maximum(computed, linked), others / STREAMS * step + pair.piece) + pair.summed
-    issued = (others * (2 + barriers) + 4) * costs["pieces.issue"]
-    return costs["pieces.start"] + np.maximum(device, issued)
+    issued = (others * (2 + barriers) + 4) * costs["async-tp.issue"]
+    return costs["async-tp.start"] + np.maximum(device, issued)
 
 
-_FORMS = {"sequence": _sequence, "fused": _fused, "pieces": _pieces}
+_FORMS = {
+    "sequential": _sequential,
+    "flux": _flux,
+    "userbuffers": _userbuffers,
+    "async-tp": _async_tp,
+    "in-network": _in_network,
+}
 
 
 def pair_of(work: Graph, system: Described, options: RunOptions | None = None, harness: Harness | None = None) -> Pair:
@@ -127,6 +161,7 @@ def pair_of(work: Graph, system: Described, options: RunOptions | None = None, h
         copy=float(estimate(copied, system, options, by_copies).seconds) / others,
         stored=others * each if one_node else 0.0,
         summed=0.0 if moved.name == "all_gather" else (moved.bytes + each) / on.gpu.memory.copy_rate,
+        taken=min(WORKGROUPS / on.gpu.compute.compute_units, 1.0),
         ranks=moved.ranks,
         scatters=moved.name != "all_gather",
         in_switch=moved.name == "all_reduce" and on.fabric.multicast,
@@ -148,7 +183,7 @@ _JOINED = ("all_gather", "reduce_scatter", "all_reduce")
 def joined(
     work: Graph,
     system: Described,
-    method: Method = "sequence",
+    method: Method = "sequential",
     options: RunOptions = SUSTAINED,
     harness: Harness | None = None,
 ) -> float:
@@ -156,5 +191,5 @@ def joined(
 
     Raises UnknownNameError for an unknown method, and what `pair_of` raises.
     """
-    check_name("way to join a GEMM and a collective", method, tuple(METHODS))
+    check_name("overlap", method, METHODS)
     return float(pair_of(work, system, options, harness).seconds(method))

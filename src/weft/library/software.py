@@ -12,17 +12,26 @@ from weft.units import Dimension
 _TIME, _RATE = Quantity(Dimension.SECONDS), Quantity(Dimension.BYTES_PER_SECOND)
 _SHARE = Quantity(Dimension.COUNT, at_most=1)
 RULES: Mapping[str, Quantity | None] = {
-    "sequence.gap": _TIME,
-    "fused.start": _TIME,
-    "fused.round": _TIME,
-    "fused.store_rate": _RATE,
-    "pieces.start": _TIME,
-    "pieces.issue": _TIME,
-    "pieces.copy_share": _SHARE,
-    "pieces.barrier": _TIME,
+    "sequential.gap": _TIME,
+    "flux.start": _TIME,
+    "flux.round": _TIME,
+    "flux.store_rate": _RATE,
+    "userbuffers.start": _TIME,
+    "userbuffers.issue": _TIME,
+    "userbuffers.copy_share": _SHARE,
+    "async-tp.start": _TIME,
+    "async-tp.issue": _TIME,
+    "async-tp.copy_share": _SHARE,
+    "async-tp.barrier": _TIME,
 }
 """Every value by path, with its rule; times in seconds, the rate in bytes/s, the share a ratio."""
-
+COPY_STREAMS = 3
+"""Streams over which userbuffers deals the GEMMs of ranks' shares (NVIDIA/TransformerEngine @0004dbd,
+pytorch/module/base.py)."""
+SPLITS = 4
+"""Parts into which userbuffers cuts a GEMM before a reduce-scatter (same source); the last one's stays exposed."""
+WORKGROUPS = 16
+"""Workgroups, each on a compute unit, of userbuffers' kernels that reduce and scatter (same source)."""
 
 _FILE = resources.files("weft.library") / "software.toml"
 

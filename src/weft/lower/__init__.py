@@ -12,9 +12,10 @@ from weft.graph import Collective, Gemm, Graph, Node
 from weft.hardware import System
 from weft.kernels import GemmTiling
 from weft.kernels.copies import DmaGather
+from weft.library.software import SPLITS
 from weft.lower.collectives import CollectiveKernel, collective_kernel
 from weft.lower.fit import tiling_for
-from weft.lower.fused import SPLITS, ChunkedGather, ChunkedScatter, GatherGemm, GemmScatter, fitting
+from weft.lower.fused import ChunkedGather, ChunkedScatter, GatherGemm, GemmScatter, fitting
 from weft.lower.independent import lower_independent
 from weft.lower.machine import fabric_of
 from weft.lower.operators import lower_operators

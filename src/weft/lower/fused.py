@@ -30,6 +30,7 @@ from weft.kernels import (
     tile_table,
 )
 from weft.kernels.ring import RING, forwarded
+from weft.library.software import COPY_STREAMS, SPLITS, WORKGROUPS
 from weft.lower.fit import check_whole
 from weft.options import SUSTAINED, RunOptions
 from weft.program import (
@@ -48,14 +49,8 @@ from weft.program import (
 )
 from weft.program.plan import CACHED_STORE, PLAIN_STORE, Work
 
-STREAMS = 3
-"""Streams over which a library deals the chunk GEMMs (TransformerEngine, comm_gemm_overlap)."""
-SPLITS = 4
-"""Parts into which a GEMM before a reduce-scatter is cut (TransformerEngine, comm_gemm_overlap)."""
 PIECE = 16 * 1024
 """Bytes per iteration of the kernels that reduce and scatter [assumed]."""
-COMMUNICATION_WORKGROUPS = 16
-"""Workgroups of the kernels that reduce and scatter, which have priority (TransformerEngine, comm_gemm_overlap)."""
 
 
 def fitting(gemm: Gemm, tiling: GemmTiling, ranks: int) -> GemmTiling:
@@ -118,8 +113,8 @@ def _in_parts(kernel: Kernel, parts: int, tiles: int, row: int, stream: int) -> 
     return [
         PlacedKernel(
             replace(kernel, name=f"gemm {p}", workgroups=tiles, part=(p * tiles, (p + 1) * tiles)),
-            after=(row + p - STREAMS,) if p >= STREAMS else (),
-            stream=stream + p % STREAMS,
+            after=(row + p - COPY_STREAMS,) if p >= COPY_STREAMS else (),
+            stream=stream + p % COPY_STREAMS,
             operator="gemm",
             iteration=p,
         )
@@ -191,7 +186,7 @@ class ChunkedGather(_Gathered):
     """C = gather(A) x B: each chunk of A's rows is forwarded by copy when it arrives, and has its own GEMM."""
 
     def plan(self, gpu: Gpu) -> Plan:
-        """A stream of copies around the ring and `STREAMS` streams of chunk GEMMs."""
+        """A stream of copies around the ring and `COPY_STREAMS` streams of chunk GEMMs."""
         work = self._tiles()
         copies = [
             PlacedKernel(copy_kernel("a", p), after=(p - 1,) if p else (), operator="all_gather", iteration=p)
@@ -268,7 +263,9 @@ class ChunkedScatter(_Joined):
                 (self._adding(gpu, p), len(kernels), arrivals),
             ):
                 kernels.append(
-                    PlacedKernel(kernel, (after,), chunks, 1, stream=STREAMS, operator="reduce_scatter", iteration=p)
+                    PlacedKernel(
+                        kernel, (after,), chunks, 1, stream=COPY_STREAMS, operator="reduce_scatter", iteration=p
+                    )
                 )
         return self._plan(gpu, kernels, self._buffers(part.output_bytes), work)
 
@@ -319,4 +316,4 @@ class ChunkedScatter(_Joined):
 
     @staticmethod
     def _communication(name: str, *phases: Phase) -> Kernel:
-        return Kernel(name, COMMUNICATION_WORKGROUPS, 512, 512 * 64 * 4, 0, phases)
+        return Kernel(name, WORKGROUPS, 512, 512 * 64 * 4, 0, phases)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
-from weft.errors import InputError, check_name, check_whole
+from weft.errors import InputError, check_name, check_type, check_whole
 from weft.parallel.quantize import RECIPES
 
 Axis = Literal["tp", "cp", "dp", "pp"]
@@ -72,6 +72,19 @@ def schedule_name(text: str) -> ScheduleName:
     return ScheduleName(kind, tuple(int(each) if _NUMBER.fullmatch(each) else None for each in given))
 
 
+def overlap_of(text: str) -> dict[str, str]:
+    """Parse "tp=t3-mca,dp=dma" into overlap methods by axis; InputError for anything else, or an axis given twice."""
+    found: dict[str, str] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        axis, equals, method = (word.strip() for word in part.partition("="))
+        if not (axis and equals and method):
+            raise InputError(f"the overlap '{text}' has no axis or no method; name both, like tp=t3-mca")
+        if axis in found:
+            raise InputError(f"the overlap names {axis} twice, {found[axis]} and {method}; give it once")
+        found[axis] = method
+    return found
+
+
 @dataclass(frozen=True)
 class Parallelism:
     """A plan: `tp` x `cp` x `dp` x `pp` GPUs, `batch` sequences of `sequence` tokens per step.
@@ -85,8 +98,8 @@ class Parallelism:
     pass, or, as a tuple, the names of operators of layers that run again, such as ("norm1", "activation"). `offload`
     names what is kept in the memory of the host and comes back over its link. `quantize` names the recipe of
     `weft.parallel.quantize` by which GEMMs of layers get operands of 8 or 4 bits. `overlap` names the method for the
-    collectives of an axis, such as {"tp": "t3-mca"}; left out, they overlap as in the framework. `order` places the
-    axes, the innermost first.
+    collectives of an axis, such as {"tp": "t3-mca"} or "tp=t3-mca"; left out, they overlap as in the framework. `order`
+    places the axes, the innermost first.
 
     Raises InputError for numbers below 1, for a batch that replicas and micro-batches do not divide, and for options
     that contradict each other; UnknownNameError for an unknown recomputation.
@@ -117,6 +130,9 @@ class Parallelism:
     order: tuple[Axis, ...] = ORDER
 
     def __post_init__(self) -> None:
+        if isinstance(self.overlap, str):
+            object.__setattr__(self, "overlap", overlap_of(self.overlap))
+        check_type("overlap", self.overlap, Mapping, "give methods by axis, such as {'tp': 'flux'} or 'tp=flux,dp=dma'")
         for name in ("tp", "pp", "dp", "cp", "ep", "batch", "micro_batch", "sequence"):
             check_whole(name, getattr(self, name), 1, 8)
         check_whole("zero", self.zero, 0, 1)

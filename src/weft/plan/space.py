@@ -14,9 +14,9 @@ from weft.hardware import System
 from weft.models import Transformer
 from weft.parallel.check import divisors, problems
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism, ScheduleName, schedule_name
+from weft.parallel.plan import Parallelism, ScheduleName, overlap_of, schedule_name
 from weft.plan.launch import lacking
-from weft.run.step.overlaps import check_overlap
+from weft.run.step.overlaps import check_methods, check_overlap
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 """Sequences of a micro-batch that are tried."""
@@ -191,8 +191,6 @@ class Space:
         """Whether the methods of overlap that a plan names apply to it."""
         if not leaf["overlap"]:
             return True
-        if degrees["tp"] == 1 and "tp" in leaf["overlap"]:
-            return False
         try:
             check_overlap(Parallelism(**degrees, batch=degrees["dp"], sequence=self.sequence, **leaf), self.system)
         except InputError:
@@ -286,6 +284,10 @@ def _values(name: str, value: Any) -> tuple[Any, ...]:
     values = tuple(value) if isinstance(value, several) else (value,)
     if not values:
         raise InputError(f"fix gives '{name}' no value; state one, or a list of several")
+    if name == "overlap":
+        values = tuple(overlap_of(one) if isinstance(one, str) else one for one in values)
+        for one in values:
+            check_methods(one, "estimate")
     for one in values:
         if name in ("tp", "cp", "pp", "dp", "ep", "micro_batch"):
             check_whole(f"'{name}' of fix", one, 1, 8)

@@ -115,9 +115,16 @@ def contention_error(gpu: Gpu, strategy: str) -> Contention:
 
 
 def joined_error(method: str, seconds: float, *, seen: bool) -> Error:
-    """The mean error of pairs joined by a method: of the class of its time, on a system in sight or left out."""
+    """The mean error of pairs joined by a method: of the class of its time, on a system in sight or left out.
+
+    Of a method without measured rows, it is the largest error of any other.
+    """
     place, words = _class("joined", seconds, lambda bound: f"{bound * 1e6:.0f} us")
-    classes = CARRIED["joined"][method]["seen" if seen else "left_out"]
+    column = "seen" if seen else "left_out"
+    if method not in CARRIED["joined"]:
+        worst = max(part[0] for rows in CARRIED["joined"].values() for part in rows[column] if part)
+        return Error(worst, f"{method}: no public row, {worst:.1%}, the largest error of any other method")
+    classes = CARRIED["joined"][method][column]
     value, rows, machines = classes[place] or max(filter(None, classes), key=lambda found: found[0])
     how = "in sight of the software costs" if seen else "left out of the software costs"
     thin = _thin(rows, machines, "system")

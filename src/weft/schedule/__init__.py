@@ -4,29 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from weft.errors import check_name
+from weft.errors import InputError, check_name
 from weft.schedule.base import Ideal, Pass
-from weft.schedule.in_order import IN_ORDER
+from weft.schedule.methods import OVERLAPS, SEQUENTIAL, Overlap, applicable, find_overlap, overlap_names
 from weft.schedule.sharing import SHARING_PASSES, Sharing
-from weft.schedule.sublayer import SUBLAYER_PASSES
 
-PASSES: Mapping[str, Pass] = {one.name: one for one in (*SUBLAYER_PASSES, *SHARING_PASSES, IN_ORDER)}
-"""Every way to overlap by name; the first one that accepts a graph is its baseline."""
+PASSES: Mapping[str, Pass] = {name: one.simulation for name, one in OVERLAPS.items() if one.simulation}
+"""The overlap methods that the engine runs; the first one that accepts a graph is its baseline."""
 SHARING: Mapping[str, Sharing] = {one.name: one for one in SHARING_PASSES}
 """The ways to share a GPU, by name."""
 
 
-def overlap_names() -> list[str]:
-    """Every overlap and every way to share a GPU, by the names that `simulate` and `compare` take."""
-    return list(PASSES)
-
-
 def find_pass(overlap: str | Pass) -> Pass:
-    """An overlap by name; UnknownNameError lists the known ones."""
+    """The pass of an overlap method; UnknownNameError for an unknown one, InputError for one in closed form only."""
     if isinstance(overlap, Pass):
         return overlap
+    if overlap in OVERLAPS and overlap not in PASSES:
+        raise InputError(
+            f"the overlap '{overlap}' is timed in closed form only, not by the engine; ask 'weft predict overlap' or "
+            f"'weft step --overlap tp={overlap}', or choose one of {', '.join(PASSES)}"
+        )
     check_name("overlap", overlap, PASSES)
     return PASSES[overlap]
 
 
-__all__ = ["PASSES", "SHARING", "Ideal", "Pass", "Sharing", "find_pass", "overlap_names"]
+__all__ = [
+    "OVERLAPS",
+    "PASSES",
+    "SEQUENTIAL",
+    "SHARING",
+    "Ideal",
+    "Overlap",
+    "Pass",
+    "Sharing",
+    "applicable",
+    "find_overlap",
+    "find_pass",
+    "overlap_names",
+]

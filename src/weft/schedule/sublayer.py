@@ -148,11 +148,13 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
         "GEMM, then ring reduce-scatter, then ring all-gather on the compute units: the baseline",
     ),
     Fused(
-        "flux", "Flux", "tiles are stored at their owners, which add them up, or wait for their rows to arrive (Flux)"
+        "flux",
+        "Flux",
+        "one kernel: tiles are stored at their owners or wait for their rows (Flux, Triton-distributed, TileLink)",
     ),
     Fused(
-        "chunked",
-        "Chunked",
+        "userbuffers",
+        "Userbuffers",
         "chunks of the GEMM and of the collective on several streams (TransformerEngine's userbuffers)",
         how="chunks",
     ),

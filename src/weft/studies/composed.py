@@ -16,8 +16,9 @@ from weft.parallel.plan import Parallelism
 from weft.result import Comparison
 from weft.result.step import PartTimes, Pass
 from weft.run.step import train
-from weft.run.step.overlaps import SEQUENTIAL, pairs
+from weft.run.step.overlaps import pairs
 from weft.run.step.spans import COMPUTE, class_of
+from weft.schedule import SEQUENTIAL
 
 Phase = Literal["training", "prompt"]
 PHASES: tuple[Phase, ...] = ("training", "prompt")

@@ -21,7 +21,7 @@ from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
 from weft.result.step import Step
 from weft.run.step import train
-from weft.run.step.overlaps import SEQUENTIAL
+from weft.schedule import SEQUENTIAL
 from weft.studies.composed import COMMUNICATION, PHASES, ROOM, Composed, Phase, Work, work
 from weft.studies.headline import DEGREES, MODELS, Conditions, Measured, PaperStudy, declared
 from weft.studies.t3 import HYPOTHETICAL, OVERLAPS, select

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar, cast, get_type_hints
 
 import numpy as np
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BeforeValidator, Field, create_model, field_validator
 
 from weft import hardware
 from weft.catalog import Whole, unknown_key
@@ -23,7 +23,7 @@ from weft.hardware import Described, Gpu, Node, System
 from weft.models import SubLayer, Transformer, load_model
 from weft.options import Fidelity, RunOptions
 from weft.parallel import split, work_of
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import Parallelism, overlap_of
 from weft.result import Timeline
 from weft.result.memory import Memory as NeededMemory
 from weft.result.step import Step
@@ -134,6 +134,12 @@ class Planned(_PLAN):
 
     model: str
     framework: str | None = None
+
+    @field_validator("overlap", mode="before", check_fields=False)
+    @classmethod
+    def _methods(cls, value: Any) -> Any:
+        """Methods by axis, also from a text such as "tp=flux,dp=dma"."""
+        return overlap_of(value) if isinstance(value, str) else value
 
     def stated(self) -> dict[str, Any]:
         """The fields of the plan that are given."""

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from weft import hardware
+from weft.errors import InputError
 from weft.estimate import Harness
-from weft.estimate.joined import METHODS, Method, Pair, pair_of
-from weft.graph import Gemm
+from weft.estimate.joined import Method, Pair, pair_of
+from weft.graph import Collective, Gemm
 from weft.hardware import Described
 from weft.library import software
 from weft.options import SUSTAINED, RunOptions
 from weft.parallel import dependent, share_of
 from weft.parallel.tensor import Form
 from weft.result.errors import joined_error
+from weft.run.step.overlaps import switched_seconds
+from weft.schedule import OVERLAPS, SEQUENTIAL, applicable, find_overlap
 
 Verdict = Literal["yes", "likely", "unlikely", "no"]
 """Whether a way pays: beyond its error, or only by its middle."""
-
-
-_CALLED: Mapping[Method, str] = {"sequence": "One after the other", "fused": "Fused", "pieces": "In pieces (async TP)"}
 
 
 class Join(NamedTuple):
@@ -61,24 +61,22 @@ class Joins:
     system: str
     seen: bool
     pair: Pair
+    methods: tuple[Method, ...]
 
     @cached_property
     def ways(self) -> tuple[Join, ...]:
-        """Every way, the sequence first."""
-        times = {method: float(self.pair.seconds(method)) for method in METHODS if self._offers(method)}
-        before = times["sequence"]
+        """Every method, sequential first."""
+        times = {method: float(self.pair.seconds(method)) for method in self.methods}
+        before = times[SEQUENTIAL]
         errors = {method: joined_error(method, seconds, seen=self.seen) for method, seconds in times.items()}
         found = []
         for method, seconds in times.items():
             error = errors[method]
-            off = 0.0 if method == "sequence" else hypot(errors["sequence"].value, error.value)
+            off = 0.0 if method == SEQUENTIAL else hypot(errors[SEQUENTIAL].value, error.value)
             speedup = before / seconds
             ends = speedup / (1 + off), speedup * (1 + off)
             found.append(Join(method, seconds, error.value, error.why, speedup, *ends))
         return tuple(found)
-
-    def _offers(self, method: Method) -> bool:
-        return method != "pieces" or self.form != "gemm_ar"
 
     @property
     def sentence(self) -> str:
@@ -92,7 +90,7 @@ class Joins:
             "no": f"Do not overlap: the best way, {best.method}, is",
         }[best.pays]
         where = "in sight of these costs" if self.seen else "not in sight of these costs: errors with a system left out"
-        rest = "".join(f" {_CALLED[way.method]}: {way.pays}, {way.speedup:.2f}x." for way in others if way != best)
+        rest = "".join(f" {way.method}: {way.pays}, {way.speedup:.2f}x." for way in others if way != best)
         return (
             f"{said} {best.speedup:.2f}x the speed of the sequence, typically {best.low:.2f}x to {best.high:.2f}x "
             f"({self.system} was {where}).{rest}"
@@ -105,7 +103,7 @@ class Joins:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data; times in seconds."""
-        ways = [{**way._asdict(), "pays": None if way.method == "sequence" else way.pays} for way in self.ways]
+        ways = [{**way._asdict(), "pays": None if way.method == SEQUENTIAL else way.pays} for way in self.ways]
         return {
             "form": self.form,
             "gemm": [self.gemm.m, self.gemm.n, self.gemm.k],
@@ -126,11 +124,28 @@ def joins(
     system: Described,
     options: RunOptions = SUSTAINED,
     harness: Harness | None = None,
+    methods: Sequence[str] | None = None,
 ) -> Joins:
-    """How long a GEMM split over `ranks` GPUs and its collective take, joined in every way; `gemm` is the whole one.
+    """How long a GEMM split over `ranks` GPUs and its collective take, joined in several ways; `gemm` is the whole one.
 
-    Raises InputError for dimensions that the ranks cannot share, and what `weft.estimate` raises.
+    `methods` are overlap methods that join such a pair and have a closed form (None: all of them); "sequential" is
+    added. Raises UnknownNameError for an unknown method, InputError for one that does not apply and for dimensions that
+    the ranks cannot share, and what `weft.estimate` raises.
     """
+    chosen = _chosen(form, methods)
     on = hardware.system(system, gpus=ranks) if isinstance(system, str) else hardware.system(system)
-    pair = pair_of(dependent(form, share_of(form, gemm, ranks), ranks), on, options, harness)
-    return Joins(form, gemm, ranks, on.name, on.name in software.rows()["systems"], pair)
+    work = dependent(form, share_of(form, gemm, ranks), ranks)
+    pair = pair_of(work, on, options, harness)
+    if "in-network" in chosen:
+        (moved,) = (node.op for node in work.collectives)
+        pair = replace(pair, switched=switched_seconds(cast(Collective, moved), on, options))
+    return Joins(form, gemm, ranks, on.name, on.name in software.rows()["systems"], pair, chosen)
+
+
+def _chosen(form: Form, methods: Sequence[str] | None) -> tuple[Method, ...]:
+    """The methods by name, sequential first; InputError for one without a closed form or not for such a pair."""
+    offered = [name for name in applicable("sub-layer", "closed form") if form in OVERLAPS[name].forms]
+    for name in methods or ():
+        if form not in find_overlap(name, "sub-layer", "closed form").forms:
+            raise InputError(f"the overlap '{name}' does not join {form}; choose one of {', '.join(offered)}")
+    return cast(tuple[Method, ...], tuple(dict.fromkeys((SEQUENTIAL, *(offered if methods is None else methods)))))

@@ -1,7 +1,7 @@
 """Measured GEMMs with a collective before, after or beside them as subjects: by the engine and by closed forms.
 
 Kernels fused tile by tile, and chunks on several streams, are simulated where the engine can cut the shape; software
-costs are added (`weft.estimate.joined`). Sequences and pieces are in closed form.
+costs are added (`weft.estimate.joined`). Sequences and async TP are in closed form.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.lower.machine import default_request_bytes
 from weft.options import Clock, RunOptions
 from weft.parallel import dependent, share_of
 from weft.parallel.tensor import Form
-from weft.schedule import SHARING
+from weft.schedule import PASSES, SEQUENTIAL, SHARING
 from weft.validation.checks import Unfit, check_multiplies, unfit_rows
 from weft.validation.machines import Machines
 from weft.validation.rigs import rig_of
@@ -37,13 +37,12 @@ QUANTITIES = ("GEMM slowdown", "collective slowdown", "makespan")
 """The compared quantities: two ratios of concurrent over isolated time, and a time [s]."""
 FLUX = "Flux, NVLink"
 """The rows of Flux's paper and README on A100, A800 and H800 with NVLink."""
-SEQUENTIAL = "sequential"
-_JOINS: Mapping[str, tuple[Method, str]] = {
+_JOINS: Mapping[str, Method] = {
     **dict.fromkeys(
         ("async-tp", "async tp", "decompos", "symm_mem", "torch fused", "fused_all_gather", "fused_matmul"),
-        ("pieces", ""),
+        "async-tp",
     ),
-    **dict.fromkeys(("transformerengine", "userbuffers"), ("fused", "chunked")),
+    **dict.fromkeys(("transformerengine", "userbuffers"), "userbuffers"),
     **dict.fromkeys(
         (
             *(
@@ -58,10 +57,10 @@ _JOINS: Mapping[str, tuple[Method, str]] = {
             ),
             *("comm-aware", "helion", "kraken", "kittens", "cutlass", "cublasmp", "nvshmem", "iris"),
         ),
-        ("fused", "flux"),
+        "flux",
     ),
 }
-"""By a word of the measured system: how it joins GEMM and collective, and the pass that simulates it."""
+"""The overlap method of a measured system, by a word of its name."""
 FLUX_METHODS = ("flux", "TransformerEngine-1.4-userbuffers")
 """The methods that Flux's authors compared with running GEMM and collective in sequence."""
 _COLLECTIVES = {"ag_gemm": "all_gather", "gemm_rs": "reduce_scatter", "gemm_ar": "all_reduce"}
@@ -94,8 +93,8 @@ class Overlapped:
     compiled: bool
 
     @property
-    def join(self) -> tuple[Method, str] | None:
-        """How the measured system joins both, and the pass that simulates it; None if there is no model of it."""
+    def join(self) -> Method | None:
+        """The overlap method of the measured system; None if there is no model of it."""
         return _JOINS.get(family(self.measured_by))
 
     @property
@@ -116,14 +115,14 @@ class Overlapped:
         from weft.run import simulate
 
         form, gpu = self.pattern, self.system.gpu
-        if self.join is None or not self.join[1] or form == "gemm_ar":
+        if self.join is None or self.join not in PASSES or form == "gemm_ar":
             return np.nan
         # Single-die GPUs keep the request size with which the measured overlaps were first compared.
         grain = default_request_bytes(gpu) if gpu.dies > 1 else gpu.memory.interleave
         try:
             graph = dependent(form, share_of(form, Gemm(*self.whole, self.dtype), self.ranks), self.ranks)
             options = RunOptions(clock=self._clock, request_bytes=grain)
-            return simulate(graph, self.system, self.join[1], options).makespan
+            return simulate(graph, self.system, self.join, options).makespan
         except InputError:
             return np.nan
 
@@ -201,10 +200,10 @@ def _compared(row: Mapping[str, Any], case: Overlapped) -> Iterator[_Compared]:
     except InputError as error:
         raise Unfit("system", case.system.name, str(error)) from None
     if np.isfinite(row["sequential_us"]):
-        yield _Compared(SEQUENTIAL, "time", "sequence", pair, row["sequential_us"] * 1e-6)
+        yield _Compared(SEQUENTIAL, "time", "sequential", pair, row["sequential_us"] * 1e-6)
     if join is not None and overlaps:
         measured = row["overlap_us"] * 1e-6 if timed else row["speedup"]
-        yield _Compared(case.measured_by, "time" if timed else "speedup", join[0], pair, measured)
+        yield _Compared(case.measured_by, "time" if timed else "speedup", join, pair, measured)
 
 
 def _subject(checked: Measurements, found: Mapping[int, _Compared]) -> Subject:
@@ -216,7 +215,7 @@ def _subject(checked: Measurements, found: Mapping[int, _Compared]) -> Subject:
     def predict(some: pd.DataFrame, values: Mapping[str, float]) -> FloatArray:
         chosen = pairs.take(np.searchsorted(rows.index, some.index))
         seconds = chosen.seconds(one.join, values)
-        return chosen.seconds("sequence", values) / seconds if one.quantity == "speedup" else seconds
+        return chosen.seconds("sequential", values) / seconds if one.quantity == "speedup" else seconds
 
     return Subject(
         kind="overlap",

@@ -27,7 +27,7 @@ _CAUSES: Mapping[Cause, str] = {
     ("earlier", "write"): GREY,
 }
 OVERLAPS: Looks = {
-    "sequential": GREY, "flux": PINK, "chunked": GREEN, "t3": ORANGE, "t3-mca": RED,
+    "sequential": GREY, "flux": PINK, "userbuffers": GREEN, "t3": ORANGE, "t3-mca": RED,
     "t3-critical": DARK, "ideal-overlap": SKY, "ideal-rs-nmc": BLUE,
 }  # fmt: skip
 STRATEGIES: Looks = {

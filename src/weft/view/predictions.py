@@ -101,13 +101,13 @@ def operator_parts(done: Sequence[Predicted]) -> list[Table | str]:
 
 
 def join_table(found: Joins) -> Table:
-    """Every way to join a GEMM and its collective: time, error of its class, speedup, and whether it pays."""
+    """Every method to join a GEMM and its collective: time, error of its class, speedup, and whether it pays."""
     rows = [
         (way.method, way.seconds * 1e6, way.error, way.speedup, way.low, way.high, way.pays if place else "")
         for place, way in enumerate(found.ways)
     ]
     columns = [
-        text("way"), microseconds("time", "time", 0), number("error", "off by", format_=".0%"),
+        text("method"), microseconds("time", "time", 0), number("error", "off by", format_=".0%"),
         times_faster("speedup", "speedup", "{:.2f}×"), times_faster("low", "from", "{:.2f}×"),
         times_faster("high", "to", "{:.2f}×"), text("pays", "pays?"),
     ]  # fmt: skip

@@ -14,9 +14,9 @@ from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.result.step import Chunk, PartTimes, Pass, added, exposed
 from weft.run.step.offload import waiting_for_host
-from weft.run.step.overlaps import SEQUENTIAL
 from weft.run.step.prices import Prices
 from weft.run.step.spans import COMPUTE, CONTENTION, shared
+from weft.schedule import SEQUENTIAL
 
 DATA = "dp"
 """The stream of the collectives among replicas."""

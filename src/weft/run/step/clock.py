@@ -19,7 +19,7 @@ from weft.run.step.batch import Batch, Many, Shared, Unfolded, uncollected
 from weft.run.step.ends import ends
 from weft.run.step.layers import Key
 from weft.run.step.meeting import Meeting
-from weft.run.step.overlaps import check_overlap, needs, settled
+from weft.run.step.overlaps import check_overlap, engine_note, idle_note, needs, settled
 from weft.run.step.prices import Known, Prices
 from weft.schedule.pipeline import Durations, Send, run_schedule
 from weft.units import Dimension
@@ -47,12 +47,13 @@ def train(
             f"system has {system.gpus}; let the degrees multiply to {system.gpus}"
         )
     check_plan(model, plan, even=False)
-    check_overlap(plan, system)
+    check_overlap(plan, system, fidelity)
     framework = settled(framework or Framework(), plan)
     running, held = at_held_clock(system, framework)
     prices = Prices(running, plan, options, fidelity)
     found = Batch(model, framework, Shared(prices.known), prices).unfolded(plan)
     end = ends(found.tails, found.done, found.busy)
+    notes = (*engine_note(plan), *idle_note(plan, {axis for _, _, axis in prices.windows.found}))
     tails = [found.tails.parts(0, device) for device in range(found.times.schedule.devices)]
     return Step(
         model,
@@ -66,10 +67,10 @@ def train(
         tuple(found.tails.hidden[0].tolist()),
         float(end.pipeline[0] + end.reduce[0] + end.update[0]),
         float(np.max(found.send.latency)),
-        needs=needs(plan),
+        needs=needs(plan, system),
         windows=prices.windows.shown(),
         fidelity=fidelity,
-        notes=(held,) if held else (),
+        notes=(*((held,) if held else ()), *notes),
     )
 
 

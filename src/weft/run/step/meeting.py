@@ -19,6 +19,7 @@ from weft.result.stored import plain
 from weft.run.several import ALONE
 from weft.run.single import simulate
 from weft.schedule import SHARING, Sharing
+from weft.schedule.sharing import DMA_UNITS
 
 MOST_WAVES = 16
 """Waves of tiles to which a window cuts a GEMM, whose rows repeat the same work."""
@@ -121,9 +122,10 @@ class Meeting:
 
     @cached_property
     def held(self) -> int:
-        """Compute units that the collective takes off the GEMM."""
-        if SHARING[self.sharing].driver == "dma":
-            return 0
+        """Compute units that the collective takes off the GEMM: none by DMA engines, unless masks set some apart."""
+        sharing = SHARING[self.sharing]
+        if sharing.driver == "dma":
+            return DMA_UNITS if sharing.partition else 0
         return units_held(Node(self.collective, "moved"), self.system)
 
 
@@ -159,7 +161,7 @@ class Waves:
         tiling = self._tilings.get(gemm)
         if tiling is None:
             tiling = self._tilings[gemm] = meeting.tiling
-        key = meeting.collective, SHARING[meeting.sharing].driver, id(system)
+        key = meeting.collective, meeting.sharing, id(system)
         if key not in self._held:
             self._held[key] = system, meeting.held  # the system is kept, so that no other gets its id
         tiles = ceil(gemm.m / tiling.rows) * _columns(gemm, tiling)

@@ -104,13 +104,26 @@ def asked(
         if stated:
             raise InputError(f"{', '.join(stated)} belong to the plan; put them into weft.Parallelism, or leave it out")
         check_plan(found, plan)
+        _check_effect(plan)
         return found, where, plan, framework_for(framework, plan.zero), ()
     used = framework_for(framework, stated.get("zero"))
     if stated.get("zero") is None:
         stated = {**stated, "zero": used.zero}
     plan, notes = complete(found, where.gpus, stated)
     check_plan(found, plan)
+    _check_effect(plan)
     return found, where, plan, used, notes
+
+
+def _check_effect(plan: Parallelism) -> None:
+    """Raise InputError for a choice that changes nothing because its axis has one rank."""
+    if plan.sp and plan.tp == 1:
+        raise InputError("sp shares tokens among tensor-parallel ranks, but tp is 1; leave sp out, or raise tp")
+    if plan.context != "ring" and plan.cp == 1:
+        raise InputError(
+            f"context {plan.context} says how context-parallel ranks see each other's keys, but cp is 1; leave it out, "
+            "or give cp more ranks"
+        )
 
 
 def framework_for(named: Framework | str | None, zero: int | None) -> Framework:

@@ -1,36 +1,38 @@
-"""Overlap methods of a plan: how the collectives of an axis and the GEMMs before or behind them are joined."""
+"""Overlap methods of a plan: how long GEMMs and the collectives before or behind them take where a method joins them.
+
+The methods and where they apply stand in `weft.schedule.OVERLAPS`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from math import ceil
-from typing import Any, Literal, NamedTuple
+from math import ceil, nan
+from typing import Any, NamedTuple, cast
 
 from weft.errors import InputError, check_name
 from weft.estimate import estimate
 from weft.estimate.joined import Method, pair_of
 from weft.graph import Collective, Gemm, Graph, Node
 from weft.hardware import Gpu, System
+from weft.library.interconnect import interconnect
 from weft.lower.fit import tiling_for
 from weft.lower.machine import ring_link
-from weft.options import RunOptions
+from weft.options import Fidelity, RunOptions
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
+from weft.parallel.tensor import Form
 from weft.result.stored import plain
 from weft.run.single import simulate
 from weft.run.step.prices import Prices
-from weft.schedule import PASSES, SHARING
+from weft.schedule import OVERLAPS, SEQUENTIAL, SHARING, applicable, find_overlap
+from weft.schedule.methods import Place
 from weft.store import Store, kept
 
-SEQUENTIAL = "sequential"
-Form = Literal["gather", "scatter", "reduce"]
-"""An all-gather before a GEMM, or a reduce-scatter or all-reduce of its output behind it."""
-_FORMS: Mapping[str, Form] = {"all_gather": "gather", "reduce_scatter": "scatter", "all_reduce": "reduce"}
-CHUNKS = 4
-"""Chunks into which userbuffers cut a GEMM before a reduce-scatter; one of them stays exposed (NVIDIA-NeMo
-Megatron-Bridge, performance guide)."""
+FORMS: Mapping[str, Form] = {"all_gather": "ag_gemm", "reduce_scatter": "gemm_rs", "all_reduce": "gemm_ar"}
+"""How a GEMM and a collective depend on each other, by the collective."""
+AXES = ("tp", "cp", "ep", "dp")
+"""The axes of a plan whose collectives take an overlap method."""
 MOST_WAVES = 32
 """Waves of tiles to which the engine's GEMM is cut; the time that its collective ends later grows with its rows."""
 
@@ -50,11 +52,6 @@ class Pair:
     system: System
     options: RunOptions
 
-    @property
-    def form(self) -> Form:
-        """Where the collective stands."""
-        return _FORMS[self.moved.name]
-
 
 class Joined(NamedTuple):
     """What a GEMM and its collective take together: the GEMM, and the collective beyond it [s]."""
@@ -63,37 +60,24 @@ class Joined(NamedTuple):
     beyond: float
 
 
-@dataclass(frozen=True)
-class Joining:
-    """A method that joins collectives of tensor parallelism with GEMMs, or carries them out in another way.
+def join(pair: Pair, method: str) -> Joined:
+    """The times of a pair under a method, by its closed form or, for methods without one, by the engine."""
+    if OVERLAPS[method].applies("tp", "closed form"):
+        return _closed(pair, cast(Method, method))
+    return _engine(pair, method)
 
-    `forms` are those that it has; `needs` is hardware that it takes. `join` gives the times from the pair, its times
-    alone [s], and the system of its ranks.
+
+def _closed(pair: Pair, method: Method) -> Joined:
+    """By the closed forms of `weft.estimate.joined`, whose software costs count.
+
+    Where nothing overlaps, a step counts no gap between the two streams, as for collectives that no method joins.
     """
-
-    forms: tuple[Form, ...]
-    join: Callable[[Pair], Joined]
-    needs: tuple[str, ...] = ()
-
-
-def _closed(method: Method, pair: Pair) -> Joined:
-    """By the closed forms of `weft.estimate.joined`, whose software costs count."""
     nodes = Node(pair.gemm, "gemm"), Node(pair.moved, "moved")
     both = pair_of(Graph(nodes, pair.moved.ranks), pair.system, pair.options)
-    both = replace(both, gemm=pair.gemm_s, collective=pair.moved_s)
+    switched = switched_seconds(pair.moved, pair.system, pair.options) if method == "in-network" else nan
+    overlaps = method != "in-network"
+    both = replace(both, gemm=pair.gemm_s, collective=pair.moved_s, switched=switched, framework=overlaps)
     return Joined(pair.gemm_s, float(both.seconds(method)) - pair.gemm_s)
-
-
-def _userbuffers(pair: Pair) -> Joined:
-    """Chunks of the GEMM and of the collective one behind the other.
-
-    The first chunk of the GEMM comes before any reduce-scatter, and the last chunk of that behind any GEMM. Before an
-    all-gather a ring hands on the ranks' parts, and the GEMM of a rank's own part needs none.
-    """
-    if pair.form == "gather":
-        first = pair.gemm_s / pair.moved.ranks
-        return Joined(pair.gemm_s, max(pair.moved_s + first - pair.gemm_s, 0.0))
-    return Joined(pair.gemm_s, max(pair.moved_s / CHUNKS, pair.moved_s - pair.gemm_s * (1 - 1 / CHUNKS)))
 
 
 def _linked(system: System) -> Gpu:
@@ -103,7 +87,7 @@ def _linked(system: System) -> Gpu:
     return system.gpu.model_copy(update={"link": ring_link(system)})
 
 
-def _engine(name: str, pair: Pair) -> Joined:
+def _engine(pair: Pair, name: str) -> Joined:
     """By the request-level engine: the GEMM's slowdown, and how much later its reduce-scatter ends.
 
     The ring all-gather behind it takes its time alone, as T3 leaves it in sequence (arXiv:2401.16677).
@@ -118,27 +102,13 @@ def _engine(name: str, pair: Pair) -> Joined:
     return Joined(pair.gemm_s * found["kernel"], found["beyond"] + pair.gather_s)
 
 
-def _in_network(pair: Pair) -> Joined:
-    """By switches that add: as an all-reduce between two GPUs, whose bytes cross each link once in each direction.
+def switched_seconds(moved: Collective, system: System, options: RunOptions) -> float:
+    """Time of an all-reduce by switches that add [s]: that between two GPUs, whose bytes cross each link once.
 
     A ring among n takes 2 (n - 1) / n times as long on the links, and 2 (n - 1) steps instead of two.
     """
-    two = Node(replace(pair.moved, ranks=2), "moved")
-    system = System(gpu=_linked(pair.system), gpus=2, library=pair.system.library)
-    return Joined(pair.gemm_s, min(float(estimate(two.op, system, options=pair.options).seconds), pair.moved_s))
-
-
-JOININGS: Mapping[str, Joining] = {
-    "async-tp": Joining(("gather", "scatter"), partial(_closed, "pieces")),
-    "flux": Joining(("gather", "scatter", "reduce"), partial(_closed, "fused")),
-    "userbuffers": Joining(("gather", "scatter"), _userbuffers),
-    "in-network": Joining(("reduce",), _in_network),
-    **{
-        name: Joining(("scatter", "reduce"), partial(_engine, name), PASSES[name].needs)
-        for name in ("t3", "t3-mca", "t3-critical")
-    },
-}
-"""The methods by name; "sequential" and the ways to share a GPU (`weft.schedule.SHARING`) are others."""
+    two = System(gpu=_linked(system), gpus=2, library=system.library)
+    return float(estimate(replace(moved, ranks=2), two, options=options).seconds)
 
 
 @dataclass(frozen=True)
@@ -190,29 +160,54 @@ class Fused:
         return next((share for share in range(least, rows + 1) if rows % share == 0), 1)
 
 
-def check_overlap(plan: Parallelism, system: System) -> None:
-    """Raise InputError for a method that an axis does not have, UnknownNameError for an unknown one."""
+def check_methods(overlap: Mapping[str, str], fidelity: Fidelity) -> None:
+    """Raise InputError for a method that does not apply to its axis, or that the fidelity cannot tell from the default.
+
+    Both list the methods that can be asked. Raises UnknownNameError for an unknown axis or method.
+    """
+    for axis, name in overlap.items():
+        check_name("axis of an overlap", axis, AXES)
+        place = cast(Place, axis)
+        method = find_overlap(name, place)
+        if name in SHARING and fidelity == "estimate" and not method.applies(place, "closed form"):
+            timed = ", ".join(one for one in applicable(place, "closed form") if one in SHARING)
+            raise InputError(
+                f"closed forms (the fidelity 'estimate', and every search of plans) cannot tell '{name}' from the "
+                f"default, priority; ask weft step with the fidelity 'windows', or choose one of {timed}"
+            )
+
+
+def check_overlap(plan: Parallelism, system: System, fidelity: Fidelity = "windows") -> None:
+    """Raise InputError for a method that a plan on a system cannot use, and what `check_methods` raises."""
+    check_methods(plan.overlap, fidelity)
     for axis, name in plan.overlap.items():
-        check_name("axis of an overlap", axis, ("tp", "cp", "ep", "dp"))
-        known = (*((SEQUENTIAL,) if axis in ("tp", "dp") else ()), *(JOININGS if axis == "tp" else ()), *SHARING)
-        if name in JOININGS and axis != "tp":
+        ranks = plan.dp * plan.cp if axis == "dp" else plan.degree(axis)
+        if ranks == 1:
             raise InputError(
-                f"'{name}' joins the collectives of tensor parallelism with their GEMMs, but overlap names it for "
-                f"'{axis}'; choose one of {', '.join(known)}"
+                f"'{name}' overlaps the collectives of '{axis}', but {axis} is 1, so there are none; leave "
+                f"{axis}={name} out of the overlap, or give {axis} more ranks"
             )
-        check_name(f"overlap of {axis}", name, known)
-        if name in JOININGS and "reduce" not in JOININGS[name].forms and not plan.sp:
-            raise InputError(
-                f"'{name}' joins all-gathers and reduce-scatters with GEMMs, but without sequence parallelism (sp) "
-                "tensor-parallel ranks all-reduce; set sp, or choose one of flux, t3, t3-mca, t3-critical"
-            )
-        if name in JOININGS and JOININGS[name].forms == ("reduce",) and plan.sp:
-            raise InputError(
-                f"'{name}' shortens all-reduces, but with sequence parallelism (sp) tensor-parallel ranks gather and "
-                "scatter, which moves no byte less in a switch; leave sp out, or choose another method"
-            )
+        if OVERLAPS[name].joins_gemms:
+            _check_forms(name, OVERLAPS[name].forms, plan)
         if name in SHARING and SHARING[name].driver == "dma":
             _check_copies(axis, name, plan, system)
+
+
+def _check_forms(name: str, forms: tuple[Form, ...], plan: Parallelism) -> None:
+    """Raise InputError for a method that joins none of the collectives that tensor-parallel ranks of the plan run."""
+    run = ("ag_gemm", "gemm_rs") if plan.sp else ("gemm_ar",)
+    if set(forms) & set(run):
+        return
+    known = ", ".join(other for other in applicable("tp") if set(OVERLAPS[other].forms) & set(run))
+    if plan.sp:
+        raise InputError(
+            f"'{name}' shortens all-reduces, but with sequence parallelism (sp) tensor-parallel ranks gather and "
+            f"scatter, which moves no byte less in a switch; leave sp out, or choose one of {known}"
+        )
+    raise InputError(
+        f"'{name}' joins all-gathers and reduce-scatters with GEMMs, but without sequence parallelism (sp) "
+        f"tensor-parallel ranks all-reduce; set sp, or choose one of {known}"
+    )
 
 
 def _check_copies(axis: str, name: str, plan: Parallelism, system: System) -> None:
@@ -237,7 +232,7 @@ def settled(framework: Framework, plan: Parallelism) -> Framework:
     if plan.overlap.get("tp") == SEQUENTIAL:
         changed |= {"async_tp": False, "tp": ""}
     elif "tp" in plan.overlap:
-        changed["tp"] = plan.overlap["tp"] if plan.overlap["tp"] in JOININGS else ""
+        changed["tp"] = plan.overlap["tp"] if OVERLAPS[plan.overlap["tp"]].joins_gemms else ""
     if plan.overlap.get("dp") == SEQUENTIAL:
         changed |= {"dp_overlap": False, "gather_overlap": False}
     return replace(framework, **changed) if changed else framework
@@ -272,23 +267,48 @@ class Overlapped(NamedTuple):
 def overlapped(graph: Graph, prices: Prices, method: str) -> Overlapped:
     """Times of nodes [s] where `method` joins GEMMs and collectives; a collective has what is left beyond its GEMM."""
     seconds, joined = prices.graph(graph), set()
-    for gemm, moved in pairs(graph) if method in JOININGS else ():
+    for gemm, moved in pairs(graph) if method else ():
         op = moved.op
         assert isinstance(gemm.op, Gemm)
         assert isinstance(op, Collective)
-        if _FORMS[op.name] not in JOININGS[method].forms:
+        if FORMS[op.name] not in OVERLAPS[method].forms:
             continue
         gather_s = prices.of(replace(op, name="all_gather"), "tp") if op.name == "all_reduce" else 0.0
         pair = Pair(
             gemm.op, op, seconds[gemm.name], seconds[moved.name], gather_s, prices.among("tp", op.ranks), prices.options
         )
-        seconds[gemm.name], seconds[moved.name] = JOININGS[method].join(pair)
+        seconds[gemm.name], seconds[moved.name] = join(pair, method)
         joined.add(moved.name)
     return Overlapped(seconds, frozenset(joined))
 
 
-def needs(plan: Parallelism) -> tuple[str, ...]:
-    """Sentences on the hardware that a plan's methods take and GPUs on sale lack."""
+def needs(plan: Parallelism, system: System) -> tuple[str, ...]:
+    """Sentences on the hardware that a plan's methods take and that GPUs on sale, or the system, lack."""
     method = plan.overlap.get("tp", "")
-    parts = JOININGS[method].needs if method in JOININGS else ()
-    return (f"{method} needs hardware that no GPU on sale has: {', '.join(parts)}.",) if parts else ()
+    parts = OVERLAPS[method].needs if method else ()
+    if not parts:
+        return ()
+    if OVERLAPS[method].simulation:
+        return (f"{method} needs hardware that no GPU on sale has: {', '.join(parts)}.",)
+    has = interconnect(system).multicast and system.nodes == 1
+    return () if has else (f"{method} needs hardware that {system.name} lacks: {', '.join(parts)}.",)
+
+
+def engine_note(plan: Parallelism) -> tuple[str, ...]:
+    """A sentence on a method that runs the engine whatever the fidelity."""
+    method = plan.overlap.get("tp", "")
+    if method not in OVERLAPS or not OVERLAPS[method].joins_gemms or OVERLAPS[method].closed:
+        return ()
+    return (f"{method} has no closed form: the engine timed its GEMMs and reduce-scatters, at either fidelity.",)
+
+
+def idle_note(plan: Parallelism, met: Collection[str]) -> tuple[str, ...]:
+    """Sentences on ways to share a GPU that change nothing, as no collective of their axis meets a kernel.
+
+    `met` are the axes whose collectives run beside kernels.
+    """
+    return tuple(
+        f"{axis}={name} changes nothing here: no collective of {axis} runs beside a kernel."
+        for axis, name in plan.overlap.items()
+        if name in SHARING and SHARING[name].driver != "dma" and axis not in met
+    )
