@@ -320,7 +320,7 @@ def test_frameworks_are_compared_at_one_clock():
     """Only Megatron Core's steps on H100 are public; torchtitan must not win by the clock of short runs."""
     fix = {"cp": 1, "pp": 1, "tp": 8, "sp": True, "micro_batch": 1}
     found = plan("llama-3-8b", "8xh100", batch=8, fix=fix, refine=0)
-    held = {one.on.framework.name: dict(one.on.framework.clocks)["h100-sxm"] for one in found.plans}
+    held = {one.setting.framework.name: dict(one.setting.framework.clocks)["h100-sxm"] for one in found.plans}
     assert len(held) == 2
     assert len(set(held.values())) == 1
     assert any("torchtitan" in note and "clock" in note for note in found.notes)

@@ -53,7 +53,7 @@ _NO_ERROR = Error(0.0, "")
 
 
 @dataclass(frozen=True)
-class Machine:
+class Setting:
     """What a plan was timed on, and the known `error` of steps of the framework on the GPU."""
 
     model: Transformer
@@ -74,7 +74,7 @@ class Planned:
     plan: Parallelism
     step_time_s: float
     peak_bytes: float
-    on: Machine = field(repr=False)
+    setting: Setting = field(repr=False)
     fidelity: Fidelity = "estimate"
     estimated_s: float = 0.0
     tied: bool = False
@@ -93,12 +93,12 @@ class Planned:
     @property
     def capacity(self) -> int:
         """Memory of a GPU [bytes]."""
-        return int(self.on.system.gpu.memory.capacity)
+        return int(self.setting.system.gpu.memory.capacity)
 
     @property
     def error(self) -> float:
         """How far steps of the framework on the GPU are from measured ones, relative to them."""
-        return self.on.error.value
+        return self.setting.error.value
 
     @property
     def range_s(self) -> tuple[float, float]:
@@ -118,10 +118,10 @@ class Planned:
     @property
     def mfu(self) -> float:
         """Model FLOPs utilization, as of `weft.Step`."""
-        model, plan = self.on.model, self.plan
+        model, plan = self.setting.model, self.plan
         source = plan.sequence if model.encoder_layers else 0
         flops = plan.batch * hardware_flops(model, plan.sequence, "none", CONVENTION, source)
-        return utilisation(flops, self.step_time_s, self.on.system.gpu.matrix_rate(plan.dtype) * plan.gpus)
+        return utilisation(flops, self.step_time_s, self.setting.system.gpu.matrix_rate(plan.dtype) * plan.gpus)
 
     def step(self) -> Step:
         """The whole answer on the plan's step: its waterfall, its stages, its memory."""
@@ -129,17 +129,17 @@ class Planned:
 
     @cached_property
     def _step(self) -> Step:
-        on = self.on
+        on = self.setting
         answer = train(on.model, on.system, self.plan, on.framework, on.options, self.fidelity)
         return replace(answer, memory=self.memory())
 
     def launch(self, launcher: str) -> str:
         """The command line or configuration file of the plan, as `weft.plan.launch.launch` writes it."""
-        return launch(launcher, self.on.model, self.on.system, self.plan, self.on.framework)
+        return launch(launcher, self.setting.model, self.setting.system, self.plan, self.setting.framework)
 
     def memory(self) -> Memory:
         """What every GPU holds under the plan."""
-        return memory(self.on.model, self.on.system, self.plan, self.on.framework)
+        return memory(self.setting.model, self.setting.system, self.plan, self.setting.framework)
 
     @cached_property
     def why(self) -> str:
@@ -161,7 +161,7 @@ class Planned:
         return {
             **self.plan.to_dict(),
             "micro_batches": self.plan.micro_batches,
-            "framework": self.on.framework.name,
+            "framework": self.setting.framework.name,
             "step_time_s": self.step_time_s,
             "range_s": [low, high],
             "tied": self.tied,
@@ -243,7 +243,7 @@ class Plans(Answer):
 
 def _changes(best: Planned, other: Planned) -> list[str]:
     """In what another plan differs from the best one, its framework and GPUs included."""
-    mine, theirs = best.on.framework.name, other.on.framework.name
+    mine, theirs = best.setting.framework.name, other.setting.framework.name
     gpus = [f"{other.gpus} GPUs instead of {best.gpus}"] if other.gpus != best.gpus else []
     return [*gpus, *changes(other.plan, best.plan), *([f"{theirs} instead of {mine}"] if mine != theirs else [])]
 
@@ -271,7 +271,7 @@ def _chunks(one: Planned) -> int:
 def _but_for_chunks(one: Planned) -> tuple[Parallelism, str]:
     """The plan as if each stage were one chunk, if it is 1F1B or interleaved; and its framework."""
     schedule = "1f1b" if one.plan.order_of_pipeline.kind == "interleaved" else one.plan.schedule
-    return replace(one.plan, schedule=schedule, layers=()), one.on.framework.name
+    return replace(one.plan, schedule=schedule, layers=()), one.setting.framework.name
 
 
 def signed(seconds: float) -> str:

@@ -275,7 +275,7 @@ NAMED = ("none", "selective", "operators", "full")
 
 def recompute(
     model: Transformer | str | Path,
-    on: Described,
+    system: Described,
     budget: str | None = None,
     plan: Parallelism | None = None,
     *,
@@ -293,7 +293,7 @@ def recompute(
     >>> found.chosen.recompute
     ('norm1', 'norm2', 'activation')
     """
-    found, where, plan, used, _ = asked(model, on, plan, framework, stated)
+    found, where, plan, used, _ = asked(model, system, plan, framework, stated)
     room = float(where.gpu.memory.capacity) if budget is None else parse(budget, Dimension.BYTES)
 
     def policy(how: Any, kinds: Sequence[Layers]) -> Policy:
@@ -316,11 +316,11 @@ def recompute(
 
 
 def stage_layers(
-    model: Transformer, on: System, plan: Parallelism, framework: Framework, options: RunOptions = SUSTAINED
+    model: Transformer, system: System, plan: Parallelism, framework: Framework, options: RunOptions = SUSTAINED
 ) -> list[Layers]:
     """The kinds of layers of the first stage, each with its number: what its operators leave, and take again."""
     plain = replace(plan, recompute="none")
-    running, _ = at_held_clock(on, framework)
+    running, _ = at_held_clock(system, framework)
     prices = Prices(running, plain, options)
     source = model.sequence_length if model.encoder_layers else 0
     tokens = Tokens(plan.micro_batch, plan.sequence, plan.cp, source)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from weft import hardware
 from weft.answer import Answer
 from weft.errors import InputError, check_type
-from weft.hardware import System, system
+from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, Fidelity, RunOptions
@@ -45,7 +46,7 @@ METHODS = ("sequential", AS_PLANNED)
 """What is compared unless asked otherwise: nothing of tensor parallelism hidden, and what the framework hides."""
 
 
-def faster(on: System, compute: float = 1.0, network: float = 1.0, memory: float | None = None) -> System:
+def faster(system: System, compute: float = 1.0, network: float = 1.0, memory: float | None = None) -> System:
     """The system with `compute`, `network` and `memory` times the rates of today (memory None: as computing).
 
     Kernels keep as many times more in flight as they compute faster; latencies, capacities and the number of compute
@@ -59,12 +60,12 @@ def faster(on: System, compute: float = 1.0, network: float = 1.0, memory: float
     factors |= dict.fromkeys(COMPUTE_WAITS, 1 / compute) | dict.fromkeys(
         MEMORY_RATES, compute if memory is None else memory
     )
-    rules, changed = on.rules, {}
+    rules, changed = system.rules, {}
     for path, factor in factors.items():
         rule = rules.get(path)
-        if rule is not None and factor != 1 and (value := on.value(path)):
+        if rule is not None and factor != 1 and (value := system.value(path)):
             changed[path] = rule.format(value * factor)
-    return on.replace(changed)
+    return system.replace(changed)
 
 
 _MOST = 1000.0
@@ -186,7 +187,7 @@ class Scaling(Answer):
 
 def scale(
     model: Transformer | str,
-    on: Described,
+    system: Described,
     compute: Sequence[float] = (1, 2, 4),
     network: Sequence[float] = (1,),
     *,
@@ -208,7 +209,7 @@ def scale(
     >>> found.points[1].exposed > 1.5 * found.points[0].exposed
     True
     """
-    where = system(on)
+    where = hardware.system(system)
     for name, values in (("compute", compute), ("network", network), ("methods", methods)):
         check_type(name, values, (list, tuple), "give a list, such as [1, 2, 4]")
         if not values:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from weft import hardware
 from weft.errors import InputError, check_name, check_whole
-from weft.hardware import system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, RunOptions
@@ -22,7 +22,7 @@ from weft.parallel.check import degrees
 from weft.parallel.framework import Framework
 from weft.parallel.framework import framework as framework_of
 from weft.plan.launch import PROFILES
-from weft.plan.plans import Machine, Planned, Plans, fewest_chunks_first
+from weft.plan.plans import Planned, Plans, Setting, fewest_chunks_first
 from weft.plan.space import Space, smaller, space
 from weft.result.errors import step_error
 from weft.run.step.clock import many, meetings, shared_on, train
@@ -48,7 +48,7 @@ _BETWEEN = 8
 
 def plan(
     model: Transformer | str | Path,
-    on: Described,
+    system: Described,
     *,
     batch: int,
     sequence: int | None = None,
@@ -86,7 +86,7 @@ def plan(
     for name, value, least in (("batch", batch, 1), ("top", top, 1), ("refine", refine, 0)):
         check_whole(name, value, least, 10)
     found = load_model(model)
-    where = system(on)
+    where = hardware.system(system)
     length = found.sequence_length if sequence is None else sequence
     check_whole("sequence", length, 1, 2048)
     if launcher:
@@ -121,7 +121,7 @@ def plan(
         tuple(best),
         len(refined),
         moved,
-        best[0].on.error.why,
+        best[0].setting.error.why,
         launcher,
         (
             *_clocks([] if framework or launcher else used, where.gpu.name),
@@ -135,11 +135,11 @@ def _ranked(plans: Sequence[Planned], key: Callable[[Planned], tuple[float, ...]
     return [replace(one, place=place) for place, one in enumerate(sorted(plans, key=key), 1)]
 
 
-def _notes(refined: int, asked: int) -> tuple[str, ...]:
-    if refined == asked:
+def _notes(refined: int, wanted: int) -> tuple[str, ...]:
+    if refined == wanted:
         return ()
     said = (
-        f"The time was up after {refined} of {asked} plans were timed again with the engine's windows; the windows so "
+        f"The time was up after {refined} of {wanted} plans were timed again with the engine's windows; the windows so "
         "far are kept on disk, and the next search goes on from there; --refine N, or in Python a larger "
         "budget_s, gives it more time."
     )
@@ -179,9 +179,9 @@ def _clocks(chosen: Sequence[Framework], gpu: str) -> tuple[str, ...]:
 class _Search:
     """The search of a space, whose plans on all GPUs and on fewer share what they have in common."""
 
-    def __init__(self, of: Space, options: RunOptions) -> None:
-        self.space, self.options = of, options
-        self._shared = shared_on(of.system, of.framework, options)
+    def __init__(self, space: Space, options: RunOptions) -> None:
+        self.space, self.options = space, options
+        self._shared = shared_on(space.system, space.framework, options)
 
     def timed(self, rejected: Counter[str], gpus: int | None = None) -> list[Planned]:
         """The plans on all GPUs, or on `gpus`, that fit the memory; the others are `rejected`, by reason."""
@@ -195,7 +195,7 @@ class _Search:
         if not fits.all():
             rejected[_too_large(found.peak_bytes[~fits], capacity, of.framework)] += int((~fits).sum())
         error = step_error(of.system.gpu.name, of.framework.name, bool(of.model.experts))
-        on = Machine(of.model, of.system, of.framework, self.options, error)
+        on = Setting(of.model, of.system, of.framework, self.options, error)
         rows = zip(found.seconds.tolist(), found.peak_bytes.tolist(), strict=True)
         return [
             Planned(plan, seconds, peak, on, estimated_s=seconds)
@@ -226,7 +226,7 @@ def _refined(ranked: Sequence[Planned], until: float, say: Progress) -> list[Pla
     store, refined = Store(), list[Planned]()
     for at, one in enumerate(ranked):
         say(at, len(ranked), "plans with the engine's windows")
-        on = one.on
+        on = one.setting
         asked = meetings(on.model, on.system, one.plan, on.framework, on.options)
         if not all(_simulated(task, store, until) for task in asked):
             break

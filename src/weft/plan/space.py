@@ -234,11 +234,11 @@ def space(
     return found
 
 
-def smaller(of: Space, gpus: int) -> Space:
+def smaller(space: Space, gpus: int) -> Space:
     """The same space on fewer or more GPUs like those of the system."""
-    system = of.system.with_gpus(gpus)
-    usual = _usual(of.model, system, of.framework)
-    return replace(of, system=system, choices={**usual, **{name: of.choices[name] for name in of.fixed}})
+    system = space.system.with_gpus(gpus)
+    usual = _usual(space.model, system, space.framework)
+    return replace(space, system=system, choices={**usual, **{name: space.choices[name] for name in space.fixed}})
 
 
 def _usual(model: Transformer, system: System, framework: Framework) -> dict[str, tuple[Any, ...]]:
@@ -298,14 +298,14 @@ def _values(name: str, value: Any) -> tuple[Any, ...]:
     return values
 
 
-def _check_fixed(of: Space) -> None:
+def _check_fixed(space: Space) -> None:
     """Raise InputError for degrees whose product cannot divide, or be, the number of GPUs."""
-    named = [axis for axis in _AXES if axis in of.fixed]
-    if of.fits_on(of.system.gpus):
+    named = [axis for axis in _AXES if axis in space.fixed]
+    if space.fits_on(space.system.gpus):
         return
-    first = [of.choices[axis][0] for axis in named]
+    first = [space.choices[axis][0] for axis in named]
     words = " x ".join(f"{axis} {degree}" for axis, degree in zip(named, first, strict=True))
     raise InputError(
-        f"fix asks for {words}, which takes {math.prod(first)} GPUs, and the system has {of.system.gpus}; let the "
-        f"degrees divide {of.system.gpus}, or give a system of {math.prod(first)} GPUs"
+        f"fix asks for {words}, which takes {math.prod(first)} GPUs, and the system has {space.system.gpus}; let the "
+        f"degrees divide {space.system.gpus}, or give a system of {math.prod(first)} GPUs"
     )

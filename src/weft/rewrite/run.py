@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from weft import hardware
 from weft.errors import InputError, check_name, check_type, check_whole
 from weft.graph import Graph, read_graph
-from weft.hardware import System, system
+from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, RunOptions
@@ -33,7 +34,7 @@ FIELDS = ("tp", "sp", "micro_batch", "sequence", "dtype", "dropout")
 
 def rewrite(
     work: Graph | Transformer | str | Path,
-    on: Described,
+    system: Described,
     rules: Sequence[str | Rule] = (),
     *,
     launch: str = "",
@@ -60,7 +61,7 @@ def rewrite(
     check_whole("most", most, 1, MOST)
     if not 1 <= alpha <= 10:
         raise InputError(f"alpha is {alpha:g}; give a factor from 1 (only improvements) to 10, such as {ALPHA}")
-    where = system(on)
+    where = hardware.system(system)
     graph, small = _graph(work, where, plan)
     period = parse(launch, Dimension.SECONDS) if launch else LAUNCH
     if not 0 < period < 1:

@@ -112,16 +112,16 @@ class Sample(Answer):
         }
 
 
-def _plain(points: Points, of: Sample) -> dict[str, Any]:
-    machine, seconds = next(iter(of.log.times.items()))
+def _plain(points: Points, answer: Sample) -> dict[str, Any]:
+    machine, seconds = next(iter(answer.log.times.items()))
     serial, parallel = points.savings(seconds)
-    total = points.total(seconds) * of.log.step
+    total = points.total(seconds) * answer.log.step
     return {
         "chosen": points.chosen.tolist(),
         "weights": points.weights.tolist(),
         "estimate": total,
-        "error": total / (of.real(machine) or np.nan) - 1,
-        "savings": {"in_turn": serial * of.log.step, "at_once": parallel * of.log.step},
+        "error": total / (answer.real(machine) or np.nan) - 1,
+        "savings": {"in_turn": serial * answer.log.step, "at_once": parallel * answer.log.step},
     }
 
 
@@ -178,42 +178,42 @@ def sample(
     return Sample(used, chosen, own, totals, speedups, others, expected, noise, tuple(notes))
 
 
-def _variation(used: Iterations, noise: float) -> float:
+def _variation(log: Iterations, noise: float) -> float:
     """The standard deviation of times that no length explains, as a fraction, where they were all measured."""
-    seconds = next(iter(used.times.values()), None)
+    seconds = next(iter(log.times.values()), None)
     if seconds is None or not np.isfinite(seconds).all():
         return noise
     return float(seconds.std() / seconds.mean()) or noise
 
 
-def _drawn(used: Iterations, count: int | None, half_width: float, noise: float, seed: int) -> tuple[Ints, Ints]:
+def _drawn(log: Iterations, count: int | None, half_width: float, noise: float, seed: int) -> tuple[Ints, Ints]:
     """Strata, and iterations drawn from them at random."""
-    own = _strata(used, None if count is None else count // 2)
+    own = _strata(log, None if count is None else count // 2)
     sizes = np.bincount(own).astype(np.int64)
-    spread = residual_spread(used.lengths, own, noise)
+    spread = residual_spread(log.lengths, own, noise)
     if count is None:
-        count = iterations_for(sizes, spread, float(used.lengths.sum()), half_width)
+        count = iterations_for(sizes, spread, float(log.lengths.sum()), half_width)
         count = max(count, int(np.minimum(sizes, EACH).sum()))
     least = EACH if count >= EACH * len(sizes) else 2
     return own, draw(own, allocate(sizes, spread, count, least), np.random.default_rng(seed))
 
 
-def _strata(used: Iterations, most: int | None) -> Ints:
+def _strata(log: Iterations, most: int | None) -> Ints:
     """Strata by length, at most so many; one for iterations that nothing tells apart."""
-    if used.alike or most == 1:
-        return np.zeros(len(used), np.int64)
-    own = strata(used.lengths)
-    return own if most is None or own.max() < most else strata(used.lengths, most)
+    if log.alike or most == 1:
+        return np.zeros(len(log), np.int64)
+    own = strata(log.lengths)
+    return own if most is None or own.max() < most else strata(log.lengths, most)
 
 
-def _taken(used: Iterations, measured: Ints) -> tuple[Ints, Ints]:
+def _taken(log: Iterations, measured: Ints) -> tuple[Ints, Ints]:
     """Strata of which each holds at least two measured iterations, as many as these allow, and the measured ones."""
     for count in range(min(STRATA, len(measured) // 2), 0, -1):
-        own = strata(used.lengths, count) if count > 1 else np.zeros(len(used), np.int64)
+        own = strata(log.lengths, count) if count > 1 else np.zeros(len(log), np.int64)
         if (np.bincount(own[measured], minlength=own.max() + 1) >= 2).all():
             return own, measured
     raise InputError(
-        f"{len(measured)} measured iteration of {len(used)} has no variance; measure at least 2, better {EACH * STRATA}"
+        f"{len(measured)} measured iteration of {len(log)} has no variance; measure at least 2, better {EACH * STRATA}"
     )
 
 
@@ -221,18 +221,18 @@ def _scaled(found: Estimate, step: int) -> Estimate:
     return Estimate(found.value * step, found.low * step, found.high * step, found.degrees, found.method, found.curved)
 
 
-def _expected(used: Iterations, own: Ints, chosen: Ints, noise: float) -> float:
+def _expected(log: Iterations, own: Ints, chosen: Ints, noise: float) -> float:
     """The half width that iterations which vary by `noise` about a line should give, as a fraction."""
     sizes = np.bincount(own)
     counts = np.bincount(own[chosen], minlength=len(sizes))
-    spread = residual_spread(used.lengths, own, noise)
+    spread = residual_spread(log.lengths, own, noise)
     variance = (sizes * (sizes - counts) / counts * spread**2).sum()
-    return float(quantile(len(chosen) - len(sizes) - 1) * np.sqrt(variance) / used.lengths.sum())
+    return float(quantile(len(chosen) - len(sizes) - 1) * np.sqrt(variance) / log.lengths.sum())
 
 
-def _notes(used: Iterations, partly: bool) -> Iterator[str]:
-    if used.step > 1:
-        yield f"The log holds every {used.step}th iteration; each of them stands for {used.step}."
+def _notes(log: Iterations, partly: bool) -> Iterator[str]:
+    if log.step > 1:
+        yield f"The log holds every {log.step}th iteration; each of them stands for {log.step}."
     if partly:
         yield "The interval holds if the measured iterations were drawn at random among those of similar length."
 
@@ -246,13 +246,13 @@ def _warnings(totals: dict[str, Estimate]) -> Iterator[str]:
             )
 
 
-def _others(used: Iterations, totals: dict[str, Estimate]) -> dict[str, Points]:
+def _others(log: Iterations, totals: dict[str, Estimate]) -> dict[str, Points]:
     """SeqPoint and its baselines on the first machine."""
     if not totals:
         return {}
-    seconds = used.times[next(iter(totals))]
-    found = {name: baseline(name, used.lengths) for name in BASELINES}
+    seconds = log.times[next(iter(totals))]
+    found = {name: baseline(name, log.lengths) for name in BASELINES}
     try:
-        return {"seqpoint": seqpoints(used.lengths, seconds), **found}
+        return {"seqpoint": seqpoints(log.lengths, seconds), **found}
     except InputError:
         return found

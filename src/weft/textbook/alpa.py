@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from weft import hardware
 from weft.errors import InputError, check_whole
-from weft.hardware import System, system
+from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.models.block import Piece, Tokens, embedding, head, layer
@@ -99,7 +100,7 @@ class MeshSearch:
 
 def alpa(
     model: Transformer | str | Path,
-    on: Described,
+    system: Described,
     batch: int,
     micro_batches: int,
     *,
@@ -118,7 +119,7 @@ def alpa(
     whose layers do not repeat, or have operators that read several others.
     """
     found = load_model(model)
-    where = system(on)
+    where = hardware.system(system)
     check_whole("micro_batches", micro_batches, 1, 64)
     check_whole("batch", batch, micro_batches, 1024)
     if batch % micro_batches:
@@ -135,11 +136,11 @@ def alpa(
     return MeshSearch(found, where, batch, micro_batches, held, ways, costs, plans)
 
 
-def mesh_sizes(on: System) -> tuple[int, ...]:
+def mesh_sizes(system: System) -> tuple[int, ...]:
     """GPUs of the meshes that stages may have: powers of two within a node, and 1, 2, 4, ... nodes."""
-    each = min(on.gpus_per_node, on.gpus)
+    each = min(system.gpus_per_node, system.gpus)
     inside = [1 << power for power in range(each.bit_length()) if 1 << power <= each]
-    nodes = [each << power for power in range(on.nodes.bit_length()) if 1 << power <= on.nodes]
+    nodes = [each << power for power in range(system.nodes.bit_length()) if 1 << power <= system.nodes]
     return tuple(sorted({*inside, *nodes}))
 
 
@@ -168,13 +169,13 @@ class _Parts:
         """The costs of the embedding, of every sub-layer in order, and of the head."""
         return [*way.first.blocks, *way.unit.blocks * self.repeats, *way.last.blocks]
 
-    def ways(self, on: System, size: int) -> Iterator[Way]:
+    def ways(self, system: System, size: int) -> Iterator[Way]:
         """Every use of a mesh of so many GPUs: each logical shape with each sharding of layers and ends.
 
         The ends take their fastest sharding, and the one with the smallest states. A mesh of n x 1 is one of 1 x n.
         """
         for outer in divisors(size)[: -1 if size > 1 else None]:
-            prices = MeshPrices(Mesh(on, outer, size // outer), self.compute.compute if self.compute else None)
+            prices = MeshPrices(Mesh(system, outer, size // outer), self.compute.compute if self.compute else None)
             self.compute = self.compute or prices
             ends: dict[Layout, list[tuple[Sharding, Sharding]]] = {}
             for unit in Part(self.unit, self.shape, prices, self.training).front():

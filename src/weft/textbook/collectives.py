@@ -176,7 +176,7 @@ class Choices:
     library_s: FloatArray
 
 
-def against_library(collective: str, bytes: Sequence[float], ranks: int, on: Described) -> Choices:
+def against_library(collective: str, bytes: Sequence[float], ranks: int, system: Described) -> Choices:
     """What a textbook would choose for each size on a system's links, and what its library's model chooses.
 
     The textbook's bandwidth is the rate per GPU of the library's own cost model, of the network if the ranks are on
@@ -186,16 +186,16 @@ def against_library(collective: str, bytes: Sequence[float], ranks: int, on: Des
     """
     check_name("collective", collective, FORMS.keys() - {"broadcast"})
     check_whole("ranks", ranks, 2, 8)
-    aimed = target(on)
+    aimed = target(system)
     sizes = np.asarray(bytes, dtype=np.float64)
     nodes = aimed.nodes(ranks)
     rate = aimed.fabric.nic if nodes > 1 else aimed.fabric.figure(ranks)
     fitting = [name for name, form in FORMS[collective].items() if not (form.powers_of_two and ranks & (ranks - 1))]
-    smallest = float(estimate(Collective(collective, 8, ranks), on).seconds)
+    smallest = float(estimate(Collective(collective, 8, ranks), system).seconds)
     fewest = min(FORMS[collective][name].latencies(ranks) for name in fitting)
     wire = Wire(smallest / fewest, rate)
     times = np.array([textbook(collective, name, sizes, ranks, wire) for name in fitting])
-    found = estimate(Collective(collective, sizes, ranks), on)  # type: ignore[arg-type]  # arrays broadcast
+    found = estimate(Collective(collective, sizes, ranks), system)  # type: ignore[arg-type]  # arrays broadcast
     best = times.argmin(axis=0)
     return Choices(
         wire,

@@ -15,9 +15,10 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from weft import hardware
 from weft.errors import InputError, check_whole
 from weft.graph import DTYPE_BYTES, Collective
-from weft.hardware import System, system
+from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED
@@ -165,7 +166,7 @@ class Mixed:
 
 def galvatron(
     model: Transformer | str | Path,
-    on: Described,
+    system: Described,
     batch: int,
     micro_batches: int,
     *,
@@ -181,7 +182,7 @@ def galvatron(
     Sends between stages are left out. Raises InputError if nothing fits.
     """
     found = load_model(model)
-    where = system(on)
+    where = hardware.system(system)
     check_whole("micro_batches", micro_batches, 1, 8)
     if batch % micro_batches:
         raise InputError(f"batch {batch} does not divide into {micro_batches} micro-batches; give a divisor of it")

@@ -181,12 +181,12 @@ def mean_of_slowest(times: Sequence[WorkerTime]) -> float:
     return low + sum(quad(still_running, a, b)[0] for a, b in pairwise(borders))
 
 
-def _staleness(start: FloatArray, end: FloatArray, of: Any) -> tuple[dict[int, float], float]:
+def _staleness(start: FloatArray, end: FloatArray, settled: Any) -> tuple[dict[int, float], float]:
     """Distribution of the steps that a beginning step is ahead of the slowest worker, and the mean updates of others
     between its begin and its end.
     """
-    begun, ended = start[of], end[of]
-    own = np.nonzero(of)
+    begun, ended = start[settled], end[settled]
+    own = np.nonzero(settled)
     counts = np.array([np.searchsorted(end[:, worker], begun, side="right") for worker in range(end.shape[1])])
     later = np.array([np.searchsorted(end[:, worker], ended, side="left") for worker in range(end.shape[1])])
     lag, times = np.unique(own[0] - counts.min(axis=0), return_counts=True)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
+from weft import hardware
 from weft.errors import InputError
-from weft.hardware import system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.models.block import Piece, Tokens, layer
@@ -284,7 +284,7 @@ _NEVER = 1e6
 
 def shard_layer(
     model: Transformer | str | Path,
-    on: Described,
+    system: Described,
     mesh: tuple[int, int],
     micro_batch: int,
     *,
@@ -303,7 +303,7 @@ def shard_layer(
     ['columns', 'heads', 'inner']
     """
     found = load_model(model)
-    where = system(on)
+    where = hardware.system(system)
     outer, inner = mesh
     if outer * inner > where.gpus:
         raise InputError(f"a mesh of {outer} x {inner} needs {outer * inner} GPUs, but the system has {where.gpus}")

@@ -35,7 +35,7 @@ GRID = 8
 def advise(
     gemm: Gemm,
     collective: Collective,
-    machine: Described,
+    system: Described,
     options: RunOptions | None = None,
     *,
     channels: int | None = None,
@@ -53,7 +53,7 @@ def advise(
     simulated. Raises UnknownNameError for an unknown GPU, InputError for a collective, dtype or number of channels that
     the library or the GPU lacks.
     """
-    bench = Bench.of(machine, collective.ranks, options)
+    bench = Bench.of(system, collective.ranks, options)
     # Fail early, before the minute of work for the tables.
     check_tile(gemm, tiling_for(gemm, bench.gpu, bench.options), bench.gpu)
     bench.collective(collective)

@@ -75,11 +75,11 @@ def read_gemms(path: str | Path) -> tuple[Wanted, ...]:
     return tuple(wanted)
 
 
-def _check_heads(file: Path, found: Sequence[str]) -> None:
-    missing = [name for name in COLUMNS if name not in found]
-    unknown = [name for name in found if name not in (*COLUMNS, "name")]
-    twice = [name for name in found if found.count(name) > 1]
-    if len(found) == 1 and (separator := next((mark for mark in ";\t|" if mark in found[0]), None)):
+def _check_heads(file: Path, heads: Sequence[str]) -> None:
+    missing = [name for name in COLUMNS if name not in heads]
+    unknown = [name for name in heads if name not in (*COLUMNS, "name")]
+    twice = [name for name in heads if heads.count(name) > 1]
+    if len(heads) == 1 and (separator := next((mark for mark in ";\t|" if mark in heads[0]), None)):
         wrong = f"is separated by {_MARKS[separator]}; separate cells by commas"
     elif missing:
         wrong = f"misses {', '.join(missing)}"
@@ -314,7 +314,7 @@ class TunedList(Answer):
 
 def tune(
     gemms: str | Path | Sequence[Wanted | Gemm],
-    machine: Described,
+    system: Described,
     options: RunOptions | None = None,
     *,
     jobs: int = 1,
@@ -328,7 +328,7 @@ def tune(
     data type that the GPU lacks, and what the simulations raise.
     """
     wanted = read_gemms(gemms) if isinstance(gemms, str | Path) else _lines(gemms)
-    bench, own = Bench.of(machine, options=options), Jobs(jobs, store, progress)
+    bench, own = Bench.of(system, options=options), Jobs(jobs, store, progress)
     for line in wanted:
         check_held(line.gemm, bench.gpu)
     # One GEMM of each line queued, two, four, ... and all of them.

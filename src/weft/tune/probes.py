@@ -42,7 +42,7 @@ CHECKS = ((384, 14336, 8192), (4096, 10240, 8192))
 
 
 def tables_for(
-    machine: Described,
+    system: Described,
     collectives: Sequence[str] = COLLECTIVES,
     options: RunOptions | None = None,
     *,
@@ -56,7 +56,7 @@ def tables_for(
     Runs in `store` are not repeated. Raises InputError for a machine without a known collective library,
     UnknownNameError for an unknown GPU or collective, and what the simulations raise.
     """
-    return tables_of(Bench.of(machine, ranks, options), collectives, Jobs(jobs, store, progress))
+    return tables_of(Bench.of(system, ranks, options), collectives, Jobs(jobs, store, progress))
 
 
 def tables_of(bench: Bench, collectives: Sequence[str], jobs: Jobs) -> SlowdownTables:

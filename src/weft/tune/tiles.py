@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from weft import hardware
 from weft.answer import Answer
 from weft.errors import InputError, check_whole
 from weft.estimate import gemm_kernel
@@ -26,7 +27,7 @@ from weft.estimate.gemm import effective_rates, time_each
 from weft.estimate.gemm_plans import RankedPlan, ranked_plans
 from weft.estimate.target import Harness, target
 from weft.graph import Gemm
-from weft.hardware import Gpu, gpu
+from weft.hardware import Gpu
 from weft.kernels.gemm import OVERHEAD_REGISTERS, GemmTiling
 from weft.library.tiles import MOST_SLOTS
 from weft.options import RunOptions
@@ -180,7 +181,7 @@ def _tiling(knobs: Ints, resident: int) -> GemmTiling:
 
 def tiles(
     gemm: Gemm,
-    on: Gpu | str,
+    gpu: Gpu | str,
     template: Template | None = None,
     options: RunOptions | None = None,
     harness: Harness | None = None,
@@ -194,7 +195,7 @@ def tiles(
     >>> found.candidates, len(found.seconds) < 0.2 * found.candidates
     (5000, True)
     """
-    where, used = on if isinstance(on, Gpu) else gpu(on), template or Template()
+    where, used = hardware.gpu(gpu), template or Template()
     rates = effective_rates(gemm.dtype, target(where, options, harness or Harness()))
     knobs = used.candidates()
     knobs[:, 2] = np.maximum(knobs[:, 2] * 2 // max(int(rates.element), 1), 1)
@@ -232,13 +233,13 @@ def _as_tiles(knobs: Ints, resident: Ints) -> Floats:
     return np.column_stack([*knobs[:, :4].T, resident, 0 * ones, ones]).astype(float)
 
 
-def _limits(gemm: Gemm, on: Gpu, knobs: Ints, rates: gemm_kernel.Machine) -> tuple[Ints, Ints]:
+def _limits(gemm: Gemm, gpu: Gpu, knobs: Ints, rates: gemm_kernel.Machine) -> tuple[Ints, Ints]:
     """Workgroups that a compute unit holds of each candidate, and the place of the reason that prunes it in REASONS."""
     rows, columns, step, stages, threads, splits = knobs.T
     local = np.ceil(stages * (rows + columns) * step * rates.element).astype(np.int64)
     registers = rows * columns * max(4, int(rates.element)) + OVERHEAD_REGISTERS * threads * 4
-    compute = on.compute
-    most = THREAD_REGISTERS.get(on.vendor, 255) * 4
+    compute = gpu.compute
+    most = THREAD_REGISTERS.get(gpu.vendor, 255) * 4
     wavefronts = -(-threads // compute.wavefront_size)
     held = np.minimum.reduce(
         [
@@ -289,7 +290,7 @@ class Regret:
 
 def measured_regret(
     gemm: Gemm,
-    on: Gpu | str,
+    gpu: Gpu | str,
     measured: Mapping[GemmTiling, float],
     among: Iterable[GemmTiling] = (),
     options: RunOptions | None = None,
@@ -302,7 +303,7 @@ def measured_regret(
     """
     if not measured:
         raise InputError("no tile was measured; give at least one with its time")
-    where = on if isinstance(on, Gpu) else gpu(on)
+    where = hardware.gpu(gpu)
     rates = effective_rates(gemm.dtype, target(where, options, harness or Harness()))
     every = list(dict.fromkeys((*measured, *among)))
     knobs = np.array([[getattr(one, name) for name in KNOBS] for one in every], dtype=np.int64)

@@ -42,7 +42,7 @@ def verdict(answer: Plans) -> list[str]:
     low, high = best.range_s
     room = f"{best.peak_bytes / 1e9:.1f} GB of {best.capacity / 1e9:.0f} GB"
     where = f"{best.gpus:,} GPUs of {answer.system.name}"
-    run = f"Run {answer.model.title} on {where} with {words(best.plan)}, as {best.on.framework.name} does."
+    run = f"Run {answer.model.title} on {where} with {words(best.plan)}, as {best.setting.framework.name} does."
     rate = f"{best.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU {best.mfu:.1%}"
     return [
         run,
@@ -87,7 +87,7 @@ def plan_table(answer: Plans) -> Table:
     """The best plans, best first; columns in which all are alike are left out, but for the first degrees."""
     rows = [
         (
-            rank, *(_choice(one, name) for name in _CHOICES), one.on.framework.name, one.gpus, one.fidelity,
+            rank, *(_choice(one, name) for name in _CHOICES), one.setting.framework.name, one.gpus, one.fidelity,
             one.step_time_s, one.tokens_per_s_per_gpu, one.mfu, one.peak_bytes / 1e9, _against(rank, one),
         )
         for rank, one in enumerate(answer.plans, 1)
@@ -156,8 +156,8 @@ def front(answer: Plans) -> Figure:
 
 
 def _named(one: Planned, answer: Plans) -> str:
-    mixed = len({each.on.framework.name for each in answer.plans}) > 1
-    return words(one.plan) + (f" ({one.on.framework.name})" if mixed else "")
+    mixed = len({each.setting.framework.name for each in answer.plans}) > 1
+    return words(one.plan) + (f" ({one.setting.framework.name})" if mixed else "")
 
 
 def choices_map(answer: Plans, columns: str = "tp", rows: str = "pp") -> Figure:
