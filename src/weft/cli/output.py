@@ -26,6 +26,7 @@ from weft.files import (
 
 if TYPE_CHECKING:
     from weft.answer import Answer
+    from weft.report import Report
     from weft.result import Timeline
     from weft.view.table import Table
 
@@ -49,7 +50,7 @@ class Outputs:
 
     def show(
         self,
-        shown: Answer | Iterable[Table | str],
+        shown: Answer | Report[Any] | Iterable[Table | str],
         save: Save | None = None,
         *,
         rows: Sequence[Mapping[str, Any]] = (),
@@ -58,7 +59,7 @@ class Outputs:
         files: Mapping[str, Save] = MappingProxyType({}),
         page: Save | None = None,
     ) -> None:
-        """Write the files that the options ask for, print an answer's report, or tables and sentences, and the paths.
+        """Write the files that the options ask for, print a report, or tables and sentences, and the paths.
 
         An answer brings what `save`, `rows` and `page` write, unless they are given; its report opens with the
         conclusion, and ends with how sure it is. `save` writes --json, `rows` go to --csv, the run `traced` to
@@ -66,17 +67,17 @@ class Outputs:
         `page` the page. Files come first: a closed pipe does not cost them.
         """
         from weft.answer import Answer
+        from weft.report import Report
         from weft.view.terminal import print_parts
 
-        if isinstance(shown, Answer):
+        parts: Any = shown
+        if isinstance(shown, Answer | Report):
             from weft.view import answers
 
-            save, page = save or json_of(shown), page or partial(answers.write_page, shown)
-            parts: Iterable[Table | str] = answers.parts(shown)
-            if self.csv is not None:
-                rows = rows or answers.table(shown).records()
-        else:
-            parts = shown
+            report = shown.report() if isinstance(shown, Answer) else shown
+            parts, page = answers.parts(report), page or partial(answers.write_report, report)
+            save = save or (lambda file: write_json(file, report.record()))
+            rows = rows or (report.rows() if self.csv is not None else ())
         paths: list[tuple[str, Path]] = []
         try:
             paths.extend(self._save(save, rows, trace or _traces_of(traced), files, page))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
@@ -101,7 +100,7 @@ def gemm(
     else:
         raise InputError("give either a shape, like 8192,8192,8192, or --shapes FILE")
     done = [_gemms(gpu.replace(changes), shapes, options) for gpu in gpus]
-    _show(outputs, done, predictions.gemm_parts(done))
+    outputs.show(predictions.GemmReport(predictions.Predictions(done)))
 
 
 def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions) -> Predicted:
@@ -178,7 +177,7 @@ def collective(
     how: Any = given(algorithm=algorithm, driver=driver, profile=found, channels=channels, compute_units=compute_units)
     harness = Harness(**how)
     done = [_collectives(*what, ranks, system, nodes, harness) for system in systems]
-    _show(outputs, done, predictions.collective_parts(done), page=partial(predictions.collective_report, done))
+    outputs.show(predictions.CollectiveReport(predictions.Predictions(done)))
 
 
 def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | None, harness: Harness) -> Predicted:
@@ -262,7 +261,7 @@ def operator(
 ) -> None:
     """Predict a memory-bound operator or attention; 'weft predict ops' lists them."""
     done = [_operator(name, gpu.replace(changes), dtype, shape or {}, options) for gpu in gpus]
-    _show(outputs, done, predictions.operator_parts(done))
+    outputs.show(predictions.OperatorReport(predictions.Predictions(done)))
 
 
 def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, int], options: RunOptions) -> Predicted:
@@ -337,9 +336,3 @@ def _system(name: str, gpu: Gpu | None, changes: Mapping[str, str]) -> System:
     """The system of that name with changed values; `gpu` replaces its GPU, and the changes then apply to that GPU."""
     found = weft.system(name)
     return found.replace(changes) if gpu is None else found.with_gpu(gpu.replace(changes))
-
-
-def _show(outputs: Outputs, done: Sequence[Predicted], parts: Sequence[Table | str], **more: Any) -> None:
-    """Print the tables, and write every case."""
-    rows = [row for one in done for row in one.records()]
-    outputs.show(parts, lambda file: write_json(file, {"predictions": rows}), rows=rows, **more)

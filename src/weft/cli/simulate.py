@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -25,7 +24,6 @@ from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
 from weft.cli.progress import simulation_status
 from weft.cli.values import MODEL_NAME, OVERLAP, OVERLAPS, SPLIT, Value, names, numbers
 from weft.errors import InputError, join_or
-from weft.files import write_json
 from weft.graph import Graph, Node, operator
 from weft.graph.graph import MOST_ITERATIONS
 from weft.hardware import Gpu
@@ -214,12 +212,7 @@ def _program(asked: SimpleNamespace, options: RunOptions, outputs: Outputs) -> N
     on = weft.system(asked.gpu).replace(asked.changes)
     found = weft.simulate(graph, on, options=options)
     closed = weft.estimate(graph, on, RunOptions(clock=options.clock))
-    outputs.show(
-        program.program_parts(found, closed),
-        lambda file: write_json(file, program.program_record(found, closed)),
-        traced=found,
-        page=partial(program.program_report, found, closed),
-    )
+    outputs.show(program.ProgramReport(found, closed), traced=found)
 
 
 def _sub_layer(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from weft.report.table import Table
 
 if TYPE_CHECKING:
-    from weft.answer import Answer
     from weft.hardware import Gpu
 
 
@@ -48,7 +47,15 @@ class Section:
 Part = str | Table | Figure | Section | Sequence[str]
 """A paragraph (several lines: as they are), a table, a figure, a section, or sentences as a list."""
 
-A = TypeVar("A", bound="Answer")
+
+class Recorded(Protocol):
+    """Something that is written as plain data."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as plain data for JSON."""
+
+
+A = TypeVar("A", bound=Recorded)
 
 
 class Report(Generic[A]):
@@ -103,6 +110,10 @@ class Report(Generic[A]):
     def record(self) -> dict[str, Any]:
         """What --json writes: the answer as plain data."""
         return self.answer.to_dict()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """What --csv writes: the rows of the main table as objects."""
+        return self.tables()[0].records()
 
     def gpu(self) -> Gpu | None:
         """The GPU whose values, with their sources, end the page."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from weft.view.memory import memory_curve as memory_curve
     from weft.view.pipeline import pipeline_diagram as pipeline_diagram
     from weft.view.planner import choices_map as choices_map
-    from weft.view.predictions import collective_report as collective_report
-    from weft.view.program import program_report as program_report
     from weft.view.run import speedups as speedups
     from weft.view.run import sub_layer_times as sub_layer_times
     from weft.view.run import traffic_by_cause as traffic_by_cause
@@ -38,8 +36,6 @@ _HOMES = {
     "memory": ("memory_curve",),
     "pipeline": ("pipeline_diagram",),
     "planner": ("choices_map",),
-    "predictions": ("collective_report",),
-    "program": ("program_report",),
     "run": ("speedups", "sub_layer_times", "traffic_by_cause", "waits"),
     "step": ("layer_streams",),
     "step_trace": ("write_graph_trace", "write_step_trace"),

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from weft.errors import InputError
 from weft.report import Figure, Report, Table
-from weft.view.page import report_page, write_report
+from weft.view.page import report_page
+from weft.view.page import write_report as page_of_report
 from weft.view.terminal import table_text
 
 if TYPE_CHECKING:
@@ -126,25 +127,27 @@ def figure(answer: Answer) -> Figure:
 def page(answer: Answer) -> str:
     """The page of an answer, as HTML."""
     shown = report(answer)
-    if not isinstance(shown, _ByFunctions) or not shown.names.page:
+    if not isinstance(shown, _ByFunctions):
         return report_page(shown)
     with TemporaryDirectory() as folder:
-        written: Path = shown._call(shown.names.page, Path(folder))
-        return written.read_text(encoding="utf-8")
+        return write_report(shown, folder).read_text(encoding="utf-8")
+
+
+def write_report(shown: Report[Any], folder: str | Path) -> Path:
+    """Write the page of a report to a folder and return its path; OutputError if that fails."""
+    if isinstance(shown, _ByFunctions) and shown.names.page:
+        written: Path = shown._call(shown.names.page, folder)
+        return written
+    return page_of_report(shown, folder)
 
 
 def write_page(answer: Answer, folder: str | Path) -> Path:
     """Write the page of an answer to a folder and return its path; OutputError if that fails."""
-    shown = report(answer)
-    if isinstance(shown, _ByFunctions) and shown.names.page:
-        written: Path = shown._call(shown.names.page, folder)
-        return written
-    return write_report(shown, folder)
+    return write_report(report(answer), folder)
 
 
-def parts(answer: Answer) -> list[Table | str]:
-    """What a terminal shows of an answer: conclusions, tables, details, notes, and last how sure it is."""
-    shown = report(answer)
+def parts(shown: Report[Any]) -> list[Table | str]:
+    """What a terminal shows of a report: conclusions, tables, details, notes, and last how sure it is."""
     if isinstance(shown, _ByFunctions) and shown.names.parts:
         return shown._parts()
     return [*shown.sentences(), *shown.on_terminal(), *shown.details(), *shown.notes()]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.estimate import Estimate
 from weft.estimate.answer import FloatArray
+from weft.hardware import system
+from weft.report import Part, Report, Section
+from weft.report.table import Column, Shown, Table, microseconds, number, text, times_faster
+from weft.result.errors import collective_error, gemm_error
 from weft.units import format_bytes, format_time
 from weft.view import looks
 from weft.view.figure import Figure, curves, stacked_bars
-from weft.view.page import Section, write_page
-from weft.view.table import Column, Shown, Table, microseconds, number, text, times_faster
 
 if TYPE_CHECKING:
     from weft.graph import Graph
@@ -26,6 +27,9 @@ _SHOWN = 40
 _CLOCKS = {"short": "short runs at the boost clock", "sustained": "long runs at the power limit"}
 _GLYPHS = "█▓▒░"
 _BAR = 20
+_ERRORS = 3
+"""Most classes of errors that a report names."""
+_OFF = "how sure: "
 _RATES = {"tflops": "TFLOP/s", "algbw_gbs": "algbw GB/s", "busbw_gbs": "busbw GB/s", "gbs": "GB/s"}
 _WHERE = text("parts", "where the time goes", prose=True)
 _PARTS = {
@@ -77,27 +81,182 @@ class Predicted:
         return zip(range(_SHOWN), self.records(), strict=False)
 
 
-def gemm_parts(done: Sequence[Predicted]) -> list[Table | str]:
-    """Tables of GEMMs, machine beside machine, and a note on rows that are left out."""
+@dataclass(frozen=True)
+class Predictions:
+    """Closed-form times of the same cases on one machine or several."""
 
-    def cells(case: Mapping[str, Any]) -> tuple[str, ...]:
+    by_machine: Sequence[Predicted]
+
+    @property
+    def first(self) -> Predicted:
+        """The predictions of the first machine."""
+        return self.by_machine[0]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Every case of every machine as an object."""
+        return [row for one in self.by_machine for row in one.records()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every case as plain data."""
+        return {"predictions": self.records()}
+
+
+class PredictionReport(Report[Predictions]):
+    """Closed-form times, machine beside machine: time, bound, rates, and where the time goes."""
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The columns that name a case, the machine's first."""
+        return [text("gpu", "GPU")]
+
+    def cells(self, case: Mapping[str, Any]) -> tuple[str, ...]:
+        """What names a case, besides its machine."""
+        return ()
+
+    def error(self, machine: str, case: Mapping[str, Any]) -> str:
+        """The mean error of the class of a case, in words; empty where none is known."""
+        return ""
+
+    def sentences(self) -> list[str]:
+        """The time and the bound of a single case, or the range of times."""
+        cases = [(one.machine, case) for one in self.answer.by_machine for case in one.records()]
+        (place, best), (_, worst) = (end(cases, key=lambda one: one[1]["time_us"]) for end in (min, max))
+        least, most = (format_time(case["time_us"] * 1e-6, digits=4) for case in (best, worst))
+        if len(cases) == 1:
+            return [f"It takes {least} on {place}, limited by {best['bound']}."]
+        if len(cases) == len(self.answer.by_machine):
+            return [
+                f"{place} is fastest of {len(cases)}: {least}, limited by {best['bound']}; the slowest takes {most}."
+            ]
+        return [f"The {len(cases):,} cases take {least} to {most}."]
+
+    def notes(self) -> list[str]:
+        """Bounds in words, rows that are left out, and the errors of the classes."""
+        done = self.answer.by_machine
+        hidden = sum(max(len(found) - _SHOWN, 0) for found in done)
+        more = f"{hidden} more row{'s' * (hidden != 1)}; --json FILE or --csv FILE writes them all"
+        shown = [(found.prediction, index) for found in done for index, _ in found.shown()]
+        errors = dict.fromkeys(self.error(found.machine, case) for found in done for _, case in found.shown())
+        known = [f"{_OFF}{error}" for error in list(filter(None, errors))[:_ERRORS]]
+        return [*_bounds(shown), *([more] if hidden else []), *known]
+
+    def tables(self) -> list[Table]:
+        """A row per case and machine, at most as many as a terminal can show."""
+        done = self.answer.by_machine
+        rows = [
+            (
+                found.machine,
+                *self.cells(case),
+                case["bound"],
+                _time(found.prediction, index),
+                *(case[name] for name in found.rates),
+                _where(found.prediction, index),
+            )
+            for found in done
+            for index, case in found.shown()
+        ]
+        rates = [number(name, _RATES[name], format_=".4g") for name in done[0].rates]
+        return [Table([*self.columns, text("bound"), _TIME, *rates, _WHERE], rows, self.title())]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every case, also those that the table leaves out."""
+        return self.answer.records()
+
+
+class GemmReport(PredictionReport):
+    """Closed-form times of GEMMs."""
+
+    columns = (text("gpu", "GPU"), text("shape", "M x N x K"), text("dtype"))
+
+    def title(self) -> str:
+        """The state of the clock."""
+        return f"GEMMs, {_CLOCKS[self.answer.first.columns['clock']]}"
+
+    def cells(self, case: Mapping[str, Any]) -> tuple[str, ...]:
+        """The shape and the data type."""
         sizes = [case[name] for name in ("m", "n", "k")] + [case["batch"]] * (case["batch"] > 1)
         return " x ".join(map(str, sizes)), case["dtype"]
 
-    title = f"GEMMs, {_CLOCKS[done[0].columns['clock']]}"
-    return _parts(title, [text("gpu", "GPU"), text("shape", "M x N x K"), text("dtype")], done, cells)
+    def error(self, machine: str, case: Mapping[str, Any]) -> str:
+        """The mean error of GEMMs of that time on the GPU."""
+        return gemm_error(machine, case["time_us"] * 1e-6).why
 
 
-def collective_parts(done: Sequence[Predicted]) -> list[Table | str]:
-    """Tables of collectives, system beside system, and a note on rows that are left out."""
-    return _parts(_title(done[0]), [text("system"), text("size"), text("by")], done, _size_and_by)
+class OperatorReport(PredictionReport):
+    """Closed-form times of an operator."""
+
+    def title(self) -> str:
+        """The operator with its dimensions."""
+        case = self.answer.first.columns
+        shape = ", ".join(f"{key} {value}" for key, value in case.items() if isinstance(value, int))
+        return f"{case['operator']}, {shape}, {case['dtype']}"
 
 
-def operator_parts(done: Sequence[Predicted]) -> list[Table | str]:
-    """An operator on each GPU."""
-    case = done[0].columns
-    shape = ", ".join(f"{key} {value}" for key, value in case.items() if isinstance(value, int))
-    return _parts(f"{case['operator']}, {shape}, {case['dtype']}", [text("gpu", "GPU")], done, lambda case: ())
+class CollectiveReport(PredictionReport):
+    """Closed-form times of a collective over sizes."""
+
+    explained = "collective-model"
+    columns = (text("system"), text("size"), text("by"))
+
+    def title(self) -> str:
+        """The collective and its ranks."""
+        found = self.answer.first
+        return f"{found.columns['collective']} over {found.columns['ranks']} GPUs"
+
+    def cells(self, case: Mapping[str, Any]) -> tuple[str, ...]:
+        """The size, and the algorithm and protocol."""
+        return format_bytes(case["bytes"], digits=4), str(case["by"])
+
+    def error(self, machine: str, case: Mapping[str, Any]) -> str:
+        """The mean error of the collective at that size on the system's GPU."""
+        gpu = system(machine).gpu
+        return "" if gpu.vendor == "none" else collective_error(gpu.name, case["collective"], case["bytes"]).why
+
+    def sentences(self) -> list[str]:
+        """The time of a single size, or the range of times, and the most bandwidth that is reached."""
+        cases = [(one.machine, case) for one in self.answer.by_machine for case in one.records()]
+        where, most = max(cases, key=lambda one: one[1]["busbw_gbs"])
+        reached = (
+            f"It reaches at most {most['busbw_gbs']:.4g} GB/s of bus bandwidth, on {where} at "
+            f"{format_bytes(most['bytes'], 4)}, where {most['bound']} takes most of the time."
+        )
+        how = "Predicted in closed form, with the protocol and algorithm that the library would choose."
+        return [*super().sentences(), *([reached] if len(cases) > 1 else []), how]
+
+    def figures(self) -> Sequence[Figure]:
+        """Time and bandwidth over size, and where the time goes on each system."""
+        rows = [
+            (
+                one.machine,
+                case["bytes"] / (1 << 20),
+                *self.cells(case),
+                case["bound"],
+                case["time_us"],
+                case["busbw_gbs"],
+            )
+            for one in self.answer.by_machine
+            for case in one.records()
+        ]
+        columns = [text("system"), number("mib", "size of the buffer", "MiB", "g"), text("size"), text("by")]
+        columns += [text("bound"), number("time_us", "time", "µs", ".4g")]
+        columns += [number("busbw_gbs", "bus bandwidth", "GB/s", ".4g")]
+        table = Table(columns, sorted(rows, key=lambda row: (row[0], row[1])))
+        style: dict[str, Any] = {"x": "mib", "series": "system", "log_x": True, "labels": SIZES}
+        times = curves("How long does it take?", table, y="time_us", log_y=True, **style)
+        rates = curves("Which bandwidth does it reach?", table, y="busbw_gbs", **style).captioned(
+            "Against the size of the whole buffer, as nccl-tests counts it. A kink is a size where the library takes "
+            "another protocol or algorithm."
+        )
+        return [times, rates, *map(collective_time_parts, self.answer.by_machine)]
+
+    def sections(self) -> list[Part]:
+        """The curves, where the time goes, and all sizes."""
+        times, rates, *parts = self.figures()
+        return [
+            Section("Time and bandwidth", [times, rates]),
+            Section("Where the time goes", parts),
+            Section("All sizes", [times.data["curves"].without(["mib"])]),
+        ]
 
 
 def join_table(found: Joins) -> Table:
@@ -117,25 +276,6 @@ def join_table(found: Joins) -> Table:
 
 def _size_and_by(case: Mapping[str, Any]) -> tuple[str, ...]:
     return format_bytes(case["bytes"], digits=4), str(case["by"])
-
-
-def _title(found: Predicted) -> str:
-    return f"{found.columns['collective']} over {found.columns['ranks']} GPUs"
-
-
-def _parts(title: str, columns: Sequence[Column], done: Sequence[Predicted], cells: Any) -> list[Table | str]:
-    rows = [
-        (found.machine, *cells(case), case["bound"], _time(found.prediction, index),
-         *(case[name] for name in found.rates), _where(found.prediction, index))
-        for found in done
-        for index, case in found.shown()
-    ]  # fmt: skip
-    rates = [number(name, _RATES[name], format_=".4g") for name in done[0].rates]
-    hidden = sum(max(len(found) - _SHOWN, 0) for found in done)
-    more = f"{hidden} more row{'s' * (hidden != 1)}; --json FILE or --csv FILE writes them all"
-    shown = [(found.prediction, index) for found in done for index, _ in found.shown()]
-    table = Table([*columns, text("bound"), _TIME, *rates, _WHERE], rows, title)
-    return [table, *_bounds(shown), *([more] if hidden else [])]
 
 
 def _time(found: Estimate, index: int = 0) -> float:
@@ -208,43 +348,6 @@ def layer_record(name: str, title: str, graph: Graph, found: Estimate) -> dict[s
     ]
     notes = {"notes": layer_notes(graph)} if layer_notes(graph) else {}
     return {"system": name, "title": title, "time_us": 1e6 * float(found.seconds), "operators": rows, **notes}
-
-
-def collective_report(done: Sequence[Predicted], out_dir: str | Path) -> Path:
-    """Write `report.html` with time and bandwidth over size to a folder and return its path.
-
-    Raises OutputError if the folder cannot be written to.
-    """
-    cases = [(one.machine, case) for one in done for case in one.records()]
-    rows = [
-        (name, case["bytes"] / (1 << 20), *_size_and_by(case), case["bound"], case["time_us"], case["busbw_gbs"])
-        for name, case in cases
-    ]
-    columns = [
-        text("system"), number("mib", "size of the buffer", "MiB", "g"), text("size"), text("by"), text("bound"),
-        number("time_us", "time", "µs", ".4g"), number("busbw_gbs", "bus bandwidth", "GB/s", ".4g"),
-    ]  # fmt: skip
-    table = Table(columns, sorted(rows, key=lambda row: (row[0], row[1])))
-    style: dict[str, Any] = {"x": "mib", "series": "system", "log_x": True, "labels": SIZES}
-    times = curves("How long does it take?", table, y="time_us", log_y=True, **style)
-    rates = curves("Which bandwidth does it reach?", table, y="busbw_gbs", **style).captioned(
-        "Against the size of the whole buffer, as nccl-tests counts it. A kink is a size where the library takes "
-        "another protocol or algorithm."
-    )
-    where, most = max(cases, key=lambda one: one[1]["busbw_gbs"])
-    return write_page(
-        out_dir,
-        _title(done[0]),
-        f"Predicted in closed form, with the protocol and algorithm that the library would choose: it reaches at most "
-        f"{most['busbw_gbs']:.4g} GB/s of bus bandwidth, on {where} at {format_bytes(most['bytes'], 4)}, where "
-        f"{most['bound']} takes most of the time.",
-        [
-            Section("Time and bandwidth", [times, rates]),
-            Section("Where the time goes", [collective_time_parts(one) for one in done]),
-            Section("All sizes", [table.without(["mib"])]),
-        ],
-        "collective-model",
-    )
 
 
 SIZES = "datum.value < 1 / 1024 ? round(datum.value * 1048576) + ' B' : datum.value < 1 ? format(datum.value * 1024, '.3') + ' KiB' : datum.value < 1024 ? format(datum.value, '.4') + ' MiB' : format(datum.value / 1024, '.4') + ' GiB'"  # noqa: E501

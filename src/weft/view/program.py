@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft.graph import Call, Node, Streaming
+from weft.report import Part, Report, Section
+from weft.report.table import Table, microseconds, number, text
 from weft.result import Timeline
 from weft.units import format_time
 from weft.view import looks
 from weft.view.figure import Figure, bars, step_lines
 from weft.view.heat import heat_parts, heat_section
-from weft.view.page import Section, simulated_section, write_page
-from weft.view.table import Table, microseconds, number, text
-from weft.view.words import effort, sentence
+from weft.view.page import simulated_section
+from weft.view.words import effort
 
 if TYPE_CHECKING:
     from weft.estimate import Estimate
@@ -111,9 +111,9 @@ def traffic_over_time(run: Timeline) -> Figure | None:
     ).captioned("Dashed: the peak of the memory.")  # fmt: skip
 
 
-def program_parts(run: Timeline, closed: Estimate) -> list[Table | str]:
-    """What the terminal shows: the total, the table of operators, the load of channels, and the effort."""
-    return [*told(run, closed), operator_table(run, closed), *heat_parts([run]), effort([run])]
+def program_figures(run: Timeline) -> Sequence[Figure]:
+    """What runs when, and how busy the memory is."""
+    return tuple(filter(None, (operators_over_time(run), traffic_over_time(run))))
 
 
 def told(run: Timeline, closed: Estimate) -> list[str]:
@@ -127,45 +127,60 @@ def told(run: Timeline, closed: Estimate) -> list[str]:
     return [lead, f"The closed form says {format_time(whole, digits=4)}, {whole / seconds - 1:+.0%}."]
 
 
-def program_record(run: Timeline, closed: Estimate) -> dict[str, Any]:
-    """The run as plain data, with the closed form of every operator [s]."""
-    operators = [
-        {
-            "operator": node.name,
-            "kind": operator_name(node),
-            "phase": node.phase,
-            "module": node.module,
-            "seconds": run.duration(node.name),
-            "closed_form_seconds": float(closed.operators[node.name].seconds),
-            "dram_bytes": sum(amount for (who, _), amount in run.traffic.items() if who == node.name),
-        }
-        for node in run.graph
-    ]
-    return {
-        **run.to_dict(),
-        "seconds": run.seconds,
-        "closed_form_seconds": float(closed.seconds),
-        "operators": operators,
-    }
+class ProgramReport(Report[Timeline]):
+    """A program in the engine, operator after operator, beside its closed form."""
 
+    def __init__(self, answer: Timeline, closed: Estimate) -> None:
+        super().__init__(answer)
+        self.closed = closed
 
-def program_report(run: Timeline, closed: Estimate, out_dir: str | Path) -> Path:
-    """Write `report.html` on a program's run to a folder and return its path; OutputError if that fails."""
-    lead, *rest = told(run, closed)
-    return write_page(
-        out_dir,
-        f"{run.graph} in the engine, on {run.gpu.name}",
-        lead,
-        [
-            *map(sentence, rest),
-            *program_figures(run),
-            heat_section([run]),
-            Section("Every kind of operator", [operator_table(run, closed), [_LEFT_OUT]]),
-            simulated_section(run),
-        ],
-    )
+    def title(self) -> str:
+        """The program and the GPU."""
+        return f"{self.answer.graph} in the engine, on {self.answer.gpu.name}"
 
+    def sentences(self) -> list[str]:
+        """The time, and that of the closed form."""
+        return told(self.answer, self.closed)
 
-def program_figures(run: Timeline) -> Sequence[Figure]:
-    """What runs when, and how busy the memory is."""
-    return tuple(filter(None, (operators_over_time(run), traffic_over_time(run))))
+    def notes(self) -> list[str]:
+        """How much was simulated."""
+        return [effort([self.answer])]
+
+    def tables(self) -> list[Table]:
+        """Every kind of operator by its time."""
+        return [operator_table(self.answer, self.closed)]
+
+    def details(self) -> list[Table | str]:
+        """The load of channels, if it was recorded."""
+        return heat_parts([self.answer])
+
+    def figures(self) -> Sequence[Figure]:
+        """What runs when, and how busy the memory is."""
+        return program_figures(self.answer)
+
+    def sections(self) -> list[Part]:
+        """The pictures, the load of channels, and every kind of operator."""
+        operators = Section("Every kind of operator", [*self.tables(), [_LEFT_OUT]])
+        return [*self.figures(), heat_section([self.answer]), operators]
+
+    def appendix(self) -> list[Part]:
+        """The machine."""
+        return [simulated_section(self.answer)]
+
+    def record(self) -> dict[str, Any]:
+        """The run as plain data, with the closed form of every operator [s]."""
+        run, closed = self.answer, self.closed
+        operators = [
+            {
+                "operator": node.name,
+                "kind": operator_name(node),
+                "phase": node.phase,
+                "module": node.module,
+                "seconds": run.duration(node.name),
+                "closed_form_seconds": float(closed.operators[node.name].seconds),
+                "dram_bytes": sum(amount for (who, _), amount in run.traffic.items() if who == node.name),
+            }
+            for node in run.graph
+        ]
+        times = {"seconds": run.seconds, "closed_form_seconds": float(closed.seconds)}
+        return {**run.to_dict(), **times, "operators": operators}
