@@ -22,7 +22,7 @@ help:
 	@echo "make validate  set the models beside public measurements, and write the page of today's errors"
 	@echo "make slow      only what make check runs beyond make test"
 	@echo "make golden    write the figures of the small golden runs anew"
-	@echo "make figures   repeat all studies, and write their figures into docs/deviations.md"
+	@echo "make figures   repeat all studies, and write their figures: docs/figures/*.csv, docs/deviations.md"
 	@echo "make gallery   draw the pictures of docs/gallery.md anew"
 	@echo "make vega      write the Vega of the pages, src/weft/view/vega.js, anew"
 	@echo "make bench     measure the simulator's speed, beside its peers"
@@ -71,19 +71,19 @@ validate: .venv/ready-to-develop
 	@echo "== validation"
 	@$(BIN)/weft validate --bar --out out/validate
 	@$(BIN)/python docs/errors.py out/validate
-	@echo "== the page is out/validate/report.html; docs/explanation/errors.md and its pictures were written anew"
+	@echo "== the page is out/validate/report.html; docs/explanation/errors.md, its rows and pictures were written anew"
 
 # The engine is compiled once, and its small runs take what they took.
 engine: .venv/ready-to-develop
 	@echo "== engine"
 	@$(BIN)/pytest -q tests/golden
 
-# The tables of published figures in docs/deviations.md; what has been simulated before is not simulated again.
+# Published figures beside Weft's, and what is missed in docs/deviations.md; what has been simulated before is not simulated again.
 figures: .venv/ready-to-develop
 	@echo "== published figures"
 	@for study in $$($(BIN)/python -c "from weft.studies import STUDIES; print(*STUDIES)"); do $(BIN)/weft study $$study --json out/figures/$$study.json > /dev/null || exit; done
 	@$(BIN)/python docs/figures.py out/figures
-	@echo "== docs/deviations.md was written anew"
+	@echo "== docs/figures/*.csv and docs/deviations.md were written anew"
 
 questions: .venv/ready-to-develop
 	@$(BIN)/python docs/questions.py

@@ -4,6 +4,7 @@ that answers carry, `src/weft/result/model_errors.toml`.
 Use: python docs/errors.py out/validate (`make validate` does). Needs nothing but Weft.
 """
 
+import csv
 import json
 import shutil
 import sys
@@ -104,20 +105,20 @@ def lines(data: Mapping[str, Any], kinds: Sequence[str]) -> Iterator[str]:
         yield from bar(data["bar"])
         yield from seen_and_left_out(data["bar"])
         yield CARRIED
-        yield from folded("Errors by class", class_table(data["classes"]))
+        yield from kept("classes", "Errors by class", class_table(data["classes"]))
     yield "\n## Machine by machine, as shipped"
     for kind in kinds:
         yield f"\n### {TITLES.get(kind, kind)}\n"
         if kind in NOTES:
             yield f"{NOTES[kind]}\n"
         told = [{k: v for k, v in one.items() if k != "kind"} for one in data["summary"] if one["kind"] == kind]
-        yield from folded(f"{len(told)} lines", errors_table(told))
+        yield from kept(kind.replace(", ", "-").replace(" ", "-"), f"{len(told)} lines", errors_table(told))
         for name in PICTURES if kind in DRAWN else ():
             yield f"\n![{TITLES[kind]}, {name}]({FIGURES}/{kind}-{name}.png)"
 
 
 def bar(demands: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The lines that are missed, and below them, folded, those that pass."""
+    """The lines that are missed, and where all lines are."""
     table = bar_table(demands)
     passed = [row for row in table.rows if row[-1] == "pass"]
     missed = [row for row in table.rows if row[-1] != "pass"]
@@ -125,7 +126,7 @@ def bar(demands: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if missed:
         yield from markdown(without_verdict(table, missed))
         yield ""
-    yield from folded("The lines that pass", without_verdict(table, passed))
+    yield from kept("bar", f"All {len(table.rows)} lines", table)
     if silent := without_rows(demands):
         yield f"\n{silent}."
 
@@ -185,10 +186,13 @@ def without_verdict(table: Table, rows: Sequence[Sequence[Any]]) -> Table:
     return replace(table, rows=rows).without(["verdict"])
 
 
-def folded(summary: str, table: Table) -> Iterator[str]:
-    yield f"<details><summary>{summary}</summary>\n"
-    yield from markdown(table)
-    yield "\n</details>"
+def kept(name: str, summary: str, table: Table) -> Iterator[str]:
+    """Write the rows of a table, in the page's own words, to errors/NAME.csv, and link it by its summary."""
+    file = HERE / FIGURES / f"{name}.csv"
+    file.parent.mkdir(exist_ok=True)
+    with file.open("w", newline="", encoding="utf-8") as out:
+        csv.writer(out, lineterminator="\n").writerows([table.heads, *table.cells()])
+    yield f"[{summary}]({FIGURES}/{file.name})."
 
 
 def markdown(table: Table) -> Iterator[str]:

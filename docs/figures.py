@@ -1,9 +1,12 @@
-"""Writes the tables of published figures in deviations.md, from what the studies declare and wrote with --json, and the
-speedups of C3 by which advice on AMD's GPUs is doubted, `src/weft/result/c3_speedups.toml`.
+"""Writes every published figure beside Weft's into figures/STUDY.csv and what is missed into deviations.md.
+
+The figures are those that the studies declare and wrote with --json. Speedups of C3, by which advice on AMD's GPUs is
+doubted, go to `src/weft/result/c3_speedups.toml`.
 
 Use: python docs/figures.py out/figures (`make figures` does). Needs nothing but Weft.
 """
 
+import csv
 import json
 import re
 import sys
@@ -18,19 +21,52 @@ from weft.studies.headline import Claim
 
 HERE = Path(__file__).parent
 PAGE = HERE / "deviations.md"
+ROWS = HERE / "figures"
+IN_ALL = "Of {} published figures with a bar, {} of them the memo's worked numbers, Weft meets {}"
 SPEEDUPS = HERE.parent / "src/weft/result/c3_speedups.toml"
 BEGIN, END = "<!--- figures of {}: made by `make figures` -->", "<!--- end of figures -->"
 
 
 def main(folder: Path) -> None:
     page = PAGE.read_text(encoding="utf-8")
+    ROWS.mkdir(exist_ok=True)
+    bars = met = memo = 0
     for name in STUDIES:
         rows = json.loads((folder / f"{name}.json").read_text())["headline"]
-        page = with_table(page, name, "\n".join(met_folded(list(table(rows, study(name).DECLARED.claims)))))
+        claims = study(name).DECLARED.claims
+        write_rows(ROWS / f"{name}.csv", rows, claims)
+        page = with_table(page, name, "\n".join(summary(name, rows, claims)))
+        judged = [row for row in rows if row["published"] is not None]
+        bars, met = bars + len(judged), met + sum(claims[row["id"]].miss is None for row in judged)
+        memo = memo if name != "memo" else len(judged)
+    page = re.sub(IN_ALL.replace("{}", r"\d+"), IN_ALL.format(bars, memo, met), page)
     PAGE.write_text(page, encoding="utf-8")
     kept = [line for line in SPEEDUPS.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
     found = c3_speedups(json.loads((folder / "c3.json").read_text()))
     SPEEDUPS.write_text("\n".join([*kept, "", *found, ""]), encoding="utf-8")
+
+
+def write_rows(file: Path, rows: Sequence[Mapping[str, Any]], claims: Mapping[str, Claim]) -> None:
+    """Every figure of a study as CSV: shares as fractions, a published range as "low to high"."""
+    with file.open("w", newline="", encoding="utf-8") as out:
+        lines = csv.writer(out, lineterminator="\n")
+        lines.writerow(["id", "figure", "unit", "published", "bar around", "bar", "weft", "verdict", "cause"])
+        for row in rows:
+            lines.writerow([row["id"], row["what"], row["unit"], *judged_as(row, claims.get(row["id"]))])
+
+
+def judged_as(row: Mapping[str, Any], claim: Claim | None) -> tuple[str, ...]:
+    """The published figure, the bar and Weft's figure as texts, whether the bar is met, and the cause of a miss."""
+    if claim is None or row["published"] is None:
+        return "", "", "", plain(row["weft"]), "", ""
+    around = plain(claim.published if claim.around is None else claim.around)
+    missed = claim.miss is not None
+    verdict = "missed" if missed else "met"
+    return plain(row["published"]), around, plain(claim.bar or 0.0), plain(row["weft"]), verdict, claim.cause * missed
+
+
+def plain(value: Any) -> str:
+    return " to ".join(map(plain, value)) if isinstance(value, Sequence) else f"{value:.6g}"
 
 
 def with_table(page: str, name: str, text: str) -> str:
@@ -42,29 +78,20 @@ def with_table(page: str, name: str, text: str) -> str:
     return between.sub(lambda _: f"{begin}\n\n{text}\n\n{END}", page)
 
 
-def met_folded(lines: Sequence[str]) -> Iterator[str]:
-    """The lines of a table: those that are missed are shown, the others folded below them."""
-    missed = [line for line in lines[2:] if "[missed]" in line]
-    others = [line for line in lines[2:] if "[missed]" not in line]
-    if missed:
-        yield from (*lines[:2], *missed, "")
-    yield f"<details><summary>{len(others)} figures that are met, or have no published one</summary>\n"
-    yield from (*lines[:2], *others, "\n</details>")
-
-
-def table(rows: list[Mapping[str, Any]], claims: Mapping[str, Claim]) -> Iterator[str]:
-    yield "| figure | published | bar | Weft | |"
+def summary(name: str, rows: Sequence[Mapping[str, Any]], claims: Mapping[str, Claim]) -> Iterator[str]:
+    """How many bars are met, where all figures are, and a table of those that are missed, with their causes."""
+    judged = [row for row in rows if row["published"] is not None]
+    missed = [row for row in judged if claims[row["id"]].miss is not None]
+    yield f"**{len(judged) - len(missed)} of {len(judged)} bars met** ([all {len(rows)} figures](figures/{name}.csv))."
+    if not missed:
+        return
+    yield "\n| missed | published | bar | Weft | |"
     yield "|---|---:|---:|---:|---|"
-    for row in rows:
-        weft, unit = written(row["weft"], row["unit"]), row["unit"]
-        if row["published"] is None:
-            yield f"| {row['what']} | none | | {weft} | |"
-            continue
-        claim = claims[row["id"]]
+    for row in missed:
+        claim, unit = claims[row["id"]], row["unit"]
         around = "" if claim.around is None else f"{written(claim.around, unit)} "
         wanted = f"{published(row['published'], unit)} | {around}± {written(claim.bar or 0.0, unit)}"
-        missed = f"**{weft}** | [missed](#{claim.cause})" if claim.miss is not None else f"{weft} |"
-        yield f"| {row['what']} | {wanted} | {missed} |"
+        yield f"| {row['what']} | {wanted} | {written(row['weft'], unit)} | [cause](#{claim.cause}) |"
 
 
 def c3_speedups(data: Mapping[str, Any]) -> Iterator[str]:
