@@ -7,7 +7,6 @@ from shown import check_shown
 
 import weft
 from weft.errors import InputError
-from weft.view.inference import part_table, verdict
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def test_prefill_counts_the_work_of_every_token():
 
 
 def test_the_parts_of_a_step_of_inference_add_up(written):
-    *parts, (_, time, share, _) = part_table(written).rows
+    *parts, (_, time, share, _) = written.report().tables()[0].rows
     assert sum(row[1] for row in parts) == pytest.approx(time)
     assert share == 1
 
@@ -57,7 +56,7 @@ def test_the_parts_of_a_step_of_inference_add_up(written):
 def test_weights_that_do_not_fit_are_said_so():
     found = weft.decode("llama-3-70b", "8xh100", tp=1)
     assert not found.fits
-    assert any("It does not fit" in sentence for sentence in verdict(found))
+    assert any("It does not fit" in sentence for sentence in found.report().sentences())
 
 
 def test_replicas_fill_the_system():

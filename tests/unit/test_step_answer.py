@@ -15,7 +15,7 @@ from weft.parallel.complete import complete, nearest
 from weft.parallel.plan import Parallelism
 from weft.result.errors import step_error
 from weft.view.memory import fitting
-from weft.view.step import communication_table, how_sure, layer_streams, verdict, waterfall_table
+from weft.view.step import communication_table, how_sure, layer_streams
 from weft.view.step_trace import kernels, step_trace, write_step_trace
 from weft.view.trace import trace_data
 
@@ -37,20 +37,20 @@ def test_the_memory_of_a_step_is_plain_data_a_table_a_figure_and_a_page(answer, 
 
 
 def test_the_waterfall_adds_up_to_the_step(answer):
-    *parts, (name, time, share, _) = waterfall_table(answer).rows
+    *parts, (name, time, share, _) = answer.report().tables()[0].rows
     assert name == "the step"
     assert sum(row[1] for row in parts) == pytest.approx(time) == pytest.approx(answer.seconds * 1e3)
     assert sum(row[2] for row in parts) == pytest.approx(share) == 1
 
 
 def test_the_first_sentence_is_the_verdict(answer):
-    first = verdict(answer)[0]
+    first = answer.report().sentences()[0]
     assert f"{answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU" in first
     assert f"MFU {answer.mfu:.1%}" in first
 
 
 def test_the_last_sentence_says_how_far_such_steps_are_off(answer):
-    assert verdict(answer)[-1].startswith("How sure: ")
+    assert answer.report().notes()[-1].startswith("How sure: ")
     assert how_sure(answer).value > 0
 
 
@@ -136,7 +136,7 @@ def test_memory_that_does_not_fit_says_by_how_much_and_what_would():
 def test_an_optimizer_that_exceeds_the_memory_is_timed_and_said_not_to_fit():
     found = weft.step("gpt-3", "8xa100", tp=8, batch=1, zero=0, fidelity="estimate")
     assert not found.memory.fits
-    assert any("It does not fit" in sentence for sentence in verdict(found))
+    assert any("It does not fit" in sentence for sentence in found.report().sentences())
 
 
 def test_communication_is_hidden_or_exposed(answer):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import click
 
 import weft
 from weft.cli.options import as_run_options, clock_option, examples, given, option, set_option, together
-from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
+from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
 from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Value, later
 from weft.options import RunOptions
-from weft.result.inference import Inference
 
 _options = together(
     option("--system", "The machine, such as 8xh100 or 4xl40s, see 'weft hardware list'.", SYSTEM_NAME, required=True),
@@ -43,7 +41,7 @@ def prefill(
 
     Time in a server's queue is not part of it.
     """
-    _show(outputs, weft.prefill(model, weft.system(system).replace(changes), options=options, **sizes))
+    outputs.show(weft.prefill(model, weft.system(system).replace(changes), options=options, **sizes))
 
 
 @click.command(epilog=examples("weft decode llama-3-70b --system 8xmi300x --tp 8 --dtype fp8"))
@@ -62,10 +60,4 @@ def decode(
     outputs: Outputs, /, model: str, system: str, changes: Mapping[str, str], options: RunOptions, **sizes: Any
 ) -> None:
     """Time the next token of MODEL: latency, throughput at a batch, and the cache of keys and values."""
-    _show(outputs, weft.decode(model, weft.system(system).replace(changes), options=options, **given(**sizes)))
-
-
-def _show(outputs: Outputs, answer: Inference) -> None:
-    from weft.view import inference as shown
-
-    outputs.show(shown.inference_parts(answer), json_of(answer), page=partial(shown.inference_page, answer))
+    outputs.show(weft.decode(model, weft.system(system).replace(changes), options=options, **given(**sizes)))

@@ -143,35 +143,18 @@ def step(
         _of_graph(outputs, model, weft.system(system).replace(changes), options, stated)
         return
     from weft import view
-    from weft.view import step as shown
 
     answer = weft.step(model, weft.system(system).replace(changes), options=options, **given(**stated))
-    written = json_of(answer, expected_error=shown.how_sure(answer).value)
-    outputs.show(
-        shown.step_parts(answer),
-        written,
-        rows=shown.waterfall_table(answer).records(),
-        trace=partial(view.write_step_trace, answer),
-        files={"step.json": written},
-        page=partial(shown.step_page, answer),
-    )
+    outputs.show(answer, trace=partial(view.write_step_trace, answer), files={"step.json": json_of(answer)})
 
 
 def _of_graph(outputs: Outputs, path: str, system: weft.System, options: RunOptions, stated: Mapping[str, Any]) -> None:
     """A captured graph on a rank of the system; InputError for options of a plan."""
     from weft import view
-    from weft.view import graph_step as shown
 
     refuse_given("beside a captured graph, which is timed as it is", *stated)
     answer = weft.step(weft.read_graph(path), system, options=options)
-    outputs.show(
-        shown.graph_step_parts(answer),
-        json_of(answer),
-        rows=shown.share_table(answer).records(),
-        trace=partial(view.write_graph_trace, answer),
-        files={"step.json": json_of(answer)},
-        page=partial(shown.graph_step_page, answer),
-    )
+    outputs.show(answer, trace=partial(view.write_graph_trace, answer), files={"step.json": json_of(answer)})
 
 
 @click.command(epilog=examples(_MEMORY, _BUDGET))

@@ -85,18 +85,18 @@ REPORTS: dict[str, str | Functions] = {
     "tuning": "tune:TuningReport",
     "validation": Functions("papers", "validation_table", "validation_figure", "validation_page"),
     "advice": "advice:AdviceReport",
-    "step": Functions("step", "waterfall_table", "waterfall", "step_page", "step_parts", ("communication_table",)),
+    "step": "step:StepReport",
     "memory": Functions("memory", "holder_table", "holders", "memory_page", "memory_parts"),
     "recomputation": "recompute:RecomputationReport",
     "sample": "sample:SampleReport",
     "scaling": "scale:ScalingReport",
     "schedule": "schedules:ScheduleReport",
     "rewriting": "rewrite:RewritingReport",
-    "graph step": Functions("graph_step", "share_table", "shares", "graph_step_page", "graph_step_parts"),
+    "graph step": "step:GraphStepReport",
     "roofline": Functions("roofline", "operator_table", "dots", "roofline_page", "roofline_parts"),
     "tiles": "tiles:TilesReport",
     "plans": "planner:PlansReport",
-    "inference": Functions("inference", "part_table", "shares", "inference_page", "inference_parts"),
+    "inference": "step:InferenceReport",
 }
 """The report of an answer by the `kind` of its class: "module:name" in this room, imported when one is shown."""
 

@@ -126,7 +126,8 @@ def memory_curve(answer: Step, until_s: float = math.inf) -> Figure | None:
         times=("time_s", "until_s"),
     )  # fmt: skip
     return figure.captioned(
-        f"The GPU of stage {at}, in GB; activations rise with every forward pass that is in flight."
+        f"The GPU of stage {at}, in GB; activations rise with every forward pass that is in flight. The fragmentation "
+        "of the allocator, which the peak includes, is left out."
     )
 
 
@@ -145,6 +146,9 @@ def _held(answer: Step, at: int, device: DeviceMemory, until_s: float) -> Table:
         (begin, until, *fixed.values(), active, passing)
         for begin, until, active, passing in zip(start, [*start[1:], end[-1]], held, working, strict=True)
     ]
+    if end[-1] < until_s:  # after its last task the device ends the step
+        left = device.left / 1e9
+        rows += [(moment, answer.seconds, *fixed.values(), left, 0.0) for moment in (end[-1], answer.seconds)]
     names = [*fixed, "activations", "workspace"]
     sizes = (number(name.replace(" ", "_"), _label(name), format_=".2f") for name in names)
     return Table([number("time_s", "from", "s", ",.4f"), number("until_s", "until", "s", ",.4f"), *sizes], rows)

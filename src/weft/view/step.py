@@ -1,24 +1,31 @@
-"""A training step: the verdict in words, the waterfall, exposed communication, stages, and what runs when."""
+"""Steps of training, of inference and of captured graphs: sentences, the waterfall, and what runs when."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
 
 from weft.graph import Collective
 from weft.models.counts import CONVENTIONS
+from weft.report import Part, Report, Section
+from weft.report.table import Table, number, text, times_faster
 from weft.result.errors import Error, contention_error, step_error
-from weft.result.step import CONVENTION, PartTimes, Step
+from weft.result.step import CONVENTION, Chunk, PartTimes, Step, exposed_axis
+from weft.units import format_bytes
 from weft.view import looks
 from weft.view.figure import Figure, bars, stacked_bars
 from weft.view.memory import fitting, holder_table, holders, memory_curve
-from weft.view.page import Section, machine_section, write_page
 from weft.view.pipeline import pipeline_diagram
 from weft.view.plans import AXES, plan_table, plan_title, shown_devices
 from weft.view.shares import COLORS, COMPUTE, label, loss, meaning, ordered, seconds
-from weft.view.table import Table, number, text, times_faster
 from weft.view.words import percent
+
+if TYPE_CHECKING:
+    from weft.hardware import Gpu
+    from weft.result.graph_step import GraphStep
+    from weft.result.inference import Inference
 
 UTILIZATION = (
     "MFU and HFU are relative to the data sheet's rate of the plan's number format and count FLOPs as "
@@ -30,17 +37,196 @@ _HARMLESS = 0.03
 """Share of the step below which the verdict does not name a loss."""
 
 
-def verdict(answer: Step) -> list[str]:
-    """The answer in sentences: time, throughput and utilization, what dominates, what is lost, and to what."""
-    plan = answer.plan
-    lead = (
-        f"A step of {answer.model.title} on {plan.gpus:,} GPUs takes {seconds(answer.seconds)}: "
-        f"{answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU {answer.mfu:.1%}"
-        + (f", HFU {answer.hfu:.1%}" if answer.hfu > 1.001 * answer.mfu else "")
-        + " with attention counted in full."
-    )
-    fits = [] if answer.memory is None else [fitting(answer.memory)]
-    return [lead, _dominates(answer), *fits, *answer.needs, *answer.notes, f"How sure: {how_sure(answer).why}."]
+_MOST_DRAWN = 2400
+"""Tasks of a pipeline above which the page leaves out the diagram."""
+
+
+class StepReport(Report[Step]):
+    """A training step: what it takes, the waterfall, exposed communication, stages, memory, and what runs when."""
+
+    explained = "step"
+
+    def title(self) -> str:
+        """The model, the machine and the plan on one line."""
+        return plan_title(self.answer.model, self.answer.system, self.answer.plan)
+
+    def sentences(self) -> list[str]:
+        """Time, throughput and utilization, what dominates, what is lost, and to what; whether it fits."""
+        answer, plan = self.answer, self.answer.plan
+        lead = (
+            f"A step of {answer.model.title} on {plan.gpus:,} GPUs takes {seconds(answer.seconds)}: "
+            f"{answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU {answer.mfu:.1%}"
+            + (f", HFU {answer.hfu:.1%}" if answer.hfu > 1.001 * answer.mfu else "")
+            + " with attention counted in full."
+        )
+        fits = [] if answer.memory is None else [fitting(answer.memory)]
+        return [lead, _dominates(answer), *fits, *answer.needs]
+
+    def notes(self) -> list[str]:
+        """What was chosen or assumed, the errors of windows, the convention of utilization, and how sure this is."""
+        answer = self.answer
+        return [*answer.notes, *window_errors(answer), UTILIZATION, f"How sure: {how_sure(answer).why}."]
+
+    def tables(self) -> list[Table]:
+        """The waterfall, communication by axis, and what each pipeline device does."""
+        answer = self.answer
+        heading = f"{self.title()}: where the time goes"
+        found = [waterfall_table(answer.parts, answer.seconds, heading), communication_table(answer)]
+        return [*(one for one in found if one.rows), *([stage_table(answer)] if answer.devices > 1 else [])]
+
+    def on_terminal(self) -> list[Table]:
+        """All of them, stages only if there are few."""
+        return self.tables()[: None if self.answer.devices <= 16 else -1]
+
+    def figures(self) -> Sequence[Figure]:
+        """The step as one bar for the mean and one for each pipeline device, in parts that add up to 100 %."""
+        answer = self.answer
+        lanes = {"mean": answer.parts}
+        if answer.devices > 1:
+            lanes |= {f"stage {device}": answer.rank_parts(device) for device in shown_devices(answer.devices)}
+        return [
+            waterfall("Where does the step go?", lanes, answer.seconds).captioned(
+                "Each bar adds up to the step. Exposed communication is what computing waits for; on a single stage, "
+                "idle time is shown as bubble, whatever its cause."
+            )
+        ]
+
+    def sections(self) -> list[Part]:
+        """The waterfall, communication, a layer, the pipeline, the memory, the plan, and the windows folded."""
+        answer = self.answer
+        shares, *tables = self.tables()
+        layer, memory = layer_streams(answer), answer.memory
+        stages = tables[-1:] if answer.devices > 1 else []
+        diagram = [pipeline_diagram(answer.pipeline)] if answer.pipeline.schedule.tasks <= _MOST_DRAWN else []
+        curve = memory_curve(answer)
+        plan = plan_table(answer.plan, answer.framework.name, len(answer.chunks))
+        held: list[Part] = [fitting(memory), holders(memory), holder_table(memory)] if memory else []
+        if curve:
+            held.insert(2, curve)
+        windows = [window_table(answer)] if answer.windows else []
+        return [
+            *self.figures(),
+            shares,
+            Section("Communication", tables[: len(tables) - len(stages)]),
+            Section("A layer", [layer] if layer else []),
+            Section("The pipeline", [*diagram, *stages] if stages else []),
+            Section("Memory", held),
+            Section("The plan", [plan]),
+            Section(f"Kernels beside collectives ({len(answer.windows)})", windows, folded=True),
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """The step as plain data, with the error of steps like it."""
+        return {**super().record(), "expected_error": how_sure(self.answer).value}
+
+    def gpu(self) -> Gpu:
+        """The GPU of the system."""
+        return self.answer.system.gpu
+
+
+class GraphStepReport(Report["GraphStep"]):
+    """A graph of operators, such as a captured step, on a rank: its time by phase and class of operator."""
+
+    def title(self) -> str:
+        """The graph and the GPU."""
+        return f"{self.answer.graph} on {self.answer.gpu.title}"
+
+    def sentences(self) -> list[str]:
+        """The time, the rate, and the memory."""
+        answer = self.answer
+        held = f"{format_bytes(answer.peak_bytes, 4)} of the {format_bytes(answer.gpu.memory.capacity)}"
+        fits = "its tensors take" if answer.fits else "it does not fit: its tensors take"
+        ranks = answer.graph.ranks
+        where = f"each of {ranks} x {answer.gpu.title}" if ranks > 1 else answer.gpu.title
+        lead = (
+            f"{answer.graph} takes {answer.seconds * 1e3:,.2f} ms on {where}, {answer.launches:,} operators at "
+            f"{answer.flops / answer.seconds / 1e12:,.1f} TFLOP/s; {fits} {held} of the GPU at their peak."
+        )
+        beside, exposed = answer.exposed + answer.hidden, answer.exposed * 1e3
+        waits = f"Streams beside computing run for {beside * 1e3:,.2f} ms, and {exposed:,.2f} ms of it is exposed."
+        by_bytes = f"{percent(answer.by_bytes)} of the time is in operators that are timed by their bytes alone."
+        return [lead, *([waits] if beside else []), by_bytes]
+
+    def notes(self) -> list[str]:
+        """What a reader must know."""
+        return [f"note: {note}" for note in self.answer.notes]
+
+    def tables(self) -> list[Table]:
+        """A row for each phase and class of operator."""
+        return [share_table(self.answer)]
+
+    def figures(self) -> Sequence[Figure]:
+        """A bar for each phase that stacks the time of its classes of operators."""
+        lanes: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        for one in self.answer.shares:
+            lanes[one.phase][one.kind] = one.seconds
+        return [
+            waterfall("Where does the time go?", lanes, self.answer.seconds).captioned(
+                "Time of the operators of each phase; of other streams, what computing waits for them."
+            )
+        ]
+
+    def gpu(self) -> Gpu:
+        """The GPU on which the graph was timed."""
+        return self.answer.gpu
+
+
+class InferenceReport(Report["Inference"]):
+    """A prompt, or the next tokens, of a batch of sequences: latency, throughput, the waterfall, and the memory."""
+
+    explained = "inference"
+
+    def title(self) -> str:
+        """The model, the phase and the machine on one line."""
+        answer = self.answer
+        what = "context" if answer.phase == "decode" else "prompt"
+        return (
+            f"{answer.phase.capitalize()} of {answer.model.title} on {answer.system.name}, TP {answer.plan.tp}, batch "
+            f"{answer.batch}, {answer.tokens:,} tokens of {what}, {answer.plan.dtype}"
+        )
+
+    def sentences(self) -> list[str]:
+        """Latency and throughput, what takes longest, and whether it fits."""
+        answer = self.answer
+        where = f"{answer.plan.tp} GPU" + "s" * (answer.plan.tp > 1)
+        sequences = f"{answer.batch} sequence" + "s" * (answer.batch > 1)
+        took = f"in {seconds(answer.seconds)} on {where}"
+        lead = f"{answer.model.title} reads {sequences} of {answer.tokens:,} tokens {took}"
+        if answer.phase == "decode":
+            lead = (
+                f"{answer.model.title} writes a token {took}, with {sequences} of {answer.tokens:,} tokens of context"
+            )
+        rate = f": {answer.tokens_per_s:,.0f} tokens/s"
+        if answer.replicas > 1:
+            rate += f", {answer.replicas * answer.tokens_per_s:,.0f} on the {answer.replicas} replicas of the system"
+        worst = sorted(answer.parts.items(), key=lambda part: -part[1])[:3]
+        most = ", ".join(f"{percent(time / answer.seconds)} {_spent(name)}" for name, time in worst)
+        return [f"{lead}{rate}.", f"Most of it is {most}.", _fitting(answer)]
+
+    def notes(self) -> list[str]:
+        """What a reader must know."""
+        return list(self.answer.notes)
+
+    def tables(self) -> list[Table]:
+        """The waterfall, and what each GPU holds."""
+        shares = waterfall_table(self.answer.parts, self.answer.seconds, self.title(), ",.3f", "all")
+        return [shares, memory_table(self.answer)]
+
+    def on_terminal(self) -> list[Table]:
+        """The waterfall; a sentence says what fits."""
+        return self.tables()[:1]
+
+    def figures(self) -> Sequence[Figure]:
+        """Where the time goes, as one bar."""
+        return [
+            waterfall("Where does the time go?", {self.answer.phase: self.answer.parts}, self.answer.seconds).captioned(
+                "One GPU; exposed communication is what computing waits for."
+            )
+        ]
+
+    def gpu(self) -> Gpu:
+        """The GPU of the system."""
+        return self.answer.system.gpu
 
 
 def how_sure(answer: Step) -> Error:
@@ -60,23 +246,50 @@ def _dominates(answer: Step) -> str:
     return f"Computing takes {percent(computing)} of the step, {percent(gemms)} its GEMMs{rest}."
 
 
-def waterfall_table(answer: Step) -> Table:
-    """Where the step goes, as the mean over the pipeline devices; the shares add up to 100 %."""
-    rows = [
-        (label(name), answer.parts[name] * 1e3, answer.parts[name] / answer.seconds, meaning(name))
-        for name in ordered(answer.parts)
-    ]
+def _spent(name: str) -> str:
+    """A part of the time in words."""
+    axis = exposed_axis(name)
+    return f"exposed communication of {AXES.get(axis, axis)}" if axis else label(name)
+
+
+def _fitting(answer: Inference) -> str:
+    """Whether weights and cache fit, in a sentence."""
+    held, room = (answer.weights + answer.cache) / 1e9, answer.capacity / 1e9
+    sizes = f"{answer.weights / 1e9:.1f} GB of weights and {answer.cache / 1e9:.2f} GB of keys and values"
+    if answer.fits:
+        most = f"{answer.most_sequences:,} such sequences would"
+        return f"Each GPU holds {sizes}, {held:.1f} of {room:.0f} GB; at most {most}."
+    return f"It does not fit: {sizes} are {held - room:.1f} GB above the {room:.0f} GB of a GPU; give a larger --tp."
+
+
+def waterfall_table(
+    parts: Mapping[str, float], whole: float, title: str, format_: str = ",.1f", name: str = "the step"
+) -> Table:
+    """Where the `whole` time goes [s]; the shares of the parts add up to 100 %."""
+    rows = [(label(part), parts[part] * 1e3, parts[part] / whole, meaning(part)) for part in ordered(parts)]
     columns = [
-        text("part"), number("time_ms", "time", "ms", ",.1f"), number("share", format_=".1%"),
+        text("part"),
+        number("time_ms", "time", "ms", format_),
+        number("share", format_=".1%"),
         text("what", "what it is", prose=True),
-    ]  # fmt: skip
-    whole = ("the step", answer.seconds * 1e3, 1.0, "")
-    return Table(columns, [*rows, whole], f"{title(answer)}: where the time goes")
+    ]
+    return Table(columns, [*rows, (name, whole * 1e3, 1.0, "")], title)
 
 
-def title(answer: Step) -> str:
-    """The model, the machine and the plan on one line."""
-    return plan_title(answer.model, answer.system, answer.plan)
+def waterfall(title: str, lanes: Mapping[str, Mapping[str, float]], whole: float) -> Figure:
+    """A bar for each lane that stacks its parts [s], as shares of the `whole` time."""
+    rows = [
+        (lane, label(name), parts[name] / whole, parts[name] * 1e3)
+        for lane, parts in lanes.items()
+        for name in ordered(parts)
+        if parts[name] > 0
+    ]
+    share = number("share", "share of the step", format_=".1%")
+    table = Table([text("lane", " "), text("part"), share, number("time_ms", "time", "ms", ",.3f")], rows)
+    named, shown = {label(name): color for name, color in COLORS.items()}, table.distinct("part")
+    free = cycle([color for name, color in named.items() if name not in shown])
+    colors = {name: named.get(name) or next(free) for name in shown}
+    return stacked_bars(title, table, lane="lane", part="part", value="share", looks=colors, percent=True)
 
 
 def communication_table(answer: Step) -> Table:
@@ -142,17 +355,6 @@ def _held(parts: Sequence[PartTimes]) -> str:
     return ", ".join(f"{names.count(name)} {name}" if names.count(name) > 1 else name for name in dict.fromkeys(names))
 
 
-def step_parts(answer: Step) -> list[Table | str]:
-    """What a terminal shows of a step."""
-    parts: list[Table | str] = [*verdict(answer), waterfall_table(answer)]
-    communication = communication_table(answer)
-    if communication.rows:
-        parts.append(communication)
-    if answer.devices > 1 and answer.devices <= 16:
-        parts.append(stage_table(answer))
-    return [*parts, *window_errors(answer), UTILIZATION]
-
-
 def window_errors(answer: Step) -> list[str]:
     """The class of error of the windows, by way to share or as waves of tiles; nothing without windows."""
     gpu, ways = answer.system.gpu, Counter(one.sharing for one in answer.windows if one.source == "engine")
@@ -165,106 +367,114 @@ def window_errors(answer: Step) -> list[str]:
     ]
 
 
-def waterfall(answer: Step) -> Figure:
-    """The step as one bar for the mean and one for each pipeline device, in parts that add up to 100 %."""
-    lanes = {"mean": answer.parts}
-    if answer.devices > 1:
-        lanes |= {f"stage {device}": answer.rank_parts(device) for device in shown_devices(answer.devices)}
+def share_table(answer: GraphStep) -> Table:
+    """A row for each phase and class of operator: how many, time, work and data."""
     rows = [
-        (lane, label(name), parts[name] / answer.seconds, parts[name] * 1e3)
-        for lane, parts in lanes.items()
-        for name in ordered(parts)
-        if parts[name] > 0
-    ]
-    columns = [
-        text("lane", " "), text("part"), number("share", "share of the step", format_=".1%"),
-        number("time_ms", "time", "ms", ",.1f"),
+        (
+            one.phase,
+            label(one.kind),
+            one.operators,
+            one.seconds * 1e3,
+            one.seconds / answer.seconds,
+            one.flops / 1e12,
+            one.bytes / 1e9,
+            one.hidden * 1e3,
+        )
+        for one in answer.shares
     ]  # fmt: skip
-    table = Table(columns, rows)
-    colors = {label(name): color for name, color in COLORS.items()}
-    return stacked_bars(
-        "Where does the step go?", table, lane="lane", part="part", value="share",
-        looks={**looks.spread(table.distinct("part")), **colors}, percent=True,
-    ).captioned(
-        "Each bar adds up to the step. Exposed communication is what computing waits for; on a single stage, idle time "
-        "is shown as bubble, whatever its cause."
-    )  # fmt: skip
+    columns = [
+        text("phase"), text("kind"), number("operators", format_=","), number("time_ms", "time", "ms", ",.3f"),
+        number("share", "of the step", format_=".1%"), number("tflop", "work", "TFLOP", ",.3f"),
+        number("gigabytes", "data", "GB", ",.2f"),
+        number("hidden_ms", "hidden", "ms", ",.3f"),
+    ]  # fmt: skip
+    return Table(columns, rows, f"{answer.graph} on {answer.gpu.title}")
+
+
+def memory_table(answer: Inference) -> Table:
+    """What each GPU holds."""
+    rows = [
+        ("weights", answer.weights / 1e9),
+        ("keys and values", answer.cache / 1e9),
+        ("memory of the GPU", answer.capacity / 1e9),
+    ]
+    return Table([text("what", "each GPU"), number("size_gb", "size", "GB", ",.2f")], rows, "Memory")
 
 
 def layer_streams(answer: Step) -> Figure | None:
-    """What the streams of one GPU run in the forward and backward pass of a layer; None without a layer."""
-    part = next(
-        (part for chunk in answer.chunks for part in chunk.parts if part.name not in ("embedding", "head")), None
-    )
-    if part is None:
+    """What the streams of one GPU run in the passes of a layer; None without a layer.
+
+    The layer is one in the middle of the first stage that has some, so that what is gathered and scattered beside it
+    belongs to its neighbours as in most layers.
+    """
+    found = ((chunk, [at for at, one in enumerate(chunk.parts) if _is_layer(one)]) for chunk in answer.chunks)
+    chunk, layers = next(((chunk, layers) for chunk, layers in found if layers), (None, []))
+    if chunk is None:
         return None
-    rows = []
-    begin = 0.0
-    for name, each in (("forward", part.forward), ("again", part.recompute), ("backward", part.backward)):
-        for node in each.graph or ():
-            start, stop = (begin + moment for moment in each.times[node.id])
-            kind = "communication" if isinstance(node.op, Collective) else node.op.kind
-            rows.append((
-                node.stream, name, kind, start * 1e6, stop * 1e6, (stop - start) * 1e6, node.name, str(node.op)
-            ))  # fmt: skip
-        begin += each.seconds
+    place = layers[len(layers) // 2]
     columns = [
-        text("stream"), text("pass"), text("kind", "kernel"), number("start_us", "start", "µs", ",.1f"),
-        number("end_us", "end", "µs", ",.1f"), number("takes_us", "takes", "µs", ",.1f"), text("name"), text("op"),
-    ]  # fmt: skip
-    table = Table(columns, rows)
+        text("stream"),
+        text("pass"),
+        text("kind", "kernel"),
+        number("start_ms", "start", "ms", ",.3f"),
+        number("end_ms", "end", "ms", ",.3f"),
+        number("takes_ms", "takes", "ms", ",.3f"),
+        text("name"),
+        text("op"),
+    ]
+    table = Table(columns, list(_layer_rows(chunk, place)))
     kinds = {"gemm": looks.BLUE, "grouped_gemm": "#004C77", "attention": looks.SKY, "streaming": looks.GREEN}
     colors = {**looks.spread(table.distinct("kind")), **kinds, "communication": looks.RED}
     return bars(
-        f"What runs in a {part.name} layer, and when?", table, lane="stream", start="start_us", end="end_us",
-        kind="kind", looks=colors, axis="time [µs]", zoom=True, name="streams",
+        f"What runs in a {chunk.parts[place].name} layer, and when?",
+        table,
+        lane="stream",
+        start="start_ms",
+        end="end_ms",
+        kind="kind",
+        looks=colors,
+        axis="time [ms]",
+        zoom=True,
+        name="streams",
     ).captioned(
         "One GPU's streams in the forward and then the backward pass of one micro-batch. Where a stream of "
         "communication is busy and the stream compute is not, communication is exposed."
-    )  # fmt: skip
-
-
-def step_page(answer: Step, folder: str | Path) -> Path:
-    """Write `report.html` on a step to a folder and return its path; OutputError if that fails."""
-    lead, *rest = verdict(answer)
-    layer = layer_streams(answer)
-    communication = communication_table(answer)
-    return write_page(
-        folder,
-        title(answer),
-        lead,
-        [
-            rest,
-            waterfall(answer),
-            waterfall_table(answer),
-            Section("Communication", [communication, *_windows(answer)] if communication.rows else []),
-            Section("A layer", [layer] if layer else []),
-            Section("The pipeline", [*_diagram(answer), stage_table(answer)] if answer.devices > 1 else []),
-            _memory_section(answer),
-            Section("The plan", [plan_table(answer.plan, answer.framework.name, len(answer.chunks)), UTILIZATION]),
-            machine_section(answer.system.gpu),
-        ],
-        "step",
-    )  # fmt: skip
-
-
-def _windows(answer: Step) -> list[Table | str]:
-    return [window_table(answer), *window_errors(answer)] if answer.windows else []
-
-
-_MOST_DRAWN = 2400
-"""Tasks of a pipeline above which the page leaves out the diagram."""
-
-
-def _diagram(answer: Step) -> list[Figure]:
-    return [pipeline_diagram(answer.pipeline)] if answer.pipeline.schedule.tasks <= _MOST_DRAWN else []
-
-
-def _memory_section(answer: Step) -> Section:
-    if answer.memory is None:
-        return Section("Memory", [])
-    curve = memory_curve(answer)
-    return Section(
-        "Memory",
-        [fitting(answer.memory), holders(answer.memory), *([curve] if curve else []), holder_table(answer.memory)],
     )
+
+
+def _is_layer(part: PartTimes) -> bool:
+    return part.name not in ("embedding", "head")
+
+
+def _layer_rows(chunk: Chunk, place: int) -> Iterator[tuple[Any, ...]]:
+    """The kernels of one part of a stage, and the collectives of replicas beside it, forward and then backward.
+
+    Where weights are gathered, the waits before the passes over the part belong to it.
+    """
+    part, begin = chunk.parts[place], 0.0
+    forward = {"forward": part.forward}
+    backward = {"again": part.recompute, "backward": part.backward, "weights": part.weight}
+    for whole, passes, before in ((chunk.forward, forward, place - 1), (chunk.backward, backward, place + 1)):
+        alone = sum(one.seconds for one in passes.values())
+        start, stop = whole.times.get(f"pass {place}", (0.0, alone))
+        first = whole.times.get(f"pass {before}", (start, start))[1]
+        slower, now = (stop - start) / alone if alone else 1.0, start
+        for name, one in passes.items():
+            for node in one.graph or ():
+                kind = "communication" if isinstance(node.op, Collective) else node.op.kind
+                starts, ends = (begin + now - first + moment * slower for moment in one.times[node.id])
+                yield _layer_row(node.stream, name, kind, starts, ends, node.name, str(node.op))
+            now += one.seconds * slower
+        for task, (at, until) in whole.times.items():
+            if (words := _REPLICAS.get(task.split()[0])) and min(until, stop) > max(at, first):
+                starts, ends = (begin - first + moment for moment in (max(at, first), min(until, stop)))
+                yield _layer_row("dp", next(iter(passes)), "communication", starts, ends, task, words)
+        begin += stop - first
+
+
+def _layer_row(stream: str, name: str, kind: str, start: float, end: float, node: str, op: str) -> tuple[Any, ...]:
+    return stream, name, kind, start * 1e3, end * 1e3, (end - start) * 1e3, node, op
+
+
+_REPLICAS = {"gather": "all-gather of a part's weights", "scatter": "reduce-scatter of a part's gradients"}
+"""Collectives of replicas beside passes, by the first word of their names in `Pass.times`."""
