@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
-from weft.errors import InputError, check_name, check_whole, is_whole, shown
+from weft.errors import InputError, is_whole, shown
+from weft.fields import check_fields, declared
 
 if TYPE_CHECKING:
     from weft.kernels.pim import MemoryWork
@@ -50,38 +51,45 @@ class RunOptions:
     for a heat map of banks where the memory has none.
     """
 
-    clock: Clock = "sustained"
-    request_bytes: int | None = None
-    mode: Mode = "auto"
-    event_budget: int | None = None
+    clock: Clock = declared(
+        "sustained", "What compute units run at: the boost clock of a short run, or what a long one holds."
+    )
+    request_bytes: int | None = declared(
+        None, "Size of a memory request: 64 is exact, larger ones are faster.", default="as suits the graph and the GPU"
+    )
+    mode: Mode = declared("auto", "Simulate one GPU for all, or each of them.")
+    event_budget: int | None = declared(None, "Most events of a run.", least=0, default="no limit")
     arbiter: ArbiterPolicy | str | None = None
     progress: Callable[[int, int, Callable[[], int]], None] | None = None
-    interference: bool = False
-    memory: Memory = "banks"
+    interference: bool = declared(
+        False, "Record what compute and communication cost each other in memory: latencies, queues, who delays whom."
+    )
+    memory: Memory = declared(
+        "banks",
+        "Detail of the DRAM: banks, rows and refreshes, or only the bandwidth of each channel, which is faster.",
+        noun="detail of the memory",
+    )
     memory_work: MemoryWork | None = None
-    heatmap: Heatmap | None = None
-    hashing: bool = True
-    updates: bool = False
+    heatmap: Heatmap | None = declared(
+        None,
+        "Record what every memory channel, or every bank, does over time: load, efficiency, row hits, camping index.",
+        noun="heat map",
+    )
+    hashing: bool = declared(
+        True, "Spread addresses over the channels by a hash, as GPUs do, or plainly one stripe after the other."
+    )
+    updates: bool = declared(False, "Record when near-memory updates of each tile reached memory.")
 
     def __post_init__(self) -> None:
-        check_name("clock", self.clock, get_args(Clock))
-        check_name("mode", self.mode, get_args(Mode))
-        check_name("detail of the memory", self.memory, get_args(Memory))
         if self.request_bytes is not None and not (is_whole(self.request_bytes) and 0 < self.request_bytes < 2**40):
             raise InputError(f"request_bytes is {shown(self.request_bytes)}; give a multiple of 64 B, such as 512")
-        if self.event_budget is not None:
-            check_whole("event_budget", self.event_budget, 0, 10**9)
+        check_fields(self)
         if not (self.arbiter is None or isinstance(self.arbiter, str) or hasattr(self.arbiter, "compiled")):
             raise InputError(f"arbiter is {shown(self.arbiter)}; give what weft.arbiter makes of a function")
         if not (self.memory_work is None or hasattr(self.memory_work, "stream")):
             raise InputError(f"memory_work is {shown(self.memory_work)}; give weft.kernels.pim.MemoryWork(...) or None")
-        for name in ("interference", "hashing", "updates"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name} is {shown(getattr(self, name))}; give True or False")
-        if self.heatmap is not None:
-            check_name("heat map", self.heatmap, get_args(Heatmap))
-            if self.heatmap == "bank" and self.memory == "bandwidth":
-                raise InputError('heatmap is "bank", but memory="bandwidth" leaves out banks; choose memory="banks"')
+        if self.heatmap == "bank" and self.memory == "bandwidth":
+            raise InputError('heatmap is "bank", but memory="bandwidth" leaves out banks; choose memory="banks"')
         if self.progress is not None and not callable(self.progress):
             raise InputError(f"progress is {shown(self.progress)}; give a function of events and time")
 

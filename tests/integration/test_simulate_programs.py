@@ -42,7 +42,7 @@ def test_a_file_of_a_program_runs_operator_by_operator(program, tmp_path, capsys
 
 
 def test_an_operator_runs_by_its_name_and_dimensions(capsys):
-    words = ["--op", "gemv:rows=2048,columns=1024", "--heatmap", "channel", "--hashing", "off"]
+    words = ["--op", "gemv:rows=2048,columns=1024", "--heatmap", "channel", "--no-hashing"]
     status, said, _ = simulate(capsys, *words)
     assert status == 0
     assert "gemv 2048 x 1024" in said

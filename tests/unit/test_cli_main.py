@@ -23,7 +23,7 @@ def probe(outputs, how: str) -> None:
 
 def run(capsys, monkeypatch, *arguments):
     """Exit status, output and error output of `weft ARGUMENTS`, with `probe` among the commands."""
-    monkeypatch.setitem(cli.COMMANDS, "probe", LazyCommand(f"{__name__}:probe", "Try something."))
+    monkeypatch.setitem(cli.GROUPS["Trust and tools"], "probe", LazyCommand(f"{__name__}:probe", "Try something."))
     with pytest.raises(SystemExit) as left:
         cli.main(list(arguments))
     return left.value.code, *capsys.readouterr()
@@ -41,15 +41,17 @@ def test_help_and_version_exit_with_0(capsys, monkeypatch, flag):
 
 
 def test_help_lists_every_command_without_importing_it(capsys, monkeypatch):
-    monkeypatch.setitem(cli.COMMANDS, "broken", LazyCommand("weft.no_such_module:nothing", "Never imported."))
+    monkeypatch.setitem(
+        cli.GROUPS["Trust and tools"], "broken", LazyCommand("weft.no_such_module:nothing", "Never imported.")
+    )
     _, out, _ = run(capsys, monkeypatch, "--help")
-    for name, command in cli.COMMANDS.items():
+    for name, command in cli.weft.lazy.items():
         assert name in out
         assert command.short_help in out
 
 
 def test_a_command_of_a_distribution_that_is_not_installed_says_how_to_install_it(capsys, monkeypatch):
-    monkeypatch.setitem(cli.COMMANDS, "weave", Plugin("weft-weave", "weave", "Weave."))
+    monkeypatch.setitem(cli.GROUPS["Trust and tools"], "weave", Plugin("weft-weave", "weave", "Weave."))
     status, out, err = run(capsys, monkeypatch, "weave", "--help")
     assert (status, out) == (2, "")
     assert "'weft weave' is in the distribution weft-weave, which is not installed" in err
@@ -59,7 +61,7 @@ def test_a_command_of_a_distribution_that_is_not_installed_says_how_to_install_i
 def test_no_command_shows_the_help_and_exits_with_2(capsys, monkeypatch):
     status, out, err = run(capsys, monkeypatch)
     assert status == 2
-    assert "Commands:" in out + err
+    assert "Train a model:" in out + err
 
 
 def test_an_error_is_one_sentence_without_a_traceback(capsys, monkeypatch):
@@ -76,7 +78,7 @@ def test_an_unknown_command_lists_the_known_and_the_nearest(capsys, monkeypatch)
     status, _, err = run(capsys, monkeypatch, "simulat")
     assert status == 2
     assert err.startswith("weft: unknown command 'simulat'; ")
-    assert "'study'" in err
+    assert "'step'" in err
     assert "did you mean 'simulate'" in err
 
 

@@ -65,7 +65,11 @@ class LazyGroup(click.Group):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.groups = groups or {"Commands": lazy or {}}
-        self.lazy = {name: command for commands in self.groups.values() for name, command in commands.items()}
+
+    @property
+    def lazy(self) -> Commands:
+        """Every command by name, in the order of the groups."""
+        return {name: command for commands in self.groups.values() for name, command in commands.items()}
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line, then release the paths that it reserved and restore stdout."""

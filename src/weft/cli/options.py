@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
 from weft.cli.values import COLLECTIVE, DTYPE, GPU, RANKS, SHAPE, assignments
 from weft.errors import InputError
+from weft.fields import described
 from weft.options import RunOptions
 
 if TYPE_CHECKING:
@@ -71,11 +72,11 @@ def clock_option(default: str = "sustained", also: Sequence[str] = (), more: str
 
 
 def as_run_options(function: F) -> F:
-    """Combine --clock, --request-bytes, --mode and --memory into the command's argument `options` (a `RunOptions`)."""
+    """Combine the options of a run, such as --clock and --memory, into the command's argument `options`."""
 
     @functools.wraps(function)
     def call(*args: Any, **values: Any) -> Any:
-        taken = {name: values.pop(name) for name in ("clock", "request_bytes", "mode", "memory") if name in values}
+        taken = {name: values.pop(name) for name in (*described(RunOptions), "arbiter") if name in values}
         return function(*args, options=RunOptions(**given(**taken)), **values)
 
     return cast(F, call)
@@ -140,6 +141,20 @@ def refuse_given(because: str, *names: str) -> None:
     for one in context.command.params:
         if one.name in names and context.get_parameter_source(one.name) is ParameterSource.COMMANDLINE:
             raise InputError(f"{one.opts[0]} says nothing {because}; leave it out")
+
+
+class Asks(NamedTuple):
+    """One of the questions of a command: the `names` of its own options, and why the others have no effect on it."""
+
+    because: str
+    names: tuple[str, ...]
+
+
+def refuse_others(chosen: str, questions: Mapping[str, Asks]) -> None:
+    """Raise InputError for an option that belongs to other questions of a command than the chosen one."""
+    own = questions[chosen].names
+    others = {name for asks in questions.values() for name in asks.names if name not in own}
+    refuse_given(questions[chosen].because, *others)
 
 
 def given(**options: Any) -> dict[str, Any]:

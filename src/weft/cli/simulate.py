@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import click
 
 import weft
 from weft import parallel
 from weft.cli import cases
+from weft.cli.fields import field_options
 from weft.cli.options import (
+    Asks,
     beside_options,
     dtype_option,
     examples,
     option,
-    refuse_given,
+    refuse_others,
     run_options,
 )
 from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
@@ -29,7 +31,7 @@ from weft.graph.graph import MOST_ITERATIONS
 from weft.hardware import Gpu
 from weft.library.collectives import KERNELS
 from weft.models import SubLayer
-from weft.options import Heatmap, Memory, RunOptions
+from weft.options import RunOptions
 from weft.result import Comparison
 from weft.schedule import PASSES, SHARING, Ideal, Sharing, find_pass
 from weft.schedule.arbiters import POLICIES
@@ -39,6 +41,15 @@ from weft.view import program
 ALL = "all"
 """The value of --overlap that compares every way to share a GPU."""
 _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
+_QUESTIONS = {
+    "program": Asks("beside --graph and --op, which run a program on one GPU", ("graph", "op")),
+    "sub-layer": Asks("without --beside", ("model", "sublayer", "gemm", "tp", "overlap", "compare")),
+    "co-run": Asks(
+        "beside --beside, which runs --gemm and the collective alone",
+        ("gemm", "beside", "overlap", "ranks", "loops", "split", "channels", "algorithm", "copies", "first"),
+    ),
+}
+"""What the command can be asked, with the options that belong to each question; all others belong to every one."""
 _COUNTED = ("engines", "engines_per_peer", "threads")
 
 
@@ -100,18 +111,7 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 @option("--graph", "A program to run on one GPU, operator after operator.", click.Path(path_type=Path), metavar="FILE")
 @option("--op", "An operator to run on one GPU, see 'weft predict ops'.", metavar="NAME:A=1,B=2")
 @option("--arbiter", f"Memory arbitration of every run: {', '.join(POLICIES)}.", metavar="NAME")
-@option(
-    "--mode",
-    "Simulate one GPU for all, or each of them.",
-    click.Choice(["auto", "mirrored", "explicit"]),
-    default="auto",
-)
-@option(
-    "--memory",
-    "Detail of the DRAM: banks, rows and refreshes, or only the bandwidth of each channel, which is faster.",
-    click.Choice(get_args(Memory)),
-    default="banks",
-)
+@field_options(RunOptions, "mode", "memory")
 @beside_options(
     gemm="A GEMM of your own instead of a model's; K is that of all GPUs together.",
     beside="Run --gemm in a loop beside a loop of this independent collective, like all_reduce:256MiB",
@@ -153,27 +153,12 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
     click.Choice(["collective", "gemm"]),
 )
 @run_options("t3-paper", "the GPU, its node or its library", "512, with --beside as suits the GPU")
-@option(
-    "--interference",
-    "Record what compute and communication cost each other in memory: latencies, queues, who delays whom.",
-    is_flag=True,
-)
-@option(
-    "--heatmap",
-    "Record what every memory channel, or every bank, does over time: load, efficiency, row hits, camping index.",
-    click.Choice(get_args(Heatmap)),
-)
-@option(
-    "--hashing",
-    "Whether addresses are spread over the channels by a hash, as GPUs do, or plainly one stripe after the other.",
-    click.Choice(["on", "off"]),
-    default="on",
-)
+@field_options(RunOptions, "interference", "heatmap", "hashing")
 @file_option("--json", "Write every run as JSON.")
 @file_option("--trace", "Write a trace of --overlap for Perfetto and HTA, one file per rank.")
 @folder_option("Write report.html with the pictures to this folder.")
 @pass_outputs
-def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, **values: Any) -> None:
+def simulate(outputs: Outputs, /, options: RunOptions, **values: Any) -> None:
     """Simulate a sub-layer, a GEMM beside a collective, or a program: times, where they go, what memory moves.
 
     --compare A,B sets overlaps side by side and shows speedups over 'sequential'; exactly A and B are compared, and
@@ -183,11 +168,9 @@ def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, **va
     --graph runs a file that 'weft capture' or 'weft import' wrote, operator after operator on one GPU, --op a single
     operator.
     """
-    recorded = {name: values.pop(name) for name in ("interference", "heatmap")}
-    recorded["hashing"] = values.pop("hashing") == "on"
     asked = SimpleNamespace(**values, traced=outputs.trace is not None)
     with simulation_status() as watch:
-        options = replace(options, arbiter=arbiter, progress=watch, **recorded)
+        options = replace(options, progress=watch)
         if asked.graph is not None or asked.op is not None:
             _program(asked, options, outputs)
             return
@@ -197,10 +180,7 @@ def simulate(outputs: Outputs, /, options: RunOptions, arbiter: str | None, **va
 
 def _program(asked: SimpleNamespace, options: RunOptions, outputs: Outputs) -> None:
     """Simulate the graph of a file, or a single operator, and show it beside its closed form."""
-    refuse_given(
-        "beside --graph and --op, which run a program on one GPU", "model", "sublayer", "tp", "overlap", "compare",
-        "gemm", "beside", "ranks", "loops", "split", "channels", "algorithm", "copies", "first",
-    )  # fmt: skip
+    refuse_others("program", _QUESTIONS)
     if asked.graph is not None and asked.op is not None:
         raise InputError("--graph and --op each name a program; give one of them")
     if asked.graph is not None:
@@ -217,7 +197,7 @@ def _program(asked: SimpleNamespace, options: RunOptions, outputs: Outputs) -> N
 
 def _sub_layer(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
     """Simulate a sub-layer under --overlap and --compare, and return the overlap to trace and the answer."""
-    refuse_given("without --beside", "ranks", "loops", "split", "channels", "algorithm", "copies", "first")
+    refuse_others("sub-layer", _QUESTIONS)
     shown = asked.overlap or (asked.compare[-1] if asked.compare else "t3-mca")
     if shown in (*SHARING, ALL):
         raise InputError(
@@ -247,7 +227,7 @@ def _layer(asked: SimpleNamespace) -> Graph:
 
 def _beside(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
     """Simulate the loops of --gemm and --beside under the overlaps of --overlap; return the best one and the answer."""
-    refuse_given("beside --beside, which runs --gemm and the collective alone", "model", "sublayer", "tp", "compare")
+    refuse_others("co-run", _QUESTIONS)
     system = weft.system(asked.gpu, gpus=asked.ranks).replace(asked.changes)
     passes = _sharing(asked, system.gpu)
     if asked.gemm is None:

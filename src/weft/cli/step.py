@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from importlib import import_module
 from typing import Any, get_args
 
 import click
 
 import weft
+from weft.cli.fields import field_options
 from weft.cli.options import (
     as_run_options,
     clock_option,
@@ -21,9 +21,10 @@ from weft.cli.options import (
     together,
 )
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
-from weft.cli.values import COUNT, DTYPE, MODEL_NAME, NUMBERS, SYSTEM_NAME, Value, later, names
+from weft.cli.values import DTYPE, MODEL_NAME, SYSTEM_NAME, Value, later, names
 from weft.options import Fidelity, RunOptions
-from weft.parallel.plan import Context, Offload, Recompute, overlap_of
+from weft.parallel.plan import Parallelism, Recompute, overlap_of
+from weft.parallel.quantize import RECIPES
 from weft.schedule.pipeline import schedule_names
 
 _EXAMPLE = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --recompute full"
@@ -42,67 +43,39 @@ def recomputed(text: str) -> str | tuple[str, ...]:
     return text if text in get_args(Recompute) else names(text)
 
 
-_degrees = together(
-    option("--tp", "GPUs that share every layer.", COUNT, default=1),
-    option("--pp", "Pipeline stages.", COUNT, default=1),
-    option("--dp", "Replicas that share the batch.  [default: the GPUs that are left]", COUNT),
-    option("--cp", "GPUs that share every sequence.", COUNT, default=1),
-    option("--ep", "GPUs that share the experts.", COUNT, default=1),
-)
-
-
 plan_options = together(
     option(
         "--system", "The machine, such as 64xh100 or 8x dgx-a100, see 'weft hardware list'.", SYSTEM_NAME, required=True
     ),
-    _degrees,
-    option("--sp/--no-sp", "Share the tokens between the GEMMs of --tp, too.  [default: with --tp]", default=None),
-    option("--batch", "Sequences of a step.  [default: four micro-batches for each stage of each pipeline]", COUNT),
-    option("--micro-batch", "Sequences that pass a stage together.", COUNT, default=1),
-    option("--sequence", "Tokens of each sequence.  [default: the model's context]", COUNT),
-    option(
-        "--schedule",
-        f"Order of the pipeline: {', '.join(schedule_names())}; interleaved:5 has 5 chunks a stage.",
-        Value("NAME[:N]", str, schedule_names),
-        default="1f1b",
+    field_options(
+        Parallelism,
+        "tp",
+        "pp",
+        "dp",
+        "cp",
+        "ep",
+        "sp",
+        "batch",
+        "micro_batch",
+        "sequence",
+        "schedule",
+        "recompute",
+        "offload",
+        "zero",
+        "layers",
+        "context",
+        "shard",
+        "dtype",
+        "quantize",
+        schedule=Value("NAME[:N]", str, schedule_names),
+        recompute=Value("POLICY|A,B", recomputed, lambda: get_args(Recompute)),
+        dtype=DTYPE,
+        quantize=Value("NAME", str, lambda: RECIPES),
     ),
-    option(
-        "--recompute",
-        f"What the backward pass computes again: {', '.join(get_args(Recompute))}, or operators of a layer, such as "
-        "norm1,activation.",
-        Value("POLICY|A,B", recomputed, lambda: get_args(Recompute)),
-        default="none",
-    ),
-    option(
-        "--offload",
-        "What the memory of the host holds.",
-        click.Choice(get_args(Offload)),
-        default="none",
-    ),
-    option(
-        "--zero",
-        "Shard over replicas: optimizer states (1), gradients (2), weights (3, FSDP).",
-        click.IntRange(0, 3),
-        metavar="N",
-    ),
-    option("--layers", "Layers of each stage, such as 4,4,4,3.  [default: equal, the rest in the last]", NUMBERS),
-    option(
-        "--context",
-        "How attention sees the keys of --cp: ring, all_gather or all_to_all.",
-        click.Choice(get_args(Context)),
-        default="ring",
-    ),
-    option("--shard", "Replicas among which --zero 3 shards.  [default: all]", COUNT),
     option(
         "--framework",
         "Whose defaults: kernels, number formats, overlaps.  [default: megatron-core, with --zero 3 torchtitan]",
         Value("NAME", str, later("weft.parallel.framework:frameworks")),
-    ),
-    option("--dtype", "Data type of GEMMs and activations.", DTYPE, default="bf16"),
-    option(
-        "--quantize",
-        "How operands of the layers' GEMMs get 8 or 4 bits: delayed, current, tensorwise, rowwise, mxfp8 or nvfp4.",
-        Value("NAME", str, lambda: import_module("weft.parallel.quantize").RECIPES),
     ),
     set_option("every GPU, node or network"),
 )

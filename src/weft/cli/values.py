@@ -43,6 +43,10 @@ class Count(click.IntRange):
         """The placeholder of the value on a help page."""
         return "N"
 
+    def _describe_range(self) -> str:
+        """The range on a help page, unless it only keeps numbers within what libraries index."""
+        return "" if self.max == LARGEST_COUNT else f"{self.min} to {self.max}"
+
 
 def names(text: str) -> tuple[str, ...]:
     """Parse the names in "a,b,c"; BadParameter if there is none."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
-from weft.errors import InputError, check_name, check_type, check_whole
+from weft.errors import InputError, check_name, check_type
+from weft.fields import check_fields, declared
 from weft.parallel.quantize import RECIPES
 
 Axis = Literal["tp", "cp", "dp", "pp"]
@@ -108,24 +109,38 @@ class Parallelism:
     32
     """
 
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    cp: int = 1
-    ep: int = 1
-    batch: int = 1
-    micro_batch: int = 1
-    sequence: int = 2048
-    sp: bool = False
-    zero: int = 0
-    shard: int | None = None
-    context: Context = "ring"
-    schedule: str = "1f1b"
-    layers: tuple[int, ...] = ()
-    recompute: Recompute | tuple[str, ...] = "none"
-    offload: Offload = "none"
-    dtype: str = "bf16"
-    quantize: str = ""
+    tp: int = declared(1, "GPUs that share every layer.")
+    pp: int = declared(1, "Pipeline stages.")
+    dp: int = declared(1, "Replicas that share the batch.", default="the GPUs that are left")
+    cp: int = declared(1, "GPUs that share every sequence.")
+    ep: int = declared(1, "GPUs that share the experts.")
+    batch: int = declared(1, "Sequences of a step.", default="four micro-batches for each stage of each pipeline")
+    micro_batch: int = declared(1, "Sequences that pass a stage together.")
+    sequence: int = declared(2048, "Tokens of each sequence.", default="the model's context")
+    sp: bool = declared(False, "Share the tokens between the GEMMs of --tp, too.", default="with --tp")
+    zero: int = declared(
+        0,
+        "Shard over replicas: optimizer states (1), gradients (2), weights (3, FSDP).",
+        least=0,
+        most=3,
+        example=1,
+        default="0",
+    )
+    shard: int | None = declared(None, "Replicas among which --zero 3 shards.", default="all")
+    context: Context = declared(
+        "ring", "How attention sees the keys of --cp: ring, all_gather or all_to_all.", noun="context parallelism"
+    )
+    schedule: str = declared("1f1b", "Order of the pipeline: {names}; interleaved:5 has 5 chunks a stage.")
+    layers: tuple[int, ...] = declared(
+        (), "Layers of each stage, such as 4,4,4,3.", default="equal, the rest in the last"
+    )
+    recompute: Recompute | tuple[str, ...] = declared(
+        "none",
+        "What the backward pass computes again: {names}, or operators of a layer, such as norm1,activation.",
+    )
+    offload: Offload = declared("none", "What the memory of the host holds.")
+    dtype: str = declared("bf16", "Data type of GEMMs and activations.")
+    quantize: str = declared("", "How operands of the layers' GEMMs get 8 or 4 bits: {names}.", default="none")
     overlap: Mapping[str, str] = field(default_factory=dict)
     order: tuple[Axis, ...] = ORDER
 
@@ -133,14 +148,10 @@ class Parallelism:
         if isinstance(self.overlap, str):
             object.__setattr__(self, "overlap", overlap_of(self.overlap))
         check_type("overlap", self.overlap, Mapping, "give methods by axis, such as {'tp': 'flux'} or 'tp=flux,dp=dma'")
-        for name in ("tp", "pp", "dp", "cp", "ep", "batch", "micro_batch", "sequence"):
-            check_whole(name, getattr(self, name), 1, 8)
-        check_whole("zero", self.zero, 0, 1)
+        check_fields(self)
         if self.zero > 3:
             raise InputError(f"zero is {self.zero}; stages are 0 (none) to 3 (weights, as FSDP)")
-        check_name("context parallelism", self.context, get_args(Context))
         self._check_recompute()
-        check_name("offload", self.offload, get_args(Offload))
         if self.quantize:
             check_name("recipe", self.quantize, RECIPES)
         each = self.dp * self.micro_batch

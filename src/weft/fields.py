@@ -1,0 +1,85 @@
+"""Fields of options declared once: what each means, its range and its default, for the command line and for checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from importlib import import_module
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from weft.errors import InputError, check_name, check_whole, shown
+
+_KEY = "declared"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is said of a field beside its type and default.
+
+    `help` is its line on a help page, in which {names} stands for the known names. `least` and `most` bound a whole
+    number, of which errors give an `example`. `default` says in words what happens without a value. `noun` names a
+    choice in errors.
+    """
+
+    help: str
+    least: int = 1
+    most: int | None = None
+    example: int = 8
+    default: str = ""
+    noun: str = ""
+
+
+def declared(value: Any, help: str, **more: Any) -> Any:
+    """A field of a dataclass with its default and its declaration (`Declared`)."""
+    return field(default=value, metadata={_KEY: Declared(help, **more)})
+
+
+@dataclass(frozen=True)
+class Described:
+    """A declared field: its name, its default, the types that it takes (without None), and its declaration."""
+
+    name: str
+    value: Any
+    kinds: tuple[Any, ...]
+    declared: Declared
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The names that it takes, if it takes nothing else; else empty."""
+        return get_args(self.kinds[0]) if len(self.kinds) == 1 and get_origin(self.kinds[0]) is Literal else ()
+
+
+@cache
+def described(owner: Any) -> dict[str, Described]:
+    """The declared fields of a dataclass by name, in order."""
+    return {one.name: one for one in _described(owner)}
+
+
+def _described(owner: Any) -> Iterator[Described]:
+    names = vars(import_module(owner.__module__))
+    for one in fields(owner):
+        if _KEY in one.metadata:
+            hint = get_type_hints(type("_", (), {"__annotations__": {one.name: one.type}}), names)[one.name]
+            kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+            value = None if one.default is MISSING else one.default
+            yield Described(one.name, value, tuple(k for k in kinds if k is not type(None)), one.metadata[_KEY])
+
+
+def check_fields(options: Any) -> None:
+    """Check every declared choice, whole number and flag of a dataclass's object.
+
+    Raises UnknownNameError for an unknown name, InputError for a number below its range and for no flag.
+    """
+    owner: Any = type(options)
+    for name, one in described(owner).items():
+        value = getattr(options, name)
+        if value is None and one.value is None:
+            continue
+        if one.choices:
+            check_name(one.declared.noun or name, value, one.choices)
+        elif one.kinds == (int,):
+            check_whole(name, value, one.declared.least, one.declared.example)
+        elif one.kinds == (bool,) and not isinstance(value, bool):
+            raise InputError(f"{name} is {shown(value)}; give True or False")
