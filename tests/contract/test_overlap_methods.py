@@ -1,5 +1,7 @@
 """What every overlap method of the table promises: accepted where it applies, refused elsewhere, and with an effect."""
 
+from dataclasses import replace
+
 import pytest
 
 import weft
@@ -12,6 +14,8 @@ from weft.parallel import dependent, share_of
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.plan.space import space
+from weft.result.errors import joined_error
+from weft.run import simulate
 from weft.run.step import train
 from weft.run.step.overlaps import AXES, FORMS, Pair, check_overlap, join
 from weft.schedule import OVERLAPS, PASSES, SEQUENTIAL, SHARING, applicable, find_overlap, find_pass
@@ -161,6 +165,21 @@ def test_a_step_and_a_prediction_give_a_pair_the_same_time(name, form):
     (predicted,) = (way.seconds for way in joins(form, GEMM, 8, NODE, methods=[name]).ways if way.method == name)
     gap = float(alone.seconds(SEQUENTIAL)) - alone.gemm - alone.collective
     assert sum(stepped) == pytest.approx(predicted - (gap if name == "in-network" else 0.0), rel=1e-9)
+
+
+@pytest.mark.parametrize("form", ["ag_gemm", "gemm_rs"])
+@pytest.mark.parametrize("name", ["sequential", "flux", "userbuffers"])
+def test_the_engine_and_the_closed_form_agree_within_the_error_of_the_class(name, form):
+    """Of the hardware's part: without what a framework adds, and with tiles stored at the rate of the links."""
+    system = weft.system("8xh100-sxm")
+    work = dependent(form, share_of(form, GEMM, 8), 8)
+    if not PASSES[name].takes(work):
+        return
+    linked = {"flux.store_rate": system.gpu.link.bandwidth}
+    closed = float(replace(pair_of(work, system, SUSTAINED), framework=False).seconds(name, linked))
+    assert simulate(work, system, name, SUSTAINED).makespan == pytest.approx(
+        closed, rel=joined_error(name, closed, seen=True).value
+    )
 
 
 @pytest.mark.parametrize("ask", ["text", "mapping"])

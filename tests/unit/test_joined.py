@@ -118,6 +118,15 @@ def test_a_range_holds_the_error_of_its_class_and_is_wider_on_a_system_that_was_
     assert joined_error("sequential", 100e-6, seen=False).value > joined_error("sequential", 1e-3, seen=False).value
 
 
+def test_a_gain_of_less_than_half_its_error_is_no_difference():
+    shape = Gemm(8192, 8192, 28672, "bf16")
+    (way,) = joins("gemm_rs", shape, 8, "dgx-h100", methods=["async-tp"]).ways[1:]
+    assert way.low < 1 < way.speedup < 1 + (way.high / way.speedup - 1) / 2
+    assert way.pays == "even"
+    with pytest.raises(InputError, match="name another one"):
+        joins("gemm_rs", shape, 8, "dgx-h100", methods=["sequential"])
+
+
 def test_an_all_reduce_is_not_cut_into_pieces():
     found = joins("gemm_ar", Gemm(8192, 8192, 8192, "bf16"), 8, "dgx-h100")
     assert [way.method for way in found.ways] == ["sequential", "flux", "in-network"]

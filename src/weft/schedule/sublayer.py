@@ -150,7 +150,7 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
     Fused(
         "flux",
         "Flux",
-        "one kernel: tiles are stored at their owners or wait for their rows (Flux, Triton-distributed, TileLink)",
+        "one kernel: tiles are stored at their owners, in the engine at the links' rate, or wait for their rows (Flux)",
     ),
     Fused(
         "userbuffers",

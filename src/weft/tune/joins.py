@@ -22,8 +22,8 @@ from weft.result.errors import joined_error
 from weft.run.step.overlaps import switched_seconds
 from weft.schedule import OVERLAPS, SEQUENTIAL, applicable, find_overlap
 
-Verdict = Literal["yes", "likely", "unlikely", "no"]
-"""Whether a way pays: beyond its error, or only by its middle."""
+Verdict = Literal["yes", "likely", "even", "unlikely", "no"]
+"""Whether a way pays: beyond its error ("yes", "no"), within it, or by less than half of it ("even")."""
 
 
 class Join(NamedTuple):
@@ -44,6 +44,9 @@ class Join(NamedTuple):
             return "yes"
         if self.high < 1:
             return "no"
+        half = 1 + (self.high / self.speedup - 1) / 2
+        if 1 / half < self.speedup < half:
+            return "even"
         return "likely" if self.speedup > 1 else "unlikely"
 
 
@@ -85,6 +88,7 @@ class Joins:
         best = max(others, key=lambda way: way.speedup)
         said = {
             "yes": f"Overlap: {best.method} is",
+            "even": f"Overlap makes no difference that Weft can see: the best way, {best.method}, is",
             "likely": f"Overlap likely pays: {best.method} is",
             "unlikely": f"Overlap is unlikely to pay: the best way, {best.method}, is",
             "no": f"Do not overlap: the best way, {best.method}, is",
@@ -148,4 +152,6 @@ def _chosen(form: Form, methods: Sequence[str] | None) -> tuple[Method, ...]:
     for name in methods or ():
         if form not in find_overlap(name, "sub-layer", "closed form").forms:
             raise InputError(f"the overlap '{name}' does not join {form}; choose one of {', '.join(offered)}")
+    if methods is not None and not set(methods) - {SEQUENTIAL}:
+        raise InputError(f"every method is compared with '{SEQUENTIAL}'; name another one of {', '.join(offered)}")
     return cast(tuple[Method, ...], tuple(dict.fromkeys((SEQUENTIAL, *(offered if methods is None else methods)))))

@@ -28,6 +28,7 @@ from weft.run.step.prices import Prices
 from weft.schedule import OVERLAPS, SEQUENTIAL, SHARING, applicable, find_overlap
 from weft.schedule.methods import Place
 from weft.store import Store, kept
+from weft.store.records import say
 
 FORMS: Mapping[str, Form] = {"all_gather": "ag_gemm", "reduce_scatter": "gemm_rs", "all_reduce": "gemm_ar"}
 """How a GEMM and a collective depend on each other, by the collective."""
@@ -141,6 +142,7 @@ class Fused:
 
     def run(self) -> Mapping[str, float]:
         """Both numbers, of a GEMM with as many rows as a few waves have; the time beyond it grows with the rows."""
+        say(f"the engine simulates the {self.title}, which has no closed form; the answer is kept ...")
         share = self._share()
         gemm = replace(self.gemm, m=self.gemm.m // share)
         scatter = replace(self.scatter, bytes=self.scatter.bytes // share)
