@@ -100,6 +100,7 @@ Seconds = Annotated[float, Quantity(Dimension.SECONDS)]
 Delay = Annotated[float, Quantity(Dimension.SECONDS, zero_allowed=True)]
 """A duration that may be zero [seconds]."""
 Hertz = Annotated[float, Quantity(Dimension.HERTZ)]
+HertzOrNone = Annotated[float, Quantity(Dimension.HERTZ, zero_allowed=True)]
 """A frequency, positive [hertz]."""
 Count = Annotated[int, Quantity(Dimension.COUNT, whole=True)]
 """A number of things, whole and positive."""

@@ -96,3 +96,5 @@ class RunOptions:
 
 SUSTAINED = RunOptions()
 """The default run: long enough for the power limit."""
+SHORT = RunOptions(clock="short")
+"""A run too short to reach the power limit, like most published measurements of single kernels."""

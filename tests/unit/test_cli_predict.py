@@ -26,7 +26,7 @@ def test_gpus_are_set_side_by_side_with_bound_rate_and_where_the_time_goes():
 def test_json_holds_the_case_and_parts_that_add_up(tmp_path):
     run("gemm", "4096,4096,4096", "--dtype", "fp8", "--json", tmp_path / "g.json")
     (row,) = json.loads((tmp_path / "g.json").read_text())["predictions"]
-    assert (row["gpu"], row["m"], row["dtype"], row["clock"]) == ("h100-sxm", 4096, "fp8", "short")
+    assert (row["gpu"], row["m"], row["dtype"], row["clock"]) == ("h100-sxm", 4096, "fp8", "sustained")
     parts = {name: value for name, value in row.items() if name.endswith("_us") and name != "time_us"}
     assert sum(parts.values()) == pytest.approx(row["time_us"])
     assert row["tflops"] == pytest.approx(2 * 4096**3 / row["time_us"] / 1e6)
@@ -202,7 +202,7 @@ def test_a_shape_that_is_no_assignment_is_refused():
 def test_a_layer_shows_each_operator_and_the_total(tmp_path):
     shown = run(
         "layer", "--model", "gpt-3", "--tp", 4, "--batch", 8, "--sequence", 2048, "--system", "hgx-a100-4",
-        "--json", tmp_path / "l.json",
+        "--attention", "batched", "--json", tmp_path / "l.json",
     )  # fmt: skip
     for word in ("Q_K_V", "AllReduce_FFN", "total", "share"):
         assert word in shown
@@ -212,7 +212,9 @@ def test_a_layer_shows_each_operator_and_the_total(tmp_path):
 
 def test_layers_on_several_systems_are_one_table_each(tmp_path):
     files = ("--json", tmp_path / "l.json", "--csv", tmp_path / "l.csv")
-    shown = run("layer", "--model", "gpt-3", "--tp", 8, "--system", "dgx-a100,dgx-h100", *files)
+    shown = run(
+        "layer", "--model", "gpt-3", "--tp", 8, "--system", "dgx-a100,dgx-h100", "--attention", "batched", *files
+    )
     assert shown.count("total") == 2
     layers = json.loads((tmp_path / "l.json").read_text())["layers"]
     assert [one["system"] for one in layers] == ["dgx-a100", "dgx-h100"]

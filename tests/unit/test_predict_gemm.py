@@ -14,6 +14,7 @@ from weft.estimate.target import target
 from weft.graph import DTYPE_BYTES, Gemm
 from weft.graph.op import OUTPUT_DTYPES
 from weft.library.tiles import candidates, most_parts
+from weft.options import SHORT
 
 GPUS = [name for name in hardware.gpu_names() if name != "t3-paper"]
 
@@ -135,7 +136,7 @@ def test_machine_code_and_plain_python_agree() -> None:
 @pytest.mark.parametrize("name", ["h100-sxm", "mi210", "l40s"])
 def test_what_is_left_out_untimed_is_never_the_best(name: str) -> None:
     gpu = hardware.gpu(name)
-    on = effective_rates("bf16", target(gpu))
+    on = effective_rates("bf16", target(gpu, SHORT))
     fields = gemm_kernel.Tile._fields
     tiles = [
         gemm_kernel.Tile(*(float(getattr(one, f)) for f in fields)) for one in candidates(gpu.architecture, "bf16")

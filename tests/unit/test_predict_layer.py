@@ -15,7 +15,7 @@ A100 = hardware.gpu("a100-sxm-80gb")
 
 
 def graph(**changes):
-    return layer("gpt-3", **{"tp": 4, "batch": 8, "sequence": 2048} | changes)
+    return layer("gpt-3", **{"tp": 4, "batch": 8, "sequence": 2048, "attention": "batched"} | changes)
 
 
 def gpt3(clock="short", timed="device", **changes):
@@ -34,10 +34,10 @@ def test_a_layer_is_its_operators_in_the_order_in_which_they_run():
 def test_each_operator_is_the_share_of_one_gpu_by_its_own_model():
     work, entries = graph(), gpt3().operators
     tokens, hidden = 8 * 2048, 12288
-    assert str(work["Q_K_V"].op) == f"{tokens} x {3 * hidden // 4} x {hidden} fp16"
-    assert entries["Wo_proj"].seconds == gemm(tokens, hidden, hidden // 4, "fp16", A100).seconds
-    assert str(work["W1_proj"].op) == f"{tokens} x {hidden} x {hidden} fp16"
-    assert str(work["Q_mul_K"].op) == "192 x 2048 x 2048 x 128 fp16"
+    assert str(work["Q_K_V"].op) == f"{tokens} x {3 * hidden // 4} x {hidden} bf16"
+    assert entries["Wo_proj"].seconds == gemm(tokens, hidden, hidden // 4, "bf16", A100).seconds
+    assert str(work["W1_proj"].op) == f"{tokens} x {hidden} x {hidden} bf16"
+    assert str(work["Q_mul_K"].op) == "192 x 2048 x 2048 x 128 bf16"
     assert entries["Softmax"].seconds == time_of("softmax", A100, rows=192 * 2048, columns=2048).seconds
     reduced = collective("all_reduce", 2 * tokens * hidden, 4, "hgx-a100-4")
     assert entries["AllReduce_MHA"].seconds == reduced.seconds == entries["AllReduce_FFN"].seconds
@@ -68,8 +68,8 @@ def test_fused_attention_replaces_its_three_kernels():
 
 
 def test_heads_that_do_not_divide_leave_one_gpu_with_more():
-    work = layer("t-nlg", tp=8, sequence=1024)
-    assert str(work["Q_mul_K"].op) == "4 x 1024 x 1024 x 152 fp16"
+    work = layer("t-nlg", tp=8, sequence=1024, attention="batched")
+    assert str(work["Q_mul_K"].op) == "4 x 1024 x 1024 x 152 bf16"
     assert work.labels["heads"].startswith("28 heads do not divide by TP 8: the times are those of a GPU with 4")
 
 

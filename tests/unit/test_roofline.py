@@ -10,7 +10,6 @@ from weft.cli.main import main
 from weft.errors import InputError
 from weft.options import SUSTAINED
 from weft.parallel.framework import framework
-from weft.run.step.clock import at_held_clock
 from weft.run.step.parts import rank_parts
 from weft.run.step.prices import Prices
 from weft.tune.tiles import Template
@@ -37,8 +36,7 @@ def test_a_gemm_has_the_intensity_of_its_sizes(found):
 
 
 def test_operators_take_the_time_that_they_take_in_a_step(found):
-    system, _ = at_held_clock(found.system, framework("megatron-core"))
-    prices = Prices(system, found.plan, SUSTAINED)
+    prices = Prices(found.system, found.plan, SUSTAINED)
     part = next(
         one
         for name, one in rank_parts(found.model, found.plan, framework("megatron-core")).items()

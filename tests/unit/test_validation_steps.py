@@ -9,7 +9,7 @@ from weft.run.step import train
 from weft.run.step.memory import memory
 from weft.validation.machines import Machines
 from weft.validation.run import validate
-from weft.validation.steps import case_of
+from weft.validation.steps import UNFITTED, case_of
 from weft.validation.tables import read_file
 
 VTRAIN = (
@@ -129,7 +129,7 @@ def test_torchtitan_splits_a_batch_into_as_many_micro_batches_as_stages(tmp_path
 def test_a_prediction_is_the_time_of_the_step(tmp_path):
     done = validated(tmp_path, {})
     found = case(tmp_path)
-    (part,) = done.predictions
+    part, _ = done.predictions
     assert part.seconds[0] == train(found.model, found.system, found.plan, found.framework, fidelity="estimate").seconds
     assert part.subject.measured[0] == 1.5
 
@@ -156,14 +156,22 @@ def test_a_peak_of_memory_is_compared_in_the_rows_unit(tmp_path):
 def test_only_the_kinds_asked_for_are_compared(tmp_path):
     table(tmp_path, {"peak_mem_gb": "40", "mem_kind": "device total"})
     assert {part.subject.kind for part in validate(tmp_path, kinds=["memory"]).predictions} == {"memory"}
-    assert {part.subject.kind for part in validate(tmp_path).predictions} == {"memory", "step"}
+    assert {part.subject.kind for part in validate(tmp_path).predictions} == {"memory", "step", UNFITTED}
 
 
 def test_rows_with_a_fitted_clock_are_also_predicted_without_it(tmp_path):
     row = {"framework": "InternEvo", "model": "InternLM-7B", "tp": "1", "dp": "8", "gbs_seq": "64", "kv_heads": "32"}
-    row |= {"layers": "32", "hidden": "4096", "ffn": "11008", "heads": "32", "vocab": "103168", "zero_stage": "1"}
+    row |= {
+        "layers": "32",
+        "hidden": "4096",
+        "ffn": "11008",
+        "heads": "32",
+        "vocab": "103168",
+        "zero_stage": "1",
+        "precision": "BF16",
+    }
     fitted, plain = validated(tmp_path, row).predictions
-    assert (fitted.subject.kind, plain.subject.kind) == ("step", "step, nothing fitted")
+    assert (fitted.subject.kind, plain.subject.kind) == ("step", UNFITTED)
     assert fitted.seconds[0] > plain.seconds[0]
 
 

@@ -100,7 +100,7 @@ def test_every_dimension_of_a_catalogue_model_says_where_it_comes_from(name):
 @pytest.mark.parametrize(("name", "multiple"), [("op", 1), ("fc2", 4), ("fc1", 4), ("ip", 3)])
 def test_a_sublayer_makes_tokens_by_hidden_from_a_multiple_of_hidden(name, multiple):
     layer = sublayer("t-nlg", name)
-    assert layer.gemm == Gemm(m=8192, n=4256, k=multiple * 4256)
+    assert layer.gemm == Gemm(m=8192, n=4256, k=multiple * 4256, dtype="fp16")
     assert (layer.model, layer.name, layer.title) == ("t-nlg", name, SUBLAYERS[name].title)
 
 
@@ -208,7 +208,7 @@ def test_a_model_can_be_described_in_python():
 
 
 def test_a_gemm_shows_its_shape_as_the_field_writes_it():
-    assert str(Gemm(128, 256, 512)) == "128 x 256 x 512 fp16"
+    assert str(Gemm(128, 256, 512)) == "128 x 256 x 512 bf16"
 
 
 def test_a_model_without_its_number_of_heads_has_heads_of_128():

@@ -43,7 +43,7 @@ from weft.tune import advise as search
     int,
     metavar="N",
 )
-@dtype_option("bf16", "the GEMM")
+@dtype_option("the GEMM")
 @run_options()
 @option("--quick", "Leave out what the assumed values of the machine could change.", is_flag=True)
 @file_option("--json", "Write the advice and every number behind it as JSON.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import click
 from click.core import ParameterSource
 
+from weft.cli.output import Outputs
 from weft.cli.values import COLLECTIVE, DTYPE, GPU, RANKS, SHAPE, assignments
 from weft.errors import InputError
 from weft.fields import described
@@ -65,19 +66,31 @@ def beside_options(gemm: str, beside: str, ranks: str, required: bool = False) -
     )
 
 
-def clock_option(default: str = "sustained", also: Sequence[str] = (), more: str = "") -> Callable[[F], F]:
+def clock_option(also: Sequence[str] = (), more: str = "") -> Callable[[F], F]:
     """Add --clock, which takes "short", "sustained" and the values in `also`; `more` documents those."""
     text = f"What compute units run at: the boost clock of a short run, or what a long one holds{more}."
-    return option("--clock", text, click.Choice(("short", "sustained", *also)), default=default)
+    return option("--clock", text, click.Choice(("short", "sustained", *also)), default="sustained")
+
+
+_STATES = {
+    "short": "At the clock of short runs, which end before the power limit lowers it.",
+    "boost": "At the boost clock throughout, as if there were no power limit.",
+}
+"""The first line of an answer at another clock than that of long runs."""
 
 
 def as_run_options(function: F) -> F:
-    """Combine the options of a run, such as --clock and --memory, into the command's argument `options`."""
+    """Combine the options of a run, such as --clock and --memory, into the command's argument `options`.
+
+    At another clock than the default the command's answer begins with a line that says so.
+    """
 
     @functools.wraps(function)
     def call(*args: Any, **values: Any) -> Any:
         taken = {name: values.pop(name) for name in (*described(RunOptions), "arbiter") if name in values}
-        return function(*args, options=RunOptions(**given(**taken)), **values)
+        options = RunOptions(**given(**taken))
+        click.get_current_context().ensure_object(Outputs).state = _STATES.get(options.clock, "")
+        return function(*args, options=options, **values)
 
     return cast(F, call)
 
@@ -101,10 +114,10 @@ def run_options(
     )
 
 
-def dtype_option(default: str, of: str) -> Callable[[F], F]:
-    """Add --dtype, the data type `of` something; "BF16" is bf16."""
+def dtype_option(of: str, own: str = "") -> Callable[[F], F]:
+    """Add --dtype, the data type `of` something; "BF16" is bf16. None is the default that `own` describes, if any."""
     text = f"Data type of {of}: fp64, fp32, tf32, fp16, bf16, fp8 or int8."
-    return option("--dtype", text, DTYPE, default=default)
+    return option("--dtype", text + f"  [default: {own}]" * bool(own), DTYPE, default=None if own else "bf16")
 
 
 data_option = option(

@@ -47,6 +47,8 @@ class Outputs:
     trace: Path | None = None
     out: Path | None = None
     folder: Path | None = None
+    state: str = ""
+    """The first line of the answer: what the machine is assumed to do, if that is not the default."""
 
     def show(
         self,
@@ -82,7 +84,7 @@ class Outputs:
         try:
             paths.extend(self._save(save, rows, trace or _traces_of(traced), files, page))
         finally:
-            print_parts(parts)
+            print_parts([*filter(None, [self.state]), *parts])
         for what, path in paths:
             written(what, path)
 

@@ -53,7 +53,7 @@ _file_options = together(
 _gpus_options = together(
     option("--gpu", "GPUs side by side, see 'weft hardware list'.", GPUS, name="gpus", default="h100-sxm"),
     set_option("every GPU"),
-    clock_option("short"),
+    clock_option(),
     _file_options,
 )
 _systems_option = option(
@@ -70,7 +70,7 @@ _systems_option = option(
     ),
 )
 @click.argument("shape", required=False, type=SHAPE)
-@dtype_option("bf16", "A and B")
+@dtype_option("A and B")
 @option("--batch", "GEMMs in one launch.", COUNT, default=1)
 @option(
     "--shapes",
@@ -201,14 +201,14 @@ def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | No
 @click.argument("shape", type=SHAPE)
 @option("--ranks", "GPUs that share it.", RANKS, required=True)
 @option("--system", "The system, see 'weft hardware list'.", SYSTEM_NAME, required=True)
-@dtype_option("bf16", "A and B")
+@dtype_option("A and B")
 @option(
     "--method",
     "Overlap methods to compare with sequential, see 'weft overlaps list'.  [default: all that apply]",
     Value("A,B", names, lambda: import_module("weft.schedule").applicable("sub-layer", "closed form")),
     name="methods",
 )
-@clock_option("sustained")
+@clock_option()
 @file_option("--json", "Write the times, errors and verdicts as JSON.")
 @as_run_options
 @pass_outputs
@@ -246,7 +246,7 @@ def overlap(
     "Its dimensions, see 'weft predict ops'.",
     Value("A=1,B=2", lambda text: cases.dimensions(NAMES.read(text))),
 )
-@dtype_option("fp16", "its tensors")
+@dtype_option("its tensors")
 @_gpus_options
 @as_run_options
 @pass_outputs
@@ -294,15 +294,15 @@ def operators() -> None:
 @option(
     "--phase", "Whole sequences, or one more token of each.", click.Choice(["prefill", "decode"]), default="prefill"
 )
-@option("--attention", "As separate operators, or as one.", click.Choice(["batched", "fused"]), default="batched")
+@option("--attention", "As separate operators, or as one.", click.Choice(["batched", "fused"]), default="fused")
 @option(
     "--timed",
     "Kernels follow each other on the device, or the host waits for each.",
     click.Choice(["device", "host"]),
     default="device",
 )
-@dtype_option("fp16", "its tensors")
-@clock_option("short", ("boost",), "; boost: held throughout, where power allows it")
+@dtype_option("its tensors")
+@clock_option(("boost",), "; boost: held throughout, where power allows it")
 @_file_options
 @as_run_options
 @pass_outputs

@@ -94,7 +94,7 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 )
 @option("--model", f"A model, see 'weft models list'.  [default: {_DEFAULT_MODEL}]", MODEL_NAME)
 @option("--sublayer", f"op, fc2, fc1 or ip.  [default: {_DEFAULT_SUBLAYER}]", metavar="NAME")
-@dtype_option("fp16", "the GEMM")
+@dtype_option("the GEMM", "bf16, of --model its own")
 @option("--tp", "GPUs that share the sub-layer.", int, default=8, metavar="N")
 @option(
     "--overlap",
@@ -119,7 +119,7 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 )
 @option(
     "--loops",
-    "GEMMs and collectives of --beside.  [default: 4, and as many collectives as last as long]",
+    "GEMMs and collectives of --beside; of G GEMMs alone, as many collectives as last as long.  [default: 1,1]",
     Value("G[,C]", _loops),
 )
 @option(
@@ -187,7 +187,7 @@ def _program(asked: SimpleNamespace, options: RunOptions, outputs: Outputs) -> N
         graph = weft.read_graph(asked.graph)
     else:
         name, _, sizes = asked.op.partition(":")
-        op = operator(name, asked.dtype, **cases.dimensions(names(sizes)))
+        op = operator(name, asked.dtype or "bf16", **cases.dimensions(names(sizes)))
         graph = Graph((Node(op, name),), title=str(op))
     on = weft.system(asked.gpu).replace(asked.changes)
     found = weft.simulate(graph, on, options=options)
@@ -222,7 +222,7 @@ def _layer(asked: SimpleNamespace) -> Graph:
     if asked.model is not None or asked.sublayer is not None:
         raise InputError("--gemm replaces --model and --sublayer; give one or the other")
     m, n, k = asked.gemm
-    return parallel.split(SubLayer.custom(m, n, k, asked.dtype), asked.tp)
+    return parallel.split(SubLayer.custom(m, n, k, asked.dtype or "bf16"), asked.tp)
 
 
 def _beside(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
@@ -233,11 +233,13 @@ def _beside(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Compariso
     if asked.gemm is None:
         raise InputError("--beside needs the GEMM of one GPU: give --gemm M,N,K, like 8192,8192,8192")
     (m, n, k), (name, size) = asked.gemm, asked.beside
-    work = weft.Gemm(m, n, k, asked.dtype), weft.Collective(name, size, asked.ranks, asked.dtype)
-    if asked.loops is not None and len(asked.loops) == 2:
-        graph = weft.concurrent(*work, *asked.loops)
+    dtype = asked.dtype or "bf16"
+    work = weft.Gemm(m, n, k, dtype), weft.Collective(name, size, asked.ranks, dtype)
+    loops = asked.loops or (1, 1)
+    if len(loops) == 2:
+        graph = weft.concurrent(*work, *loops)
     else:
-        graph = weft.balanced(*work, system, passes[0], options, *(asked.loops or (4,)))
+        graph = weft.balanced(*work, system, passes[0], options, *loops)
     answer = weft.compare(graph, system, passes, options)
     return answer.best, answer
 

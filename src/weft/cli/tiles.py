@@ -17,9 +17,9 @@ from weft.options import RunOptions
 @click.command(epilog=examples("weft tiles 128,4096,4096 --gpu h100-sxm"))
 @click.argument("shape", type=SHAPE)
 @option("--gpu", "The GPU, see 'weft hardware list'.", GPU, default="h100-sxm")
-@dtype_option("bf16", "A and B")
+@dtype_option("A and B")
 @set_option("the GPU")
-@clock_option("short")
+@clock_option()
 @file_option("--json", "Write the answer as JSON.")
 @file_option("--csv", "Write the fastest kernels as CSV.")
 @as_run_options

@@ -84,7 +84,7 @@ def estimate(
     single case is answered with Python numbers and words.
 
     Operators run one after the other, those of a graph after their predecessors, streams side by side without slowing
-    each other down. `options` say what clock the GPUs run at (default: that of a short run), `harness` how the work is
+    each other down. `options` say what clock the GPUs run at (default: that of a long run), `harness` how the work is
     called and timed.
 
     Raises UnknownNameError for an unknown system, InputError for what the system cannot do: data that the memory of a

@@ -31,7 +31,7 @@ def ranked_plans(
 ) -> tuple[RankedPlan, ...]:
     """Every kernel of the GPU's library, fastest first: with `split`, K in as many parts as suit it, else in one.
 
-    The operands come from memory; without options the run is a short one. Raises InputError for a dtype that the GPU
+    The operands come from memory; without options the run is a long one. Raises InputError for a dtype that the GPU
     lacks.
     """
     rates, shape = cold_rates(gemm.dtype, gpu, options), gemm_kernel.Shape(gemm.m, gemm.n, gemm.k, 1)

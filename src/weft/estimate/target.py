@@ -15,7 +15,7 @@ from weft.graph import Op
 from weft.hardware import Described, Gpu, Node, System
 from weft.library.interconnect import Interconnect, interconnect
 from weft.library.profiles import Profile
-from weft.options import RunOptions
+from weft.options import SUSTAINED, RunOptions
 from weft.units import Dimension, format_bytes, parse
 
 Timed = Literal["device", "host"]
@@ -136,7 +136,7 @@ class Target:
 
 
 def target(what: Described, options: RunOptions | None = None, harness: Harness | None = None) -> Target:
-    """Resolve a name or a description and options into a target; without options, of a short run.
+    """Resolve a name or a description and options into a target; without options, of a long run.
 
     With the clock "boost" power never limits the matrix units. Raises UnknownNameError for an unknown name.
     """
@@ -145,7 +145,7 @@ def target(what: Described, options: RunOptions | None = None, harness: Harness 
     if harness is not None:
         check_type("the harness", harness, Harness, "give weft.Harness(...)")
     known = what if isinstance(what, Gpu | Node | System) else hardware.system(what)
-    gpu, options = known if isinstance(known, Gpu) else known.gpu, options or RunOptions(clock="short")
+    gpu, options = known if isinstance(known, Gpu) else known.gpu, options or SUSTAINED
     if options.clock == "boost":
         gpu, options = _at_boost(gpu), replace(options, clock="short")
     return Target(gpu, known, options, harness or Harness())

@@ -39,7 +39,7 @@ class Attention(Op):
     head: int
     kv_heads: int = 0
     causal: int = 0
-    dtype: str = "fp16"
+    dtype: str = "bf16"
     fused: bool = True
     dropout: bool = False
     gradient: bool = False

@@ -40,7 +40,7 @@ class Convolution(Op):
     window: int = 3
     stride: int = 1
     padding: int = 1
-    dtype: str = "fp16"
+    dtype: str = "bf16"
     window_width: int = 0
     stride_width: int = 0
     padding_width: int = -1

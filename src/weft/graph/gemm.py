@@ -32,7 +32,7 @@ class Gemm(Op):
     m: int
     n: int
     k: int
-    dtype: str = "fp16"
+    dtype: str = "bf16"
     batch: int = field(default=1, repr=False)
     accumulates: bool = field(default=False, repr=False)
 

@@ -28,7 +28,7 @@ class Gemv(Op):
     rows: int
     columns: int
     stride: int = 0
-    dtype: str = "fp16"
+    dtype: str = "bf16"
 
     def __post_init__(self) -> None:
         check_sizes(self, "{} of a GEMV", {"rows": 1, "columns": 1, "stride": 0})

@@ -104,7 +104,7 @@ OPERATORS: Mapping[str, Operator] = {
 """The operators that users can name."""
 
 
-def operator(name: str, dtype: str = "fp16", **sizes: Any) -> Op:
+def operator(name: str, dtype: str = "bf16", **sizes: Any) -> Op:
     """The declared operator of that name with its dimensions, whole numbers or arrays of them that broadcast.
 
     Raises UnknownNameError for an unknown operator or dtype, InputError for dimensions that are missing, unknown, no

@@ -33,7 +33,7 @@ class Pooling(Op):
     window: int = 2
     stride: int = 2
     padding: int = 0
-    dtype: str = "fp16"
+    dtype: str = "bf16"
     mean: bool = False
     gradient: bool = False
 

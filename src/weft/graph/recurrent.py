@@ -39,7 +39,7 @@ class Recurrent(Op):
     batch: int
     steps: int
     inputs: int = 0
-    dtype: str = "fp16"
+    dtype: str = "bf16"
     persistent: bool = False
     computes: Pass = "forward"
 

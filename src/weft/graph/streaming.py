@@ -352,7 +352,7 @@ class Streaming(Op):
     name: str
     rows: int
     columns: int = 1
-    dtype: str = "fp16"
+    dtype: str = "bf16"
     inputs: int = 1
     outputs: int = 1
     function: str = ""

@@ -20,6 +20,7 @@ from weft.catalog import (
     Delay,
     Flag,
     Hertz,
+    HertzOrNone,
     Part,
     Seconds,
     Share,
@@ -29,7 +30,8 @@ from weft.catalog import (
     broken_rule,
 )
 from weft.errors import InputError
-from weft.units import format_bytes
+from weft.units import Dimension, format_bytes
+from weft.units import format as format_quantity
 
 Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "mxfp8", "mxfp4", "nvfp4"]
 """Data types of a matrix product; the sums are kept in FP32 (FP64 for fp64, INT32 for int8)."""
@@ -279,12 +281,17 @@ class Rates(Part):
 class Clocks(Part):
     """Clocks besides the highest boost clock: that of the data sheet's matrix peak, and those at the power limit.
 
-    `sustained_fp8` is that of products of 8-bit numbers, which may draw more power than others.
+    `sustained` is the clock that matrix products hold in long runs, as in training; where steps are public it is fitted
+    to those of all frameworks. `sustained_fp16` and `sustained_fp8` are those of products of fp16 (0: the same) and of
+    8-bit numbers. GEMMs alone, as benchmarks repeat them, hold `alone` and in 8 bits `alone_fp8` (0: as in training).
     """
 
     matrix_peak: Hertz
     sustained: Hertz
     sustained_fp8: Hertz
+    sustained_fp16: HertzOrNone = 0
+    alone: HertzOrNone = 0
+    alone_fp8: HertzOrNone = 0
 
 
 class Achieved(Part):
@@ -456,6 +463,13 @@ class Gpu(Sourced):
         if dtype in _BLOCKS and self.architecture not in _BLOCKS[dtype][1]:
             return False
         return dtype in DTYPES and bool(getattr(self.rates, rated_as(dtype)))
+
+    @property
+    def gemms_alone(self) -> Self:
+        """The same GPU in a benchmark that repeats GEMMs alone, which hold a higher clock than those of a step."""
+        clocks = {"sustained": self.clocks.alone, "sustained_fp8": self.clocks.alone_fp8}
+        held = {f"clocks.{name}": format_quantity(hertz, Dimension.HERTZ) for name, hertz in clocks.items() if hertz}
+        return self.replace(held)
 
     def matrix_rate(self, dtype: str, clock: ClockState = "peak") -> float:
         """Dense rate of a matrix product at a clock [FLOP/s]; InputError lists the supported data types.

@@ -45,13 +45,15 @@ class SubLayer:
     gemm: Gemm
 
     @classmethod
-    def custom(cls, m: int, n: int, k: int, dtype: str = "fp16", name: str = "custom") -> Self:
+    def custom(cls, m: int, n: int, k: int, dtype: str = "bf16", name: str = "custom") -> Self:
         """A sub-layer from the dimensions of its unsplit GEMM; InputError if one cannot be used."""
         return cls(model="custom", name=name, title=f"{name} ({m} x {n} x {k})", gemm=Gemm(m, n, k, dtype))
 
 
-def sublayer(model: Transformer | str | Path, name: str, dtype: str = "fp16") -> SubLayer:
+def sublayer(model: Transformer | str | Path, name: str, dtype: str | None = None) -> SubLayer:
     """A sub-layer of a model (given itself, by name or by file), unsplit; UnknownNameError for an unknown one.
+
+    Without a `dtype` it is in the number format of the model.
 
     >>> sublayer("t-nlg", "fc2").gemm
     Gemm(m=8192, n=4256, k=17024, dtype='fp16')
@@ -59,5 +61,5 @@ def sublayer(model: Transformer | str | Path, name: str, dtype: str = "fp16") ->
     check_name("sub-layer", name, SUBLAYERS)
     transformer = load_model(model)
     kind = SUBLAYERS[name]
-    gemm = Gemm(m=transformer.tokens, n=transformer.hidden, k=kind.inner(transformer), dtype=dtype)
+    gemm = Gemm(m=transformer.tokens, n=transformer.hidden, k=kind.inner(transformer), dtype=dtype or transformer.dtype)
     return SubLayer(model=transformer.name, name=name, title=kind.title, gemm=gemm)

@@ -33,14 +33,14 @@ class Transformer(Sourced):
     reaches the head; that of `masked` language models has a transform of its own, and their embedding token types
     (BERT). Further `predict_layers` each predict one more token (MTP). `encoder_layers` precede the layers of an
     encoder-decoder, which then also attend to the encoder. `batch` and `tensor_parallel` are those that T3's study
-    runs.
+    runs, and `dtype` the number format of its sub-layers where none is given.
 
     A dimension that a file leaves out has the value that it has in GPT-2.
     """
 
     _texts: ClassVar[tuple[str, ...]] = (
         "tensor_parallel", "tied", "causal", "biases", "norm", "norms", "activation", "positions", "qk_norm",
-        "parallel", "masked", "embedding_norm",
+        "parallel", "masked", "embedding_norm", "dtype",
     )  # fmt: skip
     title: str
     hidden: Count
@@ -81,6 +81,7 @@ class Transformer(Sourced):
     predict_layers: CountOrNone = 0
     encoder_layers: CountOrNone = 0
     tensor_parallel: tuple[int, ...] = ()
+    dtype: Literal["fp16", "bf16"] = "bf16"
 
     @property
     def tokens(self) -> int:

@@ -36,8 +36,6 @@ class Framework:
     are kept in the number format `weights` (empty: that of the computation), beside `optimizer_bytes` of states per
     parameter: 12 for Adam with fp32 master weights. The host spends `launch` on each operator [s], ahead of the GPU; if
     it is `synchronous`, it waits for each kernel (CUDA_LAUNCH_BLOCKING=1).
-    `clocks` are those that GPUs, by name, held in the framework's published steps [hertz]: fitted,
-    and below the catalogue's clock of long runs, which was read from the best GEMMs.
     """
 
     name: str = "megatron"
@@ -68,7 +66,6 @@ class Framework:
     scales_loss: bool = False
     launch: float = 0.0
     synchronous: bool = False
-    clocks: tuple[tuple[str, float], ...] = ()
 
     @property
     def reduced(self) -> str:
@@ -110,8 +107,7 @@ def _read(name: str, tables: Mapping[str, Any]) -> Framework:
         table = tables[table["extends"]]
     for step in reversed(chain):
         own = {key: value for key, value in tables[step].items() if key != "extends"}
-        merged = {key: {**values.get(key, {}), **own.pop(key, {})} for key in ("style", "clocks")}
-        values |= {**own, **merged}
+        values |= {**own, "style": {**values.get("style", {}), **own.get("style", {})}}
     return _built(name, values)
 
 
@@ -124,9 +120,6 @@ def _built(name: str, values: dict[str, Any]) -> Framework:
                 raise unknown_key(key, names, label)
     if not values.get("source"):
         raise ConfigError("the source is missing; say where the defaults are documented", label, "source")
-    held = values.get("clocks", {})
-    rules = _RULES | {f"clocks.{gpu}": Quantity(Dimension.HERTZ) for gpu in held}
-    leaves = read_leaves({key: values[key] for key in (*_RULES, "clocks") if values.get(key)}, rules, label)
-    plain: dict[str, Any] = {path: leaf.value for path, leaf in leaves.items() if path in _RULES}
-    plain["clocks"] = tuple((gpu, leaves[f"clocks.{gpu}"].value) for gpu in held)
+    leaves = read_leaves({key: values[key] for key in _RULES if values.get(key)}, _RULES, label)
+    plain: dict[str, Any] = {path: leaf.value for path, leaf in leaves.items()}
     return Framework(**{**values, **plain, "name": name, "style": Style(**values["style"])})

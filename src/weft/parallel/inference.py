@@ -27,8 +27,8 @@ def layer(
     batch: int = 1,
     sequence: int = 2048,
     phase: Phase = "prefill",
-    attention: How = "batched",
-    dtype: str = "fp16",
+    attention: How = "fused",
+    dtype: str = "bf16",
 ) -> Graph:
     """The forward pass of a model's last layer on each of `tp` GPUs; labels note what does not divide evenly.
 

@@ -61,11 +61,12 @@ def share_of(form: Form, whole: Gemm, ranks: int) -> Gemm:
 
 
 def sublayer(
-    model: Transformer | str | Path, name: str | None = None, tp: int | None = None, dtype: str = "fp16"
+    model: Transformer | str | Path, name: str | None = None, tp: int | None = None, dtype: str | None = None
 ) -> Graph:
     """A GPU's share of a model's sub-layer, as a graph of its GEMM and the all-reduce of its output.
 
-    If no name is given, `model` contains it after a slash, as in "t-nlg/fc2".
+    If no name is given, `model` contains it after a slash, as in "t-nlg/fc2". Without a `dtype` it is in the number
+    format of the model.
 
     Raises UnknownNameError for an unknown model, sub-layer or dtype, InputError for a degree that does not fit.
 

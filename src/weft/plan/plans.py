@@ -103,7 +103,7 @@ class Planned:
     @property
     def range_s(self) -> tuple[float, float]:
         """The step time less and plus the known error [s]."""
-        return self.step_time_s * (1 - self.error), self.step_time_s * (1 + self.error)
+        return self.setting.error.around(self.step_time_s)
 
     @property
     def tokens_per_s_per_gpu(self) -> float:

@@ -30,7 +30,7 @@ from weft.parallel.framework import Framework
 from weft.parallel.memory import saved_by_operator
 from weft.parallel.plan import Parallelism
 from weft.parallel.quantize import narrowed
-from weft.run.step.clock import at_held_clock, train
+from weft.run.step.clock import train
 from weft.run.step.memory import memory
 from weft.run.step.named import asked
 from weft.run.step.parts import rank_parts
@@ -320,8 +320,7 @@ def stage_layers(
 ) -> list[Layers]:
     """The kinds of layers of the first stage, each with its number: what its operators leave, and take again."""
     plain = replace(plan, recompute="none")
-    running, _ = at_held_clock(system, framework)
-    prices = Prices(running, plain, options)
+    prices = Prices(system, plain, options)
     source = model.sequence_length if model.encoder_layers else 0
     tokens = Tokens(plan.micro_batch, plan.sequence, plan.cp, source)
     parts = rank_parts(model, plain, framework)

@@ -20,11 +20,10 @@ from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.check import divisors
-from weft.result.errors import Error, collective_error, gemm_error, step_error
+from weft.result.errors import Error, collective_error, gemm_error
 from weft.result.step import Step
-from weft.run.step.clock import at_held_clock
-from weft.run.step.named import framework_for, step
 from weft.run.step.named import memory as memory_of
+from weft.run.step.named import step
 
 COMPUTE_RATES = (
     "compute.clock",
@@ -219,17 +218,16 @@ def scale(
     where, plan, chosen = _placed(found, where, plan)
     tp = plan.get("tp") or 1
     used = methods if tp > 1 else (AS_PLANNED,)
-    today, held = at_held_clock(where, framework_for(plan.get("framework"), plan.get("zero")))
     points = []
     for factor, wide in product(compute, network):
         for fast in memory or (factor,):
-            machine = faster(today, factor, wide, fast)
+            machine = faster(where, factor, wide, fast)
             for method in used:
                 own = overlap if method == AS_PLANNED else {**overlap, "tp": method}
                 answer = step(found, machine, options=options, fidelity=fidelity, overlap=own, **plan)
                 points.append(Scaled(factor, wide, fast, method, answer))
     gemm, moved, whole = _errors(points[0].step)
-    notes = (*chosen, *((held,) if held else ()), *_notes(points, memory, tp))
+    notes = (*chosen, *_notes(points, memory, tp))
     return Scaling(tuple(points), gemm.value, moved.value, (gemm.why, moved.why, whole.why), notes)
 
 
@@ -264,8 +262,7 @@ def _errors(answer: Step) -> tuple[Error, Error, Error]:
     gpu, plan = answer.system.gpu.name, answer.plan
     size = 2 * plan.micro_batch * plan.sequence * answer.model.hidden
     kind = "all_gather" if plan.sp else "all_reduce"
-    whole = step_error(gpu, answer.framework.name, bool(answer.model.experts))
-    return gemm_error(gpu, 1e-3), collective_error(gpu, kind, size), whole
+    return gemm_error(gpu, 1e-3), collective_error(gpu, kind, size), answer.error
 
 
 def _notes(points: Sequence[Scaled], memory: Sequence[float] | None, tp: int) -> tuple[str, ...]:

@@ -123,10 +123,7 @@ def plan(
         moved,
         best[0].setting.error.why,
         launcher,
-        (
-            *_clocks([] if framework or launcher else used, where.gpu.name),
-            *_notes(len(refined), min(refine, len(ranked))),
-        ),
+        _notes(len(refined), min(refine, len(ranked))),
     )
 
 
@@ -147,33 +144,13 @@ def _notes(refined: int, wanted: int) -> tuple[str, ...]:
 
 
 def _frameworks(named: Framework | str | None, fix: Mapping[str, Any]) -> list[Framework]:
-    """The frameworks whose plans are searched: the one that is named, or those of the stages of ZeRO that `fix` has.
-
-    The latter run at one clock: a GPU for which only one of them has a clock fitted to published steps would else be
-    faster with the other.
-    """
+    """The frameworks whose plans are searched: the one that is named, or those of the stages of ZeRO that `fix` has."""
     if named is not None:
         return [named if isinstance(named, Framework) else framework_of(named)]
     zero = fix.get("zero")
     stages = zero if isinstance(zero, list | tuple) else (zero,)
-    usual = {name: framework_of(name) for name in USUAL}
-    held = dict(clock for one in reversed(usual.values()) for clock in one.clocks)
     chosen = [name for name in USUAL if zero is None or any((stage == 3) == (name == USUAL[1]) for stage in stages)]
-    return [replace(usual[name], clocks=tuple((held | dict(usual[name].clocks)).items())) for name in chosen]
-
-
-def _clocks(chosen: Sequence[Framework], gpu: str) -> tuple[str, ...]:
-    """That frameworks are compared at the clock of another one, as a note."""
-    borrowed = [
-        one.title for one in chosen if gpu in dict(one.clocks) and gpu not in dict(framework_of(one.name).clocks)
-    ]
-    if not borrowed:
-        return ()
-    said = (
-        f"No step of {' and '.join(borrowed)} on {gpu} is public, so its GEMMs run at the clock fitted to those of the "
-        "other framework, to compare the two; weft step takes the GPU's own."
-    )
-    return (said,)
+    return [framework_of(name) for name in chosen]
 
 
 class _Search:

@@ -47,6 +47,10 @@ class Error(NamedTuple):
     value: float
     why: str
 
+    def around(self, seconds: float) -> tuple[float, float]:
+        """A time less and plus the error [s]."""
+        return seconds * (1 - self.value), seconds * (1 + self.value)
+
 
 def gemm_error(gpu: str, seconds: float) -> Error:
     """The mean error of GEMMs of a time [s] on a GPU; of machines left out of the fits, if no row is about it."""

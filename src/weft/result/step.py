@@ -12,6 +12,7 @@ from weft.answer import Answer
 from weft.graph import Graph
 from weft.models.counts import hardware_flops, utilisation
 from weft.parallel.memory import Kept
+from weft.result.errors import Error, step_error
 
 if TYPE_CHECKING:
     from weft.hardware import System
@@ -253,6 +254,16 @@ class Step(Answer):
         """Share of the step in which the mean pipeline device has nothing to compute."""
         return (self.parts.get("bubble", 0.0) + self.parts.get("imbalance", 0.0)) / self.seconds
 
+    @property
+    def error(self) -> Error:
+        """The mean error of measured steps like this one, and the class that it belongs to."""
+        return step_error(self.system.gpu.name, self.framework.name, bool(self.model.experts))
+
+    @property
+    def range_s(self) -> tuple[float, float]:
+        """The step time less and plus the error [s]."""
+        return self.error.around(self.seconds)
+
     def to_dict(self) -> dict[str, Any]:
         """Times [s], shares and counts as plain data."""
         return {
@@ -262,6 +273,8 @@ class Step(Answer):
             "framework": self.framework.name,
             "fidelity": self.fidelity,
             "step_time_s": self.seconds,
+            "range_s": list(self.range_s),
+            "expected_error": self.error.value,
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "mfu": self.mfu,
             "hfu": self.hfu,

@@ -248,7 +248,7 @@ class SimulateQuestion(Worked):
 
     run: ClassVar[str] = "simulate"
     overlap: Any = None
-    loops: tuple[int, int] = (4, 4)
+    loops: tuple[int, int] = (1, 1)
 
     def check(self) -> None:
         """Also raise UnknownNameError for an unknown overlap."""

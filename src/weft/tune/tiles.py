@@ -30,7 +30,7 @@ from weft.graph import Gemm
 from weft.hardware import Gpu
 from weft.kernels.gemm import OVERHEAD_REGISTERS, GemmTiling
 from weft.library.tiles import MOST_SLOTS
-from weft.options import RunOptions
+from weft.options import SUSTAINED, RunOptions
 
 KNOBS = ("rows", "columns", "step", "stages", "threads", "splits")
 THREAD_REGISTERS = {"nvidia": 255, "amd": 512}
@@ -188,7 +188,7 @@ def tiles(
 ) -> Tiles:
     """Time every kernel of a template that fits a GPU: the best, what was pruned why, and the library's own choice.
 
-    Without options the run is a short one, without a `harness` B takes turns in the cache as in a timing loop. Times
+    Without options the run is a long one, without a `harness` B takes turns in the cache as in a timing loop. Times
     are without the launch. Raises InputError for a dtype that the GPU lacks, and if no candidate fits.
 
     >>> found = tiles(Gemm(4096, 4096, 4096, "bf16"), "h100-sxm")
@@ -210,7 +210,7 @@ def tiles(
     seconds = time_each(gemm, _as_tiles(knobs[kept], resident[kept]), knobs[kept, 5], rates)
     library = min(ranked_plans(gemm, where, options, split=True), key=lambda plan: plan.seconds)
     library = replace(library, seconds=_library_seconds(gemm, library, rates))
-    clock = (options or RunOptions(clock="short")).clock
+    clock = (options or SUSTAINED).clock
     return Tiles(gemm, where, clock, used, knobs[kept], kept, resident[kept], seconds, pruned, library)
 
 

@@ -18,6 +18,7 @@ from weft.hardware import Gpu, System
 from weft.library.collectives import SHAPES, Protocol, canonical, library_vendor, protocol_of
 from weft.library.interconnect import interconnect
 from weft.library.profiles import Profile
+from weft.options import SHORT
 from weft.validation.checks import Unfit, collective_floor, unfit_rows
 from weft.validation.closed_forms import ClosedForm, Columns
 from weft.validation.problems import Problem
@@ -63,7 +64,7 @@ class _Case:
             compute_units=self.compute_units,
         )
         op = Collective(self.collective, size, self.ranks, self.rig.dtype)
-        return estimate(op, self.system, harness=harness).seconds
+        return estimate(op, self.system, SHORT, harness).seconds
 
     def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
         """Lower bounds of the times by the links of a GPU [s]."""

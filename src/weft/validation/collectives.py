@@ -17,7 +17,7 @@ from weft.graph import Collective
 from weft.hardware import Gpu, System
 from weft.library.collectives import canonical
 from weft.library.profiles import Profile, relative_latency
-from weft.options import RunOptions
+from weft.options import SHORT, RunOptions
 from weft.validation.checks import Unfit, collective_floor, unfit_rows
 from weft.validation.closed_forms import ClosedForm, Columns, parts
 from weft.validation.problems import Problem
@@ -58,7 +58,7 @@ class _Case:
         size: Any = rows["bytes"]
         op = Collective(self.collective, size, self.ranks, self.rig.dtype)
         harness = self.rig.harness(self.ranks, self.system.nodes, target)
-        return estimate(op, self.system, harness=harness).seconds
+        return estimate(op, self.system, SHORT, harness).seconds
 
     def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
         """Lower bounds of the times by the links of a GPU [s]."""

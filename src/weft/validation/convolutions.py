@@ -12,6 +12,7 @@ import pandas as pd
 from weft.estimate import Harness, estimate
 from weft.graph.convolution import Convolution
 from weft.hardware import Gpu
+from weft.options import SHORT
 from weft.validation.closed_forms import ClosedForm, Columns
 from weft.validation.seen import NO
 from weft.validation.tables import FloatArray
@@ -65,7 +66,7 @@ class _Case:
     def seconds(self, rows: Columns, target: Gpu) -> FloatArray:
         """Times on a GPU [s]."""
         harness = Harness(timed="host" if self.hosted else "device", rotation=1.0)
-        return np.asarray(estimate(self._op(rows), target, harness=harness).seconds)
+        return np.asarray(estimate(self._op(rows), target, SHORT, harness).seconds)
 
     def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
         """Lower bounds of the times [s]: the products that the algorithm leaves, at the highest clock."""

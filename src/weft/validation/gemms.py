@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from weft import options
 from weft.estimate import GEMM_PARAMETERS, Harness, estimate
 from weft.graph import Gemm
 from weft.hardware import Gpu
@@ -32,7 +33,7 @@ class _Case:
     def seconds(self, rows: Columns, target: Gpu) -> FloatArray:
         """Times on a GPU [s]."""
         sizes: dict[str, Any] = {name: rows[name] for name in ("m", "n", "k")}
-        return estimate(Gemm(**sizes, dtype=self.dtype), target, harness=self.harness).seconds
+        return estimate(Gemm(**sizes, dtype=self.dtype), target, options.SHORT, self.harness).seconds
 
     def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
         """Lower bounds of the times on a GPU [s]."""

@@ -13,6 +13,7 @@ from weft.estimate import GEMM_PARAMETERS, Harness, estimate
 from weft.estimate.host import seen_by_host
 from weft.graph import Gemm, Op, Streaming
 from weft.hardware import Gpu
+from weft.options import SHORT
 from weft.validation.closed_forms import ClosedForm, Columns
 from weft.validation.problems import Problem
 from weft.validation.seen import NO
@@ -54,7 +55,7 @@ class KernelCase:
 
     def seconds(self, rows: Columns, target: Gpu) -> FloatArray:
         """Times on a GPU [s]."""
-        found = estimate(self.made(rows), target, harness=Harness(timed="host"))
+        found = estimate(self.made(rows), target, SHORT, Harness(timed="host"))
         return seen_by_host(self.op, found.seconds - found.parts["launch"], found.parts["launch"])
 
     def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:

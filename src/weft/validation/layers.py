@@ -97,7 +97,7 @@ def _operators(
     """Predicted seconds of each operator; empty if the layer cannot be split so."""
     which: Phase = "prefill" if phase == "prefill" else "decode"
     try:
-        work = layer(model, tp=tp, batch=batch, sequence=length, phase=which)
+        work = layer(model, tp=tp, batch=batch, sequence=length, phase=which, attention="batched", dtype="fp16")
         return {node.name: _seconds(node, system, called) for node in work}
     except InputError:
         return {}

@@ -15,6 +15,7 @@ from weft.estimate.target import target as target_of
 from weft.graph.recurrent import GATES, Recurrent
 from weft.hardware import Gpu
 from weft.library.recurrent import FITTED, recurrent_bounds, recurrent_values
+from weft.options import SHORT
 from weft.validation.closed_forms import ClosedForm, Columns
 from weft.validation.seen import YES
 from weft.validation.tables import FloatArray
@@ -45,7 +46,7 @@ class _Case:
 
     def seconds(self, rows: Columns, target: _Target) -> FloatArray:
         """Times on a GPU [s]."""
-        return np.asarray(recurrent(self._op(rows), target_of(target.gpu), target.values).seconds)
+        return np.asarray(recurrent(self._op(rows), target_of(target.gpu, SHORT), target.values).seconds)
 
     def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
         """Lower bounds of the times [s]: the products at the highest clock."""

@@ -162,12 +162,12 @@ def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
 
 
 def _fitted(case: Case) -> Case:
-    """The case, with that before anything was fitted to its framework's rows, if anything was."""
-    used = case.framework
-    gpu = case.system.gpu
-    clocks = dict(used.clocks).get(gpu.name, gpu.clocks.sustained) != gpu.clocks.sustained
-    plain = replace(case, framework=replace(used, launch=0.0, clocks=()))
-    return replace(case, unfitted=plain) if used.launch or clocks else case
+    """The case, with that before anything was fitted to rows of steps, if anything was."""
+    alone = case.system.gpu.gemms_alone
+    if alone == case.system.gpu and not case.framework.launch:
+        return case
+    plain = replace(case, framework=replace(case.framework, launch=0.0), system=case.system.with_gpu(alone))
+    return replace(case, unfitted=plain)
 
 
 def _one_for_each_stage(case: Case) -> int:

@@ -11,7 +11,7 @@ from weft.graph import Collective
 from weft.models.counts import CONVENTIONS
 from weft.report import Part, Report, Section
 from weft.report.table import Table, number, text, times_faster
-from weft.result.errors import Error, contention_error, step_error
+from weft.result.errors import contention_error
 from weft.result.step import CONVENTION, Chunk, PartTimes, Step, exposed_axis
 from weft.units import format_bytes
 from weft.view import looks
@@ -52,9 +52,10 @@ class StepReport(Report[Step]):
 
     def sentences(self) -> list[str]:
         """Time, throughput and utilization, what dominates, what is lost, and to what; whether it fits."""
-        answer, plan = self.answer, self.answer.plan
+        answer, plan, (low, high) = self.answer, self.answer.plan, self.answer.range_s
         lead = (
-            f"A step of {answer.model.title} on {plan.gpus:,} GPUs takes {seconds(answer.seconds)}: "
+            f"A step of {answer.model.title} on {plan.gpus:,} GPUs takes {seconds(answer.seconds)} "
+            f"({seconds(low)} to {seconds(high)}): "
             f"{answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU {answer.mfu:.1%}"
             + (f", HFU {answer.hfu:.1%}" if answer.hfu > 1.001 * answer.mfu else "")
             + " with attention counted in full."
@@ -65,7 +66,7 @@ class StepReport(Report[Step]):
     def notes(self) -> list[str]:
         """What was chosen or assumed, the errors of windows, the convention of utilization, and how sure this is."""
         answer = self.answer
-        return [*answer.notes, *window_errors(answer), UTILIZATION, f"How sure: {how_sure(answer).why}."]
+        return [*answer.notes, *window_errors(answer), UTILIZATION, f"How sure: {answer.error.why}."]
 
     def tables(self) -> list[Table]:
         """The waterfall, communication by axis, and what each pipeline device does."""
@@ -114,10 +115,6 @@ class StepReport(Report[Step]):
             Section("The plan", [plan]),
             Section(f"Kernels beside collectives ({len(answer.windows)})", windows, folded=True),
         ]
-
-    def record(self) -> dict[str, Any]:
-        """The step as plain data, with the error of steps like it."""
-        return {**super().record(), "expected_error": how_sure(self.answer).value}
 
     def gpu(self) -> Gpu:
         """The GPU of the system."""
@@ -227,11 +224,6 @@ class InferenceReport(Report["Inference"]):
     def gpu(self) -> Gpu:
         """The GPU of the system."""
         return self.answer.system.gpu
-
-
-def how_sure(answer: Step) -> Error:
-    """The mean error of measured steps like this one."""
-    return step_error(answer.system.gpu.name, answer.framework.name, bool(answer.model.experts))
 
 
 def _dominates(answer: Step) -> str:

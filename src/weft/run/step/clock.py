@@ -22,8 +22,6 @@ from weft.run.step.meeting import Meeting
 from weft.run.step.overlaps import check_overlap, engine_note, idle_note, needs, settled
 from weft.run.step.prices import Known, Prices
 from weft.schedule.pipeline import Durations, Send, run_schedule
-from weft.units import Dimension
-from weft.units import format as format_quantity
 
 
 def train(
@@ -49,8 +47,7 @@ def train(
     check_plan(model, plan, even=False)
     check_overlap(plan, system, fidelity)
     framework = settled(framework or Framework(), plan)
-    running, held = at_held_clock(system, framework)
-    prices = Prices(running, plan, options, fidelity)
+    prices = Prices(system, plan, options, fidelity)
     found = Batch(model, framework, Shared(prices.known), prices).unfolded(plan)
     end = ends(found.tails, found.done, found.busy)
     notes = (*engine_note(plan), *idle_note(plan, {axis for _, _, axis in prices.windows.found}))
@@ -70,7 +67,7 @@ def train(
         needs=needs(plan, system),
         windows=prices.windows.shown(),
         fidelity=fidelity,
-        notes=(*((held,) if held else ()), *notes),
+        notes=notes,
     )
 
 
@@ -105,7 +102,7 @@ def many(
 
 def shared_on(system: System, framework: Framework, options: RunOptions = SUSTAINED) -> Shared:
     """What plans of a framework on the GPUs of a system will share."""
-    return Shared(Known(at_held_clock(system, framework)[0], options))
+    return Shared(Known(system, options))
 
 
 def meetings(
@@ -113,25 +110,9 @@ def meetings(
 ) -> tuple[Meeting, ...]:
     """The kernels and collectives that meet in a step, by closed forms: what the fidelity "windows" simulates."""
     framework = settled(framework, plan)
-    prices = Prices(at_held_clock(system, framework)[0], plan, options)
+    prices = Prices(system, plan, options)
     Batch(model, framework, Shared(prices.known), prices).unfolded(plan)
     return tuple(one.task for one in prices.windows.found.values() if one.source != "none")
-
-
-def at_held_clock(system: System, framework: Framework) -> tuple[System, str]:
-    """The system at the clock that its GPUs held in the framework's published steps, and a note that says so.
-
-    A clock that the user set stays.
-    """
-    name, clocks = system.gpu.name, system.gpu.clocks
-    held = dict(framework.clocks).get(name)
-    if held in (None, clocks.sustained) or any("clocks." in change for change in system.changes):
-        return system, ""
-    narrow = held * clocks.sustained_fp8 / clocks.sustained
-    values = {"clocks.sustained": held, "clocks.sustained_fp8": narrow}
-    changed = system.replace({path: format_quantity(value, Dimension.HERTZ) for path, value in values.items()})
-    shown = format_quantity(held, Dimension.HERTZ)
-    return changed, f"GEMMs run at {shown}, fitted to published steps of {framework.name} on {name}."
 
 
 def _waits(found: Unfolded) -> dict[str, float]:

@@ -16,7 +16,6 @@ from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import RankPart
 from weft.result.roofline import Roofline, RooflineOp
-from weft.run.step.clock import at_held_clock
 from weft.run.step.named import asked
 from weft.run.step.parts import rank_parts
 from weft.run.step.prices import BETWEEN_OTHERS, ROOM
@@ -45,11 +44,10 @@ def roofline(
     True
     """
     found, where, plan, used, notes = asked(model, on, plan, framework, stated)
-    held, note = at_held_clock(where, used)
-    timed = held.replace({"memory.capacity": ROOM})
+    timed = where.replace({"memory.capacity": ROOM})
     parts = {name: one for name, one in rank_parts(found, plan, used).items() if name not in ("embedding", "head")}
     operators = tuple(op for part in parts.values() for op in _operators(part, timed, options))
-    return Roofline(found, where, plan, operators, _peaks(where.gpu, operators), (*notes, *((note,) if note else ())))
+    return Roofline(found, where, plan, operators, _peaks(where.gpu, operators), notes)
 
 
 def _operators(part: RankPart, timed: System, options: RunOptions) -> Iterator[RooflineOp]:

@@ -24,7 +24,7 @@ from weft.kernels import GemmTiling
 from weft.kernels.pim import GROUP, INSTRUCTION_SETS, encode
 from weft.library.tiles import candidates
 from weft.models import Transformer
-from weft.options import RunOptions
+from weft.options import SHORT, RunOptions
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
 from weft.result.step import Pass
@@ -192,7 +192,7 @@ def passed(one: Pass, gpu: Gpu) -> Passed:
 
 def memory_bytes(op: Gemm, gpu: Gpu) -> float:
     """Bytes that a GEMM moves to and from memory under the kernel that the closed form chooses, over all channels."""
-    rates = cold_rates(op.dtype, gpu)._replace(channels=0.0)
+    rates = cold_rates(op.dtype, gpu, SHORT)._replace(channels=0.0)
     shape = gemm_kernel.Shape(op.m, op.n, op.k, op.batch)
     tried = []
     for one in candidates(gpu.architecture, op.dtype):

@@ -15,7 +15,7 @@ from weft.estimate import Harness, estimate
 from weft.estimate.host import seen_by_host
 from weft.graph import Call, Graph, Node, Op, Tensor
 from weft.hardware import Gpu, gpu
-from weft.options import RunOptions
+from weft.options import SHORT
 from weft.run import simulate
 from weft.validation.closed_forms import parts
 from weft.validation.kernels import OPERATORS, kernel_cases
@@ -84,7 +84,7 @@ def _errors(row: pd.DataFrame, machine: Gpu) -> tuple[float, float] | None:
     op = _single(case.made(columns))
     if op.least_bytes > LARGEST:
         return None
-    ran = simulate(_alone(op), machine, "in-order", RunOptions(clock="short"))
+    ran = simulate(_alone(op), machine, "in-order", SHORT)
     launch = estimate(op, machine, harness=Harness(timed="host")).parts["launch"]
     engine = seen_by_host(case.op, ran.seconds - machine.compute.launch_latency, launch)
     measured = seconds_of(row)[0]

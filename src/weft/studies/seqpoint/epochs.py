@@ -15,6 +15,7 @@ from weft.errors import InputError
 from weft.estimate import estimate
 from weft.hardware import Gpu
 from weft.models.sequence import iteration
+from weft.options import SHORT
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -52,7 +53,7 @@ class Epoch:
         """The time of every iteration on a GPU, in closed form [s]; each distinct one is timed once."""
         unique, which = np.unique(self.inputs, axis=0, return_inverse=True)
         graph = iteration(self.model, self.batch, unique[:, 0], unique[:, 1])
-        return np.asarray(estimate(graph, gpu).seconds)[which.ravel()]
+        return np.asarray(estimate(graph, gpu, SHORT).seconds)[which.ravel()]
 
 
 def speech(data: Path | None, batch: int, *, whole: bool = False, order: str = "sorted", seed: int = 0) -> Epoch:

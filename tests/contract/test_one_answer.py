@@ -1,0 +1,152 @@
+"""One question has one answer: every command and function that can time the same work says the same."""
+
+import json
+from functools import cache, partial
+
+import pytest
+from click.testing import CliRunner
+
+import weft
+from weft.cli.main import weft as cli
+from weft.graph import Graph, Node, concurrent
+from weft.options import SHORT, SUSTAINED
+from weft.plan.scale import AS_PLANNED
+from weft.result.errors import collective_error, gemm_error
+from weft.run import alone, compare, simulate
+from weft.run.step.prices import BETWEEN_OTHERS
+from weft.sweep.bench import Bench
+
+GPU = "h100-sxm"
+SHAPE = (2048, 8192, 8192)
+GEMM = weft.gemm(*SHAPE)
+GATHER = weft.all_gather("64 MiB", 8)
+SYSTEM = weft.system(GPU, gpus=8)
+same = partial(pytest.approx, rel=1e-9)
+PLAN = {"tp": 8, "pp": 2, "dp": 4, "batch": 64, "micro_batch": 1, "sequence": 4096, "sp": True}
+MACHINE = "64xh100"
+
+
+def command(tmp_path, *arguments):
+    """What a command writes as JSON."""
+    file = tmp_path / "answer.json"
+    done = CliRunner().invoke(cli, [*map(str, arguments), "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    return json.loads(file.read_text())
+
+
+@cache
+def gemm_seconds():
+    return float(weft.estimate(GEMM, GPU).seconds)
+
+
+@pytest.mark.parametrize("clock", ["sustained", "short"])
+def test_a_gemm_takes_as_long_by_command_as_by_function(tmp_path, clock):
+    written = command(tmp_path, "predict", "gemm", ",".join(map(str, SHAPE)), "--gpu", GPU, "--clock", clock)
+    seconds = float(weft.estimate(GEMM, GPU, weft.RunOptions(clock=clock)).seconds)
+    assert written["predictions"][0]["time_us"] / 1e6 == same(seconds)
+
+
+def test_a_gemm_is_of_the_same_format_and_clock_unless_told_otherwise(tmp_path):
+    assert GEMM.dtype == weft.Gemm(*SHAPE).dtype == weft.Collective("all_gather", 1 << 20, 8).dtype == "bf16"
+    assert gemm_seconds() == same(float(weft.estimate(GEMM, GPU, SUSTAINED).seconds))
+    assert gemm_seconds() > float(weft.estimate(GEMM, GPU, SHORT).seconds)
+    text = CliRunner().invoke(cli, ["predict", "gemm", "8,8,8", "--clock", "short"]).output
+    assert "short runs" in text.strip().splitlines()[0]
+
+
+def test_the_librarys_kernel_of_tiles_takes_as_long_as_the_gemm(tmp_path):
+    found = weft.estimate(GEMM, GPU)
+    written = command(tmp_path, "tiles", ",".join(map(str, SHAPE)), "--gpu", GPU)
+    assert written["clock"] == "sustained"
+    assert weft.tiles(GEMM, GPU).library.seconds + found.parts["launch"] == same(float(found.seconds))
+
+
+def test_a_sweep_and_a_list_of_operators_time_a_gemm_alike():
+    (point,) = weft.sweep(GEMM, GPU, by="estimate").points
+    assert float(point.answer.seconds) == same(gemm_seconds())
+    assert float(weft.estimate([GEMM], GPU).seconds) == same(gemm_seconds())
+
+
+def test_the_engines_gemm_is_within_the_error_of_its_class():
+    seconds = simulate(Graph((Node(GEMM, "gemm"),)), GPU, "in-order").makespan
+    assert seconds == pytest.approx(gemm_seconds(), rel=gemm_error(GPU, seconds).value)
+
+
+def test_a_collective_takes_as_long_by_command_as_by_function(tmp_path):
+    written = command(tmp_path, "predict", "collective", "all_gather:64MiB", "--ranks", 8, "--system", "dgx-h100")
+    assert written["predictions"][0]["time_us"] / 1e6 == same(float(weft.estimate(GATHER, "dgx-h100").seconds))
+
+
+def test_the_engines_collective_is_within_the_error_of_its_class():
+    closed = float(weft.estimate(GATHER, SYSTEM).seconds)
+    seconds = simulate(alone(GATHER), SYSTEM, "streams").makespan
+    assert seconds == pytest.approx(closed, rel=2 * collective_error(GPU, "all_gather", GATHER.bytes).value)
+
+
+def test_a_pair_is_one_question_for_simulate_and_advise(tmp_path):
+    gemm, gather = weft.gemm(2048, 2048, 1024), weft.all_gather("8 MiB", 8)
+    pair = ("--gemm", "2048,2048,1024", "--beside", "all_gather:8MiB", "--gpu", GPU)
+    written = command(tmp_path, "simulate", *pair, "--overlap", "dma")
+    task = Bench.of(GPU, 8).together(gemm, gather, "dma")
+    advised = task.read(task.run())
+    alike = compare(concurrent(gemm, gather), SYSTEM, ["dma"])["dma"]
+    assert advised.makespan == alike.makespan
+    assert json.dumps(advised.makespan) in json.dumps(written)
+
+
+def test_a_sub_layer_takes_as_long_by_name_as_by_its_operators():
+    graph = weft.sublayer("t-nlg", "fc2", tp=8)
+    whole = float(weft.estimate("t-nlg/fc2", GPU, tp=8).seconds)
+    assert whole == same(float(weft.estimate(graph, weft.system(GPU, gpus=8)).seconds))
+    parts = [float(weft.estimate(node.op, weft.system(GPU, gpus=8)).seconds) for node in graph]
+    assert whole == same(sum(parts))
+
+
+def test_a_layer_attends_with_the_kernel_of_steps():
+    assert any(node.name == "Attention" for node in weft.layer("llama-3-8b"))
+
+
+def test_a_gemm_of_a_step_takes_as_long_as_alone_between_other_kernels():
+    found = weft.roofline("llama-3-8b", "8xh100", tp=8, batch=8, sequence=4096)
+    op = next(one for one in found.operators if one.name == "fc2" and one.direction == "forward")
+    gemm = weft.gemm(4096, 4096, 14336 // 8)
+    assert op.flops == gemm.flops
+    assert op.seconds == same(float(weft.estimate(gemm, GPU, harness=BETWEEN_OTHERS).seconds))
+
+
+@pytest.mark.parametrize("framework", ["megatron-core", "megatron-bridge", "llama-3"])
+def test_a_plan_takes_as_long_as_its_step(tmp_path, framework):
+    fix = {name: PLAN[name] for name in ("tp", "pp", "micro_batch", "sp")}
+    found = weft.plan("llama-3-70b", MACHINE, batch=64, sequence=4096, fix=fix, refine=0, framework=framework, top=3)
+    for one in found.plans:
+        step = weft.step("llama-3-70b", MACHINE, one.plan, framework=framework, fidelity="estimate")
+        assert step.seconds == same(one.step_time_s)
+        assert step.range_s == same(one.range_s)
+
+
+def test_a_plan_without_a_framework_takes_as_long_as_its_step():
+    found = weft.plan("llama-3-8b", "8xh100", batch=16, sequence=4096, refine=0, top=8)
+    for one in found.plans:
+        step = weft.step("llama-3-8b", "8xh100", one.plan, framework=one.setting.framework.name, fidelity="estimate")
+        assert step.seconds == same(one.step_time_s)
+
+
+def test_a_step_takes_as_long_by_command_by_function_and_in_a_scaling(tmp_path):
+    step = weft.step("llama-3-70b", MACHINE, fidelity="estimate", **PLAN)
+    flags = ("--tp", 8, "--pp", 2, "--dp", 4, "--batch", 64, "--micro-batch", 1, "--sequence", 4096, "--sp")
+    written = command(tmp_path, "step", "llama-3-70b", "--system", MACHINE, "--fidelity", "estimate", *flags)
+    assert written["step_time_s"] == same(step.seconds)
+    assert written["range_s"] == same(list(step.range_s))
+    scaled = weft.scale("llama-3-70b", MACHINE, [1], methods=[AS_PLANNED], fidelity="estimate", **PLAN)
+    assert scaled.points[0].step.seconds == same(step.seconds)
+
+
+def test_no_framework_holds_a_clock_of_its_own():
+    """The GEMMs of one layer take as long in every framework that multiplies in the same format."""
+    taken = {
+        name: weft.step(
+            "llama-3-8b", "8xh100", fidelity="estimate", framework=name, tp=8, batch=8, sequence=4096
+        ).parts["gemm"]
+        for name in ("megatron-core", "megatron-bridge", "torchtitan", "llama-3")
+    }
+    assert max(taken.values()) < 1.03 * min(taken.values())
