@@ -78,6 +78,10 @@ class Report(Generic[A]):
         """The conclusions, the first of which answers the question that was asked."""
         raise NotImplementedError
 
+    def lead(self) -> str:
+        """The first line of a page: by default the first conclusion."""
+        return self.sentences()[0]
+
     def notes(self) -> list[str]:
         """Assumptions and limits, and last how sure the answer is."""
         return []

@@ -81,7 +81,7 @@ REPORTS: dict[str, str | Functions] = {
     "trace": "recorded:TraceReport",
     "trace comparison": "recorded:TraceComparisonReport",
     "sensitivity": "papers:SensitivityReport",
-    "study": Functions("papers", "study_table", "study_figure", "study_page"),
+    "study": Functions("papers", "study_table", "study_figure", "study_page", "study_parts"),
     "tuning": "tune:TuningReport",
     "validation": Functions("papers", "validation_table", "validation_figure", "validation_page"),
     "advice": "advice:AdviceReport",
@@ -154,23 +154,35 @@ def parts(shown: Report[Any]) -> list[Table | str]:
 
 
 def words(answer: Answer) -> str:
-    """An answer as text: the first rows of its main table."""
-    shown = table(answer)
-    hidden = len(shown.rows) - _ROWS_SHOWN
-    more = f"\n{hidden} more rows; to_pandas() holds them all" if hidden > 0 else ""
-    return table_text(replace(shown, rows=shown.rows[:_ROWS_SHOWN])) + more
+    """An answer as text: its conclusions, the first rows of its main table, and how sure it is."""
+    shown = report(answer)
+    main = shown.tables()[0]
+    first = table_text(replace(main, rows=main.rows[:_ROWS_SHOWN]))
+    return "\n".join([*shown.sentences(), first, *_hidden(main), *shown.notes()])
 
 
 def html(answer: Answer) -> str:
-    """An answer as HTML for a notebook: the first rows of its tables."""
-    return "".join(map(_table_html, report(answer).tables()))
+    """An answer as HTML for a notebook: its conclusions, the first rows of its tables, and how sure it is."""
+    shown = report(answer)
+    return "".join(
+        [*map(_paragraph, shown.sentences()), *map(_table_html, shown.tables()), *map(_paragraph, shown.notes())]
+    )
+
+
+def _paragraph(said: str) -> str:
+    return f"<p>{escape(said)}</p>"
+
+
+def _hidden(shown: Table) -> list[str]:
+    """How many rows of a table a notebook leaves out, in a sentence; empty if it shows all."""
+    hidden = len(shown.rows) - _ROWS_SHOWN
+    return [f"{hidden} more rows; to_pandas() holds them all"] if hidden > 0 else []
 
 
 def _table_html(shown: Table) -> str:
     heads = _row("th", shown, shown.heads)
     body = "".join(_row("td", shown, cells) for cells in shown.cells()[:_ROWS_SHOWN])
-    hidden = len(shown.rows) - _ROWS_SHOWN
-    more = f"<p>{hidden} more rows; to_pandas() holds them all</p>" if hidden > 0 else ""
+    more = "".join(map(_paragraph, _hidden(shown)))
     caption = f'<caption style="text-align: left">{escape(shown.title)}</caption>'
     style = "font-variant-numeric: tabular-nums"
     return f'<table style="{style}">{caption}<thead>{heads}</thead><tbody>{body}</tbody></table>{more}'

@@ -15,7 +15,7 @@ from weft.report import Part as Part
 from weft.report import Section as Section
 from weft.report.table import plain
 from weft.result import Timeline
-from weft.view.words import assumed_table, machine_table, sentence
+from weft.view.words import assumed_table, machine_table
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
@@ -34,7 +34,8 @@ def write_report(report: Report[Any], out_dir: str | Path) -> Path:
 
 def report_page(report: Report[Any]) -> str:
     """The page of a report: title, conclusions, sections, notes, and the values of its machine."""
-    lead, *more = map(_typeset, report.sentences())
+    lead = _typeset(report.lead())
+    more = [said for said in map(_typeset, report.sentences()) if said not in lead]
     gpu, notes = report.gpu(), list(map(_typeset, report.notes()))
     sure = [Section("Notes, and how sure this is", [notes])] if notes else []
     machine = [machine_section(gpu)] if gpu is not None else []
@@ -44,7 +45,7 @@ def report_page(report: Report[Any]) -> str:
 
 def _typeset(words: str) -> str:
     """A sentence with the signs that a page has and a terminal lacks."""
-    return sentence(words).replace(" x ", " × ").replace(" us ", " µs ").replace(" us;", " µs;")
+    return f"{words.rstrip('.')}.".replace(" x ", " × ").replace(" us ", " µs ").replace(" us;", " µs;")
 
 
 def write_page(out_dir: str | Path, title: str, told: str, parts: Sequence[Part], explained: str = "") -> Path:

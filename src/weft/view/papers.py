@@ -12,7 +12,7 @@ from weft.report.table import Table, number, text, texts, times_faster
 from weft.view import looks, validation
 from weft.view.error_tables import errors_table
 from weft.view.figure import Figure, Lines, bars
-from weft.view.words import headline_table
+from weft.view.words import headline_table, sentence
 
 if TYPE_CHECKING:
     from weft.studies.headline import PaperStudy
@@ -76,6 +76,12 @@ def validation_table(answer: Validation) -> Table:
 def validation_page(answer: Validation, folder: Path) -> Path:
     """Write the page of a validation to a folder and return its path."""
     return validation.validation_report(answer, folder)
+
+
+def study_parts(answer: PaperStudy) -> list[Table | str]:
+    """What a study found, its headline, and its notes."""
+    found = map(sentence, answer.summary or (answer.lead,))
+    return [*found, study_table(answer), *(f"note: {note}" for note in answer.notes)]
 
 
 def study_table(answer: PaperStudy) -> Table:

@@ -80,9 +80,13 @@ class RunReport(Report[Comparison]):
         return f"{case_label(self.answer.baseline.graph)}, on {' and '.join(names)}"
 
     def sentences(self) -> list[str]:
-        """The outcome after hardware that cannot be bought, and why a run beats an ideal."""
-        lead = " ".join(filter(None, (hypothetical(self.answer), _outcome(self.answer))))
-        return [lead, *above_ideal(self.answer)]
+        """The outcome, why a run beats an ideal, and hardware that cannot be bought."""
+        needed = hypothetical(self.answer)
+        return [_outcome(self.answer), *above_ideal(self.answer), *([needed] if needed else [])]
+
+    def lead(self) -> str:
+        """The outcome, after hardware that cannot be bought."""
+        return " ".join(filter(None, (hypothetical(self.answer), _outcome(self.answer))))
 
     def notes(self) -> list[str]:
         """The link, how to get a baseline, the simulation's effort, and the typical errors."""
