@@ -29,7 +29,7 @@ CASES = {
     "bound by the host": ("gpt-3", "64xa100", "vtrain", 64, 2048, {"zero": 0, "dtype": "fp16"}),
     "gpipe": ("gpt-3", "64xa100", "megascale", 64, 2048, {"schedule": "gpipe"}),
     "methods": ("gpt-3", "64xa100", "megatron-core", 64, 2048, {
-        "overlap": [{"tp": "sequential"}, {"tp": "userbuffers"}, {"dp": "sequential"}, {"dp": "partition"}]
+        "overlap": [{"tp": "sequential"}, {"tp": "userbuffers"}, {"dp": "sequential"}, {"dp": "dma"}]
     }),
     "on the host": (
         "gpt-3", "64xa100", "megatron-core", 64, 2048, {"offload": ["activations", "optimizer"], "cp": 1}

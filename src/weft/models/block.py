@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -96,10 +96,15 @@ class Routing:
     deduplicated: bool = False
 
 
+INPUT, PREVIOUS = "input", "previous"
+"""What a piece reads beside the outputs of others: the input of its part of the model, or of the piece before it."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """One operator of a model before it is split: its name, its part of the model, its cut, and its parameters.
 
+    It `reads` the outputs of other pieces by their names, or INPUT, or PREVIOUS, first what it keeps most of.
     `parameters` counts the weights that it owns before the cut, the smaller ones (scales, biases) included. Where its
     input `forks`, the backward pass adds up two gradients. A piece `beside` the exchange of tokens does not wait for
     it; `routing` says what is exchanged. Columns or rows that are cut stay together by `unit`, as those of a head do.
@@ -114,6 +119,17 @@ class Piece:
     beside: bool = False
     routing: Routing | None = None
     unit: int = 1
+    reads: tuple[str, ...] = (PREVIOUS,)
+
+
+def sources(pieces: Sequence[Piece]) -> list[list[int]]:
+    """The places of the pieces whose outputs each piece reads; -1 is the input of the part of the model."""
+    places = {piece.name: at for at, piece in enumerate(pieces)} | {INPUT: -1}
+    found = []
+    for at, piece in enumerate(pieces):
+        read = (at - 1 if name == PREVIOUS else places[name] for name in piece.reads)
+        found.append(list(dict.fromkeys(read)))
+    return found
 
 
 @dataclass(frozen=True)
@@ -164,24 +180,28 @@ class _Layer:
         if self.model.parallel:
             yield from self.parallel()
             return
-        yield from self.sublayer("norm1", "residual1", self.attention())
+        bodies = {"1": self.attention}
         if self.kind.cross:
-            yield from self.sublayer("norm_cross", "residual_cross", self.cross_attention())
-        body = self.mixture() if self.kind.mixture else self.mlp()
-        yield from self.sublayer("norm2", "residual2", body)
+            bodies["_cross"] = self.cross_attention
+        bodies["2"] = self.mixture if self.kind.mixture else self.mlp
+        entry, last = INPUT, "norm" if self.model.norms == "after" else "residual"
+        for suffix, body in bodies.items():
+            before = entry if self.model.norms == "after" else f"norm{suffix}"
+            yield from self.sublayer(f"norm{suffix}", f"residual{suffix}", body(before), entry)
+            entry = f"{last}{suffix}"
 
-    def sublayer(self, norm: str, residual: str, body: Iterator[Piece]) -> Iterator[Piece]:
-        """A sub-layer with its norms and the sum with its own input."""
+    def sublayer(self, norm: str, residual: str, body: Iterator[Piece], entry: str) -> Iterator[Piece]:
+        """A sub-layer with its norms and the sum with its own input, the output of the piece `entry`."""
         pieces = list(body)
         module, where = pieces[0].module, self.model.norms
         if where == "after":
             pieces[0] = replace(pieces[0], forks=True)
         else:
-            yield self.norm(norm, module, forks=True)
+            yield replace(self.norm(norm, module, forks=True), reads=(entry,))
         yield from pieces
         if where == "both":
             yield self.norm(f"{norm}_after", module)
-        yield from self.residual(residual, module)
+        yield from self.residual(residual, module, entry)
         if where == "after":
             yield self.norm(norm, module)
 
@@ -195,63 +215,78 @@ class _Layer:
             yield Piece("qkv_fc1", self.gemm(wide + first, hidden), "attention", "columns", sum(both))
         else:
             yield Piece("qkv", self.gemm(wide, hidden), "attention", "columns", both[0])
-            yield self.norm("norm2", "mlp", forks=True)
+            yield replace(self.norm("norm2", "mlp", forks=True), reads=(INPUT,))
             yield Piece("fc1", self.gemm(first, hidden), "mlp", "columns", both[1])
-        yield from self.heads()
-        yield Piece("activation", self.activation(count * model.wide), "mlp", "width")
+        first_gemm, columns = ("qkv_fc1", "qkv_fc1") if model.parallel_norms == 1 else ("qkv", "fc1")
+        yield from self.heads((first_gemm,))
+        activated = self.activation(count * model.wide)
+        yield Piece("activation", activated, "mlp", "width", reads=(columns,))
         inner = model.inner + model.wide
         owned = model.hidden * (inner + 2 * bias)
-        yield Piece("projection_fc2", self.gemm(model.hidden, inner), "mlp", "rows", owned)
-        yield from self.residual("residual1", "mlp")
+        both_read = ("activation", "attention" if self.style.flash else "context")
+        yield Piece("projection_fc2", self.gemm(model.hidden, inner), "mlp", "rows", owned, reads=both_read)
+        yield from self.residual("residual1", "mlp", INPUT)
 
-    def attention(self) -> Iterator[Piece]:
+    def attention(self, entry: str) -> Iterator[Piece]:
+        """Attention on the output of `entry`: projections, what works on single heads, and the projection back."""
         model = self.model
+        projected: tuple[str, ...] = ("qkv",)
         if model.kv_rank:
-            yield from self.latent()
+            yield from self.latent(entry)
+            projected = ("q_up" if model.query_rank else "q", "kv_up", "kv_down")
         elif self.style.eager:
-            yield from self.apart()
+            yield from self.apart(entry)
+            projected = "query", "key", "value"
         else:
             wide = query_key_value(model)
             owned = wide * (model.hidden + self.bias("qkv"))
             alike = model.key_heads == model.attention_heads
             unit = wide // model.attention_heads if alike else 1
-            yield Piece("qkv", self.gemm(wide, model.hidden), "attention", "columns", owned, unit=unit)
-        yield from self.heads()
+            gemm = self.gemm(wide, model.hidden)
+            yield Piece("qkv", gemm, "attention", "columns", owned, unit=unit, reads=(entry,))
+        yield from self.heads(projected)
         owned = model.hidden * (model.inner + self.bias())
         unit = model.inner // model.attention_heads
         yield Piece("projection", self.gemm(model.hidden, model.inner), "attention", "rows", owned, unit=unit)
 
-    def apart(self) -> Iterator[Piece]:
+    def apart(self, entry: str) -> Iterator[Piece]:
         """Projections of queries, keys and values as GEMMs of their own, whose gradients are added up."""
         model, bias = self.model, self.bias("qkv")
         keys, values = model.key_heads * model.head_size, model.key_heads * model.value_size
         queries = model.attention_heads * model.head_size
         for name, wide in (("query", queries), ("key", keys), ("value", values)):
             owned = wide * (model.hidden + bias)
-            yield Piece(name, self.gemm(wide, model.hidden), "attention", "columns", owned, forks=name != "query")
+            gemm, forks = self.gemm(wide, model.hidden), name != "query"
+            yield Piece(name, gemm, "attention", "columns", owned, forks=forks, reads=(entry,))
 
-    def latent(self) -> Iterator[Piece]:
+    def latent(self, entry: str) -> Iterator[Piece]:
         """Queries, and keys and values, through GEMMs of low rank with a norm between (MLA, arXiv:2405.04434)."""
         model = self.model
         wide = model.attention_heads * model.head_size
         if model.query_rank:
-            yield from self.compressed("q", model.query_rank, model.query_rank, wide)
+            yield from self.compressed("q", model.query_rank, model.query_rank, wide, entry)
         else:
-            yield Piece("q", self.gemm(wide, model.hidden), "attention", "columns", wide * model.hidden)
+            owned = wide * model.hidden
+            yield Piece("q", self.gemm(wide, model.hidden), "attention", "columns", owned, reads=(entry,))
         plain = model.head_size - model.rotary_head + model.value_size
         down = model.kv_rank + model.rotary_head
-        for piece in self.compressed("kv", down, model.kv_rank, model.attention_heads * plain):
+        for piece in self.compressed("kv", down, model.kv_rank, model.attention_heads * plain, entry):
             yield replace(piece, forks=piece.name == "kv_down")
 
-    def compressed(self, name: str, down: int, rank: int, up: int) -> Iterator[Piece]:
+    def compressed(self, name: str, down: int, rank: int, up: int, entry: str) -> Iterator[Piece]:
+        """A GEMM of the output of `entry` to `down` columns, a norm of `rank` of them, and a GEMM to `up` columns."""
         hidden = self.model.hidden
-        yield Piece(f"{name}_down", self.gemm(down, hidden), "attention", "tokens", down * hidden)
+        gemm = self.gemm(down, hidden)
+        yield Piece(f"{name}_down", gemm, "attention", "tokens", down * hidden, reads=(entry,))
         norm = Streaming(self.model.norm, self.tokens.count, rank, self.dtype)
         yield Piece(f"{name}_norm", norm, "attention", "tokens", rank)
         yield Piece(f"{name}_up", self.gemm(up, rank), "attention", "columns", up * rank)
 
-    def heads(self) -> Iterator[Piece]:
-        """What works on single heads: norms of queries and keys, rotation, attention."""
+    def heads(self, projected: tuple[str, ...]) -> Iterator[Piece]:
+        """What works on single heads: norms of queries and keys, rotation, attention.
+
+        `projected` are the pieces that make queries, keys and values, the last one values, which are not rotated.
+        """
         model, count = self.model, self.tokens.count
         every = count * (model.attention_heads + model.key_heads)
         if model.qk_norm:
@@ -259,11 +294,12 @@ class _Layer:
             yield Piece("qk_norm", norm, "attention", "heads", 2 * model.head_size)
         if model.positions == "rotary":
             rotated = count * (model.attention_heads + 1) * model.rotary_head or every * model.head_size
-            yield Piece("rotary", Streaming("rotary", rotated, 1, self.dtype), "attention", "width")
+            turned = projected[:-1] if len(projected) > 1 and not model.qk_norm else (PREVIOUS,)
+            yield Piece("rotary", Streaming("rotary", rotated, 1, self.dtype), "attention", "width", reads=turned)
         if self.style.copied:
             apart = Streaming("transpose", count * query_key_value(model), 1, self.dtype)
             yield Piece("heads", apart, "attention", "width")
-        yield Piece("attention", self.attend(), "attention", "heads")
+        yield Piece("attention", self.attend(), "attention", "heads", reads=(PREVIOUS, *projected))
         if not self.style.flash:
             # Batched products return the heads of each token apart: a copy brings them together.
             copied = Streaming("transpose", count * model.inner, 1, self.dtype)
@@ -292,60 +328,69 @@ class _Layer:
             wide=self.style.wide and not flash,
         )  # fmt: skip
 
-    def cross_attention(self) -> Iterator[Piece]:
+    def cross_attention(self, entry: str) -> Iterator[Piece]:
+        """Attention of the output of `entry` to that of the encoder, which is part of the layer's input."""
         model, bias = self.model, self.bias("qkv")
         inner, source = model.inner, self.tokens.of_encoder
-        yield Piece("cross_q", self.gemm(inner, model.hidden), "cross", "columns", inner * (model.hidden + bias))
+        owned = inner * (model.hidden + bias)
+        yield Piece("cross_q", self.gemm(inner, model.hidden), "cross", "columns", owned, reads=(entry,))
         keys = Gemm(source.count, 2 * inner, model.hidden, self.dtype)
-        yield Piece("cross_kv", keys, "cross", "columns", 2 * inner * (model.hidden + bias), forks=True)
-        yield Piece("cross_attention", self._attend(source.sequence, 0), "cross", "heads")
+        yield Piece("cross_kv", keys, "cross", "columns", 2 * owned, forks=True, reads=(INPUT,))
+        attended = self._attend(source.sequence, 0)
+        yield Piece("cross_attention", attended, "cross", "heads", reads=("cross_kv", "cross_q"))
         owned = model.hidden * (inner + self.bias())
         yield Piece("cross_projection", self.gemm(model.hidden, inner), "cross", "rows", owned)
 
-    def mlp(self) -> Iterator[Piece]:
-        yield from self.perceptron("", self.model.wide)
+    def mlp(self, entry: str) -> Iterator[Piece]:
+        """A plain MLP on the output of `entry`."""
+        yield from self.perceptron("", self.model.wide, entry)
 
-    def perceptron(self, prefix: str, wide: int) -> Iterator[Piece]:
-        """A plain MLP; `prefix` precedes the names of its operators."""
+    def perceptron(self, prefix: str, wide: int, entry: str) -> Iterator[Piece]:
+        """A plain MLP on the output of `entry`; `prefix` precedes the names of its operators."""
         hidden, bias = self.model.hidden, self.bias()
         first = _mlp_columns(self.model, wide)
-        yield Piece(f"{prefix}fc1", self.gemm(first, hidden), "mlp", "columns", first * (hidden + bias))
+        owned = first * (hidden + bias)
+        yield Piece(f"{prefix}fc1", self.gemm(first, hidden), "mlp", "columns", owned, reads=(entry,))
         yield from self.added(f"{prefix}activation_bias", self.tokens.count * wide, "mlp", "width")
         yield Piece(f"{prefix}activation", self.activation(self.tokens.count * wide), "mlp", "width")
         yield Piece(f"{prefix}fc2", self.gemm(hidden, wide), "mlp", "rows", hidden * (wide + bias))
 
-    def mixture(self) -> Iterator[Piece]:
-        """Router, exchange of tokens, experts as grouped GEMMs, and experts that all tokens share.
+    def mixture(self, entry: str) -> Iterator[Piece]:
+        """Router, exchange of tokens, experts as grouped GEMMs, and experts that all tokens share, on the output of
+        `entry`.
 
         Tokens spread evenly over the experts.
         """
         model, bias, count = self.model, self.bias(), self.tokens.count
         experts, each, hidden, wide = model.experts, model.experts_per_token, model.hidden, model.expert_wide
-        shared = list(self.perceptron("shared_", model.shared_experts * wide)) if model.shared_experts else []
+        shared = list(self.perceptron("shared_", model.shared_experts * wide, entry)) if model.shared_experts else []
         if shared:
             shared[0] = replace(shared[0], forks=True)
         routing = Routing(experts, each, hidden, self.style.dispatched or self.dtype, self.style.deduplicated)
-        yield Piece("router", self.gemm(experts, hidden), "moe", "tokens", experts * (hidden + bias), forks=True)
+        owned = experts * (hidden + bias)
+        yield Piece("router", self.gemm(experts, hidden), "moe", "tokens", owned, forks=True, reads=(entry,))
         yield Piece("top_k", Streaming("top_k", count, experts, self.dtype), "moe", "tokens")
         permuted = Streaming("permute", count, hidden, self.dtype, outputs=each)
-        yield Piece("permute", permuted, "moe", "dispatch", routing=routing)
+        yield Piece("permute", permuted, "moe", "dispatch", routing=routing, reads=(entry,))
         if self.style.beside:
             yield from (replace(piece, beside=True) for piece in shared)
         yield from self.experts()
         restored = Streaming("unpermute", count, hidden, self.dtype, inputs=each)
         back = replace(routing, dtype=self.dtype)
-        yield Piece("unpermute", restored, "moe", "combine", routing=back)
+        yield Piece("unpermute", restored, "moe", "combine", routing=back, reads=("experts_fc2",))
         if not self.style.beside:
             yield from shared
         if shared:
-            yield Piece("shared_add", Streaming("residual_add", count * hidden, 1, self.dtype), "moe", "tokens")
+            total = Streaming("residual_add", count * hidden, 1, self.dtype)
+            yield Piece("shared_add", total, "moe", "tokens", reads=("shared_fc2", "unpermute"))
 
     def experts(self) -> Iterator[Piece]:
         model, bias = self.model, self.bias()
         experts, hidden, wide = model.experts, model.hidden, model.expert_wide
         routed, first = self.tokens.count * model.experts_per_token, _mlp_columns(model, wide)
         up = GroupedGemm(experts, routed, first, hidden, self.dtype)
-        yield Piece("experts_fc1", up, "moe", "expert_columns", experts * first * (hidden + bias))
+        owned = experts * first * (hidden + bias)
+        yield Piece("experts_fc1", up, "moe", "expert_columns", owned, reads=("permute",))
         yield Piece("experts_activation", self.activation(routed * wide), "moe", "routed")
         down = GroupedGemm(experts, routed, hidden, wide, self.dtype)
         yield Piece("experts_fc2", down, "moe", "expert_rows", experts * hidden * (wide + bias))
@@ -364,13 +409,14 @@ class _Layer:
         if self.style.apart and self.bias():
             yield Piece(name, Streaming("bias_add", elements, 1, self.dtype), module, cut)
 
-    def residual(self, name: str, module: str) -> Iterator[Piece]:
+    def residual(self, name: str, module: str, entry: str) -> Iterator[Piece]:
+        """The sum of the output of the piece before with that of `entry`, and what precedes it."""
         elements, style = self.tokens.count * self.model.hidden, self.style
         yield from self.added(f"{name}_bias", elements, module, "tokens")
         if style.dropout and not style.fused:
             yield Piece(f"{name}_dropout", Streaming("dropout", elements, 1, self.dtype), module, "tokens")
         kind = "bias_dropout_add" if style.dropout and style.fused else "residual_add"
-        yield Piece(name, Streaming(kind, elements, 1, self.dtype), module, "tokens")
+        yield Piece(name, Streaming(kind, elements, 1, self.dtype), module, "tokens", reads=(PREVIOUS, entry))
 
     def gemm(self, n: int, k: int) -> Gemm:
         return Gemm(self.tokens.count, n, k, self.dtype)
@@ -461,7 +507,9 @@ def prediction(model: Transformer, prefix: str, tokens: Tokens, style: Style, dt
     joined = Gemm(count, hidden, 2 * hidden, dtype)
     yield Piece(f"{prefix}join", joined, "prediction", "tokens", 2 * hidden * hidden)
     for piece in layer(model, model.layer_kinds[-1], tokens, style, dtype):
-        yield replace(piece, name=f"{prefix}{piece.name}", module="prediction")
+        reads = tuple(name if name == PREVIOUS else f"{prefix}{name}" for name in piece.reads)
+        reads = tuple(f"{prefix}join" if name == f"{prefix}{INPUT}" else name for name in reads)
+        yield replace(piece, name=f"{prefix}{piece.name}", module="prediction", reads=reads)
     yield _norm(model, f"{prefix}norm", count, dtype, "prediction")
     for piece in _logits(model, prefix, count, style, dtype, tied=True):
         yield replace(piece, module="prediction")

@@ -6,13 +6,13 @@ operators that run again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from weft.errors import InputError, UnknownNameError
 from weft.graph import Attention, Op, Streaming
-from weft.models.block import Piece
+from weft.models.block import Piece, sources
 from weft.parallel.plan import Recompute
 
 INPUT = -1
@@ -45,8 +45,8 @@ def saved_of(
     cross attention, and queries, keys and values apart.
     """
     found: list[Saved] = []
-    sources = _sources(pieces)
-    for piece, op, size, reads in zip(pieces, ops, whole, sources, strict=True):
+    _check_chain([piece.name for piece in pieces])
+    for piece, op, size, reads in zip(pieces, ops, whole, sources(pieces), strict=True):
         own = _own(op, size)
         left, kept = size - own, []
         for source in reads:
@@ -64,35 +64,6 @@ def _own(op: Op, size: int) -> int:
     if isinstance(op, Streaming):
         return sum(tensor.bytes for tensor in op.saved if tensor.dtype != op.dtype)
     return 0
-
-
-def _sources(pieces: Sequence[Piece]) -> Iterator[list[int]]:
-    """For each operator, those whose outputs it reads, sorted by how many bytes it keeps of them, most first."""
-    stream, normed, projected = INPUT, INPUT, INPUT
-    names = [piece.name for piece in pieces]
-    _check_chain(names)
-    for at, name in enumerate(names):
-        before = at - 1
-        if name.startswith("norm") and pieces[at].forks:
-            yield [stream]
-            normed = at
-        elif name.startswith("residual") and not name.endswith("dropout"):
-            yield list(dict.fromkeys([before, stream]))
-            stream = at
-        elif name in ("permute", "shared_fc1"):
-            yield [normed]
-        elif name == "shared_add":
-            yield [before, names.index("unpermute")]
-        elif name == "unpermute":
-            yield [names.index("experts_fc2")]
-        elif name == "experts_fc1":
-            yield [names.index("permute")]
-        elif name == "attention" and before != projected:
-            yield [before, projected]  # values come from the projection itself
-        else:
-            yield [before]
-            stream = at if name.startswith("norm") and at and names[before].startswith("residual") else stream
-        projected = at if name == "qkv" else projected
 
 
 _APART = ("query", "q", "q_down", "kv_down", "cross_q", "qkv_fc1", "projection_fc2")
