@@ -25,8 +25,8 @@ _T3 = "weft scale llama-3-70b --system 8xh100 --tp 8 --compute 4 --network 2 --o
 @option("--network", "Rates of links and network, as multiples of today's.", FACTORS, default=(1.0,))
 @option("--memory", "Rates of memory, as multiples of today's.  [default: as --compute]", FACTORS, name="rates")
 @option(
-    "--overlap", "Methods for tensor parallelism to compare: sequential, framework, userbuffers, in-network, t3-mca, "
-    "others of 'weft step'.  [default: sequential,framework]",
+    "--overlap", "Methods for tensor parallelism to compare, see 'weft overlaps list --axis tp', and framework: as it "
+    "does by itself.  [default: sequential,framework]",
     Value("A,B", names), name="methods",
 )  # fmt: skip
 @option(
