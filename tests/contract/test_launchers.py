@@ -11,7 +11,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.models import load_model
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
-from weft.plan.launch import LAUNCHERS, launch, launchable
+from weft.plan.launch import LAUNCHERS, lacking, launch
 
 LLAMA = load_model("llama-3-70b")
 SHARDED = {"zero": 3, "recompute": "full", "sequence": 8192}
@@ -38,7 +38,7 @@ def flags(text):
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_its_own_plan_can_be_launched(name):
-    assert launchable(name, LLAMA, PLANS[name])
+    assert not lacking(name, LLAMA, PLANS[name])
     assert written(name).endswith("\n")
 
 
@@ -55,7 +55,7 @@ def test_its_own_plan_can_be_launched(name):
 )
 def test_what_has_no_option_is_refused_in_words(name, changes):
     plan = Parallelism(**{"dp": 8, "batch": 64, "zero": 3, **changes})
-    assert not launchable(name, LLAMA, plan)
+    assert lacking(name, LLAMA, plan)
     with pytest.raises(InputError, match=f"{name} cannot run this plan.*choose another plan or launcher"):
         written(name, plan)
 
@@ -68,7 +68,7 @@ def test_encoders_are_refused(name):
 
 def test_an_unknown_launcher_is_refused_with_the_known_ones():
     with pytest.raises(UnknownNameError, match="megatron"):
-        launchable("megatorn", LLAMA, PLANS["megatron"])
+        lacking("megatorn", LLAMA, PLANS["megatron"])
 
 
 def test_flags_of_megatron_say_the_whole_plan():

@@ -4,7 +4,7 @@ import pytest
 
 from weft.errors import InputError
 from weft.graph import Tensor
-from weft.textbook.resharding import PARTIAL, REPLICATED, between_meshes, resharding
+from weft.textbook.resharding import PARTIAL, REPLICATED, resharding
 
 Q = 4
 TENSOR = Tensor((64, 128), "fp16")
@@ -43,16 +43,6 @@ def test_the_bytes_of_an_axis_are_what_the_other_axis_leaves():
 
 def test_an_axis_of_one_rank_moves_nothing():
     assert resharding(TENSOR, (0, REPLICATED), (REPLICATED, REPLICATED), [1, 4]) == ()
-
-
-@pytest.mark.parametrize(
-    ("after", "ranks"), [((REPLICATED, REPLICATED), 1), ((0, REPLICATED), 2), ((REPLICATED, 1), 4), ((0, 1), 8)]
-)
-def test_every_byte_crosses_to_another_mesh_once_and_replicas_gather_the_rest(after, ranks):
-    first, *gathers = between_meshes(TENSOR, after, [2, 4])
-    assert (first.kind, 8 * first.sent) == ("send_recv", N)
-    assert {move.kind for move in gathers} <= {"all_gather"}
-    assert first.sent + sum(move.sent for move in gathers) == N / ranks
 
 
 @pytest.mark.parametrize(

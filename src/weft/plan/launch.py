@@ -37,11 +37,6 @@ def lacking(launcher: str, model: Transformer, plan: Parallelism) -> str:
     return "; ".join(LAUNCHERS[launcher][1](model, plan))
 
 
-def launchable(launcher: str, model: Transformer, plan: Parallelism) -> bool:
-    """Whether a launcher has options for all of a plan; UnknownNameError for an unknown launcher."""
-    return not lacking(launcher, model, plan)
-
-
 # -- Megatron-LM (NVIDIA/Megatron-LM @d98e8a6, megatron/training/arguments.py and the dataclasses that it reads)
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from weft.errors import InputError
 from weft.parallel.again import extra_sources
 from weft.plan.recompute import Layers
+from weft.textbook.shard import Rows
 
 Matrix = npt.NDArray[np.int64]
 
@@ -141,7 +142,7 @@ def rematerialize(graph: Tensors, budget: float, seconds: float = 60.0) -> Plan 
         program.costs(),
         integrality=program.integral(),
         bounds=Bounds(program.low, program.high),
-        constraints=program.constraints(),
+        constraints=program.rows.constraint(),
         options={"time_limit": seconds},
     )
     if found.status == 1:
@@ -170,7 +171,7 @@ class _Program:
             self.places[name] = (at, at + size)
             at += size
         self.size = at
-        self.rows: list[tuple[dict[int, float], float, float]] = []
+        self.rows = Rows(at)
         self.low, self.high = np.zeros(at), np.ones(at)
         begin, end = self.places["U"]
         self.high[begin:end] = budget / self.scale
@@ -205,18 +206,8 @@ class _Program:
         found[begin:end] = 0
         return found
 
-    def constraints(self) -> Any:
-        """The rows as a sparse matrix with limits."""
-        from scipy.optimize import LinearConstraint
-        from scipy.sparse import csr_array
-
-        entries = [(r, c, v) for r, (row, _, _) in enumerate(self.rows) for c, v in row.items()]
-        where, columns, values = zip(*entries, strict=True)
-        matrix = csr_array((values, (where, columns)), shape=(len(self.rows), self.size))
-        return LinearConstraint(matrix, [low for _, low, _ in self.rows], [high for _, _, high in self.rows])
-
     def _row(self, row: dict[int, float], low: float = -np.inf, high: float = np.inf) -> None:
-        self.rows.append((row, low, high))
+        self.rows.add(np.fromiter(row, dtype=int), np.fromiter(row.values(), dtype=float), low, high)
 
     def _fix(self) -> None:
         """Stage t computes tensor t for the first time: nothing later, and nothing is kept that was not computed."""

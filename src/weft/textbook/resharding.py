@@ -22,10 +22,10 @@ Layout = tuple[Placement, ...]
 class Move:
     """A collective `kind` among the ranks of an axis of the mesh, with its buffer as `Collective` counts it [bytes].
 
-    A rank sends `sent` bytes. Without an axis the tensor goes to another mesh.
+    A rank sends `sent` bytes.
     """
 
-    axis: int | None
+    axis: int
     kind: str
     bytes: float
     sent: float
@@ -88,20 +88,3 @@ def _check(tensor: Tensor, layout: Layout, mesh: Sequence[int]) -> None:
 def _ranks(layout: Layout, mesh: Sequence[int]) -> int:
     """How many ranks share the tensor."""
     return math.prod(q for q, place in zip(mesh, layout, strict=True) if isinstance(place, int))
-
-
-def between_meshes(tensor: Tensor, after: Layout, mesh: Sequence[int]) -> tuple[Move, ...]:
-    """How a tensor gets to another mesh: each byte crosses once, and replicas of the receiver gather it there.
-
-    A rank of the receiving mesh gets an equal part; what its layout replicates, it then gathers along that axis
-    (arXiv:2201.12023, section 6).
-    """
-    _check(tensor, after, mesh)
-    ranks = math.prod(mesh)
-    moves = [Move(None, "send_recv", tensor.bytes / ranks, tensor.bytes / ranks)]
-    local = tensor.bytes / ranks
-    for axis, q in enumerate(mesh):
-        if q > 1 and not isinstance(after[axis], int):
-            local *= q
-            moves.append(Move(axis, "all_gather", local, (q - 1) / q * local))
-    return tuple(moves)

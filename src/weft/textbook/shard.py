@@ -68,7 +68,7 @@ def cheapest(problem: Problem, limit: float = math.inf) -> tuple[int, ...] | Non
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(int)
     pairs = [(u, v, np.asarray(matrix)) for (u, v), matrix in problem.edges.items() if np.any(matrix)]
     objective = np.concatenate([*problem.costs, *(matrix.ravel() for _, _, matrix in pairs)])
-    rows = _Rows(len(objective))
+    rows = Rows(len(objective))
     for node, count in enumerate(counts):
         rows.add(starts[node] + np.arange(count), np.ones(count), 1.0, 1.0)
     begin = int(starts[-1])
@@ -96,8 +96,8 @@ def cheapest(problem: Problem, limit: float = math.inf) -> tuple[int, ...] | Non
     return tuple(int(found.x[starts[node] : starts[node + 1]].argmax()) for node in range(len(counts)))
 
 
-class _Rows:
-    """Linear constraints, collected row by row."""
+class Rows:
+    """Linear constraints of a program of so many variables, collected row by row."""
 
     def __init__(self, variables: int) -> None:
         self.variables = variables
@@ -106,11 +106,13 @@ class _Rows:
         self.high: list[float] = []
 
     def add(self, columns: npt.NDArray[np.int_], values: FloatArray, low: float, high: float) -> None:
+        """Add low <= values at columns <= high."""
         self.entries.append((columns, values))
         self.low.append(low)
         self.high.append(high)
 
     def constraint(self) -> LinearConstraint:
+        """All rows as one constraint."""
         lines = np.repeat(np.arange(len(self.entries)), [len(columns) for columns, _ in self.entries])
         columns = np.concatenate([columns for columns, _ in self.entries])
         values = np.concatenate([values for _, values in self.entries])

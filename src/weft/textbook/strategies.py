@@ -79,9 +79,9 @@ class MeshPrices:
 
     def move(self, move: Move, dtype: str) -> float:
         """Seconds of a collective among the ranks of its axis."""
-        ranks = self.mesh.shape[move.axis or 0]
+        ranks = self.mesh.shape[move.axis]
         size = max(math.ceil(move.bytes), ranks)
-        return self._moved.of(Collective(move.kind, size, ranks, dtype), ("dp", "tp")[move.axis or 0])
+        return self._moved.of(Collective(move.kind, size, ranks, dtype), ("dp", "tp")[move.axis])
 
 
 @dataclass(frozen=True)

@@ -326,6 +326,12 @@ def tune(
     `gemms` is a CSV file that `weft.tune.lists.read_gemms` reads, its lines, or GEMMs: equal ones are queued
     together. Each line is tuned on its own; lines are assumed to be queued at different times. Raises InputError for a
     data type that the GPU lacks, and what the simulations raise.
+
+    >>> import weft
+    >>> small = weft.gpu("mi100").replace({"compute.compute_units": "8"})
+    >>> (line,) = tune([weft.gemm(64, 192, 64)] * 2, small).rows
+    >>> line.wanted.count, line.degree
+    (2, 2)
     """
     wanted = read_gemms(gemms) if isinstance(gemms, str | Path) else _lines(gemms)
     bench, own = Bench.of(system, options=options), Jobs(jobs, store, progress)

@@ -174,9 +174,19 @@ def perturb(
     figures: Callable[[Runs], Mapping[Any, float]],
     jobs: Jobs | None = None,
 ) -> list[Row]:
-    """The `figures` of some tasks under every move, the first row without any; equal runs are made once.
+    """The `figures` of simulations with each uncertain value of their systems at either end of its range.
 
-    `figures` looks up timelines by the unmoved task. Raises what the simulations raise.
+    The first row has every value as it is; a row follows for each of `moves` (from the function of that name). Equal
+    simulations run once. `figures` looks up timelines by the unmoved task. Raises what the simulations raise.
+
+    >>> import weft
+    >>> from weft.sweep.bench import Bench
+    >>> bench = Bench.of("h100-sxm", ranks=2)
+    >>> task = bench.gemm(weft.gemm(512, 512, 512))
+    >>> ends = moves(bench.system, [Values(("compute.launch_latency",))], measured=True)
+    >>> rows = perturb([task], ends, lambda runs: {"time [us]": runs[task].makespan * 1e6})
+    >>> [row.what for row in rows]
+    ['as chosen', 'compute.launch_latency', 'compute.launch_latency']
     """
     chosen = [AS_CHOSEN, *moves]
     own = list(dict.fromkeys(tasks))
