@@ -8,13 +8,17 @@ from click.testing import CliRunner
 
 import weft
 from weft.cli.main import weft as cli
+from weft.estimate.joined import joined
 from weft.graph import Graph, Node, concurrent
 from weft.options import SHORT, SUSTAINED
+from weft.parallel import dependent, share_of
 from weft.plan.scale import AS_PLANNED
 from weft.result.errors import collective_error, gemm_error
 from weft.run import alone, compare, simulate
 from weft.run.step.prices import BETWEEN_OTHERS
 from weft.sweep.bench import Bench
+from weft.sweep.questions import StepQuestion
+from weft.tune import joins
 
 GPU = "h100-sxm"
 SHAPE = (2048, 8192, 8192)
@@ -150,3 +154,35 @@ def test_no_framework_holds_a_clock_of_its_own():
         for name in ("megatron-core", "megatron-bridge", "torchtitan", "llama-3")
     }
     assert max(taken.values()) < 1.03 * min(taken.values())
+
+
+@pytest.mark.parametrize("method", ["sequential", "flux", "userbuffers", "async-tp"])
+def test_an_overlap_method_gives_one_step_by_command_function_plan_scaling_and_sweep(tmp_path, method):
+    plan = {"tp": 8, "batch": 8, "micro_batch": 1, "sequence": 4096}
+    ask = {"framework": "megatron-core", "fidelity": "estimate"}
+    step = weft.step("llama-3-8b", "8xh100", overlap=f"tp={method}", **ask, **plan)
+    flags = [text for name, value in plan.items() for text in (f"--{name.replace('_', '-')}", value)]
+    options = ("--framework", "megatron-core", "--fidelity", "estimate", "--overlap", f"tp={method}")
+    written = command(tmp_path, "step", "llama-3-8b", "--system", "8xh100", *options, *flags)
+    assert written["step_time_s"] == same(step.seconds)
+    scaled = weft.scale("llama-3-8b", "8xh100", [1], methods=[method], **ask, **plan)
+    assert scaled.points[0].step.seconds == same(step.seconds)
+    question = StepQuestion(system="8xh100", model="llama-3-8b", overlap=f"tp={method}", **ask, **plan)
+    assert float(question.answer().seconds) == same(step.seconds)
+    fix = {"tp": 8, "sp": True, "micro_batch": 1, "overlap": f"tp={method}", "recompute": "none", "zero": 0}
+    found = weft.plan(
+        "llama-3-8b", "8xh100", batch=8, sequence=4096, fix=fix, refine=0, framework="megatron-core", top=1
+    )
+    assert found.plans[0].step_time_s == same(step.seconds)
+
+
+@pytest.mark.parametrize("method", ["flux", "userbuffers", "async-tp"])
+def test_a_joined_pair_takes_as_long_by_command_as_by_function(tmp_path, method):
+    asked = ("predict", "overlap", "gemm_rs", ",".join(map(str, SHAPE)), "--ranks", 8, "--system", "8xh100")
+    written = command(tmp_path, *asked, "--method", method)
+    (found,) = (
+        way.seconds for way in joins("gemm_rs", GEMM, 8, "8xh100", methods=[method]).ways if way.method == method
+    )
+    assert written["ways"][1]["seconds"] == same(found)
+    work = dependent("gemm_rs", share_of("gemm_rs", GEMM, 8), 8)
+    assert found == same(joined(work, "8xh100", method))
