@@ -3,7 +3,12 @@ import json
 import pytest
 
 from weft.cli import main as cli
+from weft.models import SubLayer
+from weft.options import RunOptions
+from weft.parallel import split
+from weft.run import simulate
 from weft.schedule.arbiters import POLICIES, arbiter
+from weft.store import Store, records
 
 SMALL = ("--gemm", "1024,1024,1024", "--tp", "4")
 
@@ -173,3 +178,24 @@ def test_bad_input_is_one_sentence_before_the_simulation(weft, monkeypatch, argu
     assert sentence in err
     assert err.startswith("weft: ")
     assert err.count("\n") == 1
+
+
+def test_an_identical_simulation_is_read_from_the_store_and_says_so(weft, tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "runs_folder", lambda: tmp_path)
+    _, first, said = weft(*SMALL, "--interference")
+    assert "kept from before" not in said
+    _, again, said = weft(*SMALL, "--interference")
+    assert again == first
+    assert "weft: 1 of the runs was kept from before; --no-cache runs anew" in said
+    _, _, said = weft(*SMALL, "--interference", "--no-cache")
+    assert "kept from before" not in said
+
+
+def test_a_kept_run_is_equal_to_the_run_with_all_that_it_recorded(tmp_path):
+    store, options = Store(tmp_path), RunOptions(interference=True, heatmap="channel", updates=True)
+    graph = split(SubLayer.custom(512, 512, 128), 4)
+    made, kept = (simulate(graph, "t3-paper", "t3-mca", options, store=store) for _ in range(2))
+    assert store.found == 1
+    assert kept.to_dict() == made.to_dict()
+    assert (kept.spans, kept.graph, kept.system) == (made.spans, made.graph, made.system)
+    assert kept.series.traffic.keys() == made.series.traffic.keys()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +23,7 @@ from weft.cli.options import (
     option,
     refuse_others,
     run_options,
+    store_option,
 )
 from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
 from weft.cli.progress import simulation_status
@@ -36,6 +39,8 @@ from weft.result import Comparison
 from weft.schedule import PASSES, SHARING, Ideal, Sharing, find_pass
 from weft.schedule.arbiters import POLICIES
 from weft.schedule.sharing import apart_of
+from weft.store import Store
+from weft.store.records import say
 from weft.view import program
 
 ALL = "all"
@@ -157,8 +162,9 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 @file_option("--json", "Write every run as JSON.")
 @file_option("--trace", "Write a trace of --overlap for Perfetto and HTA, one file per rank.")
 @folder_option("Write report.html with the pictures to this folder.")
+@store_option
 @pass_outputs
-def simulate(outputs: Outputs, /, options: RunOptions, **values: Any) -> None:
+def simulate(outputs: Outputs, /, options: RunOptions, store: Store | None, **values: Any) -> None:
     """Simulate a sub-layer, a GEMM beside a collective, or a program: times, where they go, what memory moves.
 
     --compare A,B sets overlaps side by side and shows speedups over 'sequential'; exactly A and B are compared, and
@@ -168,18 +174,21 @@ def simulate(outputs: Outputs, /, options: RunOptions, **values: Any) -> None:
     --graph runs a file that 'weft capture' or 'weft import' wrote, operator after operator on one GPU, --op a single
     operator.
     """
-    asked = SimpleNamespace(**values, traced=outputs.trace is not None)
+    asked = SimpleNamespace(**values, traced=outputs.trace is not None, store=store)
     with simulation_status() as watch:
         options = replace(options, progress=watch)
         if asked.graph is not None or asked.op is not None:
-            _program(asked, options, outputs)
-            return
-        shown, answer = (_sub_layer if asked.beside is None else _beside)(asked, options)
-    outputs.show(answer, traced=answer[shown])
+            show = _program(asked, options, outputs)
+        else:
+            shown, answer = (_sub_layer if asked.beside is None else _beside)(asked, options)
+            show = partial(outputs.show, answer, traced=answer[shown])
+    show()
+    if store is not None and store.found:
+        say(f"{store.found} of the runs {'was' if store.found == 1 else 'were'} kept from before; --no-cache runs anew")
 
 
-def _program(asked: SimpleNamespace, options: RunOptions, outputs: Outputs) -> None:
-    """Simulate the graph of a file, or a single operator, and show it beside its closed form."""
+def _program(asked: SimpleNamespace, options: RunOptions, outputs: Outputs) -> Callable[[], None]:
+    """Simulate the graph of a file, or a single operator; the returned function shows it beside its closed form."""
     refuse_others("program", _QUESTIONS)
     if asked.graph is not None and asked.op is not None:
         raise InputError("--graph and --op each name a program; give one of them")
@@ -190,9 +199,9 @@ def _program(asked: SimpleNamespace, options: RunOptions, outputs: Outputs) -> N
         op = operator(name, asked.dtype or "bf16", **cases.dimensions(names(sizes)))
         graph = Graph((Node(op, name),), title=str(op))
     on = weft.system(asked.gpu).replace(asked.changes)
-    found = weft.simulate(graph, on, options=options)
+    found = weft.simulate(graph, on, options=options, store=asked.store)
     closed = weft.estimate(graph, on, RunOptions(clock=options.clock))
-    outputs.show(program.ProgramReport(found, closed), traced=found)
+    return partial(outputs.show, program.ProgramReport(found, closed), traced=found)
 
 
 def _sub_layer(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
@@ -210,8 +219,8 @@ def _sub_layer(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Compar
         )
     graph, system = _layer(asked), weft.system(asked.gpu, gpus=asked.tp).replace(asked.changes)
     if asked.compare is None:
-        return shown, Comparison({shown: weft.simulate(graph, system, shown, options)})
-    return shown, weft.compare(graph, system, (*asked.compare, shown), options)
+        return shown, Comparison({shown: weft.simulate(graph, system, shown, options, store=asked.store)})
+    return shown, weft.compare(graph, system, (*asked.compare, shown), options, store=asked.store)
 
 
 def _layer(asked: SimpleNamespace) -> Graph:
@@ -239,8 +248,8 @@ def _beside(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Compariso
     if len(loops) == 2:
         graph = weft.concurrent(*work, *loops)
     else:
-        graph = weft.balanced(*work, system, passes[0], options, *loops)
-    answer = weft.compare(graph, system, passes, options)
+        graph = weft.balanced(*work, system, passes[0], options, loops[0], store=asked.store)
+    answer = weft.compare(graph, system, passes, options, store=asked.store)
     return answer.best, answer
 
 

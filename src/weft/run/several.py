@@ -14,6 +14,7 @@ from weft.parallel import work_of
 from weft.result import Comparison, Timeline
 from weft.run.single import Runner, baseline, settled, simulate
 from weft.schedule import PASSES, SHARING, Pass, Sharing, find_pass
+from weft.store import Store
 
 ALONE = 2
 """Iterations of an isolated loop: the second one's time is that of all later ones."""
@@ -27,18 +28,19 @@ def compare(
     *,
     tp: int | None = None,
     dtype: str | None = None,
+    store: Store | None = None,
 ) -> Comparison:
     """Simulate `work` on `system` under one or several overlaps (None: every overlap that accepts the graph).
 
     `work` is a graph, or a sub-layer's name, like "t-nlg/fc2", with its `tp` (and `dtype`). For a GEMM with the
     collective of its own output the baseline "sequential" is added. For independent streams a short loop of each
     operator alone is added. Runs that several overlaps need are made once. If an overlap cannot run a collective, it is
-    listed with the reason, as long as another one can.
+    listed with the reason, as long as another one can. `store` as in `simulate`.
 
     Raises what `simulate` raises.
     """
     graph = work_of(work, tp, dtype)
-    runner = Runner(graph, system, options)
+    runner = Runner(graph, system, options, store)
     first = baseline(graph)
     chosen = _taking(graph) if overlaps is None else _passes(overlaps)
     if isinstance(first, Sharing):
@@ -105,7 +107,9 @@ class _Alone:
     def _run(self, name: str, stream: str, overlap: Sharing) -> Timeline:
         if name not in self.found:
             graph = self.runner.graph.only(stream, iterations=ALONE)
-            self.found[name] = simulate(graph, self.runner.system, overlap, self.runner.options)
+            self.found[name] = simulate(
+                graph, self.runner.system, overlap, self.runner.options, store=self.runner.store
+            )
         return self.found[name]
 
 
@@ -116,11 +120,15 @@ def balanced(
     overlap: str | Pass = "streams",
     options: RunOptions | None = None,
     gemms: int = 4,
+    store: Store | None = None,
 ) -> Graph:
-    """Loops of GEMMs and collectives that take about equally long when each runs alone. Raises as `simulate` does."""
+    """Loops of GEMMs and collectives that take about equally long when each runs alone.
+
+    `store` as in `simulate`. Raises as `simulate` does.
+    """
     check_whole("gemms", gemms, 1, 4)
     graph = concurrent(gemm, collective, min(gemms, ALONE), ALONE)
-    lone = _Alone(Runner(graph, system, options))
+    lone = _Alone(Runner(graph, system, options, store))
     lone.add(find_pass(overlap))
     ratio = lone.found["gemm"].period("gemm") / lone.found[collective.name].period(collective.name)
     return concurrent(gemm, collective, gemms, max(1, round(gemms * ratio)))

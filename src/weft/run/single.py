@@ -26,9 +26,11 @@ from weft.program import Program, build
 from weft.result import Timeline
 from weft.result.collect import carried_out, collect
 from weft.result.unfinished import explain
+from weft.run.kept import RunInputs, kept_or_made
 from weft.schedule import PASSES, SHARING, Ideal, Pass, Sharing, find_pass
 from weft.schedule.arbiters import ArbiterPolicy, find_policy
 from weft.schedule.sharing import DMA_UNITS
+from weft.store import Store
 from weft.units import to_fs
 
 FIRST_BIN_FS = 100_000_000
@@ -45,18 +47,19 @@ def simulate(
     *,
     tp: int | None = None,
     dtype: str | None = None,
+    store: Store | None = None,
 ) -> Timeline:
     """Simulate `work` on `system` (a system, a GPU, or a name) under `overlap`, request by request.
 
     `work` is a graph, or a sub-layer's name, like "t-nlg/fc2", with its `tp` (and `dtype`). `overlap` is a name from
     `weft.schedule.PASSES` or a user's own pass. None takes the baseline of the graph: "sequential" where a GEMM and its
-    collective depend on each other, else "streams".
+    collective depend on each other, else "streams". With a `store` a run that it holds is read, and a new one is kept.
 
     Raises UnknownNameError for an unknown overlap, InputError for what cannot be simulated, SimulationError for a run
     that cannot finish; its message says which tile waits for what.
     """
     graph = work_of(work, tp, dtype)
-    runner = Runner(graph, system, options)
+    runner = Runner(graph, system, options, store)
     return runner.timeline(baseline(graph) if overlap is None else overlap)
 
 
@@ -90,6 +93,7 @@ class Runner:
     graph: Graph
     machine: Described
     given: RunOptions | None = None
+    store: Store | None = None
     done: dict[Pass, Timeline] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -111,11 +115,17 @@ class Runner:
         if isinstance(chosen, Ideal):
             made = assembled(chosen, self.graph, {name: self.timeline(name) for name in chosen.runs})
         else:
-            whole = settled(chosen, self.graph, self.system, self.options) if isinstance(chosen, Sharing) else chosen
-            options = replace(self.options, arbiter=find_policy(self.options.arbiter or chosen.arbiter))
-            made = execute(whole.apply(self.graph, self.system.gpu), self.system, options, chosen.name)
+            make = partial(self._simulated, chosen)
+            inputs = RunInputs(self.graph, self.system, chosen, self.options, whole=True)
+            store = self.store if self.options.memory_work is None else None
+            made = make() if store is None else kept_or_made(store, inputs, make)
         self.done[chosen] = made
         return made
+
+    def _simulated(self, overlap: Pass) -> Timeline:
+        whole = settled(overlap, self.graph, self.system, self.options) if isinstance(overlap, Sharing) else overlap
+        options = replace(self.options, arbiter=find_policy(self.options.arbiter or overlap.arbiter))
+        return execute(whole.apply(self.graph, self.system.gpu), self.system, options, overlap.name)
 
 
 def assembled(overlap: Ideal, graph: Graph, parts: Mapping[str, Timeline]) -> Timeline:

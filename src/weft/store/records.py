@@ -72,6 +72,8 @@ class Store:
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = runs_folder() if folder is None else Path(folder)
         self.keeps = True
+        self.found = 0
+        """Records read so far."""
 
     def path(self, asked: Question) -> Path:
         """The file of a record."""
@@ -91,6 +93,7 @@ class Store:
             with suppress(OSError):
                 path.unlink()
             return None
+        self.found += 1
         with suppress(OSError):
             os.utime(path)  # marks the entry as used, for `clear`
         return record
@@ -108,6 +111,11 @@ class Store:
         }
         # No time stamp in the header, so that equal records are equal files.
         write_atomically(self.path(asked), gzip.compress(as_json(entry).encode(), mtime=0), private=True)
+
+    def keep(self, asked: Question, record: Record) -> None:
+        """Store a record unless the store gave up; if it cannot be written, give up."""
+        if self.keeps and (why := stored(asked, record, self)):
+            self.give_up(why)
 
     def give_up(self, why: str) -> None:
         """Stop storing records, and say so once."""

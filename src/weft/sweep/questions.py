@@ -28,12 +28,12 @@ from weft.result import Timeline
 from weft.result.memory import Memory as NeededMemory
 from weft.result.step import Step
 from weft.result.stored import as_record, from_record, plain, summary
+from weft.run.kept import policy_identity, retitled, work_weight
 from weft.run.single import Runner, baseline
 from weft.run.step.named import memory, step
 from weft.schedule import Pass, find_pass
 from weft.schedule.arbiters import ArbiterPolicy, find_policy
 from weft.store import Record
-from weft.sweep.simulations import policy_identity, retitled, work_weight
 from weft.units import parse_collective, parse_shape
 
 Changes = Mapping[str, str | int | float]
