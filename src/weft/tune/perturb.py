@@ -182,11 +182,11 @@ def perturb(
     >>> import weft
     >>> from weft.sweep.bench import Bench
     >>> bench = Bench.of("h100-sxm", ranks=2)
-    >>> task = bench.gemm(weft.gemm(512, 512, 512))
-    >>> ends = moves(bench.system, [Values(("compute.launch_latency",))], measured=True)
-    >>> rows = perturb([task], ends, lambda runs: {"time [us]": runs[task].makespan * 1e6})
-    >>> [row.what for row in rows]
-    ['as chosen', 'compute.launch_latency', 'compute.launch_latency']
+    >>> task = bench.collective(weft.all_gather("1 MiB", ranks=2))
+    >>> ends = moves(bench.system, [Values(("link.latency",))])
+    >>> rows = perturb([task], ends, lambda runs: {"time_us": runs[task].makespan * 1e6})
+    >>> [row.setting for row in rows]
+    ['', '250 ns', '1 us']
     """
     chosen = [AS_CHOSEN, *moves]
     own = list(dict.fromkeys(tasks))
