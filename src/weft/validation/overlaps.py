@@ -252,26 +252,20 @@ def right_signs(predictions: Sequence[Predicted], within: str | None = FLUX) -> 
     `within` names the range of rows that count, Flux's own comparisons by default; None: every overlapped row.
     """
     parts = [part for part in predictions if part.subject.kind == "overlap"]
-    sequences = [part for part in parts if part.subject.labels["method"].iloc[0] == SEQUENTIAL]
-    before = {line: both for part in sequences for line, both in _by_line(part)}
-    right = []
-    for part in parts:
-        method, quantity = (str(part.subject.labels[name].iloc[0]) for name in ("method", "quantity"))
-        if method == SEQUENTIAL or (within == FLUX and method not in FLUX_METHODS):
-            continue
-        counted = part.subject.ranges[within] if within else np.ones(len(part.subject), dtype=np.bool_)
-        for line, after in _by_line(part.take(counted)):
-            if quantity == "speedup":
-                right.append((after[0] > 1) == (after[1] > 1))
-            elif line in before:
-                right.append((before[line][0] > after[0]) == (before[line][1] > after[1]))
-    return sum(right), len(right)
-
-
-def _by_line(part: Predicted) -> Iterator[tuple[int, tuple[float, float]]]:
-    """Line, and predicted and measured value, of every row."""
-    both = zip(part.seconds.tolist(), part.subject.measured.tolist(), strict=True)
-    return zip(part.subject.rows.index.tolist(), both, strict=True)
+    if not parts:
+        return 0, 0
+    every = pd.concat([part.frame().assign(counted=part.subject.ranges[within] if within else True) for part in parts])
+    sequence = every["method"] == SEQUENTIAL
+    before = every[sequence][["predicted", "measured"]].add_suffix("_before")
+    rows = every[~sequence & every["counted"]].join(before[~before.index.duplicated(keep="last")])
+    if within == FLUX:
+        rows = rows[rows["method"].isin(FLUX_METHODS)]
+    gains = [
+        rows[value].where(rows["quantity"] == "speedup", rows[f"{value}_before"] / rows[value])
+        for value in ("predicted", "measured")
+    ]
+    known = gains[0].notna()
+    return int(((gains[0] > 1) == (gains[1] > 1))[known].sum()), int(known.sum())
 
 
 def contention_subjects(checked: Measurements, machines: Machines) -> list[Subject]:

@@ -175,6 +175,13 @@ class Predicted:
         """The rows selected by a mask or by positions."""
         return Predicted(self.subject.take(which), self.seconds[np.asarray(which)])
 
+    def frame(self) -> pd.DataFrame:
+        """Labels, file, machine, predicted and measured value of each row, and its bytes if it has any, by line."""
+        subject = self.subject
+        values = {"predicted": self.seconds, "measured": subject.measured, "file": subject.file}
+        sizes = {name: subject.rows[name] for name in ("bytes", "system") if name in subject.rows}
+        return pd.DataFrame({**sizes, **subject.labels, **values, "machine": subject.machine}, subject.rows.index)
+
     def groups(self) -> list[Group]:
         """The errors by all labels."""
         head, tail = dict.fromkeys(KEYS) | {"kind": self.subject.kind}, {"machine": self.subject.machine}
