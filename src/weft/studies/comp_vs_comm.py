@@ -167,14 +167,14 @@ class CompVsCommStudy(PaperStudy):
         return _band(self.layers)
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def remarks(self) -> tuple[str, ...]:
         """What is not measured, and what was left out."""
         unmeasured = (
             ()
             if self.projections
             else ("no measurements were found, so that nothing is projected and judged; --data DIR names some",)
         )
-        return (*super().notes, *unmeasured, *self.left_out)
+        return (*unmeasured, *self.left_out)
 
     def figures(self) -> Iterator[Measured]:
         """The band, errors of the projections, the profiling saved, and what overlap is worth to MegaScale."""
@@ -295,11 +295,6 @@ class CompVsCommStudy(PaperStudy):
             f"{len(self.layers)} scenarios: layers of {len(DECLARED.cases['models'])} models from 2019 to 2030, with "
             f"{', '.join(map(str, DECLARED.cases['compute']))} times the compute of {self.where} and its links."
         )
-
-    @property
-    def work(self) -> str:
-        """How scenarios are timed."""
-        return "Scenarios are timed by closed forms; t3-mca runs in the engine."
 
     def sections(self, watched: Any = None) -> list[Part]:
         """Maps of the share, closed forms beside the clock, projections, methods, sensitivity, MegaScale."""

@@ -96,10 +96,13 @@ class Claim(Part):
 class Declared(Part):
     """The declaration of a study: its name, its paper (`called`, citation), and the GPU of the published figures.
 
-    `asks` is its question, `takes` its usual time on two cores, `title` that of its page, `summary` lists the claims
-    that the page states first; `about` and `examples` are the command's help, `explained` the title and name of its
-    page of the documentation. `against` is the baseline of its figures, `elsewhere` the headline's title on other
-    machines, `moved` that of its sensitivity, and `requests` the default size of memory requests, in words.
+    `asks` is its question, `takes` its usual time on two cores, `title` that of its page, `lead` the line below it,
+    `work` how it is simulated, `notes` how to read its figures, and `hypothetical` the hardware in it that no GPU on
+    sale has; `summary` lists the claims that the page states first; `about` and `examples` are the command's help,
+    `explained` the title and name of its page of the documentation. `against` is the baseline of its figures,
+    `elsewhere` the headline's title on other machines, `moved` that of its sensitivity, and `requests` the default size
+    of memory requests, in words. In `lead`, `work`, `notes` and `elsewhere`, braces hold attributes of the study, such
+    as {study.gpu}.
     """
 
     name: str
@@ -114,6 +117,10 @@ class Declared(Part):
     claims: Mapping[str, Claim]
     cases: Mapping[str, Any] = {}
     examples: tuple[str, ...] = ()
+    lead: str = ""
+    work: str = ""
+    notes: tuple[str, ...] = ()
+    hypothetical: str = ""
     summary: tuple[str, ...] = ()
     against: str = ""
     moved: str = ""
@@ -258,12 +265,18 @@ class PaperStudy(Answer):
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on how to read the figures, such as why no published ones are shown."""
-        return () if self.unlike is None else (self.unlike,)
+        declared = (note.format(study=self) for note in self.DECLARED.notes)
+        return (*declared, *self.remarks, *(() if self.unlike is None else (self.unlike,)))
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Notes that depend on what was found."""
+        return ()
 
     @property
     def hypothetical(self) -> str:
         """Hardware in the simulation that no GPU on sale has, in words; empty if there is none."""
-        return ""
+        return self.DECLARED.hypothetical
 
     @property
     def links(self) -> tuple[str, ...]:
@@ -305,9 +318,9 @@ class PaperStudy(Answer):
         """Results of this study alone, as plain data."""
 
     @property
-    @abstractmethod
     def lead(self) -> str:
         """The line below the page's title: what was run, and where."""
+        return self.DECLARED.lead.format(study=self)
 
     @property
     def title(self) -> str:
@@ -322,7 +335,7 @@ class PaperStudy(Answer):
     @property
     def work(self) -> PagePart:
         """How much was simulated, in words."""
-        return ()
+        return self.DECLARED.work.format(study=self) or ()
 
     def bench(self, ranks: int | None = None) -> Bench:
         """A bench of `ranks` of its GPUs, to simulate a case again with full timelines."""

@@ -136,13 +136,6 @@ class T3EndToEnd(PaperStudy):
         }
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes on how to read the figures."""
-        assumed = "batch and sequence are assumed; the optimizer updates weights once per micro-batch"
-        heads = "heads that the degree does not divide are rounded up, together as wide"
-        return tuple(filter(None, (self.unlike, assumed, heads)))
-
-    @property
     def hypothetical(self) -> str:
         """T3's own hardware."""
         return HYPOTHETICAL

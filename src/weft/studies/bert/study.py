@@ -187,12 +187,6 @@ class BertStudy(PaperStudy):
             f"{SECOND} tokens a sequence; details are for {self.where}."
         )
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What the steps leave out."""
-        host = "kernels never wait for the host, which eager PyTorch makes small micro-batches do"
-        return (*super().notes, host)
-
     def sections(self, watched: Any = None) -> list[Part]:
         """The study's pictures and tables."""
         return page.sections(self)

@@ -116,19 +116,14 @@ class C3Study(PaperStudy):
         return "" if self.suite == Suite.declared() else "the suite is not the declared one"
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes on how to read the figures."""
+    def remarks(self) -> tuple[str, ...]:
+        """The units set apart, and scenarios outside their class."""
         moved = [case.scenario.title for case in self.cases if not case.declared]
         lie = "scenario lies" if len(moved) == 1 else "scenarios lie"
         out_of_class = (f"{len(moved)} {lie} outside the declared class: {'; '.join(moved)}",) if moved else ()
         return (
-            "a collective's size is that of the whole buffer, of which each GPU holds an equal part",
-            "the baseline is the GEMM, then the library's collective on compute units",
-            "the heuristics are judged by the best of a search over all strategies, with up to 128 CUs set apart",
-            "priority-partition is not searched: between masks nobody comes first, so that it runs as partition does",
             f"partition sets apart what saturates {format_bytes(self.curves.bandwidth_bytes)}, whatever the size",
             "a partitioned collective has a channel for each of its CUs, not RCCL's own number",
-            *super().notes,
             *out_of_class,
         )
 
@@ -186,11 +181,6 @@ class C3Study(PaperStudy):
     def lead(self) -> str:
         """What was simulated, and on which machine."""
         return f"{self.suite.title}: {len(self.cases)} scenarios on {self.ranks} × {self.gpu}."
-
-    @property
-    def work(self) -> str:
-        """How much was simulated."""
-        return f"{self.runs} runs of {self.events:,} events in {self.simulated_s:.0f} s of one core."
 
     def sections(self, watched: Mapping[str, CoRun] | None = None) -> list[Part]:
         """Shares of the ideal, mutual slowdowns and their causes, compute units over time, and every scenario."""

@@ -168,14 +168,13 @@ class GoldylocStudy(PaperStudy):
         yield Measured("goldyloc.changed_tiles", self.losses.changed)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes on how to read the figures."""
+    def remarks(self) -> tuple[str, ...]:
+        """How often the predictors are right."""
         blind = (
             "the degree was chosen by predictors that had not seen the network; "
             f"{self.accuracy:.0%} of them name the best degree"
         )
-        alone = "sequential and default concurrency use the kernel that is fastest alone"
-        return (f"{alone}; caches are cold, launches count", blind, *super().notes)
+        return (blind,)
 
     def own(self) -> dict[str, Any]:
         """Suite, predictor and every case as plain data."""
@@ -223,11 +222,6 @@ class GoldylocStudy(PaperStudy):
     def lead(self) -> str:
         """What was simulated, and on which machine."""
         return f"{self.suite.title}: {len(self.cases)} queues on {self.gpu}."
-
-    @property
-    def work(self) -> str:
-        """How much was simulated."""
-        return f"{self.runs} runs of {self.events:,} events; compute units at the {self.clock} clock."
 
     @property
     def summary(self) -> list[str]:

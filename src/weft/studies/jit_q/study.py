@@ -87,21 +87,6 @@ class JitQStudy(PaperStudy):
         for name in ("hbm2", "hbm2-shared"):
             yield Measured(f"jit_q.peak_gain.{name.replace('-', '_')}", pim(name).peak_gain, always=True)
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes on how to read the figures."""
-        return (
-            "models, tokens and instruction sets are Weft's: the paper's body could not be read",
-            "no memory on sale can encode: its units have no maximum and no shift",
-            "GEMMs are in bf16; twice their rate doubles the losses and the bound",
-            *super().notes,
-        )
-
-    @property
-    def hypothetical(self) -> str:
-        """The memory that computes."""
-        return "the GPU's memory has a processing unit at its banks, which refresh together"
-
     def own(self) -> dict[str, Any]:
         """Capacity and every case as plain data."""
         return {

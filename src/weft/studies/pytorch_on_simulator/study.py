@@ -31,10 +31,6 @@ from weft.view.table import Table, number, text
 DECLARED = declared(__file__)
 BOUND = 0.5
 """Share of the memory's rate from which on a measured kernel counts as bound by it."""
-LEFT_OUT = (
-    "What a simulator of requests cannot show: instructions, warps and their stalls. Arithmetic takes its units' rate, "
-    "and caches inside compute units are those of the kernel's tiling."
-)
 
 
 @dataclass(frozen=True)
@@ -105,10 +101,9 @@ class PyTorchOnSimulatorStudy(PaperStudy):
             yield Measured(f"camping.{word}", run.heat.camping)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """Notes on how to read the figures."""
-        missing = () if self.timed else ("measured kernels were left out: give their folder with --data",)
-        return (LEFT_OUT, *missing, *super().notes)
+    def remarks(self) -> tuple[str, ...]:
+        """That there are no measured kernels."""
+        return () if self.timed else ("measured kernels were left out: give their folder with --data",)
 
     @property
     def lead(self) -> str:
