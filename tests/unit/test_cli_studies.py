@@ -11,6 +11,7 @@ from weft.studies import STUDIES
 from weft.studies import study as find
 from weft.studies.headline import HeadlineRow
 from weft.tune.perturb import Row, Sensitivity
+from weft.view.study import StudyReport
 from weft.view.words import headline_table
 
 ROWS = [
@@ -27,7 +28,8 @@ ROWS = [
 class Done:
     """A study that is done."""
 
-    notes, links, elsewhere, hypothetical, findings = ("one thing",), (), "Alone", "", ("first of all",)
+    notes, links, elsewhere, hypothetical, summary = ("one thing",), (), "Alone", "", ("first of all",)
+    title = "What was asked?"
 
     def __init__(self, rows=ROWS, comparable=True):
         self.rows, self.comparable = rows, comparable
@@ -47,9 +49,9 @@ class Done:
         return self.rows
 
     def report(self):
-        return self
+        return StudyReport(self)
 
-    def record(self):
+    def to_dict(self):
         return {}
 
     def save(self, path):

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from weft.view import validation_report
 from weft.view.error_tables import bar_table, errors_table, without_rows
-from weft.view.validation import error_against_size, predicted_against_measured
+from weft.view.validation import ValidationReport, error_against_size, predicted_against_measured, write_validation
 
 GROUP = {
     "kind": "gemm", "gpu": "h100-sxm", "system": None, "machine": "h100-sxm", "rows": 1200, "mean_abs_err": 0.05,
@@ -71,7 +70,7 @@ def test_demands_that_no_row_is_about_are_counted_and_not_told(tmp_path):
     assert len(bar_table(lines).rows) == 1
     assert without_rows(lines) == "1 of 2 demands is not told: no row is about it"
     assert without_rows([LINE]) == ""
-    assert without_rows(lines) in validation_report(Findings(), tmp_path, lines).read_text()
+    assert without_rows(lines) in write_validation(ValidationReport(Findings(), lines), tmp_path).read_text()
 
 
 @pytest.mark.parametrize("draw", [predicted_against_measured, error_against_size])
@@ -83,7 +82,7 @@ def test_pictures_name_each_cloud_with_its_rows_and_mean_error(draw):
 
 
 def test_the_page_holds_tables_pictures_verdicts_and_problems(tmp_path):
-    page = validation_report(Findings(), tmp_path, [LINE]).read_text()
+    page = write_validation(ValidationReport(Findings(), [LINE]), tmp_path).read_text()
     for words in (
         "1,200 of 1,300 rows",
         "What must be reached",

@@ -75,9 +75,10 @@ class Outputs:
         parts: Any = shown
         if isinstance(shown, Answer | Report):
             from weft.view import answers
+            from weft.view.page import write_report
 
             report = shown.report() if isinstance(shown, Answer) else shown
-            parts, page = answers.parts(report), page or partial(answers.write_report, report)
+            parts, page = answers.parts(report), page or partial(write_report, report)
             save = save or (lambda file: write_json(file, report.record()))
             rows = rows or (report.rows() if self.csv is not None else ())
         paths: list[tuple[str, Path]] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import click
@@ -32,13 +31,5 @@ def roofline(
 
     Forward and backward, as one rank of the plan computes them. MODEL is a name of 'weft models list', or a file.
     """
-    from weft.view import roofline as shown
-
     answer = weft.roofline(model, weft.system(system).replace(changes), options=options, **given(**stated))
-    outputs.show(
-        shown.roofline_parts(answer),
-        json_of(answer),
-        rows=shown.operator_table(answer).records(),
-        files={"roofline.json": json_of(answer)},
-        page=partial(shown.roofline_page, answer),
-    )
+    outputs.show(answer, files={"roofline.json": json_of(answer)})

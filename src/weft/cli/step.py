@@ -148,15 +148,8 @@ def memory(
     if budget is not None:
         _within(outputs, model, weft.system(system).replace(changes), budget, stated)
         return
-    from weft.view import memory as shown
-
     answer = weft.memory(model, weft.system(system).replace(changes), **given(**stated))
-    outputs.show(
-        shown.memory_parts(answer),
-        json_of(answer),
-        files={"memory.json": json_of(answer)},
-        page=partial(shown.memory_page, answer),
-    )
+    outputs.show(answer, files={"memory.json": json_of(answer)})
 
 
 def _within(outputs: Outputs, model: str, system: weft.System, budget: str, stated: Mapping[str, Any]) -> None:

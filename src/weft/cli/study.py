@@ -29,8 +29,9 @@ from weft.studies import sensitivity as moved
 from weft.studies import study as find
 from weft.studies.headline import PaperStudy
 from weft.tune.perturb import Sensitivity
+from weft.view.papers import SensitivityReport
+from weft.view.study import StudyReport
 from weft.view.table import Table, texts
-from weft.view.words import headline_table, sentence
 
 _TAKES: dict[str, Any] = {
     "names": NAMES,
@@ -147,26 +148,15 @@ def sensitivity(outputs: Outputs, values: tuple[str, ...] | None, jobs: int, sto
 def show_study(done: PaperStudy, outputs: Outputs) -> None:
     """Print a study's tables, its figures beside comparable published ones, and its notes; write its files."""
     declared = done.DECLARED
-    title = "Published figures beside Weft's" if done.comparable else done.elsewhere
-    against = ", " * bool(declared.against) + declared.against
-    hypothetical = [sentence(done.hypothetical)] if done.hypothetical else []
-    notes = (f"note: {note}" for note in done.notes if note != done.hypothetical)
-    links = (f"link: {note}" for note in done.links if note)
 
     def page(folder: Path) -> Path:
         with progress_bar(f"{declared.called} page") as progress:
             watched = done.watch(progress)
         return done.page(folder, watched)
 
-    headline = headline_table(done.headline(), f"{title}{against}")
-    findings = map(sentence, done.findings)
-    parts: list[Table | str] = [*findings, *hypothetical, *done.tables(), headline, *notes, *links]
-    save = json_of(done)
-    outputs.show(parts, save, files={f"{declared.name}.json": save}, page=page)
+    outputs.show(StudyReport(done), files={f"{declared.name}.json": json_of(done)}, page=page)
 
 
 def show_sensitivity(title: str, moved: Sensitivity, outputs: Outputs) -> None:
     """Print the figures at both ends of every range, and write them to --json and --out."""
-    heads, rows = moved.table()
-    save = json_of(moved)
-    outputs.show([Table(texts(heads), rows, title)], save, files={"sensitivity.json": save})
+    outputs.show(SensitivityReport(moved, title), files={"sensitivity.json": json_of(moved)})

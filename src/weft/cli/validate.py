@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import click
 
-from weft import view
 from weft.cli.options import data_option, examples, option, refuse_given
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
 from weft.cli.progress import progress_bar
@@ -17,13 +16,10 @@ from weft.errors import check_name
 from weft.validation import run
 from weft.validation.bar import judged, predicted_by
 from weft.validation.classes import class_errors
-from weft.validation.run import Validation
 from weft.validation.tables import Kind
-from weft.view.error_tables import bar_table, errors_table, streams_table, without_rows, worst_table
-from weft.view.table import Table
+from weft.view.validation import ValidationReport, write_validation
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_PROBLEMS_SHOWN = 20
 
 
 @click.command("validate", epilog=examples("weft validate --data measurements --gpu h100-sxm --out out/validate"))
@@ -68,33 +64,11 @@ def validate(
         else {}
     )
     save = json_of(done, **more)
-    outputs.show(
-        _parts(done, lines),
-        save,
-        files={"validation.json": save},
-        page=lambda folder: view.validation_report(done, folder, lines),
-    )
+    report = ValidationReport(done, lines)
+    outputs.show(report, save, files={"validation.json": save}, page=partial(write_validation, report))
 
 
 def _kinds(names: tuple[str, ...] | None) -> list[Kind] | None:
     for name in names or ():
         check_name("kind of measurement", name, KINDS)
     return None if names is None else [kind for kind in KINDS if kind in names]
-
-
-def _parts(done: Validation, lines: Sequence[Mapping[str, Any]]) -> Iterator[Table | str]:
-    """Tables of errors, the worst rows, the first problems, and the `lines` of --bar."""
-    data, problems = done.to_dict(), done.complaints()
-    yield errors_table(data["overall"], f"{done.rows_used:,} of {done.rows_read:,} rows have a prediction")
-    if "streams" in data:
-        yield streams_table(data["streams"])
-    yield errors_table(data["groups"], "Errors of each group: |predicted / measured - 1|, and the bias with its sign")
-    if data["worst"]:
-        yield worst_table(data["worst"])
-    yield from (f"problem: {problem}" for problem in problems[:_PROBLEMS_SHOWN])
-    if len(problems) > _PROBLEMS_SHOWN:
-        yield f"and {len(problems) - _PROBLEMS_SHOWN} more problems; --json lists them all"
-    if lines and (table := bar_table(lines)).rows:
-        yield table
-    if silent := without_rows(lines):
-        yield silent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from weft.report.table import Table
 
@@ -64,7 +64,7 @@ class Report(Generic[A]):
     Everything is computed when it is asked for, so that a terminal pays for no picture.
     """
 
-    explained: ClassVar[str] = ""
+    explained: str = ""
     """The entry of `view/explained.toml` at the end of the page."""
 
     def __init__(self, answer: A) -> None:

@@ -20,7 +20,8 @@ from weft.store import Store
 from weft.sweep.bench import Bench, Jobs
 from weft.sweep.tasks import Progress
 from weft.view.page import Part as PagePart
-from weft.view.study import study_page, told
+from weft.view.page import write_report
+from weft.view.study import StudyReport, told
 from weft.view.table import Table
 
 if TYPE_CHECKING:
@@ -351,7 +352,7 @@ class PaperStudy(Answer):
 
     def page(self, folder: str | Path, watched: Any = None) -> Path:
         """Write `report.html` to a folder and return its path; OutputError if it cannot be written."""
-        return study_page(self, folder, self.sections(watched))
+        return write_report(StudyReport(self, watched), folder)
 
     def to_dict(self) -> dict[str, Any]:
         """The study as plain data: conditions, notes, headline, and its own results."""

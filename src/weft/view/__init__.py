@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from weft.view.step import layer_streams as layer_streams
     from weft.view.step_trace import write_graph_trace as write_graph_trace
     from weft.view.step_trace import write_step_trace as write_step_trace
-    from weft.view.validation import validation_report as validation_report
 
 _HOMES = {
     "answers": ("write_page",),
@@ -40,7 +39,6 @@ _HOMES = {
     "step": ("layer_streams",),
     "step_trace": ("write_graph_trace", "write_step_trace"),
     "run_trace": ("write_trace",),
-    "validation": ("validation_report",),
 }
 
 __all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.report import Part, Report, Section
+from weft.report.table import Table, number, text
 from weft.result.memory import DeviceMemory, Memory
 from weft.view import looks
 from weft.view.figure import Figure, Lines, areas, stacked_bars
-from weft.view.page import Section, machine_section, write_page
 from weft.view.plans import plan_title, shown_devices
-from weft.view.table import Table, number, text
 
 if TYPE_CHECKING:
+    from weft.hardware import Gpu
     from weft.result.step import Step
 
 _HOLDERS = {
@@ -82,12 +83,6 @@ def remedy_table(answer: Memory) -> Table:
     """Changes of the plan that would fit, with the peak that each leads to."""
     rows = [(name, size / 1e9) for name, size in answer.remedies.items()]
     return Table([text("change"), number("peak_gb", "peak", "GB", ".1f")], rows, "What would make it fit")
-
-
-def memory_parts(answer: Memory) -> list[Table | str]:
-    """What a terminal shows of the memory of a plan."""
-    parts: list[Table | str] = [fitting(answer), holder_table(answer)]
-    return [*parts, remedy_table(answer)] if answer.remedies else parts
 
 
 def holders(answer: Memory) -> Figure:
@@ -162,18 +157,39 @@ def _looks(names: list[str]) -> looks.Looks:
     return {label: color for label, color in _HOLDERS.values() if label in names}
 
 
-def memory_page(answer: Memory, folder: str | Path) -> Path:
-    """Write `report.html` on the memory of a plan to a folder and return its path; OutputError if that fails."""
-    return write_page(
-        folder,
-        f"Memory of {plan_title(answer.model, answer.system, answer.plan)}",
-        fitting(answer),
-        [
-            holders(answer),
-            holder_table(answer),
-            Section("What would make it fit", [remedy_table(answer)] if answer.remedies else []),
-            Section("Activations", [saved_table(answer)]),
-            machine_section(answer.system.gpu),
-        ],
-        "memory",
-    )
+class MemoryReport(Report[Memory]):
+    """What a plan holds on its fullest GPU, and what would make it fit."""
+
+    explained = "memory"
+
+    def title(self) -> str:
+        """The model, the machine and the plan."""
+        return f"Memory of {plan_title(self.answer.model, self.answer.system, self.answer.plan)}"
+
+    def sentences(self) -> list[str]:
+        """Whether the plan fits, and how much is free."""
+        return [fitting(self.answer)]
+
+    def tables(self) -> list[Table]:
+        """The holders of the fullest GPU, and what would make the plan fit."""
+        return [holder_table(self.answer), *self._remedies()]
+
+    def figures(self) -> Sequence[Figure]:
+        """The holders of every device."""
+        return [holders(self.answer)]
+
+    def sections(self) -> list[Part]:
+        """The holders, what would make the plan fit, and the activations."""
+        return [
+            *self.figures(),
+            holder_table(self.answer),
+            Section("What would make it fit", self._remedies()),
+            Section("Activations", [saved_table(self.answer)]),
+        ]
+
+    def _remedies(self) -> list[Table]:
+        return [remedy_table(self.answer)] if self.answer.remedies else []
+
+    def gpu(self) -> Gpu:
+        """The GPU of the system."""
+        return self.answer.system.gpu

@@ -15,7 +15,7 @@ from weft.report import Part as Part
 from weft.report import Section as Section
 from weft.report.table import plain
 from weft.result import Timeline
-from weft.view.words import assumed_table, machine_table
+from weft.view.words import assumed_table, machine_table, sentence
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
@@ -36,7 +36,7 @@ def report_page(report: Report[Any]) -> str:
     """The page of a report: title, conclusions, sections, notes, and the values of its machine."""
     lead = _typeset(report.lead())
     more = [said for said in map(_typeset, report.sentences()) if said not in lead]
-    gpu, notes = report.gpu(), list(map(_typeset, report.notes()))
+    gpu, notes = report.gpu(), [sentence(_typeset(note)) for note in report.notes()]
     sure = [Section("Notes, and how sure this is", [notes])] if notes else []
     machine = [machine_section(gpu)] if gpu is not None else []
     parts = [more, *report.sections(), *sure, *report.appendix(), *machine]

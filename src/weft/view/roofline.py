@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from weft.report import Report
+from weft.report.table import Table, microseconds, number, text
+from weft.result.errors import gemm_error
 from weft.view.figure import Figure, dots_below
-from weft.view.page import Part, Section, machine_section, write_page
 from weft.view.plans import plan_title
 from weft.view.shares import COLORS, label, ordered
-from weft.view.table import Table, microseconds, number, text
 from weft.view.words import percent, sentence
 
 if TYPE_CHECKING:
+    from weft.hardware import Gpu
     from weft.result.roofline import Roofline, RooflineOp
 
 _TERA = 1e12
-
-
-def verdict(answer: Roofline) -> list[str]:
-    """The answer in sentences: what computing bounds, what memory bounds, and how near both come to the ceilings."""
-    right = [op for op in answer.operators if not answer.left_of_ridge(op)]
-    left = [op for op in answer.operators if answer.left_of_ridge(op)]
-    gpu, ridges = answer.system.gpu, [(name, answer.ridge(name)) for name in answer.peaks]
-    turns = ", ".join(f"{ridge:,.0f} FLOP/B in {name}" for name, ridge in ridges[:-1])
-    lead = (
-        f"{len(right)} of {len(answer.operators)} operators lie right of the ridge of {gpu.title} ({turns}) and take "
-        f"{percent(_time(right) / answer.seconds)} of the time, at {percent(_share(answer, right))} of their peaks."
-    )
-    said = [lead]
-    if left:
-        rate = sum(op.bytes for op in left) / _time(left)
-        said.append(
-            f"The other {len(left)} are left of it: {percent(_time(left) / answer.seconds)} of the time, at "
-            f"{rate / _TERA:.2f} of the DRAM's {answer.memory_rate / _TERA:.2f} TB/s."
-        )
-    return said
 
 
 def _time(operators: list[RooflineOp]) -> float:
@@ -122,15 +103,49 @@ def _points(answer: Roofline, low: float, high: float) -> Iterator[tuple[str, fl
             yield roof.name, high, roof.value / _TERA, words, "above"
 
 
-def roofline_parts(answer: Roofline) -> list[Table | str]:
-    """What the terminal shows: the verdict, the table, and notes."""
-    return [*verdict(answer), operator_table(answer), *(f"note: {sentence(note)}" for note in answer.notes)]
+class RooflineReport(Report["Roofline"]):
+    """A model's operators on a GPU's roofline."""
 
+    def title(self) -> str:
+        """The model, the machine and the plan."""
+        return f"Roofline: {plan_title(self.answer.model, self.answer.system, self.answer.plan)}"
 
-def roofline_page(answer: Roofline, folder: Path) -> Path:
-    """Write `report.html` on a roofline to a folder and return its path; OutputError if that fails."""
-    lead, *rest = verdict(answer)
-    title = f"Roofline: {plan_title(answer.model, answer.system, answer.plan)}"
-    notes: list[Part] = [[sentence(note) for note in answer.notes]] if answer.notes else []
-    parts: list[Part] = [*rest, dots(answer), Section("Every operator", [operator_table(answer), *notes])]
-    return write_page(folder, title, lead, [*parts, machine_section(answer.system.gpu)])
+    def sentences(self) -> list[str]:
+        """What computing bounds, what memory bounds, and how near both come to the ceilings."""
+        answer, gpu = self.answer, self.answer.system.gpu
+        right = [op for op in answer.operators if not answer.left_of_ridge(op)]
+        left = [op for op in answer.operators if answer.left_of_ridge(op)]
+        ridges = [(name, answer.ridge(name)) for name in answer.peaks]
+        turns = ", ".join(f"{ridge:,.0f} FLOP/B in {name}" for name, ridge in ridges[:-1])
+        lead = (
+            f"{len(right)} of {len(answer.operators)} operators lie right of the ridge of {gpu.title} ({turns}) and "
+            f"take {percent(_time(right) / answer.seconds)} of the time, at {percent(_share(answer, right))} of their "
+            "peaks."
+        )
+        if not left:
+            return [lead]
+        rate = sum(op.bytes for op in left) / _time(left)
+        rest = (
+            f"The other {len(left)} are left of it: {percent(_time(left) / answer.seconds)} of the time, at "
+            f"{rate / _TERA:.2f} of the DRAM's {answer.memory_rate / _TERA:.2f} TB/s."
+        )
+        return [lead, rest]
+
+    def notes(self) -> list[str]:
+        """What the times rest on, and last the error of the class of the longest GEMM."""
+        gemms = [op.seconds for op in self.answer.operators if op.kind == "gemm"]
+        gpu = self.answer.system.gpu
+        sure = [f"how sure: {gemm_error(gpu.name, max(gemms)).why}"] if gemms and gpu.vendor != "none" else []
+        return [*(f"note: {sentence(note)}" for note in self.answer.notes), *sure]
+
+    def tables(self) -> list[Table]:
+        """Every operator."""
+        return [operator_table(self.answer)]
+
+    def figures(self) -> Sequence[Figure]:
+        """The operators below the ceilings."""
+        return [dots(self.answer)]
+
+    def gpu(self) -> Gpu:
+        """The GPU of the system."""
+        return self.answer.system.gpu

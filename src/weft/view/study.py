@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from weft.view.page import SIMULATED, Part, Section, how, machine_section, write_page
+from weft.report import Part, Report, Section
+from weft.report.table import Table, text, times_faster
+from weft.view import looks
+from weft.view.figure import Figure, Lines, bars
+from weft.view.page import SIMULATED, how, machine_section
 from weft.view.words import amount, headline_table, sentence
 
 if TYPE_CHECKING:
     from weft.studies.headline import HeadlineRow, PaperStudy
-
-
-def study_page(study: PaperStudy, out_dir: str | Path, sections: Sequence[Part]) -> Path:
-    """Write `report.html` on a study to a folder and return its path; OutputError if it cannot be written."""
-    link, *others = study.links or ("",)
-    notes = [sentence(note) for note in (*study.notes, *(f"link: {note}" for note in others if note))]
-    paper = study.DECLARED
-    published = f" Published figures: {paper.called}, {paper.paper}." if study.comparable else ""
-    said = [study.work, *([f"Link: {link}."] if link else []), how(study.request_bytes)]
-    first, *more = study.summary or (study.lead,)
-    hypothetical = f"{sentence(study.hypothetical)} " if study.hypothetical else ""
-    return write_page(
-        out_dir,
-        study.title,
-        f"{hypothetical}{sentence(first)}",
-        [
-            study.lead + published,
-            more,
-            Section("Headline", [headline_table(study.headline()), notes]),
-            *sections,
-            machine_section(study.machine, *said, title=SIMULATED),
-        ],
-        paper.explained[1],
-    )
 
 
 def told(rows: Sequence[HeadlineRow], ids: Collection[str]) -> list[str]:
@@ -46,3 +25,85 @@ def told(rows: Sequence[HeadlineRow], ids: Collection[str]) -> list[str]:
 def _told(row: HeadlineRow) -> str:
     published = "" if row.published is None else f", {amount(row.published, row.unit)} published"
     return f"{row.what[:1].upper()}{row.what[1:]}: {amount(row.weft, row.unit)} simulated{published}"
+
+
+class StudyReport(Report["PaperStudy"]):
+    """A study: its findings, the headline beside published figures, and its own sections.
+
+    `watched` is what the study's `watch` returned, if its runs are to be shown over time.
+    """
+
+    def __init__(self, answer: PaperStudy, watched: Any = None) -> None:
+        super().__init__(answer)
+        self.watched, self.explained = watched, answer.DECLARED.explained[1]
+
+    def title(self) -> str:
+        """The title of the study."""
+        return self.answer.title
+
+    def sentences(self) -> list[str]:
+        """What was found, and hardware that cannot be bought."""
+        study = self.answer
+        found = study.summary or (study.lead,)
+        return [sentence(each) for each in (*found, *filter(None, [study.hypothetical]))]
+
+    def lead(self) -> str:
+        """The first finding, after hardware that cannot be bought."""
+        needed = self.answer.hypothetical
+        return " ".join([*([sentence(needed)] if needed else []), self.sentences()[0]])
+
+    def notes(self) -> list[str]:
+        """What must be known, and what represents the links."""
+        study = self.answer
+        notes = (f"note: {note}" for note in study.notes if note != study.hypothetical)
+        return [*notes, *(f"link: {note}" for note in study.links if note)]
+
+    def tables(self) -> list[Table]:
+        """The headline: published figures beside Weft's."""
+        return [headline_table(self.answer.headline(), self.answer.title)]
+
+    def on_terminal(self) -> list[Table]:
+        """The study's own tables, and the headline."""
+        study, declared = self.answer, self.answer.DECLARED
+        title = "Published figures beside Weft's" if study.comparable else study.elsewhere
+        against = ", " * bool(declared.against) + declared.against
+        return [*study.tables(), headline_table(study.headline(), f"{title}{against}")]
+
+    def figures(self) -> Sequence[Figure]:
+        """Weft's ratios of the headline; none if it has no ratio."""
+        return ratio_figure(self.answer)
+
+    def sections(self) -> list[Part]:
+        """What was run, the headline, and the study's own sections."""
+        study, paper = self.answer, self.answer.DECLARED
+        published = f" Published figures: {paper.called}, {paper.paper}." if study.comparable else ""
+        headline = Section("Headline", [headline_table(study.headline())])
+        return [study.lead + published, headline, *study.sections(self.watched)]
+
+    def appendix(self) -> list[Part]:
+        """The machine that was simulated."""
+        said = [self.answer.work, how(self.answer.request_bytes)]
+        return [machine_section(self.answer.machine, *said, title=SIMULATED)]
+
+
+def ratio_figure(answer: PaperStudy) -> list[Figure]:
+    """Weft's ratios of the headline, with the published ones as marks; empty if the headline has no ratio."""
+    ratios = [row for row in answer.headline() if row.unit == "ratio"]
+    if not ratios:
+        return []
+    rows = [(row.id, row.what, "Weft", row.weft) for row in ratios]
+    ends = [(row, row.published if isinstance(row.published, tuple) else (row.published,)) for row in ratios]
+    marks = [(row.id, "published", end) for row, published in ends for end in published if end is not None]
+    figures = [text("figure"), text("what"), text("whose"), times_faster("ratio", "ratio")]
+    lines = Table([text("figure"), text("mark", " "), times_faster("ratio", "published")], marks)
+    drawn = bars(
+        answer.title,
+        Table(figures, rows),
+        lane="figure",
+        kind="whose",
+        end="ratio",
+        looks={"Weft": looks.BLUE},
+        start=1.0,
+        marks=Lines(lines, "ratio", "mark", "figure") if marks else None,
+    )
+    return [drawn]

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.files import write_atomically
-from weft.view.error_tables import bar_table, errors_table, without_rows, worst_table
+from weft.report import Part, Report, Section
+from weft.report.table import Table, microseconds, number, text
+from weft.view.error_tables import bar_table, errors_table, streams_table, without_rows, worst_table
 from weft.view.figure import Figure, can_draw, scatter
-from weft.view.page import Section, write_page
-from weft.view.table import Table, microseconds, number, text
+from weft.view.page import write_report
 
 if TYPE_CHECKING:
     from weft.validation.run import Validation
@@ -31,45 +32,15 @@ TITLES = {
     "ring": "Collectives, simulated",
     "dram": "A DRAM channel beside other simulators",
 }
+_MEANING = (
+    "An error is predicted / measured − 1; mean, median and p90 are of its absolute value, the bias keeps the sign."
+)
+_PROBLEMS_SHOWN = 20
 PICTURES = ("predicted", "error")
 """The pictures of each kind: predicted over measured time, and the error over size."""
 _PICTURED = 24  # most clouds in one picture, those with most rows
 _DRAWN = 6000  # most rows in one picture: the worst of each cloud, and an even sample of the others
 _WIDEST_ERROR = 1.0
-
-
-def validation_report(findings: Validation, out_dir: str | Path, lines: Sequence[Mapping[str, Any]] = ()) -> Path:
-    """Write `report.html` on a validation to a folder and return its path; OutputError if that fails.
-
-    `lines` are the demands on the models with the values reached. With the extra `pictures`, the figures are also
-    written as image files such as gemm-predicted.png and gemm-error.png, from which no measured row can be read back.
-    The page itself holds the rows that it draws.
-    """
-    data = findings.to_dict()
-    pictures = {kind: list(figures(kind, clouds)) for kind, clouds in findings.clouds().items()}
-    for kind, drawn in pictures.items() if can_draw() else ():
-        for name, figure in zip(PICTURES, drawn, strict=False):
-            write_atomically(Path(out_dir) / f"{kind}-{name}.png", figure.png())
-    kinds = "; ".join(f"{_named(one)} are off by {one['median_abs_err']:.1%} in the median" for one in data["overall"])
-    told = f"{data['rows_used']:,} of {data['rows_read']:,} rows have a prediction: {kinds or 'none can be judged'}."
-    meaning = (
-        "An error is predicted / measured − 1; mean, median and p90 are of its absolute value, the bias keeps the sign."
-    )
-    silent = [f"{said}." for said in [without_rows(lines)] if said]
-    return write_page(
-        out_dir,
-        "Weft's models against measurements",
-        told,
-        [
-            meaning,
-            errors_table(data["overall"]),
-            Section("What must be reached", [bar_table(lines), *silent] if lines else []),
-            *(_section(data, kind, drawn) for kind, drawn in pictures.items()),
-            Section("Rows that are furthest off", [worst_table(data["worst"])] if data["worst"] else []),
-            Section("Problems of rows", [findings.complaints()] if findings.complaints() else []),
-        ],
-        "errors",
-    )
 
 
 def _named(group: Mapping[str, Any]) -> str:
@@ -132,3 +103,79 @@ def _thinned(clouds: Sequence[Cloud]) -> str:
     """How many rows are not drawn, in a sentence."""
     whole = sum(len(cloud.measured) for cloud in clouds)
     return f" Of {whole:,} rows about {_DRAWN:,} are drawn, the worst among them." if whole > _DRAWN else ""
+
+
+class ValidationReport(Report["Validation"]):
+    """Errors of the models against measured rows; `lines` are the demands on the models with the values reached."""
+
+    explained = "errors"
+
+    def __init__(self, answer: Validation, lines: Sequence[Mapping[str, Any]] = ()) -> None:
+        super().__init__(answer)
+        self.data, self.lines = answer.to_dict(), lines
+
+    def title(self) -> str:
+        """What was compared."""
+        return "Weft's models against measurements"
+
+    def sentences(self) -> list[str]:
+        """How many rows have a prediction, and how far each kind is off."""
+        data = self.data
+        errors = [f"{_named(one)} are off by {one['median_abs_err']:.1%} in the median" for one in data["overall"]]
+        kinds = "; ".join(errors) or "none can be judged"
+        return [f"{data['rows_used']:,} of {data['rows_read']:,} rows have a prediction: {kinds}."]
+
+    def notes(self) -> list[str]:
+        """The first problems of rows, and demands without rows."""
+        problems = self.answer.complaints()
+        said = [f"problem: {problem}" for problem in problems[:_PROBLEMS_SHOWN]]
+        if len(problems) > _PROBLEMS_SHOWN:
+            said.append(f"and {len(problems) - _PROBLEMS_SHOWN} more problems; --json lists them all")
+        return [*said, *filter(None, [without_rows(self.lines)])]
+
+    def tables(self) -> list[Table]:
+        """The errors of each group of rows."""
+        title = "Errors of each group: |predicted / measured - 1|, and the bias with its sign"
+        return [errors_table(self.data["groups"], title)]
+
+    def on_terminal(self) -> list[Table]:
+        """Errors of each kind, stream and group, the worst rows, and the demands."""
+        data, demands = self.data, bar_table(self.lines) if self.lines else None
+        head = f"{data['rows_used']:,} of {data['rows_read']:,} rows have a prediction"
+        return [
+            errors_table(data["overall"], head),
+            *([streams_table(data["streams"])] if "streams" in data else []),
+            *self.tables(),
+            *([worst_table(data["worst"])] if data["worst"] else []),
+            *([demands] if demands is not None and demands.rows else []),
+        ]
+
+    def figures(self) -> Sequence[Figure]:
+        """Predicted over measured time, and the error over size, of each kind of rows."""
+        return [figure for kind, clouds in self.answer.clouds().items() for figure in figures(kind, clouds)]
+
+    def sections(self) -> list[Part]:
+        """Errors of each kind, the demands, then kind by kind, and the rows that are furthest off."""
+        data, lines = self.data, self.lines
+        silent = [f"{said}." for said in [without_rows(lines)] if said]
+        pictures = {kind: list(figures(kind, clouds)) for kind, clouds in self.answer.clouds().items()}
+        return [
+            _MEANING,
+            errors_table(data["overall"]),
+            Section("What must be reached", [bar_table(lines), *silent] if lines else []),
+            *(_section(data, kind, drawn) for kind, drawn in pictures.items()),
+            Section("Rows that are furthest off", [worst_table(data["worst"])] if data["worst"] else []),
+            Section("Problems of rows", [self.answer.complaints()] if self.answer.complaints() else []),
+        ]
+
+
+def write_validation(report: ValidationReport, folder: Path) -> Path:
+    """Write the page of a validation to a folder and return its path; OutputError if that fails.
+
+    With the extra `pictures`, the figures are also written as image files such as gemm-predicted.png and
+    gemm-error.png, from which no measured row can be read back. The page itself holds the rows that it draws.
+    """
+    for kind, clouds in report.answer.clouds().items() if can_draw() else ():
+        for name, figure in zip(PICTURES, figures(kind, clouds), strict=False):
+            write_atomically(folder / f"{kind}-{name}.png", figure.png())
+    return write_report(report, folder)
