@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 
 from weft.errors import InputError, UnknownNameError, check_name, check_type, check_whole, shown
 from weft.graph.collective import Collective
+from weft.graph.earliest import earliest
 from weft.graph.gemm import Gemm
 from weft.graph.named import Named, check_names
 from weft.graph.op import Op
@@ -235,14 +235,16 @@ class Graph:
 
         Seconds may be arrays of one shape.
         """
-        times: dict[str, tuple[Any, Any]] = {}
-        last: dict[str, Any] = {}
-        for node in self.nodes:
-            before = (times[edge.node][1] for edge in node.edges)
-            begin = reduce(np.maximum, before, last.get(node.stream, 0.0))
-            times[node.id] = begin, begin + seconds[node.name]
-            last[node.stream] = times[node.id][1]
-        return times
+        places = {node.id: at for at, node in enumerate(self.nodes)}
+        last: dict[str, int] = {}
+        needs = []
+        for at, node in enumerate(self.nodes):
+            before = [places[edge.node] for edge in node.edges]
+            needs.append([(one, 0.0) for one in (*before, *([last[node.stream]] if node.stream in last else []))])
+            last[node.stream] = at
+        took = [seconds[node.name] for node in self.nodes]
+        start, end = earliest(range(len(took)), needs, took, [0.0] * len(took), np.maximum)
+        return {node.id: (begin, stop) for node, begin, stop in zip(self.nodes, start, end, strict=True)}
 
     def __str__(self) -> str:
         return self.title or f"{len(self.nodes)} operators on {self.ranks} GPUs"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from weft.answer import Answer
 from weft.graph import Call, Graph, Node, Op, Opaque
+from weft.graph.earliest import earliest
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -113,16 +114,17 @@ class Trace(Answer):
         """
         took = self.seconds if seconds is None else seconds
         least = self.start if seconds is None else np.nan_to_num(self.launched, nan=0.0)
-        waits = defaultdict(list)
+        needs: list[list[tuple[int, float]]] = [[] for _ in range(len(self))]
         for before, after in self.edges.tolist():
-            waits[after].append(before)
-        ends, free, first = [0.0] * len(self), [0.0] * len(self.streams), float("inf")
+            needs[after].append((before, 0.0))
+        last: dict[int, int] = {}
+        for piece, stream in enumerate(self.stream.tolist()):
+            if stream in last:
+                needs[piece].append((last[stream], 0.0))
+            last[stream] = piece
         bounds = (least if host or seconds is None else np.zeros(len(self))).tolist()
-        for piece, (stream, bound, time) in enumerate(zip(self.stream.tolist(), bounds, took.tolist(), strict=True)):
-            begin = max(free[stream], bound, *(ends[one] for one in waits.get(piece, ())))
-            ends[piece] = free[stream] = begin + time
-            first = min(first, begin)
-        return max(ends) - first
+        start, end = earliest(range(len(self)), needs, took.tolist(), bounds)
+        return float(max(end) - min(start))
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:

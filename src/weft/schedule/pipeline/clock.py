@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from weft.errors import InputError
-from weft.schedule.pipeline.earliest import earliest
+from weft.schedule.pipeline.earliest import starts
 from weft.schedule.pipeline.orders import BACKWARD, FORWARD, WEIGHT, Floats, Schedule
 from weft.schedule.pipeline.times import PipelineTimes
 
@@ -54,7 +54,7 @@ def run_schedule(
     taken = task_times(schedule, durations)
     receiving = np.where(ran, _on_arrival(schedule, "receiver_busy", send), 0.0)
     sending = np.where(ran, _on_departure(_on_arrival(schedule, "sender_busy", send)), 0.0)
-    start, wait, cause = earliest(schedule, taken, latencies(schedule, send), receiving, sending)
+    start, wait, cause = starts(schedule, taken, latencies(schedule, send), receiving, sending)
     start = np.where(ran, start, np.nan)
     return PipelineTimes(schedule, start, start + taken, np.where(ran, wait, np.nan), cause, receiving, sending)
 
