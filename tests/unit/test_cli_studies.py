@@ -114,9 +114,10 @@ def test_sensitivity_is_shown_and_written_where_asked(tmp_path, capsys):
     told = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "as chosen 1.20 -20%" in told
     assert "memory.latency 150 ns / 300 ns 1.25 / 1.10 -21% / -18%" in told
-    assert told[-2:] == [
+    assert told[-3:] == [
         f"figures: {tmp_path / 'all.json'}",
         f"figures: {tmp_path / 'out' / 'sensitivity.json'}",
+        f"report: {tmp_path / 'out' / 'report.html'}",
     ]
     written = json.loads((tmp_path / "out" / "sensitivity.json").read_text())
     assert written["rows"][1] == {"what": "memory.latency", "setting": "150 ns", "figures": rows[1].figures}
