@@ -231,7 +231,7 @@ def overlap(
     from weft.tune.joins import joins
 
     found = joins(form, weft.Gemm(*shape, dtype), ranks, system, options, methods=methods)
-    parts: list[Table | str] = [predictions.join_table(found), found.sentence, found.errors]
+    parts: list[Table | str] = [found.sentence, predictions.join_table(found), found.errors]
     outputs.show(parts, lambda file: write_json(file, found.to_dict()))
 
 
@@ -319,17 +319,19 @@ def layer(
 ) -> None:
     """Predict one layer's forward pass, operator by operator, on each GPU of a tensor-parallel group."""
     work = weft.layer(model, **sizes)
+    leads: list[str] = []
     parts: list[Table | str] = []
     layers = []
     for name in systems:
         where = _system(name, gpu, changes)
         title = f"{work.title} on {where.name}, {options.clock} clock"
         found = weft.estimate(work, where, options, Harness(timed=timed))
+        leads.append(predictions.layer_sentence(where.name, found))
         parts += predictions.layer_parts(title, work, found)
         layers.append(predictions.layer_record(name, title, work, found))
     rows = [{"system": one["system"], **row} for one in layers for row in one["operators"]]
     record = layers[0] if len(layers) == 1 else {"layers": layers}
-    outputs.show(parts, lambda file: write_json(file, record), rows=rows)
+    outputs.show([*leads, *parts], lambda file: write_json(file, record), rows=rows)
 
 
 def _system(name: str, gpu: Gpu | None, changes: Mapping[str, str]) -> System:

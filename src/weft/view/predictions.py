@@ -309,6 +309,16 @@ def _bounds(shown: Iterable[tuple[Estimate, int]]) -> list[str]:
     return list(lines)
 
 
+def layer_sentence(name: str, found: Estimate) -> str:
+    """How long a layer takes on a system, and which of its operators longest."""
+    longest, most = max(found.operators.items(), key=lambda one: float(one[1].seconds))
+    share = float(most.seconds) / float(found.seconds)
+    return (
+        f"A layer takes {format_time(float(found.seconds), digits=4)} on {name}; {longest} takes {share:.0%} of it, "
+        f"limited by {most.bound}."
+    )
+
+
 def layer_parts(title: str, graph: Graph, found: Estimate) -> list[Table | str]:
     """Table of a layer, operator by operator with shares of the time, and notes."""
     total = float(found.seconds)

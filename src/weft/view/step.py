@@ -168,6 +168,12 @@ class GraphStepReport(Report["GraphStep"]):
         return self.answer.gpu
 
 
+_SERVED = (
+    "how sure: times of inference are compared with no measured server; its host, sampling and scheduler are not "
+    "counted, so that a real one is slower"
+)
+
+
 class InferenceReport(Report["Inference"]):
     """A prompt, or the next tokens, of a batch of sequences: latency, throughput, the waterfall, and the memory."""
 
@@ -201,8 +207,8 @@ class InferenceReport(Report["Inference"]):
         return [f"{lead}{rate}.", f"Most of it is {most}.", _fitting(answer)]
 
     def notes(self) -> list[str]:
-        """What a reader must know."""
-        return list(self.answer.notes)
+        """What a reader must know, and last how sure this is."""
+        return [*self.answer.notes, _SERVED]
 
     def tables(self) -> list[Table]:
         """The waterfall, and what each GPU holds."""
