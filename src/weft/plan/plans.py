@@ -18,17 +18,17 @@ from weft.parallel.words import changes
 from weft.plan.launch import launch
 from weft.result.errors import Error
 from weft.result.memory import Memory
-from weft.result.step import CONVENTION, Step, added
+from weft.result.step import CONVENTION, Step, added, exposed
 from weft.run.step.clock import train
 from weft.run.step.memory import memory
 from weft.units import format_time
 
 _WORDS = {
-    "exposed tp": "tensor-parallel communication",
-    "exposed cp": "context-parallel communication",
-    "exposed ep": "the exchange of tokens among experts",
-    "exposed pp": "sends between stages",
-    "exposed dp": "communication among replicas",
+    exposed("tp"): "tensor-parallel communication",
+    exposed("cp"): "context-parallel communication",
+    exposed("ep"): "the exchange of tokens among experts",
+    exposed("pp"): "sends between stages",
+    exposed("dp"): "communication among replicas",
     "gemm": "GEMMs",
     "grouped_gemm": "the experts' GEMMs",
     "imbalance": "stages that differ",

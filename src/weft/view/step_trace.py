@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.graph import DTYPE_BYTES, Collective, Gemm, Node
 from weft.result.graph_step import GraphStep
-from weft.result.step import Chunk, Pass, Step
+from weft.result.step import Chunk, Pass, Step, exposed_axis
 from weft.schedule.pipeline import KINDS
 from weft.view.trace import KERNELS, Kernel, RankTrace, write_traces
 
@@ -142,10 +142,9 @@ def _tail(answer: Step, device: int) -> Iterator[Kernel]:
     moved = KERNELS["reduce_scatter" if answer.plan.zero else "all_reduce"]
     last = max(answer.seconds, free)
     for name, time in answer.tails[device].items():
-        axis = name.removeprefix("exposed ")
+        axis = exposed_axis(name)
         if name == "optimizer":
             yield Kernel(name, "compute", last - time, last)
         else:
-            stream = "compute" if axis == name else axis
-            yield Kernel(name if axis == name else moved, stream, free, free + time)
+            yield Kernel(moved if axis else name, axis or "compute", free, free + time)
             free += time
