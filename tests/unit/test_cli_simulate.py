@@ -29,7 +29,7 @@ def test_one_run_shows_times_waits_traffic_and_counters(weft):
     status, out, _ = weft(*SMALL)
     assert status == 0
     for words in (
-        "1024 x 1024 x 256 fp16",
+        "1024 x 1024 x 256 bf16",
         "t3-mca",
         "gemm",
         "RS updates near memory",

@@ -13,7 +13,6 @@ import click
 
 import weft
 from weft import parallel
-from weft.cli import cases
 from weft.cli.fields import field_options
 from weft.cli.options import (
     Asks,
@@ -41,7 +40,6 @@ from weft.schedule.arbiters import POLICIES
 from weft.schedule.sharing import apart_of
 from weft.store import Store
 from weft.store.records import say
-from weft.view import program
 
 ALL = "all"
 """The value of --overlap that compares every way to share a GPU."""
@@ -189,6 +187,9 @@ def simulate(outputs: Outputs, /, options: RunOptions, store: Store | None, **va
 
 def _program(asked: SimpleNamespace, options: RunOptions, outputs: Outputs) -> Callable[[], None]:
     """Simulate the graph of a file, or a single operator; the returned function shows it beside its closed form."""
+    from weft.cli.cases import dimensions
+    from weft.view.program import ProgramReport
+
     refuse_others("program", _QUESTIONS)
     if asked.graph is not None and asked.op is not None:
         raise InputError("--graph and --op each name a program; give one of them")
@@ -196,12 +197,12 @@ def _program(asked: SimpleNamespace, options: RunOptions, outputs: Outputs) -> C
         graph = weft.read_graph(asked.graph)
     else:
         name, _, sizes = asked.op.partition(":")
-        op = operator(name, asked.dtype or "bf16", **cases.dimensions(names(sizes)))
+        op = operator(name, asked.dtype or "bf16", **dimensions(names(sizes)))
         graph = Graph((Node(op, name),), title=str(op))
     on = weft.system(asked.gpu).replace(asked.changes)
     found = weft.simulate(graph, on, options=options, store=asked.store)
     closed = weft.estimate(graph, on, RunOptions(clock=options.clock))
-    return partial(outputs.show, program.ProgramReport(found, closed), traced=found)
+    return partial(outputs.show, ProgramReport(found, closed), traced=found)
 
 
 def _sub_layer(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
