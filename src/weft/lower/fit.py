@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-import psutil
 
 from weft.engine import layout as y
 from weft.engine.state import (
@@ -71,6 +70,8 @@ def check_state(tables: Tables, gpu: Gpu) -> None:
         + gpus * (lines + side) * (3 + LINE_COLUMNS + EARLIER_COLUMNS)
         + gpus * places * (y.WG_COLUMNS + y.SLOTS * y.SLOT_COLUMNS)
     )
+    import psutil
+
     free = psutil.virtual_memory().available
     if 8 * entries > free:
         raise InputError(

@@ -2,4 +2,4 @@
 
 from weft.rooms import callable_room
 
-callable_room(__name__, "weft.sweep.grid", "sweep")
+callable_room(__name__, "weft.sweep.run", "sweep")

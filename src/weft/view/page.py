@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.files import check_out_dir, write_atomically
-from weft.lower.machine import ring_note
 from weft.report import Figure, Report, Table
 from weft.report import Part as Part
 from weft.report import Section as Section
@@ -140,6 +139,8 @@ def machine_section(gpu: Gpu, *said: Part, title: str = "The machine") -> Sectio
 
 def simulated_section(run: Timeline, *said: Part) -> Section:
     """The sentences `said`, then the machine, request size and mode of a run."""
+    from weft.lower.machine import ring_note
+
     options, note = run.options, ring_note(run.system)
     link = [f"Link: {note}."] if note else []
     simulated = how(options.request_bytes, options.mode, options.memory)
