@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-HEAVY = {"altair", "jinja2", "llvmlite", "numba", "numpy", "pydantic", "rich", "vl_convert"}
+HEAVY = {"altair", "jinja2", "llvmlite", "numba", "numpy", "pandas", "pydantic", "rich", "vl_convert"}
 
 
 def heavy_modules_after(code: str) -> set[str]:

@@ -68,7 +68,7 @@ def test_a_verdict_close_to_its_limit_shows_the_digits_that_decide():
 def test_demands_that_no_row_is_about_are_counted_and_not_told(tmp_path):
     lines = [LINE, {**LINE, "reached": None, "rows": 0, "verdict": "no rows"}]
     assert len(bar_table(lines).rows) == 1
-    assert without_rows(lines) == "1 of 2 demands is not told: no row is about it"
+    assert without_rows(lines) == "1 of 2 demands is left out: no row is about it"
     assert without_rows([LINE]) == ""
     assert without_rows(lines) in write_validation(ValidationReport(Findings(), lines), tmp_path).read_text()
 

@@ -26,7 +26,7 @@ from weft.view import looks
 from weft.view.figure import Figure
 from weft.view.page import Part, Section
 from weft.view.studies import split_slowdowns, split_speedups
-from weft.view.study import told
+from weft.view.study import as_sentences
 from weft.view.table import Table, microseconds, text, times_faster
 from weft.view.units import Way, units_by_way
 
@@ -228,7 +228,7 @@ class CuSplitStudy(PaperStudy):
     def summary(self) -> list[str]:
         """The speedups."""
         rows = self.headline()
-        return told(rows, [row.id for row in rows if row.unit == "ratio"])
+        return as_sentences(rows, [row.id for row in rows if row.unit == "ratio"])
 
     @property
     def work(self) -> str:

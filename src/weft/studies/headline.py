@@ -21,7 +21,7 @@ from weft.sweep.bench import Bench, Jobs
 from weft.sweep.tasks import Progress
 from weft.view.page import Part as PagePart
 from weft.view.page import write_report
-from weft.view.study import StudyReport, told
+from weft.view.study import StudyReport, as_sentences
 from weft.view.table import Table
 
 if TYPE_CHECKING:
@@ -331,7 +331,7 @@ class PaperStudy(Answer):
     @property
     def summary(self) -> Sequence[str]:
         """The first sentences of its page."""
-        return [*self.findings, *told(self.headline(), self.DECLARED.summary)]
+        return [*self.findings, *as_sentences(self.headline(), self.DECLARED.summary)]
 
     @property
     def work(self) -> PagePart:

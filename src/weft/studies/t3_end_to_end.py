@@ -144,10 +144,10 @@ class T3EndToEnd(PaperStudy):
     def findings(self) -> Sequence[str]:
         """What T3-MCA is worth end to end, and where that comes from."""
         gains = {phase: [step.speedup("t3-mca") for step in self.steps if step.phase == phase] for phase in PHASES}
-        told = "; ".join(f"{phase} {min(of) - 1:.0%} to {max(of) - 1:.0%}" for phase, of in gains.items())
+        gained = "; ".join(f"{phase} {min(of) - 1:.0%} to {max(of) - 1:.0%}" for phase, of in gains.items())
         most = max(self.steps, key=lambda step: step.speedup("t3-mca"))
         why = f"most for {most.title} ({most.phase}), where communication takes {most.share():.0%}"
-        return [f"T3-MCA makes whole steps faster: {told}; {why}"]
+        return [f"T3-MCA makes whole steps faster: {gained}; {why}"]
 
     def figures(self) -> Iterator[Measured]:
         """The claims of which at least one case was run; the text says so if not all were."""

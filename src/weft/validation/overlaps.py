@@ -127,7 +127,7 @@ class Overlapped:
         try:
             graph = dependent(form, share_of(form, Gemm(*self.whole, self.dtype), self.ranks), self.ranks)
             options = RunOptions(clock=self._clock, request_bytes=grain)
-            return simulate(graph, self.system, self.join, options).makespan
+            return simulate(graph, self._timed, self.join, options).makespan
         except InputError:
             return np.nan
 
@@ -183,11 +183,16 @@ def _overlapped(row: Mapping[str, Any]) -> Overlapped:
     by, source = _BY.search(notes), f"{row['source']} {notes}".lower()
     both = row["gemm_us"] + row["comm_us"]
     return Overlapped(
-        system, pattern, dtype, ranks, local, whole,
+        system,
+        pattern,
+        dtype,
+        ranks,
+        local,
+        whole,
         measured_by=by[1].strip() if by else "",
         alone=bool(abs(both - row["sequential_us"]) < _SUM * both),
         compiled="jax" in source,
-    )  # fmt: skip
+    )
 
 
 def _compared(row: Mapping[str, Any], case: Overlapped) -> Iterator[_Compared]:

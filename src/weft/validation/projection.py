@@ -3,7 +3,7 @@
 The closed form of an operator is fitted to the baseline's rows alone (parameters of the machine, within their plausible
 ranges, from what other machines say), and then anchored at them: log(measured / predicted) of the baseline's points
 near a size corrects the prediction there. Scaling by the amount of work, as in arXiv:2302.02825 (GEMMs by FLOPs,
-normalisation by elements, collectives by bytes), stands beside it.
+normalisation by elements, collectives by bytes), is compared with it.
 """
 
 from __future__ import annotations

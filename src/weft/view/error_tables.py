@@ -38,7 +38,7 @@ def without_rows(lines: Sequence[Row]) -> str:
     silent = sum(not line["rows"] for line in lines)
     if not silent:
         return ""
-    which = "are not told: no row is about them" if silent > 1 else "is not told: no row is about it"
+    which = "are left out: no row is about them" if silent > 1 else "is left out: no row is about it"
     return f"{silent} of {len(lines)} demands {which}"
 
 

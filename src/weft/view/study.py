@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from weft.studies.headline import HeadlineRow, PaperStudy
 
 
-def told(rows: Sequence[HeadlineRow], ids: Collection[str]) -> list[str]:
+def as_sentences(rows: Sequence[HeadlineRow], ids: Collection[str]) -> list[str]:
     """The headline's figures with those `ids` as sentences; missing ones are left out."""
     found = {row.id: row for row in rows}
-    return [_told(found[name]) for name in ids if name in found]
+    return [_sentence(found[name]) for name in ids if name in found]
 
 
-def _told(row: HeadlineRow) -> str:
+def _sentence(row: HeadlineRow) -> str:
     published = "" if row.published is None else f", {amount(row.published, row.unit)} published"
     return f"{row.what[:1].upper()}{row.what[1:]}: {amount(row.weft, row.unit)} simulated{published}"
 

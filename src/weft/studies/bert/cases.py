@@ -37,7 +37,7 @@ class Variant:
 
 
 def near_memory(one: Broken, rate: float) -> float:
-    """Speedup of a step whose optimizer runs beside the memory banks, at so many times the host's bandwidth."""
+    """Speedup of a step whose optimizer runs beside the memory banks, at `rate` times the host's bandwidth."""
     return 1 / (1 - one.share(LAMB) * (1 - 1 / rate))
 
 
