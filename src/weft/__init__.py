@@ -6,7 +6,7 @@ Gemm(m=8192, n=4256, k=2128, dtype='fp16')
 
 `weft.compare("t-nlg/fc2", "t3-paper", ["t3", "t3-mca"], tp=8)` simulates the sub-layer under both overlaps, beside the
 baseline; `weft.simulate(weft.concurrent(gemm, collective), "mi300x", "dma")` two streams that share a GPU. Every answer
-has `to_dict`, `to_pandas`, `plot` and `save`.
+has `report` (sentences, tables and figures), `to_dict`, `to_pandas`, `plot` and `save`.
 """
 
 from __future__ import annotations

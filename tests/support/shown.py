@@ -9,6 +9,10 @@ from weft.view.figure import Figure
 def check_shown(answer, folder):
     """Use everything that an answer offers, and look at what comes out."""
     assert json.loads(json.dumps(answer.to_dict())) == answer.to_dict()
+    report = answer.report()
+    assert report.sentences()[0][-1] in ".:", "the first sentence answers the question"
+    assert report.title()
+    assert report.tables()[0].rows
     figure = answer.plot()
     assert isinstance(figure, Figure)
     assert figure.svg().startswith("<svg")

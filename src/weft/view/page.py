@@ -13,11 +13,11 @@ from weft.report import Figure, Report, Table
 from weft.report import Part as Part
 from weft.report import Section as Section
 from weft.report.table import plain
-from weft.result import Timeline
 from weft.view.words import assumed_table, machine_table, sentence
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
+    from weft.result import Timeline
 
 REPORT = "report.html"
 SIMULATED = "What was simulated"

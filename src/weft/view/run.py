@@ -54,7 +54,7 @@ _COUNTERS = {
 
 
 _ALONE = (
-    "No baseline was simulated, so this page cannot say what the overlap gains. To compare, add --compare sequential "
+    "No baseline was simulated, so nothing here says what the overlap gains. To compare, add --compare sequential "
     'to the command, or call weft.compare(graph, system, ["sequential", ...]) in Python.'
 )
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from weft.result import Timeline
 from weft.view.table import NONE, Column, Shown, Table, microseconds, text, texts
 
 if TYPE_CHECKING:
     from weft.graph import Graph
     from weft.hardware import Gpu, Provenance
+    from weft.result import Timeline
     from weft.studies.headline import HeadlineRow, Published
 
 _PERCENT = ("fraction", "share")
