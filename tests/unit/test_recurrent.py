@@ -61,11 +61,11 @@ def test_more_cells_and_larger_batches_are_never_faster():
 
 
 def test_a_persistent_kernel_saves_launches_and_loads_where_its_registers_hold_the_weights():
-    layer = Recurrent("gru", 1024, 64, 1500)
-    kept = Recurrent("gru", 1024, 64, 1500, persistent=True)
+    layer = Recurrent("gru", 1024, 64, 1500, dtype="fp16")
+    kept = Recurrent("gru", 1024, 64, 1500, dtype="fp16", persistent=True)
     assert weft.estimate(kept, "v100").seconds < weft.estimate(layer, "v100").seconds / 2
     with pytest.raises(InputError, match="give fewer hidden cells, or leave persistent out"):
-        weft.estimate(Recurrent("lstm", 4096, 64, 25, persistent=True), "v100")
+        weft.estimate(Recurrent("lstm", 4096, 64, 25, dtype="fp16", persistent=True), "v100")
 
 
 def test_an_unfused_library_pays_for_each_kernel_of_a_step():

@@ -106,7 +106,7 @@ def test_products_on_one_input_read_it_once():
 
 
 def test_products_of_other_formats_or_of_no_weights_are_not_merged():
-    assert "do not match" in reasons("merge_gate_up", products(weft.Gemm(8, 6, 4, "bf16")))
+    assert "do not match" in reasons("merge_gate_up", products(weft.Gemm(8, 6, 4, "fp32")))
     assert "w1 is no weight" in reasons("merge_gate_up", products(weight="activation"))
     assert not places("merge_qkv", products())
 

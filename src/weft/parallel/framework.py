@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -34,8 +35,9 @@ class Framework:
     chunks a stage; with `scatter_gather` tensor-parallel ranks share them. `optimizer` runs in one kernel over many
     tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds the check for overflow of fp16. Weights
     are kept in the number format `weights` (empty: that of the computation), beside `optimizer_bytes` of states per
-    parameter: 12 for Adam with fp32 master weights. The host spends `launch` on each operator [s], ahead of the GPU; if
-    it is `synchronous`, it waits for each kernel (CUDA_LAUNCH_BLOCKING=1).
+    parameter: 12 for Adam with fp32 master weights. The host spends `launch` on each operator [s], ahead of the GPU;
+    `likely_launch` is the middle of its plausible range, which no measured step decided. If the host is `synchronous`,
+    it waits for each kernel (CUDA_LAUNCH_BLOCKING=1).
     """
 
     name: str = "megatron"
@@ -65,6 +67,7 @@ class Framework:
     fused_optimizer: bool = True
     scales_loss: bool = False
     launch: float = 0.0
+    likely_launch: float = 0.0
     synchronous: bool = False
 
     @property
@@ -122,4 +125,8 @@ def _built(name: str, values: dict[str, Any]) -> Framework:
         raise ConfigError("the source is missing; say where the defaults are documented", label, "source")
     leaves = read_leaves({key: values[key] for key in _RULES if values.get(key)}, _RULES, label)
     plain: dict[str, Any] = {path: leaf.value for path, leaf in leaves.items()}
+    if "launch" in leaves:
+        ends = (leaves["launch"].provenance.low, leaves["launch"].provenance.high)
+        low, high = (_RULES["launch"].parse(end) if end else leaves["launch"].value for end in ends)
+        plain["likely_launch"] = math.sqrt(low * high)
     return Framework(**{**values, **plain, "name": name, "style": Style(**values["style"])})

@@ -11,15 +11,18 @@ import numpy as np
 
 from weft.catalog import read_toml
 from weft.validation.calibration import hold_out, leave_one_out
-from weft.validation.left_out import by_method, by_system, left_out
+from weft.validation.left_out import by_method, by_system, frameworks_left_out, left_out
 from weft.validation.overlaps import FLUX, right_signs
 from weft.validation.ranking import ranking
 from weft.validation.run import Validation
+from weft.validation.steps import UNFITTED
 from weft.validation.subjects import BoolArray, Predicted, Progress, Subject, errors_of, joined
 
-Protocol = Literal["held out", "leave one out", "as shipped", "system left out", "method left out"]
+Protocol = Literal[
+    "held out", "leave one out", "as shipped", "system left out", "method left out", "framework left out"
+]
 """The rows on which an error counts: a random 30 %, a machine whose rows no fit saw, all, or those of each system or
-method of overlaps with all of its rows left out of the fit of software costs."""
+method of overlaps with all of its rows left out of the fit of software costs, or of each framework of steps."""
 
 SPLITS = 3
 """Number of random splits over which held-out errors are averaged: small groups depend on the split."""
@@ -106,17 +109,22 @@ def lines(demands: Sequence[Demand], predictions: Mapping[Protocol, Sequence[Pre
 
 
 def predicted_by(validation: Validation, progress: Progress | None = None) -> dict[Protocol, list[Predicted]]:
-    """The rows predicted by every protocol: held out, leaving one machine, system or method out, and as shipped."""
+    """The rows predicted by every protocol: held out, with a machine, system, method or framework left out, as shipped."""
     subjects = [part.subject for part in validation.predictions if part.subject.parameters]
     splits = [hold_out(subjects, _part(progress, seed), seed) for seed in range(SPLITS)]
-    overlaps = [part.subject for part in validation.predictions if part.subject.kind == "overlap"]
+    overlaps = _of_kind(validation, "overlap")
     return {
         "held out": [each.held_out for split in splits for each in split],
         "leave one out": leave_one_out(subjects, {each.subject.name: each.fit.firm() for each in splits[0]}),
         "as shipped": list(validation.predictions),
         "system left out": left_out(overlaps, by_system),
         "method left out": left_out(overlaps, by_method),
+        "framework left out": frameworks_left_out(*(_of_kind(validation, kind) for kind in ("step", UNFITTED))),
     }
+
+
+def _of_kind(validation: Validation, kind: str) -> list[Subject]:
+    return [part.subject for part in validation.predictions if part.subject.kind == kind]
 
 
 def judged(predictions: Mapping[Protocol, Sequence[Predicted]]) -> list[Line]:

@@ -1,18 +1,23 @@
-"""Rows of pairs joined by software, predicted with one system or one method left out of every fit."""
+"""Rows predicted with one system, one method of overlap or one framework of steps left out of every fit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from weft import hardware
 from weft.errors import InputError
 from weft.estimate import Parameter
 from weft.library.software import RULES, bounds, leaves
+from weft.parallel.framework import framework
 from weft.units import Dimension
 from weft.validation.calibration import fit
 from weft.validation.overlaps import family
+from weft.validation.steps import SHARE
 from weft.validation.subjects import Predicted, Subject, predicted
 from weft.validation.tables import FloatArray
 
@@ -41,6 +46,54 @@ def left_out(subjects: Sequence[Subject], key: Callable[[Subject], list[str]]) -
         values = _fitted([s.take(own != group) for s, own in zip(subjects, keys, strict=True)])
         done += [predicted(s.take(own == group), values) for s, own in zip(subjects, keys, strict=True) if group in own]
     return done
+
+
+def frameworks_left_out(steps: Sequence[Subject], unfitted: Sequence[Subject]) -> list[Predicted]:
+    """Predict the steps of dense models of each framework with clocks fitted to those of all others.
+
+    `steps` are predicted as shipped, `unfitted` repeats them at the clocks of GEMMs alone; between both the logarithm
+    of a time is linear in that of the clock. A GPU takes the clock of other frameworks' rows on it, or with fewer than
+    four the share of the shipped clock on GPUs of its architecture, or on all. What the framework's host spends on
+    launches is the middle of its plausible range.
+    """
+    table = pd.concat([_slopes(one, unfitted) for one in steps])
+    done = []
+    for subject in steps:
+        for name in subject.labels["framework"].unique():
+            own = subject.take((subject.labels["framework"] == name) & (subject.labels["layers"] == "dense"))
+            if len(own):
+                others = table[table["framework"] != name]
+                gpu = hardware.gpu(subject.machine)
+                near = (others["gpu"] == gpu.name, others["architecture"] == gpu.architecture, others["slope"] < 0)
+                rows = next(others[which] for which in near if (which & (others["slope"] < 0)).sum() >= _NEEDS_ROWS)
+                done.append(predicted(own, {SHARE: _share(rows)}))
+    return done
+
+
+def _slopes(subject: Subject, unfitted: Sequence[Subject]) -> pd.DataFrame:
+    """The dense rows of steps: the logarithm of predicted over measured, and its slope by the clock's logarithm."""
+    gpu = hardware.gpu(subject.machine)
+    error = np.log(predicted(subject, {}).seconds / subject.measured)
+    plain = {line: seconds for one in unfitted for line, seconds in _by_line(one)}
+    rise = math.log((gpu.clocks.alone or gpu.clocks.sustained) / gpu.clocks.sustained)
+    slopes = [
+        math.log(plain[line] / seconds) / rise if rise and line in plain else 0.0 for line, seconds in _by_line(subject)
+    ]
+    hosts = [bool(framework(name).launch) for name in subject.labels["framework"]]
+    table = subject.labels.assign(error=error, slope=np.where(hosts, 0.0, slopes), architecture=gpu.architecture)
+    return table[table["layers"] == "dense"]
+
+
+def _by_line(subject: Subject) -> Iterator[tuple[Any, float]]:
+    lines = ((subject.file, line) for line in subject.rows.index)
+    return zip(lines, predicted(subject, {}).seconds.tolist(), strict=True)
+
+
+def _share(rows: pd.DataFrame) -> float:
+    """The share of the shipped clocks at which the mean error of steps is least."""
+    shares = np.linspace(0.7, 1.3, 121)
+    errors = np.exp(rows["error"].to_numpy()[:, None] + rows["slope"].to_numpy()[:, None] * np.log(shares)) - 1
+    return float(shares[np.abs(errors).mean(axis=0).argmin()])
 
 
 def _fitted(subjects: Sequence[Subject]) -> Mapping[str, float]:

@@ -44,6 +44,14 @@ class Case:
     framework: Framework
     unfitted: Case | None = None
 
+    def unseen(self, share: float) -> Case:
+        """The case with its clocks times `share`, and the host's launches in the middle of their plausible range."""
+        clocks = self.system.gpu.clocks
+        held = {"clocks.sustained": clocks.sustained * share, "clocks.sustained_fp8": clocks.sustained_fp8 * share}
+        system = self.system.replace({path: format_quantity(one, Dimension.HERTZ) for path, one in held.items()})
+        framework = replace(self.framework, launch=self.framework.likely_launch)
+        return replace(self, system=system, framework=framework, unfitted=None)
+
     @property
     def step(self) -> Step:
         """The predicted step; InputError for a plan that the model or the machine does not fit."""
@@ -91,6 +99,9 @@ def step_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
 
 UNFITTED = "step, nothing fitted"
 """The kind of subjects that repeat rows of steps without what was fitted to them."""
+SHARE = "clocks.sustained, share"
+"""The value by which a subject of steps is predicted at a share of the GPUs' clocks, without what its own framework's
+rows say of the host."""
 _MEASURED = {"step": "step_time_s", UNFITTED: "step_time_s", "memory": "peak_mem_gb"}
 """The column that each kind of subject compares."""
 
@@ -113,7 +124,9 @@ def _subject(kind: str, checked: Measurements, cases: Mapping[int, Case], found:
         rows=rows,
         measured=np.asarray(rows[_MEASURED[kind]] * unit, dtype=np.float64),
         labels=pd.DataFrame(labels, rows.index),
-        predict=lambda some, values: np.array([found[line] for line in some.index]),
+        predict=lambda some, values: np.array(
+            [cases[line].unseen(values[SHARE]).step.seconds if SHARE in values else found[line] for line in some.index]
+        ),
     )
 
 

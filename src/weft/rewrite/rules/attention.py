@@ -194,4 +194,4 @@ def order_example(draw: np.random.Generator) -> Graph:
     wide = heads * head
     copied = draft.node("context", Streaming("transpose", batch * tokens * wide), turned)
     rows = draft.view("rows", View(copied, (batch * tokens, wide)))
-    return draft.graph(draft.node("y", Gemm(batch * tokens, 3, wide), rows, draft.weight("w", wide, 3)))
+    return draft.graph(draft.node("y", Gemm(batch * tokens, 3, wide, "fp16"), rows, draft.weight("w", wide, 3)))

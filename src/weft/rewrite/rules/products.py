@@ -85,7 +85,7 @@ def merge_example(count: int) -> Callable[[np.random.Generator], Graph]:
         for number in range(count):
             n = size(draw)
             more = (draft.weight(f"b{number}", n),) if bias else ()
-            made.append(draft.node(f"y{number}", Gemm(m, n, k), x, draft.weight(f"w{number}", k, n), *more))
+            made.append(draft.node(f"y{number}", Gemm(m, n, k, "fp16"), x, draft.weight(f"w{number}", k, n), *more))
         return draft.graph(*made)
 
     return example
@@ -147,7 +147,7 @@ def matmul_bias(flow: Flow) -> Iterator[Found]:
 def bias_example(draw: np.random.Generator) -> Graph:
     """A GEMM of random sizes and its bias."""
     draft, m, n, k = Draft(), size(draw), size(draw), size(draw)
-    y = draft.node("product", Gemm(m, n, k), draft.given("x", m, k), draft.weight("w", k, n))
+    y = draft.node("product", Gemm(m, n, k, "fp16"), draft.given("x", m, k), draft.weight("w", k, n))
     return draft.graph(draft.node("y", Streaming("bias_add", m * n), y, draft.weight("b", n)))
 
 
@@ -205,6 +205,6 @@ def scatter_example(draw: np.random.Generator) -> Graph:
     """A GEMM on several ranks, whose outputs are added up and shared out by rows."""
     ranks = int(draw.integers(2, 4))
     draft, m, n, k = Draft(ranks=ranks), size(draw, multiple=4 * ranks), size(draw), size(draw)
-    y = draft.node("product", Gemm(m, n, k), draft.given("x", m, k), draft.weight("w", k, n))
+    y = draft.node("product", Gemm(m, n, k, "fp16"), draft.given("x", m, k), draft.weight("w", k, n))
     sent = draft.node("sum", Collective("reduce_scatter", 2 * m * n, ranks, "fp16"), y, stream="tp")
     return draft.graph(draft.node("y", operator("gelu", elements=m // ranks * n), sent))
