@@ -109,7 +109,7 @@ def lines(demands: Sequence[Demand], predictions: Mapping[Protocol, Sequence[Pre
 
 
 def predicted_by(validation: Validation, progress: Progress | None = None) -> dict[Protocol, list[Predicted]]:
-    """The rows predicted by every protocol: held out, with a machine, system, method or framework left out, as shipped."""
+    """The rows by every protocol: held out, as shipped, and with a machine, system, method or framework left out."""
     subjects = [part.subject for part in validation.predictions if part.subject.parameters]
     splits = [hold_out(subjects, _part(progress, seed), seed) for seed in range(SPLITS)]
     overlaps = _of_kind(validation, "overlap")

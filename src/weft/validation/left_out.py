@@ -52,9 +52,9 @@ def frameworks_left_out(steps: Sequence[Subject], unfitted: Sequence[Subject]) -
     """Predict the steps of dense models of each framework with clocks fitted to those of all others.
 
     `steps` are predicted as shipped, `unfitted` repeats them at the clocks of GEMMs alone; between both the logarithm
-    of a time is linear in that of the clock. A GPU takes the clock of other frameworks' rows on it, or with fewer than
-    four the share of the shipped clock on GPUs of its architecture, or on all. What the framework's host spends on
-    launches is the middle of its plausible range.
+    of a time is linear in that of the clock. A GPU takes the share of the clock of GEMMs alone that fits the rows of
+    other frameworks on it, or with fewer than four, on GPUs of its architecture, or on all. What the framework's host
+    spends on launches is the middle of its plausible range.
     """
     table = pd.concat([_slopes(one, unfitted) for one in steps])
     done = []
@@ -71,14 +71,15 @@ def frameworks_left_out(steps: Sequence[Subject], unfitted: Sequence[Subject]) -
 
 
 def _slopes(subject: Subject, unfitted: Sequence[Subject]) -> pd.DataFrame:
-    """The dense rows of steps: the logarithm of predicted over measured, and its slope by the clock's logarithm."""
+    """The dense rows of steps: the logarithm of predicted over measured at the clock of GEMMs alone, and its slope by
+    the logarithm of the clock.
+    """
     gpu = hardware.gpu(subject.machine)
-    error = np.log(predicted(subject, {}).seconds / subject.measured)
     plain = {line: seconds for one in unfitted for line, seconds in _by_line(one)}
     rise = math.log((gpu.clocks.alone or gpu.clocks.sustained) / gpu.clocks.sustained)
-    slopes = [
-        math.log(plain[line] / seconds) / rise if rise and line in plain else 0.0 for line, seconds in _by_line(subject)
-    ]
+    shipped = list(_by_line(subject))
+    slopes = [math.log(plain[line] / seconds) / rise if rise and line in plain else 0.0 for line, seconds in shipped]
+    error = np.log([plain.get(line, seconds) for line, seconds in shipped] / subject.measured)
     hosts = [bool(framework(name).launch) for name in subject.labels["framework"]]
     table = subject.labels.assign(error=error, slope=np.where(hosts, 0.0, slopes), architecture=gpu.architecture)
     return table[table["layers"] == "dense"]
@@ -90,8 +91,8 @@ def _by_line(subject: Subject) -> Iterator[tuple[Any, float]]:
 
 
 def _share(rows: pd.DataFrame) -> float:
-    """The share of the shipped clocks at which the mean error of steps is least."""
-    shares = np.linspace(0.7, 1.3, 121)
+    """The share of the clocks of GEMMs alone at which the mean error of steps is least."""
+    shares = np.linspace(0.6, 1.1, 101)
     errors = np.exp(rows["error"].to_numpy()[:, None] + rows["slope"].to_numpy()[:, None] * np.log(shares)) - 1
     return float(shares[np.abs(errors).mean(axis=0).argmin()])
 

@@ -45,9 +45,10 @@ class Case:
     unfitted: Case | None = None
 
     def unseen(self, share: float) -> Case:
-        """The case with its clocks times `share`, and the host's launches in the middle of their plausible range."""
+        """The case at a `share` of the clocks of GEMMs alone, and the host's launches in the middle of their range."""
         clocks = self.system.gpu.clocks
-        held = {"clocks.sustained": clocks.sustained * share, "clocks.sustained_fp8": clocks.sustained_fp8 * share}
+        held = {"clocks.sustained": clocks.alone * share, "clocks.sustained_fp8": clocks.alone_fp8 * share}
+        held = {path: hertz for path, hertz in held.items() if hertz}
         system = self.system.replace({path: format_quantity(one, Dimension.HERTZ) for path, one in held.items()})
         framework = replace(self.framework, launch=self.framework.likely_launch)
         return replace(self, system=system, framework=framework, unfitted=None)
@@ -99,9 +100,9 @@ def step_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
 
 UNFITTED = "step, nothing fitted"
 """The kind of subjects that repeat rows of steps without what was fitted to them."""
-SHARE = "clocks.sustained, share"
-"""The value by which a subject of steps is predicted at a share of the GPUs' clocks, without what its own framework's
-rows say of the host."""
+SHARE = "clocks.alone, share"
+"""The value by which a subject of steps is predicted at a share of the clocks of GEMMs alone, without what its own
+framework's rows say of the host."""
 _MEASURED = {"step": "step_time_s", UNFITTED: "step_time_s", "memory": "peak_mem_gb"}
 """The column that each kind of subject compares."""
 
