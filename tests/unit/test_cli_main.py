@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import click
 import pytest
 
@@ -126,3 +129,25 @@ def test_files_are_written_even_where_the_reader_of_the_tables_has_left(tmp_path
     with pytest.raises(BrokenPipeError):
         Outputs(json=tmp_path / "a.json").show(tables(), lambda file: write_json(file, {}))
     assert (tmp_path / "a.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "most", "left_out"),
+    [
+        ("predict gemm 8192,8192,8192", 115, ("weft.lower", "weft.run", "weft.tune", "numba", "scipy")),
+        ("step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --fidelity estimate", 230, ("weft.tune", "numba")),
+        ("hardware list", 75, ("weft.estimate", "weft.run", "numba")),
+    ],
+)
+def test_a_command_imports_what_it_needs_alone(command, most, left_out):
+    code = """if True:
+        import sys
+        from weft.cli.main import main
+        try:
+            main(sys.argv[1:])
+        except SystemExit:
+            print(*sys.modules)"""
+    done = subprocess.run([sys.executable, "-c", code, *command.split()], capture_output=True, text=True, check=True)
+    modules = done.stdout.splitlines()[-1].split()
+    assert [name for name in left_out if name in modules] == []
+    assert len([name for name in modules if name.partition(".")[0] == "weft"]) <= most

@@ -20,9 +20,9 @@ from pathlib import Path
 from weft.errors import InputError
 
 PACKAGE = Path(__file__).parents[1]
-SHOWING = ("cli", "view")
+SHOWING = ("cli", "view", "report")
 """Packages that only show records: no task's record depends on them."""
-CHOOSING = ("studies", "validation", "search")
+CHOOSING = ("studies", "textbook", "validation", "plan", "tune", "rewrite", "sample")
 """Packages that choose what to simulate; no simulation runs through them."""
 LIBRARIES = ("numpy", "numba", "llvmlite", "scipy")
 """Libraries whose versions affect records."""
