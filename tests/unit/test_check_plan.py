@@ -7,7 +7,7 @@ import pytest
 from weft.errors import InputError
 from weft.models import load_model
 from weft.parallel.check import check_plan, nearest_plan, problems
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import Parallelism, schedule_name
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,17 @@ def test_uneven_stages_are_accepted_on_demand():
 )
 def test_plans_that_are_in_use_fit(name, plan):
     check_plan(load_model(name), Parallelism(**plan))
+
+
+@pytest.mark.parametrize(
+    ("text", "chunks", "group", "words"),
+    [
+        ("1f1b", 1, None, "1F1B"),
+        ("interleaved:5", 5, None, "interleaved 1F1B of 5 chunks"),
+        ("interleaved:5:16", 5, 16, "interleaved 1F1B of 5 chunks in groups of 16"),
+        ("chimera:2", 1, None, "chimera:2"),
+    ],
+)
+def test_the_name_of_a_schedule_says_its_chunks_and_groups(text, chunks, group, words):
+    name = schedule_name(text)
+    assert (name.chunks, name.group, name.words, str(name)) == (chunks, group, words, text)

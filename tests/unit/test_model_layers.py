@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from weft.errors import InputError, UnknownNameError
 from weft.graph import Attention, Collective, Gemm, GroupedGemm
-from weft.models import Transformer, load_model
-from weft.models.block import LAYERS, Routing, Style, Tokens, embedding, head, layer
+from weft.models import Transformer, load_model, model_names
+from weft.models.block import LAYERS, Routing, Style, Tokens, embedding, head, layer, sources
 from weft.parallel.cut import copies, exchange, hops
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
@@ -43,6 +43,18 @@ def rank_flops(graph, kinds=(Gemm, GroupedGemm)):
 
 
 # Operators
+
+
+@pytest.mark.parametrize("style", [PLAIN, Style(flash=False, dropout=True, fused=False, eager=True, apart=True)])
+@pytest.mark.parametrize("name", model_names())
+def test_every_output_of_a_layer_is_read_by_an_operator_that_follows(name, style):
+    model = load_model(name)
+    for kind in dict.fromkeys(model.layer_kinds):
+        found = pieces(name, kind, 128, style, source=128 if model.encoder_layers else 0)
+        reads = sources(found)
+        assert all(place < at for at, places in enumerate(reads) for place in places)
+        unread = set(range(len(found) - 1)) - {place for places in reads for place in places}
+        assert not unread, [found[at].name for at in unread]
 
 
 def test_a_mixture_routes_every_token_to_its_experts():

@@ -14,7 +14,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.parallel.complete import complete, nearest
 from weft.parallel.plan import Parallelism
 from weft.result.errors import step_error
-from weft.view.memory import fitting
+from weft.view.memory import fitting, memory_curve
 from weft.view.step import communication_table, layer_streams
 from weft.view.step_trace import kernels, step_trace, write_step_trace
 from weft.view.trace import trace_data
@@ -149,6 +149,29 @@ def test_communication_is_hidden_or_exposed(answer):
 def test_a_layer_shows_its_streams(answer):
     (table,) = layer_streams(answer).data.values()
     assert set(table.column("stream")) == {"compute", "tp"}
+
+
+@pytest.fixture(scope="module")
+def sharded_over_replicas():
+    return weft.step("llama-3-8b", "16xh100", zero=3, recompute="full", batch=32, fidelity="estimate")
+
+
+def test_a_sharded_layer_is_drawn_with_what_gathers_and_scatters_beside_it(sharded_over_replicas):
+    (table,) = layer_streams(sharded_over_replicas).data.values()
+    moved = [row for row in table.records() if row["stream"] == "dp"]
+    assert {row["op"].split()[0] for row in moved} == {"all-gather", "reduce-scatter"}
+    assert all(0 <= row["start_ms"] < row["end_ms"] for row in moved)
+
+
+def test_the_curve_of_memory_reaches_the_end_of_the_step(answer, sharded_over_replicas):
+    for one in (answer, sharded_over_replicas):
+        (table,) = memory_curve(one).data.values()
+        assert table.column("time_s")[-1] == table.column("until_s")[-1] == one.seconds
+
+
+def test_a_schedule_without_backward_passes_trains_nothing():
+    with pytest.raises(InputError, match="'inference' has no backward passes; train with another one"):
+        weft.step("gpt-3", "64xa100", tp=8, pp=8, batch=64, schedule="inference", fidelity="estimate")
 
 
 @pytest.fixture(scope="module")

@@ -371,7 +371,7 @@ class _Layer:
         yield Piece("router", self.gemm(experts, hidden), "moe", "tokens", owned, forks=True, reads=(entry,))
         yield Piece("top_k", Streaming("top_k", count, experts, self.dtype), "moe", "tokens")
         permuted = Streaming("permute", count, hidden, self.dtype, outputs=each)
-        yield Piece("permute", permuted, "moe", "dispatch", routing=routing, reads=(entry,))
+        yield Piece("permute", permuted, "moe", "dispatch", routing=routing, reads=(entry, "top_k"))
         if self.style.beside:
             yield from (replace(piece, beside=True) for piece in shared)
         yield from self.experts()

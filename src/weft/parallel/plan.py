@@ -52,9 +52,10 @@ class ScheduleName(NamedTuple):
     @property
     def words(self) -> str:
         """The schedule in words: "interleaved:5" is "interleaved 1F1B of 5 chunks"."""
-        chunks, group = (*self.options, None, None)[:2]
-        more = (f" of {chunks} chunks" if chunks else "") + (f" in groups of {group}" if group else "")
-        return _SCHEDULES.get(self.kind, self.kind) + more
+        if self.kind != "interleaved":
+            return _SCHEDULES.get(str(self), str(self))
+        chunks = f" of {self.chunks} chunks" if self.options else ""
+        return _SCHEDULES[self.kind] + chunks + (f" in groups of {self.group}" if self.group else "")
 
     def __str__(self) -> str:
         return ":".join([self.kind, *map(str, self.options)])
