@@ -9,7 +9,7 @@ from weft.errors import InputError, UnknownNameError, WeftError
 from weft.estimate.joined import METHODS, pair_of
 from weft.graph import Gemm
 from weft.models import Transformer
-from weft.options import SUSTAINED
+from weft.options import SHORT, SUSTAINED
 from weft.parallel import dependent, share_of
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
@@ -169,16 +169,19 @@ def test_a_step_and_a_prediction_give_a_pair_the_same_time(name, form):
 
 @pytest.mark.parametrize("form", ["ag_gemm", "gemm_rs"])
 @pytest.mark.parametrize("name", ["sequential", "flux", "userbuffers"])
-def test_the_engine_and_the_closed_form_agree_within_the_error_of_the_class(name, form):
-    """Of the hardware's part: without what a framework adds, and with tiles stored at the rate of the links."""
+def test_the_engine_and_the_closed_form_agree_within_twice_the_mean_error_of_the_class(name, form):
+    """Of the hardware's part: without what a framework adds, and with tiles stored at the rate of the links.
+
+    At the clock of benchmarks, from which both are calibrated.
+    """
     system = weft.system("8xh100-sxm")
     work = dependent(form, share_of(form, GEMM, 8), 8)
     if not PASSES[name].takes(work):
         return
     linked = {"flux.store_rate": system.gpu.link.bandwidth}
-    closed = float(replace(pair_of(work, system, SUSTAINED), framework=False).seconds(name, linked))
-    assert simulate(work, system, name, SUSTAINED).makespan == pytest.approx(
-        closed, rel=joined_error(name, closed, seen=True).value
+    closed = float(replace(pair_of(work, system, SHORT), framework=False).seconds(name, linked))
+    assert simulate(work, system, name, SHORT).makespan == pytest.approx(
+        closed, rel=2 * joined_error(name, closed, seen=True).value
     )
 
 
