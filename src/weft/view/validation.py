@@ -121,7 +121,7 @@ class ValidationReport(Report["Validation"]):
     def sentences(self) -> list[str]:
         """How many rows have a prediction, and how far each kind is off."""
         data = self.data
-        errors = [f"{_named(one)} are off by {one['median_abs_err']:.1%} in the median" for one in data["overall"]]
+        errors = [f"{_named(one)} off by {one['median_abs_err']:.1%} in the median" for one in data["overall"]]
         kinds = "; ".join(errors) or "none can be judged"
         return [f"{data['rows_used']:,} of {data['rows_read']:,} rows have a prediction: {kinds}."]
 
