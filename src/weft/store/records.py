@@ -72,6 +72,8 @@ class Store:
     def __init__(self, folder: str | Path | None = None) -> None:
         self.folder = runs_folder() if folder is None else Path(folder)
         self.keeps = True
+        self.given_up = ""
+        """Why new records are not stored; empty while they are."""
         self.found = 0
         """Records read so far."""
 
@@ -120,7 +122,7 @@ class Store:
     def give_up(self, why: str) -> None:
         """Stop storing records, and say so once."""
         if self.keeps:
-            self.keeps = False
+            self.keeps, self.given_up = False, why
             say(f"runs are not kept from here on: {why}")
 
     def contents(self) -> Contents:

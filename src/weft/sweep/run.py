@@ -124,7 +124,9 @@ def sweep_file(
         check_out_dir(store.folder)
         columns = _run(matrix, version, (index, shards), store, workers, progress)
     if not store.keeps:
-        raise InputError(f"runs cannot be kept in '{store.folder}'; name a folder that can be written to as out")
+        raise InputError(
+            f"runs could not be kept in '{store.folder}': {store.given_up}; sweep again, or name another folder as out"
+        )
     answer = Sweep(matrix, store, version, columns, (index, shards), kept)
     if table is not None:
         answer.save(table)
