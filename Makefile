@@ -10,7 +10,7 @@ CAPTURE_TESTS := transformers "pytest>=9.0" "pytest-xdist>=3.6" "hypothesis>=6.1
 # What Weft keeps between runs stays inside the checkout, too.
 export WEFT_CACHE := $(CURDIR)/.venv/cache
 
-.PHONY: help demo test test-capture check slow lint docs engine validate figures questions gallery vega golden bench clean
+.PHONY: help demo test test-capture check slow lint docs engine validate figures questions gallery vega golden bench wheel clean
 
 help:
 	@echo "make demo      run the T3 study and write its report to out/t3/report.html"
@@ -26,6 +26,7 @@ help:
 	@echo "make gallery   draw the pictures of docs/gallery.md anew"
 	@echo "make vega      write the Vega of the pages, src/weft/view/vega.js, anew"
 	@echo "make bench     measure the simulator's speed, beside its peers"
+	@echo "make wheel     build a wheel that brings the engine's machine code for processors like this one"
 	@echo "make clean     remove .venv, out and all caches"
 
 demo: .venv/ready-to-use
@@ -102,7 +103,14 @@ vega: .venv/ready-to-develop
 
 bench: .venv/ready-to-develop
 	@echo "== speed"
-	@$(BIN)/python benchmarks/run.py
+	@$(BIN)/python benchmarks/run.py $(if $(AGAINST),--against $(AGAINST))
+
+# Beside the sources, the wheel holds machine code for processors like this one; on others, the engine is compiled.
+wheel: .venv/ready-to-develop
+	@echo "== wheel"
+	@rm -rf src/weft/engine/machine_code
+	@WEFT_CACHE=src/weft/engine/machine_code $(BIN)/python -c "from weft.sweep.code import compile_here; compile_here()"
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . ; status=$$?; rm -rf src/weft/engine/machine_code; exit $$status
 
 clean:
 	rm -rf .venv .venv-capture out build dist docs/reference/api docs/reference/catalogue.md .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

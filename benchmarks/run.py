@@ -27,6 +27,11 @@ LARGEST = ("mt-nlg", "fc2", 32)
 SHAPES = 1_000_000
 QUEUED = (32, 1024)
 STREAM = 4000
+SMALLEST = (
+    "from weft.models import SubLayer\nfrom weft.parallel import split\nfrom weft.run import simulate\n"
+    "simulate(split(SubLayer.custom(256, 256, 64), 2), 't3-paper')"
+)
+"""A program of one small run."""
 WHOLE_SPACE = {
     "zero": [0, 1, 2, 3],
     "recompute": ["none", "selective", "operators", "full"],
@@ -56,7 +61,7 @@ def in_new_process(code: str, **environment: str) -> tuple[float, str]:
 
 
 def engine_speed(repeats: int) -> dict[str, float]:
-    """Events per second on one core and wall time of the standard T3 sub-layer."""
+    """Events and requests per second of processor time, and that time, of the standard T3 sub-layer."""
     from weft.parallel import sublayer
     from weft.run import simulate
 
@@ -68,8 +73,9 @@ def engine_speed(repeats: int) -> dict[str, float]:
     whole = time.perf_counter() - begin
     return {
         "events": runs[0].events,
-        "events_per_s": statistics.median(run.events / run.wall_s for run in runs),
-        "sublayer_s": statistics.median(run.wall_s for run in runs),
+        "events_per_s": statistics.median(run.events / run.cpu_s for run in runs),
+        "requests_per_s": statistics.median(run.requests / run.cpu_s for run in runs),
+        "sublayer_s": statistics.median(run.cpu_s for run in runs),
         "sublayer_with_lowering_s": whole,
     }
 
@@ -114,7 +120,7 @@ def queued_gemms(repeats: int) -> dict[str, float]:
 
     def measure(count: int) -> float:
         run = simulate(gemm_queue([gemm] * count, None, [tiling] * count), gpu)
-        return run.wall_s / run.events * 1e6
+        return run.cpu_s / run.events * 1e6
 
     return {f"us_per_event_{count}": median_of(repeats, partial(measure, count)) for count in QUEUED}
 
@@ -144,13 +150,9 @@ def closed_form(repeats: int) -> dict[str, Any]:
 
 def first_compile() -> dict[str, float]:
     """What the first simulation of all costs: the engine is compiled into an empty cache."""
-    code = (
-        "from weft.models import SubLayer\nfrom weft.parallel import split\nfrom weft.run import simulate\n"
-        "simulate(split(SubLayer.custom(256, 256, 64), 2), 't3-paper')"
-    )
     with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
-        first, _ = in_new_process(code, WEFT_CACHE=folder)
-        second, _ = in_new_process(code, WEFT_CACHE=folder)
+        first, _ = in_new_process(SMALLEST, WEFT_CACHE=folder)
+        second, _ = in_new_process(SMALLEST, WEFT_CACHE=folder)
     return {"first_compile_s": first - second, "first_run_s": first, "second_run_s": second}
 
 
@@ -265,6 +267,68 @@ def sweeps(repeats: int) -> dict[str, float]:
     }
 
 
+COMPARED = {
+    "T-NLG FC-2, TP 8, t3-mca": ("simulate(sublayer('t-nlg', 'fc2', 8), 't3-paper', 't3-mca')", 3),
+    "T-NLG FC-2, TP 8, sequential": ("simulate(sublayer('t-nlg', 'fc2', 8), 't3-paper', 'sequential')", 3),
+    "T-NLG OP, TP 8, t3, 8 GPUs": (
+        "simulate(sublayer('t-nlg', 'op', 8), 't3-paper', 't3', RunOptions(mode='explicit'))", 1,
+    ),
+}  # fmt: skip
+"""Runs that are compared with another commit, and how often each is repeated in a process."""
+TIMED = """
+import time
+from weft.parallel import sublayer
+from weft.run import RunOptions, simulate
+simulate(sublayer('t-nlg', 'op', 8), 't3-paper', 't3-mca')
+begin = time.process_time()
+for _ in range({times}):
+    {run}
+print((time.process_time() - begin) / {times})
+"""
+
+
+def against(commit: str, repeats: int) -> None:
+    """Print the processor time of runs, of compiling and of starting, and their ratios to `commit`, taken in turns.
+
+    Each pair is measured one after the other, so that a slow machine slows down both. Raises CalledProcessError if
+    Git has no such commit.
+    """
+    here = Path(__file__).parent.parent
+    with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
+        there = Path(folder) / "other"
+        subprocess.run(["git", "-C", here, "worktree", "add", "--quiet", "--detach", there, commit], check=True)
+        try:
+            print(f"{'processor time [s]':32} {'here':>8} {commit[:8]:>8} {'ratio':>7}")
+            for what, measure in _compared(folder).items():
+                pairs = [(measure(here / "src"), measure(there / "src")) for _ in range(repeats)]
+                ratio = statistics.median(own / other for own, other in pairs)
+                own, other = (statistics.median(times) for times in zip(*pairs, strict=True))
+                print(f"{what:32} {own:8.2f} {other:8.2f} {ratio:7.2f}", flush=True)
+        finally:
+            subprocess.run(["git", "-C", here, "worktree", "remove", "--force", there], check=True)
+
+
+def _compared(folder: str) -> dict[str, Callable[[Path], float]]:
+    """What is compared, each as a function of the folder of sources that returns a processor time [s]."""
+
+    def run(code: str, source: Path, cache: str) -> float:
+        return float(in_new_process(code, PYTHONPATH=str(source), WEFT_CACHE=cache)[1].split()[-1])
+
+    def compile_(source: Path) -> float:
+        with tempfile.TemporaryDirectory(dir=folder) as cache:
+            return run("import time\n" + SMALLEST + "\nprint(time.process_time())", source, cache)
+
+    again = {
+        "start, and a run of 1 ms": "import time\n" + SMALLEST + "\nprint(time.process_time())",
+        **{what: TIMED.format(run=code, times=times) for what, (code, times) in COMPARED.items()},
+    }
+    kept = f"{folder}/cache"
+    return {
+        "compile, and a run of 1 ms": compile_,
+        **{what: lambda source, code=code: run(code, source, kept) for what, code in again.items()},
+    }
+
+
 MEASUREMENTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "engine": engine_speed,
     "dram": dram_speed,
@@ -284,7 +348,10 @@ def sentences(found: dict[str, Any]) -> list[str]:
     """The figures as lines that a person reads."""
     e, d, q, g, c, s, m, w, u, p, r = (found[name] for name in MEASUREMENTS)
     return [
-        f"engine    {e['events_per_s'] / 1e6:8.2f} million events/s on one core ({e['events']:,} events)",
+        (
+            f"engine    {e['events_per_s'] / 1e6:8.2f} million events/s on one core ({e['events']:,} events), "
+            f"{e['requests_per_s'] / 1e6:.2f} million requests/s"
+        ),
         f"sub-layer {e['sublayer_s']:8.2f} s under t3-mca ({e['sublayer_with_lowering_s']:.2f} s with lowering)",
         (
             f"DRAM      {d['sequential_per_s'] / 1e6:8.2f} million requests/s of 32 B on a channel in sequence, "
@@ -327,7 +394,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="measurements per median (default 5)")
+    parser.add_argument("--against", metavar="COMMIT", help="only print ratios of processor time to that commit")
     chosen = parser.parse_args()
+    if chosen.against:
+        against(chosen.against, chosen.repeats)
+        return
     found = {name: measure(chosen.repeats) for name, measure in MEASUREMENTS.items()}
     print("\n".join(sentences(found)))
     if chosen.json:

@@ -33,7 +33,10 @@ def by_engine(sent: list[Message], machine) -> tuple[list[int], list[int]]:
     left, arrived = [0] * len(sent), [0] * len(sent)
     for time, kind, index in steps(m):
         if kind == y.EV_LINK:
-            left[numbers[int(m.link_run[0, y.LINK_SENT])]] = time
+            i = int(m.link_run[0, y.LINK_SENT])
+            left[numbers[i]] = time
+            if m.request[i, y.REQ_TICKET] == 1:  # it is entered at its receiver now, for when it arrives
+                arrived[numbers[i]] = int(m.request[i, y.REQ_ARRIVE])
         elif kind == y.EV_ARRIVE:
             arrived[numbers[index]] = time
     assert m.link_run[0, y.LINK_BYTES] == sum(bytes_ for _, bytes_, _ in sent)

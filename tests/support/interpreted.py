@@ -18,7 +18,7 @@ def interpreted(**replacements: Any) -> SimpleNamespace:
     modules = [
         importlib.import_module(f"weft.engine.{module.name}")
         for module in pkgutil.iter_modules(weft.engine.__path__)
-        if module.name != "jit"
+        if module.name not in ("jit", "code", "compiler", "kept")
     ]
     scopes = {module.__name__: dict(vars(module)) for module in modules}
     plain: dict[tuple[str, str], Any] = {}

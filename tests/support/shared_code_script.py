@@ -30,22 +30,22 @@ class Where:
         return {"number": self.number}
 
     def run(self) -> Mapping[str, Any]:
-        from weft.engine.jit import cache_directory, keeps_code
+        from weft.engine.code import cache_directory, keeps_code
 
         return {
             "folder": str(cache_directory()),
             "keeps": keeps_code(),
-            "made": len(list(cache_directory().glob("*.nbc"))),
+            "made": len(list(cache_directory().glob("*.code"))),
             "here": os.getpid() == int(os.environ["SWEEPING"]),
         }
 
 
 def compile_quickly() -> None:
     """In place of the engine's compiler: a file where its code would lie, unless there is one."""
-    from weft.engine.jit import cache_directory, is_compiled
+    from weft.engine.code import cache_directory, is_compiled
 
     if not is_compiled():
-        (cache_directory() / f"loop.run-{os.getpid()}.nbc").touch()
+        (cache_directory() / "loop.run.code").touch()
 
 
 if __name__ == "__main__":

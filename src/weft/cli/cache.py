@@ -12,7 +12,7 @@ import click
 
 from weft.cli.options import examples, option
 from weft.cli.values import Value
-from weft.engine.jit import cache_root
+from weft.engine.code import cache_root
 from weft.errors import OutputError
 from weft.files import check_out_dir
 from weft.store import Store

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.divide import duration, quotient, remainder
-from weft.engine.jit import block, shared, spliced
+from weft.engine.jit import block, shared
 from weft.engine.memory import channel_of, new_request
 from weft.engine.memory_cache import find, reach, sectors
 from weft.engine.state import (
@@ -98,7 +98,7 @@ def _await_line(m: Machine, line: int, need: int, slot: int) -> None:
     m.slot[slot, y.SLOT_PENDING] += 1
 
 
-@spliced
+@block
 def release_waiter(m: Machine, node: int) -> None:
     """Return a waiter's row to the free list."""
     m.waiter[node, WAITER_NEXT] = m.clock[y.CLOCK_FREE_WAITER]
@@ -131,7 +131,7 @@ def _cached(m: Machine, slot: int, time: int, came_from: int) -> None:
         m.slot[slot, y.SLOT_FROM] = came_from
 
 
-@spliced
+@block
 def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot) -> None:  # type: ignore[no-untyped-def]
     """Load for `slot`: a hit completes at a known time; a miss or a bypass adds to what the slot waits for."""
     owner_kind, owner = y.OWNER_SLOT, slot
@@ -190,19 +190,19 @@ def present_from(m: Machine, line: int, need: int) -> int:
     return m.line[line, LINE_DUE] if lacks & ~m.line[line, LINE_NEXT] == 0 else y.NEVER
 
 
-@spliced
+@block
 def _comes(m: Machine, line: int, need: int) -> bool:
     """Whether reads in flight bring the sectors of `need` that a line lacks."""
     return need & ~(m.line[line, LINE_HERE] | m.line[line, LINE_NEXT] | m.line[line, LINE_COMING]) == 0  # type: ignore[no-any-return]
 
 
-@spliced
+@block
 def brings_more(m: Machine, line: int, now: int) -> bool:
     """Whether a read of other sectors of a line is already known to arrive after `now`: a line notes one such time."""
     return m.line[line, LINE_NEXT] != 0 and m.line[line, LINE_DUE] > now  # type: ignore[no-any-return]
 
 
-@spliced
+@block
 def filled(m: Machine, i: int, due: int, now: int) -> int:
     """A read fills a line at `due`, now or later: note that, and return the head of the line's chain of waiters."""
     line, request = m.request[i, y.REQ_OWNER], m.request
@@ -221,7 +221,7 @@ def filled(m: Machine, i: int, due: int, now: int) -> int:
     return node  # type: ignore[no-any-return]
 
 
-@spliced
+@block
 def complete_from(m: Machine, line: int, node: int) -> int:
     """When the sectors that a waiter needs are present; if that is not known (NEVER), it rejoins the line's waiters."""
     present = present_from(m, line, m.waiter[node, WAITER_NEED])
@@ -231,7 +231,7 @@ def complete_from(m: Machine, line: int, node: int) -> int:
     return present
 
 
-@spliced
+@block
 def store(m: Machine, g, part, address, bytes_, cause, time, slot) -> None:  # type: ignore[no-untyped-def]
     """Store into the cache (allocated without a fetch); the slot gets the time at which the cache accepts it."""
     line_address = quotient(m, address, y.SIZE_REQUEST)

@@ -7,14 +7,14 @@ moving the last event to the top and sifting twice.
 from __future__ import annotations
 
 from weft.engine import layout as y
-from weft.engine.jit import block, shared, spliced
+from weft.engine.jit import block, shared
 from weft.engine.state import Machine, Table
 
 KIND_SHIFT = 40
 INDEX_MASK = (1 << KIND_SHIFT) - 1
 
 
-@spliced
+@block
 def _sift_up(heap: Table, position: int, time: int, code: int) -> None:
     while position > 0:
         parent = (position - 1) >> 2
@@ -69,7 +69,7 @@ def schedule(m: Machine, time: int, kind: int, index: int) -> None:
     _enter(m.clock, m.heap, time, (kind << KIND_SHIFT) | index)
 
 
-@spliced
+@block
 def take(m: Machine) -> int:
     """Take the first event: its time goes to the clock, its code is returned. `settle` must follow."""
     m.clock[y.CLOCK_NOW] = m.heap[0, 0]
@@ -77,7 +77,7 @@ def take(m: Machine) -> int:
     return m.heap[0, 1]  # type: ignore[no-any-return]
 
 
-@spliced
+@block
 def settle(m: Machine) -> None:
     """Close the gap of the event taken, if none has been entered since."""
     if m.clock[y.CLOCK_GAP] == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.cache import release
 from weft.engine.calendar import schedule
-from weft.engine.jit import block, shared, spliced
+from weft.engine.jit import block, shared
 from weft.engine.state import Machine
 
 
@@ -35,7 +35,7 @@ def launch(m: Machine, g: int, k: int, now: int) -> None:
     dispatch(m, g, now)
 
 
-@spliced
+@block
 def _fits(m: Machine, u: int, g: int, k: int) -> bool:
     return (  # type: ignore[no-any-return]
         m.unit_mask[g, k, u - g * m.shape[y.SIZE_CUS]] == 1
@@ -47,11 +47,11 @@ def _fits(m: Machine, u: int, g: int, k: int) -> bool:
     )
 
 
-@spliced
+@block
 def _may_begin(m: Machine, g: int, k: int) -> bool:
     """Whether a workgroup of kernel `k` may be dispatched: in a kernel of stages, the stage before must have ended."""
-    stage, run = m.kernel[g, k, y.KERNEL_STAGE], m.kernel_run[g, k]
-    return stage == 0 or run[y.RUN_PLACED] < (run[y.RUN_FINISHED] // stage + 1) * stage  # type: ignore[no-any-return]
+    stage, run = m.kernel[g, k, y.KERNEL_STAGE], m.kernel_run
+    return stage == 0 or run[g, k, y.RUN_PLACED] < (run[g, k, y.RUN_FINISHED] // stage + 1) * stage  # type: ignore[no-any-return]
 
 
 @block
@@ -107,7 +107,7 @@ def _join_ready(m: Machine, g: int, part: int, k: int) -> None:
         m.ready[g, part, c, y.READY_LAST] = k
 
 
-@spliced
+@block
 def _leave_ready(m: Machine, g: int, part: int, c: int) -> None:
     """Remove the first kernel of a class from a partition's ready list: it has no workgroups left there."""
     k = m.ready_next[g, m.ready[g, part, c, y.READY_FIRST], part]
@@ -127,7 +127,7 @@ def _emptiest_unit(m: Machine, g: int, part: int, k: int) -> int:
     return best
 
 
-@spliced
+@block
 def _next_class(m: Machine, g: int, part: int) -> int:
     """The class, among those not refused, whose first kernel is dispatched next in a partition, or NONE."""
     best, first = y.NONE, y.NONE
@@ -140,7 +140,7 @@ def _next_class(m: Machine, g: int, part: int) -> int:
     return best
 
 
-@spliced
+@block
 def _refuse(m: Machine, g: int, part: int, c: int) -> None:
     """Mark class `c` refused, as no unit can take its workgroup now; a strict dispatcher reserves its units for it."""
     m.ready[g, part, c, y.READY_REFUSED] = m.clock[y.CLOCK_TICKET]
@@ -176,7 +176,7 @@ def dispatch_in(m: Machine, g: int, part: int, now: int) -> None:
             _leave_ready(m, g, part, c)
 
 
-@spliced
+@block
 def _place(m: Machine, g: int, part: int, k: int, u: int, now: int) -> None:
     places = m.shape[y.SIZE_RESIDENT]
     w = u * places
@@ -253,7 +253,7 @@ def released(m: Machine, g: int, k: int, now: int) -> None:
         end_kernel(m, g, k, now)
 
 
-@spliced
+@block
 def _choose_threshold(m: Machine, g: int, now: int) -> None:
     """T3-MCA: set the queue occupancy limit for communication from the memory intensity of the GEMM's first stage."""
     gpu = m.gpu
@@ -273,18 +273,19 @@ def _choose_threshold(m: Machine, g: int, now: int) -> None:
     m.flow[g, y.FLOW_CHOSEN_THRESHOLD] = threshold
 
 
-@spliced
+@block
 def _find_critical(m: Machine, g: int, k: int, now: int) -> None:
     """Estimate which ends later: kernel `k` at its pace so far, or the updates that are left at the links' rate.
 
     The pace is that of the kernel's computing, without the time that its workgroups waited for a link to take their
     stores.
     """
-    run = m.kernel_run[g, k]
-    occupied = run[y.RUN_COMPUTE] + run[y.RUN_WAIT_LOAD] + run[y.RUN_WAIT_MATRIX] + run[y.RUN_WAIT_STORE]
-    elapsed = now - run[y.RUN_LAUNCHED]
-    elapsed -= elapsed // 1000 * (run[y.RUN_WAIT_LINK] // (occupied // 1000 + 1))
-    done = run[y.RUN_COMPUTE] // (m.flow[g, y.FLOW_TO_COMPUTE] // 1000 + 1)
+    run = m.kernel_run
+    occupied = run[g, k, y.RUN_COMPUTE] + run[g, k, y.RUN_WAIT_LOAD]
+    occupied += run[g, k, y.RUN_WAIT_MATRIX] + run[g, k, y.RUN_WAIT_STORE]
+    elapsed = now - run[g, k, y.RUN_LAUNCHED]
+    elapsed -= elapsed // 1000 * (run[g, k, y.RUN_WAIT_LINK] // (occupied // 1000 + 1))
+    done = run[g, k, y.RUN_COMPUTE] // (m.flow[g, y.FLOW_TO_COMPUTE] // 1000 + 1)
     left = elapsed // max(done, 1) * (1000 - done)
     unsent = (m.flow[g, y.FLOW_TO_SEND] - m.flow[g, y.FLOW_SENT]) // 64 * m.flow[g, y.FLOW_SEND64]
     m.flow[g, y.FLOW_CRITICAL] = y.COMMUNICATION_STREAM if unsent > left else y.COMPUTE_STREAM

@@ -12,7 +12,7 @@ from weft.engine.cache import read_memory
 from weft.engine.calendar import schedule
 from weft.engine.dispatcher import count, end_kernel
 from weft.engine.divide import duration
-from weft.engine.jit import block, shared, spliced
+from weft.engine.jit import block, shared
 from weft.engine.link import address_message, new_message, send
 from weft.engine.record import record_chunk
 from weft.engine.state import Machine
@@ -62,7 +62,7 @@ def _receivers(m: Machine, g: int, tile: int) -> int:
     return 1 if m.region[g, m.tile[g, tile, y.TILE_REGION], y.REGION_ALSO_REGION] == y.NONE else 2
 
 
-@spliced
+@block
 def _sent_bytes(m: Machine, g: int, lead: int) -> int:
     """The bytes that the command of tile `lead` puts on links."""
     bytes_ = 0
@@ -71,7 +71,7 @@ def _sent_bytes(m: Machine, g: int, lead: int) -> int:
     return bytes_
 
 
-@spliced
+@block
 def _next_ready(m: Machine, g: int, e: int) -> int:
     """Take the first ready command that engine `e` may take out of the queue; NONE if there is none."""
     found = y.NONE
@@ -132,7 +132,7 @@ def pump(m: Machine, e: int, now: int) -> None:
                 engine[e, y.DMA_FREE] += m.gpu[g, y.GPU_DMA_SETUP]
 
 
-@spliced
+@block
 def _wake(m: Machine, e: int) -> None:
     """See to it that a busy engine reads on as soon as its own part is free."""
     if m.engine[e, y.DMA_WAKE] == 0:
@@ -159,7 +159,7 @@ def _read(m: Machine, g: int, e: int, tile: int, position: int, now: int) -> int
     return bytes_  # type: ignore[no-any-return]
 
 
-@spliced
+@block
 def forward(m: Machine, i: int, now: int) -> None:
     """Data read by an engine goes onto the link, as a store or an update of a region of its receiver, or of both."""
     request = m.request
@@ -189,7 +189,7 @@ def forward(m: Machine, i: int, now: int) -> None:
     send(m, m.region[g, region, y.REGION_ROUTE], i, now)
 
 
-@spliced
+@block
 def departed(m: Machine, e: int, bytes_: int, now: int) -> None:
     """Bytes of a command have left on the link: read on, or finish the command and take the next."""
     g = e // m.shape[y.SIZE_ENGINES]
@@ -221,7 +221,7 @@ def start_copies(m: Machine, g: int, k: int, now: int) -> None:
         lead += m.tile[g, lead, y.TILE_ROWS]
 
 
-@spliced
+@block
 def _copied(m: Machine, g: int, k: int, now: int) -> None:
     """The last byte of a command has left; after the last command its kernel is over, when whoever waits knows."""
     m.kernel_run[g, k, y.RUN_FINISHED] += 1

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.bits import bits_above, lowest_bit
-from weft.engine.jit import block, spliced
+from weft.engine.jit import block
 from weft.engine.record import record_activate
 from weft.engine.state import Machine
 
 
-@spliced
+@block
 def join_bank(m: Machine, c: int, i: int, now: int) -> None:
     """Put an admitted request among the hits of its bank, or among the misses if its row is closed by now."""
     channel, bank = m.channel, m.bank
@@ -79,7 +79,7 @@ def _close_row(m: Machine, c: int, g: int, b: int, now: int) -> None:
         channel[c, y.CHAN_OPENS] = y.NONE
 
 
-@spliced
+@block
 def open_rows(m: Machine, c: int, g: int, now: int) -> int:
     """Refresh what is due, and activate the rows that misses wait for, each when it could be.
 
@@ -97,7 +97,7 @@ def open_rows(m: Machine, c: int, g: int, now: int) -> int:
             return channel[c, y.CHAN_OPENS]  # type: ignore[no-any-return]
 
 
-@spliced
+@block
 def _refresh(m: Machine, c: int, g: int) -> None:
     """Refresh the banks whose turn it is: their rows close together, and none opens until that is over."""
     channel, bank = m.channel, m.bank
@@ -117,7 +117,7 @@ def _refresh(m: Machine, c: int, g: int) -> None:
     channel[c, y.CHAN_REFRESH_BANK] = (channel[c, y.CHAN_REFRESH_BANK] + count) % m.shape[y.SIZE_BANKS]
 
 
-@spliced
+@block
 def make_misses(m: Machine, c: int, b: int) -> None:
     """Make misses of all requests of bank `b`, in the order of admission."""
     channel, request, bank = m.channel, m.request, m.bank
@@ -148,7 +148,7 @@ def _older(m: Machine, i: int, j: int) -> int:
     return i if j == y.NONE or m.request[i, y.REQ_TICKET] < m.request[j, y.REQ_TICKET] else j
 
 
-@spliced
+@block
 def _choose_row(m: Machine, c: int) -> None:
     """Choose the bank that can open the row of its oldest miss first, of equals that with the oldest miss."""
     channel, bank = m.channel, m.bank
@@ -166,7 +166,7 @@ def _choose_row(m: Machine, c: int) -> None:
     channel[c, y.CHAN_OPENS], channel[c, y.CHAN_OPENS_BANK] = start, chosen
 
 
-@spliced
+@block
 def _activate(m: Machine, c: int, g: int, b: int, start: int) -> None:
     """Open the row of the oldest miss of bank `b`; all its misses in that row become hits."""
     channel, request, bank = m.channel, m.request, m.bank
@@ -211,7 +211,7 @@ def _bus_free(m: Machine, c: int, g: int, share: int) -> int:
         free = soonest
 
 
-@spliced
+@block
 def choose(m: Machine, c: int, g: int, now: int) -> int:
     """Choose the request whose columns can start first, of equals the oldest; returns when (NEVER: there are no hits).
 
@@ -225,7 +225,7 @@ def choose(m: Machine, c: int, g: int, now: int) -> int:
     if hits != 0:
         path = max(now, channel[c, y.CHAN_PATH_UNTIL] - m.gpu[g, y.GPU_PATH_SLACK])
         bus = max(path, _bus_free(m, c, g, m.gpu[g, y.GPU_SHARE_LONG]))
-    b = c * m.shape[y.SIZE_BANKS]
+    b, update_bus = c * m.shape[y.SIZE_BANKS], y.NONE
     while hits != 0:
         skip = lowest_bit(hits)
         hits = bits_above(hits, skip)
@@ -240,7 +240,9 @@ def choose(m: Machine, c: int, g: int, now: int) -> int:
         if i != y.NONE:
             free = bus
             if request[i, y.REQ_KIND] == y.UPDATE:
-                free = max(path, _bus_free(m, c, g, m.gpu[g, y.GPU_SHARE_UPDATE]))
+                if update_bus == y.NONE:
+                    update_bus = max(path, _bus_free(m, c, g, m.gpu[g, y.GPU_SHARE_UPDATE]))
+                free = update_bus
             start = max(ready, free, channel[c, y.CHAN_NEXT_WRITE])
             if start < best_start or (start == best_start and request[i, y.REQ_TICKET] < oldest):
                 best, best_start, oldest = i, start, request[i, y.REQ_TICKET]
@@ -249,7 +251,7 @@ def choose(m: Machine, c: int, g: int, now: int) -> int:
     return best_start
 
 
-@spliced
+@block
 def issue(m: Machine, c: int, g: int, i: int, now: int) -> None:
     """Take request `i` from the lists of its bank and give its column commands from `now` on.
 
@@ -268,7 +270,7 @@ def issue(m: Machine, c: int, g: int, i: int, now: int) -> None:
             _close_row(m, c, g, b, now)
 
 
-@spliced
+@block
 def _give_columns(m: Machine, c: int, g: int, i: int, start: int) -> None:
     """Occupy bus, bank group and path with the bursts of request `i`, and note what may follow them when."""
     channel, request, gpu = m.channel, m.request, m.gpu

@@ -177,7 +177,8 @@ CAUSE_EARLIER = OPERATOR_EARLIER * KINDS + WRITE
 ) = _columns(23)  # fmt: skip
 # REQ_ROW: the row of its bank; for a message, its current row of `route`. REQ_ARRIVE: when it is ready, then when
 # its last byte arrives where its head is. REQ_FILLS: the line of the memory-side cache that a read fills,
-# or NONE. REQ_FROM: who serves it, the DRAM or that cache. REQ_TICKET: its number in the order of admission.
+# or NONE. REQ_FROM: who serves it, the DRAM or that cache. REQ_TICKET: its number in the order of admission;
+# for a message, 1 if it is entered at its receiver when it leaves its first link, ahead of REQ_ARRIVE.
 # REQ_MEMBERS: for a message, the number of GPUs to which the switch copies it; for the sum that a slot waits for, the
 # answers that are missing. REQ_STRIDE: the distance of the copies' places [bytes].
 COMPUTE_STREAM, COMMUNICATION_STREAM = range(2)

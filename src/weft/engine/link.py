@@ -11,7 +11,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
 from weft.engine.divide import duration
-from weft.engine.jit import block, shared, spliced
+from weft.engine.jit import block, shared
 from weft.engine.memory import new_request
 from weft.engine.memory_cache import reach
 from weft.engine.record import record_link
@@ -39,7 +39,7 @@ def send(m: Machine, route: int, i: int, time: int) -> None:
     m.sender[k, s, y.SENDER_LAST] = i
 
 
-@spliced
+@block
 def _sender_of(m: Machine, i: int) -> int:
     """Which of its GPU's senders message `i` comes from: a DMA engine, or the compute unit whose slot waits for it."""
     engines, owner = m.shape[y.SIZE_ENGINES], m.request[i, y.REQ_OWNER]
@@ -67,7 +67,7 @@ def _queue_sender(m: Machine, k: int, s: int) -> None:
         link[k, y.LINK_LAST] = s
 
 
-@spliced
+@block
 def _next_message(m: Machine, k: int, now: int) -> int:
     """Take the message that link `k` sends next: of the first sender in turn whose message is ready by `now`.
 
@@ -110,7 +110,8 @@ def _start(m: Machine, k: int, i: int, now: int) -> None:
     m.link_run[k, y.LINK_SENT] = i
     record_link(m, m.request[i, y.REQ_GPU], m.request[i, y.REQ_BYTES], start)
     schedule(m, end, y.EV_LINK, k)
-    _travel(m, i, start, end)
+    m.request[i, y.REQ_TICKET] = 0
+    _travel(m, i, start, end, m.request[i, y.REQ_MEMBERS] == 0 and m.shape[y.SIZE_SIDE_SETS] == 0)
 
 
 @block
@@ -126,15 +127,21 @@ def _occupy(m: Machine, k: int, i: int, start: int) -> int:
 
 
 @shared
-def _travel(m: Machine, i: int, start: int, end: int) -> None:
-    """The head of message `i` leaves the link that it is at by `start`, the tail by `end`: it goes on, or arrives."""
+def _travel(m: Machine, i: int, start: int, end: int, ahead: bool) -> None:
+    """The head of message `i` leaves the link that it is at by `start`, the tail by `end`: it goes on, or arrives.
+
+    Memory may be told of an arrival `ahead` of it: then that needs no event, and follows when the message departs.
+    """
     p = m.request[i, y.REQ_ROW]
     while True:
         start += m.route[p, y.ROUTE_LATENCY]
         end += m.route[p, y.ROUTE_LATENCY]
         p += 1
         if m.route[p, y.ROUTE_LINK] == y.NONE:
-            schedule(m, end, y.EV_ARRIVE, i)
+            if ahead:
+                m.request[i, y.REQ_TICKET], m.request[i, y.REQ_ARRIVE] = 1, end
+            else:
+                schedule(m, end, y.EV_ARRIVE, i)
             return
         m.request[i, y.REQ_ROW] = p
         if start > m.clock[y.CLOCK_NOW]:
@@ -156,10 +163,10 @@ def _enter(m: Machine, i: int, p: int, head: int, tail: int) -> tuple[int, int]:
 def hop(m: Machine, i: int, now: int) -> None:
     """The head of message `i` comes to a further link of its route."""
     start, end = _enter(m, i, m.request[i, y.REQ_ROW], now, m.request[i, y.REQ_ARRIVE])
-    _travel(m, i, start, end)
+    _travel(m, i, start, end, False)
 
 
-@spliced
+@block
 def depart(m: Machine, k: int, now: int) -> int:
     """The message that occupied link `k` has left its GPU; the next one starts. Returns the departed message."""
     link = m.link_run

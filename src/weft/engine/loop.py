@@ -7,7 +7,7 @@ from weft.engine.cache import brings_more, complete_from, filled, release_waiter
 from weft.engine.calendar import INDEX_MASK, KIND_SHIFT, schedule, settle, take
 from weft.engine.dispatcher import consider_launch, count, end_kernel, launch, released, retire
 from weft.engine.dma import block_bytes, departed, forward, pump, start_copies, trigger
-from weft.engine.jit import block, entry, spliced
+from weft.engine.jit import block, entry
 from weft.engine.link import arrive, depart, hop
 from weft.engine.memory import free_request, look, starved, woken
 from weft.engine.memory_cache import begin_used, fill
@@ -51,7 +51,7 @@ def _on_memory(m: Machine, kind: int, index: int, now: int, policy) -> None:  # 
         _on_taken(m, i, now)
 
 
-@spliced
+@block
 def _served(m: Machine, i: int, now: int) -> None:
     """Count request `i`, which the DRAM has taken."""
     request = m.request
@@ -62,7 +62,7 @@ def _served(m: Machine, i: int, now: int) -> None:
         m.flow[g, y.FLOW_MONITOR_BYTES] += request[i, y.REQ_BYTES]
 
 
-@spliced
+@block
 def _read_needs_event(m: Machine, i: int, now: int) -> bool:
     """Whether the end of read `i` does more than complete loads, which needs no event: they take the time as it is."""
     owner_kind = m.request[i, y.REQ_OWNER_KIND]
@@ -71,7 +71,7 @@ def _read_needs_event(m: Machine, i: int, now: int) -> bool:
     return owner_kind == y.OWNER_LINE and brings_more(m, m.request[i, y.REQ_OWNER], now)
 
 
-@spliced
+@block
 def _on_taken(m: Machine, i: int, now: int) -> None:
     """Memory has taken a write or an update: who waited for that goes on."""
     request = m.request
@@ -85,7 +85,7 @@ def _on_taken(m: Machine, i: int, now: int) -> None:
     free_request(m, i)
 
 
-@spliced
+@block
 def _on_written(m: Machine, i: int, g: int, now: int) -> None:
     """A store or an update of a mapped region: track it, count it, trigger what it completes."""
     request = m.request
@@ -110,7 +110,7 @@ def _on_written(m: Machine, i: int, g: int, now: int) -> None:
         count(m, g, counter, bytes_, now)
 
 
-@spliced
+@block
 def _on_read(m: Machine, i: int, done: int, now: int) -> None:
     """Read `i` brings its data at `done`: complete the loads that wait for it."""
     request = m.request
@@ -123,7 +123,7 @@ def _on_read(m: Machine, i: int, done: int, now: int) -> None:
     if kind == y.OWNER_SUM:
         answer(m, i, now)
         return
-    came_from = request[i, y.REQ_FROM]
+    came_from = request[i, y.REQ_FROM] if m.shape[y.SIZE_SIDE_SETS] > 0 else y.FROM_MEMORY
     free_request(m, i)
     if kind == y.OWNER_SLOT:
         arrived(m, owner, done + m.gpu[g, y.GPU_CACHE_BACK], came_from)
@@ -140,6 +140,7 @@ def _on_read(m: Machine, i: int, done: int, now: int) -> None:
 
 @block
 def _on_link(m: Machine, k: int, now: int) -> None:
+    """A message has left its GPU by link `k`: its sender goes on, and memory is told of it if its arrival is known."""
     i = depart(m, k, now)
     owner = m.request[i, y.REQ_OWNER]
     if m.request[i, y.REQ_KIND] == y.UPDATE:
@@ -148,6 +149,8 @@ def _on_link(m: Machine, k: int, now: int) -> None:
         arrived(m, owner, now, y.FROM_LINK)
     elif m.request[i, y.REQ_OWNER_KIND] == y.OWNER_ENGINE:
         departed(m, owner, m.request[i, y.REQ_BYTES], now)
+    if m.request[i, y.REQ_TICKET] == 1:
+        arrive(m, i, m.request[i, y.REQ_ARRIVE])
 
 
 @block
@@ -196,7 +199,7 @@ def _on_launch(m: Machine, index: int, now: int) -> None:
         start_copies(m, g, k, now)
 
 
-@spliced
+@block
 def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: ignore[no-untyped-def]
     if kind == y.EV_CHANNEL or kind == y.EV_TAKEN or kind == y.EV_READ_DONE or kind == y.EV_PIM:
         _on_memory(m, kind, index, now, policy)

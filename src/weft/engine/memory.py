@@ -11,7 +11,7 @@ from weft.engine import layout as y
 from weft.engine.calendar import schedule
 from weft.engine.divide import quotient, remainder
 from weft.engine.dram import choose, issue, join_bank, open_rows
-from weft.engine.jit import block, shared, spliced
+from weft.engine.jit import block, shared
 from weft.engine.record import (
     record_admission,
     record_arrivals,
@@ -86,7 +86,7 @@ def enqueue(m: Machine, i: int, g: int, address: int, arrive: int) -> None:
         wake(m, c, arrive)
 
 
-@spliced
+@block
 def _join_stream(m: Machine, c: int, i: int, head: int) -> None:
     """Put request `i` into the stream whose first column is `head`, by its time of arrival.
 
@@ -151,13 +151,18 @@ def _head_ready(m: Machine, c: int, stream: int, now: int) -> int:
     return y.NONE
 
 
-@spliced
+@block
 def _unserved_since(m: Machine, c: int, head: int) -> int:
     """Since when communication has not been served: its first request's arrival, or when the last one went."""
     return max(m.request[head, y.REQ_ARRIVE], m.channel[c, y.CHAN_COMMUNICATION_SERVED])  # type: ignore[no-any-return]
 
 
-@spliced
+def consult(policy, state: tuple[int, ...]) -> int:  # type: ignore[no-untyped-def]
+    """Return the stream that a policy selects, given the fields of an ArbiterView; compiled, a call of its address."""
+    return policy(*state)  # type: ignore[no-any-return]
+
+
+@block
 def _admit(m: Machine, c: int, g: int, now: int, policy) -> bool:  # type: ignore[no-untyped-def]
     """Let the arbiter move requests from the two streams into the command queue; whether it has moved any."""
     channel = m.channel
@@ -170,7 +175,7 @@ def _admit(m: Machine, c: int, g: int, now: int, policy) -> bool:  # type: ignor
         if compute == y.NONE or communication == y.NONE:
             channel[c, y.CHAN_LEAD] = 0
         waited = 0 if communication == y.NONE else now - _unserved_since(m, c, communication)
-        stream = policy(
+        state = (
             now,
             0 if compute == y.NONE else channel[c, y.CHAN_COMPUTE_COUNT],
             0 if communication == y.NONE else channel[c, y.CHAN_COMMUNICATION_COUNT],
@@ -185,6 +190,7 @@ def _admit(m: Machine, c: int, g: int, now: int, policy) -> bool:  # type: ignor
             m.gpu[g, y.GPU_STARVATION],
             m.flow[g, y.FLOW_CRITICAL],
         )
+        stream = consult(policy, state)
         i = compute if stream == y.COMPUTE_STREAM else communication
         if stream < 0 or stream > 1 or not _has_room(m, c, g, i):
             break
@@ -195,7 +201,7 @@ def _admit(m: Machine, c: int, g: int, now: int, policy) -> bool:  # type: ignor
     return admitted
 
 
-@spliced
+@block
 def _move_to_queue(m: Machine, c: int, i: int, stream: int, now: int) -> None:
     channel, request = m.channel, m.request
     base = y.CHAN_COMPUTE_HEAD + 3 * stream
@@ -229,7 +235,7 @@ def _account_occupancy(m: Machine, c: int, now: int) -> None:
     channel[c, y.CHAN_OCCUPANCY_SINCE] = now
 
 
-@spliced
+@block
 def look(m: Machine, c: int, now: int, policy) -> int:  # type: ignore[no-untyped-def]
     """Open rows, issue the request whose columns can start by now, admit requests, and plan the next look.
 
@@ -259,7 +265,7 @@ def look(m: Machine, c: int, now: int, policy) -> int:  # type: ignore[no-untype
     return issued
 
 
-@spliced
+@block
 def _next_arrival(m: Machine, c: int, g: int, now: int) -> int:
     """When a stream has another request for the queue, or the policy is to be asked again (NEVER: neither)."""
     channel, request = m.channel, m.request

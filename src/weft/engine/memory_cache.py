@@ -9,7 +9,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
 from weft.engine.divide import duration, quotient, remainder
-from weft.engine.jit import block, shared, spliced
+from weft.engine.jit import block, shared
 from weft.engine.memory import channel_of, enqueue, new_request, stream_of
 from weft.engine.state import (
     EARLIER_ADDRESS,
@@ -149,7 +149,7 @@ def _first_of_set(m: Machine, c: int, address: int) -> int:
     return _first_line(m) + (c * sets + (own ^ (own >> 5) ^ (own >> 11)) % sets) * ways  # type: ignore[no-any-return]
 
 
-@spliced
+@block
 def _line_of(m: Machine, c: int, address: int) -> int:
     first = _first_of_set(m, c, address)
     return find(m, first, m.shape[y.SIZE_SIDE_WAYS], address // m.shape[y.SIZE_REQUEST])
@@ -204,7 +204,7 @@ def _read(m: Machine, i: int, g: int, line: int, need: int, start: int) -> int:
     return start
 
 
-@spliced
+@block
 def _write(m: Machine, i: int, g: int, line: int, need: int, start: int) -> None:
     """Write sectors into the cache without a fetch; the write completes once the cache holds them."""
     bytes_, cause = m.request[i, y.REQ_BYTES], m.request[i, y.REQ_CAUSE]
@@ -218,7 +218,7 @@ def _write(m: Machine, i: int, g: int, line: int, need: int, start: int) -> None
     schedule(m, start, y.EV_TAKEN, i)
 
 
-@spliced
+@block
 def fill(m: Machine, i: int, now: int) -> None:
     """A DRAM read has returned: its line holds the data, and requests that waited for it complete."""
     request, lines = m.request, m.line

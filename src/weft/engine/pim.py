@@ -10,7 +10,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
 from weft.engine.dram import follow, make_misses
-from weft.engine.jit import block, shared, spliced
+from weft.engine.jit import block, shared
 from weft.engine.memory import wake
 from weft.engine.state import Machine
 
@@ -115,7 +115,7 @@ def give_commands(m: Machine, c: int, now: int) -> None:
         schedule(m, channel[c, y.CHAN_PIM_DUE], y.EV_PIM, c)
 
 
-@spliced
+@block
 def begin_commands(m: Machine) -> None:
     """Make the first group of commands of every channel due when the work of its GPU begins, if there are any."""
     for c in range(m.channel.shape[0] if m.pim.shape[0] > 0 else 0):

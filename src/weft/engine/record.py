@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from weft.engine import layout as y
-from weft.engine.jit import block, shared, spliced
+from weft.engine.jit import block, shared
 from weft.engine.state import SERIES_BINS, Machine, Table
 
 
@@ -20,15 +20,19 @@ def _fold(series: Table, link_series: Table, load_series: Table) -> None:
             for cause in range(series.shape[1]):
                 series[g, cause, b] = series[g, cause, 2 * b] + series[g, cause, 2 * b + 1]
             link_series[g, b] = link_series[g, 2 * b] + link_series[g, 2 * b + 1]
-        series[g, :, SERIES_BINS // 2 :] = 0
-        link_series[g, SERIES_BINS // 2 :] = 0
+        for b in range(SERIES_BINS // 2, SERIES_BINS):
+            for cause in range(series.shape[1]):
+                series[g, cause, b] = 0
+            link_series[g, b] = 0
     for g in range(load_series.shape[0]):
         for stream in range(2):
             for b in range(SERIES_BINS // 2):
                 for k in range(y.CLASSES):
                     both = load_series[g, stream, 2 * b, k] + load_series[g, stream, 2 * b + 1, k]
                     load_series[g, stream, b, k] = both
-            load_series[g, stream, SERIES_BINS // 2 :] = 0
+            for b in range(SERIES_BINS // 2, SERIES_BINS):
+                for k in range(y.CLASSES):
+                    load_series[g, stream, b, k] = 0
 
 
 @block
@@ -47,7 +51,7 @@ def _bin(m: Machine, time: int) -> int:
     return b  # type: ignore[no-any-return]
 
 
-@spliced
+@block
 def record_traffic(m: Machine, g: int, cause: int, bytes_: int, time: int) -> None:
     """Count bytes that the DRAM of GPU `g` moved."""
     m.traffic[g, cause] += bytes_
@@ -71,7 +75,7 @@ def record_chunk(m: Machine, g: int, region: int, first: int, time: int) -> None
 # -- interference
 
 
-@spliced
+@block
 def record_arrivals(m: Machine, c: int, now: int) -> None:
     """Record the arrival of every request that has reached channel `c` since the last look at it."""
     if m.arrival.shape[0] > 0:
@@ -102,7 +106,7 @@ def _next_arrived(m: Machine, c: int, stream: int, now: int) -> int:
     return i if i != y.NONE and m.request[i, y.REQ_ARRIVE] <= now else y.NONE
 
 
-@spliced
+@block
 def _record_arrival(m: Machine, c: int, i: int) -> None:
     """Count what request `i` finds in channel `c`, and keep its arrival for when it is served."""
     waiting, g, own = m.waiting, m.channel[c, y.CHAN_GPU], m.request[i, y.REQ_STREAM]
@@ -117,7 +121,7 @@ def _record_arrival(m: Machine, c: int, i: int) -> None:
     waiting[c, y.WAITING_UNSERVED + own] += 1
 
 
-@spliced
+@block
 def record_admission(m: Machine, c: int, i: int) -> None:
     """Record that request `i`, the first of its stream, has left it for the command queue of channel `c`."""
     if m.arrival.shape[0] > 0:
@@ -127,7 +131,7 @@ def record_admission(m: Machine, c: int, i: int) -> None:
             m.waiting[c, y.WAITING_LAST + stream] = y.NONE
 
 
-@spliced
+@block
 def record_service(m: Machine, c: int, i: int) -> None:
     """Record how long issued request `i` was in channel `c`, and the bytes of the other stream served before it."""
     if m.arrival.shape[0] > 0:
@@ -153,7 +157,7 @@ def _service(m: Machine, c: int, i: int) -> None:
         _classify(m.histogram, g, own, y.HISTOGRAM_READ, took, y.UNIT_TIME)
 
 
-@spliced
+@block
 def record_load(m: Machine, q: int, now: int) -> None:
     """Record the latency of the loads of the iteration in slot `q`, whose last data arrives now."""
     if m.arrival.shape[0] > 0:
@@ -175,7 +179,7 @@ def _load(m: Machine, q: int, now: int) -> None:
     m.load_series[g, stream, _bin(m, issued), _class_of(now - issued, y.UNIT_TIME)] += 1
 
 
-@spliced
+@block
 def record_misses(m: Machine, g: int, t: int, before: int) -> None:
     """Count the misses since `before` for the chunk that the workgroup of work row `t` makes."""
     if m.arrival.shape[0] > 0 and m.work[g, t, y.WORK_REGION] >= 0:
@@ -185,7 +189,7 @@ def record_misses(m: Machine, g: int, t: int, before: int) -> None:
 # -- updates of tiles
 
 
-@spliced
+@block
 def record_update(m: Machine, g: int, tile: int, wavefront: int, remote: bool, time: int) -> None:
     """Record that memory has updated bytes of a wavefront tile; `remote` if they came from a peer."""
     if m.update_log.shape[0] > 0:
@@ -221,10 +225,12 @@ def _fold_heat(heat: Table) -> None:
         for b in range(half):
             for k in range(y.HEAT_COLUMNS):
                 heat[r, b, k] = heat[r, 2 * b, k] + heat[r, 2 * b + 1, k]
-        heat[r, half:] = 0
+        for b in range(half, heat.shape[1]):
+            for k in range(y.HEAT_COLUMNS):
+                heat[r, b, k] = 0
 
 
-@spliced
+@block
 def record_queued(m: Machine, c: int, i: int, now: int) -> None:
     """Record that request `i` is in the command queue of channel `c` from `now` on."""
     if m.heat.shape[0] > 0:
@@ -234,14 +240,14 @@ def record_queued(m: Machine, c: int, i: int, now: int) -> None:
         m.heated[r, y.HEATED_QUEUED] += 1
 
 
-@spliced
+@block
 def record_activate(m: Machine, c: int, b: int, time: int) -> None:
     """Count a row that bank `b` of channel `c` opens."""
     if m.heat.shape[0] > 0:
         m.heat[_heat_row(m, c, b), _heat_bin(m, time), y.HEAT_ACTIVATES] += 1
 
 
-@spliced
+@block
 def record_columns(m: Machine, c: int, i: int, start: int) -> None:
     """Record the columns of issued request `i`, from `start` to its last data."""
     if m.heat.shape[0] > 0:

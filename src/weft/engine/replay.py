@@ -15,8 +15,11 @@ TRACE_AT, TRACE_KIND, TRACE_STREAM, TRACE_ADDRESS, TRACE_BYTES, TRACE_ROW, TRACE
 
 
 @entry
-def enter(m: Machine, trace: Table) -> None:
-    """Enqueue every request of `trace` for its time of arrival; the request table has a row for each."""
+def enter(m: Machine, trace: Table) -> int:
+    """Enqueue every request of `trace` for its time of arrival, and return how many.
+
+    The request table has a row for each.
+    """
     for r in range(trace.shape[0]):
         i = new_request(m)
         trace[r, TRACE_ROW] = i
@@ -27,6 +30,7 @@ def enter(m: Machine, trace: Table) -> None:
         m.request[i, y.REQ_REGION] = y.NONE
         m.request[i, y.REQ_FILLS] = y.NONE
         enqueue(m, i, 0, trace[r, TRACE_ADDRESS], trace[r, TRACE_AT])
+    return trace.shape[0]  # type: ignore[no-any-return]
 
 
 def replay(tables: Tables, policy: Any, trace: Table) -> tuple[int, Table, Machine]:

@@ -5,24 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numba
-from numba import int64
-
 from weft.engine import layout as y
 from weft.engine.loop import run
 from weft.engine.state import Machine, Tables, allocate, grow, margin_events, margin_requests
 
 SLICE = 1_000_000
 """Events per slice, between which progress is reported and interrupts are handled."""
-
-
-def prepare(tables: Tables, policy: Any) -> None:
-    """Compile the engine for an arbiter policy, or load its machine code from disk; once in a process."""
-    jit: Any = numba
-    entry: Any = run
-    if not hasattr(entry, "compile") or any(known[1] == jit.typeof(policy) for known in entry.signatures):
-        return
-    entry.compile((jit.typeof(allocate(tables, 1)), jit.typeof(policy), int64, int64, int64))
 
 
 def execute(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -101,6 +102,55 @@ SERIES_BINS = 4096
 _CACHE_LINE = 8
 """Integers in a cache line of the processor that runs the engine."""
 
+
+COLUMNS: dict[str, tuple[int, ...]] = {
+    "gpu": (y.GPU_COLUMNS,),
+    "kernel": (y.KERNEL_COLUMNS,),
+    "phase": (y.PHASE_COLUMNS,),
+    "access": (y.ACCESS_COLUMNS,),
+    "work": (y.WORK_FIELDS,),
+    "region": (y.REGION_COLUMNS,),
+    "tile": (y.TILE_COLUMNS,),
+    "link": (y.LINK_COLUMNS,),
+    "route": (y.ROUTE_COLUMNS,),
+    "pim": (y.PIM_COLUMNS,),
+    "heap": (2,),
+    "request": (y.REQ_COLUMNS,),
+    "waiter": (WAITER_COLUMNS,),
+    "channel": (y.CHAN_COLUMNS,),
+    "bank": (y.BANK_COLUMNS,),
+    "group": (y.GROUP_COLUMNS,),
+    "line": (LINE_COLUMNS,),
+    "earlier": (EARLIER_COLUMNS,),
+    "link_run": (y.LINK_RUN_COLUMNS,),
+    "sender": (y.SENDER_COLUMNS,),
+    "unit": (y.UNIT_COLUMNS,),
+    "resident": (y.WG_COLUMNS,),
+    "slot": (y.SLOT_COLUMNS,),
+    "engine": (y.DMA_COLUMNS,),
+    "counter": (y.COUNTER_COLUMNS,),
+    "flow": (y.FLOW_COLUMNS,),
+    "kernel_run": (y.RUN_COLUMNS,),
+    "ready": (y.READY_COLUMNS,),
+    "series": (SERIES_BINS,),
+    "link_series": (SERIES_BINS,),
+    "chunk_log": (y.CHUNK_COLUMNS,),
+    "dma_log": (y.COMMAND_COLUMNS,),
+    "work_log": (y.WORKLOG_COLUMNS,),
+    "pim_log": (y.PIM_LOG_COLUMNS,),
+    "update_log": (y.UPDATE_COLUMNS,),
+    "heat": (y.HEAT_COLUMNS,),
+    "heated": (y.HEATED_COLUMNS,),
+    "arrival": (y.ARRIVAL_COLUMNS,),
+    "waiting": (y.WAITING_COLUMNS,),
+    "stream": (y.STREAM_COLUMNS,),
+    "histogram": (y.HISTOGRAMS, y.CLASSES + 1),
+    "load_series": (SERIES_BINS, y.CLASSES),
+}
+"""The last dimensions of each table that are the same in every run: constants in machine code."""
+RECORD = 8
+"""Integers of a table's record: address, sizes of up to four dimensions, then those of an index outside the table."""
+RECORD_ADDRESS, RECORD_SIZES, RECORD_AXIS, RECORD_INDEX, RECORD_OUTSIDE = 0, 1, 5, 6, 7
 
 NO_COMMANDS: Table = np.zeros((0, y.PIM_COLUMNS), dtype=np.int64)
 """The table of a memory that does not compute."""
@@ -209,6 +259,24 @@ def table(*dims: int, fill: int = 0) -> Table:
     room = np.full(count + _CACHE_LINE, fill, dtype=np.int64)
     first = -(room.ctypes.data // room.itemsize) % _CACHE_LINE
     return room[first : first + count].reshape(dims)
+
+
+def table_records(tables: Sequence[Table], names: Sequence[str] = ()) -> Table:
+    """Where each table lies and how large it is, as machine code takes it: a row of `RECORD` integers for each.
+
+    The tables must outlive the records. Raises ValueError for a table with gaps or of another type than integers of 64
+    bits, and for one of `names` that is not as wide as `COLUMNS` says.
+    """
+    records = table(len(tables), RECORD)
+    for record, each, name in zip(records, tables, names or ("",) * len(tables), strict=True):
+        fixed = COLUMNS.get(name, ())
+        if each.dtype != np.int64 or not each.flags.c_contiguous or each.shape[each.ndim - len(fixed) :] != fixed:
+            raise ValueError(
+                f"table '{name}' is {each.dtype} of {each.shape}; the engine takes int64 of (..., {fixed})"
+            )
+        record[RECORD_ADDRESS] = each.__array_interface__["data"][0]
+        record[RECORD_SIZES : RECORD_SIZES + each.ndim] = each.shape
+    return records
 
 
 def _shifts(shape: Table) -> Table:

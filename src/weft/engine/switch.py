@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.cache import read_memory
-from weft.engine.jit import block, shared, spliced
+from weft.engine.jit import block, shared
 from weft.engine.link import hop, new_message, send
 from weft.engine.memory import free_request, new_request, stream_of
 from weft.engine.state import Machine
@@ -42,7 +42,7 @@ def _below(m: Machine, g: int, d: int, members: int) -> int:
     return (g + members - d) % m.shape[y.SIZE_GPUS]  # type: ignore[no-any-return]
 
 
-@spliced
+@block
 def answer(m: Machine, i: int, now: int) -> None:
     """A GPU's memory has read what another GPU asked for through the switch: it goes up the link."""
     g = m.request[i, y.REQ_GPU]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.cache import read_memory
-from weft.engine.jit import block, shared, spliced
+from weft.engine.jit import block, shared
 from weft.engine.memory import new_request
 from weft.engine.memory_cache import reach
 from weft.engine.state import Machine
@@ -71,14 +71,14 @@ def _leave_entry(m: Machine, g: int, key: int) -> None:
             return
 
 
-@spliced
+@block
 def wavefront_bytes(m: Machine, g: int, tile: int) -> int:
     """Size of a full wavefront tile of workgroup tile `tile` [bytes]."""
     wavefronts = m.shape[y.SIZE_WAVEFRONTS]
     return (m.tile[g, tile, y.TILE_BYTES] + wavefronts - 1) // wavefronts  # type: ignore[no-any-return]
 
 
-@spliced
+@block
 def track(m: Machine, g: int, region: int, tile: int, wavefront: int, bytes_: int, now: int) -> int:
     """Count an update; returns the DMA block that it completes, or NONE."""
     key = tile * m.shape[y.SIZE_WAVEFRONTS] + wavefront

@@ -11,7 +11,7 @@ from weft.engine import layout as y
 from weft.engine.cache import load, store, write_through
 from weft.engine.calendar import schedule
 from weft.engine.divide import duration, remainder
-from weft.engine.jit import block, shared, spliced
+from weft.engine.jit import block, shared
 from weft.engine.link import new_message, send
 from weft.engine.memory import stream_of
 from weft.engine.record import record_misses
@@ -72,7 +72,7 @@ def begin_phase(m: Machine, w: int, now: int) -> bool:
     return True
 
 
-@spliced
+@block
 def _awaited(m: Machine, g: int, p: int, w: int) -> int:
     """The counter that phase `p` of the workgroup in place `w` waits for, or NONE."""
     counter = m.phase[g, p, y.PHASE_WAIT_COUNTER]
@@ -82,13 +82,13 @@ def _awaited(m: Machine, g: int, p: int, w: int) -> int:
     return counter + lane if lane >= 0 else y.NONE
 
 
-@spliced
+@block
 def _wait(m: Machine, w: int, g: int, counter: int, value: int) -> None:
     m.resident[w, y.WG_WAITING] = 1
     m.counter[g, counter, y.COUNTER_TARGET] = min(m.counter[g, counter, y.COUNTER_TARGET], value)
 
 
-@spliced
+@block
 def begin_iteration(m: Machine, q: int, now: int) -> None:
     """Issue the loads of the iteration that owns slot `q`."""
     w = q // y.SLOTS
@@ -207,7 +207,7 @@ def _stored(m: Machine, g: int, k: int, waited: int, went: int) -> None:
         m.kernel_run[g, k, y.RUN_WAIT_LINK] += waited
 
 
-@spliced
+@block
 def store_iteration(m: Machine, q: int, now: int) -> None:
     """Issue the stores of an iteration; the address map decides where they go."""
     w = q // y.SLOTS
@@ -242,7 +242,7 @@ def store_iteration(m: Machine, q: int, now: int) -> None:
         schedule(m, m.slot[q, y.SLOT_TIME], y.EV_SLOT, q)
 
 
-@spliced
+@block
 def _store_range(m: Machine, q, a, region, tile, offset, bytes_, part, now) -> None:  # type: ignore[no-untyped-def]
     w = q // y.SLOTS
     g, u = m.resident[w, y.WG_GPU], m.resident[w, y.WG_UNIT]
@@ -260,7 +260,7 @@ def _store_range(m: Machine, q, a, region, tile, offset, bytes_, part, now) -> N
     m.unit[u, y.UNIT_PORT_FREE] = port
 
 
-@spliced
+@block
 def _store_one(m: Machine, q, g, a, region, tile, wavefront, offset, size, time) -> None:  # type: ignore[no-untyped-def]
     mode = m.region[g, region, y.REGION_MODE]
     if mode >= y.REMOTE_STORE:

@@ -15,7 +15,7 @@ def machine_code(scope: Mapping[str, Any], entries: Sequence[str], **instead: An
     """
     import numba
 
-    from weft.engine.jit import kept
+    from weft.engine.kept import kept
 
     names: dict[str, Any] = {**scope, **instead}
     for name, function in scope.items():

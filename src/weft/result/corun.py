@@ -359,7 +359,7 @@ class CoRun:
                 for name, (one, other, both) in self.traffic().items()
             },
             "events": self.run.events,
-            "wall_s": sum(part.wall_s for part in parts),
+            "cpu_s": sum(part.cpu_s for part in parts),
             "request_bytes": self.run.options.request_bytes,
             "memory": self.run.options.memory,
         }

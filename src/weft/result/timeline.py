@@ -175,7 +175,7 @@ class Timeline(Answer):
     counts (cache hits, tracker spills, DRAM activations, queue occupancy, ...); like `requests` and `events` they sum
     all simulated GPUs. `interference` is what the streams of the memory channels cost each other, if the options ask
     for it, `heat` what every memory channel or bank did over time, `updates` when memory updated each tile, `commands`
-    what memory that computes did beside the run. `wall_s` is the wall-clock time of the simulation.
+    what memory that computes did beside the run. `cpu_s` is the processor time of the simulation [s].
     """
 
     kind = "timeline"
@@ -203,7 +203,7 @@ class Timeline(Answer):
     commands: MemoryCommands | None = None
     events: int = 0
     requests: int = 0
-    wall_s: float = 0.0
+    cpu_s: float = 0.0
     parts: tuple[Timeline, ...] = ()
 
     # -- what ran
@@ -299,7 +299,7 @@ class Timeline(Answer):
             "bytes": {" ".join(cause): amount for cause, amount in self.traffic.items()},
             "events": self.events,
             "requests": self.requests,
-            "wall_s": self.wall_s,
+            "cpu_s": self.cpu_s,
             "counters": dict(self.counters),
             "gemm": None if gemm is None else vars(gemm),
             "arbiter": self.arbiter,

@@ -144,7 +144,7 @@ def assembled(overlap: Ideal, graph: Graph, parts: Mapping[str, Timeline]) -> Ti
         traffic=_ideal_traffic(overlap, parts),
         events=sum(part.events for part in parts.values()),
         requests=sum(part.requests for part in parts.values()),
-        wall_s=sum(part.wall_s for part in parts.values()),
+        cpu_s=sum(part.cpu_s for part in parts.values()),
         parts=tuple(parts.values()),
     )
 
@@ -203,7 +203,7 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
         ),
         overlap=overlap,
         arbiter=policy.name,
-        wall_s=wall,
+        cpu_s=wall,
         **collect(program, state, resident),
         commands=carried_out(options.memory_work, state),
     )
@@ -232,36 +232,39 @@ def run_program(
     progress: Callable[[int, int], None] | None = None,
     **recorded: Any,
 ) -> tuple[State, float]:
-    """Run a program; returns the final state and the time without compilation [s]. Raises SimulationError.
+    """Run a program; returns the final state and the processor time without compilation [s]. Raises SimulationError.
 
     `recorded` says what the run records, as `weft.engine.run.execute` takes it.
     """
     from weft.engine.run import execute as run
-    from weft.engine.run import prepare
 
-    announce_compilation()
-    prepare(program.tables, policy.compiled)
-    begin = time.perf_counter()
-    status, machine = run(program.tables, policy.compiled, FIRST_BIN_FS, event_budget, progress, **recorded)
+    prepare_engine()
+    compiled = policy.compiled
+    begin = time.process_time()
+    try:
+        status, machine = run(program.tables, compiled, FIRST_BIN_FS, event_budget, progress, **recorded)
+    except ArithmeticError as error:
+        raise SimulationError(f"arbiter policy '{policy.name}' failed: {error}") from error
     if status != y.FINISHED:
         raise SimulationError(explain(status, program, machine, policy.name))
-    return machine, time.perf_counter() - begin
+    return machine, time.process_time() - begin
 
 
-def announce_compilation() -> None:
-    """Print a notice on stderr that the engine is being compiled, unless its machine code is cached.
+def prepare_engine() -> None:
+    """Load the engine's machine code; if there is none, print a notice on stderr and compile it.
 
     Raises InputError if other users could have written machine code there.
     """
-    from weft.engine.jit import cache_root, is_compiled, keeps_code
+    from weft.engine.code import cache_root, is_compiled, keeps_code
     from weft.engine.loop import run
     from weft.store.records import checked_cache, say
 
     checked_cache()
-    if not is_compiled() and not getattr(run, "signatures", None):
+    if not run.is_ready and not is_compiled():
         alone = f" for this process alone, as the cache '{cache_root()}' cannot be written"
         how = ", once" if keeps_code() else alone
-        say(f"compiling the engine{how}, under a minute ...")
+        say(f"compiling the engine{how}, about half a minute ...")
+    run.prepare()
 
 
 def _system(what: Described, graph: Graph) -> System:

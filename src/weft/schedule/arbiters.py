@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from weft.errors import InputError, check_name, shown
@@ -61,17 +63,19 @@ class ArbiterPolicy:
 
         Raises InputError if numba cannot compile the rule, or if the rule can return anything but a whole number.
         """
-        from numba.core.errors import NumbaError
-
         try:
             return _compile(self.rule)
-        except NumbaError as error:
+        except _UntranslatableError as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             reason = next((line for line in lines if not line.startswith("Failed in")), "no reason given")
             raise InputError(
                 f"arbiter policy '{self.name}' cannot be compiled by numba: {reason}; use only numbers, comparisons, "
                 "loops and the fields of the view, and return 0, 1 or -1"
             ) from error
+
+
+class _UntranslatableError(Exception):
+    """numba cannot translate a rule."""
 
 
 def find_policy(policy: str | ArbiterPolicy) -> ArbiterPolicy:
@@ -99,19 +103,29 @@ def arbiter(rule: Rule) -> ArbiterPolicy:
 
 
 def _compile(rule: Rule) -> Any:
-    import numba
+    from weft.engine.jit import is_plain
 
-    config: Any = numba.config
-    return (lambda *fields: rule(ArbiterView(*fields))) if config.DISABLE_JIT else _machine_code(rule)
+    return (lambda *fields: rule(ArbiterView(*fields))) if is_plain() else _machine_code(rule)
 
 
 @functools.lru_cache(maxsize=64)
 def _machine_code(rule: Rule) -> Any:
-    """Compile a rule once per process: every task received from another process brings its policy along."""
-    import numba
+    """The machine code of a rule, which is made once for all processes if all that decides it can be told."""
+    from weft.engine.code import load
 
-    inner: Any = numba.njit(rule)
-    i8 = numba.types.int64
+    digest = digest_of(rule)
+    return load(f"policy-{digest or 'unnamed'}", lambda: _module(rule, f"policy-{digest or 'unnamed'}"), bool(digest))
+
+
+def _module(rule: Rule, name: str) -> Any:
+    """Translate a rule with numba, as a function of the fields of an ArbiterView."""
+    from numba import types
+    from numba.core.errors import NumbaError
+
+    from weft.engine.compiler import Session
+
+    session = Session()
+    inner = session.function(rule)
 
     def adapter(  # type: ignore[no-untyped-def]
         now, compute, communication, compute_bytes, communication_bytes, lead, occupancy, capacity, threshold, last,
@@ -121,16 +135,75 @@ def _machine_code(rule: Rule) -> Any:
             now, compute, communication, compute_bytes, communication_bytes, lead, occupancy, capacity, threshold, last,
             waited, limit, critical,
         )  # fmt: skip
-        return inner(view)
+        return int(inner(view))
 
-    compiled = numba.cfunc(i8(*[i8] * len(ArbiterView._fields)))(adapter)
+    try:
+        module = session.module(session.function(adapter), [types.int64] * len(ArbiterView._fields), name)
+    except NumbaError as error:
+        raise _UntranslatableError(str(error)) from error
     returned = inner.nopython_signatures[0].return_type
-    if not isinstance(returned, numba.types.Integer | numba.types.Boolean):
+    if not isinstance(returned, types.Integer | types.Boolean):
         raise InputError(
             f"arbiter policy '{inner.__name__}' returns {returned}, not whole numbers; return 0, 1 or -1 at the end of "
             "every branch"
         )
-    return compiled
+    return module
+
+
+def digest_of(rule: Rule) -> str:
+    """A hash of all that decides what a rule does: its code, and the numbers and functions that it refers to.
+
+    Empty if it refers to anything else, whose value a hash could miss.
+    """
+    parts: list[str] = []
+    try:
+        _describe(rule, parts, [])
+    except TypeError:
+        return ""
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def _describe(value: Any, parts: list[str], within: list[Any]) -> None:
+    """Append a description of a value to `parts`; TypeError if it is no number, no string, and no function of these."""
+    if isinstance(value, FunctionType):
+        if value in within:
+            parts.append(f"again {within.index(value)}")
+            return
+        within.append(value)
+        parts.append(f"function {value.__defaults__} {value.__kwdefaults__}")
+        _describe(value.__code__, parts, within)
+        for cell in value.__closure__ or ():
+            _describe(cell.cell_contents, parts, within)
+        for name in _names(value.__code__):
+            if name in value.__globals__:
+                parts.append(name)
+                _describe(value.__globals__[name], parts, within)
+    elif isinstance(value, CodeType):
+        parts.append(f"{value.co_code.hex()} {value.co_names} {value.co_varnames} {value.co_argcount} {value.co_flags}")
+        for constant in value.co_consts:
+            _describe(constant, parts, within)
+    elif isinstance(value, tuple | frozenset):
+        parts.append(f"{type(value).__name__} {len(value)}")
+        for each in sorted(value, key=repr) if isinstance(value, frozenset) else value:
+            _describe(each, parts, within)
+    elif value is None or type(value) in (bool, int, float, complex, str, bytes):
+        parts.append(f"{type(value).__name__} {value!r}")
+    elif value is ArbiterView:
+        parts.append(f"view {value._fields}")
+    elif isinstance(value, BuiltinFunctionType):
+        parts.append(f"{value.__module__}.{value.__qualname__}")
+    elif isinstance(value, ModuleType) and value.__name__ in ("math", "builtins"):
+        parts.append(f"module {value.__name__}")
+    else:
+        raise TypeError(f"{shown(value)} has no description")
+
+
+def _names(code: CodeType) -> list[str]:
+    """The names that a function's code, and the functions within it, look up."""
+    return [
+        *code.co_names,
+        *(name for inner in code.co_consts if isinstance(inner, CodeType) for name in _names(inner)),
+    ]
 
 
 def _round_robin(view: ArbiterView) -> int:

@@ -50,7 +50,7 @@ def checked_cache() -> Path:
 
     The engine's machine code is executed as found there, and records are trusted.
     """
-    from weft.engine.jit import cache_root, foreign, open_to_others
+    from weft.engine.code import cache_root, foreign, open_to_others
 
     root = cache_root()
     why = foreign() or open_to_others((root / "runs", *root.glob("runs/??")))

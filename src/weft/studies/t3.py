@@ -258,8 +258,8 @@ class T3Study(PaperStudy):
         """How much was simulated."""
         runs = [result for case in (*self.cases, *self.free.values()) for result in case if not result.parts]
         # Sub-layers of the same shape share their runs, which count once.
-        runs = list({(run.overlap, run.events, run.wall_s): run for run in runs}.values())
-        seconds = sum(run.wall_s for run in runs)
+        runs = list({(run.overlap, run.events, run.cpu_s): run for run in runs}.values())
+        seconds = sum(run.cpu_s for run in runs)
         events = sum(run.events for run in runs)
         columns = [
             number("runs", "simulated runs"), number("events"), number("requests", "memory requests"),

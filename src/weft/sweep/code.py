@@ -23,7 +23,7 @@ def stand_in() -> Path | None:
     It is removed when this process ends. None if the cache is writable (or nothing is compiled), and if no temporary
     folder can be made. Raises InputError for a cache that others can write to.
     """
-    from weft.engine.jit import cache_root, is_compiled, keeps_code
+    from weft.engine.code import cache_root, is_compiled, keeps_code
 
     checked_cache()
     if keeps_code() or is_compiled():
@@ -39,7 +39,7 @@ def stand_in() -> Path | None:
 
 def is_shared() -> bool:
     """Whether other processes can load the machine code that one compiles."""
-    from weft.engine.jit import is_compiled, keeps_code
+    from weft.engine.code import is_compiled, keeps_code
 
     return keeps_code() or is_compiled() or stand_in() is not None
 
@@ -59,12 +59,12 @@ def cache_at(folder: Path | None) -> Iterator[None]:
 
 
 def compile_here() -> None:
-    """Compile the engine in this process, unless its machine code is on disk already (or cannot be written)."""
-    from weft.engine.jit import is_compiled, keeps_code
+    """Compile the engine and the built-in policies in this process, unless their machine code is on disk."""
+    from weft.engine.code import keeps_code
+    from weft.engine.loop import run
+    from weft.schedule.arbiters import POLICIES
 
-    if keeps_code() and not is_compiled():
-        from weft.models import SubLayer
-        from weft.parallel import split
-        from weft.run import simulate
-
-        simulate(split(SubLayer.custom(512, 512, 128), 2), "t3-paper", "sequential")
+    if keeps_code():
+        run.prepare()
+        for policy in POLICIES.values():
+            assert policy.compiled is not None

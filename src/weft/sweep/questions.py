@@ -39,7 +39,7 @@ from weft.units import parse_collective, parse_shape
 Changes = Mapping[str, str | int | float]
 """Values of the system by path, such as {"link.bandwidth": "300 GB/s"}."""
 _UNSET: tuple[Any, ...] = (None, {})
-_LEFT_OUT = ("wall_s",)
+_LEFT_OUT = ("wall_s", "cpu_s")
 """What differs from one run of the same question to the next."""
 
 

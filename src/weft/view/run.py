@@ -219,7 +219,7 @@ def counter_table(runs: Sequence[Timeline]) -> Table:
     ]
     rows.append(("simulated events", *(_count("events", run.events) for run in runs)))
     rows.append(("memory requests", *(_count("requests", run.requests) for run in runs)))
-    rows.append(("time to simulate [s]", *(Shown(run.wall_s, f"{run.wall_s:.2f}") for run in runs)))
+    rows.append(("time to simulate [s]", *(Shown(run.cpu_s, f"{run.cpu_s:.2f}") for run in runs)))
     columns = [text("counter"), *(Column(run.overlap, is_number=True) for run in runs)]
     return Table(columns, rows, "Hardware counters")
 

@@ -53,8 +53,8 @@ def phase_times(run: Timeline) -> list[float]:
 def effort(runs: Iterable[Timeline]) -> str:
     """How much was simulated, in a sentence; runs shared with an assembled ideal count once."""
     made = list({id(run): run for each in runs for run in (each.parts or (each,))}.values())
-    events, wall_s, options = sum(run.events for run in made), sum(run.wall_s for run in made), made[0].options
-    effort = f"{events / 1e6:.1f} million events in {wall_s:.1f} s"
+    events, cpu_s, options = sum(run.events for run in made), sum(run.cpu_s for run in made), made[0].options
+    effort = f"{events / 1e6:.1f} million events in {cpu_s:.1f} s"
     memory = "" if options.memory == "banks" else f", memory by {options.memory}"
     return f"{effort}; mode {options.mode}, requests of {options.request_bytes} B{memory}"
 

@@ -149,7 +149,7 @@ def compiled() -> Callable[..., None]:
     """`run_all` with every function that it calls as machine code, kept on disk."""
     import numba
 
-    from weft.engine.jit import kept
+    from weft.engine.kept import kept
 
     names: dict[str, Any] = dict(globals())
     for one in (_skip, _in_turn, _in_waves, run_all):

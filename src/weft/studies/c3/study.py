@@ -100,7 +100,7 @@ class C3Study(PaperStudy):
             "ranks": ranks,
             "runs": len(runs),
             "events": sum(run.events for run in runs.values()),
-            "simulated_s": sum(run.wall_s for run in runs.values()),
+            "simulated_s": sum(run.cpu_s for run in runs.values()),
         }
 
     @classmethod

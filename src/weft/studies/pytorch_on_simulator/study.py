@@ -141,7 +141,7 @@ class PyTorchOnSimulatorStudy(PaperStudy):
             (
                 str(one.run.graph), one.run.gpu.name, len(one.run.graph), one.run.seconds * 1e3,
                 float(one.closed.seconds) * 1e3, float(one.closed.seconds) / one.run.seconds - 1,
-                one.run.total_bytes / 1e6, one.run.heat.camping if one.run.heat else None, one.run.wall_s,
+                one.run.total_bytes / 1e6, one.run.heat.camping if one.run.heat else None, one.run.cpu_s,
             )
             for one in (*self.programs, *([self.newer] if self.newer else []))
         ]  # fmt: skip
@@ -149,7 +149,7 @@ class PyTorchOnSimulatorStudy(PaperStudy):
             text("program"), text("gpu", "GPU"), number("operators"), number("time_ms", "engine", "ms", ",.3f"),
             number("closed_ms", "closed form", "ms", ",.3f"), number("apart", "by it", format_="+.0%"),
             number("traffic_mb", "DRAM traffic", "MB", ",.1f"), number("camping", "camping index", "", ".3f"),
-            number("wall_s", "to simulate", "s", ".1f"),
+            number("cpu_s", "to simulate", "s", ".1f"),
         ]  # fmt: skip
         return Table(columns, rows, "Programs, operator by operator in the engine")
 
