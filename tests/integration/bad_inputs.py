@@ -787,7 +787,7 @@ TAKEN = {
     **dict.fromkeys(("gemm m", "gemm batch", "Gemm m", "all_reduce", "all_gather ranks", "Collective bytes"), _large),
     **dict.fromkeys(("operator rows", "Streaming rows", "Attention heads", "dependent ranks", "Graph ranks"), _large),
     **dict.fromkeys(("System start1", "Attention kv"), _is(0)),
-    **dict.fromkeys(("simulate dtype", "sweep dtype", "sweep options"), _is(None)),
+    **dict.fromkeys(("simulate dtype", "sublayer dtype", "sweep dtype", "sweep options"), _is(None)),
     "Opaque bytes": _is(0, 2**31),
     "sweep jobs": _large,
     "sweep tp": _large,  # no split, but a point that says why

@@ -61,5 +61,10 @@ def sublayer(model: Transformer | str | Path, name: str, dtype: str | None = Non
     check_name("sub-layer", name, SUBLAYERS)
     transformer = load_model(model)
     kind = SUBLAYERS[name]
-    gemm = Gemm(m=transformer.tokens, n=transformer.hidden, k=kind.inner(transformer), dtype=dtype or transformer.dtype)
+    gemm = Gemm(
+        m=transformer.tokens,
+        n=transformer.hidden,
+        k=kind.inner(transformer),
+        dtype=transformer.dtype if dtype is None else dtype,
+    )
     return SubLayer(model=transformer.name, name=name, title=kind.title, gemm=gemm)

@@ -19,7 +19,7 @@ def find_pass(overlap: str | Pass) -> Pass:
     """The pass of an overlap method; UnknownNameError for an unknown one, InputError for one in closed form only."""
     if isinstance(overlap, Pass):
         return overlap
-    if overlap in OVERLAPS and overlap not in PASSES:
+    if overlap not in list(PASSES) and overlap in list(OVERLAPS):  # lists: what a user gives may not be hashable
         raise InputError(
             f"the overlap '{overlap}' is timed in closed form only, not by the engine; ask 'weft predict overlap' or "
             f"'weft step --overlap tp={overlap}', or choose one of {', '.join(PASSES)}"
