@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from weft.errors import InputError, check_name
 from weft.schedule.base import Ideal, Pass
@@ -19,7 +20,8 @@ def find_pass(overlap: str | Pass) -> Pass:
     """The pass of an overlap method; UnknownNameError for an unknown one, InputError for one in closed form only."""
     if isinstance(overlap, Pass):
         return overlap
-    if overlap not in list(PASSES) and overlap in list(OVERLAPS):  # lists: what a user gives may not be hashable
+    name: Any = overlap
+    if isinstance(name, str) and name in OVERLAPS and name not in PASSES:
         raise InputError(
             f"the overlap '{overlap}' is timed in closed form only, not by the engine; ask 'weft predict overlap' or "
             f"'weft step --overlap tp={overlap}', or choose one of {', '.join(PASSES)}"
