@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from weft.errors import InputError
 from weft.schedule.pipeline import Durations, Send, run_schedule, schedule
-from weft.schedule.pipeline.floor import least_end, least_spans
-from weft.schedule.pipeline.problem import OrderProblem
+from weft.schedule.pipeline.problem import OrderProblem, least_end, least_spans
 from weft.schedule.pipeline.search import find_order
 
 SECONDS = st.floats(0.05, 2.0)

@@ -11,8 +11,7 @@ from weft.errors import ConfigError, InputError, UnitError, UnknownNameError
 from weft.plan.schedules import check_schedule, find_schedule
 from weft.schedule.pipeline import Durations, Send, read_schedule, run_schedule, schedule
 from weft.schedule.pipeline.filling import Costs, Settings, anneal, clock, compiled, fill
-from weft.schedule.pipeline.floor import least_end, least_spans
-from weft.schedule.pipeline.problem import OrderProblem
+from weft.schedule.pipeline.problem import OrderProblem, least_end, least_spans
 
 EVEN = ("1 ms", "1 ms", "1 ms")
 

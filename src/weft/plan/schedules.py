@@ -19,14 +19,14 @@ from weft.schedule.pipeline import (
     PipelineTimes,
     Schedule,
     Send,
+    least_makespan,
     read_schedule,
     run_schedule,
     schedule,
     schedule_to_dict,
 )
-from weft.schedule.pipeline.floor import least_end, least_makespan, least_spans
 from weft.schedule.pipeline.orders import Floats
-from weft.schedule.pipeline.problem import OrderProblem
+from weft.schedule.pipeline.problem import OrderProblem, least_end, least_spans
 from weft.schedule.pipeline.search import OBJECTIVES, Objective, find_order
 from weft.units import Dimension, parse
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from weft.schedule.pipeline.clock import Durations, Send, run_schedule
-from weft.schedule.pipeline.floor import least_makespan
+from weft.schedule.pipeline.clock import Durations, Send, least_makespan, run_schedule
 from weft.schedule.pipeline.named import SCHEDULES, is_searched, schedule, schedule_names
 from weft.schedule.pipeline.orders import KINDS, Schedule, Task
 from weft.schedule.pipeline.times import PipelineTimes

@@ -62,7 +62,8 @@ def _in_turn(
     devices: int, micro_batches: int, forward: Floats, backward: Floats, latency: float, busy: float, ends: Floats
 ) -> None:
     """1F1B: in slot k, device i runs forward k + p - 1 - i, then backward k, which follows on that of device i + 1."""
-    clock, sent, before = np.zeros(devices), np.zeros(devices), np.zeros(2 * devices)
+    state, before = np.zeros(2 * devices), np.zeros(2 * devices)
+    clock, sent = state[:devices], state[devices:]
     last, slot, steady = devices - 1, 1 - devices, micro_batches - devices
     while slot < micro_batches:
         done = 0.0
@@ -79,7 +80,7 @@ def _in_turn(
                 ends[i] = done
         slot += 1
         if slot > 0 and slot % devices == 0:
-            slot += devices * _skip(devices, clock, sent, before, (steady - slot) // devices)
+            slot += devices * _skip(state, before, (steady - slot) // devices)
 
 
 def _in_waves(
@@ -90,8 +91,8 @@ def _in_waves(
 
     Both count through chunks in groups of p micro-batches; after the last device, the next chunk is on the first one.
     """
-    clock, sent, done = np.zeros(devices), np.zeros(devices), np.zeros(devices)
-    state, before = np.zeros(2 * devices), np.zeros(3 * devices)
+    state, before = np.zeros(3 * devices), np.zeros(3 * devices)
+    clock, sent, done = state[:devices], state[devices : 2 * devices], state[2 * devices :]
     last, total, row = devices - 1, chunks * micro_batches, devices if chunks > 1 else micro_batches
     period, stages, slot = chunks * row, chunks * devices, 0
     while slot < first + last + total:
@@ -118,29 +119,20 @@ def _in_waves(
                 ends[stage] = done[i]
         slot += 1
         if chunks > 1 and slot >= first + 2 * last and slot % period == 0:
-            state[:devices], state[devices:] = sent, done
-            skipped = _skip(devices, clock, state, before, (total - period - devices - slot) // period)
-            sent[:], done[:] = state[:devices], state[devices:]
-            slot += period * skipped
+            slot += period * _skip(state, before, (total - period - devices - slot) // period)
 
 
-def _skip(devices: int, clock: Floats, state: Floats, before: Floats, most: int) -> int:
+def _skip(state: Floats, before: Floats, most: int) -> int:
     """Move all times on by as many whole periods as are left, at most `most`, if they grew alike in the last one."""
-    grown, alike = clock[0] - before[0], True
-    for i in range(devices):
-        alike = alike and abs(clock[i] - before[i] - grown) <= _ALIKE * clock[i]
-        before[i] = clock[i]
+    grown, alike = state[0] - before[0], True
     for i in range(len(state)):
-        alike = alike and abs(state[i] - before[devices + i] - grown) <= _ALIKE * clock[0]
-        before[devices + i] = state[i]
+        alike = alike and abs(state[i] - before[i] - grown) <= _ALIKE * state[0]
+        before[i] = state[i]
     if not alike or most <= 0:
         return 0
-    for i in range(devices):
-        clock[i] += most * grown
-        before[i] = clock[i]
     for i in range(len(state)):
         state[i] += most * grown
-        before[devices + i] = state[i]
+        before[i] = state[i]
     return most
 
 

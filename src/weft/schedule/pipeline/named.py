@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 from weft.errors import InputError, check_name, check_type, check_whole
 from weft.parallel.plan import schedule_name
-from weft.schedule.pipeline import folded, repeated, single
+from weft.schedule.pipeline import folded, single
 from weft.schedule.pipeline.clock import Durations, Send
 from weft.schedule.pipeline.orders import Schedule
-from weft.schedule.pipeline.searched import SEARCHED
+from weft.schedule.pipeline.search import SEARCHED
 from weft.schedule.pipeline.written import read_schedule
 
 SCHEDULES: Mapping[str, Callable[..., Schedule]] = {
@@ -23,8 +23,8 @@ SCHEDULES: Mapping[str, Callable[..., Schedule]] = {
     "zb-h2": single.zb_h2,
     **SEARCHED,
     "zb-v": folded.zb_v,
-    "v-half": repeated.v_half,
-    "v-min": repeated.v_min,
+    "v-half": folded.v_half,
+    "v-min": folded.v_min,
     "dualpipe": folded.dualpipe,
     "dualpipe-v": folded.dualpipe_v,
     "terapipe": single.terapipe,

@@ -6,19 +6,18 @@ many forwards each stage runs ahead, then of single tasks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal, get_args
 
 import numpy as np
 
-from weft.errors import check_name
-from weft.schedule.pipeline.clock import run_schedule
+from weft.errors import check_name, check_whole
+from weft.schedule.pipeline.clock import Durations, Send, run_schedule
 from weft.schedule.pipeline.filling import BACKWARD, FORWARD, SLACK, WEIGHT, Settings, compiled
-from weft.schedule.pipeline.floor import least_end, least_spans, round_trips
-from weft.schedule.pipeline.orders import Floats, Ints, weave
-from weft.schedule.pipeline.problem import OrderProblem
+from weft.schedule.pipeline.orders import Floats, Ints, Schedule, weave
+from weft.schedule.pipeline.problem import OrderProblem, least_end, least_spans, round_trips
 from weft.schedule.pipeline.times import PipelineTimes
 
 Objective = Literal["span", "makespan"]
@@ -38,13 +37,15 @@ _MOST_MOVES = 50_000
 _HEAT = 0.02
 """Temperature at which the search of single tasks starts, relative to the work of a micro-batch."""
 _CLOSE = 1e-9
+EVEN = Durations(1.0, 1.0, 1.0)
+"""Times of F, B and W while none are known."""
 
 
 @dataclass(frozen=True, eq=False)
 class FoundOrder:
     """An order that a search found: when its tasks run, and the least that any order can take.
 
-    `least` is a lower bound of the `objective` [s], by which no order of the problem is shorter (`floor`).
+    `least` is a lower bound of the `objective` [s]: no order of the problem is shorter.
     """
 
     problem: OrderProblem
@@ -78,6 +79,32 @@ def find_order(problem: OrderProblem, objective: Objective = "span", name: str =
     search.move_tasks()
     found = run_schedule(problem.schedule(search.order, name), problem.durations, problem.send)
     return FoundOrder(problem, objective, found, least)
+
+
+def zb_1p(devices: int, micro_batches: int, durations: Durations = EVEN, send: Send | float = 0.0) -> Schedule:
+    """The order found for the memory of 1F1B: p micro-batches, all held until W (arXiv:2401.10241)."""
+    return find_order(OrderProblem(devices, micro_batches, durations, send, devices), name="zb-1p").times.schedule
+
+
+def zb_2p(devices: int, micro_batches: int, durations: Durations = EVEN, send: Send | float = 0.0) -> Schedule:
+    """The order found for twice the memory of 1F1B: 2 p micro-batches, all held until W (arXiv:2401.10241)."""
+    return find_order(OrderProblem(devices, micro_batches, durations, send, 2 * devices), name="zb-2p").times.schedule
+
+
+def search(
+    devices: int, micro_batches: int, memory: int | None = None, durations: Durations = EVEN, send: Send | float = 0.0
+) -> Schedule:
+    """The order of shortest makespan found for a memory of some micro-batches (None: as many as devices).
+
+    Raises InputError for fewer than one.
+    """
+    check_whole("the memory of 'search'", devices if memory is None else memory, 1, 2 * devices)
+    problem = OrderProblem(devices, micro_batches, durations, send, devices if memory is None else memory)
+    return find_order(problem, "makespan", "search" if memory is None else f"search:{memory}").times.schedule
+
+
+SEARCHED: Mapping[str, Callable[..., Schedule]] = {"zb-1p": zb_1p, "zb-2p": zb_2p, "search": search}
+"""Schedules whose order depends on times; without any, F, B and W take equally long and sends no time."""
 
 
 class _Search:
