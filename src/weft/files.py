@@ -11,9 +11,11 @@ import select
 import stat
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO
@@ -120,6 +122,11 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
             Path(name).replace(target)
         finally:
             Path(name).unlink(missing_ok=True)
+
+
+def packaged_toml(package: str, name: str) -> dict[str, Any]:
+    """The content of a TOML file that is shipped inside `package`, such as "weft.graph"."""
+    return tomllib.loads(resources.files(package).joinpath(name).read_text(encoding="utf-8"))
 
 
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:

@@ -17,9 +17,8 @@ from weft.capture import distributed, tensors
 from weft.capture.fused import KERNELS, folded
 from weft.capture.operators import Called, operator_of
 from weft.errors import InputError
-from weft.graph import Call, Graph, Node, Op
+from weft.graph import Call, Graph, Node, Op, live_bytes
 from weft.graph import Tensor as Described
-from weft.graph.lifetimes import live_bytes
 from weft.graph.op import Role
 
 UNRECORDED = frozenset(

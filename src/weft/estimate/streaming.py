@@ -159,7 +159,7 @@ def _in_steps(*steps: Step) -> Callable[[Streaming, Gpu], tuple[Kernel, ...]]:
 
 def _wide(dtypes: tuple[str, ...], own: float) -> float:
     """Bytes of an element of tensors of these dtypes."""
-    return sum(width(dtype) if dtype else own for dtype in dtypes)
+    return sum(own if dtype == OWN else width(dtype) for dtype in dtypes)
 
 
 def _scattered(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:

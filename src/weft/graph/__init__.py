@@ -1,7 +1,5 @@
 """What to compute, independent of a machine: operators, their data, and their dependencies."""
 
-from collections.abc import Mapping
-
 from weft.graph.attention import Attention
 from weft.graph.call import Call
 from weft.graph.collective import (
@@ -16,27 +14,17 @@ from weft.graph.collective import (
 )
 from weft.graph.convolution import Convolution
 from weft.graph.ctc import Ctc
-from weft.graph.file import graph_lines, graph_of_lines, read_graph, write_graph
+from weft.graph.file import KINDS, graph_lines, graph_of_lines, read_graph, write_graph
 from weft.graph.gemm import Gemm, gemm
 from weft.graph.gemv import Gemv
-from weft.graph.graph import Edge, Graph, KernelChoice, Node, concurrent, gemm_queue
+from weft.graph.graph import Edge, Graph, KernelChoice, Node, concurrent, gemm_queue, live_bytes, tensor_bytes
 from weft.graph.grouped import GroupedGemm
-from weft.graph.lifetimes import live_bytes, tensor_bytes
 from weft.graph.named import Constant, Joined, View
 from weft.graph.op import DTYPE_BYTES, Op, Opaque, Tensor
 from weft.graph.operators import OPERATORS, operator
 from weft.graph.pooling import Pooling
 from weft.graph.recurrent import Recurrent
 from weft.graph.streaming import STREAMING, Streaming
-
-KINDS: Mapping[str, type[Op]] = {
-    one.kind: one
-    for one in (
-        Gemm, GroupedGemm, Gemv, Convolution, Pooling, Recurrent, Ctc, Attention, Streaming, Collective, Send, Copy,
-        Opaque, Call,
-    )
-}  # fmt: skip
-"""Every kind of operator by the name that files and tables use."""
 
 __all__ = [
     "COLLECTIVES",

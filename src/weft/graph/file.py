@@ -24,7 +24,7 @@ from weft.graph.gemv import Gemv
 from weft.graph.graph import Edge, Graph, KernelChoice, Node
 from weft.graph.grouped import GroupedGemm
 from weft.graph.named import Constant, Joined, View
-from weft.graph.op import Opaque, Tensor
+from weft.graph.op import Op, Opaque, Tensor
 from weft.graph.pooling import Pooling
 from weft.graph.recurrent import Recurrent
 from weft.graph.streaming import Streaming
@@ -32,13 +32,13 @@ from weft.graph.streaming import Streaming
 FORMAT, VERSION = "weft-graph", 1
 LARGEST = 1 << 30
 """Most bytes of a file that is read, before and after it is unpacked."""
+_COMPUTE = (Gemm, GroupedGemm, Gemv, Convolution, Pooling, Recurrent, Ctc, Attention, Streaming)
+_OTHERS = (Collective, Send, Copy, Opaque, Call)
+KINDS: Mapping[str, type[Op]] = {each.kind: each for each in (*_COMPUTE, *_OTHERS)}
+"""Every kind of operator by the name that files and tables use."""
 _CLASSES: Mapping[str, type] = {
-    one.__name__: one
-    for one in (
-        Attention, Call, Collective, Constant, Convolution, Copy, Ctc, Gemm, Gemv, GroupedGemm, Joined, KernelChoice,
-        Opaque, Pooling, Recurrent, Send, Streaming, Tensor, View,
-    )
-}  # fmt: skip
+    each.__name__: each for each in (*KINDS.values(), Constant, Joined, KernelChoice, Tensor, View)
+}
 
 
 def write_graph(graph: Graph, path: str | Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
@@ -13,7 +14,7 @@ from weft.graph.collective import Collective
 from weft.graph.earliest import earliest
 from weft.graph.gemm import Gemm
 from weft.graph.named import Named, check_names
-from weft.graph.op import Op
+from weft.graph.op import Op, Tensor
 
 MOST_ITERATIONS = 1000
 """Most iterations of a loop in a graph."""
@@ -304,3 +305,35 @@ def gemm_queue(gemms: Sequence[Gemm], queues: int | None = None, tilings: Iterab
         for number, (gemm, tiling) in enumerate(zip(gemms, chosen, strict=True))
     )
     return Graph(tuple(nodes), title=f"{count} GEMMs in {lanes} queues")
+
+
+def live_bytes(graph: Graph) -> tuple[int, ...]:
+    """Bytes that are allocated on one rank while each node runs, in the graph's order.
+
+    Tensors that no node writes are there from the start; what a node `frees` is gone when the next one runs.
+
+    >>> made = Node(Gemm(64, 64, 64), "up", outputs=("h",))
+    >>> used = Node(Gemm(64, 64, 64), "down", inputs=("h",), outputs=("y",), frees=("h",))
+    >>> live_bytes(Graph((made, used)))
+    (8192, 16384)
+    """
+    sizes = tensor_bytes(graph)
+    written = {name for node in graph for name in node.outputs}
+    given = sum(size for name, size in sizes.items() if name not in written)
+    changes = [given]
+    for node in graph:
+        changes[-1] += sum(sizes[name] for name in node.outputs)
+        changes.append(-sum(sizes.get(name, 0) for name in node.frees))
+    return tuple(accumulate(changes[:-1]))
+
+
+def tensor_bytes(graph: Graph) -> dict[str, int]:
+    """Bytes of every tensor that has memory of its own, by name: those given to the graph, and outputs of nodes."""
+    sizes = {name: stated.bytes for name, stated in graph.tensors.items() if isinstance(stated, Tensor)}
+    for node in graph:
+        sizes |= {name: _written(node, place) for place, name in enumerate(node.outputs) if name not in sizes}
+    return sizes
+
+
+def _written(node: Node, place: int) -> int:
+    return node.op.writes[place].bytes if place < len(node.op.writes) else 0
