@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from weft.report.table import Table, number, text
 from weft.view.error_tables import bar_table, errors_table, without_rows
-from weft.view.table import Table, number, text
 from weft.view.validation import PICTURES, TITLES
 
 HERE = Path(__file__).parent / "explanation"

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 import weft
-from weft import view
 from weft.graph import Collective, Gemm
 from weft.models import SubLayer
 from weft.parallel import split
+from weft.report import Section
+from weft.report.table import Table, number, text
 from weft.result import Comparison
-from weft.view.page import Section, write_page, write_report
+from weft.view.page import page_text, write_report
 from weft.view.run import side_by_side
-from weft.view.table import Table, number, text
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -129,7 +129,9 @@ def checked(found: dict[str, Any]) -> dict[str, Any]:
 def test_tables_sort_by_value_filter_by_words_and_keep_markup_as_text(tmp_path: Path) -> None:
     rows = [["b 10", 10.0], [EVIL, 9.5], ["a", None], ["b 100", 1000.0], ["c", 2.0], ["d", -1.0]]
     table = Table([text("name"), number("value", format_=",.1f")], rows, EVIL)
-    found = checked(opened(write_page(tmp_path, EVIL, EVIL, [EVIL, [EVIL], table, Section(EVIL, [table])])))
+    page = tmp_path / "report.html"
+    page.write_text(page_text(EVIL, EVIL, [EVIL, [EVIL], table, Section(EVIL, [table])]))
+    found = checked(opened(page))
     assert found["up"] == ["-1.0", "2.0", "9.5", "10.0", "1,000.0", "–"]
     assert found["down"] == ["1,000.0", "10.0", "9.5", "2.0", "-1.0", "–"]
     assert found["filtered"] == ["b 100", "b 10", EVIL]
@@ -140,7 +142,7 @@ def test_tables_sort_by_value_filter_by_words_and_keep_markup_as_text(tmp_path: 
 def test_the_page_of_runs_draws_every_figure_on_wide_and_narrow_windows(tmp_path: Path, width: int) -> None:
     graph, watched = split(SubLayer.custom(2048, 2048, 512), 4), weft.RunOptions(interference=True)
     answer = weft.compare(graph, "t3-paper", options=watched)
-    found = checked(opened(view.write_page(answer, tmp_path), width))
+    found = checked(opened(answer.save(tmp_path / "report.html"), width))
     assert found["figures"] == 5
     assert found["zoomed"], "the wait that is clicked is not what the timeline shows"
     assert found["contents"] >= 5
@@ -157,7 +159,7 @@ def test_runs_of_two_machines_stand_on_one_page(tmp_path: Path) -> None:
 def test_the_page_of_a_gemm_beside_a_collective_draws_every_figure(tmp_path: Path) -> None:
     graph = weft.concurrent(Gemm(2048, 2048, 1024, "bf16"), Collective("all_gather", 16 << 20, 4), 2, 2)
     answer: Comparison = weft.compare(graph, "mi300x", ["streams", "dma"])
-    page = view.write_page(answer, tmp_path)
+    page = answer.save(tmp_path / "report.html")
     assert page.stat().st_size < 3e6
     checked(opened(page))
 
@@ -166,7 +168,7 @@ def test_the_page_of_a_gemm_beside_a_collective_draws_every_figure(tmp_path: Pat
 def test_the_page_of_plans_draws_every_figure_and_maps_the_choices_that_are_picked(tmp_path: Path, width: int) -> None:
     fix = {"tp": 8, "pp": [4, 8], "cp": 1, "sp": True, "micro_batch": [1, 2], "recompute": "full"}
     answer = weft.plan("gpt-3", "64xa100", batch=64, fix=fix, refine=0, launcher="megatron")
-    page = view.write_page(answer, tmp_path)
+    page = answer.save(tmp_path / "report.html")
     found = checked(opened(page, width))
     assert found["figures"] == 5
     assert found["picked"], "the map does not follow the choice of its columns"

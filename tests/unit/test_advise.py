@@ -34,7 +34,6 @@ from weft.tune import advise, load_tables, probes, splits_of, tables_for
 from weft.tune.advice import Advice
 from weft.tune.knobs import knobs_for
 from weft.tune.perturb import ENDS, moves, option_move, perturb, sharing_values
-from weft.view import write_page
 
 MIB = 1 << 20
 SHAPE = Gemm(1024, 2048, 1024, "bf16")
@@ -111,7 +110,7 @@ def test_channels_that_are_asked_for_hold_wherever_compute_units_drive_the_colle
 
 def test_the_page_of_advice_with_channels_is_written(gathered, store, tmp_path):
     asked = advise(SHAPE, gathered.collective, "h100-sxm", channels=12, spread=False, store=store)
-    assert "as asked" in write_page(asked, tmp_path).read_text()
+    assert "as asked" in asked.save(tmp_path / "report.html").read_text()
 
 
 def test_every_strategy_is_confirmed_near_to_what_the_tables_expect(gathered):
@@ -243,7 +242,7 @@ def test_a_reducing_collective_is_told_why_dma_engines_are_left_out(small, store
 
 
 def test_the_page_says_what_to_take_and_what_to_set(gathered, tmp_path):
-    page = write_page(gathered, tmp_path).read_text()
+    page = gathered.save(tmp_path / "report.html").read_text()
     assert gathered.name_of(gathered.best) in page
     assert gathered.knobs[0].source in page
     assert page.count("<figure") == 3

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from weft.cli.hardware import hardware
 from weft.cli.models import models
 from weft.errors import UnknownNameError
-from weft.view.table import Table, number, text
+from weft.report.table import Table, number, text
 from weft.view.terminal import print_table
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import weft
-from weft import view
 from weft.errors import InputError
 from weft.graph import Gemv, Graph, Node
 from weft.result import Heat, Timeline
@@ -113,6 +112,6 @@ def test_a_stride_shorter_than_a_row_is_refused():
 
 def test_the_page_of_a_run_shows_its_channels_and_banks(tmp_path):
     made = run(STRIDED, heatmap="bank", hashing=False)
-    page = view.write_page(made, tmp_path).read_text(encoding="utf-8")
+    page = made.save(tmp_path / "report.html").read_text(encoding="utf-8")
     assert "How loaded is each bank? in-order, plain addresses" in page
     assert "How loaded is each bank over the whole run?" in page

@@ -17,12 +17,12 @@ from weft.errors import InputError, WeftError
 from weft.graph import Collective, Gemm
 from weft.models import SubLayer
 from weft.parallel import split
+from weft.report.table import Table
 from weft.result import Comparison, Residency, Timeline
 from weft.result.timeline import words_of
 from weft.view import looks
 from weft.view.explorer import held_units, operator_looks, over_time, phases, waits_table
 from weft.view.figure import Figure
-from weft.view.table import Table
 from weft.view.units import COLUMNS, rectangles, unit_map
 
 
@@ -202,7 +202,7 @@ def test_streams_show_who_ran_who_waited_and_why(tmp_path: Any) -> None:
         )
         assert "GEMM reads" in str(view.timeline(answer.run).spec)
         assert "computing" in {row["what"] for row in view.stream_waits(answer).data["bars"].records()}
-        page = view.write_page(both, tmp_path / name).read_text()
+        page = both.save(tmp_path / name / "report.html").read_text()
         assert "one after the other" in page
     until = 2 * answer.makespan * 1e6  # several runs are compared on one time axis
     assert f"[0, {until}]" in str(view.held_units(answer, until / 1e6).spec)

@@ -18,8 +18,7 @@ from weft.parallel import split
 from weft.result import Comparison, Timeline
 from weft.studies import STUDIES, study
 from weft.studies.t3 import T3Study, published_means, telling_case
-from weft.view import write_page
-from weft.view.page import explanations
+from weft.view.page import explanations, write_report
 from weft.view.words import amount, gap, percent
 
 
@@ -123,20 +122,22 @@ def on_rails(run: Timeline, number: int) -> Timeline:
 
 
 def test_a_run_page_is_self_contained_and_counts_what_blocks_counted(tmp_path: Path) -> None:
-    page = checked(write_page(small(), tmp_path).read_text())
+    page = checked(small().save(tmp_path / "report.html").read_text())
     for part in ("DRAM: rows opened", "ideal-overlap", "speedup", "What do workgroups wait for?"):
         assert part in page
 
 
 def test_one_run_without_a_baseline_has_a_page_that_says_how_to_get_one(tmp_path: Path) -> None:
-    page = checked(write_page(small()["t3"], tmp_path).read_text())
+    page = checked(small()["t3"].save(tmp_path / "report.html").read_text())
     assert "speedup" not in page
     assert "add --compare sequential" in page
 
 
 def test_the_first_line_of_a_page_names_hardware_that_cannot_be_bought(tmp_path: Path) -> None:
     lead = re.compile(r'<p class="lead">([^<]*)</p>')
-    first = {name: lead.findall(write_page(small()[name], tmp_path).read_text())[0] for name in ("sequential", "t3")}
+    first = {
+        name: lead.findall(small()[name].save(tmp_path / "report.html").read_text())[0] for name in ("sequential", "t3")
+    }
     assert first["t3"].startswith("Hypothetical hardware, on no GPU that can be bought: a tracker")
     assert "Hypothetical" not in first["sequential"]
     assert lead.findall(small_study().page(tmp_path).read_text())[0].startswith("No GPU has a tracker")
@@ -152,14 +153,14 @@ def test_a_page_without_an_explanation_says_so() -> None:
 
 
 def test_a_page_does_not_change_between_writings(tmp_path: Path) -> None:
-    first, second = (write_page(small()["t3"], tmp_path / name).read_bytes() for name in ("a", "b"))
+    first, second = (small()["t3"].save(tmp_path / name / "report.html").read_bytes() for name in ("a", "b"))
     assert first == second
 
 
 def test_a_page_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("mine")
     with pytest.raises(OutputError, match="it is a file"):
-        write_page(small(), tmp_path / "taken")
+        write_report(small().report(), tmp_path / "taken")
     assert (tmp_path / "taken").read_text() == "mine"
 
 

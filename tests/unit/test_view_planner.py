@@ -6,7 +6,7 @@ from shown import check_shown
 import weft
 from weft.parallel.plan import Parallelism
 from weft.parallel.words import changes, words
-from weft.view import planner, write_page
+from weft.view import planner
 
 FIX = {"tp": 8, "pp": [4, 8], "sp": True, "cp": 1, "micro_batch": 1, "schedule": ["1f1b", "interleaved:2"]}
 
@@ -41,7 +41,7 @@ def test_a_single_plan_has_no_runner_up_and_no_warning(plans, tmp_path):
     alone = weft.plan("gpt-3", "64xa100", batch=64, refine=0, fix={**FIX, "recompute": "full", "zero": 0}, top=1)
     assert planner.verdict(alone)[3] == "No other plan fits."
     assert planner.warnings(alone) == []
-    assert write_page(alone, tmp_path).exists()
+    assert alone.save(tmp_path / "report.html").exists()
 
 
 def test_the_front_has_no_plan_that_another_one_beats(plans):

@@ -9,9 +9,9 @@ import json
 import numpy as np
 import pytest
 
+from weft.report.table import Shown, Table, csv_text, key_of, microseconds, number, text, times_faster
 from weft.view import terminal
-from weft.view.page import write_page
-from weft.view.table import Shown, Table, csv_text, key_of, microseconds, number, text, times_faster
+from weft.view.page import page_text
 from weft.view.terminal import print_table
 
 TABLE = Table(
@@ -61,8 +61,8 @@ def test_a_narrow_terminal_cuts_no_digits_off(capsys: pytest.CaptureFixture[str]
     assert all(whole in out for whole in ("kernels", "123,456", "234,567", "345,678", "latency, mean [ns]"))
 
 
-def test_a_page_sorts_by_raw_values_and_keeps_markup_as_text(tmp_path) -> None:
-    page = write_page(tmp_path, "A <page>", "told", [TABLE]).read_text()
+def test_a_page_sorts_by_raw_values_and_keeps_markup_as_text() -> None:
+    page = page_text("A <page>", "told", [TABLE])
     assert ">&lt;script&gt;alert(1)&lt;/script&gt;</td>" in page
     assert '<td class="n" data-v="1234.56">1,234.6</td>' in page
     assert '<td class="n" data-v="">–</td>' in page

@@ -15,10 +15,10 @@ from weft.cli.values import Value
 from weft.engine.code import cache_root
 from weft.errors import OutputError
 from weft.files import check_out_dir
+from weft.report.table import Table, number, text
 from weft.store import Store
 from weft.store.records import checked_cache
 from weft.units import format_bytes
-from weft.view.table import Table, number, text
 from weft.view.terminal import print_table
 
 _SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}

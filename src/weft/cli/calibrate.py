@@ -13,11 +13,11 @@ from weft.cli.options import data_option, examples, option
 from weft.cli.output import Outputs, file_option, pass_outputs, written
 from weft.cli.values import GPU_NAME, SYSTEM_NAME
 from weft.files import write_json
+from weft.report.table import Table, number, text
 from weft.validation import catalog
 from weft.validation.calibration import Calibrated, Fitted
 from weft.validation.catalog import Target, shown
 from weft.view.error_tables import errors_table
-from weft.view.table import Table, number, text
 
 _FITTED = {"start": "start", "fitted": "fitted", "low": "95 % low", "high": "high"}
 

@@ -12,8 +12,8 @@ from weft.cli.output import json_or_tables
 from weft.cli.values import MACHINE_NAME
 from weft.errors import UnknownNameError
 from weft.hardware import Gpu, Node, Provenance
+from weft.report.table import Table, number, text
 from weft.units import format_bytes, format_rate
-from weft.view.table import Table, number, text
 from weft.view.words import sourced_table
 
 

@@ -13,8 +13,8 @@ from weft.cli.values import MODEL_NAME
 from weft.graph import Collective, Gemm, Graph
 from weft.models import SUBLAYERS, Transformer, load_model, model_names
 from weft.parallel import sublayer
+from weft.report.table import Table, number, text
 from weft.units import format_bytes
-from weft.view.table import Table, number, text
 from weft.view.words import sourced_table
 
 _SIZES = {"layers": "layers", "hidden": "hidden", "sequence_length": "context"}

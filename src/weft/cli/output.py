@@ -27,8 +27,8 @@ from weft.files import (
 if TYPE_CHECKING:
     from weft.answer import Answer
     from weft.report import Report
+    from weft.report.table import Table
     from weft.result import Timeline
-    from weft.view.table import Table
 
 Save = Callable[[Path], Path]
 """Writes to a file or a folder, and returns the file that it wrote."""
@@ -98,7 +98,7 @@ class Outputs:
         page: Save | None,
     ) -> Iterator[tuple[str, Path]]:
         """Write each file that the options ask for; yields what it holds and its path."""
-        from weft.view.table import csv_text
+        from weft.report.table import csv_text
 
         if self.json is not None and save is not None:
             yield "figures", save(self.json)

@@ -8,9 +8,9 @@ import click
 
 from weft.cli.options import examples, option
 from weft.cli.output import json_or_tables
+from weft.report.table import Table, texts
 from weft.schedule import OVERLAPS, Ideal, Overlap, Sharing
 from weft.schedule.methods import PLACES
-from weft.view.table import Table, texts
 
 _EXAMPLES = "weft overlaps list", "weft overlaps list --axis tp"
 _SENTENCES = ("name", "timed by", "summary")

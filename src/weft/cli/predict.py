@@ -34,9 +34,9 @@ from weft.library.collectives import canonical, volume
 from weft.library.profiles import load_library
 from weft.options import RunOptions
 from weft.parallel.tensor import Form
+from weft.report.table import Table, texts
 from weft.view import predictions
 from weft.view.predictions import Predicted
-from weft.view.table import Table, texts
 from weft.view.terminal import print_table
 
 _LAYER = "weft predict layer --model gpt-3 --tp 4 --batch 8 --sequence 2048 --system hgx-a100-4"

@@ -19,9 +19,9 @@ from weft.files import write_json
 from weft.hardware import Gpu, System
 from weft.models import SubLayer
 from weft.options import RunOptions
+from weft.report.table import Table, number, text
 from weft.run.replay import ROUNDED, Replay
 from weft.schedule.arbiters import POLICIES
-from weft.view.table import Table, number, text
 
 _SLOWER = 0.5
 """The clock of --slow by that of the others."""

@@ -22,6 +22,7 @@ from weft.cli.output import Outputs, file_option, folder_option, json_of, json_o
 from weft.cli.progress import progress_bar
 from weft.cli.values import NAMES, NUMBERS, SIZE, SPLITS
 from weft.hardware import Gpu
+from weft.report.table import Table, texts
 from weft.schedule.sharing import apart_of
 from weft.store import Store
 from weft.studies import STUDIES
@@ -31,7 +32,6 @@ from weft.studies.headline import PaperStudy
 from weft.tune.perturb import Sensitivity
 from weft.view.papers import SensitivityReport
 from weft.view.study import StudyReport
-from weft.view.table import Table, texts
 
 _TAKES: dict[str, Any] = {
     "names": NAMES,

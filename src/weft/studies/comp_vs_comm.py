@@ -26,6 +26,8 @@ from weft.options import SUSTAINED
 from weft.parallel.framework import Framework, framework
 from weft.parallel.plan import Parallelism
 from weft.plan.scale import AS_PLANNED, faster
+from weft.report import Part, Section
+from weft.report.table import Table, number, text
 from weft.result.step import Pass, exposed
 from weft.run.step.clock import train
 from weft.run.step.named import step
@@ -37,9 +39,7 @@ from weft.validation.machines import Machines
 from weft.validation.projection import HIDDEN, Projection, flops_of, of_bert, projection, sparse_sizes
 from weft.validation.subjects import Subject, errors_of
 from weft.validation.tables import Measurements, data_folder, read_folder
-from weft.view.page import Part, Section
 from weft.view.scale import change_figure, closed_figure, projection_figure, share_curves, share_map
-from weft.view.table import Table, number, text
 from weft.view.words import percent
 
 DECLARED = declared(__file__)

@@ -14,6 +14,8 @@ from typing import Any
 from weft.errors import InputError
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu
+from weft.report import Part, Section
+from weft.report.table import Table, microseconds, text, times_faster
 from weft.result import Timeline
 from weft.run.single import simulate
 from weft.schedule.sharing import split_units
@@ -24,10 +26,8 @@ from weft.sweep.simulations import Simulation
 from weft.sweep.tasks import Progress
 from weft.view import looks
 from weft.view.figure import Figure
-from weft.view.page import Part, Section
 from weft.view.studies import split_slowdowns, split_speedups
 from weft.view.study import as_sentences
-from weft.view.table import Table, microseconds, text, times_faster
 from weft.view.units import Way, units_by_way
 
 DECLARED = declared(__file__)

@@ -16,13 +16,13 @@ from weft.errors import UnknownNameError
 from weft.hardware import Gpu
 from weft.lower.machine import default_request_bytes
 from weft.options import SUSTAINED, RunOptions
+from weft.report import Part as PagePart
+from weft.report.table import Table
 from weft.store import Store
 from weft.sweep.bench import Bench, Jobs
 from weft.sweep.tasks import Progress
-from weft.view.page import Part as PagePart
 from weft.view.page import write_report
 from weft.view.study import StudyReport, as_sentences
-from weft.view.table import Table
 
 if TYPE_CHECKING:
     from weft.tune.perturb import Sensitivity
@@ -181,6 +181,7 @@ class PaperStudy(Answer):
     kind = "study"
     DECLARED: ClassVar[Declared]
     OPTIONS: ClassVar[Sequence[Option]] = ()
+    REPORT: ClassVar[type[StudyReport]] = StudyReport
 
     machine: Gpu
     request_bytes: int
@@ -352,7 +353,7 @@ class PaperStudy(Answer):
 
     def page(self, folder: str | Path, watched: Any = None) -> Path:
         """Write `report.html` to a folder and return its path; OutputError if it cannot be written."""
-        return write_report(StudyReport(self, watched), folder)
+        return write_report(self.REPORT(self, watched), folder)
 
     def to_dict(self) -> dict[str, Any]:
         """The study as plain data: conditions, notes, headline, and its own results."""

@@ -19,6 +19,8 @@ from weft.graph import Collective, Graph
 from weft.lower.machine import ring_note
 from weft.models import SUBLAYERS
 from weft.parallel import sublayer
+from weft.report import Part, Section
+from weft.report.table import Table, number, text, times_faster
 from weft.result import Comparison, Timeline
 from weft.run import simulate
 from weft.studies.headline import DEGREES, MODELS, Conditions, HeadlineRow, Measured, PaperStudy, declared
@@ -27,9 +29,7 @@ from weft.sweep.tasks import Progress
 from weft.view.explorer import timeline, waits_table
 from weft.view.figure import Figure
 from weft.view.interference import bursts, interference_parts
-from weft.view.page import Part, Section
 from weft.view.run import speedups, traffic_by_cause
-from weft.view.table import Table, number, text, times_faster
 from weft.view.words import PHASES, case_label, phase_times
 
 DECLARED = declared(__file__)

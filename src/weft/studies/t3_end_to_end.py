@@ -19,6 +19,8 @@ from weft.models import Transformer, load_model
 from weft.options import Fidelity, RunOptions
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
+from weft.report import Part, Section
+from weft.report.table import Table, number, text, times_faster
 from weft.result.step import Step
 from weft.run.step import train
 from weft.schedule import SEQUENTIAL
@@ -28,8 +30,6 @@ from weft.studies.t3 import HYPOTHETICAL, OVERLAPS, select
 from weft.sweep.simulations import comparisons
 from weft.view import looks
 from weft.view.figure import Figure, Lines, bars, curves, stacked_bars
-from weft.view.page import Part, Section
-from weft.view.table import Table, number, text, times_faster
 
 DECLARED = declared(__file__)
 GROUPS: Mapping[str, Mapping[str, Sequence[int]]] = DECLARED.cases

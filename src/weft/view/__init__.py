@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft.view.answers import write_page as write_page
     from weft.view.corun import held_units as held_units
     from weft.view.corun import strategies as strategies
     from weft.view.corun import stream_waits as stream_waits
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from weft.view.step_trace import write_step_trace as write_step_trace
 
 _HOMES = {
-    "answers": ("write_page",),
     "corun": ("held_units", "strategies", "stream_waits"),
     "explorer": ("timeline",),
     "interference": ("bursts",),

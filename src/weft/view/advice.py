@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from weft.report import Part, Report, Section
+from weft.report.table import Table, microseconds, number, text, texts, times_faster
 from weft.sweep.bench import by_dma
 from weft.tune.advice import ALIKE, NOTED, label
 from weft.tune.heuristics import TIE
@@ -12,7 +13,6 @@ from weft.units import format_bytes
 from weft.view import looks
 from weft.view.figure import Figure, Lines, curves, stacked_bars
 from weft.view.predictions import SIZES
-from weft.view.table import Table, microseconds, number, text, texts, times_faster
 from weft.view.words import percent
 
 if TYPE_CHECKING:

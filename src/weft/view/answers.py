@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from html import escape
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import InputError
 from weft.report import Figure, Report, Table
-from weft.view.page import report_page, write_report
+from weft.view.page import report_page
 from weft.view.terminal import table_text
 
 if TYPE_CHECKING:
@@ -71,11 +70,6 @@ def figure(answer: Answer) -> Figure:
 def page(answer: Answer) -> str:
     """The page of an answer, as HTML."""
     return report_page(report(answer))
-
-
-def write_page(answer: Answer, folder: str | Path) -> Path:
-    """Write the page of an answer to a folder and return its path; OutputError if that fails."""
-    return write_report(report(answer), folder)
 
 
 def parts(shown: Report[Any]) -> list[Table | str]:

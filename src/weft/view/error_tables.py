@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.view.table import Shown, Table, number, text
+from weft.report.table import Shown, Table, number, text
 
 Row = Mapping[str, Any]
 

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.errors import InputError
+from weft.report.table import Table, microseconds, number, text
 from weft.result import Span, Timeline
 from weft.result.timeline import ChunkSpan, words_of
 from weft.view import looks
 from weft.view.figure import Figure, alt, areas, bars
-from weft.view.table import Table, microseconds, number, text
 from weft.view.units import held_stretches
 from weft.view.words import us
 

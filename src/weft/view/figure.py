@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from weft.errors import WeftError
+from weft.report.table import Table, number
 from weft.view.looks import BLUE, GREY, Looks, spread
-from weft.view.table import Table, number
 
 
 class _Later:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from weft.report import Part, Section
+from weft.report.table import Table, number, text
 from weft.result import Heat, Timeline
 from weft.view.figure import Figure, load_map
-from weft.view.page import Part, Section
-from weft.view.table import Table, number, text
 
 SHOWN_BINS = 96
 """Most columns of a map over time; more bins are merged."""

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.errors import InputError
+from weft.report import Section
+from weft.report.table import Column, Table, number, text
 from weft.result import Interference, Percentiles, StreamInterference, Timeline
 from weft.result.metrics import stage_ends, stage_spreads
 from weft.result.timeline import words_of
 from weft.view import looks
 from weft.view.figure import Figure, alt, areas, levels
-from weft.view.page import Section
-from weft.view.table import Column, Table, number, text
 from weft.view.words import us
 
 Floats = npt.NDArray[np.float64]

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.files import check_out_dir, write_atomically
-from weft.report import Figure, Report, Table
-from weft.report import Part as Part
-from weft.report import Section as Section
+from weft.report import Figure, Part, Report, Section, Table
 from weft.report.table import plain
 from weft.view.words import assumed_table, machine_table, sentence
 
@@ -47,17 +45,11 @@ def _typeset(words: str) -> str:
     return f"{words.rstrip('.')}.".replace(" x ", " × ").replace(" us ", " µs ").replace(" us;", " µs;")
 
 
-def write_page(out_dir: str | Path, title: str, told: str, parts: Sequence[Part], explained: str = "") -> Path:
-    """Write `report.html` to a folder, whole or not at all, and return its path; else OutputError.
+def page_text(title: str, told: str, parts: Sequence[Part], explained: str = "") -> str:
+    """A self-contained page as HTML.
 
     `told` is the summary sentence. `explained` names the entries of `explained.toml` at the end of the page.
     """
-    folder = check_out_dir(out_dir)
-    return write_atomically(folder / REPORT, page_text(title, told, parts, explained))
-
-
-def page_text(title: str, told: str, parts: Sequence[Part], explained: str = "") -> str:
-    """A self-contained page as HTML; arguments as in `write_page`."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     environment = Environment(

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from weft.engine.layout import PIM_BANKS, PIM_COUNT
+from weft.report.table import Table, number, text
 from weft.run.pim import Meeting
 from weft.view import looks
 from weft.view.figure import Figure, curves, held_map
-from weft.view.table import Table, number, text
 
 SHOWN_US = 6.0
 """How much of a run is shown [µs]."""

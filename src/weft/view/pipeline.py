@@ -9,12 +9,12 @@ import numpy as np
 
 from weft.errors import InputError
 from weft.parallel.plan import schedule_name
+from weft.report.table import Table, number, text
 from weft.schedule.pipeline import PipelineTimes
 from weft.view.figure import Figure, bars, stacked, step_lines
 from weft.view.looks import BLUE, GREEN, ORANGE, Looks
 from weft.view.memory import memory_curve
 from weft.view.plans import shown_devices
-from weft.view.table import Table, number, text
 
 if TYPE_CHECKING:
     from weft.result.step import Step

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from weft.parallel.words import changes, words
 from weft.plan.plans import signed
 from weft.report import Part, Report, Section
+from weft.report.table import Table, number, text
 from weft.view import looks
 from weft.view.figure import Figure, bars, choice_map, curves, stacked_bars
 from weft.view.pipeline import schedule_with_memory
 from weft.view.shares import COLORS, label, ordered, seconds
-from weft.view.table import Table, number, text
 from weft.view.words import sentence
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.view.table import Table, text
+from weft.report.table import Table, text
 
 if TYPE_CHECKING:
     from weft.hardware import System

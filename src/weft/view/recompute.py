@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.report import Report
+from weft.report.table import Table, number, text
 from weft.view import looks
 from weft.view.figure import Figure, curves
 from weft.view.plans import plan_title
 from weft.view.shares import seconds
-from weft.view.table import Table, number, text
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu

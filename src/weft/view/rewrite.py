@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from weft.report import Report
+from weft.report.table import Table, microseconds, number, text
 from weft.rewrite.cost import Prices, running
 from weft.view import looks
 from weft.view.figure import Figure, stacked_bars
-from weft.view.table import Table, microseconds, number, text
 from weft.view.words import percent
 
 if TYPE_CHECKING:

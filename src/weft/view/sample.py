@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from weft.report import Report
+from weft.report.table import Table, number, text
 from weft.view import looks
 from weft.view.figure import Figure, bars, curves, scatter
-from weft.view.table import Table, number, text
 from weft.view.words import percent
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from weft.report import Report
+from weft.report.table import Table, number, text
 from weft.view import looks
 from weft.view.figure import Figure, bars, curves, heat_map, scatter, stacked_bars
 from weft.view.plans import plan_title
 from weft.view.shares import COLORS, label, ordered
-from weft.view.table import Table, number, text
 from weft.view.words import percent, sentence
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weft.report import Part, Report
+from weft.report.table import Table, number, text
 from weft.view.figure import Figure
 from weft.view.pipeline import MOST_DRAWN, pipeline_with_memory
-from weft.view.table import Table, number, text
 
 if TYPE_CHECKING:
     from weft.plan.schedules import TimedSchedule

@@ -7,13 +7,13 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from weft.graph import Graph
+from weft.report.table import Table, number, text
 from weft.result import Span, Timeline
 from weft.result.metrics import CLASSES
 from weft.units import format_bytes
 from weft.view import looks
 from weft.view.figure import Figure, Lines, bars, curves, scatter
 from weft.view.predictions import SIZES
-from weft.view.table import Table, number, text
 from weft.view.units import Way, units_by_way
 from weft.view.words import case_label, percent
 

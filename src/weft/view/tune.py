@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from weft.report import Part, Report, Section
+from weft.report.table import Shown, Table, microseconds, number, text, times_faster
 from weft.view import looks
 from weft.view.figure import Figure, bars
 from weft.view.studies import held_by_gemms
-from weft.view.table import Shown, Table, microseconds, number, text, times_faster
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu

@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from weft.report.table import Table, microseconds, number, text
 from weft.result import Residency, Span, Timeline
 from weft.view.figure import Figure, held_map
 from weft.view.looks import Looks
-from weft.view.table import Table, microseconds, number, text
 
 COLUMNS = 480
 """Number of moments in a map of compute units."""

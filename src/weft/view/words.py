@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from weft.view.table import NONE, Column, Shown, Table, microseconds, text, texts
+from weft.report.table import NONE, Column, Shown, Table, microseconds, text, texts
 
 if TYPE_CHECKING:
     from weft.graph import Graph

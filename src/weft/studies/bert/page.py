@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from weft.report import Part, Section
+from weft.report.table import Table, number, text, times_faster
 from weft.studies.bert import cases
 from weft.studies.bert.breakdown import (
     AGAIN,
@@ -24,8 +26,6 @@ from weft.studies.bert.breakdown import (
 from weft.units import format_bytes
 from weft.view import looks
 from weft.view.figure import Figure, Lines, bars, curves, scatter, stacked_bars
-from weft.view.page import Part, Section
-from weft.view.table import Table, number, text, times_faster
 
 if TYPE_CHECKING:
     from weft.studies.bert.cases import Variant

@@ -18,6 +18,8 @@ from weft.hardware import Gpu, System
 from weft.options import RunOptions
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
+from weft.report import Part
+from weft.report.table import Table
 from weft.studies.bert import page
 from weft.studies.bert.breakdown import GEMMS, LAMB, Broken, broken_down
 from weft.studies.bert.cases import (
@@ -49,8 +51,6 @@ from weft.validation.checks import Unfit
 from weft.validation.machines import Machines
 from weft.validation.steps import case_of
 from weft.validation.tables import data_folder, read_folder
-from weft.view.page import Part
-from weft.view.table import Table
 
 
 @dataclass(frozen=True)

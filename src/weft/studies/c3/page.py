@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from weft.report import Part, Section
+from weft.report.table import Column, Shown, Table, microseconds, number, text, texts, times_faster
 from weft.result import CoRun
 from weft.result.metrics import CLASSES
 from weft.result.timeline import REASONS
@@ -14,7 +16,6 @@ from weft.studies.c3.scenarios import IDS
 from weft.units import format_bytes
 from weft.view.corun import held_units
 from weft.view.explorer import timeline, waits_table
-from weft.view.page import Part, Section
 from weft.view.studies import (
     bandwidth_against_units,
     drivers,
@@ -22,7 +23,6 @@ from weft.view.studies import (
     strategy_shares,
     strategy_slowdowns,
 )  # fmt: skip
-from weft.view.table import Column, Shown, Table, microseconds, number, text, texts, times_faster
 from weft.view.words import percent, us
 
 if TYPE_CHECKING:

@@ -13,6 +13,8 @@ from statistics import fmean
 from typing import Any
 
 from weft.graph import Collective, Gemm
+from weft.report import Part
+from weft.report.table import Table
 from weft.result import CoRun
 from weft.result.metrics import CLASSES
 from weft.run import compare
@@ -30,8 +32,6 @@ from weft.sweep.tasks import Progress
 from weft.tune.perturb import Sensitivity
 from weft.tune.probes import COLLECTIVES, tables_of
 from weft.units import format_bytes
-from weft.view.page import Part
-from weft.view.table import Table
 
 RANKS = 8
 """Number of GPUs for which the published figures hold."""

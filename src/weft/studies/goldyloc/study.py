@@ -15,6 +15,8 @@ from typing import Any
 
 from weft.graph import Gemm
 from weft.kernels import GemmTiling
+from weft.report import Part, Section
+from weft.report.table import Column, Shown, Table, key_of, microseconds, number, text, times_faster
 from weft.result import Timeline
 from weft.studies.goldyloc.cases import Case, solve
 from weft.studies.goldyloc.sensitivity import moved
@@ -26,9 +28,7 @@ from weft.sweep.tasks import Progress
 from weft.tune.perturb import Sensitivity
 from weft.tune.predictor import Predictor
 from weft.tune.queues import DEGREES, GoKernels, Watched, watched
-from weft.view.page import Part, Section
 from weft.view.studies import fixed_degrees, held_by_gemms, losses, ways_to_run, what_changes
-from weft.view.table import Column, Shown, Table, key_of, microseconds, number, text, times_faster
 
 
 @dataclass(frozen=True)

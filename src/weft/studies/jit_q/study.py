@@ -16,14 +16,14 @@ from weft.estimate import pim as closed
 from weft.hardware import Gpu
 from weft.hardware.pim import Pim, pim
 from weft.models import load_model
+from weft.report import Part, Section
+from weft.report.table import Table, number, text
 from weft.run.pim import Meeting
 from weft.studies.headline import MODELS, Conditions, Measured, Option, PaperStudy, declared
 from weft.studies.jit_q.capacity import STATES
 from weft.studies.jit_q.layers import LayerCase, cases, met
 from weft.sweep.tasks import Progress
-from weft.view.page import Part, Section
 from weft.view.pim import banks_over_time, losses_by_tokens
-from weft.view.table import Table, number, text
 
 DECLARED = declared(__file__)
 LAYERS = 96

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from weft.report import Part, Section
+from weft.report.table import NONE, Table, number, text, texts, times_faster
 from weft.studies.memo import parallel
 from weft.studies.memo.values import case
 from weft.textbook.collectives import textbook
@@ -16,9 +17,9 @@ from weft.textbook.quantization import quantize, signal_to_noise
 from weft.textbook.replicas import zero_stages
 from weft.view import looks
 from weft.view.figure import Figure, Lines, bars, curves, dots_below, stacked_bars
-from weft.view.page import Part, Section, machine_section, write_page
-from weft.view.table import NONE, Table, number, text, texts, times_faster
-from weft.view.words import amount, sentence
+from weft.view.page import machine_section
+from weft.view.study import StudyReport
+from weft.view.words import amount
 
 if TYPE_CHECKING:
     from weft.studies.headline import HeadlineRow
@@ -26,13 +27,18 @@ if TYPE_CHECKING:
     from weft.textbook.replicas import Consistency
 
 
-def memo_page(study: MemoStudy, folder: str | Path) -> Path:
-    """Write `report.html` to a folder and return its path; the rows stand in their sections, not in one headline."""
-    first, *more = map(sentence, study.findings)
-    machine = machine_section(study.machine, study.work, title="The GPU of the roofline")
-    said = f"{study.lead} Functions of Weft compute them all."
-    parts: list[Part] = [said, more, *sections(study), machine]
-    return write_page(folder, study.title, first, parts, study.DECLARED.explained[1])
+class MemoReport(StudyReport):
+    """The study of the memo: its rows stand in their sections, not in one headline."""
+
+    answer: MemoStudy
+
+    def sections(self) -> list[Part]:
+        """What was computed, and the study's own sections."""
+        return [f"{self.answer.lead} Functions of Weft compute them all.", *self.answer.sections()]
+
+    def appendix(self) -> list[Part]:
+        """The GPU of the roofline."""
+        return [machine_section(self.answer.machine, self.answer.work, title="The GPU of the roofline")]
 
 
 VERDICTS = {True: "holds", False: "does not hold", None: NONE}

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from weft.report import Part
+from weft.report.table import Table
 from weft.studies.headline import Conditions, HeadlineRow, Measured, PaperStudy
 from weft.studies.memo import kernels, models, page, parallel, planning
 from weft.studies.memo.values import DECLARED, Values
 from weft.textbook.replicas import Consistency
-from weft.view.page import Part
-from weft.view.table import Table
 
 SECTIONS: Mapping[str, Callable[[], Values]] = {
     "operators": models.operators,
@@ -47,6 +46,7 @@ class MemoStudy(PaperStudy):
     """Weft's value of each row, by section and row in the order of the page, and the rules of replicas."""
 
     DECLARED = DECLARED
+    REPORT = page.MemoReport
 
     values: Mapping[str, float]
     rules: Consistency
@@ -115,10 +115,6 @@ class MemoStudy(PaperStudy):
         ]  # fmt: skip
         slips = [{**slip, "weft": self.values[slip["row"]]} for slip in DECLARED.cases["slips"]]
         return {"green": not self.broken, "rows": rows, "slips": slips, "left_out": DECLARED.cases["left_out"]}
-
-    def page(self, folder: str | Path, watched: Any = None) -> Path:
-        """Write `report.html` to a folder and return its path; OutputError if it cannot be written."""
-        return page.memo_page(self, folder)
 
     def sections(self, watched: Any = None) -> list[Part]:
         """Slips, every section with its table and picture, and the topics left out."""

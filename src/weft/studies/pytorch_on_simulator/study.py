@@ -17,6 +17,8 @@ from weft.estimate import Estimate, estimate
 from weft.graph import Gemv, Graph, Node
 from weft.hardware import Gpu
 from weft.options import RunOptions
+from weft.report import Part, Section
+from weft.report.table import Table, number, text
 from weft.result import Timeline
 from weft.run import simulate
 from weft.studies.headline import Conditions, Measured, Option, PaperStudy, declared
@@ -24,9 +26,7 @@ from weft.studies.pytorch_on_simulator.kernels import Moved, Timed, moved, timed
 from weft.traces import read_graph
 from weft.validation.tables import data_folder
 from weft.view.heat import heat_table, load_over_time
-from weft.view.page import Part, Section
 from weft.view.program import operator_table, program_figures, told
-from weft.view.table import Table, number, text
 
 DECLARED = declared(__file__)
 BOUND = 0.5

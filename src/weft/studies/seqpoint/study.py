@@ -15,6 +15,8 @@ import numpy as np
 
 from weft import hardware
 from weft.errors import InputError
+from weft.report import Part, Section
+from weft.report.table import Table, number, text
 from weft.sample import iterations, sample, seqpoints
 from weft.sample.seqpoint import Points
 from weft.studies.headline import Conditions, Measured, Option, PaperStudy, declared
@@ -22,9 +24,7 @@ from weft.studies.seqpoint.epochs import Epoch, Floats, speech, translation, var
 from weft.studies.seqpoint.logs import Carried, Held, carried, held, read_logs
 from weft.studies.seqpoint.methods import INTERVAL, ITERATIONS, SEQPOINT, Noisy, Outcome, geomean, noisy, outcomes
 from weft.validation.tables import data_folder
-from weft.view.page import Part, Section
 from weft.view.sample import lengths_and_points, method_bars, noise_curves
-from weft.view.table import Table, number, text
 
 DECLARED = declared(__file__)
 SEQPOINTS_BOUND = 0.0011
