@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -37,6 +37,53 @@ class Renderer(Protocol):
         """An answer as HTML for a notebook."""
 
 
+class Record:
+    """Something with a record as plain data: the attributes that `RECORD` names, by default every field.
+
+    Each is an attribute, or a key and the path of an attribute ("system=system.name"), with spaces between them; "*"
+    are all fields. A method is called without arguments. What lies below None is None.
+    """
+
+    RECORD = "*"
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as plain data for JSON."""
+        return attributes(self, self.RECORD)
+
+
+def attributes(item: Any, names: str) -> dict[str, Any]:
+    """Attributes of an item as plain data; `names` as in `Record`."""
+    found: dict[str, Any] = {}
+    for name in names.split():
+        if name == "*":
+            fields_of = getattr(item, "_fields", None) or [each.name for each in fields(item)]
+            found |= {each: plain(getattr(item, each)) for each in fields_of}
+        else:
+            key, _, path = name.partition("=")
+            found[key] = plain(_attribute(item, path or key))
+    return found
+
+
+def _attribute(item: Any, path: str) -> Any:
+    for name in path.split("."):
+        item = None if item is None else getattr(item, name)
+    return item() if callable(item) else item
+
+
+def plain(value: Any) -> Any:
+    """A value as data for JSON: arrays and sequences as lists, records and named tuples by their fields."""
+    if isinstance(value, Record):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if hasattr(value, "_fields") or is_dataclass(value):
+        return attributes(value, getattr(value, "RECORD", "*"))
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    numbers = getattr(value, "tolist", None)  # of arrays, and of single numbers that numpy made
+    return numbers() if numbers else value
+
+
 _renderers: list[Callable[[], Renderer]] = []
 
 
@@ -53,14 +100,10 @@ def _renderer() -> Renderer:
     return _renderers[0]()
 
 
-class Answer(ABC):
+class Answer(Record):
     """Base of every result. `kind` is the key of its report in `weft.view.answers.REPORTS`."""
 
     kind: ClassVar[str]
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """The result as plain data for JSON."""
 
     def report(self) -> Report[Any]:
         """What the result shows: `sentences`, `tables`, `figures` and `notes`."""

@@ -220,6 +220,11 @@ class System(Whole):
         return self.node.name if self.node else self.gpu.name
 
     @property
+    def label(self) -> str:
+        """How many GPUs, and the system's name: "64 x dgx-h100"."""
+        return f"{self.gpus} x {self.name}"
+
+    @property
     def gpus_per_node(self) -> int:
         """How many GPUs of each node take part."""
         return self.gpus // self.nodes

@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
+from weft.answer import Record
 from weft.errors import InputError, check_name, check_type
 from weft.fields import check_fields, declared
 from weft.parallel.quantize import RECIPES
@@ -88,7 +89,7 @@ def overlap_of(text: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Parallelism:
+class Parallelism(Record):
     """A plan: `tp` x `cp` x `dp` x `pp` GPUs, `batch` sequences of `sequence` tokens per step.
 
     `tp` ranks share every layer (with `sp` the tokens between their GEMMs, too), `cp` ranks every sequence, `pp` stages
@@ -109,6 +110,8 @@ class Parallelism:
     >>> Parallelism(tp=8, pp=8, dp=2, batch=64).micro_batches
     32
     """
+
+    RECORD = "* gpus"
 
     tp: int = declared(1, "GPUs that share every layer.")
     pp: int = declared(1, "Pipeline stages.")
@@ -241,14 +244,3 @@ class Parallelism:
         names: tuple[str, ...] = self.order
         inner = names[: names.index(axis)] if axis in names else ()
         return math.prod(self.degree(name) for name in inner)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The plan as plain data."""
-        return {
-            **vars(self),
-            "overlap": dict(self.overlap),
-            "layers": list(self.layers),
-            "recompute": list(self.recompute) if isinstance(self.recompute, tuple) else self.recompute,
-            "order": list(self.order),
-            "gpus": self.gpus,
-        }

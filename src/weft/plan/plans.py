@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from weft.answer import Answer
+from weft.answer import Answer, attributes
 from weft.hardware import System
 from weft.models import Transformer
 from weft.models.counts import hardware_flops, utilisation
@@ -157,23 +157,11 @@ class Planned:
 
     def record(self) -> dict[str, Any]:
         """The plan as plain data: every degree, times [s], bytes, and why."""
-        low, high = self.range_s
-        return {
-            **self.plan.to_dict(),
-            "micro_batches": self.plan.micro_batches,
-            "framework": self.setting.framework.name,
-            "step_time_s": self.step_time_s,
-            "range_s": [low, high],
-            "tied": self.tied,
-            "fidelity": self.fidelity,
-            "estimated_s": self.estimated_s,
-            "estimated_rank": self.place,
-            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
-            "mfu": self.mfu,
-            "peak_bytes": self.peak_bytes,
-            "capacity_bytes": self.capacity,
-            "feasible": self.feasible,
-        }
+        names = """
+            micro_batches=plan.micro_batches framework=setting.framework.name step_time_s range_s tied fidelity
+            estimated_s estimated_rank=place tokens_per_s_per_gpu mfu peak_bytes capacity_bytes=capacity feasible
+        """
+        return {**self.plan.to_dict(), **attributes(self, names)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -224,20 +212,12 @@ class Plans(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Plans, counts and reasons as plain data."""
         return {
-            "model": self.model.name,
-            "system": f"{self.system.gpus} x {self.system.name}",
-            "objective": self.objective,
+            **attributes(self, "model=model.name system=system.label objective"),
             "plans": [{**one.record(), "why": one.why} for one in self.plans],
-            "runner_up": self.runner_up,
-            "searched": self.searched,
-            "rejected": dict(self.rejected),
+            **attributes(self, "runner_up searched rejected"),
             **({"launcher": self.launcher, "launch": self.best.launch(self.launcher)} if self.launcher else {}),
             "front": [one.record() for one in self.front],
-            "refined": self.refined,
-            "rank_changed": self.moved,
-            "why_range": self.why_range,
-            "notes": list(self.notes),
-            "wall_s": self.wall_s,
+            **attributes(self, "refined rank_changed=moved why_range notes wall_s"),
         }
 
 

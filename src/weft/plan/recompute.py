@@ -260,7 +260,7 @@ class Recomputation(Answer):
         chosen = self.chosen
         return {
             "model": self.model.name,
-            "system": f"{self.system.gpus} x {self.system.name}",
+            "system": self.system.label,
             "plan": self.plan.to_dict(),
             "budget_bytes": self.budget,
             "chosen": None if chosen is None else record(chosen),

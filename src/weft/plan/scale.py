@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from weft import hardware
-from weft.answer import Answer
+from weft.answer import Answer, Record
 from weft.errors import InputError, check_type
 from weft.hardware import System
 from weft.hardware.resolve import Described
@@ -71,7 +71,7 @@ _MOST = 1000.0
 
 
 @dataclass(frozen=True)
-class Scaled:
+class Scaled(Record):
     """A step on a machine with multiples of today's rates, its tensor parallelism overlapped by `method`."""
 
     compute: float
@@ -79,6 +79,11 @@ class Scaled:
     memory: float
     method: str
     step: Step
+
+    RECORD = """
+        compute network memory method step_time_s=step.seconds mfu=step.mfu exposed_share=exposed hidden_share=hidden
+        exposed_s=step.exposed hidden_s=step.hidden waterfall=step.parts
+    """
 
     @property
     def communication(self) -> float:
@@ -94,22 +99,6 @@ class Scaled:
     def hidden(self) -> float:
         """Communication beside computing, relative to the step."""
         return sum(self.step.hidden.values()) / self.step.seconds
-
-    def record(self) -> dict[str, Any]:
-        """The point as plain data."""
-        return {
-            "compute": self.compute,
-            "network": self.network,
-            "memory": self.memory,
-            "method": self.method,
-            "step_time_s": self.step.seconds,
-            "mfu": self.step.mfu,
-            "exposed_share": self.exposed,
-            "hidden_share": self.hidden,
-            "exposed_s": self.step.exposed,
-            "hidden_s": self.step.hidden,
-            "waterfall": self.step.parts,
-        }
 
 
 @dataclass(frozen=True, repr=False)
@@ -170,10 +159,10 @@ class Scaling(Answer):
                 value, low, high = self.speedup(point, points[0])
                 _, least, most = self.share(point)
                 ranges = {"exposed_share_range": [least, most], "speedup": value, "speedup_range": [low, high]}
-                rows.append({**point.record(), **ranges})
+                rows.append({**point.to_dict(), **ranges})
         return {
             "model": self.first.model.name,
-            "system": f"{self.first.system.gpus} x {self.first.system.name}",
+            "system": self.first.system.label,
             "plan": self.first.plan.to_dict(),
             "framework": self.first.framework.name,
             "points": rows,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from weft.answer import attributes
 from weft.estimate import estimate
 from weft.graph import Collective, Node
 from weft.library.collectives import Algorithm, choose
@@ -328,30 +329,19 @@ class CoRun:
         held = self.run.held
         parts = (self.run, self.gemm_alone, self.collective_alone)
         return {
-            "gpu": self.run.gpu.name,
-            "ranks": self.run.graph.ranks,
+            **attributes(self.run, "gpu=gpu.name ranks=graph.ranks"),
             **vars(self.run.gemm),
-            "strategy": self.run.overlap,
-            "driver": self.driver,
-            "units_apart": self.apart,
-            "channels": self.channels,
-            "rounds": self.rounds,
-            "warning": self.warning,
+            **attributes(self, "strategy=run.overlap driver units_apart=apart channels rounds warning"),
             "units_held": {"gemm": held[self._gemm.name], "collective": held[self.name]},
             "grid": self.grid.record(),
-            "first": self.first,
-            "copies": dict(self.copies),
-            "algorithm": self.algorithm,
-            "library_algorithm": None if self.choice is None else self.choice.algorithm,
+            **attributes(self, "first copies algorithm library_algorithm=choice.algorithm"),
             "library_alone_us": None if self.choice is None else self.choice.seconds * 1e6,
             "gemm": self.gemm.record(),
             "collective": self.collective.record(),
             "collective_by_units_alone_us": self.library_alone.period(self.name) * 1e6,
             "makespan_us": self.makespan * 1e6,
             "serial_us": self.serial * 1e6,
-            "speedup": self.speedup,
-            "ideal_speedup": self.ideal_speedup,
-            "share_of_ideal": self.share_of_ideal,
+            **attributes(self, "speedup ideal_speedup share_of_ideal"),
             "bytes": {" ".join(cause): amount for cause, amount in self.run.traffic.items()},
             **self.run.interference_record(),
             "traffic_mb": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from weft.answer import Answer
 from weft.graph import Graph, live_bytes
@@ -46,6 +46,10 @@ class GraphStep(Answer):
     """
 
     kind = "graph step"
+    RECORD = """
+        graph=graph.__str__ labels=graph.labels gpu=gpu.name seconds flops ranks=graph.ranks exposed_seconds=exposed
+        hidden_seconds=hidden launches by_bytes peak_bytes capacity_bytes=gpu.memory.capacity.__int__ fits shares notes
+    """
 
     graph: Graph
     gpu: Gpu
@@ -88,23 +92,3 @@ class GraphStep(Answer):
     def by_bytes(self) -> float:
         """Share of the time in operators that are timed by their bytes alone."""
         return sum(one.seconds for one in self.shares if one.kind == BY_BYTES) / self.seconds
-
-    def to_dict(self) -> dict[str, Any]:
-        """Time, shares, memory and notes as plain data."""
-        return {
-            "graph": str(self.graph),
-            "labels": dict(self.graph.labels),
-            "gpu": self.gpu.name,
-            "seconds": self.seconds,
-            "flops": self.flops,
-            "ranks": self.graph.ranks,
-            "exposed_seconds": self.exposed,
-            "hidden_seconds": self.hidden,
-            "launches": self.launches,
-            "by_bytes": self.by_bytes,
-            "peak_bytes": self.peak_bytes,
-            "capacity_bytes": int(self.gpu.memory.capacity),
-            "fits": self.fits,
-            "shares": [one._asdict() for one in self.shares],
-            "notes": list(self.notes),
-        }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from weft.answer import Answer
 
@@ -26,6 +26,11 @@ class Inference(Answer):
     """
 
     kind = "inference"
+    RECORD = """
+        phase model=model.name system=system.label tp=plan.tp replicas dtype=plan.dtype batch tokens latency_s=seconds
+        tokens_per_s tokens_per_s_per_gpu parts weight_bytes_per_gpu=weights kv_cache_bytes_per_gpu=cache
+        capacity_bytes=capacity fits most_sequences notes
+    """
 
     phase: Phase
     model: Transformer
@@ -77,26 +82,3 @@ class Inference(Answer):
     def most_sequences(self) -> int:
         """Sequences of this length whose cache fits beside the weights."""
         return max(int((self.capacity - self.weights) // (self.cache_per_token * self.tokens)), 0)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Times [s], rates and sizes [bytes] as plain data."""
-        return {
-            "phase": self.phase,
-            "model": self.model.name,
-            "system": f"{self.system.gpus} x {self.system.name}",
-            "tp": self.plan.tp,
-            "replicas": self.replicas,
-            "dtype": self.plan.dtype,
-            "batch": self.batch,
-            "tokens": self.tokens,
-            "latency_s": self.seconds,
-            "tokens_per_s": self.tokens_per_s,
-            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
-            "parts": {name: float(seconds) for name, seconds in self.parts.items()},
-            "weight_bytes_per_gpu": self.weights,
-            "kv_cache_bytes_per_gpu": self.cache,
-            "capacity_bytes": self.capacity,
-            "fits": self.fits,
-            "most_sequences": self.most_sequences,
-            "notes": list(self.notes),
-        }

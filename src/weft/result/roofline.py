@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weft.answer import Answer
+from weft.answer import Answer, attributes
 
 if TYPE_CHECKING:
     from weft.hardware import System
@@ -116,12 +116,9 @@ class Roofline(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Every operator, the peaks with their ridges, and the machine, as plain data."""
+        names = "model=model.name system=system.name gpu=system.gpu.name plan memory_bandwidth=memory_rate"
         return {
-            "model": self.model.name,
-            "system": self.system.name,
-            "gpu": self.system.gpu.name,
-            "plan": self.plan.to_dict(),
-            "memory_bandwidth": self.memory_rate,
+            **attributes(self, names),
             "cache_bandwidth": float(self.system.gpu.cache.bandwidth),
             "peaks": {name: {"flops": value, "ridge": self.ridge(name)} for name, value in self.peaks.items()},
             "operators": [self._record(op) for op in self.operators],

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from weft.answer import Answer
 from weft.graph import Graph
@@ -159,6 +159,12 @@ class Step(Answer):
     """
 
     kind = "step"
+    RECORD = """
+        model=model.name system=system.label plan framework=framework.name fidelity step_time_s=seconds range_s
+        expected_error=error.value tokens_per_s_per_gpu mfu hfu model_flops=flops flops_convention=convention
+        peak_bytes=memory.peak fits=memory.fits waterfall=parts exposed_s=exposed hidden_s=hidden bubble_share=bubble
+        needs notes windows
+    """
 
     model: Transformer
     system: System
@@ -176,6 +182,7 @@ class Step(Answer):
     needs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     windows: tuple[Window, ...] = ()
+    convention = CONVENTION
 
     @property
     def devices(self) -> int:
@@ -263,30 +270,3 @@ class Step(Answer):
     def range_s(self) -> tuple[float, float]:
         """The step time less and plus the error [s]."""
         return self.error.around(self.seconds)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Times [s], shares and counts as plain data."""
-        return {
-            "model": self.model.name,
-            "system": f"{self.system.gpus} x {self.system.name}",
-            "plan": self.plan.to_dict(),
-            "framework": self.framework.name,
-            "fidelity": self.fidelity,
-            "step_time_s": self.seconds,
-            "range_s": list(self.range_s),
-            "expected_error": self.error.value,
-            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
-            "mfu": self.mfu,
-            "hfu": self.hfu,
-            "model_flops": self.flops(),
-            "flops_convention": CONVENTION,
-            "peak_bytes": None if self.memory is None else self.memory.peak,
-            "fits": None if self.memory is None else self.memory.fits,
-            "waterfall": self.parts,
-            "exposed_s": self.exposed,
-            "hidden_s": self.hidden,
-            "bubble_share": self.bubble,
-            "needs": list(self.needs),
-            "notes": list(self.notes),
-            "windows": [{**window._asdict(), "slowdowns": list(window.slowdowns)} for window in self.windows],
-        }

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.answer import Answer
+from weft.answer import Answer, attributes
 from weft.engine.layout import PIM_TOGETHER
 from weft.errors import InputError, UnknownNameError, check_type
 from weft.files import read_json, write_atomically
@@ -286,27 +286,16 @@ class Timeline(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Times [us], bytes and counters of the run as plain data; a saved .json file holds every field."""
         about = {name: self.graph.labels.get(name, "") for name in ("model", "sublayer")}
-        gemm = self.gemm
         return {
             **about,
-            "tp": self.graph.ranks,
-            "overlap": self.overlap,
-            "gpu": self.gpu.name,
+            **attributes(self, "tp=graph.ranks overlap gpu=gpu.name"),
             "gemm_us": self.duration("gemm") * 1e6,
             "rs_us": self.duration("reduce_scatter") * 1e6,
             "ag_us": self.duration("all_gather") * 1e6,
             "total_us": self.seconds * 1e6,
             "bytes": {" ".join(cause): amount for cause, amount in self.traffic.items()},
-            "events": self.events,
-            "requests": self.requests,
-            "cpu_s": self.cpu_s,
-            "counters": dict(self.counters),
-            "gemm": None if gemm is None else vars(gemm),
-            "arbiter": self.arbiter,
-            "clock": self.options.clock,
-            "request_bytes": self.options.request_bytes,
-            "mode": self.options.mode,
-            "memory": self.options.memory,
+            **attributes(self, "events requests cpu_s counters gemm arbiter clock=options.clock"),
+            **attributes(self.options, "request_bytes mode memory"),
             "changed": list(self.system.changes),
             **self.interference_record(),
             **({} if self.heat is None else {"heat": self.heat.to_dict()}),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from weft.answer import Answer
+from weft.answer import Answer, Record
 
 if TYPE_CHECKING:
     from weft.hardware import System
@@ -17,7 +17,8 @@ _BEYOND = 1.1
 """Share of a rate that nothing reaches: the shapes of the call do not say what its kernels did."""
 
 
-class Compared(NamedTuple):
+@dataclass(frozen=True)
+class Compared(Record):
     """The calls of one operator: measured and predicted time [s], what bounds it, and the rates that were measured.
 
     `compute` and `memory` are shares of what the GPU reaches at best: FLOPs of matrix units, bytes of memory.
@@ -32,6 +33,8 @@ class Compared(NamedTuple):
     bound: str
     compute: float
     memory: float
+
+    RECORD = "* lost why"
 
     @property
     def lost(self) -> float:
@@ -62,6 +65,11 @@ class TraceComparison(Answer):
     """
 
     kind = "trace comparison"
+    RECORD = """
+        trace=trace.path device=trace.device system=system.__str__ gpu=system.gpu.name measured_s=trace.makespan
+        busy_s=trace.busy idle_s=waiting seconds ahead_s=ahead compared_s=measured predicted_s=predicted
+        unmapped_s=unmapped found=trace.found rows notes
+    """
 
     trace: Trace
     system: System
@@ -85,23 +93,3 @@ class TraceComparison(Answer):
     def waiting(self) -> float:
         """Time in which nothing ran on the GPU [s]."""
         return self.trace.makespan - self.trace.busy
-
-    def to_dict(self) -> dict[str, Any]:
-        """Times, rows and what was found as plain data."""
-        return {
-            "trace": self.trace.path,
-            "device": self.trace.device,
-            "system": str(self.system),
-            "gpu": self.system.gpu.name,
-            "measured_s": self.trace.makespan,
-            "busy_s": self.trace.busy,
-            "idle_s": self.waiting,
-            "seconds": self.seconds,
-            "ahead_s": self.ahead,
-            "compared_s": self.measured,
-            "predicted_s": self.predicted,
-            "unmapped_s": self.unmapped,
-            "found": self.trace.found._asdict(),
-            "rows": [{**one._asdict(), "lost": one.lost, "why": one.why} for one in self.rows],
-            "notes": list(self.notes),
-        }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.answer import Answer
+from weft.answer import Answer, Record, attributes
 from weft.graph import Graph
 from weft.hardware import System
 from weft.options import RunOptions
@@ -15,8 +15,10 @@ from weft.rewrite.prove import Proof
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Record):
     """A rule at a place of the graph, and what the graph cost before and after; `choice` numbers its ways there."""
+
+    RECORD = "rule nodes gain_s=gain saved_bytes saved_kernels after"
 
     rule: str
     nodes: tuple[str, ...]
@@ -29,13 +31,15 @@ class Step:
         """Time that the step saves [s]; negative where it only prepares another."""
         return self.before.seconds - self.after.seconds
 
-    def to_dict(self) -> dict[str, Any]:
-        """The step as plain data."""
-        return {
-            "rule": self.rule, "nodes": list(self.nodes), "gain_s": self.gain,
-            "saved_bytes": self.before.bytes - self.after.bytes,
-            "saved_kernels": self.before.kernels - self.after.kernels, "after": self.after.to_dict(),
-        }  # fmt: skip
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes that need not be moved any more."""
+        return self.before.bytes - self.after.bytes
+
+    @property
+    def saved_kernels(self) -> int:
+        """Kernels that need not be launched any more."""
+        return self.before.kernels - self.after.kernels
 
 
 @dataclass(frozen=True)
@@ -91,17 +95,9 @@ class Rewriting(Answer):
         """Costs, steps, alternatives, refusals and proofs as plain data."""
         whole = None if self.whole is None else {**vars(self.whole), "of": "a small twin" if self.twin else "the graph"}
         return {
-            "work": str(self.graph),
-            "system": self.system.name,
-            "speedup": self.speedup,
-            "before": self.before.to_dict(),
-            "after": self.after.to_dict(),
-            "steps": [step.to_dict() for step in self.steps],
+            **attributes(self, "work=graph.__str__ system=system.name speedup before after steps"),
             "alternatives": [{"rules": list(one.rules), **one.cost.to_dict()} for one in self.alternatives],
-            "refused": [{"rule": one.rule, "nodes": list(one.nodes), "why": one.why} for one in self.refused],
-            "proofs": {name: vars(proof) for name, proof in self.proofs.items()},
+            **attributes(self, "refused proofs"),
             "proof": whole,
-            "explored": self.explored,
-            "exhausted": self.exhausted,
-            "launch_s": self.launch,
+            **attributes(self, "explored exhausted launch_s=launch"),
         }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from weft.answer import Record
 from weft.estimate import estimate
 from weft.graph import Graph, Node, Op, Streaming
 from weft.hardware import System
@@ -19,21 +19,16 @@ A100, 1.30 and 0.59 on GH200 (openfabric-systems/simllm @9c2672c). A framework's
 
 
 @dataclass(frozen=True)
-class Cost:
+class Cost(Record):
     """Time [s], least traffic [bytes], FLOPs, kernels, and how many times the host launches something."""
+
+    RECORD = "seconds bytes flops kernels launches"
 
     seconds: float
     bytes: int
     flops: int
     kernels: int
     launches: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """The cost as plain data."""
-        return {
-            "seconds": self.seconds, "bytes": self.bytes, "flops": self.flops, "kernels": self.kernels,
-            "launches": self.launches,
-        }  # fmt: skip
 
 
 class Prices:

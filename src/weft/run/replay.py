@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from weft.answer import attributes
 from weft.errors import InputError, SimulationError, check_name, check_whole
 from weft.graph import Gemm, Graph
 from weft.hardware import Described
@@ -80,15 +81,8 @@ class Replay:
 
     def to_dict(self) -> dict[str, Any]:
         """Counts and errors as plain data."""
-        return {
-            "overlap": self.run.overlap,
-            "arbiter": self.run.arbiter,
-            "gpus": len(self.partials),
-            "dtype": self.dtype,
-            "updates": self.updates,
-            "seconds": self.run.seconds,
-            **self.errors._asdict(),
-        }
+        names = "overlap=run.overlap arbiter=run.arbiter gpus=partials.__len__ dtype updates seconds=run.seconds"
+        return {**attributes(self, names), **self.errors._asdict()}
 
 
 def replay(

@@ -6,14 +6,14 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from weft.answer import Answer
+from weft.answer import Answer, attributes
 from weft.catalog import broken_rule, translated
 from weft.errors import ConfigError, InputError
 from weft.estimate.target import check_held
@@ -266,22 +266,14 @@ class Tuned:
 
     def record(self) -> dict[str, Any]:
         """The line as plain data, times in microseconds."""
-        gemm = self.wanted.gemm
         return {
             "name": self.wanted.name,
-            "m": gemm.m,
-            "n": gemm.n,
-            "k": gemm.k,
-            "dtype": gemm.dtype,
-            "count": self.wanted.count,
-            "degree": self.degree,
-            "kernel": asdict(self.kernel),
-            "alone": asdict(self.kernels.isolated),
+            **attributes(self.wanted.gemm, "m n k dtype"),
+            **attributes(self, "count=wanted.count degree kernel alone=kernels.isolated"),
             "sequential_us": self.judged.sequential * 1e6,
             "default_us": self.judged.default * 1e6,
             "tuned_us": self.judged.at_degree[self.degree] * 1e6,
-            "over_default": asdict(self.over_default),
-            "over_sequential": asdict(self.over_sequential),
+            **attributes(self, "over_default over_sequential"),
         }
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft import hardware
-from weft.answer import Answer
+from weft.answer import Answer, attributes
 from weft.errors import InputError, check_whole
 from weft.estimate import gemm_kernel
 from weft.estimate.gemm import effective_rates, time_each
@@ -155,11 +155,8 @@ class Tiles(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Counts, reasons, the best ten, and the library's kernel, as plain data."""
         return {
-            "gemm": {"m": self.gemm.m, "n": self.gemm.n, "k": self.gemm.k, "dtype": self.gemm.dtype},
-            "gpu": self.gpu.name,
-            "clock": self.clock,
-            "candidates": self.candidates,
-            "pruned": dict(self.pruned),
+            "gemm": attributes(self.gemm, "m n k dtype"),
+            **attributes(self, "gpu=gpu.name clock candidates pruned"),
             "timed": len(self.seconds),
             "within_1_percent": self.within(0.01),
             "best": [_record(one) for one in self.fastest(10)],
