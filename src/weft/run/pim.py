@@ -30,7 +30,7 @@ IDLE = PimStream.of("nothing", 1, ())
 
 
 @dataclass(frozen=True, eq=False)
-class Meeting:
+class ChannelRun:
     """Requests and commands that met on one channel: when each was sent, served and used, or given [fs].
 
     `sent`, `done` and `used` are of the requests, in their order; `begin` and `end` of the runs of commands.
@@ -83,7 +83,7 @@ def meet(
     window: int = 64,
     every: float = 0.0,
     patience: float = 0.0,
-) -> Meeting:
+) -> ChannelRun:
     """Run a stream of commands and the requests of a kernel on one channel of `pim`, in the engine's DRAM.
 
     `requests.at` says when the kernel would use each datum if all came in time; it has at most `window` requests in
@@ -105,7 +105,7 @@ def meet(
         raise SimulationError("requests and commands on one channel did not all end; report this with the two streams")
     sent, done, used = (served[:, column] for column in (SERVED_SENT, SERVED_DONE, SERVED_USED))
     log = machine.pim_log[0]
-    return Meeting(pim, requests, stream, sent, done, used, log[:, PIM_BEGIN], log[:, PIM_END])
+    return ChannelRun(pim, requests, stream, sent, done, used, log[:, PIM_BEGIN], log[:, PIM_END])
 
 
 def tables(work: MemoryWork, gpu: Gpu) -> Tables:

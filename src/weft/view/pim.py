@@ -8,7 +8,7 @@ import numpy as np
 
 from weft.engine.layout import PIM_BANKS, PIM_COUNT
 from weft.report.table import Table, number, text
-from weft.run.pim import Meeting
+from weft.run.pim import ChannelRun
 from weft.view import looks
 from weft.view.figure import Figure, curves, held_map
 
@@ -30,7 +30,7 @@ def losses_by_tokens(lost: Iterable[tuple[str, int, float]], gpu: str) -> Figure
     )  # fmt: skip
 
 
-def banks_over_time(met: Mapping[str, Meeting], path: float) -> Figure:
+def banks_over_time(met: Mapping[str, ChannelRun], path: float) -> Figure:
     """Which bank of a channel served requests, and which commands, over the first microseconds of each way.
 
     `path` is the time from a channel's bus to the kernel [s].
@@ -48,7 +48,7 @@ def banks_over_time(met: Mapping[str, Meeting], path: float) -> Figure:
     )
 
 
-def _held(met: Meeting, path_us: float) -> Iterator[tuple[str, float, float, int, int]]:
+def _held(met: ChannelRun, path_us: float) -> Iterator[tuple[str, float, float, int, int]]:
     """Rectangles of a run: owner, from and until [µs], the bank and the one behind it."""
     bursts = met.requests.bytes / met.pim.units.word_bytes
     end = met.done / _FS_PER_US - np.where(met.requests.kind == 0, path_us, 0.0)

@@ -29,7 +29,7 @@ from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
 from weft.result.step import Pass
 from weft.run.channel import Requests
-from weft.run.pim import IDLE, Meeting, meet
+from weft.run.pim import IDLE, ChannelRun, meet
 from weft.run.step import train
 
 ROOM = {"memory.capacity": "1 PiB"}
@@ -211,7 +211,7 @@ def slowdown(one: Passed, weights: float, gpu: Gpu, pim: Pim, instructions: str,
 
 def met(
     one: Passed, weights: float, gpu: Gpu, pim: Pim, instructions: str, eager: bool = False
-) -> tuple[Meeting, Meeting]:
+) -> tuple[ChannelRun, ChannelRun]:
     """A part of a pass on one channel, without the commands and beside them, as long as that part's commands are due.
 
     `eager`: groups of commands follow one another, from the start on.

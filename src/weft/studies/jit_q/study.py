@@ -18,7 +18,7 @@ from weft.hardware.pim import Pim, pim
 from weft.models import load_model
 from weft.report import Part, Section
 from weft.report.table import Table, number, text
-from weft.run.pim import Meeting
+from weft.run.pim import ChannelRun
 from weft.studies.headline import MODELS, Conditions, Measured, Option, PaperStudy, declared
 from weft.studies.jit_q.capacity import STATES
 from weft.studies.jit_q.layers import LayerCase, cases, met
@@ -125,7 +125,7 @@ class JitQStudy(PaperStudy):
         models = ", ".join(dict.fromkeys(one.model for one in self.cases))
         return f"{models} on {names}: GEMMs of a layer beside the encoding of the next one's weights."
 
-    def watch(self, progress: Progress | None = None) -> Mapping[str, Meeting]:
+    def watch(self, progress: Progress | None = None) -> Mapping[str, ChannelRun]:
         """The first judged case on its channel again, commands spread and without a pause."""
         one = self._judged()[-1]
         again = {"spread over the layer": False, "without a pause": True}
@@ -141,7 +141,7 @@ class JitQStudy(PaperStudy):
                 for way, lost in (("spread", one.lost), ("no pause", one.lost_eagerly), ("GPU encodes", one.host)):
                     yield f"{one.model}, {way}", one.tokens, lost
 
-    def sections(self, watched: Mapping[str, Meeting] | None = None) -> list[Part]:
+    def sections(self, watched: Mapping[str, ChannelRun] | None = None) -> list[Part]:
         """Losses over tokens, banks over time, and the tables."""
         path = self.machine.memory.latency
         return [
