@@ -37,6 +37,8 @@ _HARMLESS = 0.03
 """Share of the step below which the verdict does not name a loss."""
 
 
+_NO_ROOM = 0.005
+"""Share of the step up to which computing without communication beside it is too short to hide any."""
 _MOST_DRAWN = 2400
 """Tasks of a pipeline above which the page leaves out the diagram."""
 
@@ -61,7 +63,7 @@ class StepReport(Report[Step]):
             + " with attention counted in full."
         )
         fits = [] if answer.memory is None else [fitting(answer.memory)]
-        return [lead, _dominates(answer), *fits, *answer.needs]
+        return [lead, _dominates(answer), *_bound(answer), *fits, *answer.needs]
 
     def notes(self) -> list[str]:
         """What was chosen or assumed, the errors of windows, the convention of utilization, and how sure this is."""
@@ -244,6 +246,29 @@ def _dominates(answer: Step) -> str:
     return f"Computing takes {percent(computing)} of the step, {percent(gemms)} its GEMMs{rest}."
 
 
+def _free(answer: Step) -> float:
+    """Computing with no communication beside it, which could hide some [s]."""
+    computing = sum(answer.parts.get(name, 0.0) for name in COMPUTE)
+    return max(computing - sum(answer.hidden.values()), 0.0)
+
+
+def _bound(answer: Step) -> list[str]:
+    """A sentence if computing has no room left to hide exposed communication, and on what fills it."""
+    hidden, exposed = answer.hidden, answer.exposed
+    if not hidden or _free(answer) >= _NO_ROOM * answer.seconds:
+        return []
+    most = max(hidden, key=hidden.__getitem__)
+    others = [
+        AXES.get(axis, axis) for axis, bare in exposed.items() if axis != most and bare >= _HARMLESS * answer.seconds
+    ]
+    busy = f"{seconds(hidden[most] + exposed.get(most, 0.0))} of {seconds(answer.seconds)}"
+    if not others:
+        return []
+    return [
+        f"Bound by the traffic of {AXES.get(most, most)} ({busy}): hiding that of {' and '.join(others)} gains nothing."
+    ]
+
+
 def _spent(name: str) -> str:
     """A part of the time in words."""
     axis = exposed_axis(name)
@@ -293,8 +318,7 @@ def waterfall(title: str, lanes: Mapping[str, Mapping[str, float]], whole: float
 def communication_table(answer: Step) -> Table:
     """Communication by the axis of the plan: how much there is, is hidden and exposed, and could hide."""
     hidden = answer.hidden
-    computing = sum(answer.parts.get(name, 0.0) for name in COMPUTE)
-    free = max(computing - sum(hidden.values()), 0.0)
+    free = _free(answer)
     rows = []
     for axis in AXES:
         beside, bare = hidden.get(axis, 0.0), answer.exposed.get(axis, 0.0)
