@@ -160,12 +160,12 @@ class Layers:
 
 
 def _pass(graph: Graph, prices: Prices, method: str) -> Pass:
-    seconds, joined = overlapped(graph, prices, method)
+    seconds, alone, joined = overlapped(graph, prices, method)
 
     def slowdown(kernel: Node, moved: Node) -> tuple[float, float]:
         return (1.0, 1.0) if moved.name in joined else prices.windows(kernel, moved)
 
-    return timed(graph, seconds, slowdown, prices.graph(graph) if joined else None)
+    return timed(graph, seconds, slowdown, alone)
 
 
 def _only(graph: Graph, phase: str) -> Graph | None:

@@ -16,6 +16,7 @@ from weft.estimate.joined import Method, pair_of
 from weft.graph import Collective, Gemm, Graph, Node
 from weft.hardware import Gpu, System
 from weft.library.interconnect import interconnect
+from weft.library.software import costs
 from weft.lower.fit import tiling_for
 from weft.lower.machine import ring_link
 from weft.options import Fidelity, RunOptions
@@ -69,15 +70,11 @@ def join(pair: Pair, method: str) -> Joined:
 
 
 def _closed(pair: Pair, method: Method) -> Joined:
-    """By the closed forms of `weft.estimate.joined`, whose software costs count.
-
-    Where nothing overlaps, a step counts no gap between the two streams, as for collectives that no method joins.
-    """
+    """By the closed forms of `weft.estimate.joined`, whose software costs count."""
     nodes = Node(pair.gemm, "gemm"), Node(pair.moved, "moved")
     both = pair_of(Graph(nodes, pair.moved.ranks), pair.system, pair.options)
     switched = switched_seconds(pair.moved, pair.system, pair.options) if method == "in-network" else nan
-    overlaps = method != "in-network"
-    both = replace(both, gemm=pair.gemm_s, collective=pair.moved_s, switched=switched, framework=overlaps)
+    both = replace(both, gemm=pair.gemm_s, collective=pair.moved_s, switched=switched)
     return Joined(pair.gemm_s, float(both.seconds(method)) - pair.gemm_s)
 
 
@@ -260,20 +257,26 @@ def pairs(graph: Graph) -> Iterator[tuple[Node, Node]]:
 
 
 class Overlapped(NamedTuple):
-    """Times of a graph's nodes under a method by name [s], and the collectives that it joins with GEMMs."""
+    """Times of a graph's nodes under a method, and without any, by name [s]; collectives that it joins with GEMMs."""
 
     seconds: dict[str, float]
+    alone: dict[str, float]
     joined: frozenset[str]
 
 
 def overlapped(graph: Graph, prices: Prices, method: str) -> Overlapped:
-    """Times of nodes [s] where `method` joins GEMMs and collectives; a collective has what is left beyond its GEMM."""
-    seconds, joined = prices.graph(graph), set()
-    for gemm, moved in pairs(graph) if method else ():
+    """Times of nodes [s] where `method` joins GEMMs and collectives; a collective has what is left beyond its GEMM.
+
+    One that no method joins begins after the gap between two streams of a framework.
+    """
+    alone, joined = prices.graph(graph), set()
+    seconds = dict(alone)
+    for gemm, moved in pairs(graph):
         op = moved.op
         assert isinstance(gemm.op, Gemm)
         assert isinstance(op, Collective)
-        if FORMS[op.name] not in OVERLAPS[method].forms:
+        if not method or FORMS[op.name] not in OVERLAPS[method].forms:
+            alone[moved.name] = seconds[moved.name] = alone[moved.name] + costs()["sequential.gap"]
             continue
         gather_s = prices.of(replace(op, name="all_gather"), "tp") if op.name == "all_reduce" else 0.0
         pair = Pair(
@@ -281,7 +284,7 @@ def overlapped(graph: Graph, prices: Prices, method: str) -> Overlapped:
         )
         seconds[gemm.name], seconds[moved.name] = join(pair, method)
         joined.add(moved.name)
-    return Overlapped(seconds, frozenset(joined))
+    return Overlapped(seconds, alone, frozenset(joined))
 
 
 def needs(plan: Parallelism, system: System) -> tuple[str, ...]:
