@@ -4,8 +4,8 @@ Methods by their names in `weft overlaps list`, over both parts' times alone and
 
 * sequential: the sum, and the gap between two streams of a framework;
 * flux (also Triton-distributed, TileLink): one kernel; the longer part, one rank's share of the shorter one, which
-  nothing hides, and the start. Tiles stored at their owners travel at `flux.store_rate` at most, a gather takes a round
-  per peer;
+  nothing hides, and the start. Tiles stored at their owners travel at `flux.store_rate` at most, and a kernel adds them
+  up at the end; a gather takes a round per peer;
 * userbuffers: before a GEMM a ring of copies, and a GEMM per rank's share on three streams; behind one, a
   reduce-scatter per part of the GEMM, which takes compute units off the GEMM while it runs and is exposed after the
   last part;
@@ -29,6 +29,7 @@ from weft.estimate.dispatch import estimate
 from weft.estimate.target import Harness, target
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Described
+from weft.kernels import running_clock
 from weft.library.software import COPY_STREAMS, SPLITS, WORKGROUPS
 from weft.library.software import costs as shipped
 from weft.options import SUSTAINED, RunOptions
@@ -46,10 +47,10 @@ class Pair:
 
     `gemm` and `collective` are whole; `piece` is the GEMM of one rank's share of the rows, `copy` a rank's share copied
     to one peer. `stored` is what the GEMM of a fused kernel stores at peers of its node [bytes], `summed` the time to
-    add up partial sums [s], `taken` the share of the compute units that userbuffers' reduce-scatters take. `scatters`
-    says that the GEMM comes first, `in_switch` that the library's collective lets the switch add. `framework` says that
-    a framework calls both, so that its costs count. `simulated` is the time of both joined by the engine, `switched`
-    that of the all-reduce by switches that add; NaN if unknown.
+    add up partial sums [s]. Userbuffers' reduce-scatters take the share `taken` of the compute units, which add up
+    partial sums in `added` [s]. `scatters` says that the GEMM comes first, `in_switch` that the library's collective
+    lets the switch add. `framework` says that a framework calls both, so that its costs count. `simulated` is the time
+    of both joined by the engine, `switched` that of the all-reduce by switches that add; NaN if unknown.
     """
 
     gemm: Any
@@ -59,6 +60,7 @@ class Pair:
     stored: Any
     summed: Any
     taken: Any
+    added: Any
     ranks: Any
     scatters: Any
     in_switch: Any
@@ -94,7 +96,7 @@ def _flux(pair: Pair, costs: Mapping[str, float]) -> Any:
     device = np.maximum(pair.gemm, pair.collective) + shorter / pair.ranks
     device = np.where(np.isfinite(pair.simulated), pair.simulated, device)
     stored = np.logical_and(pair.scatters, np.logical_not(pair.in_switch))
-    stores = pair.stored / costs["flux.store_rate"] + pair.gemm / pair.ranks
+    stores = pair.stored / costs["flux.store_rate"] + pair.gemm / pair.ranks + pair.summed
     device = np.where(stored, np.maximum(device, stores), device)
     rounds = np.where(pair.scatters, 0.0, pair.ranks - 1.0)
     device = device + rounds * costs["flux.round"]
@@ -106,8 +108,9 @@ def _userbuffers(pair: Pair, costs: Mapping[str, float]) -> Any:
     scatters, copy = np.asarray(pair.scatters, dtype=np.bool_), pair.copy / costs["userbuffers.copy_share"]
     computed = pair.ranks * np.maximum(pair.piece / COPY_STREAMS, pair.gemm / pair.ranks) + copy
     gathered = np.maximum(computed, (pair.ranks - 1) * copy + pair.piece)
-    slowed = pair.gemm + pair.taken * pair.collective
-    scattered = np.maximum(slowed + pair.collective / SPLITS, pair.gemm / SPLITS + pair.collective)
+    moved = pair.collective + pair.added
+    slowed = pair.gemm + pair.taken * moved
+    scattered = np.maximum(slowed + moved / SPLITS, pair.gemm / SPLITS + moved)
     device = np.where(scatters, scattered, gathered)
     device = np.where(np.isfinite(pair.simulated), pair.simulated, device)
     calls = np.where(scatters, _SPLIT_CALLS * SPLITS, _COPY_CALLS * pair.ranks)
@@ -154,14 +157,17 @@ def pair_of(work: Graph, system: Described, options: RunOptions | None = None, h
     # Copy engines reach no other node, and fused kernels hand tiles for other nodes over to copies.
     by_copies = replace(on.harness, driver="dma", library=None) if one_node else on.harness
     others, each = moved.ranks - 1, moved.bytes / moved.ranks
+    units, port = on.gpu.compute.compute_units, on.gpu.compute.port_bytes_per_clock * running_clock(on.gpu, on.options)
+    summed = 0.0 if moved.name == "all_gather" else moved.bytes + each
     return Pair(
         gemm=both[0],
         collective=both[1],
         piece=float(estimate(share, system, options, harness).seconds),
         copy=float(estimate(copied, system, options, by_copies).seconds) / others,
         stored=others * each if one_node else 0.0,
-        summed=0.0 if moved.name == "all_gather" else (moved.bytes + each) / on.gpu.memory.copy_rate,
-        taken=min(WORKGROUPS / on.gpu.compute.compute_units, 1.0),
+        summed=summed / on.gpu.memory.copy_rate,
+        taken=min(WORKGROUPS / units, 1.0),
+        added=summed / (min(WORKGROUPS, units) * port),
         ranks=moved.ranks,
         scatters=moved.name != "all_gather",
         in_switch=moved.name == "all_reduce" and on.fabric.multicast,

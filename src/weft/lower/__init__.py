@@ -12,12 +12,12 @@ from weft.graph import Collective, Gemm, Graph, Node
 from weft.hardware import System
 from weft.kernels import GemmTiling
 from weft.kernels.copies import DmaGather
-from weft.library.software import SPLITS
+from weft.library.software import SPLITS, costs
 from weft.lower.collectives import CollectiveKernel, collective_kernel
 from weft.lower.fit import tiling_for
 from weft.lower.fused import ChunkedGather, ChunkedScatter, GatherGemm, GemmScatter, fitting
 from weft.lower.independent import lower_independent
-from weft.lower.machine import fabric_of
+from weft.lower.machine import fabric_of, ring_link
 from weft.lower.operators import lower_operators
 from weft.lower.sublayer import RingSubLayer
 from weft.options import RunOptions
@@ -147,7 +147,26 @@ def _settled(node: Node, system: System, options: RunOptions, moved: dict[str, C
 
 def paced(system: System, kernels: Iterable[CollectiveKernel]) -> System:
     """The system with its link's rate reduced to what stores of kernels reach."""
-    share = min((1.0 if isinstance(kernel, DmaGather) else kernel.tiling.link for kernel in kernels), default=1.0)
+    return _slowed(
+        system, min((1.0 if isinstance(kernel, DmaGather) else kernel.tiling.link for kernel in kernels), default=1.0)
+    )
+
+
+def _storing_tiles(system: System) -> System:
+    """The system as fused kernels of one node see it, which store tiles at their owners and go on with the next tile.
+
+    The loop of stores limits their rate, whatever the links (`flux.store_rate` in `library/software.toml`).
+    """
+    if system.nodes > 1:
+        return system
+    link = ring_link(system)
+    slower = _slowed(system, min(costs()["flux.store_rate"] / (link.bandwidth * link.kernel_efficiency), 1.0))
+    posted = slower.gpu.link.model_copy(update={"posted_stores": 1})
+    return slower.with_gpu(slower.gpu.model_copy(update={"link": posted}))
+
+
+def _slowed(system: System, share: float) -> System:
+    """The system whose links carry stores of kernels at a share of their rate."""
     link = system.gpu.link
     slower = link.model_copy(update={"kernel_efficiency": link.kernel_efficiency * share})
     return system.with_gpu(system.gpu.model_copy(update={"link": slower}))
@@ -170,6 +189,8 @@ def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
     elif gemm is not None and reduce is not None and reduce.choice.driver == "tiles":
         gpus = _simulated(graph, system, options)
         tiling, plan = _scattered(gemm, reduce, gather is not None, system, options)
+        if reduce.choice.kernel == "tiles" and gather is None:
+            system = _storing_tiles(system)
     else:
         assert reduce is not None
         product = reduce.choice.tiles_of if gemm is None else gemm.op

@@ -150,7 +150,7 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
     Fused(
         "flux",
         "Flux",
-        "one kernel: tiles are stored at their owners, in the engine at the links' rate, or wait for their rows (Flux)",
+        "one kernel: tiles are stored at their owners as fast as software does, or wait for their rows (Flux)",
     ),
     Fused(
         "userbuffers",

@@ -146,5 +146,6 @@ def _chosen(form: Form, methods: Sequence[str] | None) -> tuple[Method, ...]:
         if form not in find_overlap(name, "sub-layer", "closed form").forms:
             raise InputError(f"the overlap '{name}' does not join {form}; choose one of {', '.join(offered)}")
     if methods is not None and not set(methods) - {SEQUENTIAL}:
-        raise InputError(f"every method is compared with '{SEQUENTIAL}'; name another one of {', '.join(offered)}")
+        others = ", ".join(name for name in offered if name != SEQUENTIAL)
+        raise InputError(f"every method is compared with '{SEQUENTIAL}'; name another one of {others}")
     return cast(tuple[Method, ...], tuple(dict.fromkeys((SEQUENTIAL, *(offered if methods is None else methods)))))
