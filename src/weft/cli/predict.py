@@ -327,7 +327,7 @@ def layer(
         title = f"{work.title} on {where.name}, {options.clock} clock"
         found = weft.estimate(work, where, options, Harness(timed=timed))
         leads.append(predictions.layer_sentence(where.name, found))
-        parts += predictions.layer_parts(title, work, found)
+        parts += predictions.layer_parts(title, work, found, where.gpu)
         layers.append(predictions.layer_record(name, title, work, found))
     rows = [{"system": one["system"], **row} for one in layers for row in one["operators"]]
     record = layers[0] if len(layers) == 1 else {"layers": layers}

@@ -7,12 +7,13 @@ A class is a machine or a way to join, a size, and whether a fit saw the rows. `
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
 from weft import hardware
 from weft.catalog import read_toml
+from weft.graph import Collective, Gemm, Op
 from weft.hardware import Gpu
 from weft.units import format_bytes
 
@@ -64,6 +65,38 @@ def collective_error(gpu: str, collective: str, size: float) -> Error:
     here, left = CARRIED["collective"].get(gpu, {}).get(collective), CARRIED["left_out"]
     others = [left[collective]] if collective in left else [each for name, each in left.items() if name != "gemm"]
     return _error(f"{collective} {words}", gpu, here, others, place)
+
+
+def operator_errors(timed: Iterable[tuple[Op, float]], gpu: Gpu) -> list[str]:
+    """The classes of error of operators and their times [s] on a GPU, in words, those with the most time first.
+
+    Ends with the operators whose errors are not carried, and their share of the time.
+    """
+    if gpu.vendor == "none":
+        return [f"no one sells {gpu.name}, so nothing is measured on it"]
+    found: dict[str, float] = {}
+    unknown: dict[str, float] = {}
+    for op, seconds in timed:
+        if isinstance(op, Gemm):
+            why = gemm_error(gpu.name, seconds).why
+        elif isinstance(op, Collective):
+            why = collective_error(gpu.name, op.name, op.bytes).why
+        else:
+            name = getattr(op, "name", op.kind)
+            unknown[name] = unknown.get(name, 0.0) + seconds
+            continue
+        found[why] = found.get(why, 0.0) + seconds
+    whole = sum(found.values()) + sum(unknown.values())
+    classes = sorted(found, key=lambda why: -found[why])
+    if unknown:
+        share = f" ({sum(unknown.values()) / whole:.0%} of the time)" if found else ""
+        classes.append(unknown_error(", ".join(unknown) + share))
+    return classes
+
+
+def unknown_error(what: str) -> str:
+    """Says that operators have no class of errors, and where to look."""
+    return f"{what}: no class of errors; 'weft validate' compares what has been measured"
 
 
 def _class(kind: str, value: float, written: Any) -> tuple[int, str]:

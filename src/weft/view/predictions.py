@@ -13,13 +13,14 @@ from weft.estimate.answer import FloatArray
 from weft.hardware import system
 from weft.report import Part, Report, Section
 from weft.report.table import Column, Shown, Table, microseconds, number, text, times_faster
-from weft.result.errors import collective_error, gemm_error
+from weft.result.errors import collective_error, gemm_error, operator_errors, unknown_error
 from weft.units import format_bytes, format_time
 from weft.view import looks
 from weft.view.figure import Figure, curves, stacked_bars
 
 if TYPE_CHECKING:
     from weft.graph import Graph
+    from weft.hardware import Gpu
     from weft.tune.joins import Joins
 
 _SHOWN = 40
@@ -191,6 +192,10 @@ class OperatorReport(PredictionReport):
         shape = ", ".join(f"{key} {value}" for key, value in case.items() if isinstance(value, int))
         return f"{case['operator']}, {shape}, {case['dtype']}"
 
+    def error(self, machine: str, case: Mapping[str, Any]) -> str:
+        """What is known of the errors of such operators."""
+        return unknown_error(case["operator"])
+
 
 class CollectiveReport(PredictionReport):
     """Closed-form times of a collective over sizes."""
@@ -319,7 +324,7 @@ def layer_sentence(name: str, found: Estimate) -> str:
     )
 
 
-def layer_parts(title: str, graph: Graph, found: Estimate) -> list[Table | str]:
+def layer_parts(title: str, graph: Graph, found: Estimate, gpu: Gpu) -> list[Table | str]:
     """Table of a layer, operator by operator with shares of the time, and notes."""
     total = float(found.seconds)
     rows = [
@@ -330,7 +335,8 @@ def layer_parts(title: str, graph: Graph, found: Estimate) -> list[Table | str]:
     share = number("share", format_=".1%")
     table = Table([text("operator"), text("what"), text("bound"), _TIME, share, _WHERE], [*rows, whole], title)
     bounds = _bounds([(one, 0) for one in found.operators.values()])
-    return [table, *bounds, *(f"note: {note}" for note in layer_notes(graph))]
+    errors = operator_errors(((graph[name].op, float(one.seconds)) for name, one in found.operators.items()), gpu)
+    return [table, *bounds, *(f"note: {note}" for note in layer_notes(graph)), *(f"{_OFF}{why}" for why in errors)]
 
 
 def layer_notes(graph: Graph) -> list[str]:

@@ -11,6 +11,7 @@ from weft.lower.machine import ring_link, ring_note
 from weft.report import Part, Report, Section
 from weft.report.table import NONE, Column, Shown, Table, microseconds, number, text, times_faster
 from weft.result import Comparison, Span, Timeline
+from weft.result.errors import operator_errors
 from weft.result.timeline import words_of
 from weft.units import format_rate
 from weft.view import looks
@@ -94,7 +95,9 @@ class RunReport(Report[Comparison]):
         note = ring_note(first.system)
         link = [f"link: {format_rate(ring_link(first.system).bandwidth, 4)}, {note}"] if note else []
         alone = [_ALONE] if len(self.answer) == 1 else []
-        return [*link, *alone, effort(self.answer)]
+        timed = [(node.op, first.duration(node.name)) for node in first.graph if node.name in first.durations]
+        sure = [f"how sure, of operators in closed form: {why}" for why in operator_errors(timed, first.gpu)]
+        return [*link, *alone, effort(self.answer), *sure]
 
     def tables(self) -> list[Table]:
         """The time of each overlap."""
