@@ -14,9 +14,8 @@ from weft.parallel.plan import Parallelism
 from weft.run.step.parts import rank_parts
 from weft.studies.bert import broken_down, timed_layer
 from weft.studies.bert.breakdown import AGAIN, EXPOSED, FC, GEMMS, GROUPS, LAMB, SOFTMAX
-from weft.studies.bert.cases import MODEL, TRACED, TRAINER, near_memory, reduced_traffic
 from weft.studies.bert.gemms import products
-from weft.studies.bert.study import BertStudy, measured_rows
+from weft.studies.bert.study import MODEL, TRACED, TRAINER, BertStudy, measured_rows
 
 MI210 = hardware.gpu("mi210")
 ONE = hardware.system(MI210, gpus=1)
@@ -91,14 +90,14 @@ def test_gemms_of_attention_do_less_work_per_byte_than_those_of_layers():
 
 def test_arithmetic_near_memory_speeds_up_the_update_alone():
     one = step(dtype="fp16")
-    assert near_memory(one, 1) == 1
-    assert 1 < near_memory(one, 4) < near_memory(one, 8) < 1 / (1 - one.share(LAMB))
+    assert one.near_memory(1) == 1
+    assert 1 < one.near_memory(4) < one.near_memory(8) < 1 / (1 - one.share(LAMB))
 
 
 def test_a_single_gpu_reduces_nothing():
     one = step()
-    assert reduced_traffic(one, 1) == 0
-    assert reduced_traffic(one, 8) == pytest.approx(2 * 4 * 336e6 * 7 / 8, rel=0.01)
+    assert one.reduced_traffic(1) == 0
+    assert one.reduced_traffic(8) == pytest.approx(2 * 4 * 336e6 * 7 / 8, rel=0.01)
 
 
 def test_its_figures_are_those_of_its_tables_and_plain_data(study):

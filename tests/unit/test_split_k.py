@@ -31,7 +31,7 @@ from weft.parallel import split
 from weft.tune.lists import Kernel
 from weft.tune.queues import Watched
 from weft.view.run_trace import write_trace
-from weft.view.studies import held_by_gemms
+from weft.view.tune import held_by_gemms
 
 GPU = small_mi100()
 DEEP = Gemm(128, 64, 2048)

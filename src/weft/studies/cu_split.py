@@ -14,8 +14,6 @@ from typing import Any
 from weft.errors import InputError
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu
-from weft.report import Part, Section
-from weft.report.table import Table, microseconds, text, times_faster
 from weft.result import Timeline
 from weft.run.single import simulate
 from weft.schedule.sharing import split_units
@@ -26,9 +24,9 @@ from weft.sweep.simulations import Simulation
 from weft.sweep.tasks import Progress
 from weft.view import looks
 from weft.view.figure import Figure
-from weft.view.studies import split_slowdowns, split_speedups
 from weft.view.study import as_sentences
 from weft.view.units import Way, units_by_way
+from weft.view.words import case_label
 
 DECLARED = declared(__file__)
 IN_FLIGHT = 16 * 1024
@@ -95,6 +93,8 @@ _MEASURES: Mapping[str, Rated] = {
     "simulated": SplitCase.simulated,
 }
 """The figures of a split, by the suffix of their ids."""
+_SIDES: Mapping[str, Rated] = {"GEMM": SplitCase.gemm_slowdown, "all-reduce": SplitCase.ring_slowdown}
+"""The slowdowns that are drawn over compute units."""
 
 
 def mean(cases: Sequence[SplitCase], figure: Rated, apart: int, unit: str = "fraction") -> float:
@@ -109,13 +109,23 @@ class CuSplitStudy(PaperStudy):
 
     DECLARED = DECLARED
     OPTIONS = (
-        Option("--split", "splits", "splits", "72-8,64-16",
-               "The GEMM's compute units and the all-reduce's, together all of the GPU's.  [default: 8 and 16 apart]"),
+        Option(
+            "--split",
+            "splits",
+            "splits",
+            "72-8,64-16",
+            "The GEMM's compute units and the all-reduce's, together all of the GPU's.  [default: 8 and 16 apart]",
+        ),
         MODELS,
         DEGREES,
-        Option("--in-flight", "in_flight", "size", "SIZE",
-               "What a workgroup of the all-reduce has in flight, half of it where it adds.  [default: 16 KiB]"),
-    )  # fmt: skip
+        Option(
+            "--in-flight",
+            "in_flight",
+            "size",
+            "SIZE",
+            "What a workgroup of the all-reduce has in flight, half of it where it adds.  [default: 16 KiB]",
+        ),
+    )
 
     cases: tuple[SplitCase, ...]
     splits: tuple[int, ...]
@@ -195,29 +205,21 @@ class CuSplitStudy(PaperStudy):
                 for units, (gemm, ring) in self._curve().items()
             ],
             "cases": [case.record() for case in self.cases],
-        }  # fmt: skip
+        }
 
-    def tables(self) -> list[Table]:
-        """Every sub-layer and split: isolated times, and speedups from isolated times and when co-running."""
-        splits = [f"{self.name(apart)}{what}" for apart in self.splits for what in ("", ", at once")]
-        rows = [
-            (
-                case.graph.labels["model"],
-                case.graph.ranks,
-                case.graph.labels["sublayer"],
-                case.gemm_s[0] * 1e6,
-                case.ring_s[0] * 1e6,
-                case.speedup(0),
-                *(v for apart in self.splits for v in (case.speedup(apart), case.simulated(apart))),
-            )
-            for case in self.cases
-        ]
-        columns = [
-            text("model"), text("tp", "TP"), text("layer"), microseconds("gemm", "GEMM", 0),
-            microseconds("ar", "AR", 0), *(times_faster(name, format_=".2f") for name in ("ideal", *splits)),
-        ]  # fmt: skip
-        title = f"Sub-layers on {self.where}: times alone, and speedups by times alone and of both at once"
-        return [Table(columns, rows, title)]
+    @property
+    def columns(self) -> list[str]:
+        """Heads of the table's speedups: the ideal, and every split by times alone and of both at once."""
+        return ["ideal", *(f"{self.name(apart)}{what}" for apart in self.splits for what in ("", ", at once"))]
+
+    @property
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Every sub-layer and split: isolated times [us], and speedups from isolated times and when co-running."""
+        for case in self.cases:
+            labels = case.graph.labels
+            speedups = (v for apart in self.splits for v in (case.speedup(apart), case.simulated(apart)))
+            alone = case.gemm_s[0] * 1e6, case.ring_s[0] * 1e6, case.speedup(0)
+            yield labels["model"], case.graph.ranks, labels["sublayer"], *alone, *speedups
 
     @property
     def lead(self) -> str:
@@ -235,47 +237,50 @@ class CuSplitStudy(PaperStudy):
         """How the all-reduce was simulated."""
         return f"A workgroup of the all-reduce has {self.in_flight // 1024} KiB in flight, half of it where it adds."
 
-    def sections(self, watched: tuple[str, Mapping[int, Timeline]] | None = None) -> list[Part]:
-        """Slowdowns over compute units, speedups of every sub-layer, and compute units over time."""
-        return [
-            Section("What compute units are worth to either", [self._slowdowns()]),
-            Section("What overlap could gain, and what it gains", [self._speedups()]),
-            Section("Who held which compute unit", [] if watched is None else [self._held(*watched)]),
-            Section("Speedup of every sub-layer over serial execution", self.tables()),
-        ]
+    @property
+    def mean_slowdowns(self) -> Iterator[tuple[Any, ...]]:
+        """Mean slowdowns of the GEMM and the all-reduce over the units of the all-reduce."""
+        curve = self._curve()
+        return ((side, units, curve[units][at]) for at, side in enumerate(_SIDES) for units in sorted(curve))
 
-    def _slowdowns(self) -> Figure:
-        """Both slowdowns over the units of the all-reduce, with published values as marks."""
+    @property
+    def each_slowdown(self) -> Iterator[tuple[Any, ...]]:
+        """Slowdowns of every sub-layer."""
+        for side, slowdown in _SIDES.items():
+            for units in self.curve:
+                for place, case in enumerate(self.cases):
+                    yield f"{side} {place}", side, units, slowdown(case, units)
+
+    @property
+    def published_slowdowns(self) -> Iterator[tuple[Any, ...]]:
+        """The published slowdowns of splits."""
         known = {row.id: row.published for row in self.headline() if isinstance(row.published, float)}
-        published = {
-            apart: (known.get(f"{self.id(apart)}.gemm_slowdown"), known.get(f"{self.id(apart)}.ar_slowdown"))
-            for apart in self.splits
-        }
-        spread = {u: [(c.gemm_slowdown(u), c.ring_slowdown(u)) for c in self.cases] for u in self.curve}
-        return split_slowdowns(self._curve(), spread, published).captioned(
-            "Thin lines are single sub-layers. A few workgroups have too little in flight to fill the link; once "
-            "they do, every further unit only costs the GEMM.",
-        )
+        for side, measure in zip(_SIDES, ("gemm_slowdown", "ar_slowdown"), strict=True):
+            for apart in self.splits:
+                if (value := known.get(f"{self.id(apart)}.{measure}")) is not None:
+                    yield side, apart, value
 
     def _curve(self) -> dict[int, tuple[float, float]]:
         """Mean slowdowns of the GEMM and the all-reduce by the units of the all-reduce."""
-        sides = (SplitCase.gemm_slowdown, SplitCase.ring_slowdown)
-        return {u: (mean(self.cases, sides[0], u), mean(self.cases, sides[1], u)) for u in self.curve}
+        gemm, ring = _SIDES.values()
+        return {u: (mean(self.cases, gemm, u), mean(self.cases, ring, u)) for u in self.curve}
 
-    def _speedups(self) -> Figure:
+    @property
+    def speedups(self) -> Iterator[tuple[Any, ...]]:
+        """The speedup of every sub-layer over serial execution: the ideal, and every split alone and at once."""
         series = {"ideal, nothing shared": [c.speedup(0) for c in self.cases]}
         for apart in self.splits:
             series[f"{self._words(apart)}, each alone"] = [c.speedup(apart) for c in self.cases]
             series[f"{self._words(apart)}, both at once"] = [c.simulated(apart) for c in self.cases]
-        return split_speedups([case.graph for case in self.cases], series).captioned(
-            "By the times of each alone, nothing but compute units is shared; at once, memory and cache are too.",
-        )
+        for at, case in enumerate(self.cases):
+            yield from ((case_label(case.graph), name, values[at]) for name, values in series.items())
 
     def _words(self, apart: int) -> str:
         return f"GEMM on {self.machine.compute.compute_units - apart} CUs, all-reduce on {apart}"
 
-    def _held(self, name: str, runs: Mapping[int, Timeline]) -> Figure:
+    def held(self, watched: tuple[str, Mapping[int, Timeline]]) -> Figure:
         """Which operator held which compute unit under every split."""
+        name, runs = watched
         ways = [
             Way(self._words(apart), [run], [lambda kernel: kernel.operator == "all_reduce"])
             for apart, run in runs.items()

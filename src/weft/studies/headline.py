@@ -19,8 +19,10 @@ from weft.options import SUSTAINED, RunOptions
 from weft.report import Part as PagePart
 from weft.report.table import Table
 from weft.store import Store
+from weft.studies.shown import ShownFigure, ShownSection, ShownTable, path_value
 from weft.sweep.bench import Bench, Jobs
 from weft.sweep.tasks import Progress
+from weft.view.figure import Figure
 from weft.view.page import write_report
 from weft.view.study import StudyReport, as_sentences
 
@@ -127,6 +129,11 @@ class Declared(Part):
     moved: str = ""
     elsewhere: str = "Figures for {study.gpu}"
     requests: str = "as suits the GPU"
+    tables: Mapping[str, ShownTable] = {}
+    figures: Mapping[str, ShownFigure] = {}
+    sections: tuple[ShownSection, ...] = ()
+    terminal: tuple[str, ...] = ()
+    looks: Mapping[str, str] = {}
 
 
 def declared(module: str) -> Declared:
@@ -174,8 +181,8 @@ class PaperStudy(Answer):
     """A paper's study simulated on a machine, with its figures beside the published ones.
 
     `machine` is the GPU, `request_bytes` the size of a memory request [bytes], `wall_s` the wall-clock time of the
-    study [s]. A subclass declares the class variables, computes its fields in `simulated`, and implements `figures`,
-    `tables`, `sections` and `own`; its command, its headline, its page and its JSON follow from these.
+    study [s]. A subclass declares the class variables, computes its fields in `simulated`, and implements `figures` and
+    `own`; its command, its headline, its page and its JSON follow from these.
     """
 
     kind = "study"
@@ -306,9 +313,24 @@ class PaperStudy(Answer):
             raise UnknownNameError(f"claim of the study {self.DECLARED.name}", figure.like or figure.id, claims)
         return found[0].model_copy(update={"what": found[0].what or found[-1].what})
 
-    @abstractmethod
     def tables(self) -> list[Table]:
-        """Tables that the command prints above the headline."""
+        """Tables that the command prints above the headline: the declared ones that have rows."""
+        return [table for table in map(self.table, self.DECLARED.terminal) if table.rows]
+
+    def items(self, kind: Literal["tables", "figures"], name: str) -> Iterable[Any]:
+        """The items of a declared table or figure, each a row: the study's attribute that it names."""
+        found: Iterable[Any] = path_value(self, getattr(self.DECLARED, kind)[name].rows)
+        return found
+
+    def table(self, name: str, items: Iterable[Any] | None = None, **words: Any) -> Table:
+        """A declared table of its items, or of these; `words` fill further braces of its title."""
+        shown = self.DECLARED.tables[name]
+        return shown.table(self, self.items("tables", name) if items is None else items, **words)
+
+    def figure(self, name: str, items: Iterable[Any] | None = None, **words: Any) -> Figure:
+        """A declared figure of its items, or of these; `words` fill further braces of title and caption."""
+        shown = self.DECLARED.figures[name]
+        return shown.figure(self, self.items("figures", name) if items is None else items, **words)
 
     @property
     def elsewhere(self) -> str:
@@ -347,9 +369,9 @@ class PaperStudy(Answer):
         """Runs that the page shows over time, simulated again with full timelines; None for nothing."""
         return None
 
-    @abstractmethod
     def sections(self, watched: Any = None) -> list[PagePart]:
         """The study's own sections of the page; `watched` is the result of `watch`, if it is to be shown."""
+        return [section.section(self, watched) for section in self.DECLARED.sections]
 
     def page(self, folder: str | Path, watched: Any = None) -> Path:
         """Write `report.html` to a folder and return its path; OutputError if it cannot be written."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from weft.report import Part, Report, Section
 from weft.report.table import Shown, Table, microseconds, number, text, times_faster
 from weft.view import looks
 from weft.view.figure import Figure, bars
-from weft.view.studies import held_by_gemms
+from weft.view.units import Way, units_by_way
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
+    from weft.result import Span, Timeline
     from weft.tune.lists import Gain, Tuned, TunedList
+    from weft.tune.queues import Watched
 
 
 def tuned_table(tuned: TunedList) -> Table:
@@ -96,3 +99,25 @@ class TuningReport(Report["TunedList"]):
     def gpu(self) -> Gpu:
         """The GPU."""
         return self.answer.gpu
+
+
+def held_by_gemms(queue: Watched) -> Figure:
+    """Which GEMM of a queue held which compute unit over time: all at once, and in the chosen batches."""
+    sizes = queue.sizes
+    first = [sum(sizes[:at]) for at in range(len(sizes))]
+    batches = f"{sizes[0]} together" if len(sizes) == 1 else f"batches of {', '.join(map(str, sizes))}"
+    ways = (
+        Way("all at once, kernels tuned alone", queue.default, list(map(_owners, queue.default))),
+        Way(f"GOLDYLOC, {batches}", queue.chosen, list(map(_owners, queue.chosen, first))),
+    )
+    names = [f"{at}: {name}" for at, name in enumerate(queue.names)]
+    return units_by_way(ways, looks.spread(names)).captioned(
+        f"{queue.title}: which GEMM held which compute unit when. A line per unit, shared by all workgroups that it "
+        "holds at a time. Older GEMMs are served first, and the next one takes what they leave."
+    )
+
+
+def _owners(run: Timeline, first: int = 0) -> Callable[[Span], int]:
+    """The index in the queue of each kernel of a batch that begins at index `first`."""
+    numbers = {node.name: first + at for at, node in enumerate(run.graph)}
+    return lambda kernel: numbers[kernel.operator]

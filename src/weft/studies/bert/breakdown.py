@@ -25,17 +25,22 @@ dropout and residual sums, the head the loss."""
 GEMMS = (FC, LINEAR, PRODUCTS)
 """The groups whose time is that of GEMMs, with the sums that add up their gradients."""
 _PIECES = {
-    "fc1": FC, "fc2": FC, "qkv": LINEAR, "query": LINEAR, "key": LINEAR, "value": LINEAR, "projection": LINEAR,
-    "heads": PRODUCTS, "context": PRODUCTS, "activation": GELU,
-}  # fmt: skip
+    **dict.fromkeys(("fc1", "fc2"), FC),
+    **dict.fromkeys(("qkv", "query", "key", "value", "projection"), LINEAR),
+    **dict.fromkeys(("heads", "context"), PRODUCTS),
+    "activation": GELU,
+}
+PRECISIONS = {"fp32": "fp32", "fp16": "mixed"}
+"""Number formats as tables call them."""
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A training step and the seconds of each group of its operators, which add up to it."""
+    """A training step, the seconds of each group of its operators, which add up to it, and how the step was run."""
 
     step: Step
     groups: Mapping[str, float]
+    way: str = ""
 
     @property
     def seconds(self) -> float:
@@ -47,6 +52,39 @@ class Broken:
         return sum(self.groups.get(name, 0.0) for name in groups) / self.seconds
 
     @property
+    def gemms(self) -> float:
+        """Share of the step that GEMMs take."""
+        return self.share(*GEMMS)
+
+    @property
+    def precision(self) -> str:
+        """The number format of the step, as tables call it."""
+        return PRECISIONS[self.step.plan.dtype]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of an update on each GPU."""
+        plan = self.step.plan
+        return plan.sequence * plan.micro_batch * plan.micro_batches
+
+    def near_memory(self, rate: float) -> float:
+        """Speedup if the optimizer runs beside the memory banks, at `rate` times the host's bandwidth."""
+        return 1 / (1 - self.share(LAMB) * (1 - 1 / rate))
+
+    def reduced_traffic(self, ranks: int) -> float:
+        """Memory traffic that updates near memory save a ring's reduce-scatter of the gradients [bytes on each GPU].
+
+        A step of the ring reads what arrived and the own part, and writes the sum: three accesses, where an update near
+        memory is one (T3, arXiv:2401.16677, section 4).
+        """
+        size = sum(chunk.parameters for chunk in self.step.chunks) * 4
+        return 2 * size * (ranks - 1) / ranks
+
+    def record(self) -> dict[str, object]:
+        """The step as plain data."""
+        return {"step_s": self.seconds, "groups_s": dict(self.groups), "lamb_rank": self.rank}
+
+    @property
     def rank(self) -> int:
         """Rank of LAMB among the groups, GEMMs as one of them and the first: 2 if no other takes longer."""
         others = [seconds for name, seconds in self.groups.items() if name not in (*GEMMS, LAMB)]
@@ -54,7 +92,7 @@ class Broken:
 
 
 def broken_down(
-    model: Transformer, system: System, plan: Parallelism, framework: Framework, options: RunOptions
+    model: Transformer, system: System, plan: Parallelism, framework: Framework, options: RunOptions, way: str = ""
 ) -> Broken:
     """Time a step on one pipeline stage, and assign each second to a group. Raises what `train` raises."""
     step = train(model, system, plan, framework, options)
@@ -66,7 +104,7 @@ def broken_down(
                 groups[name] += seconds * plan.micro_batches
     groups[LAMB] = step.parts.get("optimizer", 0.0)
     groups[EXPOSED] = step.seconds - sum(groups.values())
-    return Broken(step, {name: groups[name] for name in GROUPS if groups[name] > 1e-9 * step.seconds})
+    return Broken(step, {name: groups[name] for name in GROUPS if groups[name] > 1e-9 * step.seconds}, way)
 
 
 def _seconds(one: Pass, part: str, system: System, options: RunOptions) -> Iterator[tuple[str, float]]:

@@ -6,7 +6,7 @@ figures are not public; layers and steps measured by others (sitar-lab/NeuSight)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -15,42 +15,48 @@ from typing import Any
 from weft import hardware
 from weft.errors import InputError
 from weft.hardware import Gpu, System
+from weft.models import load_model
 from weft.options import RunOptions
-from weft.parallel.framework import Framework
+from weft.parallel.framework import Framework, framework
 from weft.parallel.plan import Parallelism
-from weft.report import Part
 from weft.report.table import Table
-from weft.studies.bert import page
-from weft.studies.bert.breakdown import GEMMS, LAMB, Broken, broken_down
-from weft.studies.bert.cases import (
-    AGAIN,
-    BUCKET,
-    CASES,
-    DECLARED,
-    FIRST,
-    FLASH,
-    FULL,
-    FUSED,
-    GROUP_KEYS,
-    MIXED,
-    MODEL,
-    ONE_BY_ONE,
-    SECOND,
-    SEQUENCES,
-    TRACED,
-    TRAINER,
-    UNFUSED,
-    Variant,
-    near_memory,
+from weft.studies.bert.breakdown import (
+    EXPOSED,
+    FC,
+    GELU,
+    LAMB,
+    LINEAR,
+    NORM,
+    PRECISIONS,
+    PRODUCTS,
+    SOFTMAX,
+    Broken,
+    broken_down,
 )
 from weft.studies.bert.gemms import Product, products
 from weft.studies.bert.layer import Layer, forward_and_backward, timed_layer
-from weft.studies.headline import Conditions, Measured, Option, PaperStudy
-from weft.units import Dimension, parse
+from weft.studies.headline import Conditions, Measured, Option, PaperStudy, declared
+from weft.units import Dimension, format_bytes, parse
 from weft.validation.checks import Unfit
 from weft.validation.machines import Machines
 from weft.validation.steps import case_of
 from weft.validation.tables import data_folder, read_folder
+
+DECLARED = declared(__file__)
+CASES = DECLARED.cases
+MODEL = load_model(CASES["model"])
+TRAINER, TRACED = framework("apex-bert"), framework("hugging-face")
+"""How pre-training steps and the measured layers run their operators."""
+FULL, MIXED = "fp32", "fp16"
+GROUP_KEYS = {"fc": FC, "linear": LINEAR, "products": PRODUCTS, "softmax": SOFTMAX, "gelu": GELU, "norm": NORM}
+"""The groups of a layer by the last word of their claims."""
+BUCKET = 6_250_000
+"""Parameters of a bucket of gradients: 25 MB of fp32, the default of PyTorch's DistributedDataParallel."""
+FIRST, SECOND = (int(sequence) for sequence in CASES["phases"])
+SEQUENCES = CASES["phases"][str(FIRST)]
+"""Sequences of a micro-batch in phase 1."""
+ONE_BY_ONE, FUSED, FLASH = "operators one by one", "fused with their neighbours", "and attention in one kernel"
+AGAIN, UNFUSED = "layers computed again (checkpointing)", "LAMB operation by operation"
 
 
 @dataclass(frozen=True)
@@ -75,10 +81,10 @@ class BertStudy(PaperStudy):
     """Results of the study.
 
     `layers` are measured layers' operators timed one by one, `passes` forward and backward of the whole model [s] by
-    GPU; `phases` the steps by GPU, number format and sequence. Of the chosen machine: steps by sequences of a
-    micro-batch (`sizes`), by micro-batches of an update (`updates`), and by replicas (`replicas`; `overlapped` with
-    gradients summed beside the backward pass), each by number format; `variants` are ways to run phase 1, `gemms` its
-    GEMMs by number format. `rows` are measured steps.
+    GPU; `phases` the steps of all GPUs, number formats and sequences. Of the chosen machine in both number formats:
+    steps over sequences of a micro-batch (`sizes`), micro-batches of an update (`updates`), and replicas (`replicas`;
+    `overlapped` with gradients summed beside the backward pass); `variants` are ways to run phase 1, `gemms` its GEMMs
+    by number format. `rows` are measured steps.
     """
 
     DECLARED = DECLARED
@@ -86,12 +92,12 @@ class BertStudy(PaperStudy):
 
     layers: Mapping[str, Layer]
     passes: Mapping[str, float]
-    phases: Mapping[tuple[str, str, int], Broken]
-    sizes: Mapping[str, Mapping[int, Broken]]
-    updates: Mapping[str, Mapping[int, Broken]]
-    replicas: Mapping[str, Mapping[int, Broken]]
-    overlapped: Mapping[str, Mapping[int, Broken]]
-    variants: tuple[Variant, ...]
+    phases: tuple[Broken, ...]
+    sizes: tuple[Broken, ...]
+    updates: tuple[Broken, ...]
+    replicas: tuple[Broken, ...]
+    overlapped: tuple[Broken, ...]
+    variants: tuple[Broken, ...]
     gemms: Mapping[str, tuple[Product, ...]]
     rows: tuple[MeasuredRow, ...] = ()
 
@@ -104,24 +110,29 @@ class BertStudy(PaperStudy):
         gpus = {name: at.gpu if name == at.gpu.name else hardware.gpu(name) for name in CASES["machines"]}
         gpus[at.gpu.name] = at.gpu
         rows = measured_rows(data) if data is not None else ()
-        on = _On(at.options)
-        one = hardware.system(at.gpu, gpus=1)
-        every = (FULL, MIXED)
+        timed = _Timing(at.options)
+        alone = hardware.system(at.gpu, gpus=1)
+        formats = (FULL, MIXED)
+        beside = replace(TRAINER, dp_overlap=True, bucket=BUCKET)
         return {
-            "layers": {name: on.layer(gpus[name]) for name in CASES["measured"]},
-            "passes": {name: on.passes(gpus[name]) for name in CASES["measured"]},
-            "phases": {
-                (name, dtype, int(sequence)): on.step(hardware.system(gpu, gpus=1), dtype, int(sequence), count)
-                for name, gpu in gpus.items()
-                for dtype in every
+            "layers": {name: timed.layer(gpus[name]) for name in CASES["measured"]},
+            "passes": {name: timed.passes(gpus[name]) for name in CASES["measured"]},
+            "phases": tuple(
+                timed.step(hardware.system(gpu, gpus=1), dtype, int(sequence), count)
+                for gpu in gpus.values()
+                for dtype in formats
                 for sequence, count in CASES["phases"].items()
+            ),
+            "sizes": tuple(timed.step(alone, dtype, FIRST, n) for dtype in formats for n in CASES["batches"]),
+            "updates": tuple(
+                timed.step(alone, dtype, FIRST, SEQUENCES, n) for dtype in formats for n in CASES["accumulation"]
+            ),
+            "replicas": tuple(timed.replicas(at.gpu, formats, TRAINER)),
+            "overlapped": tuple(timed.replicas(at.gpu, formats, beside)),
+            "variants": tuple(timed.variants(alone)),
+            "gemms": {
+                dtype: products(MODEL, at.gpu, _plan(dtype, FIRST, SEQUENCES), TRAINER, at.options) for dtype in formats
             },
-            "sizes": {d: {n: on.step(one, d, FIRST, n) for n in CASES["batches"]} for d in every},
-            "updates": {d: {n: on.step(one, d, FIRST, SEQUENCES, n) for n in CASES["accumulation"]} for d in every},
-            "replicas": {d: on.replicas(at.gpu, d, TRAINER) for d in every},
-            "overlapped": {d: on.replicas(at.gpu, d, replace(TRAINER, dp_overlap=True, bucket=BUCKET)) for d in every},
-            "variants": tuple(on.variants(one)),
-            "gemms": {d: products(MODEL, at.gpu, _plan(d, FIRST, SEQUENCES), TRAINER, at.options) for d in every},
             "rows": rows,
         }
 
@@ -132,7 +143,11 @@ class BertStudy(PaperStudy):
     @property
     def first(self) -> Mapping[str, Broken]:
         """Phase 1 on the chosen machine, by number format."""
-        return {dtype: self.phases[self.gpu, dtype, FIRST] for dtype in (FULL, MIXED)}
+        return {
+            one.step.plan.dtype: one
+            for one in self.phases
+            if (one.step.system.gpu.name, one.step.plan.sequence) == (self.gpu, FIRST)
+        }
 
     def figures(self) -> Iterator[Measured]:
         """Shares of measured layers, times of passes, and LAMB's rank and share."""
@@ -147,11 +162,11 @@ class BertStudy(PaperStudy):
         yield Measured("bert.lamb.rank", self.first[FULL].rank)
         for name, dtype in (("fp32", FULL), ("mixed", MIXED)):
             yield Measured(f"bert.lamb.share.{name}", self.first[dtype].share(LAMB))
-        yield Measured("bert.lamb.rise.tokens", _fall(self.sizes[FULL]))
-        yield Measured("bert.lamb.rise.accumulation", _fall(self.updates[FULL]))
+        yield Measured("bert.lamb.rise.tokens", _fall(self.sizes))
+        yield Measured("bert.lamb.rise.accumulation", _fall(self.updates))
         yield Measured("bert.lamb.rise.precision", self.first[MIXED].share(LAMB) / self.first[FULL].share(LAMB))
         rate = max(CASES["near_memory"])
-        yield Measured("bert.near_memory", near_memory(self.first[MIXED], rate), {"rate": rate})
+        yield Measured("bert.near_memory", self.first[MIXED].near_memory(rate), {"rate": rate})
         plain, fused = (self.variant(name, MIXED).seconds for name in (ONE_BY_ONE, FUSED))
         yield Measured("bert.fusion", plain / fused)
         if self.rows:
@@ -160,46 +175,147 @@ class BertStudy(PaperStudy):
 
     def variant(self, name: str, dtype: str) -> Broken:
         """The step of a way to run phase 1."""
-        return next(one.broken for one in self.variants if (one.name, one.dtype) == (name, dtype))
+        return next(one for one in self.variants if (one.way, one.step.plan.dtype) == (name, dtype))
 
     @property
     def findings(self) -> Sequence[str]:
         """What takes the time of phase 1, and how LAMB's share moves."""
         full, mixed = self.first[FULL], self.first[MIXED]
         place = {2: "comes second", 3: "comes third"}.get(full.rank, f"is number {full.rank}")
-        updates = self.updates[MIXED]
+        most = max((one for one in self.updates if one.step.plan.dtype == MIXED), key=_updates)
         said = (
-            f"On {self.where} GEMMs take {full.share(*GEMMS):.0%} of a pre-training step of BERT-Large in fp32 and "
+            f"On {self.where} GEMMs take {full.gemms:.0%} of a pre-training step of BERT-Large in fp32 and "
             f"LAMB {place} with {full.share(LAMB):.1%}; in mixed precision LAMB takes {mixed.share(LAMB):.0%}, after "
-            f"{max(updates)} micro-batches {updates[max(updates)].share(LAMB):.1%}"
+            f"{_updates(most)} micro-batches {most.share(LAMB):.1%}"
         )
         return (said,)
-
-    def tables(self) -> list[Table]:
-        """Steps by groups of operators, and ways to run phase 1."""
-        return [page.phase_table(self.phases), page.variant_table(self.variants)]
 
     @property
     def lead(self) -> str:
         """What was timed."""
         return (
-            f"Steps of BERT-Large on {len({name for name, _, _ in self.phases})} GPUs in closed form, {FIRST} and "
-            f"{SECOND} tokens a sequence; details are for {self.where}."
+            f"Steps of BERT-Large on {len({one.step.system.gpu.name for one in self.phases})} GPUs in closed form, "
+            f"{FIRST} and {SECOND} tokens a sequence; details are for {self.where}."
         )
 
-    def sections(self, watched: Any = None) -> list[Part]:
-        """The study's pictures and tables."""
-        return page.sections(self)
-
     def own(self) -> dict[str, Any]:
-        """Every step, layer and GEMM as plain data."""
-        return page.plain_data(self)
+        """Every step, layer and GEMM as plain data, times in seconds."""
+        counted: Mapping[str, tuple[Sequence[Broken], Callable[[Parallelism], int]]] = {
+            "sizes": (self.sizes, lambda plan: plan.micro_batch),
+            "updates": (self.updates, lambda plan: plan.micro_batches),
+            "replicas": (self.replicas, lambda plan: plan.dp),
+            "overlapped": (self.overlapped, lambda plan: plan.dp),
+        }
+        return {
+            "layers": {gpu: dict(layer.groups) for gpu, layer in self.layers.items()},
+            "passes_s": dict(self.passes),
+            "phases": [
+                {
+                    "gpu": one.step.system.gpu.name,
+                    "dtype": one.step.plan.dtype,
+                    "sequence": one.step.plan.sequence,
+                    **one.record(),
+                }
+                for one in self.phases
+            ],
+            **{
+                name: [{"dtype": one.step.plan.dtype, "count": count(one.step.plan), **one.record()} for one in steps]
+                for name, (steps, count) in counted.items()
+            },
+            "variants": [{"how": one.way, "dtype": one.step.plan.dtype, **one.record()} for one in self.variants],
+            "gemms": {dtype: table.records() for dtype, table in zip(self.gemms, self.gemm_tables, strict=True)},
+            "measured": [{**vars(one), "error": one.error} for one in self.rows],
+        }
 
-    def published_share(self, gpu: str, group: str) -> float | None:
-        """The measured share of a group in a layer."""
-        key = next(key for key, name in GROUP_KEYS.items() if name == group)
-        share = DECLARED.claims[f"bert.share.{gpu}.{key}"].published
-        return share if isinstance(share, float) else None
+    @property
+    def phase_bars(self) -> Iterator[tuple[Any, ...]]:
+        """Every step of both phases as a bar of shares: step, group, share, and the step's time."""
+        for one in self.phases:
+            lane = f"{one.step.plan.sequence}, {one.precision}, {one.step.system.gpu.name}"
+            for name, seconds in one.groups.items():
+                yield lane, name, seconds / one.seconds, f"{one.seconds * 1e3:.0f} ms"
+
+    @property
+    def layer_shares(self) -> Iterator[tuple[Any, ...]]:
+        """Groups of the measured layers: layer and group, group, and share."""
+        for gpu, layer in self.layers.items():
+            yield from ((f"{gpu}: {group}", group, layer.share(group)) for group in GROUP_KEYS.values())
+
+    @property
+    def measured_shares(self) -> Iterator[tuple[Any, ...]]:
+        """The measured share of each group in a layer."""
+        for gpu in self.layers:
+            for key, group in GROUP_KEYS.items():
+                yield f"{gpu}: {group}", DECLARED.claims[f"bert.share.{gpu}.{key}"].published, "measured"
+
+    @property
+    def layer_times(self) -> Iterator[tuple[Any, ...]]:
+        """Measured and predicted times of a layer and of the whole model [ms], and the latter's error."""
+        for gpu, layer in self.layers.items():
+            each, whole = (self.measured_seconds(gpu, key) for key in ("layer", "step"))
+            passes = self.passes[gpu]
+            yield gpu, each * 1e3, layer.seconds * 1e3, whole * 1e3, passes * 1e3, passes / whole - 1
+
+    @property
+    def every_gemm(self) -> Iterator[tuple[Any, ...]]:
+        """GEMMs in both number formats: by intensity and rate."""
+        for dtype, every in self.gemms.items():
+            for one in every:
+                yield PRECISIONS[dtype], one.name, one.phase, one.intensity, one.efficiency, one.bound
+
+    @property
+    def gemm_tables(self) -> list[Table]:
+        """The GEMMs of phase 1, a table for each number format."""
+        return [self.table("gemms", every, precision=PRECISIONS[dtype]) for dtype, every in self.gemms.items()]
+
+    @property
+    def variant_rows(self) -> Iterator[tuple[Any, ...]]:
+        """Ways to run phase 1: time, speedup over operators one by one, and shares of LAMB and GEMMs."""
+        for one in self.variants:
+            faster = self.variant(ONE_BY_ONE, one.step.plan.dtype).seconds / one.seconds
+            yield one.way, one.precision, one.seconds * 1e3, faster, one.share(LAMB), one.gemms
+
+    @property
+    def variant_bars(self) -> Iterator[tuple[Any, ...]]:
+        """Ways to run phase 1 as stacks of groups [ms]."""
+        for one in self.variants:
+            for group, seconds in one.groups.items():
+                yield f"{one.precision}, {one.way}", group, seconds * 1e3, f"{one.seconds * 1e3:.0f} ms"
+
+    @property
+    def replica_shares(self) -> Iterator[tuple[Any, ...]]:
+        """Shares of LAMB and of the exposed all-reduce over replicas."""
+        for one in self.replicas:
+            yield from ((f"{name}, {one.precision}", one.step.plan.dp, one.share(name)) for name in (LAMB, EXPOSED))
+
+    @property
+    def replica_rows(self) -> Iterator[tuple[Any, ...]]:
+        """Steps of replicas: time, shares, and weak-scaling efficiency, with gradients summed after and beside."""
+        alone = {one.precision: one.seconds for one in self.replicas if one.step.plan.dp == 1}
+        for one, beside in zip(self.replicas, self.overlapped, strict=True):
+            first = alone[one.precision]
+            shares = one.share(EXPOSED), one.share(LAMB)
+            ends = first / one.seconds, first / beside.seconds
+            yield one.step.plan.dp, one.precision, one.seconds * 1e3, *shares, *ends
+
+    @property
+    def rates(self) -> Sequence[int]:
+        """Rates of arithmetic near memory over the host's bandwidth."""
+        rates: Sequence[int] = CASES["near_memory"]
+        return rates
+
+    @property
+    def reductions(self) -> str:
+        """What updates near memory would save the reduce-scatter of gradients, in words."""
+        most = max((one for one in self.replicas if one.step.plan.dtype == MIXED), key=lambda one: one.step.plan.dp)
+        ranks, memory = most.step.plan.dp, self.machine.memory
+        saved = most.reduced_traffic(ranks)
+        free = saved / memory.bandwidth / memory.copy_efficiency
+        return (
+            f"A reduce-scatter of fp32 gradients over {ranks} GPUs by updates near memory moves {format_bytes(saved)} "
+            f"less through each GPU's memory: {free * 1e3:.1f} ms of its bandwidth in a step of "
+            f"{most.seconds * 1e3:.0f} ms. They pay where other operators run beside it; alone, its links bound it."
+        )
 
 
 STUDY = BertStudy
@@ -232,28 +348,36 @@ def _measured(row: Mapping[str, Any]) -> MeasuredRow:
     except Unfit as unfit:
         column, value, rule = unfit.args
         raise InputError(f"the measured step '{name}' cannot be predicted: {column} '{value}': {rule}") from None
-    seconds, on = float(row["step_time_s"]), case.system
-    return MeasuredRow(name, on.gpu.name, on.gpus, str(row["precision"]), seconds, case.step.seconds)
+    seconds, system = float(row["step_time_s"]), case.system
+    return MeasuredRow(name, system.gpu.name, system.gpus, str(row["precision"]), seconds, case.step.seconds)
 
 
 @dataclass(frozen=True)
-class _On:
+class _Timing:
     """Times steps and layers under the options of a run."""
 
     options: RunOptions
 
     def step(
-        self, system: System, dtype: str, sequence: int, count: int, repeats: int = 1, how: Framework = TRAINER,
+        self,
+        system: System,
+        dtype: str,
+        sequence: int,
+        count: int,
+        repeats: int = 1,
+        how: Framework = TRAINER,
+        way: str = "",
         **more: Any,
-    ) -> Broken:  # fmt: skip
+    ) -> Broken:
         """A step of `repeats` micro-batches of `count` sequences on every GPU of a system."""
         plan = _plan(dtype, sequence, count, repeats, dp=system.gpus, **more)
-        return broken_down(MODEL, system, plan, how, self.options)
+        return broken_down(MODEL, system, plan, how, self.options, way)
 
-    def replicas(self, gpu: Gpu, dtype: str, how: Framework) -> dict[int, Broken]:
-        """Steps of phase 1 by the number of GPUs, each with a micro-batch of its own."""
-        systems = {count: hardware.system(gpu, gpus=count) for count in CASES["replicas"]}
-        return {count: self.step(on, dtype, FIRST, SEQUENCES, how=how) for count, on in systems.items()}
+    def replicas(self, gpu: Gpu, formats: Sequence[str], how: Framework) -> Iterator[Broken]:
+        """Steps of phase 1 on growing numbers of GPUs, each with a micro-batch of its own."""
+        for dtype in formats:
+            for count in CASES["replicas"]:
+                yield self.step(hardware.system(gpu, gpus=count), dtype, FIRST, SEQUENCES, how=how)
 
     def layer(self, gpu: Gpu) -> Layer:
         """The measured layer, operators timed one by one."""
@@ -265,7 +389,7 @@ class _On:
         model = MODEL.model_copy(update={"predicted": 1.0, "vocabulary": 30522})
         return forward_and_backward(model, hardware.system(gpu, gpus=1), _traced(), TRACED, self.options)
 
-    def variants(self, system: System) -> Iterator[Variant]:
+    def variants(self, system: System) -> Iterator[Broken]:
         """Ways to run phase 1, in both number formats."""
         fused = replace(TRAINER, style=replace(TRAINER.style, fused=True, eager=False, loss="fused_cross_entropy"))
         flash = replace(fused, style=replace(fused.style, flash=True))
@@ -273,8 +397,8 @@ class _On:
         ways = {ONE_BY_ONE: TRAINER, FUSED: fused, FLASH: flash, UNFUSED: unfused}
         for dtype in (FULL, MIXED):
             for name, how in ways.items():
-                yield Variant(name, dtype, self.step(system, dtype, FIRST, SEQUENCES, how=how))
-            yield Variant(AGAIN, dtype, self.step(system, dtype, FIRST, SEQUENCES, recompute="full"))
+                yield self.step(system, dtype, FIRST, SEQUENCES, how=how, way=name)
+            yield self.step(system, dtype, FIRST, SEQUENCES, way=AGAIN, recompute="full")
 
 
 def _plan(dtype: str, sequence: int, count: int, repeats: int = 1, dp: int = 1, **more: Any) -> Parallelism:
@@ -287,6 +411,12 @@ def _traced() -> Parallelism:
     return _plan(FULL, SECOND, CASES["phases"][str(SECOND)], 2)
 
 
-def _fall(steps: Mapping[int, Broken]) -> float:
-    """LAMB's share in the smallest over that in the largest case."""
-    return steps[min(steps)].share(LAMB) / steps[max(steps)].share(LAMB)
+def _updates(step: Broken) -> int:
+    """Micro-batches of an update."""
+    return step.step.plan.micro_batches
+
+
+def _fall(steps: Sequence[Broken]) -> float:
+    """LAMB's share in the smallest over that in the largest case, in fp32."""
+    first, *_, last = sorted((one for one in steps if one.step.plan.dtype == FULL), key=lambda one: one.tokens)
+    return first.share(LAMB) / last.share(LAMB)

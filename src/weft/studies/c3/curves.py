@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, geometric_mean
+from typing import Any
 
 from weft.graph import Collective, Gemm
 from weft.studies.c3.scenarios import Scenario
@@ -20,6 +21,8 @@ from weft.units import format_bytes
 KIB, MIB = 1 << 10, 1 << 20
 LOST = (0, 8, 16, 32, 64, 96, 128)
 """Compute units taken off a GEMM."""
+BOUNDS = ("compute-bound", "memory-bound")
+"""What limits a GEMM, in words."""
 SATURATED = 0.95
 """Share of the best bandwidth at which a collective counts as saturated."""
 GIVEN = (4, 8, 16, 32, 64, 128)
@@ -61,6 +64,40 @@ class Curves:
         for name, units in self.saturations.items():
             yield Measured(f"c3.saturation.{name}", units, {"size": format_bytes(self.bandwidth_bytes)})
         yield Measured("c3.dma_small_slowdown", self.small_slowdown())
+
+    def of_bound(self, bound: str) -> dict[str, Mapping[int, float]]:
+        """The curves of GEMMs that are "memory-bound", or of all others."""
+        memory = bound == "memory-bound"
+        return {gemm: curve for gemm, curve in self.slowdown.items() if (self.boundness[gemm] == "memory") == memory}
+
+    @property
+    def gemm_means(self) -> Iterator[tuple[Any, ...]]:
+        """A GEMM's time over compute units lost: means of the GEMMs of each bound."""
+        for bound in BOUNDS:
+            curves = list(self.of_bound(bound).values())
+            yield from ((bound, lost, fmean(curve[lost] for curve in curves)) for lost in (curves[0] if curves else ()))
+
+    @property
+    def each_gemm(self) -> Iterator[tuple[Any, ...]]:
+        """The same of each GEMM."""
+        for bound in BOUNDS:
+            for gemm, curve in self.of_bound(bound).items():
+                yield from ((gemm, bound, lost, value) for lost, value in curve.items())
+
+    @property
+    def bandwidth_shares(self) -> Iterator[tuple[Any, ...]]:
+        """A collective's bandwidth over the compute units that it is given, as a share of its best."""
+        for name, curve in self.bandwidth.items():
+            best = max(curve.values())
+            for units, value in curve.items():
+                yield f"{name}, best {best / 1e9:,.0f} GB/s", units, value / best
+
+    @property
+    def drivers(self) -> Iterator[tuple[Any, ...]]:
+        """Time of collectives by DMA engines relative to compute units, over size."""
+        for name, curve in self.dma_s.items():
+            for size, seconds in curve.items():
+                yield name, size / MIB, format_bytes(size, 3), seconds / self.cu_s[name][size]
 
     @property
     def saturations(self) -> dict[str, int]:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from weft.graph import Collective
+from weft.report.table import Shown
 from weft.result import Comparison
 from weft.schedule import SHARING
 from weft.schedule.sharing import DMA_UNITS
@@ -32,6 +33,11 @@ class Way(NamedTuple):
 
     strategy: str
     units: int | None = None
+
+    @property
+    def words(self) -> str:
+        """The way in words."""
+        return " ".join(str(part) for part in self if part is not None)
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,12 @@ class Case:
     def best_cu(self) -> Way:
         """The fastest way of the exhaustive search without DMA engines."""
         return min((way for way in self.searched if not by_dma(way.strategy)), key=self.seconds.__getitem__)
+
+    @property
+    def fastest(self) -> Shown:
+        """Speedup of the fastest way over serial execution, with its name."""
+        speedup = self.alone.speedup(self.seconds[self.best])
+        return Shown(speedup, f"{speedup:.2f}, {self.best.words}")
 
     def speedup(self, strategy: str) -> float:
         """Speedup of a strategy over serial execution."""

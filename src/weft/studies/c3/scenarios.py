@@ -65,6 +65,16 @@ class Scenario(SuiteCase):
         m, n, k = self.gemm
         return f"{self.layer} {m}x{n}x{k}, {self.collective} {format_bytes(self.size)}"
 
+    @property
+    def shape(self) -> str:
+        """The GEMM's M, N and K."""
+        return "×".join(map(str, self.gemm))
+
+    @property
+    def beside(self) -> str:
+        """The collective and its size."""
+        return f"{self.collective} {format_bytes(self.size, 4)}"
+
     def checked(self) -> Scenario:
         """The scenario with its collective's canonical name; InputError for a part that cannot be simulated."""
         _ = self.product

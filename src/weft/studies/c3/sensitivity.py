@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
-from typing import Any
 
 from weft.hardware import System
 from weft.schedule import SHARING, Sharing
@@ -21,8 +20,10 @@ from weft.sweep.bench import Alone, Runs
 from weft.sweep.simulations import Simulation
 from weft.tune.perturb import UNITS, Move, Sensitivity, moves, option_move, perturb, sharing_values
 
-SATURATION: Mapping[str, Any] = {
-    name: DECLARED.claims[f"c3.saturation.{name}"].published for name in ("all_gather", "all_to_all")
+SATURATION = {
+    name: int(published)
+    for name in ("all_gather", "all_to_all")
+    if isinstance(published := DECLARED.claims[f"c3.saturation.{name}"].published, float)
 }
 """Published compute units that saturate a collective."""
 

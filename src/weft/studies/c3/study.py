@@ -14,12 +14,11 @@ from typing import Any
 
 from weft.graph import Collective, Gemm
 from weft.report import Part
-from weft.report.table import Table
 from weft.result import CoRun
 from weft.result.metrics import CLASSES
+from weft.result.timeline import REASONS
 from weft.run import compare
 from weft.schedule import SHARING
-from weft.studies.c3 import page
 from weft.studies.c3.candidates import DTYPE, candidates
 from weft.studies.c3.curves import CurveRuns, Curves, gemms_of
 from weft.studies.c3.runs import Case, ScenarioRuns
@@ -32,6 +31,9 @@ from weft.sweep.tasks import Progress
 from weft.tune.perturb import Sensitivity
 from weft.tune.probes import COLLECTIVES, tables_of
 from weft.units import format_bytes
+from weft.view.corun import held_units
+from weft.view.explorer import timeline, waits_table
+from weft.view.words import percent, us
 
 RANKS = 8
 """Number of GPUs for which the published figures hold."""
@@ -173,18 +175,64 @@ class C3Study(PaperStudy):
         made = compare(one.both("streams").graph, bench.system, overlaps, bench.options)
         return {name: made.corun(name) for name in SHOWN}
 
-    def tables(self) -> list[Table]:
-        """Every scenario under every strategy, and the means by class."""
-        return [page.speedup_table(self), page.class_table(self)]
-
     @property
     def lead(self) -> str:
         """What was simulated, and on which machine."""
         return f"{self.suite.title}: {len(self.cases)} scenarios on {self.ranks} × {self.gpu}."
 
-    def sections(self, watched: Mapping[str, CoRun] | None = None) -> list[Part]:
-        """Shares of the ideal, mutual slowdowns and their causes, compute units over time, and every scenario."""
-        return page.sections(self, watched or {})
+    @property
+    def strategies(self) -> list[str]:
+        """The strategies, by name."""
+        return list(SHARING)
+
+    @property
+    def class_rows(self) -> Iterator[tuple[Any, ...]]:
+        """The mean share of the ideal of each strategy, over all scenarios and by class."""
+        return ((name, *(self.share(name, kind) for kind in (None, *CLASSES))) for name in SHARING)
+
+    @property
+    def mean_shares(self) -> Iterator[tuple[Any, ...]]:
+        """Mean share of the ideal of each strategy, over all scenarios and by class."""
+        for kind, words in ((None, "all scenarios"), *CLASSES.items()):
+            count = sum(kind in (None, case.kind) for case in self.cases)
+            for name in SHARING if count else ():
+                share = self.share(name, kind)
+                yield f"{words} ({count})", name, share, percent(share)
+
+    @property
+    def published_shares(self) -> Iterator[tuple[Any, ...]]:
+        """Published mean shares of all scenarios."""
+        known = {row.id: row.published for row in self.headline()}
+        lane = f"all scenarios ({len(self.cases)})"
+        return ((lane, name, known[id_]) for name, id_ in IDS.items() if isinstance(known.get(id_), float))
+
+    @property
+    def slowdowns(self) -> Iterator[tuple[Any, ...]]:
+        """Every scenario: slowdowns of the GEMM and the collective under each strategy, relative to alone."""
+        for name in SHARING:
+            for case in self.cases:
+                slower = case.gemm_slowdown(name), case.collective_slowdown(name)
+                yield name, case.scenario.title, CLASSES[case.kind], *slower
+
+    @property
+    def waits(self) -> Iterator[tuple[Any, ...]]:
+        """Every scenario and strategy: the longest waits of a workgroup on each side, and slowdowns."""
+        for case in self.cases:
+            one = case.scenario
+            for name, run in case.comparison.timelines.items():
+                waited = (_longest(run.waits(operator)) for operator in ("gemm", one.collective))
+                slower = case.gemm_slowdown(name), case.collective_slowdown(name)
+                yield one.layer, one.shape, one.beside, name, *waited, *slower
+
+    def timelines(self, runs: Mapping[str, CoRun]) -> list[Part]:
+        """Which operator held which compute unit under each strategy."""
+        until = max(run.makespan for run in runs.values())
+        said = (
+            f"One scenario, {self.shown.scenario.title}, on one of the GPUs; both are launched at 0. First, when each "
+            "kernel ran and what it waited for; then a line per compute unit, empty where it was idle."
+        )
+        shown = {name: run.run for name, run in runs.items()}
+        return [said, timeline(shown), waits_table(shown), *(held_units(run, until) for run in runs.values())]
 
 
 STUDY = C3Study
@@ -206,3 +254,9 @@ def _square(tasks: Mapping[str, Simulation], runs: Runs) -> dict[str, float]:
     seconds = {name: runs[task].makespan for name, task in tasks.items()}
     alone = Alone(seconds.pop("gemm"), seconds.pop("collective"))
     return {name: alone.speedup(makespan) for name, makespan in seconds.items()}
+
+
+def _longest(waits: Mapping[str, float]) -> str:
+    """The two longest waits, in words."""
+    longest = sorted(waits.items(), key=lambda item: -item[1])[:2]
+    return ", ".join(f"{REASONS[why]} {us(s, 0)}\N{NO-BREAK SPACE}µs" for why, s in longest if s > 0)

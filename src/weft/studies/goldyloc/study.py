@@ -15,8 +15,8 @@ from typing import Any
 
 from weft.graph import Gemm
 from weft.kernels import GemmTiling
-from weft.report import Part, Section
-from weft.report.table import Column, Shown, Table, key_of, microseconds, number, text, times_faster
+from weft.report import Part
+from weft.report.table import Shown
 from weft.result import Timeline
 from weft.studies.goldyloc.cases import Case, solve
 from weft.studies.goldyloc.sensitivity import moved
@@ -28,7 +28,8 @@ from weft.sweep.tasks import Progress
 from weft.tune.perturb import Sensitivity
 from weft.tune.predictor import Predictor
 from weft.tune.queues import DEGREES, GoKernels, Watched, watched
-from weft.view.studies import fixed_degrees, held_by_gemms, losses, ways_to_run, what_changes
+from weft.view.figure import Figure
+from weft.view.tune import held_by_gemms
 
 
 @dataclass(frozen=True)
@@ -194,29 +195,19 @@ class GoldylocStudy(PaperStudy):
             "events": self.events,
         }
 
-    def tables(self) -> list[Table]:
-        """Every queue: one after another, by default, with GO-kernels at each degree and at the chosen one."""
-        columns = [
-            text("queue"), *(_us(name, name) for name in ("sequential", "default")),
-            *(_us(f"go_{degree}", f"GO {degree}", spare=True) for degree in DEGREES), number("degree"),
-            _us("goldyloc", "GOLDYLOC"), *(_over(f"over {other}") for other in ("default", "sequential")),
-            number("of_oracle", "of oracle", format_=".1%"),
-        ]  # fmt: skip
-        rows = [
-            (
-                case.title,
-                case.judged.sequential * 1e6,
-                case.judged.default * 1e6,
-                *(case.judged.at_degree[d] * 1e6 if d in case.judged.at_degree else Shown(None, "") for d in DEGREES),
-                case.degree,
-                case.goldyloc * 1e6,
-                case.over_default,
-                case.over_sequential,
-                case.of_oracle,
-            )
-            for case in self.cases
-        ]
-        return [Table(columns, rows, f"{self.suite.title}: {self.gpu}, times [µs]")]
+    @property
+    def degrees(self) -> Sequence[int]:
+        """The degrees at which GO-kernels run."""
+        return DEGREES
+
+    @property
+    def queue_rows(self) -> Iterator[tuple[Any, ...]]:
+        """Every queue [us]: one after another, by default, with GO-kernels at each degree and at the chosen one."""
+        for case in self.cases:
+            judged = case.judged
+            fixed = (judged.at_degree[d] * 1e6 if d in judged.at_degree else Shown(None, "") for d in DEGREES)
+            times = judged.sequential * 1e6, judged.default * 1e6, *fixed, case.degree, case.goldyloc * 1e6
+            yield case.title, *times, case.over_default, case.over_sequential, case.of_oracle
 
     @property
     def lead(self) -> str:
@@ -239,56 +230,74 @@ class GoldylocStudy(PaperStudy):
         )
         return [gain, blind]
 
-    def sections(self, watched: Watched | None = None) -> list[Part]:
-        """Every way to run each queue, one of them over time, and the effects of GO-kernels."""
-        longest = list({(case.network, case.layer): case for case in self.cases}.values())
-        ways = ways_to_run(longest).captioned(
-            "The longest queue of each layer. Bars: GO-kernels at the chosen degree; marks: every other way. "
-            "Right of 1 is faster than all at once with kernels tuned alone.",
-        )
-        degrees = fixed_degrees(self._speeds()).captioned("Geometric means over all queues.")
-        changes = what_changes(self.changes).captioned(
-            "Kernels tuned alone cut a GEMM small, to fill the GPU; larger tiles load each operand fewer times and "
-            "gain where other GEMMs fill the GPU anyway.",
-        )
-        lost = losses(self.losses.rows).captioned(
-            f"Of {self.losses.changed:.0%} of the GEMMs the best tile changes on a half or a quarter of the compute "
-            "units.",
-        )
-        waves = (
-            "Waves: workgroups of all copies over what the GPU holds at once. Units busy: share of time that matrix "
-            "units compute."
-        )
+    @property
+    def longest(self) -> list[Case]:
+        """The longest queue of each layer."""
+        return list({(case.network, case.layer): case for case in self.cases}.values())
+
+    @property
+    def chosen_ways(self) -> Iterator[tuple[Any, ...]]:
+        """Speedup of GOLDYLOC over default concurrency on each layer's longest queue."""
+        return ((case.title, "GOLDYLOC", case.over_default) for case in self.longest)
+
+    @property
+    def other_ways(self) -> Iterator[tuple[Any, ...]]:
+        """The speedup of every other way to run these queues."""
+        for case in self.longest:
+            ways = {"one after another": case.judged.sequential, "oracle": case.judged.oracle}
+            ways |= {f"GO-kernels, always {degree}": seconds for degree, seconds in case.judged.at_degree.items()}
+            yield from ((case.title, way, case.judged.default / seconds) for way, seconds in ways.items())
+
+    @property
+    def fixed_degrees(self) -> Iterator[tuple[Any, ...]]:
+        """Geometric means over default concurrency: GO-kernels at each fixed degree, GOLDYLOC, the oracle."""
+        for name, speed in self._speeds():
+            yield name, "fixed" if name.startswith("degree") else "chosen", speed, f"{speed:.2f}"
+
+    @property
+    def counted(self) -> Iterator[tuple[Any, ...]]:
+        """GO-kernels relative to isolated ones: speed over cache loads, and over cache misses."""
+        for what, names in _COUNTED.items():
+            for one in self.changes:
+                before, after = (sum(run.counters[name] for name in names) for run in (one.before, one.after))
+                yield what, f"{one.degree} of {one.gemm}", after / max(before, 1), one.faster
+
+    @property
+    def sorted_losses(self) -> Iterator[tuple[Any, ...]]:
+        """Loss of the whole GPU's best kernel on a half and a quarter of the compute units, per GEMM, sorted."""
+        for share, name in ((2, "half"), (4, "a quarter")):
+            lost = sorted(row.loss for row in self.losses.rows if row.share == share)
+            yield from ((f"on {name} of the units", at, loss) for at, loss in enumerate(lost, 1))
+
+    @property
+    def kernels(self) -> Iterator[tuple[Any, ...]]:
+        """Tile, waves and use of the GPU for kernels tuned alone and GO-kernels."""
+        for one in self.changes:
+            copies = f"{one.degree} of {one.gemm.m}x{one.gemm.n}x{one.gemm.k}"
+            for kernel, tile, run in (("tuned alone", one.isolated, one.before), ("GO-kernel", one.go, one.after)):
+                yield copies, kernel, *_kernel(tile, run, self.units)
+
+    @property
+    def chosen(self) -> list[Part]:
+        """How the suite was chosen, and the source of each network."""
         sources = [f"{name}: {source}" for name, source in self.suite.networks.items()]
-        return [
-            Section("Every way to run a queue", [ways, degrees]),
-            Section("One queue, compute unit by compute unit", [] if watched is None else [held_by_gemms(watched)]),
-            Section("What GO-kernels change", [changes, lost]),
-            Section("Kernels tuned alone, and for the share they get", [waves, self._change_table()]),
-            Section("Every queue", self.tables()),
-            Section("How the suite was chosen", [self.suite.rule, sources] if self.suite.rule else []),
-        ]
+        return [self.suite.rule, sources] if self.suite.rule else []
+
+    def held(self, queue: Watched) -> Figure:
+        """Which GEMM of a queue held which compute unit over time."""
+        return held_by_gemms(queue)
 
     def _speeds(self) -> list[tuple[str, float]]:
         fixed = [(f"degree {degree}", self.at_degree(degree)) for degree in DEGREES]
         oracle = geometric_mean(case.judged.default / case.judged.oracle for case in self.cases)
         return [*fixed, ("GOLDYLOC", self.gain("over_default")), ("oracle", oracle)]
 
-    def _change_table(self) -> Table:
-        columns = [
-            text("copies"), text("kernel"), text("tile"), number("waves", format_=".2f"),
-            number("resident", "a unit holds"), number("busy", "units busy", format_=".0%"),
-            number("hits", "cache hits", format_=".0%"), number("dram_mb", "DRAM", "MB", ".1f"),
-            microseconds("time", "time"),
-        ]  # fmt: skip
-        rows = [
-            (f"{one.degree} of {one.gemm.m}x{one.gemm.n}x{one.gemm.k}", kernel, *_kernel(tile, run, self.units))
-            for one in self.changes
-            for kernel, tile, run in (("tuned alone", one.isolated, one.before), ("GO-kernel", one.go, one.after))
-        ]
-        return Table(columns, rows)
 
-
+_COUNTED = {
+    "requests to the last-level cache": ("cache_hits", "cache_merged_misses", "cache_misses"),
+    "misses of it": ("cache_misses",),
+}
+"""Counters of the engine by what they add up to."""
 STUDY = GoldylocStudy
 run = GoldylocStudy.run
 
@@ -299,15 +308,6 @@ def _change(entry: Entry, kernels: Mapping[Gemm, GoKernels]) -> Change:
     runs = tuned.runs[degree]
     isolated, go = tuned.isolated, tuned.best(degree)
     return Change(entry.network, entry.layer, entry.product, degree, isolated, go, runs[isolated], runs[go])
-
-
-def _us(key: str, head: str, spare: bool = False) -> Column:
-    """A column of times in microseconds, the unit being in the table's title."""
-    return number(f"{key}_us", head, format_=",.1f", spare=spare)
-
-
-def _over(head: str) -> Column:
-    return times_faster(key_of(head), head, "{:.2f}×")
 
 
 def _kernel(tile: GemmTiling, run: Timeline, units: int) -> tuple[Any, ...]:
