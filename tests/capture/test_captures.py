@@ -30,6 +30,19 @@ def captured(made, **given):
     return weft.capture(model, keywords=inputs, loss=loss, **given)
 
 
+def test_a_module_of_a_short_name_is_named():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.a(x)
+
+    graph = weft.capture(Net(), torch.zeros(4, 8), backward=False)
+    assert [node.module for node in graph] == ["a"]
+
+
 def test_flops_of_a_llama_are_those_of_its_closed_form():
     tokens, hidden, keys, inner, layers, vocabulary = 64, 64, 32, 128, 2, 256
     graph = captured(models.llama())

@@ -177,6 +177,8 @@ def test_work_on_a_gpu_waits_for_what_its_launches_waited_for(tmp_path):
         ('{"schema": "1.0.1", "nodes": []}', "has no node"),
         (json.dumps({"workload_graph": [work(1, 2), work(2, 1)]}), "1 'kernel' waits for 2 'kernel' waits for 1"),
         (json.dumps({"workload_graph": [work(1), work(1)]}), "two nodes of the trace have the id 1"),
+        (json.dumps({"workload_graph": [work(1), work("x")]}), "not of the stated schema"),
+        (json.dumps({"workload_graph": [work(1, comm_size="x", kind=7)]}), "not of the stated schema"),
         (json.dumps({"workload_graph": [work(1, kind=1)]}), "none of the trace's 1 nodes is an operator"),
     ],
 )
@@ -186,6 +188,26 @@ def test_a_broken_trace_is_refused_in_one_sentence(tmp_path, content, says):
     with pytest.raises(ConfigError, match="; ") as error:
         weft.read_graph(path)
     assert says in str(error.value)
+
+
+def test_ids_may_be_texts(tmp_path):
+    trace = read_execution_trace(feeder(tmp_path / "t.json", [work(1, stream=7), work("2", "1", stream=9)]))
+    assert [edge.node for edge in trace.graph["kernel#2"].edges] == ["kernel#1"]
+
+
+def test_values_that_are_no_list_are_left_out(tmp_path):
+    made = call(10, "record_param_comms", 1)
+    made["inputs"]["values"] = 1e308
+    assert len(read_execution_trace(recorded(tmp_path / "t.json", made)).graph) == 1
+
+
+@needs_protobuf
+def test_a_trace_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("weft.traces.events.LARGEST", 1 << 10)
+    for name, content in (("t.json.gz", b'{"schema": "1.0.1", "nodes": ['), ("t.et.gz", b"\x07\n\x050.0.4")):
+        (tmp_path / name).write_bytes(gzip.compress(content + b" " * (1 << 12)))
+        with pytest.raises(ConfigError, match=r"holds more than .* record fewer steps"):
+            read_execution_trace(tmp_path / name)
 
 
 GRAPH = Graph(

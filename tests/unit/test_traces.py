@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import random
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def test_calls_of_other_threads_do_not_explain_a_launch(tmp_path):
             "aten::_scaled_dot_product_flash_attention",
             ((2, 8, 128, 64), (2, 2, 256, 64), (2, 2, 256, 64), (), ()),
             ("", "", "", "0.", "True"),
-            Attention(2, 8, 128, 256, 64, kv_heads=2, causal=1, dtype="fp32", value=64),
+            Attention(2, 8, 128, 256, 64, kv_heads=2, causal=1, dtype="fp32"),
         ),
     ],
 )
@@ -254,9 +255,56 @@ def test_what_is_no_whole_trace_is_refused_in_one_sentence(tmp_path, write, erro
         read_trace(tmp_path / "t.json")
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ts": None},
+        {"ts": float("nan")},
+        {"ts": "now"},
+        {"ts": []},
+        {"dur": float("inf")},
+        {"args": 1},
+        {"tid": [], "args": {}},
+        {"args": {"correlation": 2**64}},
+        {"args": {"correlation": float("inf")}},
+    ],
+)
+def test_an_event_with_a_field_of_another_type_is_named(tmp_path, fields):
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "pid": 0, "tid": 7, "args": {"correlation": 1}}
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": [event, event | fields]}))
+    with pytest.raises(ConfigError, match="event 2 of the trace is not as the profiler writes it"):
+        read_trace(tmp_path / "t.json")
+
+
+def test_types_that_are_no_list_leave_a_call_unknown(tmp_path):
+    made = Recorded()
+    made.call("aten::mm", 0, 50, MM)
+    made.kernel("ampere_sgemm", 10, 100, 20)
+    for event in made.events:
+        if event["cat"] == "cpu_op":
+            event["args"]["Input type"] = True
+    assert ops(read_trace(made.write(tmp_path / "t.json"))) == [None]
+
+
+@pytest.mark.parametrize("read", [read_trace, weft.read_execution_trace, weft.read_graph])
+def test_a_pipe_without_a_writer_is_refused_at_once(tmp_path, read):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="is a folder, a pipe or a device; save the trace to a file"):
+        read(tmp_path / "pipe")
+
+
+def test_a_long_value_is_given_up_after_reading_it_a_few_times(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "CHUNK", 16)
+    monkeypatch.setattr(reading, "LONGEST", 1 << 14)
+    (tmp_path / "t.json.gz").write_bytes(gzip.compress(b'{"traceEvents": [{"name": "' + b"a" * (1 << 20)))
+    with pytest.raises(ConfigError, match="it holds what is no event"):
+        read_trace(tmp_path / "t.json.gz")
+
+
 def test_a_file_that_is_not_there_is_named():
-    with pytest.raises(InputError, match=r"'gone\.json' cannot be read"):
-        read_trace("gone.json")
+    for read in (read_trace, weft.read_execution_trace, weft.read_graph):
+        with pytest.raises(InputError, match=r"'gone\.json' cannot be read"):
+            read("gone.json")
 
 
 def test_every_kernel_of_a_public_training_step_on_an_amd_gpu_is_found():
@@ -301,3 +349,12 @@ def test_import_shows_the_trace_and_the_comparison(tmp_path, capsys):
     assert json.loads(told)["rows"][0]["calls"] == 4
     run(capsys, "import", path, "--compare", "a100-sxm", "--out", tmp_path / "out")
     assert "Where is the trace slower than it could be?" in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("name", ["g.jsonl", "g.jsonl.gz"])
+def test_a_graph_that_import_wrote_is_timed_by_step(tmp_path, capsys, name):
+    made = Recorded()
+    made.gemm(0)
+    run(capsys, "import", made.write(tmp_path / "t.json"), "--graph", tmp_path / name)
+    answer = json.loads(run(capsys, "step", tmp_path / name, "--system", "a100-sxm", "--json", "-"))
+    assert answer["seconds"] > 0

@@ -13,20 +13,12 @@ from weft.capture import tensors
 from weft.errors import InputError, check_whole
 from weft.graph import Call, Collective, Op
 from weft.graph.op import DTYPE_BYTES
+from weft.traces.operators import COLLECTIVES, collective_named
 
 MAIN = "main"
 """The stream of computation."""
 LIBRARIES = ("c10d", "_c10d_functional")
 """Namespaces of PyTorch's collectives: those with process groups, and those that return new tensors."""
-KINDS: Mapping[str, str] = {
-    "all_reduce": "all_reduce", "allreduce": "all_reduce",
-    "all_gather": "all_gather", "allgather": "all_gather", "_allgather": "all_gather",
-    "reduce_scatter": "reduce_scatter", "_reduce_scatter": "reduce_scatter",
-    "all_to_all": "all_to_all", "alltoall": "all_to_all",
-    "broadcast": "broadcast", "send": "send_recv", "recv": "send_recv",
-}  # fmt: skip
-"""Weft's collectives by PyTorch's names without endings such as "_base_" and "_into_tensor"."""
-_ENDINGS = ("_", "_out", "_coalesced", "_into_tensor", "_tensor", "_single", "_base")
 COPIES_IN: Mapping[str, str] = {"fsdp::all_gather_copy_in": "gather copies", "fsdp::chunk_cat": "reduce copies"}
 """FSDP's copies into the buffers of its collectives, which run on streams of their own ahead of layers."""
 GATHERS, COPIES_OUT = "fsdp::all_gather_copy_in", "split_with_sizes_copy"
@@ -134,12 +126,14 @@ def moved(func: Any, args: Any, results: tuple[torch.Tensor, ...]) -> Moved | No
     base = func._schema.name.partition("::")[2]
     if base in ("barrier", "monitored_barrier_", "check_for_nan"):
         return None
-    kind = KINDS.get(_without_endings(base))
-    if kind is None:
+    known = collective_named(base)
+    if known is None:
+        names = ", ".join(sorted({one.name for one in COLLECTIVES.values()}))
         raise InputError(
-            f"{func} is a collective that Weft does not have; use one of {', '.join(sorted(set(KINDS.values())))}, or "
-            "call it inside setup() if it belongs to the preparation"
+            f"{func} is a collective that Weft does not have; use one of {names}, or call it inside setup() if it "
+            "belongs to the preparation"
         )
+    kind = known.name
     into, of = _sides(func, args, results, kind)
     group = _group(args)
     ranks = 2 if kind == "send_recv" else group.size()
@@ -151,16 +145,6 @@ def moved(func: Any, args: Any, results: tuple[torch.Tensor, ...]) -> Moved | No
     dtype = tensors.dtype_of(whole[0].dtype)
     size = sum(one.numel() * one.element_size() for one in whole)
     return Moved(Collective(kind, size, ranks, dtype if dtype in DTYPE_BYTES else "int8"), stream, members, into)
-
-
-def _without_endings(base: str) -> str:
-    """The name without endings: "all_gather" of "all_gather_into_tensor_out"."""
-    while base not in KINDS:
-        ending = next((one for one in _ENDINGS if base.endswith(one)), "")
-        if not ending:
-            return base
-        base = base.removesuffix(ending)
-    return base
 
 
 def _sides(

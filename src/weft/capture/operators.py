@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import torch
@@ -16,9 +14,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from weft.capture import tensors
-from weft.graph import Attention, Call, Gemm, GroupedGemm, Op, Streaming
+from weft.graph import Call, Gemm, GroupedGemm, Op, Streaming
 from weft.graph.op import DTYPE_BYTES
 from weft.graph.op import Tensor as Described
+from weft.traces.operators import COMMON, OVERWRITES, TABLES, NotThisOneError, Rule, by_rule, operators_that
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,17 @@ class Called:
     named: Mapping[str, Any]
     results: tuple[Tensor, ...]
     written: tuple[Tensor, ...]
+
+    def __getitem__(self, place: int) -> Described:
+        """The tensor at a place, as it is. Raises NotThisOneError if it has no elements, or is none."""
+        tensor = self.args[place]
+        if not isinstance(tensor, Tensor) or 0 in tensor.shape:
+            raise NotThisOneError
+        return tensors.made(tuple(tensor.shape), tensors.dtype_of(tensor.dtype))
+
+    def value(self, place: int) -> Any:
+        """The argument at a place; None if it is left out."""
+        return self.args[place] if place < len(self.args) else None
 
     @property
     def reads(self) -> tuple[Described, ...]:
@@ -55,37 +65,22 @@ class Called:
 
     @property
     def _overwrites(self) -> bool:
-        return self.base in OVERWRITING or self.base in PARTLY_WRITTEN or self.name.endswith(".out")
+        return self.base in OVERWRITES or self.base in PARTLY_WRITTEN or self.name.endswith(".out")
 
 
-Rule = Callable[[Called], Op | None]
-PARTLY_READ = dict.fromkeys(
-    ("embedding", "index", "gather", "index_select", "nll_loss_forward", "nll_loss_backward"), 0
+PARTLY_READ, PARTLY_WRITTEN = (
+    {name: place for name, place in TABLES[rule].items() if name != "about"} for rule in ("reads_part", "writes_part")
 )
-PARTLY_READ["nll_loss_backward"] = 1
-"""Operators that read one of their arguments only in part, as much as they write."""
-PARTLY_WRITTEN = {
-    "index_put_": 2, "_index_put_impl_": 2, "index_add_": 3, "scatter_": 3, "scatter_add_": 3, "index_copy_": 3,
-}  # fmt: skip
-"""Operators that write a part of their first argument, as large as another one."""
-OVERWRITING = frozenset(
-    ("copy_", "zero_", "fill_", "uniform_", "normal_", "bernoulli_", "random_", "exponential_", "_foreach_copy_",
-     "_foreach_zero_")
-)  # fmt: skip
-"""Operators that write a tensor without reading it."""
-_LISTS = tomllib.loads(files("weft.capture").joinpath("operators.toml").read_text(encoding="utf-8"))
-MOVES = frozenset(_LISTS["moves"]["operators"])
-"""Operators that only move data."""
-SWEEPS = frozenset(_LISTS["sweeps"]["operators"])
-"""Operators that compute a few vector operations on each element, in sweeps over their tensors."""
+"""Operators that read one argument, or write their first one, only in part, by the place of the argument that says."""
+MOVES, SWEEPS = operators_that("moves"), operators_that("sweeps")
 TAGGED = frozenset((torch.Tag.pointwise, torch.Tag.reduction))
 
 
 def operator_of(called: Called) -> Op | None:
     """Weft's operator of a call; None for one of which it does not know what it computes."""
-    rule = RULES.get(called.base)
-    if rule is not None and (found := rule(called)) is not None:
-        return found
+    known = by_rule(called, RULES)
+    if known is not None:
+        return known
     reads, writes = called.reads, called.writes
     if called.base in MOVES:
         return _made(called.name, reads, writes)
@@ -122,19 +117,6 @@ def _with(called: Called, *products: Gemm | None) -> Call:
 def _gemm(m: int, n: int, k: int, dtype: str, batch: int = 1) -> Gemm | None:
     """The product; None for one without elements, or of numbers that matrix units do not multiply."""
     return Gemm(m, n, k, dtype, batch) if min(m, n, k, batch) and dtype in DTYPE_BYTES else None
-
-
-def _product(left: int) -> Rule:
-    """The rule of a product of the arguments at `left` and behind it, matrices or batches of them."""
-
-    def rule(called: Called) -> Op | None:
-        a, b = called.args[left], called.args[left + 1]
-        batch = math.prod(a.shape[:-2])
-        columns = b.shape[-1] if b.dim() > 1 else 1
-        rows = a.shape[-2] if a.dim() > 1 else 1
-        return _gemm(rows, columns, a.shape[-1], tensors.dtype_of(a.dtype), batch)
-
-    return rule
 
 
 def _convolution(called: Called) -> Op:
@@ -188,58 +170,14 @@ def _fullest(ends: Tensor) -> int:
     return 0 if max(sizes) == -(-bounds[-1] // len(sizes)) else max(sizes)
 
 
-def _attention(called: Called) -> Op | None:
-    """Fused attention, forward or backward; masks other than causal ones leave every pair to be computed."""
-    gradient = called.base == "attention_backward"
-    query, key, value = called.args[gradient : 3 + gradient]
-    causal = called.args[8 if gradient else 5]
-    *outer, heads, rows, head = query.shape
-    return _attended(
-        math.prod(outer), heads, rows, key.shape[-2], head, key.shape[-3], int(causal), value.shape[-1],
-        tensors.dtype_of(query.dtype), gradient,
-    )  # fmt: skip
+def _embedding(called: Called) -> Op:
+    table, places = called[0], called[1]
+    return _gathered(math.prod(places.shape), table.shape[1], table.dtype)
 
 
 @cache
-def _attended(
-    batch: int, heads: int, rows: int, keys: int, head: int, shared: int, causal: int, value: int, dtype: str,
-    gradient: bool,
-) -> Attention:  # fmt: skip
-    return Attention(
-        batch, heads, rows, keys, head, shared if shared != heads else 0, causal, dtype, gradient=gradient,
-        value=value if value != head else 0,
-    )  # fmt: skip
-
-
-def _rows(name: str, like: int) -> Rule:
-    """The rule of a normalisation over the last axis of the argument at `like`."""
-
-    def rule(called: Called) -> Op | None:
-        x = called.args[like]
-        columns = _columns(called, x)
-        if not x.numel() or not columns or tensors.dtype_of(x.dtype) not in DTYPE_BYTES:
-            return None
-        return _streaming(name, x.numel() // columns, columns, tensors.dtype_of(x.dtype))
-
-    return rule
-
-
-def _columns(called: Called, x: Tensor) -> int:
-    """Elements of a row that is normalised; 0 if it is not the innermost."""
-    if "layer_norm" in called.base:
-        return math.prod(called.args[2 if called.base.endswith("backward") else 1])
-    axis = called.args[2 if called.base.endswith("data") else 1]
-    return x.shape[-1] if axis in (-1, x.dim() - 1) else 0
-
-
-def _embedding(called: Called) -> Op | None:
-    table, places = called.args[:2]
-    return _streaming("embedding", places.numel(), table.shape[1], tensors.dtype_of(table.dtype))
-
-
-@cache
-def _streaming(name: str, rows: int, columns: int, dtype: str) -> Streaming:
-    return Streaming(name, rows, columns, dtype)
+def _gathered(rows: int, columns: int, dtype: str) -> Streaming:
+    return Streaming("embedding", rows, columns, dtype)
 
 
 def _recurrent(called: Called) -> Op:
@@ -255,19 +193,11 @@ def _recurrent(called: Called) -> Op:
 
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(("mm", "bmm", "dot", "mv", "_int_mm"), _product(0)),
-    **dict.fromkeys(("addmm", "baddbmm", "addmv", "addmm_", "baddbmm_"), _product(1)),
+    **COMMON,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
     "_grouped_mm": _grouped,
-    "attention": _attention,
-    "attention_backward": _attention,
-    "_softmax": _rows("softmax", 0),
-    "_softmax_backward_data": _rows("softmax_backward", 0),
-    "native_layer_norm": _rows("layernorm", 0),
-    "native_layer_norm_backward": _rows("layernorm_backward", 1),
     "embedding": _embedding,
-    "mkldnn_rnn_layer": _recurrent,
-    "mkldnn_rnn_layer_backward": _recurrent,
+    **dict.fromkeys(("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"), _recurrent),
 }
 """What computes more than its tensors' elements, or what Weft times better than by bytes, by PyTorch's name."""

@@ -17,17 +17,13 @@ from weft.capture import distributed, tensors
 from weft.capture.fused import KERNELS, folded
 from weft.capture.operators import Called, operator_of
 from weft.errors import InputError
-from weft.graph import Call, Graph, Node, Op, live_bytes
+from weft.graph import Call, Graph, Node, Op, Storages, live_bytes
 from weft.graph import Tensor as Described
 from weft.graph.op import Role
+from weft.traces.operators import operators_that
 
-UNRECORDED = frozenset(
-    ("lift_fresh", "is_same_size", "_assert_async", "_assert_scalar", "sym_size", "sym_numel", "as_strided_",
-     "transpose_", "t_", "squeeze_", "unsqueeze_", "swapdims_", "swapaxes_")
-)  # fmt: skip
-"""Calls without a kernel: checks, and views that change a tensor's strides in place."""
-EMPTY = frozenset(("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"))
-"""Calls that only allocate: what they make is born with the first kernel that writes it."""
+UNRECORDED, EMPTY = operators_that("checks"), operators_that("allocates")
+"""Calls without a kernel: of the second, what they make is born with the first kernel that writes it."""
 _OWN_FOLDERS = ("/torch/", "/weft/capture/")
 
 
@@ -50,12 +46,10 @@ class Record:
 
 @dataclass
 class Memory:
-    """A storage: its name, its description, the node that wrote it last, and those that have read it since."""
+    """A storage: its name, its description, and whether anything has been written to it."""
 
     name: str
     whole: Described | None
-    writer: int | None = None
-    readers: list[int] = field(default_factory=list)
     born: bool = True
 
 
@@ -71,6 +65,7 @@ class Recorder(TorchDispatchMode):
         self.run, self.tracker, self.ops, self.notes = run, tracker, ops, notes
         self.records: list[Record] = []
         self.memories: dict[int, Memory] = {}
+        self.storages: Storages[int, int] = Storages()
         self.described: dict[str, Described] = {}
         self.given: dict[str, Described] = {}
         self.unknown: dict[tuple[str, str], str] = {}
@@ -172,9 +167,9 @@ class Recorder(TorchDispatchMode):
 
     def _joined(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor: computation that is launched from now on waits for the collective that makes it."""
-        known = self.memories.get(self._key(tensor))
-        if known is not None and known.writer is not None:
-            self.awaited.add(known.writer)
+        writer = self.storages.writers.get(self._key(tensor))
+        if writer is not None:
+            self.awaited.add(writer)
         return tensor
 
     def _add(
@@ -182,17 +177,14 @@ class Recorder(TorchDispatchMode):
     ) -> None:
         """Append a node: after the writers of what it uses, and after the readers of what it changes."""
         number = len(self.records)
-        after = {one.writer for one in (*inputs.values(), *changed.values()) if one.writer is not None}
-        after |= {reader for one in changed.values() for reader in one.readers}
+        after = self.storages.touch(number, (*inputs, *changed), changed)
         if stream == distributed.MAIN:
             after |= self.awaited
             self.awaited.clear()
         outputs = tuple(one.name for one in changed.values() if not one.born and one.whole is not None)
         read = tuple(one.name for key, one in inputs.items() if one.born and one.whole is not None)
-        for one in inputs.values():
-            one.readers.append(number)
         for one in changed.values():
-            one.writer, one.readers, one.born = number, [], True
+            one.born = True
         self.records.append(
             Record(op, self._named(base), tuple(sorted(after)), self.module, self.phase, read, outputs, stream)
         )
@@ -234,14 +226,15 @@ class Recorder(TorchDispatchMode):
             if known.whole is not None:
                 self.described[known.name] = known.whole
             weakref.finalize(storage, self._freed, key).atexit = False
-        if born and not known.born and known.writer is None:
-            known.born = True
-        if known.born and known.writer is None and known.whole is not None:
-            self.given.setdefault(known.name, known.whole)
+        if key not in self.storages.writers:
+            known.born = known.born or born
+            if known.born and known.whole is not None:
+                self.given.setdefault(known.name, known.whole)
         return known
 
     def _freed(self, key: int) -> None:
         gone = self.memories.pop(key, None)
+        self.storages.forget(key)
         if gone is not None and self.records and gone.born and gone.whole is not None:
             self.records[-1].frees.append(gone.name)
 
@@ -253,7 +246,7 @@ class Recorder(TorchDispatchMode):
         if self.records and known.born and known.whole is not None:
             self.records[-1].frees.append(known.name)
         whole = tensors.made((size,), "uint8", known.whole.role if known.whole else "activation") if size else None
-        fresh = Memory(f"t{len(self.described)}", whole, known.writer, known.readers, born=False)
+        fresh = Memory(f"t{len(self.described)}", whole, born=False)
         if whole is not None:
             self.described[fresh.name] = whole
         self.memories[storage._cdata] = fresh
@@ -274,8 +267,7 @@ class Recorder(TorchDispatchMode):
     @property
     def module(self) -> str:
         """The innermost module that runs, as a path from the outermost: "layers.0.mlp"."""
-        longest = max(self.tracker.parents, key=len, default="")
-        return longest.partition(".")[2] if longest != "Global" else ""
+        return max(self.tracker.parents - {"Global"}, key=len, default="").partition(".")[2]
 
     @property
     def phase(self) -> str:

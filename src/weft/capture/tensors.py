@@ -11,13 +11,9 @@ import torch
 from weft import graph
 from weft.errors import InputError
 from weft.graph.op import Role
+from weft.traces.operators import TABLES
 
-DTYPES = {
-    torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64", torch.int8: "int8",
-    torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8", torch.bool: "bool", torch.uint8: "uint8",
-    torch.int16: "int16", torch.int32: "int32", torch.int64: "int64", torch.complex64: "complex64",
-    torch.complex128: "complex128",
-}  # fmt: skip
+DTYPES = {getattr(torch, name): known["name"] for name, known in TABLES["dtypes"].items()}
 """Weft's names of number formats."""
 
 

@@ -34,7 +34,7 @@ _GRAPH = "weft step llama.graph.jsonl.gz --system h100-sxm"
 _LARGE = "weft step gpt-3 --system 1024xa100 --tp 8 --pp 8 --batch 1536 --out out/step"
 
 
-GRAPH_SUFFIXES = (".graph.jsonl", ".graph.jsonl.gz")
+GRAPH_SUFFIXES = (".jsonl", ".jsonl.gz")
 """How the files of graphs end."""
 
 

@@ -17,7 +17,7 @@ _GRAPH = "weft import trace.json.gz --graph step.graph.jsonl.gz"
 @click.command("import", epilog=examples(_COMPARE, _GRAPH))
 @click.argument("trace", type=click.Path(path_type=Path))
 @option("--compare", "Time the operators on this GPU or system, too.", metavar="SYSTEM")
-@option("--graph", "Write the operators as a graph to this file, which 'weft step' times.",
+@option("--graph", "Write the operators as a graph to this file (.jsonl or .jsonl.gz), which 'weft step' times.",
         click.Path(path_type=Path), metavar="FILE")  # fmt: skip
 @file_option("--json", "Write the answer as JSON.")
 @file_option("--csv", "Write the operators as CSV.")

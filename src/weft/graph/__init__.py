@@ -17,7 +17,7 @@ from weft.graph.ctc import Ctc
 from weft.graph.file import KINDS, graph_lines, graph_of_lines, read_graph, write_graph
 from weft.graph.gemm import Gemm, gemm
 from weft.graph.gemv import Gemv
-from weft.graph.graph import Edge, Graph, KernelChoice, Node, concurrent, gemm_queue, live_bytes, tensor_bytes
+from weft.graph.graph import Edge, Graph, KernelChoice, Node, Storages, concurrent, gemm_queue, live_bytes, tensor_bytes
 from weft.graph.grouped import GroupedGemm
 from weft.graph.named import Constant, Joined, View
 from weft.graph.op import DTYPE_BYTES, Op, Opaque, Tensor
@@ -52,6 +52,7 @@ __all__ = [
     "Pooling",
     "Recurrent",
     "Send",
+    "Storages",
     "Streaming",
     "Tensor",
     "View",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from weft.graph.op import Op, Tensor
 
 MOST_ITERATIONS = 1000
 """Most iterations of a loop in a graph."""
+Storage = TypeVar("Storage", bound=Hashable)
+Task = TypeVar("Task", bound=Hashable)
 Granularity = Literal["kernel", "tile"]
 """What an operator waits for: the end of its predecessor, or single tiles of its output."""
 Driver = Literal["cu", "dma", "tracker", "tiles"]
@@ -337,3 +339,31 @@ def tensor_bytes(graph: Graph) -> dict[str, int]:
 
 def _written(node: Node, place: int) -> int:
     return node.op.writes[place].bytes if place < len(node.op.writes) else 0
+
+
+class Storages(Generic[Storage, Task]):
+    """Dependencies by memory: which task wrote each storage last, and which have read it since."""
+
+    def __init__(self) -> None:
+        self.writers: dict[Storage, Task] = {}
+        self.readers: dict[Storage, list[Task]] = {}
+
+    def touch(self, task: Task, reads: Iterable[Storage], writes: Iterable[Storage]) -> set[Task]:
+        """Note that a task reads and writes some storages; returns the tasks that it waits for.
+
+        What it writes but does not read is new memory: an allocator may give it the number of what is freed.
+        """
+        read, written = set(reads), set(writes)
+        waits = {self.writers[storage] for storage in read if storage in self.writers}
+        for storage in written & read:
+            waits.update(self.readers.get(storage, ()))
+        for storage in written:
+            self.writers[storage], self.readers[storage] = task, []
+        for storage in read - written:
+            self.readers.setdefault(storage, []).append(task)
+        return waits - {task}
+
+    def forget(self, storage: Storage) -> None:
+        """Note that a storage is freed: the next one of this name is another."""
+        self.writers.pop(storage, None)
+        self.readers.pop(storage, None)

@@ -1,8 +1,33 @@
 """Recorded runs of other tools as Weft's graphs: traces of PyTorch's profiler, and execution traces."""
 
+from pathlib import Path
+
+from weft import graph
+from weft.errors import ConfigError
+from weft.graph import Graph
 from weft.traces.chakra import ExecutionTrace, read_execution_trace
-from weft.traces.file import read_graph
+from weft.traces.events import beginning
 from weft.traces.kineto import read_trace
+from weft.traces.messages import is_messages
 from weft.traces.trace import Found, Group, Trace
 
 __all__ = ["ExecutionTrace", "Found", "Group", "Trace", "read_execution_trace", "read_graph", "read_trace"]
+
+
+def read_graph(path: str | Path) -> Graph:
+    """Read a graph that `write_graph` wrote, a trace of PyTorch's profiler, or an execution trace; its content tells.
+
+    Raises ConfigError for a file of something else, of another version, or cut off, InputError for a missing file.
+    """
+    start = beginning(path)
+    if b'"traceEvents"' in start or b'"schemaVersion"' in start or b'"ph"' in start:
+        return read_trace(path).graph
+    if b'"model_type"' in start:
+        raise ConfigError("this is the configuration of a model; weft.step and weft.load_model take it", str(path))
+    return read_execution_trace(path).graph if _is_execution(start) else graph.read_graph(path)
+
+
+def _is_execution(start: bytes) -> bool:
+    if b'"workload_graph"' in start or (b'"schema"' in start and b'"nodes"' in start):
+        return True
+    return not start.lstrip().startswith((b'{"', b"[")) and is_messages(start)

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from weft.graph import Collective, Op, Opaque
 from weft.graph.op import DTYPE_BYTES
-from weft.traces.operators import COLLECTIVES, DTYPES, RULES, Called, operator_of
-from weft.traces.records import Arguments, Kind, Record
+from weft.traces.operators import DTYPES, RULES, TABLES, Called, collective_named, listed, operator_of, operators_that
+from weft.traces.records import Kind, Record
 
-OF_CHAKRA: Mapping[int, str] = {
-    0: "all_reduce", 1: "all_reduce", 2: "all_gather", 5: "broadcast", 6: "all_to_all", 7: "reduce_scatter",
-    8: "reduce_scatter",
-}  # fmt: skip
-"""Weft's collective of Chakra's `comm_type`; a reduction to one rank is read as one to all."""
+_OF_CHAKRA = {number: known["name"] for known in TABLES["collectives"] for number in known["chakra"]}
+"""Weft's collective of Chakra's `comm_type`."""
 _FILLS = ("fill_", "zero_")
 _FILLED = re.compile(r"(new_)?(zeros|ones|full)(_like)?|zero_|scalar_tensor")
 """Calls that only fill memory, which the call inside them does."""
 _MOVES = (*_FILLS, "copy_")
-_NOTHING = frozenset(
-    (
-        "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_", "result_type",
-        "is_same_size", "is_pinned", "item", "_local_scalar_dense", "record_stream", "_unsafe_view", "lift_fresh",
-        "can_cast", "promote_types", "size", "stride",
-    )
-)  # fmt: skip
-"""Calls without a kernel: they make room, ask, or wait. Those that return a view say so in the schema."""
+_NOTHING = operators_that("allocates") | operators_that("checks") | operators_that("host")
+"""Calls without a kernel. Those that return a view say so in the schema."""
 _PIECE = re.compile(r"\(\d+\)$")
 """The number of a piece of a call, which Chakra's converter cuts where the call launches kernels."""
 
@@ -84,31 +73,6 @@ def _kept(one: Record, within: list[int], records: Mapping[int, Record]) -> list
     return within
 
 
-@cache
-def _listed(text: str) -> Any:
-    """A list as a trace wrote it; () for what is none, such as one that holds "nan"."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return ()
-
-
-def called(name: str, given: Arguments) -> Called:
-    """A recorded call as the profiler's rules take it."""
-    types = tuple(_type(str(one)) for one in _listed(given.types))
-    return Called(bare(name), _tuples(_listed(given.shapes)), types, tuple(map(str, _listed(given.values))))
-
-
-def _type(text: str) -> str:
-    if text.startswith("GenericList[Tensor"):
-        return "GenericList"
-    return text[len("Tensor(") : -1] if text.startswith("Tensor(") else text
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
-
-
 def computed(one: Record, call: Record | None) -> Op | None:
     """The operator of a node that computes, by the call that launched it, or its bytes; None if it is not known."""
     ops, size = one.attributes.get("num_ops", 0), one.attributes.get("tensor_size", 0)
@@ -118,7 +82,8 @@ def computed(one: Record, call: Record | None) -> Op | None:
     if call is None:
         return None
     read, made = call.inputs.bytes, call.outputs.bytes
-    found = operator_of(called(call.name, call.inputs))
+    given = call.inputs
+    found = operator_of(Called.of_texts(bare(call.name), given.shapes, given.types, given.values))
     return found or (Opaque(call.name, 0, read + made, made) if read + made else None)
 
 
@@ -127,8 +92,8 @@ def groups(records: Mapping[int, Record]) -> dict[str, int]:
     found = {}
     for one in records.values():
         if one.kind == Kind.METADATA:
-            for text in _listed(one.inputs.values):
-                for group in _listed(str(text)):
+            for text in listed(one.inputs.values):
+                for group in listed(str(text)):
                     size = len(group.get("ranks") or ()) or int(group.get("group_size") or 0)
                     found.update({str(group[key]): size for key in ("pg_name", "backend_id") if key in group})
     return found
@@ -140,7 +105,7 @@ def collective(one: Record, sizes: Mapping[str, int], otherwise: int) -> tuple[O
     `sizes` are those of groups, `otherwise` that of an unknown one. None: not known, or nothing is sent.
     """
     stated = one.attributes
-    values = _listed(one.inputs.values)
+    values = listed(one.inputs.values)
     group = str(stated.get("pg_name") or _group(values))
     last = values[-1] if values and type(values[-1]) is int else 0  # the group's size, from schema 1.0.2 on
     numbered = str(values[2]) if len(values) > 2 else ""
@@ -149,7 +114,7 @@ def collective(one: Record, sizes: Mapping[str, int], otherwise: int) -> tuple[O
     dtype = next((DTYPES.get(word.lower()) for word in re.findall(r"Tensor\(([^)]*)\)", one.inputs.types)), None)
     size = int(stated.get("comm_size") or 0)
     if "comm_type" in stated:
-        name = OF_CHAKRA.get(int(stated["comm_type"]), "")
+        name = _OF_CHAKRA.get(int(stated["comm_type"]), "")
     else:
         name = next(filter(None, map(_named, values)), "")
         size = one.inputs.bytes or one.outputs.bytes
@@ -163,10 +128,8 @@ def collective(one: Record, sizes: Mapping[str, int], otherwise: int) -> tuple[O
 
 def _named(value: Any) -> str:
     """Weft's collective of a name of PyTorch's; "" for another value."""
-    if not isinstance(value, str):
-        return ""
-    found = COLLECTIVES.get(value) or COLLECTIVES.get(value.replace("_", ""))
-    return found[0] if found else ""
+    known = collective_named(value) if isinstance(value, str) else None
+    return known.name if known else ""
 
 
 def _group(values: Any) -> str:

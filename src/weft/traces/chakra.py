@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from weft.errors import ConfigError, check_whole
-from weft.graph import Graph, Node, Op, Opaque, Send, graph_of_lines
+from weft.graph import Graph, Node, Op, Opaque, Send, Storages, graph_of_lines
 from weft.graph.collective import RANKS
 from weft.traces.calls import bare, collective, computed, groups, working
-from weft.traces.records import Kind, Record, Records, read_records
+from weft.traces.records import Kind, Record, Records, of_its_schema, read_records
 
 OURS = "weft"
 """The attribute with which Weft writes what Chakra has no field for."""
@@ -62,7 +62,8 @@ def read_execution_trace(path: str | Path, ranks: int | None = None) -> Executio
     records = read_records(path)
     if OURS in records.head:
         return _ours(records)
-    return _Builder(records, ranks or _files(Path(path)), ranks is not None).trace()
+    with of_its_schema(path):
+        return _Builder(records, ranks or _files(Path(path)), ranks is not None).trace()
 
 
 def _ours(records: Records) -> ExecutionTrace:
@@ -97,7 +98,7 @@ class _Builder:
         self.nodes: list[Node] = []
         self.seconds: dict[str, float] = {}
         self.unmapped = self.assumed = 0
-        self.memory = _Memory()
+        self.storages: Storages[str, str] = Storages()
         self.longest = self._longest()
 
     def trace(self) -> ExecutionTrace:
@@ -198,7 +199,7 @@ class _Builder:
             for call in around:
                 if call.name.startswith("c10d::"):
                     writes = {**call.inputs.storages, **call.outputs.storages}
-        return self.memory.touch(name, reads, writes)
+        return self.storages.touch(name, reads, writes)
 
     def _notes(self) -> Iterator[str]:
         if self.unmapped:
@@ -207,29 +208,6 @@ class _Builder:
             yield f"{self.records.dangling:,} dependencies are on nodes that the trace does not hold, and are left out"
         if self.assumed:
             yield f"the trace does not say how many GPUs {self.assumed:,} collectives have: {self.ranks} are taken"
-
-
-class _Memory:
-    """Who wrote and read each storage last."""
-
-    def __init__(self) -> None:
-        self._writer: dict[str, str] = {}
-        self._readers: dict[str, list[str]] = {}
-
-    def touch(self, name: str, reads: Iterable[str], writes: Iterable[str]) -> set[str]:
-        """Note that a node reads and writes some storages; returns the nodes that it waits for.
-
-        What it writes but does not read is new memory: an allocator may give it the number of what is freed.
-        """
-        read, written = set(reads), set(writes)
-        waits = {self._writer[one] for one in read if one in self._writer}
-        for one in written & read:
-            waits.update(self._readers.get(one, ()))
-        for one in written:
-            self._writer[one], self._readers[one] = name, []
-        for one in read - written:
-            self._readers.setdefault(one, []).append(name)
-        return waits - {name}
 
 
 def _calls(every: Mapping[int, Record]) -> dict[int, int]:

@@ -6,6 +6,7 @@ import codecs
 import gzip
 import json
 import re
+import stat
 import zlib
 from collections.abc import Iterator
 from io import BufferedReader
@@ -16,8 +17,10 @@ from weft.errors import ConfigError, InputError
 
 CHUNK = 1 << 22
 """Characters that are read at a time."""
-LONGEST = 1 << 28
+LONGEST = 1 << 26
 """Most characters of one value: what is longer is no event."""
+LARGEST = 1 << 30
+"""Most bytes of a trace that is held in memory as a whole, after it is unpacked."""
 _SPACE = re.compile(r"[\s,]*")
 _EVENTS = "traceEvents"
 
@@ -69,19 +72,16 @@ class _Text:
 
     def __init__(self, path: str | Path) -> None:
         self.path = str(path)
-        try:
-            self.file = opened(path)
-        except OSError as error:
-            raise InputError(f"'{path}' cannot be read ({error.strerror}); give the file of a trace") from None
+        self.file = opened(path)
         self.decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         self.window, self.place, self.ended = "", 0, False
         self.parse = json.JSONDecoder(strict=False).raw_decode
 
     def more(self) -> bool:
-        """Read on; False at the end of the file."""
+        """Read on, as much again as the value in the window has; False at the end of the file."""
         if self.ended:
             return False
-        data = self.file.read(CHUNK)
+        data = self.file.read(max(CHUNK, len(self.window) - self.place))
         self.ended = not data
         self.window = self.window[self.place :] + self.decode(data, self.ended)
         self.place = 0
@@ -120,7 +120,33 @@ class _Text:
 
 
 def opened(path: str | Path) -> BufferedReader | gzip.GzipFile:
-    """A file's bytes, unpacked if it is compressed. Raises OSError if it cannot be opened."""
-    with Path(path).open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if packed else Path(path).open("rb")
+    """A file's bytes, unpacked if it is compressed. Raises InputError for what is missing, or no file."""
+    try:
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise InputError(f"'{path}' is a folder, a pipe or a device; save the trace to a file and give that")
+        with Path(path).open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        return gzip.open(path, "rb") if packed else Path(path).open("rb")
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read ({error.strerror}); give the file of a graph or a trace") from None
+
+
+def whole(path: str | Path) -> bytes:
+    """All bytes of a file, unpacked. Raises InputError as `opened`, ConfigError for a broken or too large one."""
+    try:
+        with opened(path) as file:
+            content = file.read(LARGEST + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"this is no whole trace ({error}); record or get it again", str(path)) from None
+    if len(content) > LARGEST:
+        raise ConfigError(f"the trace holds more than {LARGEST >> 30} GiB; record fewer steps", str(path))
+    return content
+
+
+def beginning(path: str | Path) -> bytes:
+    """The first 64 KiB of a file, unpacked, which say what it is; b"" for a broken one. InputError as of `opened`."""
+    try:
+        with opened(path) as file:
+            return file.read(1 << 16)
+    except (OSError, EOFError, zlib.error):
+        return b""

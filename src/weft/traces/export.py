@@ -12,11 +12,10 @@ from weft.files import write_atomically, write_json
 from weft.graph import Collective, Graph, Node, Send, graph_lines
 from weft.traces.chakra import OURS
 from weft.traces.messages import VERSIONS, attribute, packed_messages, schema
+from weft.traces.operators import TABLES
 from weft.traces.records import Kind
 
-COMM_TYPE: Mapping[str, int] = {
-    "all_reduce": 0, "all_gather": 2, "broadcast": 5, "all_to_all": 6, "reduce_scatter": 7,
-}  # fmt: skip
+COMM_TYPE = {known["name"]: known["chakra"][0] for known in TABLES["collectives"] if known["chakra"]}
 """Chakra's numbers of collectives."""
 NAME = "workload"
 """What the files of the ranks are called before the rank's number."""

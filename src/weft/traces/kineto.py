@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import math
 import re
 from array import array
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import InputError
+from weft.errors import ConfigError, InputError
 from weft.graph import Collective, Convolution, Gemm, Op
 from weft.traces.events import events
 from weft.traces.operators import Called, collective_of, operator_of
@@ -44,7 +44,11 @@ def read_trace(path: str | Path) -> Trace:
     read = _Reader()
     head: dict[str, Any] = {}
     for event in events(path, head):
-        read.take(event)
+        try:
+            read.take(event)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            why = f"event {read.count:,} of the trace is not as the profiler writes it ({error!r})"
+            raise ConfigError(f"{why}; write it again with torch.profiler", str(path)) from None
     if not len(read.gpu):
         raise InputError(
             f"'{path}' has {read.count:,} events and none on a GPU; profile with ProfilerActivity.CUDA, on a machine "
@@ -150,7 +154,11 @@ class _Reader:
 
 
 def _seconds(microseconds: Any) -> float:
-    return float(microseconds) * 1e-6
+    """A time that the profiler wrote. Raises ValueError or TypeError for what is no finite number."""
+    seconds = float(microseconds) * 1e-6
+    if not math.isfinite(seconds):
+        raise ValueError(f"a time of {microseconds} microseconds")
+    return seconds
 
 
 class _Matched:
@@ -256,7 +264,7 @@ class _Matched:
             if len(key) == 2:
                 found.append(collectives[key[1]])
             else:
-                found.append(operator_of(called(*key)))
+                found.append(operator_of(Called.of_texts(*key)))
         return found
 
     def _edges(self, names: list[str]) -> tuple[Ints, int, int]:
@@ -321,16 +329,6 @@ def _in_tf32(ops: list[Op | None], signature: Ints, rounded: NDArray[np.bool_]) 
             signature[rounded & (signature == number)] = len(ops)
             ops.append(replace(op, dtype="tf32"))
     return ops, signature
-
-
-def called(name: str, shapes: str, types: str, values: str) -> Called:
-    """A recorded call from the texts of its shapes, types and values."""
-    return Called(name, _frozen(ast.literal_eval(shapes)), tuple(map(str, ast.literal_eval(types))),
-                  tuple(map(str, ast.literal_eval(values))))  # fmt: skip
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def _places(keys: Ints, among: Ints) -> Ints:

@@ -6,7 +6,6 @@ The schema is MLCommons Chakra's `et_def.proto`; its descriptor is made here, so
 from __future__ import annotations
 
 import io
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from weft.errors import ConfigError, InputError
-from weft.traces.events import opened
+from weft.traces.events import whole
 
 VERSIONS = ("", "0.0.4", "1.0.0")
 """Versions of Chakra's schema, as files state them, whose fields are those below; older files state none."""
@@ -84,15 +83,12 @@ def read_messages(path: str | Path) -> tuple[Any, list[Any]]:
     from google.protobuf import message, proto
 
     try:
-        with opened(path) as packed:
-            file = io.BytesIO(packed.read())
+        file = io.BytesIO(whole(path))
         head = proto.parse_length_prefixed(messages.GlobalMetadata, file)
         nodes = list(iter(_next(proto.parse_length_prefixed, messages.Node, file), None))
-    except (message.DecodeError, ValueError, EOFError, zlib.error) as error:
+    except (message.DecodeError, ValueError) as error:
         why = str(error) or "its end is missing"
         raise ConfigError(f"this is no whole Chakra trace ({why}); {_AGAIN}", str(path)) from None
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be read ({error.strerror or error}); give the file of a trace") from None
     if head is None:
         raise ConfigError(f"the file is empty; {_AGAIN}", str(path))
     if head.version not in VERSIONS:

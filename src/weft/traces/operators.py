@@ -1,38 +1,67 @@
-"""Weft's operator of a call that a profiler recorded by name, shapes and types, without the tensors themselves."""
+"""Weft's operators of PyTorch's calls: rules for captured and recorded ones, and those that a profiler recorded."""
 
 from __future__ import annotations
 
 import ast
 import itertools
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from typing import Any, NamedTuple, Protocol
 
 from weft.errors import InputError
+from weft.files import packaged_toml
 from weft.graph import Attention, Call, Collective, Convolution, Gemm, Op, Streaming, Tensor
 from weft.graph.op import DTYPE_BYTES
 
-DTYPES: Mapping[str, str] = {
-    "float": "fp32", "double": "fp64", "c10::half": "fp16", "half": "fp16", "c10::bfloat16": "bf16", "bfloat16": "bf16",
-    "c10::float8_e4m3fn": "fp8", "c10::float8_e5m2": "fp8", "signed char": "int8", "char": "int8",
-    "unsigned char": "uint8", "byte": "uint8", "bool": "bool", "int": "int32", "long": "int64", "long int": "int64",
-    "long long": "int64", "short": "int16", "short int": "int16", "c10::complex<float>": "complex64",
-    "c10::complex<double>": "complex128",
-}  # fmt: skip
+TABLES = packaged_toml("weft.traces", "operators.toml")
+"""Names of PyTorch's operators, collectives and number formats."""
+DTYPES: Mapping[str, str] = {type_: known["name"] for known in TABLES["dtypes"].values() for type_ in known["types"]}
 """Weft's names of the C++ types of elements, as traces spell them in lower case."""
-COLLECTIVES: Mapping[str, tuple[str, str]] = {
-    "allreduce": ("all_reduce", "in"), "allreduce_coalesced": ("all_reduce", "in"),
-    "allgather": ("all_gather", "out"), "_allgather_base": ("all_gather", "out"),
-    "all_gather_into_tensor_coalesced": ("all_gather", "out"),
-    "reduce_scatter": ("reduce_scatter", "in"), "_reduce_scatter_base": ("reduce_scatter", "in"),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter", "in"),
-    "all_to_all": ("all_to_all", "in"), "all_to_allv": ("all_to_all", "in"), "broadcast": ("broadcast", "in"),
-    "_broadcast_oop": ("broadcast", "in"), "reduce": ("all_reduce", "in"), "send": ("send_recv", "in"),
-    "recv": ("send_recv", "out"),
-}  # fmt: skip
-"""Weft's collective of PyTorch's names, and whether its input or its output is the whole buffer."""
+_ENDINGS = re.compile("(out|coalesced|intotensor|tensor|single|base|oop)+$")
+
+
+class ListedCollective(NamedTuple):
+    """Weft's `name` of a collective of PyTorch, and whether its input or its output ("in", "out") is the whole."""
+
+    name: str
+    whole: str
+
+
+COLLECTIVES: Mapping[str, ListedCollective] = {
+    call: ListedCollective(known["name"], known["whole"]) for known in TABLES["collectives"] for call in known["calls"]
+}
+"""Collectives by PyTorch's names without underscores and endings."""
+
+
+def operators_that(rule: str) -> frozenset[str]:
+    """The names of operators in a list of the table, such as those that "reduces" holds."""
+    return frozenset(TABLES[rule]["operators"])
+
+
+def collective_named(name: str) -> ListedCollective | None:
+    """The collective of PyTorch's name, such as "_allgather_base_"; None for another name."""
+    return COLLECTIVES.get(_ENDINGS.sub("", name.lower().replace("_", "")))
+
+
+class NotThisOneError(Exception):
+    """A rule does not fit: an argument that it needs is no tensor of known shape."""
+
+
+class AnyCall(Protocol):
+    """A call of PyTorch, captured or recorded: its name without namespace and overload, and its arguments by place."""
+
+    @property
+    def base(self) -> str:
+        """The name without namespace and overload: "addmm" of "aten::addmm"."""
+
+    def __getitem__(self, place: int) -> Tensor:
+        """The tensor at a place. Raises NotThisOneError if it is none of known shape."""
+
+    def value(self, place: int) -> Any:
+        """The value of an argument that is no tensor; None if it is not known."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +75,12 @@ class Called:
     shapes: tuple[Any, ...]
     types: tuple[str, ...]
     values: tuple[str, ...] = ()
+
+    @classmethod
+    def of_texts(cls, name: str, shapes: str, types: str, values: str) -> Called:
+        """A call from the texts of its lists of shapes, types and values; lists that cannot be read are empty."""
+        named = tuple(_type(str(each)) for each in listed(types))
+        return cls(name, _frozen(listed(shapes)), named, tuple(map(str, listed(values))))
 
     @property
     def base(self) -> str:
@@ -62,10 +97,9 @@ class Called:
     def arguments(self) -> tuple[tuple[Tensor, ...], ...]:
         """The tensors of each argument; those of lists, whose types are not recorded, are taken for fp32."""
         return tuple(
-            (one,) if one is not None else tuple(filter(None, (_tensor(shape, "float") for shape in given)))
-            if isinstance(given, tuple) and type_ in _LISTS else ()
-            for one, given, type_ in zip(self.tensors, self.shapes, self.types, strict=False)
-        )  # fmt: skip
+            (single,) if single is not None else _in_list(shapes, type_)
+            for single, shapes, type_ in zip(self.tensors, self.shapes, self.types, strict=False)
+        )
 
     def value(self, place: int) -> Any:
         """The value of an argument that is no tensor; None if it was not recorded."""
@@ -78,7 +112,7 @@ class Called:
     def __getitem__(self, place: int) -> Tensor:
         tensor = self.tensors[place] if place < len(self.tensors) else None
         if tensor is None:
-            raise _NotThisOneError
+            raise NotThisOneError
         return tensor
 
 
@@ -87,20 +121,34 @@ _COMPILED = ("CompiledFunction", "Torch-Compiled Region", "CompiledFxGraph")
 
 
 _LISTS = ("TensorList", "GenericList", "Tensor[]")
-_OVERWRITES = frozenset(
-    ("copy_", "zero_", "fill_", "normal_", "uniform_", "random_", "_foreach_zero_", "_foreach_copy_")
-)
-"""Calls that write their first argument without reading it."""
-_REDUCES = frozenset(
-    ("sum", "mean", "max", "min", "amax", "amin", "argmax", "argmin", "norm", "linalg_vector_norm", "all", "any",
-     "nll_loss_forward", "mse_loss", "count_nonzero", "_foreach_norm", "var_mean", "std_mean", "prod",
-     "binary_cross_entropy_with_logits", "_local_scalar_dense", "_amp_foreach_non_finite_check_and_unscale_")
-)  # fmt: skip
-"""Calls whose output is small beside what they read."""
+OVERWRITES, _REDUCES = operators_that("overwrites"), operators_that("reduces")
 
 
-class _NotThisOneError(Exception):
-    """A rule does not fit: an argument that it needs is no tensor of known shape."""
+@cache
+def listed(text: str) -> Sequence[Any]:
+    """A list as a trace wrote it; () for what is none, such as one that holds "nan"."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return ()
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
+
+
+def _type(text: str) -> str:
+    """A type as the profiler writes it, without the "Tensor(...)" of execution traces."""
+    if text.startswith("GenericList[Tensor"):
+        return "GenericList"
+    return text[len("Tensor(") : -1] if text.startswith("Tensor(") else text
+
+
+def _in_list(shapes: Any, type_: str) -> tuple[Tensor, ...]:
+    if not isinstance(shapes, tuple) or type_ not in _LISTS:
+        return ()
+    return tuple(filter(None, (_tensor(shape, "float") for shape in shapes)))
 
 
 def _tensor(shape: Any, type_: str) -> Tensor | None:
@@ -111,18 +159,27 @@ def _tensor(shape: Any, type_: str) -> Tensor | None:
     return Tensor(shape, dtype)
 
 
+Rule = Callable[[Any], Op | None]
+
+
+def by_rule(called: AnyCall, rules: Mapping[str, Rule]) -> Op | None:
+    """The operator that the rule of a call's name makes; None without a rule, or if it does not fit."""
+    rule = rules.get(called.base)
+    try:
+        return rule(called) if rule is not None else None
+    except (NotThisOneError, InputError):
+        return None
+
+
 def operator_of(called: Called) -> Op | None:
     """The operator of a call; None if no tensor of it has a known shape.
 
     Products, convolutions, attention, norms and softmax are what they compute. All others move their tensors; as
     outputs are not recorded, they are taken to write as much as their largest input, or what they update in place.
     """
-    rule = RULES.get(called.base)
-    if rule is not None:
-        try:
-            return rule(called)
-        except (_NotThisOneError, InputError):
-            pass
+    known = by_rule(called, RULES)
+    if known is not None:
+        return known
     every = tuple(itertools.chain.from_iterable(called.arguments))
     base, namespace = called.base, called.name.partition("::")[0]
     if not every or namespace not in (base, "aten") or base.startswith(_COMPILED):
@@ -138,7 +195,7 @@ def operator_of(called: Called) -> Op | None:
 def _moved(called: Called, base: str, every: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """What a call reads and writes, by its name: outputs are not recorded."""
     first, *others = called.arguments
-    if base in _OVERWRITES:
+    if base in OVERWRITES:
         return tuple(itertools.chain.from_iterable(others)), first
     if base in _REDUCES:
         return every, ()
@@ -153,32 +210,35 @@ def _moved(called: Called, base: str, every: tuple[Tensor, ...]) -> tuple[tuple[
 
 def collective_of(args: Mapping[str, Any]) -> Collective | None:
     """The collective of NCCL's metadata on a kernel or on the call around it; None if something is missing."""
-    name, whole = COLLECTIVES.get(str(args.get("Collective name", "")).lower(), ("", ""))
-    count = args.get("In msg nelems" if whole == "in" else "Out msg nelems")
-    ranks, dtype = args.get("Group size"), DTYPES.get(str(args.get("dtype", "")).lower())
-    if not name or not isinstance(count, int) or not isinstance(ranks, int) or ranks < 2 or count < 1:
+    known = collective_named(str(args.get("Collective name", "")))
+    if known is None:
         return None
-    if dtype not in DTYPE_BYTES:
-        size = {"int64": 8, "int32": 4, "uint8": 1, "bool": 1, "int16": 2}.get(dtype or "", 0)
-        return Collective(name, count * size, ranks, "int8") if size else None
-    return Collective(name, count * DTYPE_BYTES[dtype], ranks, dtype)
+    count, ranks = args.get("In msg nelems" if known.whole == "in" else "Out msg nelems"), args.get("Group size")
+    dtype = DTYPES.get(str(args.get("dtype", "")).lower())
+    if dtype is None or not isinstance(count, int) or not isinstance(ranks, int) or ranks < 2 or count < 1:
+        return None
+    return Collective(known.name, Tensor((count,), dtype).bytes, ranks, dtype if dtype in DTYPE_BYTES else "int8")
 
 
+@cache
 def _gemm(a: Tensor, b: Tensor) -> Gemm:
-    """The product of (batches of) matrices."""
-    if len(a.shape) < 2 or len(b.shape) < 2 or a.shape[-1] != b.shape[-2] or a.dtype not in DTYPE_BYTES:
-        raise _NotThisOneError
-    return Gemm(a.shape[-2], b.shape[-1], a.shape[-1], a.dtype, math.prod(a.shape[:-2]))
+    """The product of (batches of) matrices, or vectors."""
+    rows = a.shape[-2] if len(a.shape) > 1 else 1
+    inner, columns = b.shape[-2:] if len(b.shape) > 1 else (b.shape[0], 1)
+    if a.shape[-1] != inner or a.dtype not in DTYPE_BYTES:
+        raise NotThisOneError
+    return Gemm(rows, columns, inner, a.dtype, math.prod(a.shape[:-2]))
 
 
-def _product(left: int) -> Callable[[Called], Op]:
+def _product(left: int) -> Rule:
+    """The rule of a product of the arguments at `left` and behind it."""
     return lambda called: _gemm(called[left], called[left + 1])
 
 
 def _linear(called: Called) -> Op:
     rows, weights = called[0], called[1]
     if len(weights.shape) != 2 or rows.shape[-1] != weights.shape[1] or rows.dtype not in DTYPE_BYTES:
-        raise _NotThisOneError
+        raise NotThisOneError
     return Gemm(math.prod(rows.shape[:-1]), weights.shape[0], weights.shape[1], rows.dtype)
 
 
@@ -189,20 +249,15 @@ def _matmul(called: Called) -> Op:
     return _gemm(a, b)
 
 
-def _vector(called: Called) -> Op:
-    matrix, vector = called[0], called[1]
-    return _gemm(matrix, Tensor((*vector.shape, 1), vector.dtype))
-
-
 def _windows(images: Tensor, filters: Tensor, stride: Any, padding: Any, computes: Any) -> Op:
     two = len(images.shape) == 4 == len(filters.shape) and images.dtype in DTYPE_BYTES
     if not two or not _pair(stride) or not _pair(padding):
-        raise _NotThisOneError
+        raise NotThisOneError
     (batch, channels, height, width), (count, depth, high, wide) = images.shape, filters.shape
+    filters_of_group, first, last = count // (channels // depth), (stride[0], padding[0]), (stride[-1], padding[-1])
     whole = Convolution(
-        batch, depth, count // (channels // depth), height, width, high, stride[0], padding[0], images.dtype, wide,
-        stride[-1], padding[-1], computes=computes,
-    )  # fmt: skip
+        batch, depth, filters_of_group, height, width, high, *first, images.dtype, wide, *last, computes=computes
+    )
     if channels == depth:
         return whole
     product = whole.product  # one of a group
@@ -214,10 +269,10 @@ def _pair(values: Any) -> bool:
     return isinstance(values, list) and len(values) in (1, 2) and all(isinstance(one, int) for one in values)
 
 
-def _convolution(stride: int, padding: int) -> Callable[[Called], Op]:
+def _convolution(stride: int, padding: int) -> Rule:
     def rule(called: Called) -> Op:
         if called.value(6) is True:  # transposed
-            raise _NotThisOneError
+            raise NotThisOneError
         return _windows(called[0], called[1], called.value(stride), called.value(padding), "forward")
 
     return rule
@@ -231,42 +286,60 @@ def _convolution_backward(called: Called) -> Op:
     return Call(called.name, (called[0], images, filters), (images, filters), tuple(products))
 
 
-def _attention(causal: int, backward: bool = False) -> Callable[[Called], Op]:
+def _attention(causal: int, backward: bool = False) -> Rule:
     """Fused attention on (batch, heads, tokens, head): queries, keys and values follow the output's gradient."""
 
-    def rule(called: Called) -> Op:
+    def rule(called: AnyCall) -> Op:
         query, key, value = (called[place + backward] for place in range(3))
-        if len(query.shape) != 4 or len(key.shape) != 4:
-            raise _NotThisOneError
-        batch, heads, tokens, head = query.shape
-        return Attention(
-            batch, heads, tokens, key.shape[2], head, kv_heads=key.shape[1], causal=int(bool(called.value(causal))),
-            dtype=query.dtype, value=value.shape[3], gradient=backward,
-        )  # fmt: skip
+        if min(len(query.shape), len(key.shape), len(value.shape)) < 3:
+            raise NotThisOneError
+        return _attended(query, key, value, bool(called.value(causal)), backward)
 
     return rule
 
 
-def _rows(kind: str, place: int = 0, axis: int | None = None) -> Callable[[Called], Op]:
-    """A kind that sweeps rows: its input's last dimension, or those that the argument at `axis` lists."""
+@cache
+def _attended(query: Tensor, key: Tensor, value: Tensor, causal: bool, gradient: bool) -> Attention:
+    *outer, heads, tokens, head = query.shape
+    (of_keys, keys, _), wide = key.shape[-3:], value.shape[-1]
+    return Attention(
+        math.prod(outer),
+        heads,
+        tokens,
+        keys,
+        head,
+        kv_heads=of_keys if of_keys != heads else 0,
+        causal=int(causal),
+        dtype=query.dtype,
+        value=wide if wide != head else 0,
+        gradient=gradient,
+    )
 
-    def rule(called: Called) -> Op:
-        of = called[place]
-        given = called.shapes[axis] if axis is not None and axis < len(called.shapes) else ()
-        listed = called.value(axis) if axis is not None and not given else None
-        count = len(listed) if isinstance(listed, list) else 1
-        columns = math.prod(of.shape[-count:])
-        return Streaming(kind, math.prod(of.shape) // columns, columns, of.dtype)
+
+def _rows(kind: str, place: int, axis: int) -> Rule:
+    """A kind that sweeps rows: the innermost dimensions, which the argument at `axis` lists, or its last one."""
+
+    def rule(called: AnyCall) -> Op:
+        tensor, along = called[place], called.value(axis)
+        if isinstance(along, int) and along not in (-1, len(tensor.shape) - 1):
+            raise NotThisOneError
+        columns = math.prod(tensor.shape[-len(along) :] if isinstance(along, list | tuple) else tensor.shape[-1:])
+        return _streaming(kind, math.prod(tensor.shape) // columns, columns, tensor.dtype)
 
     return rule
+
+
+@cache
+def _streaming(kind: str, rows: int, columns: int, dtype: str) -> Streaming:
+    return Streaming(kind, rows, columns, dtype)
 
 
 def _gathered(called: Called, table: int, indices: int, axis: int = 0) -> Op:
     """The entries of a table along an axis that a list of indices picks: read where they are, and written."""
-    of, listed = called[table], called[indices]
-    count = math.prod(of.shape) // of.shape[axis]
-    out = Tensor((math.prod(listed.shape), count), of.dtype)
-    return Call(called.name, (listed, out), (out,))
+    whole, places = called[table], called[indices]
+    count = math.prod(whole.shape) // whole.shape[axis]
+    out = Tensor((math.prod(places.shape), count), whole.dtype)
+    return Call(called.name, (places, out), (out,))
 
 
 def _embedding(called: Called) -> Op:
@@ -278,21 +351,33 @@ def _index_select(called: Called) -> Op:
     return _gathered(called, 0, 2, axis if isinstance(axis, int) else 0)
 
 
-RULES: Mapping[str, Callable[[Called], Op]] = {
-    "mm": _product(0), "bmm": _product(0), "addmm": _product(1), "baddbmm": _product(1), "addmm_": _product(1),
-    "_addmm_activation": _product(1), "_scaled_mm": _product(0), "_int_mm": _product(0), "linear": _linear,
-    "matmul": _matmul, "mv": _vector,
-    "convolution": _convolution(3, 4), "_convolution": _convolution(3, 4), "conv2d": _convolution(3, 4),
-    "cudnn_convolution": _convolution(3, 2), "miopen_convolution": _convolution(4, 3),
-    "cudnn_convolution_relu": _convolution(3, 4), "convolution_backward": _convolution_backward,
+COMMON: Mapping[str, Rule] = {
+    **dict.fromkeys(("mm", "bmm", "dot", "mv", "_int_mm"), _product(0)),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv", "addmm_", "baddbmm_"), _product(1)),
+    "native_layer_norm": _rows("layernorm", 0, 1),
+    "native_layer_norm_backward": _rows("layernorm_backward", 1, 2),
+    "_softmax": _rows("softmax", 0, 1),
+    "_softmax_backward_data": _rows("softmax_backward", 0, 2),
+    "attention": _attention(5),
+    "attention_backward": _attention(8, backward=True),
+}
+"""What a captured or a recorded call computes, by its base name; "attention" is that of captures."""
+RULES: Mapping[str, Rule] = {
+    **COMMON,
+    "_addmm_activation": _product(1),
+    "_scaled_mm": _product(0),
+    "linear": _linear,
+    "matmul": _matmul,
+    **dict.fromkeys(("convolution", "_convolution", "conv2d", "cudnn_convolution_relu"), _convolution(3, 4)),
+    "cudnn_convolution": _convolution(3, 2),
+    "miopen_convolution": _convolution(4, 3),
+    "convolution_backward": _convolution_backward,
     "_scaled_dot_product_flash_attention": _attention(4),
     "_scaled_dot_product_flash_attention_backward": _attention(11, backward=True),
     "_scaled_dot_product_efficient_attention": _attention(6),
     "_scaled_dot_product_efficient_attention_backward": _attention(11, backward=True),
     "_scaled_dot_product_cudnn_attention": _attention(6),
-    "native_layer_norm": _rows("layernorm", axis=1),
-    "native_layer_norm_backward": _rows("layernorm_backward", 1, axis=2),
-    "embedding": _embedding, "index_select": _index_select,
-    "_softmax": _rows("softmax"), "_softmax_backward_data": _rows("softmax_backward"),
-}  # fmt: skip
-"""What a call computes, by its base name."""
+    "embedding": _embedding,
+    "index_select": _index_select,
+}
+"""What a recorded call computes, by its base name."""

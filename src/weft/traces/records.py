@@ -6,6 +6,7 @@ import heapq
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -13,15 +14,13 @@ from typing import Any, NamedTuple
 
 from weft.errors import ConfigError
 from weft.traces import messages
-from weft.traces.events import opened
+from weft.traces.events import beginning, whole
 
 SCHEMAS = (
     "1.0.1", "1.0.2-chakra.0.0.4", "1.0.3-chakra.0.0.4", "1.0.4-chakra.0.0.4", "1.1.0-chakra.0.0.4",
     "1.1.1-chakra.0.0.4", "1.1.1-chakra.1.0.0",
 )  # fmt: skip
 """Versions of the traces of PyTorch's ExecutionTraceObserver that are read."""
-LARGEST = 1 << 31
-"""Most characters of a JSON trace."""
 _TENSOR = re.compile(r"\[\d+, (\d+), \d+, (\d+), (\d+), '([^']*)'\]")
 """A tensor among recorded values: its id, storage, offset, elements, bytes of each, and device."""
 
@@ -146,39 +145,43 @@ def read_records(path: str | Path) -> Records:
     Raises ConfigError for a file that is cut off, of another version, or of something else, InputError for a missing
     one.
     """
-    with opened(path) as file:
-        start = file.read(1 << 16)
+    start = beginning(path)
     if messages.is_messages(start):
         head, nodes = messages.read_messages(path)
         return _records(path, messages.attributes(head), map(_of_message, nodes))
-    whole = _json(path)
-    if isinstance(whole.get("workload_graph"), list):
-        return _made(path, whole, "workload_graph", _of_feeder)
-    version = whole.get("schema")
-    if version not in SCHEMAS or not isinstance(whole.get("nodes"), list):
+    content = _json(path)
+    if isinstance(content.get("workload_graph"), list):
+        return _made(path, content, "workload_graph", _of_feeder)
+    version = content.get("schema")
+    if version not in SCHEMAS or not isinstance(content.get("nodes"), list):
         what = f"states the schema '{version}'" if version else "states no schema"
         raise ConfigError(
             f"this execution trace {what}, and Weft reads {', '.join(SCHEMAS)}; record it with such a PyTorch",
             str(path),
         )
-    return _made(path, whole, "nodes", _of_flat if version == "1.0.1" else _of_nested, nested=True)
+    return _made(path, content, "nodes", _of_flat if version == "1.0.1" else _of_nested, nested=True)
 
 
 def _json(path: str | Path) -> dict[str, Any]:
-    with opened(path) as file:
-        data = file.read(LARGEST)
     try:
-        whole = json.loads(data)
+        content = json.loads(whole(path))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"this is no whole execution trace ({error}); record it again", str(path)) from None
-    return whole if isinstance(whole, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
-def _made(path: str | Path, whole: dict[str, Any], key: str, make: Any, nested: bool = False) -> Records:
-    listed = whole.pop(key)
+def _made(path: str | Path, content: dict[str, Any], key: str, make: Any, nested: bool = False) -> Records:
+    listed = content.pop(key)
+    with of_its_schema(path):
+        return _records(path, content, map(make, listed), nested)
+
+
+@contextmanager
+def of_its_schema(path: str | Path) -> Iterator[None]:
+    """Raise ConfigError for a trace at `path` whose values are of other types than its schema states."""
     try:
-        return _records(path, whole, map(make, listed), nested)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         why = f"a node of the trace is not of the stated schema ({error!r})"
         raise ConfigError(f"{why}; record or convert it again", str(path)) from None
 
@@ -213,8 +216,8 @@ def _of_feeder(node: Mapping[str, Any]) -> Record:
     """A node of Chakra's JSON, whose keys besides the named ones are attributes."""
     parents = node.get("ctrl_deps", node.get("ctrlDeps", ()))
     return Record(
-        node["Id"], node["Name"], _kind(node["NodeType"]), tuple(parents), tuple(node.get("data_deps", ())),
-        duration=node.get("runtime", 0), attributes=node,
+        int(node["Id"]), str(node["Name"]), _kind(node["NodeType"]), tuple(map(int, parents)),
+        tuple(map(int, node.get("data_deps", ()))), duration=int(node.get("runtime", 0)), attributes=node,
     )  # fmt: skip
 
 
