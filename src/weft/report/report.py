@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from weft.report.table import Table
 
 if TYPE_CHECKING:
-    from weft.hardware import Gpu
+    from weft.hardware import Gpu, System
 
 
 class Figure(Protocol):
@@ -55,7 +55,16 @@ class Recorded(Protocol):
         """It as plain data for JSON."""
 
 
+class OnSystem(Recorded, Protocol):
+    """Something computed for a system."""
+
+    @property
+    def system(self) -> System:
+        """The system."""
+
+
 A = TypeVar("A", bound=Recorded)
+S = TypeVar("S", bound=OnSystem)
 
 
 class Report(Generic[A]):
@@ -122,3 +131,11 @@ class Report(Generic[A]):
     def gpu(self) -> Gpu | None:
         """The GPU whose values, with their sources, end the page."""
         return None
+
+
+class SystemReport(Report[S]):
+    """What an answer on a system shows; the values of its GPU, with their sources, end the page."""
+
+    def gpu(self) -> Gpu:
+        """The GPU of the system."""
+        return self.answer.system.gpu

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.report import Part, Report, Section
+from weft.report import Part, Section, SystemReport
 from weft.report.table import Table, number, text
 from weft.result.memory import DeviceMemory, Memory
 from weft.view import looks
@@ -16,7 +16,6 @@ from weft.view.figure import Figure, Lines, areas, stacked_bars
 from weft.view.plans import plan_title, shown_devices
 
 if TYPE_CHECKING:
-    from weft.hardware import Gpu
     from weft.result.step import Step
 
 _HOLDERS = {
@@ -157,7 +156,7 @@ def _looks(names: list[str]) -> looks.Looks:
     return {label: color for label, color in _HOLDERS.values() if label in names}
 
 
-class MemoryReport(Report[Memory]):
+class MemoryReport(SystemReport[Memory]):
     """What a plan holds on its fullest GPU, and what would make it fit."""
 
     explained = "memory"
@@ -189,7 +188,3 @@ class MemoryReport(Report[Memory]):
 
     def _remedies(self) -> list[Table]:
         return [remedy_table(self.answer)] if self.answer.remedies else []
-
-    def gpu(self) -> Gpu:
-        """The GPU of the system."""
-        return self.answer.system.gpu

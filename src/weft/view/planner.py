@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from weft.parallel.words import changes, words
 from weft.plan.plans import signed
-from weft.report import Part, Report, Section
+from weft.report import Part, Section, SystemReport
 from weft.report.table import Table, number, text
 from weft.view import looks
 from weft.view.figure import Figure, bars, choice_map, curves, stacked_bars
@@ -17,7 +17,6 @@ from weft.view.shares import COLORS, label, ordered, seconds
 from weft.view.words import sentence
 
 if TYPE_CHECKING:
-    from weft.hardware import Gpu
     from weft.plan.plans import Planned, Plans
 
 _CHOICES = {"tp": "TP", "pp": "PP", "cp": "CP", "ep": "EP", "dp": "DP", "micro_batch": "micro-batch",
@@ -242,7 +241,7 @@ def _labelled(one: Planned, name: str) -> str:
     return f"{'' if name == 'schedule' else _LABELS[name]} {_choice(one, name)}".strip()
 
 
-class PlansReport(Report["Plans"]):
+class PlansReport(SystemReport["Plans"]):
     """The best plans of a model on a system, and why others are not."""
 
     explained = "plans"
@@ -291,7 +290,3 @@ class PlansReport(Report["Plans"]):
             Section("The schedule of the best plan", [schedule_with_memory(best.step())]),
             Section("Plans that are out", [out] if answer.rejected else []),
         ]
-
-    def gpu(self) -> Gpu:
-        """The GPU of the system."""
-        return self.answer.system.gpu

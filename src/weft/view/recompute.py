@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.report import Report
+from weft.report import SystemReport
 from weft.report.table import Table, number, text
 from weft.view import looks
 from weft.view.figure import Figure, curves
@@ -12,7 +12,6 @@ from weft.view.plans import plan_title
 from weft.view.shares import seconds
 
 if TYPE_CHECKING:
-    from weft.hardware import Gpu
     from weft.plan.recompute import Policy, Recomputation
 
 
@@ -75,7 +74,7 @@ def policy_figure(answer: Recomputation) -> Figure:
     )
 
 
-class RecomputationReport(Report["Recomputation"]):
+class RecomputationReport(SystemReport["Recomputation"]):
     """What to compute again, beside other policies."""
 
     explained = "recompute"
@@ -95,7 +94,3 @@ class RecomputationReport(Report["Recomputation"]):
     def figures(self) -> list[Figure]:
         """Peak over step time."""
         return [policy_figure(self.answer)]
-
-    def gpu(self) -> Gpu:
-        """The GPU of the system."""
-        return self.answer.system.gpu

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.report import Part, Report, Section
+from weft.report import Part, Report, Section, SystemReport
 from weft.report.table import Table, number, text
 from weft.view import looks
 from weft.view.figure import Figure, bars
 from weft.view.words import percent, sentence
 
 if TYPE_CHECKING:
-    from weft.hardware import Gpu
     from weft.result.trace import TraceComparison
     from weft.traces import Trace
 
@@ -125,7 +124,7 @@ class TraceReport(Report["Trace"]):
         return [timeline(self.answer)]
 
 
-class TraceComparisonReport(Report["TraceComparison"]):
+class TraceComparisonReport(SystemReport["TraceComparison"]):
     """A recorded run beside predicted times: what was lost, where, and what is left to the host."""
 
     def title(self) -> str:
@@ -173,7 +172,3 @@ class TraceComparisonReport(Report["TraceComparison"]):
         """The page: what loses most, the work over time, and every operator."""
         tables = [*self.tables(), group_table(self.answer.trace)]
         return [*self.figures(), Section("Every operator", tables)]
-
-    def gpu(self) -> Gpu:
-        """The GPU of the predictions."""
-        return self.answer.system.gpu

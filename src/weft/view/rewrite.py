@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from weft.report import Report
+from weft.report import SystemReport
 from weft.report.table import Table, microseconds, number, text
 from weft.rewrite.cost import Prices, running
 from weft.view import looks
@@ -14,7 +14,6 @@ from weft.view.words import percent
 
 if TYPE_CHECKING:
     from weft.graph import Graph, Node
-    from weft.hardware import Gpu
     from weft.rewrite import Rewriting
 
 _SIDES = ("before", "after")
@@ -113,7 +112,7 @@ def _longest_first(graph: Graph, prices: Prices) -> list[Node]:
     return sorted(running(graph), key=lambda node: -prices.op(node.op)[0])
 
 
-class RewritingReport(Report["Rewriting"]):
+class RewritingReport(SystemReport["Rewriting"]):
     """The steps that make a graph cheaper, what was refused, and the proof."""
 
     explained = "rewrite"
@@ -141,7 +140,3 @@ class RewritingReport(Report["Rewriting"]):
     def figures(self) -> list[Figure]:
         """The time of every operator before and after."""
         return [sides(self.answer)]
-
-    def gpu(self) -> Gpu:
-        """The GPU of the system."""
-        return self.answer.system.gpu

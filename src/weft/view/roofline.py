@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from weft.report import Report
+from weft.report import SystemReport
 from weft.report.table import Table, microseconds, number, text
 from weft.result.errors import gemm_error
 from weft.view.figure import Figure, dots_below
@@ -14,7 +14,6 @@ from weft.view.shares import COLORS, label, ordered
 from weft.view.words import percent, sentence
 
 if TYPE_CHECKING:
-    from weft.hardware import Gpu
     from weft.result.roofline import Roofline, RooflineOp
 
 _TERA = 1e12
@@ -103,7 +102,7 @@ def _points(answer: Roofline, low: float, high: float) -> Iterator[tuple[str, fl
             yield roof.name, high, roof.value / _TERA, words, "above"
 
 
-class RooflineReport(Report["Roofline"]):
+class RooflineReport(SystemReport["Roofline"]):
     """A model's operators on a GPU's roofline."""
 
     def title(self) -> str:
@@ -145,7 +144,3 @@ class RooflineReport(Report["Roofline"]):
     def figures(self) -> Sequence[Figure]:
         """The operators below the ceilings."""
         return [dots(self.answer)]
-
-    def gpu(self) -> Gpu:
-        """The GPU of the system."""
-        return self.answer.system.gpu

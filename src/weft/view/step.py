@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.graph import Collective
 from weft.models.counts import CONVENTIONS
-from weft.report import Part, Report, Section
+from weft.report import Part, Report, Section, SystemReport
 from weft.report.table import Table, number, text, times_faster
 from weft.result.errors import contention_error
 from weft.result.step import CONVENTION, Chunk, PartTimes, Step, exposed_axis
@@ -43,7 +43,7 @@ _MOST_DRAWN = 2400
 """Tasks of a pipeline above which the page leaves out the diagram."""
 
 
-class StepReport(Report[Step]):
+class StepReport(SystemReport[Step]):
     """A training step: what it takes, the waterfall, exposed communication, stages, memory, and what runs when."""
 
     explained = "step"
@@ -118,10 +118,6 @@ class StepReport(Report[Step]):
             Section(f"Kernels beside collectives ({len(answer.windows)})", windows, folded=True),
         ]
 
-    def gpu(self) -> Gpu:
-        """The GPU of the system."""
-        return self.answer.system.gpu
-
 
 class GraphStepReport(Report["GraphStep"]):
     """A graph of operators, such as a captured step, on a rank: its time by phase and class of operator."""
@@ -176,7 +172,7 @@ _SERVED = (
 )
 
 
-class InferenceReport(Report["Inference"]):
+class InferenceReport(SystemReport["Inference"]):
     """A prompt, or the next tokens, of a batch of sequences: latency, throughput, the waterfall, and the memory."""
 
     explained = "inference"
@@ -228,10 +224,6 @@ class InferenceReport(Report["Inference"]):
                 "One GPU; exposed communication is what computing waits for."
             )
         ]
-
-    def gpu(self) -> Gpu:
-        """The GPU of the system."""
-        return self.answer.system.gpu
 
 
 def _dominates(answer: Step) -> str:
