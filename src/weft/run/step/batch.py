@@ -19,10 +19,10 @@ from weft.parallel.plan import Parallelism, schedule_name
 from weft.result.step import Chunk
 from weft.run.step.chunks import timed_chunk
 from weft.run.step.ends import Fixed, Slowed, Tails, Updates, ends, fixed, tails
-from weft.run.step.layers import Key, Layers, Parts, cases_of, layer_key, part_key
+from weft.run.step.layers import Key, Layers, cases_of, layer_key, part_key
+from weft.run.step.memory import peaks
 from weft.run.step.offload import seconds_to_host
-from weft.run.step.parts import rank_parts
-from weft.run.step.peaks import peaks
+from weft.run.step.parts import Parts, rank_parts
 from weft.run.step.prices import Case, Known, Prices
 from weft.run.step.stages import Shares, Structure, chunks_of, composition, in_rounds, stages_on
 from weft.run.step.windows import MOST_BYTES, Windows
@@ -111,7 +111,6 @@ class _Pipe:
     seconds: Sequence[FloatArray]
     send: Send
     order: Schedule | None
-    chunks: tuple[Chunk, ...] = ()
     times: PipelineTimes | None = None
     begun: FloatArray = field(default_factory=lambda: np.empty(0))
     ended: FloatArray = field(default_factory=lambda: np.empty(0))
@@ -165,7 +164,11 @@ class Batch:
         found = self._tails([plan], around, [pipe])
         assert pipe.times is not None
         busy = None if pipe.busy is None else np.array([pipe.busy])
-        return Unfolded(pipe.chunks, pipe.seconds, pipe.send, pipe.times, found, pipe.done[None], busy)
+        rows = [
+            [layers.parts[name] for name in names] for names in chunks_of(self.model, len(structure.of.counts), plan)
+        ]
+        chunks = tuple(timed_chunk(row, plan, self.framework, self._prices(plan)) for row in rows)
+        return Unfolded(chunks, pipe.seconds, pipe.send, pipe.times, found, pipe.done[None], busy)
 
     def fill(self, found: Many, at: NDArray[np.int64], plans: Sequence[Parallelism], limit: float) -> None:
         """Write times and peaks of the plans to their places, those with peaks above `limit` [bytes] without times."""
@@ -332,13 +335,6 @@ class Batch:
     def _pipe(self, plan: Parallelism, layers: Layers, structure: Structure, order: Schedule | None) -> _Pipe:
         prices = self._prices(plan)
         send = self._send(plan, prices)
-        if self.prices:
-            names = chunks_of(self.model, len(structure.of.counts), plan)
-            rows = [[layers.parts[name] for name in each] for each in names]
-            chunks = tuple(timed_chunk(row, plan, self.framework, prices) for row in rows)
-            passes = ((one.forward, one.backward, one.weight) for one in chunks)
-            seconds = np.array([[each.seconds for each in row] for row in passes]).T
-            return _Pipe(layers, plan, structure, list(seconds), send, order, chunks)
         if plan.gathers_each_pass:
             key = plan.tp, plan.cp, plan.dp, plan.dtype, plan.overlap.get("dp")
             prices.windows = self.shared.windows.setdefault(key, prices.windows)

@@ -19,8 +19,8 @@ from weft.parallel.memory import sharded
 from weft.parallel.plan import Parallelism
 from weft.parallel.quantize import RECIPES, quantized
 from weft.result.step import exposed
-from weft.run.step.layers import Parts
 from weft.run.step.offload import exposed_states
+from weft.run.step.parts import Parts
 from weft.run.step.prices import Prices
 from weft.run.step.spans import CONTENTION
 from weft.run.step.stages import Structure

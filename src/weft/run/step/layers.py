@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.graph import Gemm, Graph, Node
-from weft.models.block import LAYERS
 from weft.parallel.framework import Framework
 from weft.parallel.plan import ORDER, Parallelism
 from weft.parallel.rank import RankPart
 from weft.result.step import PartTimes, Pass
 from weft.run.step.chunks import launch_gaps
-from weft.run.step.offload import without_offloaded
 from weft.run.step.overlaps import overlapped
+from weft.run.step.parts import Parts
 from weft.run.step.prices import Case, Prices
 from weft.run.step.spans import timed
 from weft.run.step.stages import Composition, Shares
@@ -53,32 +52,6 @@ def cases_of(parts: Parts, prices: Prices) -> Iterable[Case]:
     for part in parts.of.values():
         for graph in (part.forward, part.backward, part.recompute):
             yield from (prices.case(node.op, node.stream) for node in graph or ())
-
-
-class Parts:
-    """One rank's share of the parts of a model, as arrays over the parts in the order of `names`."""
-
-    def __init__(self, of: Mapping[str, RankPart]) -> None:
-        self.of, self.names = of, tuple(of)
-        self.parameters = np.array([one.parameters for one in of.values()])
-        self.experts = np.array([one.experts for one in of.values()])
-
-    def kept(self, of: Composition, offloads: bool) -> tuple[FloatArray, FloatArray]:
-        """What a micro-batch keeps in each stage, and needs beside that in its forward and in its backward [bytes].
-
-        The second array has the shape (2, stages). With `offloads` the activations of layers go to the host.
-        """
-        each = [without_offloaded(name, one.kept) if offloads else one.kept for name, one in self.of.items()]
-        sizes = np.array([(one.bytes, one.forward, one.backward) for one in each], np.float64).T
-        working = np.where(of.counts > 0, sizes[1:, None, :], 0).max(axis=2)
-        held: FloatArray = of.counts @ sizes[0]
-        return held, working
-
-    def sent(self, of: Composition) -> FloatArray:
-        """What a micro-batch of each stage sends to the host if the activations of layers are kept there [bytes]."""
-        sizes = [float(one.kept.bytes) if name in LAYERS else 0.0 for name, one in self.of.items()]
-        found: FloatArray = of.counts @ np.array(sizes)
-        return found
 
 
 class Layers:

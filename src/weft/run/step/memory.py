@@ -1,10 +1,10 @@
-"""The memory of a training step: what every rank holds, followed through the order of its tasks."""
+"""The memory of training steps: what every rank holds through the order of its tasks, and the peaks of many plans."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,22 @@ from weft.graph import DTYPE_BYTES
 from weft.hardware import System
 from weft.models import Transformer
 from weft.parallel.framework import Framework
-from weft.parallel.memory import Kept, gathered, states
+from weft.parallel.memory import gathered, states
 from weft.parallel.plan import Parallelism
-from weft.parallel.rank import RankPart
-from weft.result.memory import DeviceMemory, Memory
-from weft.run.step.offload import BUFFERS, without_offloaded
-from weft.run.step.parts import rank_parts
-from weft.run.step.stages import chunks_of, stages_on
+from weft.result.memory import FRAGMENTATION, DeviceMemory, Memory
+from weft.run.step.offload import BUFFERS
+from weft.run.step.parts import Parts, rank_parts
+from weft.run.step.stages import Structure, composition, in_rounds, stages_on
 from weft.schedule.pipeline import Schedule, schedule
 from weft.schedule.pipeline.orders import BACKWARD, FORWARD, WEIGHT
 
+FloatArray = NDArray[np.float64]
+Key = tuple[object, ...]
+State = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
+"""The stages of a device, then with an entry per state micro-batches held of each, whether the task that runs is a
+backward, and the place of its stage among those of the device."""
+_GROUPS = 3
+"""Groups of micro-batches after which an interleaved schedule holds nothing that it has not held before."""
 CONTEXT = 1_570_000_000
 """Memory of a process before its first tensor [bytes]: CUDA context and libraries, measured on A100 (BigScience's notes
 on the training of BLOOM; 1.27 GB on V100)."""
@@ -51,37 +57,23 @@ def memory(
 def _devices(
     model: Transformer, plan: Parallelism, framework: Framework, order: Schedule | None = None
 ) -> tuple[DeviceMemory, ...]:
-    parts = rank_parts(model, plan, framework)
+    parts = Parts(rank_parts(model, plan, framework))
     order = order or schedule(plan.schedule, plan.pp, plan.micro_batches)
-    chunks = [[parts[name] for name in names] for names in chunks_of(model, order.stages, plan)]
-    return tuple(_device(device, order, chunks, plan, framework) for device in range(order.devices))
-
-
-def _device(
-    device: int, order: Schedule, chunks: Sequence[Sequence[RankPart]], plan: Parallelism, framework: Framework
-) -> DeviceMemory:
-    stages = stages_on(order, device)
-    mine = [chunks[stage] for stage in stages]
-    together = [_together(chunk, plan) for chunk in mine]
-    saved, forward, backward = (
-        np.array([getattr(one, name) for one in together], np.float64) for name in ("bytes", "forward", "backward")
-    )
-    counts, left, is_forward, place = held_by(order, device, stages)
-    working = np.where(is_forward, forward[place], backward[place])
-    count = sum(part.parameters for chunk in mine for part in chunk)
-    largest = max((part.parameters for chunk in mine for part in chunk), default=0)
-    experts = sum(part.experts for chunk in mine for part in chunk)
-    fixed = {
-        **throughout(count, experts, largest, plan, framework),
-        "weight versions": _versions(device, order, chunks, plan),
-        "outside": outside(plan),
-    }
-    by_operator: Counter[str] = Counter()
-    for chunk in mine:
-        for part in chunk:
-            by_operator.update({f"{part.name}: {name}": size for name, size in part.kept.saved.items()})
-    fixed = {name: size for name, size in fixed.items() if size}
-    return DeviceMemory(fixed, counts @ saved, float(left @ saved), working, dict(by_operator))
+    stages = [stages_on(order, device) for device in range(order.devices)]
+    structure = Structure(stages, composition(model, order.stages, plan, parts.names))
+    saved, working = parts.kept(structure.of, plan.offload == "activations")
+    versions = _versions(order, structure, parts, plan).tolist()
+    found = []
+    for device, mine in enumerate(stages):
+        counts, left, is_forward, place = held_by(order, device, mine)
+        needed = np.where(is_forward, *working[:, mine][:, place])
+        shares = structure.of.counts[mine]
+        fixed = _throughout(plan, parts, shares, framework)
+        fixed |= {"weight versions": int(versions[device]), "outside": outside(plan)}
+        fixed = {name: size for name, size in fixed.items() if size}
+        activations = parts.by_operator(shares.sum(axis=0).tolist())
+        found.append(DeviceMemory(fixed, counts @ saved[mine], float(left @ saved[mine]), needed, activations))
+    return tuple(found)
 
 
 def throughout(count: int, experts: int, largest: int, plan: Parallelism, framework: Framework) -> dict[str, int]:
@@ -102,21 +94,21 @@ def outside(plan: Parallelism) -> int:
     return CONTEXT + COMMUNICATOR * groups
 
 
-def _versions(device: int, order: Schedule, chunks: Sequence[Sequence[RankPart]], plan: Parallelism) -> int:
-    """Copies of the weights beside the current ones, which a schedule without a flush keeps for passes in flight."""
-    more = ((order.versions[stage] - 1, chunks[stage]) for stage in stages_on(order, device))
-    return sum(copies * part.parameters for copies, chunk in more for part in chunk) * DTYPE_BYTES[plan.dtype]
+def _throughout(plan: Parallelism, parts: Parts, shares: NDArray[np.int64], framework: Framework) -> dict[str, int]:
+    """What a device holds throughout a step [bytes], whose stages have the parts `shares`, of shape (stages, parts)."""
+    count, experts = int((shares @ parts.parameters).sum()), int((shares @ parts.experts).sum())
+    largest = int(np.where(shares.any(axis=0), parts.parameters, 0).max())
+    return throughout(count, experts, largest, plan, framework)
 
 
-def _together(chunk: Sequence[RankPart], plan: Parallelism) -> Kept:
-    """The activations of all parts of a chunk; passes run through one part at a time."""
-    leaves = plan.offload == "activations"
-    each = [without_offloaded(part.name, part.kept) if leaves else part.kept for part in chunk]
-    return Kept(
-        {str(number): kept.bytes for number, kept in enumerate(each)},
-        max((kept.forward for kept in each), default=0),
-        max((kept.backward for kept in each), default=0),
-    )
+def _versions(order: Schedule, structure: Structure, parts: Parts, plan: Parallelism) -> FloatArray:
+    """Copies of the weights beside the current ones, which each device of a schedule without a flush keeps for passes
+    in flight [bytes].
+    """
+    sizes = structure.of.counts @ parts.parameters * DTYPE_BYTES[plan.dtype]
+    more = (np.array(order.versions) - 1) * sizes
+    copies: FloatArray = np.where(structure.stages >= 0, more[structure.stages], 0).sum(axis=1)
+    return copies
 
 
 def held_by(
@@ -134,6 +126,98 @@ def held_by(
     released = (mine & last[:, None]).astype(np.int64)
     held = np.cumsum(mine & (kind == FORWARD)[:, None], axis=0) - np.cumsum(released, axis=0) + released
     return held, held[-1] - released[-1], kind == FORWARD, mine.argmax(axis=1)
+
+
+def peaks(
+    plans: Sequence[Parallelism],
+    parts: Sequence[Parts],
+    structures: Sequence[Structure],
+    orders: Sequence[Schedule | None],
+    framework: Framework,
+) -> FloatArray:
+    """The peak of the fullest device under each plan [bytes], as of `weft.result.memory.Memory`.
+
+    Plans without an order have a schedule whose tasks lie in slots.
+    """
+    found = np.empty(len(plans))
+    alike: dict[Key, list[int]] = {}
+    for at, (plan, structure) in enumerate(zip(plans, structures, strict=True)):
+        alike.setdefault((plan.schedule, plan.micro_batches, plan.offload, id(structure)), []).append(at)
+    memo: dict[Key, FloatArray] = {}
+    for mine in alike.values():
+        first, order = mine[0], orders[mine[0]]
+        needs = _activations(plans[first], [parts[at] for at in mine], structures[first], order)
+        held = np.array([_held(plans[at], parts[at], structures[at], order, framework, memo) for at in mine])
+        found[mine] = ((needs + held[:, :-1]) * (1 + FRAGMENTATION)).max(axis=1) + held[:, -1]
+    return found
+
+
+def _activations(plan: Parallelism, parts: Sequence[Parts], structure: Structure, order: Schedule | None) -> FloatArray:
+    """What the micro-batches in flight need on each device [bytes], of the shape (plans, devices)."""
+    distinct = {id(one): one for one in parts}
+    kept = [one.kept(structure.of, plan.offload == "activations") for one in distinct.values()]
+    held, working = (np.array(each) for each in zip(*kept, strict=True))
+    if order is None:
+        needs = dynamic(plan.schedule, plan.pp, plan.micro_batches, held, working)
+    else:
+        needs = _most([_states(order, at, row[row >= 0]) for at, row in enumerate(structure.stages)], held, working)
+    place = {key: number for number, key in enumerate(distinct)}
+    found: FloatArray = needs[[place[id(one)] for one in parts]]
+    return found
+
+
+def _held(
+    plan: Parallelism,
+    parts: Parts,
+    structure: Structure,
+    order: Schedule | None,
+    framework: Framework,
+    memo: dict[Key, FloatArray],
+) -> FloatArray:
+    """What each device holds throughout, then what every rank holds outside the framework's allocator [bytes]."""
+    names = "tp", "sp", "cp", "ep", "pp", "dp", "zero", "shard", "dtype", "quantize", "offload"
+    key = (*(getattr(plan, name) for name in names), id(structure))
+    if key not in memo:
+        each = [sum(_throughout(plan, parts, shares, framework).values()) for shares in structure.of_stages]
+        memo[key] = np.append(np.array(each, np.float64)[structure.kind], outside(plan))
+        if order is not None:
+            memo[key][:-1] += _versions(order, structure, parts, plan)
+    return memo[key]
+
+
+def dynamic(name: str, devices: int, micro_batches: int, held: FloatArray, working: FloatArray) -> FloatArray:
+    """The most that activations and the passes over them need on each device [bytes], of the shape (plans, devices).
+
+    `held` are the bytes that a micro-batch keeps in each stage, `working` those that its forward and its backward need
+    beside them: the shapes are (plans, stages) and (plans, 2, stages).
+    """
+    if name in ("1f1b", "gpipe") or devices == 1:
+        most = micro_batches if name == "gpipe" else np.minimum(micro_batches, devices - np.arange(devices))
+        found: FloatArray = most * held + working.max(axis=1)
+        return found
+    return _most(_in_rounds(name, devices, min(micro_batches, _GROUPS * devices)), held, working)
+
+
+def _most(states: Sequence[State], held: FloatArray, working: FloatArray) -> FloatArray:
+    """The most that is held and needed in any of the `states` of each device [bytes]."""
+    each = [
+        (held[:, stages] @ counts.T + working[:, :, stages][:, kind, place]).max(axis=1)
+        for stages, counts, kind, place in states
+    ]
+    return np.array(each).T
+
+
+@lru_cache(maxsize=512)
+def _in_rounds(name: str, devices: int, micro_batches: int) -> list[State]:
+    """Of each device the distinct states of its order, if stages go round and round the devices."""
+    order = schedule(name, devices, micro_batches)
+    return [_states(order, at, np.array(mine)) for at, mine in enumerate(in_rounds(devices, order.stages))]
+
+
+def _states(order: Schedule, device: int, stages: NDArray[np.int64]) -> State:
+    counts, _, forward, place = held_by(order, device, stages)
+    rows = np.unique(np.column_stack([counts, ~forward, place]), axis=0)
+    return stages, rows[:, :-2], rows[:, -2], rows[:, -1]
 
 
 def _remedies(found: Memory, framework: Framework) -> Mapping[str, float]:

@@ -1,16 +1,23 @@
-"""Which parts of a model a rank runs: its layers by kind, the embedding and the head."""
+"""Which parts of a model a rank runs, its layers by kind, the embedding and the head, and what they keep."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft.models import Transformer
-from weft.models.block import Tokens, embedding, head, layer
+from weft.models.block import LAYERS, Tokens, embedding, head, layer
 from weft.parallel.again import check_known
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import RankPart, part
+from weft.run.step.offload import without_offloaded
+from weft.run.step.stages import Composition
+
+FloatArray = NDArray[np.float64]
 
 
 def rank_parts(
@@ -33,3 +40,38 @@ def rank_parts(
         **{kind: part(kind, pieces, plan, framework, like.get(kind)) for kind, pieces in kinds.items()},
         "head": like.get("head") or part("head", tuple(head(*arguments)), ends, framework),
     }
+
+
+class Parts:
+    """One rank's share of the parts of a model, as arrays over the parts in the order of `names`."""
+
+    def __init__(self, of: Mapping[str, RankPart]) -> None:
+        self.of, self.names = of, tuple(of)
+        self.parameters = np.array([one.parameters for one in of.values()])
+        self.experts = np.array([one.experts for one in of.values()])
+
+    def kept(self, of: Composition, offloads: bool) -> tuple[FloatArray, FloatArray]:
+        """What a micro-batch keeps in each stage, and needs beside that in its forward and in its backward [bytes].
+
+        The second array has the shape (2, stages). With `offloads` the activations of layers go to the host.
+        """
+        each = [without_offloaded(name, one.kept) if offloads else one.kept for name, one in self.of.items()]
+        sizes = np.array([(one.bytes, one.forward, one.backward) for one in each], np.float64).T
+        working = np.where(of.counts > 0, sizes[1:, None, :], 0).max(axis=2)
+        held: FloatArray = of.counts @ sizes[0]
+        return held, working
+
+    def by_operator(self, counts: Sequence[int]) -> dict[str, int]:
+        """What a micro-batch leaves in `counts` of each part, by part and operator [bytes]."""
+        return {
+            f"{part.name}: {name}": count * size
+            for count, part in zip(counts, self.of.values(), strict=True)
+            if count
+            for name, size in part.kept.saved.items()
+        }
+
+    def sent(self, of: Composition) -> FloatArray:
+        """What a micro-batch of each stage sends to the host if the activations of layers are kept there [bytes]."""
+        sizes = [float(one.kept.bytes) if name in LAYERS else 0.0 for name, one in self.of.items()]
+        found: FloatArray = of.counts @ np.array(sizes)
+        return found
