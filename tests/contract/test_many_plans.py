@@ -86,6 +86,16 @@ def test_a_schedule_without_slots_is_timed_alone():
     assert seconds == train(model, on, plan, used, SUSTAINED, "estimate").seconds
 
 
+@pytest.mark.parametrize("zero", [0, 3])
+def test_stages_of_one_device_are_timed_one_after_another(zero):
+    model, on, used = load_model("llama-3-8b"), system("8xh100"), framework("torchtitan")
+    plan = Parallelism(dp=8, batch=16, sequence=2048, zero=zero, schedule="interleaved:2")
+    (seconds,) = many(model, on, [plan], used).seconds
+    assert seconds == pytest.approx(train(model, on, plan, used, SUSTAINED, "estimate").seconds, rel=1e-9)
+    whole = train(model, on, replace(plan, schedule="1f1b"), used, SUSTAINED, "estimate")
+    assert 0.8 * whole.seconds < seconds < 1.05 * whole.seconds  # gradients are complete, and travel, earlier
+
+
 def test_what_calls_share_changes_no_answer():
     model, on, used, plans = sampled("dense", 6)
     shared = shared_on(on, used)

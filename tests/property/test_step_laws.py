@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import weft
 from weft.models import Transformer
-from weft.parallel.framework import Framework
+from weft.parallel.framework import Framework, framework
 from weft.parallel.plan import Parallelism
 from weft.run.step import train
 from weft.run.step.memory import memory
@@ -39,10 +39,10 @@ def plans(draw):
     )
 
 
-def run(plan, **hardware):
+def run(plan, used=None, **hardware):
     system = NODE.with_gpus(plan.gpus) if plan.gpus > 8 or plan.gpus in (1, 2, 4, 8) else None
     assume(system is not None)
-    return train(MODEL, system.replace(hardware), plan, fidelity="estimate")
+    return train(MODEL, system.replace(hardware), plan, used, fidelity="estimate")
 
 
 @laws
@@ -68,6 +68,20 @@ def test_faster_links_never_slow_a_step(plan, path):
     slower = run(plan)
     faster = run(plan, **{path: f"{2 * NODE.value(path) / 1e9} GB/s"})
     assert faster.seconds <= slower.seconds * (1 + 1e-9)
+
+
+@laws
+@given(plans())
+def test_faster_links_never_slow_an_overlapped_step_but_by_the_rounding_of_compute_units(plan):
+    """Collectives beside passes hold compute units in proportion to the rate of the link: what they cost kernels, units
+    times seconds, stays equal but for whole units and for waves of tiles, in which few held units may have been idle.
+    """
+    assume(plan.dp > 1)
+    used, rate = framework("megatron-core"), NODE.value("link.bandwidth") / 1e9
+    slower, faster = (run(plan, used, **{"link.bandwidth": f"{scale * rate} GB/s"}) for scale in (1, 4))
+    lost = [step.parts.get("contention", 0.0) for step in (slower, faster)]
+    assert faster.seconds - lost[1] <= (slower.seconds - lost[0]) * (1 + 1e-9)
+    assert faster.seconds <= 1.03 * slower.seconds
 
 
 @laws

@@ -16,13 +16,13 @@ from weft.graph import DTYPE_BYTES, Collective
 from weft.models import Transformer
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism, schedule_name
-from weft.result.step import Chunk
+from weft.result.step import Chunk, PartTimes
 from weft.run.step.chunks import timed_chunk
-from weft.run.step.ends import Fixed, Slowed, Tails, Updates, ends, fixed, tails
+from weft.run.step.ends import Ends, Fixed, Slowed, Tails, Updates, ends, fixed, tails
 from weft.run.step.layers import Key, Layers, cases_of, layer_key, part_key
 from weft.run.step.memory import peaks
 from weft.run.step.offload import seconds_to_host
-from weft.run.step.parts import Parts, rank_parts
+from weft.run.step.parts import Layout, Parts, rank_parts
 from weft.run.step.prices import Case, Known, Prices
 from weft.run.step.stages import Shares, Structure, chunks_of, composition, in_rounds, stages_on
 from weft.run.step.windows import MOST_BYTES, Windows
@@ -98,40 +98,52 @@ class _Recorder(Known):
 
 @dataclass
 class _Pipe:
-    """Plans with the same layers, stages and micro-batches.
+    """Plans with the same layers, stages and micro-batches, such as that of `layout`.
 
     `seconds` are those of a forward, a backward and the weight gradients on each stage. Between `begun` and `ended`
     gradients become complete, by device and stage as in the structure; devices end their last tasks at `done` [s], and
     without a flush the busiest one computes for `busy` [s].
     """
 
-    layers: Layers
-    plan: Parallelism
-    structure: Structure
+    layout: Layout
     seconds: Sequence[FloatArray]
     send: Send
-    order: Schedule | None
     times: PipelineTimes | None = None
     begun: FloatArray = field(default_factory=lambda: np.empty(0))
     ended: FloatArray = field(default_factory=lambda: np.empty(0))
     done: FloatArray = field(default_factory=lambda: np.empty(0))
     busy: float | None = None
 
-    @property
-    def parts(self) -> Parts:
-        """What the rank has of the model."""
-        return self.layers.of
-
     def run(self) -> None:
         """Time every task of the schedule; one that is searched is so for the seconds of the stages."""
-        order, durations = self.order, Durations(*self.seconds)
+        plan, _, structure, order = self.layout
+        durations = Durations(*self.seconds)
         assert order is not None
-        if is_searched(self.plan.schedule):
-            order = schedule(self.plan.schedule, self.plan.pp, self.plan.micro_batches, durations, self.send)
+        if is_searched(plan.schedule):
+            order = schedule(plan.schedule, plan.pp, plan.micro_batches, durations, self.send)
         self.times = run_schedule(order, durations, self.send)
-        self.begun, self.ended = gradients(self.times, self.structure.stages)
+        self.begun, self.ended = gradients(self.times, structure.stages)
         self.done = np.array([self.times.end.flat[tasks].max() for tasks in order.orders])
         self.busy = None if order.flushes else float(self.times.busy.max())
+
+
+@dataclass
+class _Job:
+    """A plan whose step is timed: its layout, then the passes over its layers and its pipeline.
+
+    `part_key` is what decides its parts, `around` what decides all that surrounds its passes.
+    """
+
+    layout: Layout
+    part_key: Key
+    around: Key
+    layers: Layers = field(init=False)
+    pipe: _Pipe = field(init=False)
+
+    @property
+    def plan(self) -> Parallelism:
+        """The plan."""
+        return self.layout.plan
 
 
 class Unfolded(NamedTuple):
@@ -142,8 +154,7 @@ class Unfolded(NamedTuple):
     send: Send
     times: PipelineTimes
     tails: Tails
-    done: FloatArray
-    busy: FloatArray | None
+    ends: Ends
 
 
 class Batch:
@@ -154,87 +165,75 @@ class Batch:
 
     def unfolded(self, plan: Parallelism) -> Unfolded:
         """A single plan, task by task."""
-        (key, parts, order) = part_key(plan, self.framework), self._parts([plan])[0], self._order(plan, unfolds=True)
-        structure = self._structure(plan, parts.names, order)
-        (layers,) = self._layers([plan], [key], [parts], [order])
-        pipe = self._pipe(plan, layers, structure, order)
-        pipe.run()
-        around = [_surroundings(plan, self.framework)]
-        self._surround([plan], around, [pipe])
-        found = self._tails([plan], around, [pipe])
+        job = self._job(plan, unfolds=True)
+        self._time([job])
+        pipe = job.pipe
         assert pipe.times is not None
-        busy = None if pipe.busy is None else np.array([pipe.busy])
-        rows = [
-            [layers.parts[name] for name in names] for names in chunks_of(self.model, len(structure.of.counts), plan)
-        ]
-        chunks = tuple(timed_chunk(row, plan, self.framework, self._prices(plan)) for row in rows)
-        return Unfolded(chunks, pipe.seconds, pipe.send, pipe.times, found, pipe.done[None], busy)
+        stages = self._stages(job.layout, job.layers)
+        chunks = tuple(timed_chunk(stage, plan, self.framework, self._prices(plan)) for stage in stages)
+        return Unfolded(chunks, pipe.seconds, pipe.send, pipe.times, *self._ends([job]))
 
     def fill(self, found: Many, at: NDArray[np.int64], plans: Sequence[Parallelism], limit: float) -> None:
         """Write times and peaks of the plans to their places, those with peaks above `limit` [bytes] without times."""
-        keys, parts = [part_key(plan, self.framework) for plan in plans], self._parts(plans)
-        orders = [self._order(plan) for plan in plans]
-        structures = [
-            self._structure(plan, one.names, order) for plan, one, order in zip(plans, parts, orders, strict=True)
-        ]
-        needed = found.peak_bytes[at] = peaks(plans, parts, structures, orders, self.framework)
-        fit = np.flatnonzero(needed <= limit).tolist()
-        plans, structures = [plans[number] for number in fit], [structures[number] for number in fit]
-        orders = [orders[number] for number in fit]
-        layers = self._layers(plans, [keys[number] for number in fit], [parts[number] for number in fit], orders)
-        pipes = self._pipes(plans, layers, structures, orders)
-        _run({id(one): one for one in pipes}.values())
+        jobs = [self._job(plan) for plan in plans]
+        found.peak_bytes[at] = peaks([job.layout for job in jobs], self.framework)
+        fit = np.flatnonzero(found.peak_bytes[at] <= limit)
+        jobs = [jobs[number] for number in fit.tolist()]
+        self._time(jobs)
         alike: dict[object, list[int]] = {}
-        for number, (structure, pipe) in enumerate(zip(structures, pipes, strict=True)):
-            alike.setdefault((id(structure), pipe.busy is None), []).append(number)
-        around = [_surroundings(plan, self.framework) for plan in plans]
-        self._surround(plans, around, pipes)
-        for mine in alike.values():
-            some = [pipes[number] for number in mine]
-            last = np.array([one.done for one in some])
-            busy = None if some[0].busy is None else np.array([one.busy for one in some])
-            parts_of_step = ends(
-                self._tails([plans[number] for number in mine], [around[number] for number in mine], some), last, busy
-            )
-            places = at[fit][mine]
-            found.pipeline[places], found.reduce[places], found.update[places] = parts_of_step
-            found.seconds[places] = sum(parts_of_step)
+        for number, job in enumerate(jobs):
+            alike.setdefault((id(job.layout.structure), job.pipe.busy is None), []).append(number)
+        for numbers in alike.values():
+            _, parts = self._ends([jobs[number] for number in numbers])
+            places = at[fit][numbers]
+            found.pipeline[places], found.reduce[places], found.update[places] = parts
+            found.seconds[places] = sum(parts)
 
-    def _tails(self, plans: Sequence[Parallelism], keys: Sequence[Key], pipes: Sequence[_Pipe]) -> Tails:
+    def _job(self, plan: Parallelism, unfolds: bool = False) -> _Job:
+        """A plan with its layout; with the order of its tasks if it `unfolds`."""
+        key = part_key(plan, self.framework)
+        parts, order = self._parts(plan, key), self._order(plan, unfolds)
+        layout = Layout(plan, parts, self._structure(plan, parts.names, order), order)
+        return _Job(layout, key, _surroundings(plan, self.framework))
+
+    def _time(self, jobs: Sequence[_Job]) -> None:
+        """Find the layers and the pipelines of plans, and what surrounds their passes."""
+        self._find_layers(jobs)
+        self._find_pipes(jobs)
+        _run({id(job.pipe): job.pipe for job in jobs}.values())
+        self._surround(jobs)
+
+    def _ends(self, jobs: Sequence[_Job]) -> tuple[Tails, Ends]:
         """What ends the steps of plans with the same stages."""
-        rows = [self.shared.surroundings[key] for key in keys]
-        slowed = self._slowed(plans, pipes, rows)
-        begun, ended, done = (np.array([getattr(one, name) for one in pipes]) for name in ("begun", "ended", "done"))
-        return tails(pipes[0].structure, self.framework, begun, ended, done, rows, slowed)
+        pipes, rows = [job.pipe for job in jobs], [self.shared.surroundings[job.around] for job in jobs]
+        begun, ended, done = (np.array([getattr(pipe, name) for pipe in pipes]) for name in ("begun", "ended", "done"))
+        structure = jobs[0].layout.structure
+        late = tails(structure, self.framework, begun, ended, done, rows, self._slowed(jobs, rows))
+        busy = None if pipes[0].busy is None else np.array([pipe.busy for pipe in pipes])
+        return late, ends(late, done, busy)
 
-    def _surround(self, plans: Sequence[Parallelism], keys: Sequence[Key], pipes: Sequence[_Pipe]) -> None:
+    def _surround(self, jobs: Sequence[_Job]) -> None:
         """Find what surrounds the passes of plans, as far as it is not known: its operators first, then their times."""
         found, known = self.shared.surroundings, self.shared.known
-        first = {key: number for number, key in reversed(list(enumerate(keys))) if key not in found}
+        first = {job.around: job.layout for job in reversed(jobs) if job.around not in found}
         recorder = _Recorder(known)
         for asked in (recorder, known):
             updates: Updates = {}
-            for key, number in first.items():
-                plan, pipe = plans[number], pipes[number]
+            for key, (plan, parts, structure, _) in first.items():
                 prices = self._prices(plan, asked)
-                found[key] = fixed(self.model, plan, self.framework, prices, pipe.structure, pipe.parts, updates)
+                found[key] = fixed(self.model, plan, self.framework, prices, structure, parts, updates)
             known.fill(recorder.cases)
 
-    def _slowed(
-        self, plans: Sequence[Parallelism], pipes: Sequence[_Pipe], known: Sequence[Sequence[Fixed]]
-    ) -> list[list[Slowed]]:
+    def _slowed(self, jobs: Sequence[_Job], known: Sequence[Sequence[Fixed]]) -> list[list[Slowed]]:
         """What passes and collectives of replicas cost each other, for plans with the same stages."""
         found: dict[tuple[int, int], list[Slowed]] = {}
-        windows: dict[int, Windows] = {}
         rows = []
-        for plan, pipe, around in zip(plans, pipes, known, strict=True):
-            layers = pipe.layers.like
+        for job, around in zip(jobs, known, strict=True):
+            layers = job.layers.like
             case = id(layers), id(around)
             if case not in found:
-                if id(around) not in windows:
-                    windows[id(around)] = self._windows(plan)
-                pairs = zip(pipe.structure.shares, around, strict=True)
-                found[case] = [self._slow(layers, shares, one, windows[id(around)]) for shares, one in pairs]
+                windows, pairs = self._windows(job.plan), zip(job.layout.structure.shares, around, strict=True)
+                found[case] = [self._slow(layers, shares, one, windows) for shares, one in pairs]
             rows.append(found[case])
         return rows
 
@@ -259,35 +258,29 @@ class Batch:
         whole = layers.beside(shares, True).whole
         return Slowed(*factors(False, around.reduced), *factors(True, around.gathered), whole)
 
-    def _parts(self, plans: Sequence[Parallelism]) -> list[Parts]:
-        """One rank's share of the parts of the model under each plan."""
-        found, keys = self.shared.parts, [part_key(plan, self.framework) for plan in plans]
-        for key, plan in zip(keys, plans, strict=True):
-            if key not in found:
-                base = found.get(key[1:])
-                found[key] = Parts(rank_parts(self.model, plan, self.framework, base.of if base else None))
-                found.setdefault(key[1:], found[key])
-        return [found[key] for key in keys]
-
-    def _layers(
-        self,
-        plans: Sequence[Parallelism],
-        of: Sequence[Key],
-        parts: Sequence[Parts],
-        orders: Sequence[Schedule | None],
-    ) -> list[Layers]:
-        """The times of one rank's passes over the parts of the model under each plan."""
-        found, known = self.shared.layers, self.shared.known
-        splits = [order is not None and order.splits_backward for order in orders]
-        keys = [layer_key(plan, key, apart) for plan, key, apart in zip(plans, of, splits, strict=True)]
-        first = {key: at for at, key in reversed(list(enumerate(keys))) if key not in found}
-        prices = {key: self._prices(plans[at]) for key, at in first.items()}
-        known.fill(dict.fromkeys(case for key, at in first.items() for case in cases_of(parts[at], prices[key])))
-        for key, at in first.items():
-            like = found.get(key[1:])
-            found[key] = Layers(parts[at], plans[at].dtype, self.framework, prices[key], splits[at], like)
+    def _parts(self, plan: Parallelism, key: Key) -> Parts:
+        """One rank's share of the parts of the model."""
+        found = self.shared.parts
+        if key not in found:
+            base = found.get(key[1:])
+            found[key] = Parts(rank_parts(self.model, plan, self.framework, base.of if base else None))
             found.setdefault(key[1:], found[key])
-        return [found[key] for key in keys]
+        return found[key]
+
+    def _find_layers(self, jobs: Sequence[_Job]) -> None:
+        """Time one rank's passes over the parts of the model under each plan."""
+        found, known = self.shared.layers, self.shared.known
+        keys = [layer_key(job.plan, job.part_key, job.layout.splits) for job in jobs]
+        first = {key: job.layout for key, job in reversed([*zip(keys, jobs, strict=True)]) if key not in found}
+        prices = {key: self._prices(layout.plan) for key, layout in first.items()}
+        cases = (case for key, layout in first.items() for case in cases_of(layout.parts, prices[key]))
+        known.fill(dict.fromkeys(cases))
+        for key, layout in first.items():
+            like, dtype = found.get(key[1:]), layout.plan.dtype
+            found[key] = Layers(layout.parts, dtype, self.framework, prices[key], layout.splits, like)
+            found.setdefault(key[1:], found[key])
+        for key, job in zip(keys, jobs, strict=True):
+            job.layers = found[key]
 
     def _prices(self, plan: Parallelism, known: Known | None = None) -> Prices:
         if self.prices and known in (None, self.shared.known):
@@ -297,7 +290,7 @@ class Batch:
 
     def _order(self, plan: Parallelism, unfolds: bool = False) -> Schedule | None:
         """The order of a plan's pipeline; None if it is timed without its tasks and nobody `unfolds` it."""
-        if is_slotted(plan.schedule) and not unfolds:
+        if is_slotted(plan.schedule) and not unfolds and (plan.pp > 1 or plan.chunks == 1):
             return None
         key = plan.schedule, plan.pp, plan.micro_batches
         orders = self.shared.orders
@@ -314,37 +307,37 @@ class Batch:
             structures[key] = Structure(stages, composition(self.model, count, plan, names))
         return structures[key]
 
-    def _pipes(
-        self,
-        plans: Sequence[Parallelism],
-        layers: Sequence[Layers],
-        structures: Sequence[Structure],
-        orders: Sequence[Schedule | None],
-    ) -> list[_Pipe]:
-        """The pipeline of each plan."""
+    def _find_pipes(self, jobs: Sequence[_Job]) -> None:
+        """Find the pipeline of each plan, not yet timed."""
         found: dict[Key, _Pipe] = {}
-        pipes = []
-        for plan, one, structure, order in zip(plans, layers, structures, orders, strict=True):
+        for job in jobs:
+            plan, layers = job.plan, job.layers
             gathers = (plan.shard, plan.ep) if plan.gathers_each_pass else ()
-            key = id(one), id(structure), plan.schedule, plan.dp, plan.micro_batches, plan.offload, gathers
+            same = id(layers), id(job.layout.structure), plan.schedule, plan.dp, plan.micro_batches, plan.offload
+            key = *same, gathers
             if key not in found:
-                found[key] = self._pipe(plan, one, structure, order)
-            pipes.append(found[key])
-        return pipes
+                found[key] = self._pipe(job.layout, layers)
+            job.pipe = found[key]
 
-    def _pipe(self, plan: Parallelism, layers: Layers, structure: Structure, order: Schedule | None) -> _Pipe:
+    def _pipe(self, layout: Layout, layers: Layers) -> _Pipe:
+        plan, parts, structure, _ = layout
         prices = self._prices(plan)
         send = self._send(plan, prices)
         if plan.gathers_each_pass:
             key = plan.tp, plan.cp, plan.dp, plan.dtype, plan.overlap.get("dp")
             prices.windows = self.shared.windows.setdefault(key, prices.windows)
-            forward, backward = self._gathered(plan, layers, structure.of.counts[0].tolist(), prices)[:, None]
-            return _Pipe(layers, plan, structure, [forward, backward, np.zeros(1)], send, order)
+            each = [self._gathered(stage, plan, prices) for stage in self._stages(layout, layers)]
+            return _Pipe(layout, [*np.array(each).T, np.zeros(len(each))], send)
         forward, backward, weight = layers.seconds(structure.of)
         if plan.offload == "activations":
-            moved = seconds_to_host(1.0, prices.gpu) * layers.of.sent(structure.of)
+            moved = seconds_to_host(1.0, prices.gpu) * parts.sent(structure.of)
             forward, backward = np.maximum(forward, moved), np.maximum(backward, moved)
-        return _Pipe(layers, plan, structure, [forward, backward, weight], send, order)
+        return _Pipe(layout, [forward, backward, weight], send)
+
+    def _stages(self, layout: Layout, layers: Layers) -> list[list[PartTimes]]:
+        """The passes over the parts of each stage, in their order."""
+        names = chunks_of(self.model, len(layout.structure.of.counts), layout.plan)
+        return [[layers.parts[name] for name in stage] for stage in names]
 
     def _send(self, plan: Parallelism, prices: Prices) -> Send:
         """What it takes to send a micro-batch's activations, under sequence parallelism a rank's share, to a stage.
@@ -361,24 +354,24 @@ class Batch:
         waits = framework.sends == "blocking" or (framework.sends == "interleaved" and plan.chunks == 1)
         return Send(seconds, sender_busy=seconds if waits else 0.0)
 
-    def _gathered(self, plan: Parallelism, layers: Layers, counts: list[int], prices: Prices) -> FloatArray:
-        """Forward and backward [s] of a rank that gathers its weights part by part.
+    def _gathered(self, stage: Sequence[PartTimes], plan: Parallelism, prices: Prices) -> FloatArray:
+        """Forward and backward [s] of a rank that gathers the weights of its parts one by one.
 
         Between a part and the next but one nothing waits, so that equal layers soon take equally long, two by two.
         """
 
-        def of(parts: Sequence[int]) -> FloatArray:
-            row = [part for part, count in zip(layers.parts.values(), parts, strict=True) for _ in range(count)]
-            found = timed_chunk(row, plan, self.framework, prices)
-            return np.array([found.forward.seconds, found.backward.seconds])
+        def of(parts: Sequence[PartTimes]) -> FloatArray:
+            chunk = timed_chunk(parts, plan, self.framework, prices)
+            return np.array([chunk.forward.seconds, chunk.backward.seconds])
 
-        if len(counts) != 3 or counts[1] <= 2 * _FEW or self.framework.launch:
-            return of(counts)
-        few = _FEW + counts[1] % 2
-        less, some, more = (of([counts[0], few + extra, counts[2]]) for extra in (0, 2, 4))
+        count = len(stage) - 2
+        if len(set(map(id, stage[1:-1]))) != 1 or count <= 2 * _FEW or self.framework.launch:
+            return of(stage)
+        few = _FEW + count % 2
+        less, some, more = (of([*stage[: 1 + few + extra], stage[-1]]) for extra in (0, 2, 4))
         if not np.allclose(more - some, some - less, rtol=1e-9, atol=0.0):
-            return of(counts)
-        pairs: FloatArray = more + (more - some) * ((counts[1] - few - 4) // 2)
+            return of(stage)
+        pairs: FloatArray = more + (more - some) * ((count - few - 4) // 2)
         return pairs
 
 
@@ -386,19 +379,19 @@ def _run(pipes: Iterable[_Pipe]) -> None:
     """Time the pipelines, those of the same schedule without tasks at once."""
     alike: dict[Key, list[_Pipe]] = {}
     for pipe in pipes:
-        plan = pipe.plan
-        if pipe.order is None:
+        plan = pipe.layout.plan
+        if pipe.layout.order is None:
             alike.setdefault((plan.schedule, plan.pp, plan.micro_batches, len(pipe.seconds[0])), []).append(pipe)
         else:
             pipe.run()
     for mine in alike.values():
-        plan = mine[0].plan
+        plan = mine[0].layout.plan
         kind = "gpipe" if plan.schedule == "gpipe" else "1f1b" if plan.chunks == 1 else "interleaved"
         times = (np.array([one.seconds[at] for one in mine]) for at in (0, 1))
         sends = (np.array([getattr(one.send, name) for one in mine], float) for name in ("latency", "sender_busy"))
         each = last_backwards(kind, plan.pp, plan.chunks, plan.micro_batches, *times, *sends)
         for one, last in zip(mine, each, strict=True):
-            stages = one.structure.stages
+            stages = one.layout.structure.stages
             one.ended = last[stages]
             one.begun, one.done = one.ended - one.seconds[1][stages], one.ended.max(axis=1)
 

@@ -16,7 +16,6 @@ from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.result.step import Step, exposed
 from weft.run.step.batch import Batch, Many, Shared, Unfolded, uncollected
-from weft.run.step.ends import ends
 from weft.run.step.layers import Key
 from weft.run.step.meeting import Meeting
 from weft.run.step.overlaps import check_overlap, engine_note, idle_note, needs, settled
@@ -49,7 +48,6 @@ def train(
     framework = settled(framework or Framework(), plan)
     prices = Prices(system, plan, options, fidelity)
     found = Batch(model, framework, Shared(prices.known), prices).unfolded(plan)
-    end = ends(found.tails, found.done, found.busy)
     notes = (*engine_note(plan), *idle_note(plan, {axis for _, _, axis in prices.windows.found}))
     tails = [found.tails.parts(0, device) for device in range(found.times.schedule.devices)]
     return Step(
@@ -62,7 +60,7 @@ def train(
         _waits(found),
         tuple(tails),
         tuple(found.tails.hidden[0].tolist()),
-        float(end.pipeline[0] + end.reduce[0] + end.update[0]),
+        float(sum(part[0] for part in found.ends)),
         float(np.max(found.send.latency)),
         needs=needs(plan, system),
         windows=prices.windows.shown(),

@@ -18,7 +18,7 @@ from weft.parallel.memory import gathered, states
 from weft.parallel.plan import Parallelism
 from weft.result.memory import FRAGMENTATION, DeviceMemory, Memory
 from weft.run.step.offload import BUFFERS
-from weft.run.step.parts import Parts, rank_parts
+from weft.run.step.parts import Layout, Parts, rank_parts
 from weft.run.step.stages import Structure, composition, in_rounds, stages_on
 from weft.schedule.pipeline import Schedule, schedule
 from weft.schedule.pipeline.orders import BACKWARD, FORWARD, WEIGHT
@@ -62,11 +62,12 @@ def _devices(
     stages = [stages_on(order, device) for device in range(order.devices)]
     structure = Structure(stages, composition(model, order.stages, plan, parts.names))
     saved, working = parts.kept(structure.of, plan.offload == "activations")
-    versions = _versions(order, structure, parts, plan).tolist()
+    versions = _versions(Layout(plan, parts, structure, order)).tolist()
     found = []
     for device, mine in enumerate(stages):
         counts, left, is_forward, place = held_by(order, device, mine)
-        needed = np.where(is_forward, *working[:, mine][:, place])
+        forward, backward = working[:, mine][:, place]
+        needed = np.where(is_forward, forward, backward)
         shares = structure.of.counts[mine]
         fixed = _throughout(plan, parts, shares, framework)
         fixed |= {"weight versions": int(versions[device]), "outside": outside(plan)}
@@ -101,10 +102,13 @@ def _throughout(plan: Parallelism, parts: Parts, shares: NDArray[np.int64], fram
     return throughout(count, experts, largest, plan, framework)
 
 
-def _versions(order: Schedule, structure: Structure, parts: Parts, plan: Parallelism) -> FloatArray:
+def _versions(layout: Layout) -> FloatArray:
     """Copies of the weights beside the current ones, which each device of a schedule without a flush keeps for passes
     in flight [bytes].
     """
+    plan, parts, structure, order = layout
+    if order is None:
+        return np.zeros(plan.pp)
     sizes = structure.of.counts @ parts.parameters * DTYPE_BYTES[plan.dtype]
     more = (np.array(order.versions) - 1) * sizes
     copies: FloatArray = np.where(structure.stages >= 0, more[structure.stages], 0).sum(axis=1)
@@ -128,60 +132,45 @@ def held_by(
     return held, held[-1] - released[-1], kind == FORWARD, mine.argmax(axis=1)
 
 
-def peaks(
-    plans: Sequence[Parallelism],
-    parts: Sequence[Parts],
-    structures: Sequence[Structure],
-    orders: Sequence[Schedule | None],
-    framework: Framework,
-) -> FloatArray:
-    """The peak of the fullest device under each plan [bytes], as of `weft.result.memory.Memory`.
-
-    Plans without an order have a schedule whose tasks lie in slots.
-    """
-    found = np.empty(len(plans))
+def peaks(layouts: Sequence[Layout], framework: Framework) -> FloatArray:
+    """The peak of the fullest device under each plan [bytes], as of `weft.result.memory.Memory`."""
+    found = np.empty(len(layouts))
     alike: dict[Key, list[int]] = {}
-    for at, (plan, structure) in enumerate(zip(plans, structures, strict=True)):
+    for at, (plan, _, structure, _) in enumerate(layouts):
         alike.setdefault((plan.schedule, plan.micro_batches, plan.offload, id(structure)), []).append(at)
     memo: dict[Key, FloatArray] = {}
-    for mine in alike.values():
-        first, order = mine[0], orders[mine[0]]
-        needs = _activations(plans[first], [parts[at] for at in mine], structures[first], order)
-        held = np.array([_held(plans[at], parts[at], structures[at], order, framework, memo) for at in mine])
-        found[mine] = ((needs + held[:, :-1]) * (1 + FRAGMENTATION)).max(axis=1) + held[:, -1]
+    for places in alike.values():
+        same = [layouts[at] for at in places]
+        held = np.array([_held(layout, framework, memo) for layout in same])
+        found[places] = ((_activations(same) + held[:, :-1]) * (1 + FRAGMENTATION)).max(axis=1) + held[:, -1]
     return found
 
 
-def _activations(plan: Parallelism, parts: Sequence[Parts], structure: Structure, order: Schedule | None) -> FloatArray:
-    """What the micro-batches in flight need on each device [bytes], of the shape (plans, devices)."""
-    distinct = {id(one): one for one in parts}
-    kept = [one.kept(structure.of, plan.offload == "activations") for one in distinct.values()]
+def _activations(layouts: Sequence[Layout]) -> FloatArray:
+    """What the micro-batches in flight of plans with the same stages need on each device [bytes], of the shape (plans,
+    devices).
+    """
+    plan, _, structure, order = layouts[0]
+    distinct = {id(layout.parts): layout.parts for layout in layouts}
+    kept = [parts.kept(structure.of, plan.offload == "activations") for parts in distinct.values()]
     held, working = (np.array(each) for each in zip(*kept, strict=True))
     if order is None:
         needs = dynamic(plan.schedule, plan.pp, plan.micro_batches, held, working)
     else:
         needs = _most([_states(order, at, row[row >= 0]) for at, row in enumerate(structure.stages)], held, working)
     place = {key: number for number, key in enumerate(distinct)}
-    found: FloatArray = needs[[place[id(one)] for one in parts]]
+    found: FloatArray = needs[[place[id(layout.parts)] for layout in layouts]]
     return found
 
 
-def _held(
-    plan: Parallelism,
-    parts: Parts,
-    structure: Structure,
-    order: Schedule | None,
-    framework: Framework,
-    memo: dict[Key, FloatArray],
-) -> FloatArray:
+def _held(layout: Layout, framework: Framework, memo: dict[Key, FloatArray]) -> FloatArray:
     """What each device holds throughout, then what every rank holds outside the framework's allocator [bytes]."""
+    plan, parts, structure, _ = layout
     names = "tp", "sp", "cp", "ep", "pp", "dp", "zero", "shard", "dtype", "quantize", "offload"
     key = (*(getattr(plan, name) for name in names), id(structure))
     if key not in memo:
         each = [sum(_throughout(plan, parts, shares, framework).values()) for shares in structure.of_stages]
-        memo[key] = np.append(np.array(each, np.float64)[structure.kind], outside(plan))
-        if order is not None:
-            memo[key][:-1] += _versions(order, structure, parts, plan)
+        memo[key] = np.append(np.array(each, np.float64)[structure.kind] + _versions(layout), outside(plan))
     return memo[key]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,8 @@ from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import RankPart, part
 from weft.run.step.offload import without_offloaded
-from weft.run.step.stages import Composition
+from weft.run.step.stages import Composition, Structure
+from weft.schedule.pipeline import Schedule
 
 FloatArray = NDArray[np.float64]
 
@@ -75,3 +77,20 @@ class Parts:
         sizes = [float(one.kept.bytes) if name in LAYERS else 0.0 for name, one in self.of.items()]
         found: FloatArray = of.counts @ np.array(sizes)
         return found
+
+
+class Layout(NamedTuple):
+    """The parts of a model on a rank of a plan, the stages of its pipeline, and the order of its tasks.
+
+    The order is None where tasks lie in slots, and are timed without them.
+    """
+
+    plan: Parallelism
+    parts: Parts
+    structure: Structure
+    order: Schedule | None
+
+    @property
+    def splits(self) -> bool:
+        """Whether gradients of weights are a pass of their own."""
+        return self.order is not None and self.order.splits_backward
