@@ -143,7 +143,7 @@ Rules = Mapping[str, Quantity | None]
 class Part(BaseModel):
     """Base of the parts of a description: immutable, and without unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @classmethod
     def from_table(cls, content: Mapping[str, Any], place: str) -> Self:

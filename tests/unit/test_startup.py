@@ -6,7 +6,19 @@ import sys
 
 import pytest
 
-HEAVY = {"altair", "jinja2", "llvmlite", "numba", "numpy", "pandas", "pydantic", "rich", "vl_convert"}
+HEAVY = {
+    "altair",
+    "jinja2",
+    "llvmlite",
+    "ml_dtypes",
+    "numba",
+    "numpy",
+    "numpy.ma",
+    "pandas",
+    "pydantic",
+    "rich",
+    "vl_convert",
+}
 
 
 def heavy_modules_after(code: str) -> set[str]:
@@ -38,6 +50,24 @@ def test_a_table_on_a_terminal_imports_nothing_that_draws():
         command_line("overlaps", "list") + "\nimport weft.view.run, weft.view.corun, weft.view.advice"
     )
     assert loaded & {"altair", "vl_convert", "jinja2"} == set()
+
+
+def test_a_step_in_closed_form_loads_no_compiler_and_no_rare_formats():
+    step = "step", "gpt-3", "--system", "8xa100", "--tp", "8", "--batch", "8", "--fidelity", "estimate"
+    assert heavy_modules_after(command_line(*step)) == {"numpy", "pydantic", "rich"}
+
+
+def test_a_kept_simulation_loads_no_compiler(tmp_path, monkeypatch):
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    look_up = """
+from weft import parallel
+import weft
+from weft.run import kept
+from weft.store import Store, task
+graph = parallel.sublayer("t-nlg", "fc2", tp=8)
+described = kept.RunInputs(graph, weft.system("t3-paper", gpus=8), "t3", whole=True)
+assert Store().get(task.question(described)) is None"""
+    assert heavy_modules_after(look_up) & {"numba", "llvmlite", "ml_dtypes"} == set()
 
 
 def test_loading_a_machine_imports_no_compiler_and_no_pictures():

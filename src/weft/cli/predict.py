@@ -33,7 +33,7 @@ from weft.hardware import Gpu, System
 from weft.library.collectives import canonical, volume
 from weft.library.profiles import load_library
 from weft.options import RunOptions
-from weft.parallel.tensor import Form
+from weft.parallel.named import Form
 from weft.report.table import Table, texts
 from weft.view import predictions
 from weft.view.predictions import Predicted

@@ -59,11 +59,16 @@ def collective(op: Collective, on: Target) -> Estimate:
     size, ranks = np.broadcast_arrays(floats(op.bytes), op.ranks)
     parts: dict[str, FloatArray] = {}
     by = np.empty(size.shape, dtype=_NAMES)
-    for count in np.unique(op.ranks).tolist():
+    for count in _different(op.ranks):
         of = ranks == count
         found, by[of] = _among(count, size[of], op, on)
         _fill(parts, of, found)
     return from_parts(parts, by)
+
+
+def _different(values: npt.ArrayLike) -> list[int]:
+    """The different whole numbers of an array, in order; unlike np.unique, without loading np.ma."""
+    return sorted({*np.ravel(values).tolist()})
 
 
 _NAMES = "<U16"
@@ -89,8 +94,8 @@ def _among(ranks: int, size: FloatArray, op: Collective, on: Target) -> tuple[Pa
         algorithm, protocol = _rings(algorithm, protocol, size, group, harness)
     parts: dict[str, FloatArray] = {}
     by = np.empty(size.shape, dtype=_NAMES)
-    for code in np.unique(algorithm * len(Protocol) + protocol):
-        a, p = divmod(int(code), len(Protocol))
+    for code in _different(algorithm * len(Protocol) + protocol):
+        a, p = divmod(code, len(Protocol))
         of = (algorithm == a) & (protocol == p)
         by[of] = way_name(Algorithm(a), Protocol(p))
         _fill(parts, of, _form(Algorithm(a), Protocol(p), size[of], group, harness))

@@ -37,7 +37,7 @@ from weft.graph import (
 )
 from weft.hardware import Described
 from weft.options import RunOptions
-from weft.parallel import work_of
+from weft.parallel.named import work_of
 
 
 def _send(op: Send, on: Target) -> Estimate:

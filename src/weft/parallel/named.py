@@ -1,14 +1,15 @@
-"""Work by name, such as "t-nlg/fc2", split over a number of GPUs."""
+"""Names of work: sub-layers, such as "t-nlg/fc2", split over several GPUs; forms of a GEMM and its collective."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from weft.errors import InputError, check_type, shown
 from weft.graph import Graph, Op
-from weft.parallel.tensor import sublayer
 
 W = TypeVar("W")
+Form = Literal["ag_gemm", "gemm_rs", "gemm_ar"]
+"""An all-gather of A's rows before the GEMM, or a reduce-scatter or all-reduce of its output after it."""
 
 
 def work_of(work: W | str, tp: int | None = None, dtype: str | None = None) -> W | Graph:
@@ -22,6 +23,8 @@ def work_of(work: W | str, tp: int | None = None, dtype: str | None = None) -> W
             raise InputError(f"the work is {shown(work)}; name a model and its sub-layer, like 't-nlg/fc2'")
         if tp is None:
             raise InputError(f"tp is missing: '{work}' is split over several GPUs; say over how many, like tp=8")
+        from weft.parallel.tensor import sublayer  # models are imported where one is named
+
         return sublayer(work, tp=tp, dtype=dtype)
     for argument, value in (("tp", tp), ("dtype", dtype)):
         if value is not None:

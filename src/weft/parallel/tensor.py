@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
 from weft.errors import InputError, check_name, check_type, check_whole, shown
 from weft.graph import Collective, Gemm, Graph, Node
 from weft.models import SubLayer, Transformer
 from weft.models import sublayer as unsplit
-
-Form = Literal["ag_gemm", "gemm_rs", "gemm_ar"]
-"""An all-gather of A's rows before the GEMM, or a reduce-scatter or all-reduce of its output after it."""
+from weft.parallel.named import Form
 
 
 def split(sublayer: SubLayer, tp: int) -> Graph:

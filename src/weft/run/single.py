@@ -19,12 +19,10 @@ from weft.lower import check_operators, is_joined, is_program, lower
 from weft.lower.collectives import units_held
 from weft.lower.fit import check_state, most_resident, occupancy
 from weft.lower.machine import default_request_bytes, machine_tables
-from weft.lower.pim import take_commands
 from weft.options import RunOptions
 from weft.parallel import work_of
 from weft.program import Program, build
 from weft.result import Timeline
-from weft.result.collect import carried_out, collect
 from weft.result.unfinished import explain
 from weft.run.kept import RunInputs, kept_or_made
 from weft.schedule import PASSES, SHARING, Ideal, Pass, Sharing, find_pass
@@ -184,6 +182,9 @@ def alone(op: Gemm | Collective, ranks: int = 8, **choice: Any) -> Graph:
 
 def execute(graph: Graph, system: System, options: RunOptions, overlap: str = "") -> Timeline:
     """Run a graph without applying a pass; `options` has a request size and an arbiter. Raises as `simulate` does."""
+    from weft.lower.pim import take_commands  # imported to run, not where a kept run is read
+    from weft.result.collect import carried_out, collect
+
     lowered, policy = lower(graph, system, options), options.arbiter
     assert isinstance(policy, ArbiterPolicy)
     plan, gpu = lowered.plan, lowered.system.gpu

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from weft.errors import InputError, check_name
-from weft.parallel.tensor import Form
+from weft.parallel.named import Form
 from weft.schedule.base import Pass
 from weft.schedule.in_order import IN_ORDER
 from weft.schedule.sharing import SHARING_PASSES

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,11 @@ def checked_cache() -> Path:
 
     The engine's machine code is executed as found there, and records are trusted.
     """
-    from weft.engine.code import cache_root, foreign, open_to_others
+    from weft.engine.code import cache_root, open_to_others
 
     root = cache_root()
-    why = foreign() or open_to_others((root / "runs", *root.glob("runs/??")))
+    held = (root.glob(pattern) for pattern in ("engine-*", "engine-*/**/*", "runs", "runs/??"))
+    why = open_to_others((root, *chain.from_iterable(held)))
     if why:
         raise InputError(
             f"the cache '{root}' is not yours alone: {why}, so what it holds cannot be trusted; remove it, run "

@@ -18,7 +18,7 @@ from weft.hardware import Described
 from weft.library import software
 from weft.options import SUSTAINED, RunOptions
 from weft.parallel import dependent, share_of
-from weft.parallel.tensor import Form
+from weft.parallel.named import Form
 from weft.result.errors import joined_error
 from weft.run.step.overlaps import switched_seconds
 from weft.schedule import OVERLAPS, SEQUENTIAL, applicable, find_overlap

@@ -24,7 +24,7 @@ from weft.library.collectives import canonical
 from weft.lower.machine import default_request_bytes
 from weft.options import SHORT, Clock, RunOptions
 from weft.parallel import dependent, share_of
-from weft.parallel.tensor import Form
+from weft.parallel.named import Form
 from weft.schedule import PASSES, SEQUENTIAL, SHARING
 from weft.validation.checks import Unfit, check_multiplies, unfit_rows
 from weft.validation.machines import Machines

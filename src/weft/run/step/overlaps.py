@@ -21,8 +21,8 @@ from weft.lower.fit import tiling_for
 from weft.lower.machine import ring_link
 from weft.options import Fidelity, RunOptions
 from weft.parallel.framework import Framework
+from weft.parallel.named import Form
 from weft.parallel.plan import Parallelism
-from weft.parallel.tensor import Form
 from weft.result.stored import plain
 from weft.run.single import simulate
 from weft.run.step.prices import Prices
