@@ -41,7 +41,8 @@ class Record:
     """Something with a record as plain data: the attributes that `RECORD` names, by default every field.
 
     Each is an attribute, or a key and the path of an attribute ("system=system.name"), with spaces between them; "*"
-    are all fields. A method is called without arguments. What lies below None is None.
+    are all fields. A method is called without arguments. What lies below None is None. A key of its own that ends in
+    "_us" turns seconds into microseconds.
     """
 
     RECORD = "*"
@@ -60,8 +61,16 @@ def attributes(item: Any, names: str) -> dict[str, Any]:
             found |= {each: plain(getattr(item, each)) for each in fields_of}
         else:
             key, _, path = name.partition("=")
-            found[key] = plain(_attribute(item, path or key))
+            value = plain(_attribute(item, path or key))
+            found[key] = _microseconds(value) if path and key.endswith("_us") else value
     return found
+
+
+def _microseconds(seconds: Any) -> Any:
+    """Seconds, or a mapping of them, in microseconds."""
+    if isinstance(seconds, Mapping):
+        return {key: _microseconds(each) for key, each in seconds.items()}
+    return None if seconds is None else seconds * 1e6
 
 
 def _attribute(item: Any, path: str) -> Any:

@@ -175,6 +175,11 @@ def format(value: float, dimension: Dimension | str, digits: int = 15) -> str:
     return f"{value:.{digits}g}"
 
 
+def counted(count: int, what: str) -> str:
+    """A number of things: "1 wave", "2 waves"."""
+    return f"{count} {what}" + "s" * (count != 1)
+
+
 def format_bytes(value: float, digits: int = 15) -> str:
     """A capacity [bytes]: binary prefix where that is exact ("16 MiB"), else decimal ("16 MB")."""
     decimal = {f"{prefix}B": factor for prefix, factor in _DECIMAL.items()}

@@ -215,7 +215,7 @@ def test_a_gemm_of_a_wave_more_says_so_and_waits_neither_for_masked_units_nor_fo
     how = {"strategy": "partition", "units": 32, "channels": 32}
     answer = beside(shape, "all_gather", 1 << 20, "mi300x", gemms=1, collectives=1, **how)
     grid = answer.grid
-    assert (grid.tiles, grid.waves(grid.units), grid.waves(grid.given)) == (304, 1, 2)
+    assert (grid.tiles, grid.waves_on_all, grid.waves_on_given) == (304, 1, 2)
     assert "2 waves of tiles instead of 1" in answer.causes
     assert answer.record()["grid"]["waves_on_given"] == 2
     assert answer.gemm.waits["dispatch"] < 0.01 * answer.gemm.alone

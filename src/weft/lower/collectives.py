@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from weft.errors import InputError, check_name, join_or
+from weft.estimate import estimate
 from weft.graph import Collective, KernelChoice, Node
 from weft.hardware import System
 from weft.hardware.systems import KernelCost
@@ -119,6 +120,26 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
     kernel = cu_collective(op.name, op.bytes, op.ranks, system, op.dtype, choice.channels, choice.protocol, algorithm)
     _check_mask(kernel, choice, system)
     return kernel
+
+
+class LibraryChoice(NamedTuple):
+    """The algorithm of a collective ("ring", "tree", "nvls", "direct"), and its time alone in closed form [s]."""
+
+    algorithm: str
+    seconds: float
+
+
+def library_choice(node: Node, system: System) -> LibraryChoice | None:
+    """The algorithm that a system's library would choose for a collective.
+
+    None where no library is known, or DMA engines drive the collective.
+    """
+    links, op = interconnect(system), node.op
+    if node.choice.driver == "dma" or links.gpu.vendor == "none" or not isinstance(op, Collective):
+        return None
+    nodes = -(-op.ranks // links.gpus_per_node)
+    algorithm, _ = choose(op.name, op.bytes, op.ranks, links, nodes=nodes, floating=op.dtype != "int8")
+    return LibraryChoice(Algorithm(int(algorithm)).name.lower(), float(estimate(op, system).seconds))
 
 
 def units_held(node: Node, system: System) -> int:

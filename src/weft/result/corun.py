@@ -7,23 +7,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from weft.answer import attributes
-from weft.estimate import estimate
-from weft.graph import Collective, Node
-from weft.library.collectives import Algorithm, choose
-from weft.library.interconnect import interconnect
+from weft.answer import Record, attributes
+from weft.graph import Node
+from weft.lower.collectives import LibraryChoice, library_choice
 from weft.result.metrics import ideal_speedup, share_of_ideal
 from weft.result.timeline import REASONS, Span, Timeline, words_of
 from weft.schedule import PASSES, Pass
-from weft.schedule.sharing import run_at_once, units_needed
-from weft.units import format_bytes, format_time
+from weft.schedule.sharing import rounds_of, why_in_rounds
+from weft.units import counted, format_bytes, format_time
 
 _SHOWS = 0.01
 """Added waits above this fraction of a loop's isolated time are reported."""
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(Record):
     """How a GEMM fills a GPU: `tiles` tiles of `rows` x `columns`, `resident` at once on a compute unit.
 
     The GPU has `units` compute units; the strategy gives `given` of them to the GEMM. If K is cut into `splits` parts,
@@ -38,31 +36,29 @@ class Grid:
     given: int
     splits: int = 1
 
-    def waves(self, units: int) -> int:
-        """Waves of tiles on `units` compute units."""
-        return -(-self.tiles // (units * self.resident))
+    RECORD = "* waves_on_all waves_on_given"
 
-    def record(self) -> dict[str, int]:
-        """Tile, number of tiles and waves as plain data for JSON."""
-        waves = {"waves_on_all": self.waves(self.units), "waves_on_given": self.waves(self.given)}
-        return {**vars(self), **waves}
+    @property
+    def waves_on_all(self) -> int:
+        """Waves of tiles on all compute units."""
+        return -(-self.tiles // (self.units * self.resident))
+
+    @property
+    def waves_on_given(self) -> int:
+        """Waves of tiles on the compute units that the strategy gives."""
+        return -(-self.tiles // (self.given * self.resident))
 
     def __str__(self) -> str:
         each = f", {self.resident} at once on a compute unit" if self.resident > 1 else ""
-        waves = f"{_count(self.waves(self.units), 'wave')} on all {self.units} compute units"
+        waves = f"{counted(self.waves_on_all, 'wave')} on all {self.units} compute units"
         if self.given != self.units:
-            waves += f", {self.waves(self.given)} on the {self.given} available to it"
+            waves += f", {self.waves_on_given} on the {self.given} available to it"
         parts = f", K in {self.splits} parts" if self.splits > 1 else ""
         return f"{self.tiles:,} tiles of {self.rows} x {self.columns}{parts}{each}: {waves}"
 
 
-def _count(count: int, what: str) -> str:
-    """A number of things: "1 wave", "2 waves"."""
-    return f"{count} {what}" + "s" * (count != 1)
-
-
 @dataclass(frozen=True)
-class LoopTimes:
+class LoopTimes(Record):
     """A loop of `count` equal iterations: the mean time of one alone and in the co-run, and the end of the loop [s].
 
     `concurrent` is the mean over the whole loop, as measurements report it: iterations after the end of the other loop
@@ -79,6 +75,11 @@ class LoopTimes:
     end: float
     waits: Mapping[str, float]
     waits_alone: Mapping[str, float]
+
+    RECORD = """
+        name count alone_us=alone concurrent_us=concurrent slowdown while_both_run_us=both
+        slowdown_while_both_run=slowdown_both end_us=end waits_us=waits waits_alone_us=waits_alone
+    """
 
     @property
     def slowdown(self) -> float:
@@ -99,29 +100,6 @@ class LoopTimes:
             return ""
         return REASONS[max(more, key=lambda why: more[why])]
 
-    def record(self) -> dict[str, Any]:
-        """The loop as plain data for JSON, in microseconds."""
-        return {
-            "name": self.name,
-            "count": self.count,
-            "alone_us": self.alone * 1e6,
-            "concurrent_us": self.concurrent * 1e6,
-            "slowdown": self.slowdown,
-            "while_both_run_us": self.both * 1e6,
-            "slowdown_while_both_run": self.slowdown_both,
-            "end_us": self.end * 1e6,
-            "waits_us": {reason: wait * 1e6 for reason, wait in self.waits.items()},
-            "waits_alone_us": {reason: wait * 1e6 for reason, wait in self.waits_alone.items()},
-        }
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The algorithm of a collective ("ring", "tree", "nvls", "direct"), and its time alone [s]."""
-
-    algorithm: str
-    seconds: float
-
 
 @dataclass(frozen=True)
 class CoRun:
@@ -138,17 +116,9 @@ class CoRun:
     library_alone: Timeline
 
     @cached_property
-    def choice(self) -> Choice | None:
-        """The algorithm that the library would choose for the collective, with its closed-form time.
-
-        None where no library is known, or DMA engines drive the collective.
-        """
-        links, op = interconnect(self.run.system), self._collective.op
-        if self.driver == "dma" or links.gpu.vendor == "none" or not isinstance(op, Collective):
-            return None
-        nodes = -(-op.ranks // links.gpus_per_node)
-        algorithm, _ = choose(op.name, op.bytes, op.ranks, links, nodes=nodes, floating=op.dtype != "int8")
-        return Choice(Algorithm(int(algorithm)).name.lower(), float(estimate(op, self.run.system).seconds))
+    def choice(self) -> LibraryChoice | None:
+        """The algorithm that the library would choose for the collective; None as `library_choice` says."""
+        return library_choice(self._collective, self.run.system)
 
     @property
     def strategy(self) -> Pass:
@@ -220,15 +190,10 @@ class CoRun:
         return self._span.workgroups or None
 
     @property
-    def _at_once(self) -> int | None:
-        """How many of the collective's workgroups run at once on the units set apart for it; None without a mask."""
-        mask = self._collective.choice.compute_units
-        return None if mask is None else run_at_once(mask, self._span.resident, self.run.gpu)
-
-    @property
     def rounds(self) -> int:
         """Rounds in which the collective's workgroups run on compute units set apart for it; 1 if all fit at once."""
-        return -(-self._span.workgroups // self._at_once) if self._at_once else 1
+        mask = self._collective.choice.compute_units
+        return rounds_of(self._span.workgroups, mask, self._span.resident, self.run.gpu)
 
     @property
     def warning(self) -> str:
@@ -248,19 +213,14 @@ class CoRun:
             if self.algorithm == "pairwise"
             else "the library gives this size no more"
         )
-        return f"the {self.name} has {_count(self.channels or 0, 'channel')}, not the {asked} asked for, as {why}"
+        return f"the {self.name} has {counted(self.channels or 0, 'channel')}, not the {asked} asked for, as {why}"
 
     @property
     def _masked(self) -> str:
-        if self.rounds == 1:
+        span, mask = self._span, self._collective.choice.compute_units
+        if self.rounds == 1 or mask is None:
             return ""
-        span, units = self._span, len(self._collective.choice.compute_units or ())
-        needed = units_needed(span.workgroups, span.resident, self.run.gpu)
-        return (
-            f"the {self.channels} channels of the {self.name} run in {self.rounds} rounds, as "
-            f"{_count(units, 'compute unit')} {'holds' if units == 1 else 'hold'} no more at once: give it "
-            f"{_count(self._at_once or 0, 'channel')} (--channels {self._at_once}) or {_count(needed, 'compute unit')}"
-        )
+        return why_in_rounds(self.name, span.workgroups, mask, span.resident, self.run.gpu)
 
     @property
     def makespan(self) -> float:
@@ -307,8 +267,8 @@ class CoRun:
     def causes(self) -> str:
         """What lengthened each side most, in words: more waves on fewer compute units, and the longest added wait."""
         grid = self.grid
-        before, after = grid.waves(grid.units), grid.waves(grid.given)
-        waves = f"{_count(after, 'wave')} of tiles instead of {before}" if after > before else ""
+        before, after = grid.waves_on_all, grid.waves_on_given
+        waves = f"{counted(after, 'wave')} of tiles instead of {before}" if after > before else ""
         sides = {
             "GEMM": ", ".join(filter(None, (waves, self.gemm.added))),
             "collective": self.collective.added,
@@ -333,15 +293,10 @@ class CoRun:
             **vars(self.run.gemm),
             **attributes(self, "strategy=run.overlap driver units_apart=apart channels rounds warning"),
             "units_held": {"gemm": held[self._gemm.name], "collective": held[self.name]},
-            "grid": self.grid.record(),
-            **attributes(self, "first copies algorithm library_algorithm=choice.algorithm"),
-            "library_alone_us": None if self.choice is None else self.choice.seconds * 1e6,
-            "gemm": self.gemm.record(),
-            "collective": self.collective.record(),
+            **attributes(self, "grid first copies algorithm library_algorithm=choice.algorithm"),
+            **attributes(self, "library_alone_us=choice.seconds gemm collective"),
             "collective_by_units_alone_us": self.library_alone.period(self.name) * 1e6,
-            "makespan_us": self.makespan * 1e6,
-            "serial_us": self.serial * 1e6,
-            **attributes(self, "speedup ideal_speedup share_of_ideal"),
+            **attributes(self, "makespan_us=makespan serial_us=serial speedup ideal_speedup share_of_ideal"),
             "bytes": {" ".join(cause): amount for cause, amount in self.run.traffic.items()},
             **self.run.interference_record(),
             "traffic_mb": {
@@ -350,8 +305,7 @@ class CoRun:
             },
             "events": self.run.events,
             "cpu_s": sum(part.cpu_s for part in parts),
-            "request_bytes": self.run.options.request_bytes,
-            "memory": self.run.options.memory,
+            **attributes(self.run.options, "request_bytes memory"),
         }
 
     def __str__(self) -> str:

@@ -15,6 +15,7 @@ from weft.graph import Collective, Gemm, Graph, Node
 from weft.hardware import Gpu
 from weft.library.collectives import KERNELS
 from weft.schedule.base import Pass
+from weft.units import counted
 
 Driver = Literal["cu", "dma"]
 """What moves a collective's data: compute units or DMA engines."""
@@ -200,6 +201,22 @@ def run_at_once(mask: tuple[int, ...], resident: int, gpu: Gpu) -> int:
     """The most workgroups that run at once on the compute units of a mask, `resident` on each, dealt as above."""
     held = Counter(unit * gpu.dies // gpu.compute.compute_units for unit in mask)
     return len(held) * min(held.values()) * resident
+
+
+def rounds_of(workgroups: int, mask: tuple[int, ...] | None, resident: int, gpu: Gpu) -> int:
+    """Rounds in which the workgroups of a kernel run on the compute units of a mask; 1 if all fit at once."""
+    return 1 if mask is None else -(-workgroups // run_at_once(mask, resident, gpu))
+
+
+def why_in_rounds(name: str, workgroups: int, mask: tuple[int, ...], resident: int, gpu: Gpu) -> str:
+    """Why the channels of a collective run in rounds on the compute units of a mask, and what to set instead."""
+    units, at_once = len(mask), run_at_once(mask, resident, gpu)
+    needed = units_needed(workgroups, resident, gpu)
+    return (
+        f"the {workgroups} channels of the {name} run in {rounds_of(workgroups, mask, resident, gpu)} rounds, as "
+        f"{counted(units, 'compute unit')} {'holds' if units == 1 else 'hold'} no more at once: give it "
+        f"{counted(at_once, 'channel')} (--channels {at_once}) or {counted(needed, 'compute unit')}"
+    )
 
 
 def apart_of(gemm: int, apart: int, gpu: Gpu) -> int:
