@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from weft.result.step import Chunk, PartTimes
 from weft.run.step.chunks import timed_chunk
 from weft.run.step.ends import Ends, Fixed, Slowed, Tails, Updates, ends, fixed, tails
 from weft.run.step.layers import Key, Layers, cases_of, layer_key, part_key
-from weft.run.step.memory import peaks
+from weft.run.step.memory import HELD, peaks
 from weft.run.step.offload import seconds_to_host
 from weft.run.step.parts import Layout, Parts, rank_parts
 from weft.run.step.prices import Case, Known, Prices
@@ -194,7 +195,9 @@ class Batch:
         key = part_key(plan, self.framework)
         parts, order = self._parts(plan, key), self._order(plan, unfolds)
         layout = Layout(plan, parts, self._structure(plan, parts.names, order), order)
-        return _Job(layout, key, _surroundings(plan, self.framework))
+        framework = self.framework
+        overlaps = framework.dp_overlap, framework.gather_overlap, plan.overlap.get("dp")
+        return _Job(layout, key, (*overlaps, *_SURROUNDINGS(plan)))
 
     def _time(self, jobs: Sequence[_Job]) -> None:
         """Find the layers and the pipelines of plans, and what surrounds their passes."""
@@ -413,10 +416,5 @@ def gradients(times: PipelineTimes, stages: NDArray[np.int64]) -> tuple[FloatArr
     return found[0], found[1]
 
 
-def _surroundings(plan: Parallelism, framework: Framework) -> Key:
-    """All of a plan that decides what surrounds its passes, and how the framework overlaps it."""
-    return (
-        framework.dp_overlap, framework.gather_overlap, plan.overlap.get("dp"),
-        plan.tp, plan.sp, plan.cp, plan.ep, plan.pp, plan.dp, plan.zero, plan.shard, plan.schedule, plan.layers,
-        plan.dtype, plan.quantize, plan.order, plan.sequence, plan.offload,
-    )  # fmt: skip
+_SURROUNDINGS = attrgetter(*HELD, "schedule", "layers", "order", "sequence")
+"""The fields of a plan that decide what surrounds its passes, beside the method of overlap of its replicas."""

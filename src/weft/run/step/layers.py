@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,14 +29,16 @@ Key = tuple[object, ...]
 """Fields of a plan that decide something."""
 
 
+_PART_FIELDS = attrgetter(
+    "recompute", "tp", "sp", "cp", "ep", "context", "micro_batch", "sequence", "dtype", "quantize"
+)
+"""The fields of a plan that decide the parts of a model on a rank: first, what is computed again."""
+
+
 def part_key(plan: Parallelism, framework: Framework) -> Key:
     """What decides the parts of a model on a rank, out of a plan: first, what is computed again."""
     adds = not framework.accumulates and plan.micro_batches > 1 and not plan.gathers_each_pass
-    ordered = framework.orders_tokens and framework.tp
-    return (
-        plan.recompute, plan.tp, plan.sp, plan.cp, plan.ep, plan.context, plan.micro_batch, plan.sequence, plan.dtype,
-        plan.quantize, adds, framework.async_tp, ordered,
-    )  # fmt: skip
+    return *_PART_FIELDS(plan), adds, framework.async_tp, framework.orders_tokens and framework.tp
 
 
 def layer_key(plan: Parallelism, parts: Key, splits: bool) -> Key:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ Key = tuple[object, ...]
 State = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """The stages of a device, then with an entry per state micro-batches held of each, whether the task that runs is a
 backward, and the place of its stage among those of the device."""
+HELD = "tp", "sp", "cp", "ep", "pp", "dp", "zero", "shard", "dtype", "quantize", "offload"
+"""The fields of a plan that decide what its ranks hold throughout a step."""
 _GROUPS = 3
 """Groups of micro-batches after which an interleaved schedule holds nothing that it has not held before."""
 CONTEXT = 1_570_000_000
@@ -166,8 +169,7 @@ def _activations(layouts: Sequence[Layout]) -> FloatArray:
 def _held(layout: Layout, framework: Framework, memo: dict[Key, FloatArray]) -> FloatArray:
     """What each device holds throughout, then what every rank holds outside the framework's allocator [bytes]."""
     plan, parts, structure, _ = layout
-    names = "tp", "sp", "cp", "ep", "pp", "dp", "zero", "shard", "dtype", "quantize", "offload"
-    key = (*(getattr(plan, name) for name in names), id(structure))
+    key = *attrgetter(*HELD)(plan), id(structure)
     if key not in memo:
         each = [sum(_throughout(plan, parts, shares, framework).values()) for shares in structure.of_stages]
         memo[key] = np.append(np.array(each, np.float64)[structure.kind] + _versions(layout), outside(plan))

@@ -67,15 +67,13 @@ class _Run:
         awake: set[int] = set()
         now = self.running[0][0] if self.running else now
         while self.running and self.running[0][0] == now:
-            awake |= self._end(*heappop(self.running)[1:], now)
+            _, kind, stage, micro_batch = heappop(self.running)
+            here = self.route[micro_batch][stage]
+            awake.add(here)
+            self.held[here] -= kind == BACKWARD
+            if kind == FORWARD:
+                following = (FORWARD, stage + 1) if stage + 1 < self.stages else (BACKWARD, stage)
+                awake.add(self.arrive(*following, micro_batch, now))
+            elif stage:
+                awake.add(self.arrive(BACKWARD, stage - 1, micro_batch, now))
         return awake, now
-
-    def _end(self, kind: int, stage: int, micro_batch: int, now: int) -> set[int]:
-        """End a task; the devices that may now start."""
-        here = self.route[micro_batch][stage]
-        if kind == FORWARD and stage + 1 < self.stages:
-            return {here, self.arrive(FORWARD, stage + 1, micro_batch, now)}
-        if kind == FORWARD:
-            return {here, self.arrive(BACKWARD, stage, micro_batch, now)}
-        self.held[here] -= 1
-        return {here, self.arrive(BACKWARD, stage - 1, micro_batch, now)} if stage else {here}

@@ -193,9 +193,9 @@ def _times(count: int) -> str:
     return "never" if count == 0 else f"{count} times"
 
 
-def codes(kind: int, stage: Any, micro_batch: Any, stages: int, micro_batches: int) -> Ints:
-    """The integers of tasks of a kind, by arrays of stages and micro-batches."""
-    code: Ints = np.asarray((kind * stages + np.asarray(stage)) * micro_batches + micro_batch, np.int64)
+def codes(kind: Any, stage: Any, micro_batch: Any, stages: int, micro_batches: int) -> Ints:
+    """The integers of tasks, by their kinds, stages and micro-batches, numbers or arrays."""
+    code: Ints = np.asarray((np.asarray(kind) * stages + np.asarray(stage)) * micro_batches + micro_batch, np.int64)
     return code
 
 

@@ -25,14 +25,11 @@ def _woven(
     def of(kind: int, device: int) -> Ints:
         return codes(kind, device, np.arange(micro_batches), devices, micro_batches)
 
-    orders = [
-        weave(
-            of(FORWARD, i), of(BACKWARD, i), warmup(i), of(WEIGHT, i) if held_back else None,
-            held_back(i) if held_back else 0,
-        )
-        for i in range(devices)
-    ]  # fmt: skip
-    return one_way(name, np.arange(devices), micro_batches, orders, **more)
+    def order(i: int) -> Ints:
+        split = (of(WEIGHT, i), held_back(i)) if held_back else ()
+        return weave(of(FORWARD, i), of(BACKWARD, i), warmup(i), *split)
+
+    return one_way(name, np.arange(devices), micro_batches, [order(i) for i in range(devices)], **more)
 
 
 def device_placement(devices: int, micro_batches: int) -> Schedule:
@@ -60,13 +57,8 @@ def terapipe(devices: int, micro_batches: int, slices: int = 4) -> Schedule:
     """
     check_whole("the slices of 'terapipe'", slices, 1, 4)
     count = micro_batches * slices
-    orders = [
-        np.concatenate([
-            codes(FORWARD, i, np.arange(count), devices, count),
-            codes(BACKWARD, i, np.arange(count)[::-1], devices, count),
-        ])
-        for i in range(devices)
-    ]  # fmt: skip
+    number, kinds = np.r_[:count, count - 1 : -1 : -1], np.repeat((FORWARD, BACKWARD), count)
+    orders = [codes(kinds, i, number, devices, count) for i in range(devices)]
     return one_way(f"terapipe:{slices}", np.arange(devices), count, orders)
 
 
@@ -120,10 +112,8 @@ def interleaved(devices: int, micro_batches: int, chunks: int = 2, group: int | 
 
 def pipedream(devices: int, micro_batches: int) -> Schedule:
     """1F1B without flush: each micro-batch updates the weights; stage i keeps p - i versions (arXiv:1806.03377)."""
-    return _woven(
-        "pipedream", devices, micro_batches, lambda i: devices - 1 - i, flushes=False,
-        versions=tuple(range(devices, 0, -1)), staleness=tuple(range(devices - 1, -1, -1)),
-    )  # fmt: skip
+    kept = {"versions": tuple(range(devices, 0, -1)), "staleness": tuple(range(devices - 1, -1, -1))}
+    return _woven("pipedream", devices, micro_batches, lambda i: devices - 1 - i, None, flushes=False, **kept)
 
 
 def pipedream_2bw(devices: int, micro_batches: int) -> Schedule:
@@ -136,10 +126,8 @@ def pipedream_2bw(devices: int, micro_batches: int) -> Schedule:
             f"'pipedream-2bw' needs at least as many micro-batches as its {devices} devices, not {micro_batches}; "
             f"take {devices}"
         )
-    return _woven(
-        "pipedream-2bw", devices, micro_batches, lambda i: devices - 1 - i, flushes=False,
-        versions=(2,) * devices, staleness=(1,) * devices,
-    )  # fmt: skip
+    kept = {"versions": (2,) * devices, "staleness": (1,) * devices}
+    return _woven("pipedream-2bw", devices, micro_batches, lambda i: devices - 1 - i, None, flushes=False, **kept)
 
 
 def ampnet(devices: int, micro_batches: int) -> Schedule:
