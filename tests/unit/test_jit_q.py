@@ -7,9 +7,8 @@ from weft.errors import UnknownNameError
 from weft.models import load_model
 from weft.options import SUSTAINED
 from weft.studies.jit_q import JitQStudy
-from weft.studies.jit_q.capacity import STATES
 from weft.studies.jit_q.layers import cases, memory_bytes, spread, timed
-from weft.studies.jit_q.study import units_of
+from weft.studies.jit_q.study import STATES, units_of
 
 GPU = hardware.gpu("mi210")
 

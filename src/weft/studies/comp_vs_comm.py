@@ -26,8 +26,6 @@ from weft.options import SUSTAINED
 from weft.parallel.framework import Framework, framework
 from weft.parallel.plan import Parallelism
 from weft.plan.scale import AS_PLANNED, faster
-from weft.report import Part, Section
-from weft.report.table import Table, number, text
 from weft.result.step import Pass, exposed
 from weft.run.step.clock import train
 from weft.run.step.named import step
@@ -39,7 +37,6 @@ from weft.validation.machines import Machines
 from weft.validation.projection import HIDDEN, Projection, flops_of, of_bert, projection, sparse_sizes
 from weft.validation.subjects import Subject, errors_of
 from weft.validation.tables import Measurements, data_folder, read_folder
-from weft.view.scale import change_figure, closed_figure, projection_figure, share_curves, share_map
 from weft.view.words import percent
 
 DECLARED = declared(__file__)
@@ -72,6 +69,11 @@ class Scenario(NamedTuple):
     def label(self) -> str:
         """The model and its degree."""
         return f"{self.model}, TP {self.tp}"
+
+    @property
+    def machine(self) -> str:
+        """The machine's rate of computing over today's, in words."""
+        return f"compute {self.compute:g}x"
 
 
 @dataclass(frozen=True)
@@ -134,9 +136,14 @@ class CompVsCommStudy(PaperStudy):
 
     DECLARED = DECLARED
     OPTIONS = (
-        Option("--data", "data", "file", "DIR",
-               "Measurements to project and to judge by.  [default: as 'weft validate'; without any, none]"),
-    )  # fmt: skip
+        Option(
+            "--data",
+            "data",
+            "file",
+            "DIR",
+            "Measurements to project and to judge by.  [default: as 'weft validate'; without any, none]",
+        ),
+    )
 
     layers: tuple[Layer, ...]
     changed: Mapping[str, tuple[Layer, ...]]
@@ -218,13 +225,20 @@ class CompVsCommStudy(PaperStudy):
             "methods": {name: [one.record() for one in found] for name, found in self.changed.items()},
             "sensitivity": [one._asdict() for one in self.variants],
             "projections": [
-                {"operator": kind, "machine": one.unseen.machine, "baseline_rows": len(one.baseline),
-                 "rows": len(one.unseen), "mean": one.errors.mean_abs_err, "p90": one.errors.p90_abs_err,
-                 "scaled": one.scaling.mean_abs_err}
-                for kind, found in self.projections.items() for one in found
+                {
+                    "operator": kind,
+                    "machine": one.unseen.machine,
+                    "baseline_rows": len(one.baseline),
+                    "rows": len(one.unseen),
+                    "mean": one.errors.mean_abs_err,
+                    "p90": one.errors.p90_abs_err,
+                    "scaled": one.scaling.mean_abs_err,
+                }
+                for kind, found in self.projections.items()
+                for one in found
             ],
             "megascale": [one._asdict() for one in self.megascale],
-        }  # fmt: skip
+        }
 
     @property
     def findings(self) -> list[str]:
@@ -250,82 +264,100 @@ class CompVsCommStudy(PaperStudy):
             found[name] = (most, min(shares), max(shares))
         return found
 
-    def tables(self) -> list[Table]:
-        """Shares of the models at their own degrees, and the errors of the projections."""
-        return [self._share_table(), *([self._projection_table()] if self.projections else [])]
-
-    def _share_table(self) -> Table:
-        factors = DECLARED.cases["compute"]
-        by_label: dict[tuple[str, int], dict[float, Layer]] = {}
-        for one in self.layers:
-            if one.scenario.own:
-                by_label.setdefault((one.scenario.label, one.scenario.batch), {})[one.scenario.compute] = one
-        rows = []
-        for (label, batch), found in by_label.items():
-            first = found[factors[0]].scenario
-            last = found[factors[-1]]
-            over = last.gradients / last.backward
-            shares = [found[factor].share for factor in factors]
-            rows.append((label, first.year, first.hidden, first.sequence, batch, *shares, last.closed, over))
-        columns = [
-            text("model"), number("year", format_="d"), number("hidden"), number("sequence"), number("batch"),
-            *(number(f"share_{factor}", f"{factor}x compute", format_=".0%") for factor in factors),
-            number("closed", f"closed form, {factors[-1]}x", format_=".0%"),
-            number("gradients", f"gradients over backward, {factors[-1]}x", format_=".0%"),
-        ]  # fmt: skip
-        return Table(columns, rows, f"Share of a layer in which computing waits for all-reduces, on {self.where}")
-
-    def _projection_table(self) -> Table:
-        rows = [
-            (_KINDS[kind], one.unseen.machine, len(one.baseline), len(one.unseen), one.errors.mean_abs_err,
-             one.errors.p90_abs_err, one.scaling.mean_abs_err)
-            for kind, found in self.projections.items() for one in found
-        ]  # fmt: skip
-        columns = [
-            text("operator"), text("machine"), number("baseline", "rows of the baseline"),
-            number("rows", "rows not seen"), number("mean", "mean error", format_=".1%"), number("p90", format_=".1%"),
-            number("scaled", "scaling by work", format_=".1%"),
-        ]  # fmt: skip
-        return Table(columns, rows, "Operators projected from one baseline, on measured rows that it has not seen")
+    @property
+    def today(self) -> list[Layer]:
+        """The layers of models at their own degrees on every machine."""
+        return [one for one in self.layers if one.scenario.own]
 
     @property
-    def lead(self) -> str:
-        """What was run."""
-        return (
-            f"{len(self.layers)} scenarios: layers of {len(DECLARED.cases['models'])} models from 2019 to 2030, with "
-            f"{', '.join(map(str, DECLARED.cases['compute']))} times the compute of {self.where} and its links."
-        )
+    def models(self) -> list[tuple[Any, ...]]:
+        """Each model at its own degree: its sizes, and shares as computing grows faster than links."""
+        by_label: dict[tuple[str, int], list[Layer]] = {}
+        for one in self.today:
+            by_label.setdefault((one.scenario.label, one.scenario.batch), []).append(one)
+        rows = []
+        for (label, batch), found in by_label.items():
+            first, last = found[0].scenario, found[-1]
+            sizes = first.year, first.hidden, first.sequence, batch
+            shares = (one.share for one in found)
+            rows.append((label, *sizes, *shares, last.closed, last.gradients / last.backward))
+        return rows
 
-    def sections(self, watched: Any = None) -> list[Part]:
-        """Maps of the share, closed forms beside the clock, projections, methods, sensitivity, MegaScale."""
-        own = [one for one in self.layers if one.scenario.own]
+    @property
+    def projected(self) -> list[tuple[Any, ...]]:
+        """Rows and errors of the operators that were projected from one baseline."""
         return [
-            Section("How the share grows with machines", [share_curves(own)]),
-            Section("Where it is large", [share_map(self.layers)]),
-            Section("What the model alone says", [closed_figure(own)]),
-            Section("Projected from one baseline", [projection_figure(self.projections), self._projection_table()]
-                    if self.projections else []),
-            Section("What overlap, T3 and in-network reduction change",
-                    [change_figure({SEQUENTIAL: own, **self.changed}, {SEQUENTIAL: "nothing hidden", **_WORDS})]),
-            Section("What the band depends on", [self._variant_table()]),
-            Section("MegaScale's overlap", [self._megascale_table()]),
-            Section("Every model at its own degree", [self._share_table()]),
-        ]  # fmt: skip
+            (
+                _KINDS[kind],
+                one.unseen.machine,
+                len(one.baseline),
+                len(one.unseen),
+                one.errors.mean_abs_err,
+                one.errors.p90_abs_err,
+                one.scaling.mean_abs_err,
+            )
+            for kind, found in self.projections.items()
+            for one in found
+        ]
 
-    def _variant_table(self) -> Table:
-        columns = [text("what", "what is different"), number("low", "least share", format_=".0%"),
-                   number("high", "largest share", format_=".0%")]  # fmt: skip
-        return Table(columns, list(self.variants), "The band, 2 to 4 times the compute, if something is different")
+    @property
+    def overlapped(self) -> list[tuple[Any, ...]]:
+        """MegaScale's steps: time, MFU, and the points of it that each overlap adds."""
+        first = self.megascale[0].mfu
+        return [(one.what, one.seconds, one.mfu, 100 * (one.mfu - first)) for one in self.megascale]
 
-    def _megascale_table(self) -> Table:
-        first = self.megascale[0]
-        rows = [(one.what, one.seconds, one.mfu, 100 * (one.mfu - first.mfu)) for one in self.megascale]
-        columns = [text("what", "overlapped"), number("seconds", "step", "s", ".2f"),
-                   number("mfu", "MFU", format_=".1%"), number("points", "more", "points", "+.1f")]  # fmt: skip
-        return Table(columns, rows, "A step of 175B on 256 A100 (published: +2.2, +2.5 and +1.5 points, 6.2 in all)")
+    @property
+    def compute(self) -> Sequence[int]:
+        """Rates of computing of the scenarios' machines over today's."""
+        factors: Sequence[int] = DECLARED.cases["compute"]
+        return factors
+
+    @property
+    def single(self) -> list[Layer]:
+        """The layers of one sequence per micro-batch."""
+        least = min(one.scenario.batch for one in self.layers)
+        return [one for one in self.layers if one.scenario.batch == least]
+
+    @property
+    def largest(self) -> list[Layer]:
+        """Each model at the largest of its own degrees, of one sequence."""
+        every = [one for one in self.single if one.scenario.own]
+        degree = {model: max(tps) for model, *_, tps in DECLARED.cases["models"]}
+        return [one for one in every if one.scenario.tp == degree[one.scenario.model]]
+
+    @property
+    def cells(self) -> Iterator[tuple[Any, ...]]:
+        """The share over degrees and machines of each model, at its own length and of one sequence."""
+        length = {one.scenario.model: one.scenario.sequence for one in self.today}
+        for one in sorted(self.single, key=lambda one: one.scenario.hidden):
+            case = one.scenario
+            if case.sequence == length[case.model]:
+                name = f"{case.model} ({case.hidden:,} hidden)"
+                yield name, case.compute, case.tp, one.share, "yes" if case.own else "no"
+
+    @property
+    def unseen(self) -> Iterator[tuple[Any, ...]]:
+        """Projected and measured time [us] of every row that a baseline has not seen, and their ratio."""
+        for kind, found in self.projections.items():
+            for one in found:
+                for projected, measured in zip(one.seconds.tolist(), one.unseen.measured.tolist(), strict=True):
+                    name = f"{kind}: {one.unseen.machine}"
+                    yield name, projected * 1e6, measured * 1e6, projected / measured
+
+    @property
+    def exposed(self) -> Iterator[tuple[Any, ...]]:
+        """The share under each method on the fastest machine, of one sequence."""
+        every = {SEQUENTIAL: self.today, **self.changed}
+        most = max(one.scenario.compute for one in self.changed.get("t3-mca", self.today))
+        least = min(one.scenario.batch for one in self.today)
+        for method, found in every.items():
+            for one in found:
+                if one.scenario.batch == least and one.scenario.compute == most:
+                    yield one.scenario.label, _WORDS[method], one.scenario.machine, 0.0, one.share
 
 
 _WORDS = {
+    SEQUENTIAL: "nothing hidden",
     AS_PLANNED: "the framework's overlap",
     "in-network": "in-network reduction with it",
     "t3-mca": "T3-MCA with it (TP up to 32)",

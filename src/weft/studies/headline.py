@@ -327,10 +327,12 @@ class PaperStudy(Answer):
         shown = self.DECLARED.tables[name]
         return shown.table(self, self.items("tables", name) if items is None else items, **words)
 
-    def figure(self, name: str, items: Iterable[Any] | None = None, **words: Any) -> Figure:
-        """A declared figure of its items, or of these; `words` fill further braces of title and caption."""
+    def figure(
+        self, name: str, items: Iterable[Any] | None = None, marks: Iterable[Any] | None = None, **words: Any
+    ) -> Figure:
+        """A declared figure of its items and marks, or of these; `words` fill further braces of title and caption."""
         shown = self.DECLARED.figures[name]
-        return shown.figure(self, self.items("figures", name) if items is None else items, **words)
+        return shown.figure(self, self.items("figures", name) if items is None else items, marks, **words)
 
     @property
     def elsewhere(self) -> str:

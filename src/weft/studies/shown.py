@@ -55,9 +55,9 @@ class ShownColumn(Part):
             for name in path_value(study, self.each)
         ]
 
-    def column(self, study: object) -> Column:
+    def column(self, study: object, **words: Any) -> Column:
         """The column of the table; it holds numbers if it has a format."""
-        head, unit = self.head.format(study=study), self.unit
+        head, unit = self.head.format(study=study, **words), self.unit
         form = FORMATS.get(self.format) or self.format or str
         return Column(self.key, head, unit, form, bool(self.format), self.spare, self.prose)
 
@@ -90,7 +90,7 @@ class ShownTable(Part):
         """The table of these items."""
         columns = [one for column in self.columns for one in column.expanded(study)]
         rows = [_cells(columns, item) for item in items]
-        return Table([one.column(study) for one in columns], rows, self.title.format(study=study, **words))
+        return Table([one.column(study, **words) for one in columns], rows, self.title.format(study=study, **words))
 
 
 def _cells(columns: Sequence[ShownColumn], item: Any) -> tuple[Any, ...]:
@@ -121,8 +121,10 @@ class ShownFigure(ShownTable):
     marks: ShownMarks | None = None
     faint: ShownTable | None = None
 
-    def figure(self, study: Any, items: Iterable[Any], **words: Any) -> figure.Figure:
-        """The figure of these items."""
+    def figure(
+        self, study: Any, items: Iterable[Any], marks: Iterable[Any] | None = None, **words: Any
+    ) -> figure.Figure:
+        """The figure of these items, with these marks or the study's."""
         table, given = self.table(study, items, **words), dict(self.given)
         if isinstance(ticks := given.get("ticks"), str):
             given["ticks"] = sorted(table.distinct(ticks))
@@ -131,9 +133,10 @@ class ShownFigure(ShownTable):
         if self.looks:
             labels = table.distinct(next(given[key] for key in _COLOURED if key in given))
             given["looks"] = _looks(study.DECLARED.looks if self.looks == "own" else self.looks, labels)
-        if self.marks is not None and (rows := list(path_value(study, self.marks.rows))):
-            marks = self.marks.table(study, rows, **words)
-            given["marks"] = figure.Lines(marks, self.marks.value, self.marks.label, self.marks.of)
+        if self.marks is not None:
+            marked = self.marks.table(study, path_value(study, self.marks.rows) if marks is None else marks, **words)
+            if marked.rows:
+                given["marks"] = figure.Lines(marked, self.marks.value, self.marks.label, self.marks.of)
         if self.faint is not None:
             given["faint"] = self.faint.table(study, path_value(study, self.faint.rows), **words)
         drawn: figure.Figure = getattr(figure, self.draw)(table.title, _untitled(table), **given)

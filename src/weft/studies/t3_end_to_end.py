@@ -19,17 +19,15 @@ from weft.models import Transformer, load_model
 from weft.options import Fidelity, RunOptions
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
-from weft.report import Part, Section
-from weft.report.table import Table, number, text, times_faster
+from weft.report import Part
 from weft.result.step import Step
 from weft.run.step import train
 from weft.schedule import SEQUENTIAL
-from weft.studies.composed import COMMUNICATION, PHASES, ROOM, Composed, Phase, Work, work
+from weft.studies.composed import PHASES, ROOM, Composed, Phase, Work, work
 from weft.studies.headline import DEGREES, MODELS, Conditions, Measured, PaperStudy, declared
 from weft.studies.t3 import HYPOTHETICAL, OVERLAPS, select
 from weft.sweep.simulations import comparisons
-from weft.view import looks
-from weft.view.figure import Figure, Lines, bars, curves, stacked_bars
+from weft.view.figure import Figure
 
 DECLARED = declared(__file__)
 GROUPS: Mapping[str, Mapping[str, Sequence[int]]] = DECLARED.cases
@@ -50,13 +48,8 @@ NODES = ("8xh100", "8xh200", "8xmi300x")
 """Nodes on sale to which T3's hardware is added in thought."""
 REPLICAS = 8
 """Replicas whose gradients travel in the background."""
-CLASSES = {
-    "gemm": looks.BLUE, "attention": looks.SKY, "norm, element-wise, loss": looks.GREEN,
-    "optimizer": looks.GREY, COMMUNICATION: looks.ORANGE,
-}  # fmt: skip
-"""Classes of a step's time, and their colours."""
-
-
+CLASSES = tuple(DECLARED.looks)
+"""Classes of a step's time in pictures."""
 TITLES: Mapping[Phase, str] = {"training": "Training", "prompt": "Prompt"}
 """Phases as titles of pictures."""
 
@@ -67,6 +60,16 @@ class Variant(NamedTuple):
     of: str
     value: str
     step: Composed
+
+    @property
+    def number(self) -> float:
+        """The value as a number."""
+        return float(self.value)
+
+    @property
+    def title(self) -> str:
+        """The step's phase and degree."""
+        return f"{self.step.phase}, TP {self.step.tp}"
 
 
 @dataclass(frozen=True)
@@ -165,60 +168,54 @@ class T3EndToEnd(PaperStudy):
         return {
             "steps": [step.record() for step in (*self.steps, *self.shared)],
             "variants": [{"of": one.of, "value": one.value, **one.step.record()} for one in self.variants],
-            "nodes": self._nodes().records() if self.nodes else [],
+            "nodes": self.table("nodes").records(),
         }
 
-    def tables(self) -> list[Table]:
-        """Every step, with sequence parallelism as well."""
-        titles = {False: "Steps", True: "Steps with sequence parallelism"}
-        return [
-            _steps(steps, f"{titles[sp]} on {self.where}") for sp, steps in ((False, self.steps), (True, self.shared))
-        ]
+    @property
+    def overlaps(self) -> Sequence[str]:
+        """The overlaps that are compared with the sequential step."""
+        return OVERLAPS[1:]
+
+    @property
+    def few(self) -> Sequence[str]:
+        """Those of the runs beyond the paper."""
+        return FEW[1:]
 
     @property
     def lead(self) -> str:
         """What was composed, and on which machine."""
         return f"{len(self.steps)} steps on {self.where}: sub-layers from the engine, the rest from closed forms."
 
-    def sections(self, watched: Any = None) -> list[Part]:
-        """Speedups, where steps go, where T3 pays, and nodes on sale."""
-        found: list[Part] = [
-            Section("How much faster is a step?", [self.gains(phase) for phase in PHASES]),
-            Section("Where a step goes without overlap", [self.where_it_goes(phase) for phase in PHASES]),
-            Section("Where it pays", [self._pays(), *self._curves()]),
-        ]
-        if self.nodes:
-            found.append(Section("Replicas in the background, and nodes on sale", [_NODES, self._nodes()]))
-        return [*found, Section("Every step", self.tables())]
-
-    def gains(self, phase: Phase) -> Figure:
-        """Speedups of every step of a phase, beside the published means."""
-        names, steps = OVERLAPS[1:], [step for step in self.steps if step.phase == phase]
-        rows = [(step.title, name, step.speedup(name)) for step in steps for name in names]
+    @property
+    def gains(self) -> list[Figure]:
+        """Speedups of every step, beside the published means, a figure for each phase."""
         known = {row.id: row.published for row in self.headline()}
-        ids = {"t3": f"t3.{phase}.speedup.geomean", "t3-mca": f"t3_mca.{phase}.speedup.geomean"}
-        lines = [(name, value) for name, id_ in ids.items() if (value := known.get(id_)) is not None]
-        speedup = number("speedup", "speedup over sequential", "×", ".3f")
-        marks = Table([text("overlap"), number("speedup", "published geomean", "×", ".2f")], lines)
-        return bars(
-            f"{TITLES[phase]}: how much faster than sequential?", Table([text("step"), text("overlap"), speedup], rows),
-            lane="step", offset="overlap", kind="overlap", end="speedup", looks=looks.overlap_looks(names), start=1.0,
-            marks=Lines(marks, "speedup", "overlap") if lines else None,
-        ).captioned("Dashed lines are published geometric means of the four mid-size steps.")  # fmt: skip
+        figures = []
+        for phase, title in TITLES.items():
+            ids = {"t3": f"t3.{phase}.speedup.geomean", "t3-mca": f"t3_mca.{phase}.speedup.geomean"}
+            marks = [(name, known[id_]) for name, id_ in ids.items() if known.get(id_) is not None]
+            steps = [step for step in self.steps if step.phase == phase]
+            rows = [(step.title, name, step.speedup(name)) for step in steps for name in self.overlaps]
+            figures.append(self.figure("gains", rows, marks, phase=title))
+        return figures
 
-    def where_it_goes(self, phase: Phase) -> Figure:
-        """Shares of every sequential step of a phase."""
-        rows = []
-        for step in self.steps:
-            if step.phase == phase:
-                rows += [(step.title, name, part, f"{step.seconds():.2f} s") for name, part in _classes(step).items()]
-        columns = [text("step"), text("part"), number("share", "share of the step", "", ".1%"), text("said", " ")]
-        return stacked_bars(
-            f"{TITLES[phase]}: where the sequential step goes", Table(columns, rows),
-            lane="step", part="part", value="share", looks=CLASSES, label="said", share=True, percent=True,
-        )  # fmt: skip
+    @property
+    def where_it_goes(self) -> list[Figure]:
+        """Shares of every sequential step, a figure for each phase."""
+        figures = []
+        for phase, title in TITLES.items():
+            steps = [step for step in self.steps if step.phase == phase]
+            rows = [
+                (step.title, name, part, f"{step.seconds():.2f} s")
+                for step in steps
+                for name, part in _classes(step).items()
+            ]
+            figures.append(self.figure("classes", rows, phase=title))
+        return figures
 
-    def _pays(self) -> str:
+    @property
+    def pays(self) -> str:
+        """Where T3-MCA pays most and least, in words."""
         best, least = (choose(self.steps, key=lambda step: step.speedup("t3-mca")) for choose in (max, min))
         return (
             "T3 hides the reduce-scatter, at most half of communication; the all-gather stays. A layer's GEMMs take "
@@ -227,31 +224,36 @@ class T3EndToEnd(PaperStudy):
             f"{least.speedup('t3-mca'):.3f}×."
         )
 
-    def _curves(self) -> list[Part]:
+    @property
+    def on_nodes(self) -> list[Part]:
+        """Steps with replicas and on nodes on sale, and how they are timed."""
+        said = (
+            "The step clock alone, whose sub-layers are cut to a few waves in the engine, with Megatron Core's "
+            "operators (FlashAttention) and all collectives of tensor parallelism in sequence. "
+            f"N{HYPOTHETICAL[1:]}."
+        )
+        return [said, self.table("nodes")] if self.nodes else []
+
+    @property
+    def curves(self) -> list[Part]:
         """What every change does to the speedup of T3-MCA; of compute units, to that of every overlap."""
         found: list[Part] = []
-        for of in dict.fromkeys(one.of for one in self.variants):
-            rows = [one for one in self.variants if one.of == of]
-            found.append(_variant_table(of, rows) if of == UNITS else _curve(of, rows))
+        for change in dict.fromkeys(one.of for one in self.variants):
+            rows = [one for one in self.variants if one.of == change]
+            if change == UNITS:
+                rows.sort(key=lambda one: (one.step.phase, one.step.tp, one.number))
+                found.append(self.table("units", rows, model=SHOWN))
+            else:
+                rows.sort(key=lambda one: one.number)
+                words = {"of": change, "what": change.partition(" [")[0], "model": SHOWN}
+                found.append(self.figure("curve", rows, **words))
         return found
-
-    def _nodes(self) -> Table:
-        columns = [
-            text("where", "machine"), number("share", "exposed without T3", "", ".1%"),
-            times_faster("t3"), times_faster("t3_mca", "t3-mca"),
-        ]  # fmt: skip
-        rows = [(one.where, one.share, one.speedup("t3"), one.speedup("t3-mca")) for one in self.nodes]
-        return Table(columns, rows, f"Training steps of {SHOWN} at TP 8 by the step clock")
 
 
 STUDY = T3EndToEnd
 run = T3EndToEnd.run
 UNITS, LINK, LENGTH = "compute units", "bandwidth of the ring [GB/s]", "tokens of a sequence"
 """What variants change."""
-_NODES = (
-    "The step clock alone, whose sub-layers are cut to a few waves in the engine, with Megatron Core's operators "
-    f"(FlashAttention) and all collectives of tensor parallelism in sequence. N{HYPOTHETICAL[1:]}."
-)
 
 
 class Measure(NamedTuple):
@@ -387,55 +389,6 @@ def _node_step(
             name: train(model, system, replace(plan, overlap={"tp": name}), used, run, fidelity)
             for name in (SEQUENTIAL, "t3", "t3-mca")
         },
-    )
-
-
-def _steps(steps: Sequence[Composed], title: str) -> Table:
-    """Times, shares and speedups of steps."""
-    names = OVERLAPS[1:]
-    columns = [
-        text("phase"), text("model"), text("tp", "TP"), number("seconds", "sequential", "s", ".3f"),
-        number("share", "communication", "", ".1%"), number("share_twice", "GEMMs twice as fast", "", ".1%"),
-        *(times_faster(name) for name in names),
-    ]  # fmt: skip
-    rows = [
-        (
-            step.phase,
-            step.model,
-            step.tp,
-            step.seconds(),
-            step.share(),
-            step.share(gemms=TWICE),
-            *map(step.speedup, names),
-        )
-        for step in steps
-    ]
-    return Table(columns, rows, title)
-
-
-def _variant_table(of: str, variants: Sequence[Variant]) -> Table:
-    columns = [
-        text("phase"), text("tp", "TP"), number("value", of), number("share", "communication", "", ".1%"),
-        *(times_faster(name) for name in FEW[1:]),
-    ]  # fmt: skip
-    ordered = sorted(variants, key=lambda one: (one.step.phase, one.step.tp, float(one.value)))
-    rows = [
-        (one.step.phase, one.step.tp, int(one.value), one.step.share(), *map(one.step.speedup, FEW[1:]))
-        for one in ordered
-    ]
-    return Table(columns, rows, f"{SHOWN} by {of}")
-
-
-def _curve(of: str, variants: Sequence[Variant]) -> Figure:
-    rows = [
-        (float(one.value), one.step.speedup("t3-mca"), f"{one.step.phase}, TP {one.step.tp}")
-        for one in sorted(variants, key=lambda one: float(one.value))
-    ]
-    columns = [number("value", of), number("speedup", "speedup of T3-MCA", "×", ".3f"), text("step")]
-    ticks = sorted({row[0] for row in rows})
-    title = f"What T3-MCA is worth by {of.partition(' [')[0]}, {SHOWN}"
-    return curves(
-        title, Table(columns, rows), x="value", y="speedup", series="step", log_x=True, ticks=ticks, zero=False
     )
 
 

@@ -1,8 +1,8 @@
-"""Figures of memory that computes: what it costs, and which bank served whom on a channel over time."""
+"""The figure of memory that computes: which bank served whom on a channel over time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -10,24 +10,12 @@ from weft.engine.layout import PIM_BANKS, PIM_COUNT
 from weft.report.table import Table, number, text
 from weft.run.pim import ChannelRun
 from weft.view import looks
-from weft.view.figure import Figure, curves, held_map
+from weft.view.figure import Figure, held_map
 
 SHOWN_US = 6.0
 """How much of a run is shown [µs]."""
 _FS_PER_US = 1e9
 _KERNEL, _COMMANDS = "GEMM's request", "commands in memory"
-
-
-def losses_by_tokens(lost: Iterable[tuple[str, int, float]], gpu: str) -> Figure:
-    """Throughput lost on a GPU over tokens: rows of a line's name, tokens and the share that is lost."""
-    rows = list(lost)
-    columns = [text("way"), number("tokens", "tokens of a GPU and step"), number("lost", "throughput lost", "", ".2%")]
-    return curves(
-        f"What does encoding cost on {gpu}?", Table(columns, rows), x="tokens", y="lost", series="way", log_x=True,
-        percent=True, level=0.024, ticks=sorted({row[1] for row in rows}),
-    ).captioned(
-        "The line at 2.4 % is the most that was published; fused instructions, MX9, two encodings a step."
-    )  # fmt: skip
 
 
 def banks_over_time(met: Mapping[str, ChannelRun], path: float) -> Figure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,12 +9,11 @@ import numpy as np
 from weft.report import Report
 from weft.report.table import Table, number, text
 from weft.view import looks
-from weft.view.figure import Figure, bars, curves, scatter
+from weft.view.figure import Figure, scatter
 from weft.view.words import percent
 
 if TYPE_CHECKING:
     from weft.sample.sampled import Sample
-    from weft.sample.seqpoint import Floats, Points
 
 _SAVES = 1.05
 """Factor below which nothing worth the word is saved."""
@@ -138,49 +136,3 @@ class SampleReport(Report["Sample"]):
     def figures(self) -> list[Figure]:
         """Length against time."""
         return [sample_figure(self.answer)]
-
-
-def lengths_and_points(epochs: Iterable[tuple[str, Floats, Floats, Points]]) -> Figure:
-    """Time against length of every iteration of each network, its SeqPoints marked."""
-    rows = []
-    for network, lengths, seconds, points in epochs:
-        rows += [(network, float(at), float(time) * 1e3, "others", 1) for at, time in sorted(
-            set(zip(lengths.tolist(), seconds.tolist(), strict=True)))]  # fmt: skip
-        rows += [
-            (network, float(lengths[place]), float(seconds[place]) * 1e3, "SeqPoint", int(weight))
-            for place, weight in zip(points.chosen, points.weights, strict=True)
-        ]
-    columns = [
-        text("network"), number("length", "padded length", format_=",.0f"), number("time", "time", "ms", ",.4g"),
-        text("which"), number("weight", "stands for", format_=",d"),
-    ]  # fmt: skip
-    return scatter(
-        "Which iterations stand for an epoch", Table(columns, rows), x="length", y="time", facet="network",
-        color="which", looks={"others": looks.GREY, "SeqPoint": looks.ORANGE},
-    ).captioned("Length: frames of 10 ms for speech, tokens of the longer sentence for translation.")  # fmt: skip
-
-
-def method_bars(methods: Table) -> Figure:
-    """Errors of totals by method and network, on a logarithmic scale: they span four orders of magnitude."""
-    rows = [(f"{row[0]}: {row[1]}", row[0], max(row[3], 1e-5)) for row in methods.rows]
-    columns = [text("lane", " "), text("network"), number("error", "error of the total", format_=".2%")]
-    return bars(
-        "How far off is the projected total?", Table(columns, rows), lane="lane", end="error", kind="network",
-        looks=looks.spread(list(dict.fromkeys(row[1] for row in rows))), percent=True,
-    ).captioned("Geometric mean over the paper's machines.")  # fmt: skip
-
-
-def noise_curves(noise: Table) -> Figure:
-    """Mean errors over the noise of single iterations: SeqPoint's, and of a sample with its half width."""
-    at = {name: noise.column(name) for name in ("noise", "seqpoint", "sample", "half")}
-    names = {"seqpoint": "SeqPoint", "sample": "sample", "half": "sample, half of the interval"}
-    rows = [
-        (name, level, value)
-        for key, name in names.items()
-        for level, value in zip(at["noise"], at[key], strict=True)
-    ]  # fmt: skip
-    columns = [text("series", " "), number("noise", "noise of an iteration", format_=".1%"),
-               number("error", "error of the total", format_=".2%")]  # fmt: skip
-    return curves(
-        "What noise does to the total", Table(columns, rows), x="noise", y="error", series="series", percent=True
-    )  # fmt: skip

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from weft.report import Report
 from weft.report.table import Table, number, text
 from weft.view import looks
-from weft.view.figure import Figure, bars, curves, heat_map, scatter, stacked_bars
+from weft.view.figure import Figure, heat_map, stacked_bars
 from weft.view.plans import plan_title
 from weft.view.shares import COLORS, label, ordered
 from weft.view.words import percent, sentence
@@ -16,14 +16,9 @@ from weft.view.words import percent, sentence
 if TYPE_CHECKING:
     from weft.hardware import Gpu
     from weft.plan.scale import Scaled, Scaling
-    from weft.studies.comp_vs_comm import Layer
-    from weft.validation.projection import Projection
 
 _NARROW = 0.02
 """Difference of a speedup from 1 below which a method changes nothing."""
-
-
-# -- of a user's model
 
 
 def machine_words(point: Scaled) -> str:
@@ -150,108 +145,3 @@ class ScalingReport(Report["Scaling"]):
     def gpu(self) -> Gpu:
         """The GPU of today."""
         return self.answer.first.system.gpu
-
-
-# -- of the study
-
-
-def share_curves(layers: Sequence[Layer]) -> Figure:
-    """The share over the rate of computing, a line for each model at its largest degree, of one sequence."""
-    least = min(one.scenario.batch for one in layers)
-    degree: dict[str, int] = {}
-    for one in layers:
-        degree[one.scenario.model] = max(one.scenario.tp, degree.get(one.scenario.model, 0))
-    rows = [
-        (one.scenario.label, one.scenario.compute, one.share)
-        for one in layers
-        if one.scenario.batch == least and one.scenario.tp == degree[one.scenario.model]
-    ]
-    columns = [
-        text("label", "model"),
-        number("compute", "compute over today's, links as today", format_="g"),
-        number("share", "share of communication", format_=".0%"),
-    ]
-    factors = sorted({row[1] for row in rows})
-    return curves(
-        "Share of a layer in which computing waits for communication", Table(columns, rows), x="compute", y="share",
-        series="label", log_x=True, percent=True, ticks=factors,
-    ).captioned("One sequence per micro-batch, forward and backward pass, nothing hidden.")  # fmt: skip
-
-
-def share_map(layers: Sequence[Layer]) -> Figure:
-    """The share over degrees and machines, a panel for each model, at the models' own lengths and one sequence."""
-    least = min(one.scenario.batch for one in layers)
-    length = {one.scenario.model: one.scenario.sequence for one in layers if one.scenario.own}
-    rows = [
-        (
-            f"{one.scenario.model} ({one.scenario.hidden:,} hidden)",
-            one.scenario.compute,
-            one.scenario.tp,
-            one.share,
-            "yes" if one.scenario.own else "no",
-        )
-        for one in sorted(layers, key=lambda one: one.scenario.hidden)
-        if one.scenario.batch == least and one.scenario.sequence == length[one.scenario.model]
-    ]
-    columns = [
-        text("model"),
-        number("compute", "rate of computing, times today's"),
-        number("tp", "GPUs per layer"),
-        number("share", "share of communication", format_=".0%"),
-        text("own", "its own degree"),
-    ]
-    return heat_map(
-        "Share of communication by model, degree and machine", Table(columns, rows), x="compute", y="tp", value="share",
-        facet="model",
-    )  # fmt: skip
-
-
-def closed_figure(layers: Sequence[Layer]) -> Figure:
-    """The closed form's share beside the clock's, a dot for each scenario."""
-    rows = [
-        (f"compute {one.scenario.compute:g}x", one.scenario.label, one.scenario.batch, one.closed, one.share)
-        for one in layers
-    ]
-    columns = [text("machine"), text("label", "model"), number("batch"), number("closed", "closed form", format_=".0%"),
-               number("share", "operator by operator", format_=".0%")]  # fmt: skip
-    return scatter(
-        "Share of communication: the model alone, by the data sheet's rates, and operator by operator",
-        Table(columns, rows), x="closed", y="share", facet="machine", percent=True,
-    ).captioned(
-        "The closed form, 1 / (1 + edge x link rate / peak FLOP/s), knows neither achieved rates nor operators that "
-        "move data; it orders scenarios roughly, and overstates the share."
-    )  # fmt: skip
-
-
-def projection_figure(found: Mapping[str, Sequence[Projection]]) -> Figure:
-    """Projected over measured time of every row that a baseline has not seen."""
-    rows = [
-        (f"{kind}: {one.unseen.machine}", ours * 1e6, theirs * 1e6, ours / theirs)
-        for kind, each in found.items() for one in each
-        for ours, theirs in zip(one.seconds.tolist(), one.unseen.measured.tolist(), strict=True)
-    ]  # fmt: skip
-    columns = [text("subject"), number("projected", "projected", "µs", ".4g"),
-               number("measured", "measured", "µs", ".4g"),
-               number("ratio", "projected / measured", format_=".3f")]  # fmt: skip
-    return scatter(
-        "Operators projected from one baseline, on rows that it has not seen", Table(columns, rows), x="measured",
-        y="projected", facet="subject", log=True, log_x=True, bands=(0.3, 0.1),
-    ).captioned("Bands: 10 % and 30 % off.")  # fmt: skip
-
-
-def change_figure(found: Mapping[str, Sequence[Layer]], words: Mapping[str, str]) -> Figure:
-    """The share under each method, a bar per model and machine, of one sequence."""
-    least = min(one.scenario.batch for each in found.values() for one in each)
-    ends = {one.scenario.compute for one in found["t3-mca"]} if "t3-mca" in found else None
-    rows = [
-        (one.scenario.label, words[method], f"compute {one.scenario.compute:g}x", 0.0, one.share)
-        for method, each in found.items() for one in each
-        if one.scenario.batch == least and (ends is None or one.scenario.compute == max(ends))
-    ]  # fmt: skip
-    columns = [text("label", "model"), text("method"), text("machine"), number("start", " "),
-               number("share", "share of communication", format_=".0%")]  # fmt: skip
-    table = Table(columns, rows)
-    return bars(
-        "What is left exposed on the fastest machine", table, lane="label", offset="method", kind="method",
-        start="start", end="share", looks=looks.spread(table.distinct("method")), percent=True,
-    )  # fmt: skip

@@ -13,21 +13,47 @@ from typing import Any
 from weft import hardware
 from weft.errors import check_name
 from weft.estimate import pim as closed
+from weft.formats import FORMATS
 from weft.hardware import Gpu
 from weft.hardware.pim import Pim, pim
 from weft.models import load_model
-from weft.report import Part, Section
-from weft.report.table import Table, number, text
 from weft.run.pim import ChannelRun
 from weft.studies.headline import MODELS, Conditions, Measured, Option, PaperStudy, declared
-from weft.studies.jit_q.capacity import STATES
 from weft.studies.jit_q.layers import LayerCase, cases, met
 from weft.sweep.tasks import Progress
-from weft.view.pim import banks_over_time, losses_by_tokens
+from weft.view.figure import Figure
+from weft.view.pim import banks_over_time
 
 DECLARED = declared(__file__)
 LAYERS = 96
 """Layers of GPT-3, for the buffer of two."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What is kept for each parameter: bytes of weights, moments and gradients, and the copies by format."""
+
+    about: str
+    bytes: float
+    copies: tuple[str, ...]
+
+    @property
+    def copied(self) -> float:
+        """Bytes of the copies for each parameter."""
+        return sum(FORMATS[name].bits / 8 for name in self.copies)
+
+    @property
+    def saved(self) -> float:
+        """Share of all that is saved where copies are made just in time."""
+        return self.copied / (self.bytes + self.copied)
+
+    def buffered(self, layers: int = LAYERS) -> float:
+        """The same where a buffer of two layers' copies remains."""
+        return self.saved * (1 - 2 / layers)
+
+
+STATES = tuple(State(**state) for state in DECLARED.cases["states"])
+"""What may be kept; the first is the bar's."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,7 +97,7 @@ class JitQStudy(PaperStudy):
     def figures(self) -> Iterator[Measured]:
         """Capacity, losses, their share of the bound, and what streaming gains."""
         yield Measured("jit_q.capacity_saved", STATES[0].saved, always=True)
-        yield Measured("jit_q.capacity_saved.buffered", STATES[0].buffered(LAYERS))
+        yield Measured("jit_q.capacity_saved.buffered", STATES[0].buffered())
         judged = self._judged()
         words = {"tokens": self.judged, "c": judged[0].c}
         yield Measured("jit_q.throughput_lost", max(one.lost for one in judged), words)
@@ -90,33 +116,15 @@ class JitQStudy(PaperStudy):
     def own(self) -> dict[str, Any]:
         """Capacity and every case as plain data."""
         return {
-            "capacity": [
-                {"kept": one.about, "bytes": one.bytes + one.copied, "saved": one.saved} for one in STATES
-            ],
+            "capacity": [{"kept": one.about, "bytes": one.bytes + one.copied, "saved": one.saved} for one in STATES],
             "judged_tokens": self.judged,
             "cases": [one.record() for one in self.cases],
-        }  # fmt: skip
+        }
 
-    def tables(self) -> list[Table]:
-        """What copies take of the memory, and what every case loses."""
-        return [_capacity(), self._losses()]
-
-    def _losses(self) -> Table:
-        rows = [
-            (
-                one.gpu, one.model, one.tokens, one.c, one.used, one.lost, one.lost_eagerly, one.gemm_eager, one.bound,
-                one.host,
-            )
-            for one in self.cases
-        ]  # fmt: skip
-        share = ".2%"
-        columns = [
-            text("gpu", "GPU"), text("model"), number("tokens"), number("c", format_=".2f"),
-            number("used", "memory used", format_=".0%"), number("lost", "lost, spread", format_=share),
-            number("eager", "lost, no pause", format_=share), number("gemms", "GEMMs, no pause", format_=share),
-            number("bound", "bound of GEMMs", format_=share), number("host", "lost, GPU encodes", format_=share),
-        ]  # fmt: skip
-        return Table(columns, rows, "Throughput lost by encoding each layer's weights in MX9, twice a step")
+    @property
+    def states(self) -> Sequence[State]:
+        """What is kept of each parameter."""
+        return STATES
 
     @property
     def lead(self) -> str:
@@ -134,23 +142,17 @@ class JitQStudy(PaperStudy):
             for name, eager in again.items()
         }
 
-    def _lines(self) -> Iterator[tuple[str, int, float]]:
+    @property
+    def lines(self) -> Iterator[tuple[Any, ...]]:
         """Throughput lost on the study's GPU with fused instructions, by model and way, over tokens."""
         for one in self.cases:
             if (one.gpu, one.instructions) == (self.gpu, "fused"):
                 for way, lost in (("spread", one.lost), ("no pause", one.lost_eagerly), ("GPU encodes", one.host)):
                     yield f"{one.model}, {way}", one.tokens, lost
 
-    def sections(self, watched: Mapping[str, ChannelRun] | None = None) -> list[Part]:
-        """Losses over tokens, banks over time, and the tables."""
-        path = self.machine.memory.latency
-        return [
-            Section("What it costs", [losses_by_tokens(self._lines(), self.gpu)]),
-            Section(
-                "Commands and requests on one channel", [] if watched is None else [banks_over_time(watched, path)]
-            ),
-            Section("Every case", self.tables()),
-        ]
+    def banks(self, watched: Mapping[str, ChannelRun]) -> Figure:
+        """Commands and requests on the banks of a channel over time."""
+        return banks_over_time(watched, self.machine.memory.latency)
 
 
 def units_of(gpu: Gpu) -> Pim:
@@ -158,16 +160,6 @@ def units_of(gpu: Gpu) -> Pim:
     known: Mapping[str, Sequence[str]] = DECLARED.cases["units"]
     name = next((kind for kind, gpus in known.items() if gpu.name in gpus), "hbm2")
     return pim(name).on(gpu)
-
-
-def _capacity() -> Table:
-    rows = [(one.about, one.bytes, one.copied, one.saved, one.buffered(LAYERS)) for one in STATES]
-    columns = [
-        text("kept", "kept for each parameter, copies"), number("bytes", "kept", "B", "g"),
-        number("copies", "copies", "B", "g"), number("saved", format_=".1%"),
-        number("buffered", f"with a buffer, {LAYERS} layers", format_=".1%"),
-    ]  # fmt: skip
-    return Table(columns, rows, "What stored copies of the weights take of the memory")
 
 
 STUDY = JitQStudy

@@ -18,7 +18,7 @@ from weft.graph import Gemv, Graph, Node
 from weft.hardware import Gpu
 from weft.options import RunOptions
 from weft.report import Part, Section
-from weft.report.table import Table, number, text
+from weft.report.table import Table
 from weft.result import Timeline
 from weft.run import simulate
 from weft.studies.headline import Conditions, Measured, Option, PaperStudy, declared
@@ -40,6 +40,11 @@ class Program:
     name: str
     run: Timeline
     closed: Estimate
+
+    @property
+    def apart(self) -> float:
+        """Relative difference of the closed form from the engine."""
+        return float(self.closed.seconds) / self.run.seconds - 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,44 +119,35 @@ class PyTorchOnSimulatorStudy(PaperStudy):
 
     def own(self) -> dict[str, Any]:
         """Programs, kernels and camping as plain data."""
-        ran = (*self.programs, *([self.newer] if self.newer else []))
         return {
             "programs": [
                 {
-                    "name": one.name, "gpu": one.run.gpu.name, "seconds": one.run.seconds,
-                    "closed_form_seconds": float(one.closed.seconds), "camping": one.run.heat and one.run.heat.camping,
-                    "dram_bytes": one.run.total_bytes, "requests": one.run.requests,
+                    "name": one.name,
+                    "gpu": one.run.gpu.name,
+                    "seconds": one.run.seconds,
+                    "closed_form_seconds": float(one.closed.seconds),
+                    "camping": one.run.heat and one.run.heat.camping,
+                    "dram_bytes": one.run.total_bytes,
+                    "requests": one.run.requests,
                 }
-                for one in ran
+                for one in self.ran
             ],
             "kernels": [vars(one) for one in self.timed],
             "sectors": [{**vars(one), "error": one.error} for one in self.sectors],
             "camping": {word: run.to_dict().get("heat") for word, run in self.camped.items()},
-        }  # fmt: skip
+        }
 
     def tables(self) -> list[Table]:
         """Programs, kernels beside measured ones, sectors, and camping."""
         camped = [(replace(run, overlap=f"GEMV, {word}"), run.heat) for word, run in self.camped.items() if run.heat]
-        found = [self._programs(), heat_table(camped)]
-        found += [_timed_table(self.timed)] if self.timed else []
-        return [*found, _moved_table(self.sectors)] if self.sectors else found
+        declared = [self.table(name) for name in ("programs", "timed", "moved")]
+        shown = [declared[0], heat_table(camped), *declared[1:]]
+        return [table for table in shown if table.rows]
 
-    def _programs(self) -> Table:
-        rows = [
-            (
-                str(one.run.graph), one.run.gpu.name, len(one.run.graph), one.run.seconds * 1e3,
-                float(one.closed.seconds) * 1e3, float(one.closed.seconds) / one.run.seconds - 1,
-                one.run.total_bytes / 1e6, one.run.heat.camping if one.run.heat else None, one.run.cpu_s,
-            )
-            for one in (*self.programs, *([self.newer] if self.newer else []))
-        ]  # fmt: skip
-        columns = [
-            text("program"), text("gpu", "GPU"), number("operators"), number("time_ms", "engine", "ms", ",.3f"),
-            number("closed_ms", "closed form", "ms", ",.3f"), number("apart", "by it", format_="+.0%"),
-            number("traffic_mb", "DRAM traffic", "MB", ",.1f"), number("camping", "camping index", "", ".3f"),
-            number("cpu_s", "to simulate", "s", ".1f"),
-        ]  # fmt: skip
-        return Table(columns, rows, "Programs, operator by operator in the engine")
+    @property
+    def ran(self) -> tuple[Program, ...]:
+        """The programs, LeNet also on a newer GPU."""
+        return (*self.programs, *([self.newer] if self.newer else []))
 
     def sections(self, watched: Any = None) -> list[Part]:
         """Every program over time, channels that camp, and kernels beside measured ones."""
@@ -165,7 +161,7 @@ class PyTorchOnSimulatorStudy(PaperStudy):
                     operator_table(one.run, one.closed),
                 ],
             )
-            for one in (*self.programs, *([self.newer] if self.newer else []))
+            for one in self.ran
         ]
         camped = [
             load_over_time(replace(run, overlap="strided GEMV"), run.heat) for run in self.camped.values() if run.heat
@@ -203,28 +199,6 @@ def _folder(given: str | Path | None) -> Path | None:
         if given is not None:
             raise
         return None
-
-
-def _timed_table(rows: Iterable[Timed]) -> Table:
-    columns = [
-        text("op", "operator"), number("rows"), number("engine", "engine, mean error", format_=".1%"),
-        number("bias", "its bias", format_="+.1%"), number("closed", "closed form, mean error", format_=".1%"),
-    ]  # fmt: skip
-    shown = [(one.op, one.rows, one.engine, one.bias, one.closed) for one in rows]
-    return Table(columns, shown, "Kernels of PyTorch on V100, as the host times them")
-
-
-def _moved_table(rows: Iterable[Moved]) -> Table:
-    columns = [
-        text("kernel"), number("measured_read", "read, measured", format_=",.0f"), number("read", format_=",.0f"),
-        number("measured_written", "written, measured", format_=",.0f"), number("written", format_=",.0f"),
-        number("error", "error of both", format_="+.1%"), number("used", "of the memory's rate", format_=".0%"),
-    ]  # fmt: skip
-    shown = [
-        (one.kernel, one.measured_read, one.read, one.measured_written, one.written, one.error, one.used)
-        for one in rows
-    ]
-    return Table(columns, shown, "DRAM sectors of 32 B that streaming kernels move on V100")
 
 
 STUDY = PyTorchOnSimulatorStudy

@@ -91,6 +91,5 @@ def noisy(epoch: Epoch, seconds: Floats, noise: float, redraws: int) -> Noisy:
         ours.append(abs(found.value / total - 1))
         inside += found.low <= total <= found.high
         half += found.half_width
-    return Noisy(
-        epoch.network, noise, float(np.mean(theirs)), float(np.mean(ours)), inside / redraws, half / redraws
-    )  # fmt: skip
+    errors = float(np.mean(theirs)), float(np.mean(ours))
+    return Noisy(epoch.network, noise, *errors, inside / redraws, half / redraws)

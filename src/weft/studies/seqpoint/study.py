@@ -15,8 +15,6 @@ import numpy as np
 
 from weft import hardware
 from weft.errors import InputError
-from weft.report import Part, Section
-from weft.report.table import Table, number, text
 from weft.sample import iterations, sample, seqpoints
 from weft.sample.seqpoint import Points
 from weft.studies.headline import Conditions, Measured, Option, PaperStudy, declared
@@ -24,7 +22,6 @@ from weft.studies.seqpoint.epochs import Epoch, Floats, speech, translation, var
 from weft.studies.seqpoint.logs import Carried, Held, carried, held, read_logs
 from weft.studies.seqpoint.methods import INTERVAL, ITERATIONS, SEQPOINT, Noisy, Outcome, geomean, noisy, outcomes
 from weft.validation.tables import data_folder
-from weft.view.sample import lengths_and_points, method_bars, noise_curves
 
 DECLARED = declared(__file__)
 SEQPOINTS_BOUND = 0.0011
@@ -50,10 +47,8 @@ class Studied:
     def errors(self, method: str, machines: int) -> tuple[float, float]:
         """Geometric means of the errors of totals and of speedups, of a method on the first machines."""
         mine = [one for one in self.outcomes if one.method == method and one.machine in list(self.times)[:machines]]
-        return (
-            geomean(one.total for one in mine),
-            geomean(one.speedup for one in mine if one.speedup is not None),
-        )  # fmt: skip
+        speedups = (one.speedup for one in mine if one.speedup is not None)
+        return geomean(one.total for one in mine), geomean(speedups)
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,9 +56,7 @@ class SeqPointStudy(PaperStudy):
     """Results of the study: both networks on every machine, with noise, and what measured logs say."""
 
     DECLARED = DECLARED
-    OPTIONS = (
-        Option("--data", "data", "file", "DIR", "Lengths and measured logs.  [default: as 'weft validate']"),
-    )  # fmt: skip
+    OPTIONS = (Option("--data", "data", "file", "DIR", "Lengths and measured logs.  [default: as 'weft validate']"),)
 
     networks: tuple[Studied, ...]
     whole: tuple[float, float]
@@ -162,7 +155,9 @@ class SeqPointStudy(PaperStudy):
         return {
             "epochs": [
                 {
-                    "network": one.epoch.network, "iterations": len(one.epoch), "lengths": one.epoch.source,
+                    "network": one.epoch.network,
+                    "iterations": len(one.epoch),
+                    "lengths": one.epoch.source,
                     "seconds": {name: float(seconds.sum()) for name, seconds in one.times.items()},
                     "points": [
                         {"length": float(one.epoch.lengths[place]), "weight": int(weight)}
@@ -174,70 +169,48 @@ class SeqPointStudy(PaperStudy):
             "outcomes": [vars(each) for one in self.networks for each in one.outcomes],
             "noise": [vars(one) for one in self.noise],
             "mlperf": {"speedups": [vars(one) for one in self.speedups], "logs": [vars(one) for one in self.logs]},
-        }  # fmt: skip
+        }
 
-    def tables(self) -> list[Table]:
-        """Errors by method, noise, and measured logs."""
-        logs = [self._logs(), self._speedups()] if self.logs else []
-        return [self._methods(), self._noise(), *logs]
+    @property
+    def methods(self) -> list[tuple[Any, ...]]:
+        """Errors of each method: network, method, machines, geometric means of totals and speedups, and the worst."""
+        rows = []
+        for one in self.networks:
+            for method in dict.fromkeys(each.method for each in one.outcomes):
+                found = self._of(one, method)
+                worst = max(abs(each.speedup) for each in found if each.speedup is not None)
+                means = one.errors(method, self.variants)
+                machines = len({each.machine for each in found})
+                total = max(abs(each.total) for each in found)
+                rows.append((one.epoch.network, method, machines, *means, total, worst))
+        return rows
 
-    def _methods(self) -> Table:
-        rows = [
-            (one.epoch.network, method, len({each.machine for each in self._of(one, method)}),
-             *one.errors(method, self.variants), max(abs(each.total) for each in self._of(one, method)),
-             max(abs(each.speedup) for each in self._of(one, method) if each.speedup is not None))
-            for one in self.networks for method in dict.fromkeys(each.method for each in one.outcomes)
-        ]  # fmt: skip
-        columns = [
-            text("network"), text("method"), number("machines"),
-            number("total", "error of totals", format_=".2%"), number("speedup", "of speedups", format_=".2%"),
-            number("worst_total", "worst total, all GPUs", format_=".2%"),
-            number("worst_speedup", "worst speedup", format_=".2%"),
-        ]  # fmt: skip
-        return Table(columns, rows, "Errors by method: geometric means on the paper's machines, the worst on all")
+    @property
+    def totals(self) -> Iterator[tuple[Any, ...]]:
+        """Errors of totals by method and network, for a logarithmic scale: they span four orders of magnitude."""
+        return ((f"{network}: {method}", network, max(error, 1e-5)) for network, method, _, error, *_ in self.methods)
 
-    def _noise(self) -> Table:
-        rows = [(one.noise, one.seqpoint, one.sample, one.covered, one.half_width) for one in self.noise]
-        columns = [
-            number("noise", format_=".1%"), number("seqpoint", "SeqPoint's error", format_=".2%"),
-            number("sample", f"error of {ITERATIONS} sampled", format_=".2%"),
-            number("covered", "interval holds", format_=".0%"), number("half", "half width", format_=".2%"),
-        ]  # fmt: skip
-        return Table(columns, rows, "DeepSpeech2 with noise: mean errors over redrawn epochs")
+    @property
+    def chosen(self) -> Iterator[tuple[Any, ...]]:
+        """Time against length of every iteration of each network, its SeqPoints last."""
+        for one in self.networks:
+            name, lengths = one.epoch.network, one.epoch.lengths
+            for length, seconds in sorted(set(zip(lengths.tolist(), one.base.tolist(), strict=True))):
+                yield name, length, seconds * 1e3, "others", 1
+            for place, weight in zip(one.points.chosen, one.points.weights, strict=True):
+                yield name, float(lengths[place]), float(one.base[place]) * 1e3, "SeqPoint", int(weight)
 
-    def _logs(self) -> Table:
-        rows = [(one.network, one.system, one.iterations, one.covered, one.half_width) for one in self.logs]
-        columns = [
-            text("network"), text("system"), number("iterations"), number("covered", "interval holds", format_=".1%"),
-            number("half", "half width", format_=".2%"),
-        ]  # fmt: skip
-        return Table(columns, rows, "Measured iterations of MLPerf, redrawn: how often the interval holds the total")
-
-    def _speedups(self) -> Table:
-        rows = [(one.before, one.after, one.speedup, one.error, one.one_bucket) for one in self.speedups]
-        columns = [
-            text("before"), text("after"), number("speedup", "measured", format_=".3f"),
-            number("error", "from five buckets", format_="+.2%"), number("one", "from the commonest", format_="+.1%"),
-        ]  # fmt: skip
-        return Table(columns, rows, "Speedups between MLPerf systems, from mean times of GNMT's buckets")
+    @property
+    def noisy_errors(self) -> Iterator[tuple[Any, ...]]:
+        """Mean errors over the noise of single iterations: SeqPoint's, and of a sample with its half width."""
+        names = {"seqpoint": "SeqPoint", "sample": "sample", "half_width": "sample, half of the interval"}
+        return ((words, one.noise, getattr(one, name)) for name, words in names.items() for one in self.noise)
 
     @property
     def lead(self) -> str:
         """What was timed, and where."""
         counts = " and ".join(f"{len(one.epoch):,} iterations of {one.epoch.network}" for one in self.networks)
         return f"{counts} on {self.gpu} and {len(self.networks[0].times) - 1} other machines."
-
-    def sections(self, watched: None = None) -> list[Part]:
-        """Lengths against time with the chosen iterations, errors by method, noise, and the tables."""
-        methods, noise, *logs = self.tables()
-        return [
-            Section("Which iterations", [lengths_and_points(
-                (one.epoch.network, one.epoch.lengths, one.base, one.points) for one in self.networks
-            )]),
-            Section("How near the total", [method_bars(methods), methods]),
-            Section("When times are noisy", [noise_curves(noise), noise]),
-            *([Section("Measured iterations", logs)] if logs else []),
-        ]  # fmt: skip
 
 
 _JUDGED = 0.01
