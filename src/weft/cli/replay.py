@@ -39,9 +39,18 @@ _SLOWER = 0.5
 @file_option("--json", "Write counts and errors as JSON.")
 @pass_outputs
 def replay(
-    outputs: Outputs, /, overlap: str, tp: int, gemm: tuple[int, int, int], dtype: str, seed: int, arbiter: str | None,
-    slow: int | None, gpu: Gpu, changes: Mapping[str, str], options: RunOptions,
-) -> None:  # fmt: skip
+    outputs: Outputs,
+    /,
+    overlap: str,
+    tp: int,
+    gemm: tuple[int, int, int],
+    dtype: str,
+    seed: int,
+    slow: int | None,
+    gpu: Gpu,
+    changes: Mapping[str, str],
+    options: RunOptions,
+) -> None:
     """Perform T3's reduce-scatter on random numbers: every update of every tile, in the order of the simulated memory.
 
     Every GPU's memory adds tiles in the format of the output and rounds each time. The command says what that costs
@@ -50,10 +59,8 @@ def replay(
     machine = gpu.replace(changes)
     graph = parallel.split(SubLayer.custom(*gemm, "fp16" if dtype == "fp16" else "bf16"), tp)
     with simulation_status() as watch:
-        done = weft.replay(
-            graph, _system(machine, tp, slow), overlap, replace(options, arbiter=arbiter, progress=watch), dtype=dtype,
-            seed=seed,
-        )  # fmt: skip
+        watched = replace(options, progress=watch)
+        done = weft.replay(graph, _system(machine, tp, slow), overlap, watched, dtype=dtype, seed=seed)
     outputs.show([_told(done), _table(done)], lambda file: write_json(file, done.to_dict()))
 
 
