@@ -10,7 +10,7 @@ from weft import hardware
 from weft.engine import layout as y
 from weft.engine.run import execute
 from weft.errors import InputError, UnknownNameError
-from weft.estimate.gemm_plans import ranked_plans
+from weft.estimate.gemm import ranked_plans
 from weft.graph import Gemm, gemm_queue
 from weft.hardware import System
 from weft.kernels import gemm_kernel, operand_sizes, tile_table
@@ -63,8 +63,8 @@ def test_with_k_in_parts_both_are_within_10_percent_in_the_median():
     for name in ("mi100", "mi210", "mi300x", "a100-sxm-80gb", "h100-sxm"):
         gpu = hardware.gpu(name)
         for shape in SMALL:
-            gemm = Gemm(*shape)
-            plan = ranked_plans(gemm, gpu, split=True)[0]
+            gemm = Gemm(*shape, "fp16")
+            plan = ranked_plans(gemm, gpu, RunOptions("short"), split=True)[0]
             if plan.tiling.splits > 1:
                 alone = run(gemm_queue([gemm], 1, [plan.tiling]), gpu, "streams", clock="short")
                 found.append((alone.makespan - gpu.compute.launch_latency) / plan.seconds - 1)
