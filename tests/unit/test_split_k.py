@@ -12,7 +12,7 @@ from small_gemms import small_mi100
 from weft import hardware
 from weft.engine import layout as y
 from weft.errors import InputError
-from weft.estimate.gemm_plans import ranked_plans
+from weft.estimate.gemm import ranked_plans
 from weft.graph import Gemm, gemm_queue
 from weft.kernels import (
     GemmTiling,

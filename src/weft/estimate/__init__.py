@@ -2,7 +2,7 @@
 
 from weft.estimate.answer import Bound, Estimate, Parameter
 from weft.estimate.dispatch import estimate
-from weft.estimate.gemm_plans import ranked_plans
+from weft.estimate.gemm import ranked_plans
 from weft.estimate.parameters import GEMM_PARAMETERS, collective_parameters
 from weft.estimate.target import Harness
 from weft.rooms import callable_room

@@ -75,16 +75,16 @@ class Estimate(Answer):
         }
 
 
-def _case(found: Estimate, shape: tuple[int, ...], place: tuple[int, ...]) -> Estimate:
+def _case(whole: Estimate, shape: tuple[int, ...], place: tuple[int, ...]) -> Estimate:
     def at(values: Any) -> Any:
         return np.broadcast_to(values, shape)[place].item()
 
     return Estimate(
-        at(found.seconds),
-        at(found.bound),
-        {name: at(part) for name, part in found.parts.items()},
-        None if found.by is None else at(found.by),
-        {name: _case(one, shape, place) for name, one in found.operators.items()},
+        at(whole.seconds),
+        at(whole.bound),
+        {name: at(part) for name, part in whole.parts.items()},
+        None if whole.by is None else at(whole.by),
+        {name: _case(one, shape, place) for name, one in whole.operators.items()},
     )
 
 

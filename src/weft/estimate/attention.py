@@ -75,7 +75,7 @@ def _older(op: Attention, gpu: Gpu) -> _Older:
     return second if op.generation == 2 else newest
 
 
-def attention(op: Attention, on: Target) -> Estimate:
+def attention(op: Attention, machine: Target) -> Estimate:
     """The time of attention or of its gradient: of separate kernels in sequence, or of one fused kernel.
 
     Masked attention skips the tiles that no query sees. With few queries the keys are split among workgroups until
@@ -83,13 +83,13 @@ def attention(op: Attention, on: Target) -> Estimate:
     (packed GQA, as in FlashAttention-3 and FlashInfer). Raises InputError for a dtype that the GPU's matrix units lack.
     """
     if not op.fused:
-        return in_sequence([_kernel(kernel, on) for kernel in op.kernels])
-    return _gradient(op, on) if op.gradient else _forward(op, on)
+        return in_sequence([_kernel(kernel, machine) for kernel in op.kernels])
+    return _gradient(op, machine) if op.gradient else _forward(op, machine)
 
 
-def _forward(op: Attention, on: Target) -> Estimate:
+def _forward(op: Attention, machine: Target) -> Estimate:
     """The fused kernel: workgroups hold queries, and go through the keys that these see."""
-    gpu, units = on.gpu, on.gpu.compute.compute_units
+    gpu, units = machine.gpu, machine.gpu.compute.compute_units
     query, keys, size = floats(op.query), floats(op.keys), DTYPE_BYTES[op.dtype]
     count, kv_count = floats(op.batch) * op.heads, floats(op.batch) * op.key_heads
     packed = query * count / kv_count
@@ -99,7 +99,7 @@ def _forward(op: Attention, on: Target) -> Estimate:
     seen = _seen(op, QUERY_TILE)
     scores = tiles * np.ceil(keys / KEY_TILE) * KEY_TILE * seen
     rows = np.ceil(per_tile / 16) * 16  # the fewest rows that a matrix instruction processes
-    compute = _unit_seconds(scores * rows, floats(op.head) + op.value_head, tiles * splits, 1.0, op, on)
+    compute = _unit_seconds(scores * rows, floats(op.head) + op.value_head, tiles * splits, 1.0, op, machine)
     compute = compute / _older(op, gpu).forward
     widths = floats(op.head) + op.value_head
     own, kept = count * query * widths * size, kv_count * keys * widths * size * _reached(op)
@@ -109,19 +109,19 @@ def _forward(op: Attention, on: Target) -> Estimate:
     return _estimate(compute, memory, cache, latency, np.where(splits > 1, 2.0, 1.0), gpu)
 
 
-def _gradient(op: Attention, on: Target) -> Estimate:
+def _gradient(op: Attention, machine: Target) -> Estimate:
     """The gradient's kernels: workgroups hold keys and values, and go through the queries that see them.
 
     A kernel before it multiplies the output and its gradient; gradients of queries are added up in fp32 in the cache
     and converted by a kernel behind it; so are those of keys and values if query heads share them.
     """
-    gpu, size = on.gpu, DTYPE_BYTES[op.dtype]
+    gpu, size = machine.gpu, DTYPE_BYTES[op.dtype]
     query, keys, count = floats(op.query), floats(op.keys), floats(op.batch) * op.heads
     head, value = floats(op.head), floats(op.value_head)
     tiles = count * np.ceil(keys / GRADIENT_TILE)
     seen = _seen(op, GRADIENT_TILE)
     scores = tiles * GRADIENT_TILE * np.ceil(query / KEY_TILE) * KEY_TILE * seen
-    compute = _unit_seconds(scores, 3 * head + 2 * value, tiles, GRADIENT_RATE, op, on) / _older(op, gpu).gradient
+    compute = _unit_seconds(scores, 3 * head + 2 * value, tiles, GRADIENT_RATE, op, machine) / _older(op, gpu).gradient
     sums = count * query * head * 4
     own, kept = 2 * count * query * (head + value) * size, 2 * count * keys * (head + value) * size
     through = own + kept + tiles * query * (head * (size + 4) + value * size) * seen
@@ -153,8 +153,8 @@ def _estimate(
     )
 
 
-def _kernel(kernel: Gemm | Streaming, on: Target) -> Estimate:
-    return gemm(kernel, on) if isinstance(kernel, Gemm) else streaming(kernel, on)
+def _kernel(kernel: Gemm | Streaming, machine: Target) -> Estimate:
+    return gemm(kernel, machine) if isinstance(kernel, Gemm) else streaming(kernel, machine)
 
 
 def _seen(op: Attention, tile: int) -> FloatArray:
@@ -173,20 +173,20 @@ def _reached(op: Attention) -> FloatArray:
 
 
 def _unit_seconds(
-    scores: FloatArray, width: FloatArray, workgroups: FloatArray, rate: float, op: Attention, on: Target
+    scores: FloatArray, width: FloatArray, workgroups: FloatArray, rate: float, op: Attention, machine: Target
 ) -> FloatArray:
     """Time of the compute units [s]: products and softmax, partly side by side, and the workgroups' begin and end.
 
     A score takes `width` multiply-adds, at a share `rate` of the main loop's; the fullest unit sets the pace.
     """
-    compute = on.gpu.compute
-    how = _GENERATIONS.get(on.gpu.architecture, _GENERATION)
+    compute = machine.gpu.compute
+    how = _GENERATIONS.get(machine.gpu.architecture, _GENERATION)
     each = np.ceil(workgroups / compute.compute_units) / workgroups  # of all work, on the fullest unit
-    matrix = 2 * scores * width / (rate * main_loop_flops(op.dtype, on.gpu, on.options))
-    clocks = scores * (how.operations / on.gpu.vector_lanes + how.exponentials / SPECIALS_PER_CLOCK)
+    matrix = 2 * scores * width / (rate * main_loop_flops(op.dtype, machine.gpu, machine.options))
+    clocks = scores * (how.operations / machine.gpu.vector_lanes + how.exponentials / SPECIALS_PER_CLOCK)
     vector = clocks / compute.clock
     busy: FloatArray = matrix + vector - how.hidden * np.minimum(matrix, vector)
-    return each * (busy + workgroups * on.gpu.achieved.gemm_fill)
+    return each * (busy + workgroups * machine.gpu.achieved.gemm_fill)
 
 
 def _moved(

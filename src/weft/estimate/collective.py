@@ -50,7 +50,7 @@ _ONESHOT_BYTES = 8 * MiB
 """Buffer size of TensorRT-LLM's own all-reduce [bytes]."""
 
 
-def collective(op: Collective, on: Target) -> Estimate:
+def collective(op: Collective, machine: Target) -> Estimate:
     """How long a collective takes [s], what bounds it, and by which algorithm and protocol it runs.
 
     Raises InputError for ranks that cannot be spread evenly over the nodes, for an algorithm that the library does not
@@ -61,7 +61,7 @@ def collective(op: Collective, on: Target) -> Estimate:
     by = np.empty(size.shape, dtype=_NAMES)
     for count in _different(op.ranks):
         of = ranks == count
-        found, by[of] = _among(count, size[of], op, on)
+        found, by[of] = _among(count, size[of], op, machine)
         _fill(parts, of, found)
     return from_parts(parts, by)
 
@@ -74,22 +74,22 @@ def _different(values: npt.ArrayLike) -> list[int]:
 _NAMES = "<U16"
 
 
-def _fill(parts: dict[str, FloatArray], of: npt.NDArray[np.bool_], found: Parts) -> None:
-    for part, seconds in found.items():
-        parts.setdefault(part, np.zeros(of.shape))[of] = seconds
+def _fill(parts: dict[str, FloatArray], cases: npt.NDArray[np.bool_], times: Parts) -> None:
+    for part, seconds in times.items():
+        parts.setdefault(part, np.zeros(cases.shape))[cases] = seconds
 
 
-def _among(ranks: int, size: FloatArray, op: Collective, on: Target) -> tuple[Parts, Names]:
+def _among(ranks: int, size: FloatArray, op: Collective, machine: Target) -> tuple[Parts, Names]:
     """The parts of every size [s] for one number of ranks, and the algorithm that is used."""
-    harness, nodes = on.harness, on.nodes(ranks)
-    group = _group(ranks, nodes, op, on)
+    harness, nodes = machine.harness, machine.nodes(ranks)
+    group = _group(ranks, nodes, op, machine)
     if harness.driver == "dma":
         if harness.channels is not None:
             raise InputError(
                 f"copy engines have no channels, but channels is {harness.channels}; leave it out, or drop driver 'dma'"
             )
         return copied(size, group), np.full(size.shape, "copy engines", dtype=_NAMES)
-    algorithm, protocol = _ways(size, group, op.dtype in FLOATS, on)
+    algorithm, protocol = _ways(size, group, op.dtype in FLOATS, machine)
     if harness.channels is not None or harness.compute_units is not None:
         algorithm, protocol = _rings(algorithm, protocol, size, group, harness)
     parts: dict[str, FloatArray] = {}
@@ -106,13 +106,13 @@ def _among(ranks: int, size: FloatArray, op: Collective, on: Target) -> tuple[Pa
     return parts, by
 
 
-def _ways(size: FloatArray, group: Group, floating: bool, on: Target) -> tuple[IntArray, IntArray]:
+def _ways(size: FloatArray, group: Group, floating: bool, machine: Target) -> tuple[IntArray, IntArray]:
     """The `Algorithm` and `Protocol` of each size: the library's choice, or the one that the harness names."""
-    profile, wanted = group.profile, on.harness.algorithm
+    profile, wanted = group.profile, machine.harness.algorithm
     first, second = parsed_way(wanted)
     if first is not None:
-        check_way(first, second, group, profile, on.name, wanted)
-    version = (on.harness.version or profile.version) if profile.library == "nccl" else ""
+        check_way(first, second, group, profile, machine.name, wanted)
+    version = (machine.harness.version or profile.version) if profile.library == "nccl" else ""
     one_step = first in (None, Algorithm.DIRECT)
     algorithm, protocol = choose(
         group.name,
@@ -171,9 +171,9 @@ def _in_rounds(protocol: Protocol, size: FloatArray, group: Group, harness: Harn
     return ring_in_rounds(protocol, size, group, channels, at_once)
 
 
-def _group(ranks: int, nodes: int, op: Collective, on: Target) -> Group:
+def _group(ranks: int, nodes: int, op: Collective, machine: Target) -> Group:
     """The ranks with their links, and the library's profile for its release and for the clock of the GPUs."""
-    fabric, harness = on.fabric, on.harness
+    fabric, harness = machine.fabric, machine.harness
     library = harness.library or ("rccl" if fabric.gpu.vendor == "amd" else "nccl")
     known = harness.profile or profile_for(fabric.gpu.name, fabric.gpu.architecture, library)
     known = at_clock(of_release(known, harness.version), fabric.gpu.compute.clock)

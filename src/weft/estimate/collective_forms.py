@@ -202,9 +202,9 @@ def _ring_simple(size: FloatArray, group: Group, channels: FloatArray | None) ->
     }
 
 
-def together(one: FloatArray, other: FloatArray, exponent: float) -> tuple[FloatArray, FloatArray]:
+def together(first: FloatArray, second: FloatArray, exponent: float) -> tuple[FloatArray, FloatArray]:
     """Combine two times that overlap in part, (a^p + b^p)^(1/p), split in the ratio a^p : b^p."""
-    a, b = np.maximum(one, 1e-15) ** exponent, np.maximum(other, 1e-15) ** exponent
+    a, b = np.maximum(first, 1e-15) ** exponent, np.maximum(second, 1e-15) ** exponent
     total = (a + b) ** (1 / exponent)
     return total * (a / (a + b)), total * (b / (a + b))
 

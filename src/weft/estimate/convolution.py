@@ -28,58 +28,60 @@ FFT_TILES = 16, 32
 """Sides of a tile of cuDNN's tiled Fourier transforms (kernels fft2d_r2c_16x16 and 32x32; cuDNN developer guide)."""
 
 
-def convolution(op: Convolution, on: Target) -> Estimate:
+def convolution(op: Convolution, machine: Target) -> Estimate:
     """The time of a convolution: its GEMM, or transforms, products of transformed tiles, and the transform back.
 
     The gradient of the data is multiplied as the forward pass with inputs and outputs exchanged, that of the weights as
     a sum over tiles. Parts as of GEMMs; transforms add launch, latency, memory, cache and compute.
     """
     if op.algorithm == "gemm":
-        return in_sequence([_called(op.product, on, _implicit(op, on)), _filters_moved(op, on, 1.0)])
+        return in_sequence([_called(op.product, machine, _implicit(op, machine)), _filters_moved(op, machine, 1.0)])
     if op.computes == "data":
-        return convolution(_mirrored(op), on)
+        return convolution(_mirrored(op), machine)
     if op.algorithm == "winograd":
         spread = _points(op, FUSED_OUTPUT) / floats(op.windows[0]) ** 2
-        product = _called(_products(op, FUSED_OUTPUT, fused=True), on, _fused(op, on))
-        return in_sequence([product, _filters_moved(op, on, spread)])
+        product = _called(_products(op, FUSED_OUTPUT, fused=True), machine, _fused(op, machine))
+        return in_sequence([product, _filters_moved(op, machine, spread)])
     separate = op.algorithm == "winograd_nonfused"
-    output = SEPARATE_OUTPUT if separate else _fft_tile(op, on) - np.maximum(*op.windows) + 1
+    output = SEPARATE_OUTPUT if separate else _fft_tile(op, machine) - np.maximum(*op.windows) + 1
     size = _points(op, output) * width(op.dtype)  # half a spectrum of complex numbers is as long
     tiles, channels, filters = _tiles(op, output), floats(op.channels), floats(op.filters)
     spread = _points(op, output) / (floats(op.windows[0]) * floats(op.windows[1]))
-    share = _shares(on)["transform"] if separate else 1.0
+    share = _shares(machine)["transform"] if separate else 1.0
     images, outputs = (floats(one.bytes) for one in op.backward.weights[0].reads)
     return in_sequence(
         [
-            _called(_products(op, output), on, Inside(rate=_rate(op, on))),
-            _filters_moved(op, on, spread),
-            _moved(images / share, size * tiles * channels / share, on),
-            _moved(size * tiles * filters / share, outputs / share, on),
+            _called(_products(op, output), machine, Inside(rate=_rate(op, machine))),
+            _filters_moved(op, machine, spread),
+            _moved(images / share, size * tiles * channels / share, machine),
+            _moved(size * tiles * filters / share, outputs / share, machine),
         ]
     )
 
 
-def _fft_tile(op: Convolution, on: Target) -> FloatArray:
+def _fft_tile(op: Convolution, machine: Target) -> FloatArray:
     """Side of a tile that is transformed: the smaller of cuDNN's for small images, or an image as a whole (MIOpen)."""
     side = np.maximum(floats(op.height), op.width) + np.maximum(*op.windows) - 1
-    return np.asarray(2 * np.ceil(side / 2) if on.gpu.vendor == "amd" else np.where(side <= FFT_TILES[0], *FFT_TILES))
+    return np.asarray(
+        2 * np.ceil(side / 2) if machine.gpu.vendor == "amd" else np.where(side <= FFT_TILES[0], *FFT_TILES)
+    )
 
 
-def _shares(on: Target) -> Mapping[str, float]:
-    return convolution_shares(on.gpu.architecture)
+def _shares(machine: Target) -> Mapping[str, float]:
+    return convolution_shares(machine.gpu.architecture)
 
 
-def _rate(op: Convolution, on: Target) -> float:
+def _rate(op: Convolution, machine: Target) -> float:
     """The share of a GEMM's rate that the kernels of convolutions reach."""
-    return _shares(on)["product"] if op.dtype == "fp32" else 1.0
+    return _shares(machine)["product"] if op.dtype == "fp32" else 1.0
 
 
-def _implicit(op: Convolution, on: Target) -> Inside:
+def _implicit(op: Convolution, machine: Target) -> Inside:
     """An implicit product: windows overlap, so that memory holds fewer elements than they have; K is not cut.
 
     Whole rows of an image are read, except those that a stride leaves out.
     """
-    product, rate = op.product, _rate(op, on)
+    product, rate = op.product, _rate(op, machine)
     kernels = convolution_kernels("convolution") if op.dtype == "fp32" else ()
     a, b = floats(product.m) * product.k, floats(product.k) * product.n
     if op.computes == "data":
@@ -90,7 +92,7 @@ def _implicit(op: Convolution, on: Target) -> Inside:
     return Inside(kernels, (images / a, 1.0), rate, whole=True)
 
 
-def _fused(op: Convolution, on: Target) -> Inside:
+def _fused(op: Convolution, machine: Target) -> Inside:
     """The products of a fused kernel, which transforms tiles in registers: memory sees images and outputs only.
 
     It transforms the tiles of a step's channels anew for each `columns` of filters. Two outputs of a row are stored at
@@ -98,10 +100,10 @@ def _fused(op: Convolution, on: Target) -> Inside:
     """
     product, kernels = _products(op, FUSED_OUTPUT, fused=True), convolution_kernels("winograd")
     a, b = floats(product.m) * product.k, floats(product.k) * product.n
-    rate = _rate(op, on) / (1 + TRANSFORM / kernels[0].columns)
+    rate = _rate(op, machine) / (1 + TRANSFORM / kernels[0].columns)
     if op.computes == "weights":
         return Inside(kernels, (_outputs(op) / a, _images(op) / b), rate)
-    stored = FUSED_OUTPUT**2 / float(np.max(_points(op, FUSED_OUTPUT))) / _shares(on)["transform"]
+    stored = FUSED_OUTPUT**2 / float(np.max(_points(op, FUSED_OUTPUT))) / _shares(machine)["transform"]
     return Inside(kernels, (_images(op) / a, 1.0), rate, stored, whole=True)
 
 
@@ -113,16 +115,16 @@ def _outputs(op: Convolution) -> FloatArray:
     return floats(op.batch) * op.rows * op.columns * op.filters
 
 
-def _called(product: Gemm, on: Target, inside: Inside | None = None) -> Estimate:
+def _called(product: Gemm, machine: Target, inside: Inside | None = None) -> Estimate:
     """The products of a convolution; a host that waits for each convolution calls twice, for the filters as well."""
-    found = gemm(product, on, inside or Inside())
-    if on.harness.timed != "host":
+    found = gemm(product, machine, inside or Inside())
+    if machine.harness.timed != "host":
         return found
     launch = found.parts["launch"]
     return replace(found, seconds=found.seconds + launch, parts={**found.parts, "launch": 2 * launch})
 
 
-def _filters_moved(op: Convolution, on: Target, spread: FloatArray | float) -> Estimate:
+def _filters_moved(op: Convolution, machine: Target, spread: FloatArray | float) -> Estimate:
     """The time to transform or reorder the filters into `spread` times as many elements, for the forward pass.
 
     Filters of a number of channels that vectors of four do not divide move at the share `misaligned` of the
@@ -130,8 +132,8 @@ def _filters_moved(op: Convolution, on: Target, spread: FloatArray | float) -> E
     """
     size = floats(op.backward.weights[0].writes[0].bytes)
     odd = (floats(op.channels) % 4 != 0) | (floats(op.filters) % 4 != 0)
-    slow = np.where(odd, 1 / _shares(on)["misaligned"], 1.0)
-    found = _moved(slow * size, slow * size * spread, on)
+    slow = np.where(odd, 1 / _shares(machine)["misaligned"], 1.0)
+    found = _moved(slow * size, slow * size * spread, machine)
     needed = odd | (np.asarray(spread) != 1.0)  # an implicit product reads aligned filters as they are
     return from_parts({name: part * needed for name, part in found.parts.items()})
 
@@ -179,8 +181,8 @@ def _products(op: Convolution, output: FloatArray | int, *, fused: bool = False)
     return Gemm(cast(int, m), cast(int, n), cast(int, k), op.dtype, cast(int, points))
 
 
-def _moved(reads: FloatArray, writes: FloatArray, on: Target) -> Estimate:
+def _moved(reads: FloatArray, writes: FloatArray, machine: Target) -> Estimate:
     """The time of a transform that reads and writes so many bytes."""
     per_workgroup = THREADS * 16
     workgroups = np.ceil((reads + writes) / per_workgroup)
-    return kernel_time(Kernel((Sweep(reads, writes),), workgroups, floats(THREADS)), on.gpu)
+    return kernel_time(Kernel((Sweep(reads, writes),), workgroups, floats(THREADS)), machine.gpu)

@@ -40,15 +40,15 @@ from weft.options import RunOptions
 from weft.parallel.named import work_of
 
 
-def _send(op: Send, on: Target) -> Estimate:
-    return collective(Collective("send_recv", op.bytes, 2), on)
+def _send(op: Send, machine: Target) -> Estimate:
+    return collective(Collective("send_recv", op.bytes, 2), machine)
 
 
-def _call(op: Call, on: Target) -> Estimate:
+def _call(op: Call, machine: Target) -> Estimate:
     """The products of a call, one after the other; without any, its tensors' bytes, which `by` says."""
     if op.products:
-        return in_sequence([gemm(product, on) for product in op.products])
-    return replace(opaque(op, on), by=np.array("bytes"))
+        return in_sequence([gemm(product, machine) for product in op.products])
+    return replace(opaque(op, machine), by=np.array("bytes"))
 
 
 _MODELS: Mapping[type[Op], Callable[[Any, Target], Estimate]] = {
@@ -100,12 +100,12 @@ def estimate(
         if not system:
             raise InputError("there is no system to estimate on; name one, like 'h100-sxm'")
         return side_by_side([estimate(work, one, options, harness) for one in system])
-    on = target(system, options, harness)
+    machine = target(system, options, harness)
     if isinstance(work, Op):
-        return _plain(_estimated(work, on))
+        return _plain(_estimated(work, machine))
     if not isinstance(work, Graph):
         work = _in_a_row(work)
-    return _plain(_of_graph(work, on))
+    return _plain(_of_graph(work, machine))
 
 
 def _in_a_row(work: Any) -> Graph:
@@ -117,35 +117,35 @@ def _in_a_row(work: Any) -> Graph:
     return Graph(tuple(Node(op, f"{op.kind}{place}") for place, op in enumerate(work)))
 
 
-def _plain(found: Estimate) -> Estimate:
+def _plain(answer: Estimate) -> Estimate:
     """The estimate with Python numbers and words instead of arrays without axes."""
-    if np.ndim(found.seconds) == 0:
-        return found.case()
-    return replace(found, operators={name: _plain(one) for name, one in found.operators.items()})
+    if np.ndim(answer.seconds) == 0:
+        return answer.case()
+    return replace(answer, operators={name: _plain(one) for name, one in answer.operators.items()})
 
 
-def _estimated(op: Op, on: Target) -> Estimate:
-    check_held(op, on.gpu)
+def _estimated(op: Op, machine: Target) -> Estimate:
+    check_held(op, machine.gpu)
     model = next((model for kind, model in _MODELS.items() if isinstance(op, kind)), opaque)
-    found = model(op, on)
-    waits = on.harness.timed == "host" and not isinstance(op, Gemm | GroupedGemm | Collective | Send)
-    return _awaited(found, on) if waits else found
+    found = model(op, machine)
+    waits = machine.harness.timed == "host" and not isinstance(op, Gemm | GroupedGemm | Collective | Send)
+    return _awaited(found, machine) if waits else found
 
 
-def _awaited(found: Estimate, on: Target) -> Estimate:
+def _awaited(issued: Estimate, machine: Target) -> Estimate:
     """Replace an operator's launch by the host's launch and wait; GEMMs and collectives have terms of their own."""
-    launch = np.maximum(found.parts["launch"], on.gpu.achieved.gemm_host)
-    seconds = found.seconds + launch - found.parts["launch"]
-    bound = np.where(launch > seconds / 2, Bound.LAUNCH, found.bound)
-    return replace(found, seconds=seconds, bound=bound, parts={**found.parts, "launch": launch})
+    launch = np.maximum(issued.parts["launch"], machine.gpu.achieved.gemm_host)
+    seconds = issued.seconds + launch - issued.parts["launch"]
+    bound = np.where(launch > seconds / 2, Bound.LAUNCH, issued.bound)
+    return replace(issued, seconds=seconds, bound=bound, parts={**issued.parts, "launch": launch})
 
 
-def _of_graph(graph: Graph, on: Target) -> Estimate:
+def _of_graph(graph: Graph, machine: Target) -> Estimate:
     found: dict[str, Estimate] = {}
-    by_dma = replace(on, harness=replace(on.harness, driver="dma"))
+    by_dma = replace(machine, harness=replace(machine.harness, driver="dma"))
     for node in graph:
         if node.name not in found:
-            found[node.name] = _estimated(node.op, by_dma if node.choice.driver == "dma" else on)
+            found[node.name] = _estimated(node.op, by_dma if node.choice.driver == "dma" else machine)
     path = graph.critical_path({name: one.seconds for name, one in found.items()})
     each = {node.id: found[node.name] for node in graph}
     ends = [end for _, end in path.values()]

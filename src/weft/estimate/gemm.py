@@ -12,11 +12,13 @@ import numpy as np
 from weft.errors import InputError
 from weft.estimate import gemm_kernel
 from weft.estimate.answer import Bound, Estimate, FloatArray, Words, floats, side_by_side
-from weft.estimate.target import Target
+from weft.estimate.target import Harness, Target, target
 from weft.graph import DTYPE_BYTES, Gemm, GroupedGemm
 from weft.graph.op import OUTPUT_DTYPES, width
-from weft.kernels.gemm import main_loop_flops
+from weft.hardware import Gpu
+from weft.kernels.gemm import GemmTiling, main_loop_flops
 from weft.library.tiles import Candidate, batched_candidates, candidates, most_parts
+from weft.options import RunOptions
 
 Shapes = Any
 """A `gemm_kernel.Shape` whose fields are arrays over the cases."""
@@ -46,7 +48,7 @@ class Inside:
 _ALONE = Inside()
 
 
-def gemm(op: Gemm, on: Target, inside: Inside = _ALONE) -> Estimate:
+def gemm(op: Gemm, machine: Target, inside: Inside = _ALONE) -> Estimate:
     """The time of C = A x B, and where it goes.
 
     The kernel is the one of the library with the least estimated time; by itself a library may cut K into fewer parts
@@ -58,16 +60,16 @@ def gemm(op: Gemm, on: Target, inside: Inside = _ALONE) -> Estimate:
     given = np.broadcast_arrays(*map(floats, (op.m, op.n, op.k, op.batch, *inside.distinct)))
     flat: Any = map(np.ravel, given)
     shapes: Shapes = gemm_kernel.Shape(*flat)
-    harness, achieved = on.harness, on.gpu.achieved
-    library = inside.kernels or _library(op.dtype, on)
-    rates = effective_rates(op.dtype, on)
+    harness, achieved = machine.harness, machine.gpu.achieved
+    library = inside.kernels or _library(op.dtype, machine)
+    rates = effective_rates(op.dtype, machine)
     if op.accumulates:
         rates = rates._replace(output=2.0 * op.accumulator_bytes)
     rates = rates._replace(unit_flops=rates.unit_flops * inside.rate, output=rates.output * inside.stored)
     if inside.whole:
         rates = rates._replace(parts=1.0, own_parts=1.0)
     times = _run(shapes, library, rates)
-    few = batched_candidates(on.gpu.architecture, op.dtype)
+    few = batched_candidates(machine.gpu.architecture, op.dtype)
     if few and inside is _ALONE and np.any(shapes.batch > 1):
         batched: Any = np.where(shapes.batch > 1, _run(shapes, few, rates), times)
         times = gemm_kernel.Attempt(*batched)
@@ -75,7 +77,7 @@ def gemm(op: Gemm, on: Target, inside: Inside = _ALONE) -> Estimate:
     launch = achieved.gemm_host if harness.timed == "host" else achieved.gemm_launch
     parts["launch"] = np.full(len(shapes.m), launch)
     if harness.quantize:
-        parts["convert"] = _conversion(shapes, on, rates)
+        parts["convert"] = _conversion(shapes, machine, rates)
     seconds = reduce(np.add, parts.values())
     shape = given[0].shape
     return Estimate(
@@ -85,7 +87,7 @@ def gemm(op: Gemm, on: Target, inside: Inside = _ALONE) -> Estimate:
     )
 
 
-def grouped_gemm(op: GroupedGemm, on: Target) -> Estimate:
+def grouped_gemm(op: GroupedGemm, machine: Target) -> Estimate:
     """The time of the products of a mixture's experts: as a batch in one launch, or one launch after the other.
 
     Groups that differ count half as the fullest and half as what is left for the others, one each. Raises as `gemm`.
@@ -93,41 +95,41 @@ def grouped_gemm(op: GroupedGemm, on: Target) -> Estimate:
     mean = floats(op.rows) / op.groups
     most = np.where(floats(op.busiest) > 0, op.busiest, mean)
     least = np.maximum(2 * mean - most, 1.0)
-    halves = [_of_groups(op, np.ceil(rows), on) for rows in ([mean] if np.all(most == mean) else [most, least])]
+    halves = [_of_groups(op, np.ceil(rows), machine) for rows in ([mean] if np.all(most == mean) else [most, least])]
     return halves[0] if len(halves) == 1 else _average(halves)
 
 
-def _of_groups(op: GroupedGemm, rows: FloatArray, on: Target) -> Estimate:
+def _of_groups(op: GroupedGemm, rows: FloatArray, machine: Target) -> Estimate:
     """The time of all groups, with so many rows each."""
     n, k, count = floats(op.n), floats(op.k), floats(op.groups)
     m, k = (k, rows) if op.over_rows else (rows, k)
     shape = Gemm(*cast("tuple[int, int, int]", (m, n, k)), op.dtype, accumulates=op.accumulates)
     if op.fused:
-        return gemm(replace(shape, batch=cast(int, count)), on)
-    one = gemm(shape, on)
+        return gemm(replace(shape, batch=cast(int, count)), machine)
+    one = gemm(shape, machine)
     return replace(one, seconds=one.seconds * count, parts={name: part * count for name, part in one.parts.items()})
 
 
-def _average(of: Sequence[Estimate]) -> Estimate:
-    every = side_by_side(of)
+def _average(halves: Sequence[Estimate]) -> Estimate:
+    every = side_by_side(halves)
     parts = {name: part.mean(axis=0) for name, part in every.parts.items()}
     return Estimate(every.seconds.mean(axis=0), every.bound[0], parts)
 
 
-def _library(dtype: str, on: Target) -> tuple[Candidate, ...]:
-    on.gpu.matrix_rate(dtype)  # raises the InputError that lists the supported data types
-    if on.harness.quantize and DTYPE_BYTES.get(dtype) != 1:
+def _library(dtype: str, machine: Target) -> tuple[Candidate, ...]:
+    machine.gpu.matrix_rate(dtype)  # raises the InputError that lists the supported data types
+    if machine.harness.quantize and DTYPE_BYTES.get(dtype) != 1:
         raise InputError(f"operands of {dtype} need no conversion; quantize goes with fp8 or int8")
-    return candidates(on.gpu.architecture, dtype, scaled=on.harness.quantize)
+    return candidates(machine.gpu.architecture, dtype, scaled=machine.harness.quantize)
 
 
-def effective_rates(dtype: str, on: Target) -> gemm_kernel.Machine:
+def effective_rates(dtype: str, machine: Target) -> gemm_kernel.Machine:
     """The GPU's effective rates and costs for a data type."""
-    gpu, achieved = on.gpu, on.gpu.achieved
+    gpu, achieved = machine.gpu, machine.gpu.achieved
     unhashed = gpu.architecture in _UNHASHED
     return gemm_kernel.Machine(
         units=float(gpu.compute.compute_units),
-        unit_flops=main_loop_flops(dtype, gpu, on.options),
+        unit_flops=main_loop_flops(dtype, gpu, machine.options),
         cache_rate=gpu.cache.bandwidth * achieved.gemm_cache,
         memory_rate=gpu.memory.bandwidth * achieved.gemm_memory,
         resident=(gpu.cache.capacity + gpu.memory_cache.capacity) * achieved.gemm_resident,
@@ -137,10 +139,10 @@ def effective_rates(dtype: str, on: Target) -> gemm_kernel.Machine:
         split=achieved.gemm_split,
         element=width(dtype),
         output=float(DTYPE_BYTES[OUTPUT_DTYPES.get(dtype, dtype)]),
-        rotation=min(float(on.harness.rotation), 1e9),
+        rotation=min(float(machine.harness.rotation), 1e9),
         channels=float(gpu.cache.banks) if unhashed else 0.0,
         interleave=float(gpu.memory.interleave),
-        parts=float(most_parts(gpu.architecture, dtype, tuned=on.harness.tuned)),
+        parts=float(most_parts(gpu.architecture, dtype, tuned=machine.harness.tuned)),
         own_parts=float(most_parts(gpu.architecture, dtype)),
     )
 
@@ -189,7 +191,7 @@ def _parts(shapes: Shapes, times: Any, rates: gemm_kernel.Machine) -> dict[str, 
     }
 
 
-def _conversion(shapes: Shapes, on: Target, rates: gemm_kernel.Machine) -> FloatArray:
+def _conversion(shapes: Shapes, machine: Target, rates: gemm_kernel.Machine) -> FloatArray:
     """A kernel before the GEMM that converts A: each row is read twice (largest value, scaling) and written.
 
     One workgroup per row, two at a time on a compute unit, two memory round trips each.
@@ -197,7 +199,10 @@ def _conversion(shapes: Shapes, on: Target, rates: gemm_kernel.Machine) -> Float
     m, k, batch = shapes.m, shapes.k, shapes.batch
     moved = batch * m * k * (2 * DTYPE_BYTES["bf16"] + rates.element)
     seconds: FloatArray = (
-        on.gpu.achieved.gemm_launch + rates.fill + moved / rates.memory_rate + batch * m / rates.units * rates.latency
+        machine.gpu.achieved.gemm_launch
+        + rates.fill
+        + moved / rates.memory_rate
+        + batch * m / rates.units * rates.latency
     )
     return seconds
 
@@ -209,3 +214,46 @@ def _bounds(times: Any, parts: dict[str, FloatArray], seconds: FloatArray) -> Wo
     bound[times.memory_time > times.units_time] = Bound.MEMORY
     bound[2 * parts["launch"] > seconds] = Bound.LAUNCH
     return bound
+
+
+@dataclass(frozen=True)
+class RankedPlan:
+    """A tiling of a GEMM and its closed-form time without the launch [s].
+
+    `overlapped` is the time if memory and compute units overlap in full, as they do in the engine [s].
+    """
+
+    tiling: GemmTiling
+    seconds: float
+    overlapped: float
+
+
+def ranked_plans(
+    gemm: Gemm, gpu: Gpu, options: RunOptions | None = None, *, split: bool = False
+) -> tuple[RankedPlan, ...]:
+    """Every kernel of the GPU's library, fastest first: with `split`, K in as many parts as suit it, else in one.
+
+    The operands come from memory; without options the run is a long one. Raises InputError for a dtype that the GPU
+    lacks.
+    """
+    rates, shape = cold_rates(gemm.dtype, gpu, options), gemm_kernel.Shape(gemm.m, gemm.n, gemm.k, 1)
+    plans = [_ranked(shape, one, rates, split) for one in candidates(gpu.architecture, gemm.dtype)]
+    return tuple(sorted(plans, key=lambda plan: plan.seconds))
+
+
+def cold_rates(dtype: str, gpu: Gpu, options: RunOptions | None = None) -> gemm_kernel.Machine:
+    """The GPU's effective rates in the engine: operands in memory, and a launch for the kernel that adds split sums."""
+    rates = effective_rates(dtype, target(gpu, options, Harness(rotation=float("inf"))))
+    # MI210's and MI100's rows hardly constrain the cost of splitting K: the fit is below the cost of a launch.
+    return rates._replace(split=max(rates.split, gpu.compute.launch_latency))
+
+
+def _ranked(shape: gemm_kernel.Shape, one: Candidate, rates: gemm_kernel.Machine, split: bool) -> RankedPlan:
+    tile, splits = as_tile(one), 1.0
+    columns, _, _ = gemm_kernel.fitted(shape, tile, rates)
+    if split:
+        moved, cost = gemm_kernel.traffic(shape, rates), gemm_kernel.costs(tile, rates)
+        _, columns, splits, _ = gemm_kernel.under(shape, moved, tile, cost, float("inf"), rates)
+    found = gemm_kernel.fixed(shape, tile, columns, splits, rates)
+    overlapped = max(found.units_time, found.memory_time) + found.split_time
+    return RankedPlan(one.tiling(int(found.columns), int(found.splits)), found.total, overlapped)

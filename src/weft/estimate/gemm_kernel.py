@@ -128,83 +128,83 @@ def fitted_columns(n: float, grid_rows: float, tile: Tile, units: float) -> floa
     return min(narrow, tile.columns) if 2 * narrow > tile.columns else tile.columns
 
 
-def traffic(shape: Shape, on: Machine) -> Traffic:
+def traffic(shape: Shape, machine: Machine) -> Traffic:
     """Which bytes of the operands and of C the cache holds before and after; the same under every candidate.
 
     A and C count as cached when they fit beside one B; B only if `rotation` of them fit. Nothing is shared between the
     GEMMs of a batch.
     """
     m, n, k, batch, distinct_a, distinct_b = shape
-    a, b, c = m * k * on.element * distinct_a, n * k * on.element * distinct_b, m * n * on.output
-    near = _held(on.resident / (batch * (a + b + c)))
-    far = _held(on.resident / (batch * (a + on.rotation * b + c)))
-    return Traffic(a + b, min(1.0, on.resident / (a + b)), (a + c) * (1 - near), b * (1 - far))
+    a, b, c = m * k * machine.element * distinct_a, n * k * machine.element * distinct_b, m * n * machine.output
+    near = _held(machine.resident / (batch * (a + b + c)))
+    far = _held(machine.resident / (batch * (a + machine.rotation * b + c)))
+    return Traffic(a + b, min(1.0, machine.resident / (a + b)), (a + c) * (1 - near), b * (1 - far))
 
 
 def memory_bytes(
-    shape: Shape, moved: Traffic, tile: Tile, columns: float, grid_rows: float, grid_columns: float, on: Machine
+    shape: Shape, moved: Traffic, tile: Tile, columns: float, grid_rows: float, grid_columns: float, machine: Machine
 ) -> float:
     """Bytes moved to and from DRAM: operands once, again where the cache evicts them between waves, and C.
 
     The tiles that run together form a block as square as the grid allows.
     """
     again, crowd = 0.0, 1.0
-    if moved.kept < 1 or on.channels > 0:
-        at_once = min(on.units * tile.resident, grid_rows * grid_columns)
+    if moved.kept < 1 or machine.channels > 0:
+        at_once = min(machine.units * tile.resident, grid_rows * grid_columns)
         high = sqrt(at_once * tile.rows * columns) / tile.rows
         high = min(max(high, at_once / grid_columns), grid_rows)
         wide = at_once / high
         both = high * tile.rows * shape.distinct_a + wide * columns * shape.distinct_b
-        per_wave = both * shape.k * on.element
+        per_wave = both * shape.k * machine.element
         passes = grid_rows * grid_columns / at_once
         again = max(0.0, (1 - moved.kept) * (passes * per_wave - moved.operands))
-        crowd = crowding(shape.n * on.element, wide * columns * on.element, on)
+        crowd = crowding(shape.n * machine.element, wide * columns * machine.element, machine)
     return shape.batch * (moved.others + again / 2 + (moved.b + again / 2) * crowd)
 
 
-def crowding(stride: float, span: float, on: Machine) -> float:
+def crowding(stride: float, span: float, machine: Machine) -> float:
     """Slowdown of reading B when its rows, `stride` bytes apart, map to few memory channels.
 
     Without an address hash, rows whose distance is a multiple of channels x interleave all begin in one channel; `span`
     bytes of each are read.
     """
-    if on.channels == 0:
+    if machine.channels == 0:
         return 1.0
-    lines = stride / on.interleave
+    lines = stride / machine.interleave
     if lines != floor(lines):
         return 1.0
-    common = on.channels
+    common = machine.channels
     while lines % common != 0:
         common = common / 2
-    used = on.channels / common * max(1.0, floor(span / on.interleave / 2))
-    return on.channels / min(on.channels, used)
+    used = machine.channels / common * max(1.0, floor(span / machine.interleave / 2))
+    return machine.channels / min(machine.channels, used)
 
 
 def _held(ratio: float) -> float:
     return min(1.0, max(0.0, (ratio - RAMP) / (1 - RAMP)))
 
 
-def costs(tile: Tile, on: Machine) -> Costs:
+def costs(tile: Tile, machine: Machine) -> Costs:
     """The costs of a candidate's workgroup that do not depend on the shape."""
-    slots = on.units * tile.resident
-    slab = tile.step * on.element / on.cache_rate
-    wait = on.latency / (tile.stages - 1)
-    matrix = 2 * tile.rows * tile.step / on.unit_flops
+    slots = machine.units * tile.resident
+    slab = tile.step * machine.element / machine.cache_rate
+    wait = machine.latency / (tile.stages - 1)
+    matrix = 2 * tile.rows * tile.step / machine.unit_flops
     fed = (max(tile.rows, tile.columns) / tile.cluster + min(tile.rows, tile.columns)) * slab
-    turn = max(matrix * tile.columns / on.units + on.issue / slots, wait / slots)
+    turn = max(matrix * tile.columns / machine.units + machine.issue / slots, wait / slots)
     narrow = tile.columns / 2 if tile.granule > 0 else tile.columns
     return Costs(
         slots,
         matrix,
         slab,
         slab / tile.cluster,
-        tile.rows * on.output / on.cache_rate,
+        tile.rows * machine.output / machine.cache_rate,
         wait,
         wait / slots,
-        on.issue / slots,
-        1 / on.units,
+        machine.issue / slots,
+        1 / machine.units,
         max(turn, fed) / tile.columns,
-        max(matrix * narrow + on.issue, wait),
+        max(matrix * narrow + machine.issue, wait),
     )
 
 
@@ -214,33 +214,35 @@ def feed(tile: Tile, columns: float, alone: bool, cost: Costs) -> float:
     return longer + min(tile.rows, columns) * cost.slab
 
 
-def step_time(deep: float, busy: float, matrix: float, fed: float, cost: Costs, on: Machine) -> float:
+def step_time(deep: float, busy: float, matrix: float, fed: float, cost: Costs, machine: Machine) -> float:
     """Time of a K step of `deep` resident workgroups [s]: the longest of products, cache loads, and latency."""
-    return max(deep * matrix + on.issue, deep * fed * busy, cost.wait)
+    return max(deep * matrix + machine.issue, deep * fed * busy, cost.wait)
 
 
-def units_time(work: float, steps: float, tile: Tile, columns: float, fed: float, cost: Costs, on: Machine) -> float:
+def units_time(
+    work: float, steps: float, tile: Tile, columns: float, fed: float, cost: Costs, machine: Machine
+) -> float:
     """Time of whole rounds of resident workgroups on every unit, and of the remainder [s]."""
     matrix, store = cost.matrix * columns, cost.store * columns
     rounds = floor(work / cost.slots)
     rest = work - rounds * cost.slots
     time = 0.0
     if rounds > 0:
-        step = step_time(tile.resident, on.units, matrix, fed, cost, on)
-        time = rounds * (steps * step + on.fill + cost.slots * store)
+        step = step_time(tile.resident, machine.units, matrix, fed, cost, machine)
+        time = rounds * (steps * step + machine.fill + cost.slots * store)
     if rest > 0:
-        deep, busy = ceil(rest / on.units), min(rest, on.units)
-        step = step_time(deep, busy, matrix, fed, cost, on)
-        time += steps * step + on.fill + deep * busy * store
+        deep, busy = ceil(rest / machine.units), min(rest, machine.units)
+        step = step_time(deep, busy, matrix, fed, cost, machine)
+        time += steps * step + machine.fill + deep * busy * store
     return time
 
 
-def attempt(shape: Shape, tile: Tile, columns: float, splits: float, memory_time: float, on: Machine) -> Attempt:
+def attempt(shape: Shape, tile: Tile, columns: float, splits: float, memory_time: float, machine: Machine) -> Attempt:
     """One shape under one candidate: rounds of resident workgroups on every unit, overlapped with memory.
 
     Unit time and memory time overlap in part: the total is the root of the sum of their squares.
     """
-    cost = costs(tile, on)
+    cost = costs(tile, machine)
     grid = ceil(shape.m / tile.rows) * ceil(shape.n / columns)
     work = grid * splits * shape.batch
     steps = ceil(ceil(shape.k / tile.step) / splits)
@@ -250,37 +252,39 @@ def attempt(shape: Shape, tile: Tile, columns: float, splits: float, memory_time
     rest = work - rounds * cost.slots
     matrix_time = cache_time = latency_time = 0.0
     for last in range(2):
-        deep = ceil(rest / on.units) if last else tile.resident
-        busy = min(rest, on.units) if last else on.units
+        deep = ceil(rest / machine.units) if last else tile.resident
+        busy = min(rest, machine.units) if last else machine.units
         count = (1.0 if rest > 0 else 0.0) if last else rounds
-        step = step_time(deep, busy, matrix, fed, cost, on)
+        step = step_time(deep, busy, matrix, fed, cost, machine)
         matrix_time += count * steps * deep * matrix
         if step == deep * fed * busy:
             cache_time += count * steps * (step - deep * matrix)
         else:
             latency_time += count * steps * (step - deep * matrix)
-    units = units_time(work, steps, tile, columns, fed, cost, on)
-    split_time = split_cost(shape, splits, on)
+    units = units_time(work, steps, tile, columns, fed, cost, machine)
+    split_time = split_cost(shape, splits, machine)
     total = sqrt(units * units + memory_time * memory_time) + split_time
     return Attempt(total, columns, splits, units, memory_time, matrix_time, cache_time, latency_time, split_time)
 
 
-def split_cost(shape: Shape, splits: float, on: Machine) -> float:
+def split_cost(shape: Shape, splits: float, machine: Machine) -> float:
     """Time to write the partial sums of a split K through the cache and to add them [s]; 0 without a split."""
     if splits == 1:
         return 0.0
-    return on.split + shape.batch * shape.m * shape.n * _PARTIAL_BYTES * splits / on.cache_rate
+    return machine.split + shape.batch * shape.m * shape.n * _PARTIAL_BYTES * splits / machine.cache_rate
 
 
-def wasteful(shape: Shape, tile: Tile, on: Machine) -> bool:
+def wasteful(shape: Shape, tile: Tile, machine: Machine) -> bool:
     """Whether a library would not try the tile: three quarters of it are padding, or it is small for many waves."""
     if (tile.rows > SMALL and tile.rows >= 4 * shape.m) or (tile.columns > SMALL and tile.columns >= 4 * shape.n):
         return True
     area = tile.rows * tile.columns
-    return area < LARGE and shape.m * shape.n * shape.batch > MANY_WAVES * area * on.units * tile.resident
+    return area < LARGE and shape.m * shape.n * shape.batch > MANY_WAVES * area * machine.units * tile.resident
 
 
-def least_time(shape: Shape, tile: Tile, grid: float, depth: float, columns: float, cost: Costs, on: Machine) -> float:
+def least_time(
+    shape: Shape, tile: Tile, grid: float, depth: float, columns: float, cost: Costs, machine: Machine
+) -> float:
     """Lower bound of the units' time under one candidate, for any split of K; cheaper than the time itself.
 
     Every workgroup's K steps need the matrix units, the cache and, with all resident workgroups, a turn to issue
@@ -289,78 +293,78 @@ def least_time(shape: Shape, tile: Tile, grid: float, depth: float, columns: flo
     matrix = cost.matrix * columns
     every = max(matrix * cost.unit_share + cost.issue_share, cost.wait_share)
     every = max(every, feed(tile, columns, grid == 1, cost))
-    least = on.fill + grid * (depth * every + cost.store * columns)
-    pace = max(matrix + on.issue, cost.wait)
-    alone = on.fill + depth * pace
+    least = machine.fill + grid * (depth * every + cost.store * columns)
+    pace = max(matrix + machine.issue, cost.wait)
+    alone = machine.fill + depth * pace
     if least < alone:
-        parts = most_parts(depth, grid, cost, on)
+        parts = most_parts(depth, grid, cost, machine)
         if parts > 1:
-            alone = min(alone, on.fill + depth / parts * pace + split_cost(shape, 2.0, on))
+            alone = min(alone, machine.fill + depth / parts * pace + split_cost(shape, 2.0, machine))
         least = max(least, alone)
     return least
 
 
-def quick_time(shape: Shape, tile: Tile, depth: float, cost: Costs, on: Machine) -> float:
+def quick_time(shape: Shape, tile: Tile, depth: float, cost: Costs, machine: Machine) -> float:
     """Lower bound of the units' time under one candidate of any width; cheaper still than `least_time`."""
     columns = ceil(shape.m / tile.rows) * shape.n * shape.batch
-    least = on.fill + columns * (depth * cost.column + cost.store)
-    parts = max(1.0, min(on.parts, depth / SPLIT_STEPS))
-    return max(least, on.fill + min(depth * cost.pace, depth / parts * cost.pace + on.split))
+    least = machine.fill + columns * (depth * cost.column + cost.store)
+    parts = max(1.0, min(machine.parts, depth / SPLIT_STEPS))
+    return max(least, machine.fill + min(depth * cost.pace, depth / parts * cost.pace + machine.split))
 
 
-def most_parts(depth: float, grid: float, cost: Costs, on: Machine) -> float:
+def most_parts(depth: float, grid: float, cost: Costs, machine: Machine) -> float:
     """The most parts that K is cut into: each of some steps, up to the library's limit or a few fills of the GPU."""
-    most = min(on.parts, floor(depth / SPLIT_STEPS), floor(SPLIT_WAVES * cost.slots / grid))
+    most = min(machine.parts, floor(depth / SPLIT_STEPS), floor(SPLIT_WAVES * cost.slots / grid))
     return max(1.0, most)
 
 
-def parts_tried(turn: int, most: float, work: float, cost: Costs, on: Machine) -> float:
+def parts_tried(turn: int, most: float, work: float, cost: Costs, machine: Machine) -> float:
     """The parts of K tried in a turn: one, up to the library's limit, then whole fills of the GPU."""
     if turn == 0:
         return 1.0
     fills = floor(max(turn - 1, 1) * cost.slots / work)
-    return min(most, fills, on.own_parts) if turn == 1 else min(most, fills)
+    return min(most, fills, machine.own_parts) if turn == 1 else min(most, fills)
 
 
-def fitted(shape: Shape, tile: Tile, on: Machine) -> tuple[float, float, float]:
+def fitted(shape: Shape, tile: Tile, machine: Machine) -> tuple[float, float, float]:
     """Columns of the tile, and rows and columns of its grid."""
     grid_rows = ceil(shape.m / tile.rows)
-    columns = fitted_columns(shape.n, grid_rows * shape.batch, tile, on.units)
+    columns = fitted_columns(shape.n, grid_rows * shape.batch, tile, machine.units)
     return columns, grid_rows, ceil(shape.n / columns)
 
 
 def under(
-    shape: Shape, moved: Traffic, tile: Tile, cost: Costs, limit: float, on: Machine
+    shape: Shape, moved: Traffic, tile: Tile, cost: Costs, limit: float, machine: Machine
 ) -> tuple[float, float, float, float]:
     """The best way to run the shape with one candidate: time, columns, parts of K, and memory time.
 
     Ways that cannot beat `limit` are skipped; if none is left, the time is infinite.
     """
-    columns, grid_rows, grid_columns = fitted(shape, tile, on)
+    columns, grid_rows, grid_columns = fitted(shape, tile, machine)
     grid = grid_rows * grid_columns
     work = grid * shape.batch
     depth = ceil(shape.k / tile.step)
     found, parts, before, memory_time = inf, 1.0, 0.0, 0.0
-    least = least_time(shape, tile, work, depth, columns, cost, on)
+    least = least_time(shape, tile, work, depth, columns, cost, machine)
     if least > limit:
         return found, columns, parts, memory_time
-    memory_time = memory_bytes(shape, moved, tile, columns, grid_rows, grid_columns, on) / on.memory_rate
+    memory_time = memory_bytes(shape, moved, tile, columns, grid_rows, grid_columns, machine) / machine.memory_rate
     memory_squared = memory_time * memory_time
     if least * least + memory_squared > limit * limit:
         return found, columns, parts, memory_time
     fed = feed(tile, columns, grid == 1, cost)
-    pace = max(cost.matrix * columns + on.issue, cost.wait)
-    most = most_parts(depth, work, cost, on)
+    pace = max(cost.matrix * columns + machine.issue, cost.wait)
+    most = most_parts(depth, work, cost, machine)
     for turn in range(SPLIT_WAVES + 2):
-        splits = parts_tried(turn, most, work, cost, on)
+        splits = parts_tried(turn, most, work, cost, machine)
         if splits <= before:
             continue
         before = splits
-        extra = split_cost(shape, splits, on)
+        extra = split_cost(shape, splits, machine)
         steps = ceil(depth / splits)
-        if extra + max(on.fill + steps * pace, memory_time) > limit:
+        if extra + max(machine.fill + steps * pace, memory_time) > limit:
             continue
-        busy = units_time(work * splits, steps, tile, columns, fed, cost, on)
+        busy = units_time(work * splits, steps, tile, columns, fed, cost, machine)
         total = sqrt(busy * busy + memory_squared) + extra
         if total < found:
             found, parts = total, splits
@@ -370,42 +374,42 @@ def under(
     return found, columns, parts, memory_time
 
 
-def fixed(shape: Shape, tile: Tile, columns: float, splits: float, on: Machine) -> Attempt:
+def fixed(shape: Shape, tile: Tile, columns: float, splits: float, machine: Machine) -> Attempt:
     """Times of the shape under one candidate with given columns and parts of K."""
     grid_rows, grid_columns = ceil(shape.m / tile.rows), ceil(shape.n / columns)
-    moved = memory_bytes(shape, traffic(shape, on), tile, columns, grid_rows, grid_columns, on)
-    return attempt(shape, tile, columns, splits, moved / on.memory_rate, on)
+    moved = memory_bytes(shape, traffic(shape, machine), tile, columns, grid_rows, grid_columns, machine)
+    return attempt(shape, tile, columns, splits, moved / machine.memory_rate, machine)
 
 
-def best(shape: Shape, tiles: Any, prepared: Any, least: Any, on: Machine) -> tuple[int, Attempt]:
+def best(shape: Shape, tiles: Any, prepared: Any, least: Any, machine: Machine) -> tuple[int, Attempt]:
     """The fastest candidate and its times; the first on a tie.
 
     The candidate with the least lower bound is tried first, so that few others need a full evaluation. `prepared` holds
     the Costs of every candidate; `least` is scratch space for the squares of their lower bounds.
     """
-    moved = traffic(shape, on)
-    memory = shape.batch * (moved.others + moved.b) / on.memory_rate
+    moved = traffic(shape, machine)
+    memory = shape.batch * (moved.others + moved.b) / machine.memory_rate
     first, step, depth = 0, 0.0, 0.0
     for index in range(len(tiles)):
         tile, cost = _tile(tiles[index]), _costs(prepared[index])
         least[index] = inf
-        if index > 0 and wasteful(shape, tile, on):
+        if index > 0 and wasteful(shape, tile, machine):
             continue
         if tile.step != step:
             step, depth = tile.step, ceil(shape.k / tile.step)
-        time = quick_time(shape, tile, depth, cost, on)
+        time = quick_time(shape, tile, depth, cost, machine)
         least[index] = time * time
         if least[index] < least[first]:
             first = index
-    chosen, found = first, under(shape, moved, _tile(tiles[first]), _costs(prepared[first]), inf, on)
+    chosen, found = first, under(shape, moved, _tile(tiles[first]), _costs(prepared[first]), inf, machine)
     for index in range(len(tiles)):
         limit = SAME * found[0]
         if index == first or least[index] + memory * memory > limit * limit:
             continue
-        now = under(shape, moved, _tile(tiles[index]), _costs(prepared[index]), limit, on)
+        now = under(shape, moved, _tile(tiles[index]), _costs(prepared[index]), limit, machine)
         if now[0] * SAME < found[0] or (now[0] <= limit and index < chosen):
             chosen, found = index, now
-    return chosen, attempt(shape, _tile(tiles[chosen]), found[1], found[2], found[3], on)
+    return chosen, attempt(shape, _tile(tiles[chosen]), found[1], found[2], found[3], machine)
 
 
 def _shape(row: Any) -> Shape:
@@ -420,24 +424,24 @@ def _costs(row: Any) -> Costs:
     return Costs(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10])
 
 
-def run(shapes: Any, tiles: Any, on: Machine, chosen: Any, times: Any) -> None:
+def run(shapes: Any, tiles: Any, machine: Machine, chosen: Any, times: Any) -> None:
     """Fill `chosen` and a row of `times` (the fields of Attempt) for every row of `shapes` (the fields of Shape)."""
     prepared, least = np.empty((len(tiles), 11)), np.empty(len(tiles))
     for i in range(len(tiles)):
-        cost = costs(_tile(tiles[i]), on)
+        cost = costs(_tile(tiles[i]), machine)
         for field in range(len(cost)):
             prepared[i, field] = cost[field]
     for i in range(len(shapes)):
-        chosen[i], found = best(_shape(shapes[i]), tiles, prepared, least, on)
+        chosen[i], found = best(_shape(shapes[i]), tiles, prepared, least, machine)
         for field in range(len(found)):
             times[i, field] = found[field]
 
 
-def each(shape: Shape, tiles: Any, splits: Any, on: Machine, times: Any) -> None:
+def each(shape: Shape, tiles: Any, splits: Any, machine: Machine, times: Any) -> None:
     """Fill `times` with the time of a shape under every tile, K in the parts given for each."""
     for i in range(len(tiles)):
         tile = _tile(tiles[i])
-        times[i] = fixed(shape, tile, tile.columns, splits[i], on).total
+        times[i] = fixed(shape, tile, tile.columns, splits[i], machine).total
 
 
 @cache

@@ -150,14 +150,17 @@ def pair_of(work: Graph, system: Described, options: RunOptions | None = None, h
     Raises InputError for any other graph, and what `estimate` raises.
     """
     gemm, moved = _ops(work)
-    on = target(system, options, harness)
+    machine = target(system, options, harness)
     both = [float(estimate(op, system, options, harness).seconds) for op in (gemm, moved)]
     share = replace(gemm, m=-(-int(gemm.m) // moved.ranks))
-    copied, one_node = replace(moved, name="all_gather"), on.nodes(moved.ranks) == 1
+    copied, one_node = replace(moved, name="all_gather"), machine.nodes(moved.ranks) == 1
     # Copy engines reach no other node, and fused kernels hand tiles for other nodes over to copies.
-    by_copies = replace(on.harness, driver="dma", library=None) if one_node else on.harness
+    by_copies = replace(machine.harness, driver="dma", library=None) if one_node else machine.harness
     others, each = moved.ranks - 1, moved.bytes / moved.ranks
-    units, port = on.gpu.compute.compute_units, on.gpu.compute.port_bytes_per_clock * running_clock(on.gpu, on.options)
+    units, port = (
+        machine.gpu.compute.compute_units,
+        machine.gpu.compute.port_bytes_per_clock * running_clock(machine.gpu, machine.options),
+    )
     summed = 0.0 if moved.name == "all_gather" else moved.bytes + each
     return Pair(
         gemm=both[0],
@@ -165,12 +168,12 @@ def pair_of(work: Graph, system: Described, options: RunOptions | None = None, h
         piece=float(estimate(share, system, options, harness).seconds),
         copy=float(estimate(copied, system, options, by_copies).seconds) / others,
         stored=others * each if one_node else 0.0,
-        summed=summed / on.gpu.memory.copy_rate,
+        summed=summed / machine.gpu.memory.copy_rate,
         taken=min(WORKGROUPS / units, 1.0),
         added=summed / (min(WORKGROUPS, units) * port),
         ranks=moved.ranks,
         scatters=moved.name != "all_gather",
-        in_switch=moved.name == "all_reduce" and on.fabric.multicast,
+        in_switch=moved.name == "all_reduce" and machine.fabric.multicast,
     )
 
 

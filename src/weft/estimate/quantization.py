@@ -101,19 +101,19 @@ def weight_only(gemm: Gemm, gpu: Gpu | str, format: str, options: RunOptions = S
     every element into 16 bits once for each row of tiles of the output (of 128 rows). The slowest of the three bounds
     the kernel: a roofline without launches, in which memory has the rate of copies.
     """
-    on, chosen = gpu_named(gpu) if isinstance(gpu, str) else gpu, quantized_format(format)
+    machine, chosen = gpu_named(gpu) if isinstance(gpu, str) else gpu, quantized_format(format)
     weights, rows = gemm.n * gemm.k * gemm.batch, -(-gemm.m // 128)
     rest = gemm.least_bytes - 2 * weights
-    moved, traffic = round(chosen.bytes(weights)), 2 * on.memory.copy_rate
+    moved, traffic = round(chosen.bytes(weights)), 2 * machine.memory.copy_rate
     times = {
         "memory": (rest + moved) / traffic,
-        "compute": _computing(Opaque("product", gemm.flops, matrix_dtype=gemm.dtype), on, options),
-        "dequantise": _computing(Opaque("dequantise", round(weights * rows * DEQUANTISE_OPERATIONS)), on, options),
+        "compute": _computing(Opaque("product", gemm.flops, matrix_dtype=gemm.dtype), machine, options),
+        "dequantise": _computing(Opaque("dequantise", round(weights * rows * DEQUANTISE_OPERATIONS)), machine, options),
     }
     bound = max(times, key=lambda name: times[name])
     plain = max(gemm.least_bytes / traffic, times["compute"])
     return Quantised(times[bound], plain, bound, times["dequantise"])
 
 
-def _computing(op: Opaque, on: Gpu, options: RunOptions) -> float:
-    return float(estimate(op, on, options).parts["compute"])
+def _computing(op: Opaque, machine: Gpu, options: RunOptions) -> float:
+    return float(estimate(op, machine, options).parts["compute"])

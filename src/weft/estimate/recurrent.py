@@ -26,48 +26,48 @@ REGISTERS = 0.5
 """Share of the register files that holds the weights of a persistent kernel [assumed; 0.4 to 0.7]."""
 
 
-def recurrent(op: Recurrent, on: Target, values: Mapping[str, float] | None = None) -> Estimate:
+def recurrent(op: Recurrent, machine: Target, values: Mapping[str, float] | None = None) -> Estimate:
     """The time of a recurrent layer's pass; parts: launch, latency, memory, cache and compute.
 
     `values` replace those of the GPU's library (weft.library.recurrent), by path. Raises InputError for a dtype that
     the GPU lacks, and for a persistent kernel whose weights its registers cannot hold.
     """
     if op.computes == "weights":
-        return _simple(gemm(op.weight_product, on))
-    known = {**recurrent_values(on.gpu.architecture), **(values or {})}
-    step = _persistent(op, on, known) if op.persistent else _step(op, on, known)
+        return _simple(gemm(op.weight_product, machine))
+    known = {**recurrent_values(machine.gpu.architecture), **(values or {})}
+    step = _persistent(op, machine, known) if op.persistent else _step(op, machine, known)
     steps = from_parts({name: part * floats(op.steps) for name, part in step.items()})
     product = op.input_product
-    return steps if product is None else _together(steps, _simple(gemm(product, on)))
+    return steps if product is None else _together(steps, _simple(gemm(product, machine)))
 
 
-def _step(op: Recurrent, on: Target, known: Mapping[str, float]) -> dict[str, FloatArray]:
+def _step(op: Recurrent, machine: Target, known: Mapping[str, float]) -> dict[str, FloatArray]:
     """Times of one step by cause [s]."""
     way = "forward" if op.computes == "forward" else "backward"
-    compute, memory = _multiplied(op, on), _weights_loaded(op, on)
+    compute, memory = _multiplied(op, machine), _weights_loaded(op, machine)
     hidden_part = known["overlap"] * np.minimum(compute, memory)
     return {
         "launch": np.zeros(np.shape(compute)) + known[f"kernels.{op.cell}"] * known[f"{way}.gap"],
         "latency": floats(op.hidden) * known[f"{way}.pace"],
         "memory": memory - np.where(memory < compute, hidden_part, 0.0),
-        "cache": _elementwise(op, on),
+        "cache": _elementwise(op, machine),
         "compute": compute - np.where(memory < compute, 0.0, hidden_part),
     }
 
 
-def _persistent(op: Recurrent, on: Target, known: Mapping[str, float]) -> dict[str, FloatArray]:
+def _persistent(op: Recurrent, machine: Target, known: Mapping[str, float]) -> dict[str, FloatArray]:
     """Times of one step by cause [s] where registers hold the weights: no loads, no launches, a barrier."""
-    held = REGISTERS * on.gpu.compute.registers_per_cu * on.gpu.compute.compute_units
+    held = REGISTERS * machine.gpu.compute.registers_per_cu * machine.gpu.compute.compute_units
     weights = np.max(_weight_bytes(op))
     if weights > held:
         raise InputError(
-            f"the weights of {op} take {format_bytes(weights, 3)}, but half the registers of {on.gpu.name} hold "
+            f"the weights of {op} take {format_bytes(weights, 3)}, but half the registers of {machine.gpu.name} hold "
             f"{format_bytes(held, 3)}; give fewer hidden cells, or leave persistent out"
         )
-    compute = _multiplied(op, on)
+    compute = _multiplied(op, machine)
     return {
         "latency": np.zeros(np.shape(compute)) + known["persistent.step"],
-        "cache": _elementwise(op, on),
+        "cache": _elementwise(op, machine),
         "compute": compute,
     }
 
@@ -76,40 +76,40 @@ def _weight_bytes(op: Recurrent) -> FloatArray:
     return floats(op.outputs) * floats(op.hidden) * width(op.dtype)
 
 
-def _multiplied(op: Recurrent, on: Target) -> FloatArray:
+def _multiplied(op: Recurrent, machine: Target) -> FloatArray:
     """Time of a step's product at the achieved rate [s]."""
     flops = 2 * floats(op.outputs) * floats(op.hidden) * floats(op.batch)
-    return flops / (on.gpu.compute.compute_units * main_loop_flops(op.dtype, on.gpu, on.options))
+    return flops / (machine.gpu.compute.compute_units * main_loop_flops(op.dtype, machine.gpu, machine.options))
 
 
-def _weights_loaded(op: Recurrent, on: Target) -> FloatArray:
+def _weights_loaded(op: Recurrent, machine: Target) -> FloatArray:
     """Time to load the weights, from the cache as far as it holds them between steps [s]."""
-    size, gpu = _weight_bytes(op), on.gpu
+    size, gpu = _weight_bytes(op), machine.gpu
     cached = Residency(size, gpu).cache
     missed = (1 - cached) * size / (gpu.memory.bandwidth * gpu.achieved.gemm_memory)
     return missed + cached * size / (gpu.cache.bandwidth * gpu.cache.efficiency)
 
 
-def _elementwise(op: Recurrent, on: Target) -> FloatArray:
+def _elementwise(op: Recurrent, machine: Target) -> FloatArray:
     """Time to move a step's gates and states through the cache [s]: two sets of gates read, one kept, two states."""
     moved = floats(op.batch) * floats(op.hidden) * (3 * op.gates + 2) * width(op.dtype)
-    return moved / (on.gpu.cache.bandwidth * on.gpu.cache.efficiency)
+    return moved / (machine.gpu.cache.bandwidth * machine.gpu.cache.efficiency)
 
 
 _CAUSES = {"convert": "launch", "tail": "compute", "fill": "latency", "split": "latency"}
 """The parts of a GEMM's time that count under another cause here."""
 
 
-def _simple(found: Estimate) -> Estimate:
+def _simple(product: Estimate) -> Estimate:
     """A GEMM's estimate with the parts of `recurrent`."""
     parts: dict[str, FloatArray] = {}
-    for name, part in found.parts.items():
+    for name, part in product.parts.items():
         cause = _CAUSES.get(name, name)
         parts[cause] = parts.get(cause, np.zeros(())) + part
     return from_parts(parts)
 
 
-def _together(*of: Estimate) -> Estimate:
+def _together(*passes: Estimate) -> Estimate:
     """Estimates one after the other, with the bound that has the largest part of the sum."""
-    every = side_by_side(of)
+    every = side_by_side(passes)
     return from_parts({name: part.sum(axis=0) for name, part in every.parts.items()})

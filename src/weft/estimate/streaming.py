@@ -38,41 +38,41 @@ Step = tuple[tuple[str, ...], tuple[str, ...], float, float]
 """A kernel of an element-wise operator: dtypes that it reads and writes, operations and specials of an element."""
 
 
-def streaming(op: Streaming, on: Target) -> Estimate:
+def streaming(op: Streaming, machine: Target) -> Estimate:
     """The time of a streaming operator: its kernels one after the other.
 
     Operands that fit into the last-level cache are assumed to be cached; `after_others`, the first one only. Raises
     InputError for formats of 8 bits or fewer on a GPU without them.
     """
     for dtype in dict.fromkeys((op.dtype, *op.about.writes)):
-        if dtype in _NARROW and not on.gpu.supports(dtype):
-            known = ", ".join(one for one in DTYPES if on.gpu.supports(one))
-            raise InputError(f"{on.gpu.name} does not compute in {dtype}; choose one of {known}")
-    recent = _bytes(op.reads[:1]) if on.harness.after_others else np.inf
-    found = [kernel_time(kernel, on.gpu, recent) for kernel in _kernels(op, on.gpu)]
+        if dtype in _NARROW and not machine.gpu.supports(dtype):
+            known = ", ".join(one for one in DTYPES if machine.gpu.supports(one))
+            raise InputError(f"{machine.gpu.name} does not compute in {dtype}; choose one of {known}")
+    recent = _bytes(op.reads[:1]) if machine.harness.after_others else np.inf
+    found = [kernel_time(kernel, machine.gpu, recent) for kernel in _kernels(op, machine.gpu)]
     return found[0] if len(found) == 1 else in_sequence(found)
 
 
-def opaque(op: Op, on: Target) -> Estimate:
+def opaque(op: Op, machine: Target) -> Estimate:
     """The time of an operator known only by FLOPs and bytes: one sweep by workgroups that fill the GPU.
 
     Vector units do a multiply-add, two FLOPs, per lane and clock; matrix units run at their achieved GEMM rate.
     """
-    return kernel_time(_opaque_kernel(op, on), on.gpu)
+    return kernel_time(_opaque_kernel(op, machine), machine.gpu)
 
 
-def kernels_of(op: Op, on: Target) -> tuple[Kernel, ...]:
+def kernels_of(op: Op, machine: Target) -> tuple[Kernel, ...]:
     """The kernels of an operator without matrix products, in their order; one of a single sweep where only bytes are
     known.
     """
     if isinstance(op, Pooling):
         return (_pooled(op),)
-    return _kernels(op, on.gpu) if isinstance(op, Streaming) else (_opaque_kernel(op, on),)
+    return _kernels(op, machine.gpu) if isinstance(op, Streaming) else (_opaque_kernel(op, machine),)
 
 
-def pooling(op: Pooling, on: Target) -> Estimate:
+def pooling(op: Pooling, machine: Target) -> Estimate:
     """The time of a pooling or its gradient: one sweep, overlapping windows read from the cache."""
-    return kernel_time(_pooled(op), on.gpu)
+    return kernel_time(_pooled(op), machine.gpu)
 
 
 def _pooled(op: Pooling) -> Kernel:
@@ -83,21 +83,21 @@ def _pooled(op: Pooling) -> Kernel:
     return Kernel((sweep,), np.ceil(written / THREADS), floats(THREADS))
 
 
-def ctc(op: Ctc, on: Target) -> Estimate:
+def ctc(op: Ctc, machine: Target) -> Estimate:
     """The time of CTC's loss or gradient: a workgroup for each sequence, whose steps wait for each other.
 
     A step exchanges sums between the workgroup's threads, like a sum over them, and stores what it reached.
     """
     sweep = Sweep(_bytes(op.reads), _bytes(op.writes), operations=floats(op.flops) * EXP)
-    found = kernel_time(Kernel((sweep,), floats(op.batch), floats(THREADS)), on.gpu)
-    clock = on.gpu.compute.clock
-    waves = np.ceil(floats(op.batch) / on.gpu.compute.compute_units)
+    found = kernel_time(Kernel((sweep,), floats(op.batch), floats(THREADS)), machine.gpu)
+    clock = machine.gpu.compute.clock
+    waves = np.ceil(floats(op.batch) / machine.gpu.compute.compute_units)
     return from_parts({**found.parts, "latency": found.parts["latency"] + waves * op.steps * REDUCTION_CLOCKS / clock})
 
 
-def gemv(op: Gemv, on: Target) -> Estimate:
+def gemv(op: Gemv, machine: Target) -> Estimate:
     """The time of a matrix times a vector: a stream of the matrix, row by row; wavefronts each sum up a row."""
-    return kernel_time(_rows_summed(op), on.gpu)
+    return kernel_time(_rows_summed(op), machine.gpu)
 
 
 def _rows_summed(op: Gemv) -> Kernel:
@@ -106,11 +106,11 @@ def _rows_summed(op: Gemv) -> Kernel:
     return Kernel((sweep,), np.ceil(floats(op.rows) / GEMV_ROWS), floats(THREADS))
 
 
-def _opaque_kernel(op: Op, on: Target) -> Kernel:
-    compute, gpu = on.gpu.compute, on.gpu
+def _opaque_kernel(op: Op, machine: Target) -> Kernel:
+    compute, gpu = machine.gpu.compute, machine.gpu
     rate = 2 * gpu.vector_lanes * compute.clock
     if op.matrix_dtype is not None:
-        rate = main_loop_flops(op.matrix_dtype, gpu, on.options)
+        rate = main_loop_flops(op.matrix_dtype, gpu, machine.options)
     cycles = floats(op.flops) / rate * compute.clock * gpu.vector_lanes
     sweep = Sweep(_bytes(op.reads), _bytes(op.writes), operations=cycles)
     resident = max(compute.threads_per_cu // THREADS, 1) * compute.compute_units

@@ -16,7 +16,7 @@ from weft.engine.state import (
     margin_requests,
 )
 from weft.errors import InputError
-from weft.estimate.gemm_plans import ranked_plans
+from weft.estimate.gemm import ranked_plans
 from weft.estimate.target import check_held
 from weft.graph import Gemm
 from weft.hardware import Gpu

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from weft.errors import InputError, check_name
+from weft.graph import Graph
+from weft.hardware import Gpu
 from weft.parallel.named import Form
 from weft.schedule.base import Pass
-from weft.schedule.in_order import IN_ORDER
 from weft.schedule.sharing import SHARING_PASSES
 from weft.schedule.sublayer import SUBLAYER_PASSES
 
@@ -64,18 +65,41 @@ class Overlap:
 
 
 def _simulated(
-    one: Pass,
+    simulation: Pass,
     joins: str,
     places: tuple[Place, ...],
     forms: tuple[Form, ...] = (),
     closed: Literal["places", "axes", ""] = "",
 ) -> Overlap:
     """The method of a pass that the engine runs."""
-    return Overlap(one.name, one.summary, joins, places, forms, one.needs, one, closed)
+    return Overlap(simulation.name, simulation.summary, joins, places, forms, simulation.needs, simulation, closed)
+
+
+@dataclass(frozen=True)
+class InOrder(Pass):
+    """A graph of operators on one GPU, such as a captured program, unchanged."""
+
+    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
+        """The graph itself; InputError for one with collectives, or that waits for single tiles."""
+        self._check(graph)
+        return graph
+
+    def _check(self, graph: Graph) -> None:
+        for node in graph.collectives:
+            raise InputError(
+                f"'{self.name}' runs the operators of one GPU, but '{node.id}' is a collective; choose an overlap of a "
+                "sub-layer, such as 'sequential', or ask weft.step for a whole model"
+            )
+        for node in graph:
+            if any(edge.by == "tile" for edge in node.edges):
+                raise InputError(
+                    f"'{self.name}' runs whole operators, but '{node.id}' waits for single tiles; choose an overlap of "
+                    "a sub-layer, such as 't3'"
+                )
 
 
 _TILES = "tiles of a GEMM and its reduce-scatter"
-_ENGINE = {one.name: one for one in (*SUBLAYER_PASSES, *SHARING_PASSES, IN_ORDER)}
+_ENGINE = {one.name: one for one in (*SUBLAYER_PASSES, *SHARING_PASSES)}
 _SHARES = "a GEMM and an independent collective"
 OVERLAPS: Mapping[str, Overlap] = {
     one.name: one
@@ -117,7 +141,11 @@ OVERLAPS: Mapping[str, Overlap] = {
             )
             for one in SHARING_PASSES
         ),
-        _simulated(IN_ORDER, "nothing: operators of one GPU in order", ("program",)),
+        _simulated(
+            InOrder("in-order", "In order", "operators of one GPU as the graph orders them: captured programs"),
+            "nothing: operators of one GPU in order",
+            ("program",),
+        ),
     )
 }
 """Every overlap method by name."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from weft.errors import InputError
-from weft.estimate.gemm_plans import ranked_plans
+from weft.estimate.gemm import ranked_plans
 from weft.graph import Gemm
 from weft.hardware import Gpu
 from weft.kernels import GemmTiling

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from weft.errors import ConfigError, UnknownNameError
 from weft.estimate import gemm_kernel
-from weft.estimate.gemm_plans import cold_rates
+from weft.estimate.gemm import cold_rates
 from weft.files import read_json, write_json
 from weft.graph import Gemm
 from weft.hardware import Gpu

@@ -23,8 +23,7 @@ from weft import hardware
 from weft.answer import Answer, attributes
 from weft.errors import InputError, check_whole
 from weft.estimate import gemm_kernel
-from weft.estimate.gemm import effective_rates, time_each
-from weft.estimate.gemm_plans import RankedPlan, ranked_plans
+from weft.estimate.gemm import RankedPlan, effective_rates, ranked_plans, time_each
 from weft.estimate.target import Harness, target
 from weft.graph import Gemm
 from weft.hardware import Gpu

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from weft.estimate import GEMM_PARAMETERS, Harness, estimate
-from weft.estimate.host import seen_by_host
+from weft.estimate.target import seen_by_host
 from weft.graph import Gemm, Op, Streaming
 from weft.hardware import Gpu
 from weft.options import SHORT

@@ -15,8 +15,7 @@ import numpy as np
 
 from weft.estimate import gemm_kernel
 from weft.estimate import pim as closed
-from weft.estimate.gemm import as_tile
-from weft.estimate.gemm_plans import cold_rates
+from weft.estimate.gemm import as_tile, cold_rates
 from weft.graph import Gemm
 from weft.hardware import Gpu, system
 from weft.hardware.pim import Pim

@@ -12,7 +12,7 @@ import pandas as pd
 
 from weft.errors import InputError
 from weft.estimate import Harness, estimate
-from weft.estimate.host import seen_by_host
+from weft.estimate.target import seen_by_host
 from weft.graph import Call, Graph, Node, Op, Tensor
 from weft.hardware import Gpu, gpu
 from weft.options import SHORT
