@@ -5,16 +5,33 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from inspect import Signature, cleandoc, signature
 from types import ModuleType
 from typing import Any
 
 
 def callable_room(package: str, module: str, function: str) -> None:
-    """Make a call of `package` one of `module`'s `function`, which is imported at the first call."""
+    """Make a call of `package` one of `module`'s `function`, which is imported at the first call.
+
+    `help(package)` shows the function's text, with its signature below the first line.
+    """
+
+    def called() -> Callable[..., Any]:
+        found: Callable[..., Any] = getattr(import_module(module), function)
+        return found
 
     class Room(ModuleType):
         def __call__(self, *args: Any, **named: Any) -> Any:
-            return getattr(import_module(module), function)(*args, **named)
+            return called()(*args, **named)
+
+        @property
+        def __signature__(self) -> Signature:
+            return signature(called())
+
+        @property
+        def __doc__(self) -> str:  # type: ignore[override]
+            first, _, rest = cleandoc(called().__doc__ or "").partition("\n")
+            return f"{first}\n\n{function}{signature(called())}\n{rest}"
 
     sys.modules[package].__class__ = Room
 

@@ -31,8 +31,7 @@ from weft.store import Store
 from weft.studies.c3.study import DECLARED, IDS
 from weft.sweep.bench import Bench
 from weft.tune import advise, load_tables, probes, splits_of, tables_for
-from weft.tune.advice import Advice
-from weft.tune.knobs import knobs_for
+from weft.tune.advice import Advice, knobs_for
 from weft.tune.perturb import ENDS, moves, option_move, perturb, sharing_values
 
 MIB = 1 << 20

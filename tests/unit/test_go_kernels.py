@@ -11,9 +11,9 @@ from small_gemms import TILE, small_mi100
 from weft import hardware
 from weft.errors import InputError
 from weft.graph import Gemm
+from weft.studies.goldyloc.predictor import FEATURES, Example, example, train, train_without
 from weft.sweep.bench import Bench, Jobs, Tiled, drained
 from weft.tune.perturb import gemm_values, moves
-from weft.tune.predictor import FEATURES, Example, example, train, train_without
 from weft.tune.queues import (
     DEGREES,
     Queue,

@@ -1,4 +1,6 @@
 import importlib
+import inspect
+import pydoc
 import re
 import tomllib
 from pathlib import Path
@@ -31,6 +33,16 @@ def test_a_public_name_that_is_also_a_module_can_be_called_whichever_was_importe
     assert weft.estimate is importlib.import_module("weft.estimate")
     gemm = weft.gemm(4096, 4096, 4096, "bf16")
     assert weft.estimate(gemm, "h100-sxm").seconds == weft.estimate.estimate(gemm, "h100-sxm").seconds
+
+
+@pytest.mark.parametrize("name", ["estimate", "plan", "rewrite", "sample", "tune"])
+def test_help_on_a_room_shows_the_function_that_a_call_runs(name):
+    room = getattr(weft, name)
+    function = getattr(importlib.import_module(f"weft.{name}"), name)
+    text = pydoc.plain(pydoc.render_doc(room))
+    assert inspect.cleandoc(function.__doc__).partition("\n")[0] in text
+    assert f"{name}({next(iter(inspect.signature(function).parameters))}" in text
+    assert inspect.signature(room) == inspect.signature(function)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from weft.estimate.target import target
 from weft.graph import Gemm
 from weft.kernels.gemm import GemmTiling
 from weft.tune.tiles import KNOBS, REASONS, Template, measured_regret, searched, tiles
-from weft.view.tiles import verdict
+from weft.view.answers import report
 
 SMALL = Template((64, 128, 256), (64, 128), (32, 64), (2, 4), (128, 256), (1, 4))
 
@@ -140,5 +140,5 @@ def test_an_answer_says_what_was_searched(found):
 
 
 def test_a_library_that_is_as_fast_to_a_percent_is_not_called_faster():
-    lead = verdict(tiles(Gemm(128, 4096, 4096, "bf16"), "mi300x"))[0]
+    lead = report(tiles(Gemm(128, 4096, 4096, "bf16"), "mi300x")).sentences()[0]
     assert lead.endswith("K in 4 parts, is as fast.")

@@ -148,19 +148,6 @@ def collective_times(advice: Advice) -> Figure:
     ).captioned(f"The collective alone: few compute units move large buffers slower{later}")  # fmt: skip
 
 
-def advice_sentences(advice: Advice) -> list[str]:
-    """The advice in words: what to use, isolated times, accuracy of the tables, and where DMA engines pay."""
-    gemm_us, collective_us = (seconds * 1e6 for seconds in advice.alone)
-    times = f"Alone the GEMM takes {gemm_us:.0f} us, the collective {collective_us:.0f} us."
-    others = (_asked, _mask_alone, _faster_alone, _library, _tiles, _chosen, _unsafe)
-    return [
-        _take(advice),
-        times,
-        *filter(None, (say(advice) for say in others)),
-        advice.why_no_dma or _dma_pays(advice),
-    ]
-
-
 def _take(advice: Advice) -> str:
     if advice.speedup < 1:
         return f"Run one after the other: the best way to share is {1 / advice.speedup - 1:.0%} slower."
@@ -289,8 +276,17 @@ class AdviceReport(Report["Advice"]):
         return f"{moved.name} of {format_bytes(moved.bytes, 4)} beside a GEMM on {self.answer.gpu.name}"
 
     def sentences(self) -> list[str]:
-        """What to use, isolated times, accuracy of the tables, and where DMA engines pay."""
-        return advice_sentences(self.answer)
+        """The advice in words: what to use, isolated times, accuracy of the tables, and where DMA engines pay."""
+        advice = self.answer
+        gemm_us, collective_us = (seconds * 1e6 for seconds in advice.alone)
+        times = f"Alone the GEMM takes {gemm_us:.0f} us, the collective {collective_us:.0f} us."
+        others = (_asked, _mask_alone, _faster_alone, _library, _tiles, _chosen, _unsafe)
+        return [
+            _take(advice),
+            times,
+            *filter(None, (say(advice) for say in others)),
+            advice.why_no_dma or _dma_pays(advice),
+        ]
 
     def tables(self) -> list[Table]:
         """Every way to share, what to set, and the uncertainties."""

@@ -13,7 +13,7 @@ from weft.report.table import Table, number, text
 from weft.view import looks
 from weft.view.figure import Figure, bars, choice_map, curves, stacked_bars
 from weft.view.pipeline import schedule_with_memory
-from weft.view.shares import COLORS, label, ordered, seconds
+from weft.view.shares import colors, label, ordered, seconds
 from weft.view.words import sentence
 
 if TYPE_CHECKING:
@@ -26,13 +26,6 @@ _LABELS = {**_CHOICES, "recompute": "recompute"}
 _MOST_DOTS = 1500
 _LEAST_CHANGE = 1e-3
 """Share of the step below which the difference of a part is added to the others."""
-
-
-def title(answer: Plans) -> str:
-    """The question on one line."""
-    plan = answer.best.plan
-    on = f"{answer.system.gpus:,} GPUs of {answer.system.name}"
-    return f"Plans for {answer.model.title} on {on}, batch {plan.batch} x {plan.sequence:,}"
 
 
 def verdict(answer: Plans) -> list[str]:
@@ -225,9 +218,7 @@ def waterfalls(answer: Plans) -> Figure:
     ]
     columns = [text("lane", "plan"), text("part"), number("time_s", "time", "s", ",.3f"), text("words", "is")]
     table = Table(columns, rows)
-    colors = {label(name): color for name, color in COLORS.items() if label(name) in table.distinct("part")}
-    used = {**colors, **looks.spread([name for name in table.distinct("part") if name not in colors])}
-    return stacked_bars("Where do the steps go?", table, lane="lane", part="part", value="time_s", looks=used)
+    return stacked_bars("Where do the steps go?", table, lane="lane", part="part", value="time_s", looks=colors(table))
 
 
 def _short(one: Planned) -> str:
@@ -247,8 +238,11 @@ class PlansReport(SystemReport["Plans"]):
     explained = "plans"
 
     def title(self) -> str:
-        """The model, the system and the batch."""
-        return title(self.answer)
+        """The question on one line."""
+        answer = self.answer
+        plan = answer.best.plan
+        on = f"{answer.system.gpus:,} GPUs of {answer.system.name}"
+        return f"Plans for {answer.model.title} on {on}, batch {plan.batch} x {plan.sequence:,}"
 
     def sentences(self) -> list[str]:
         """The plan, its time, its memory, the runner-up, and what is tied."""

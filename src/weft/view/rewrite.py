@@ -19,24 +19,6 @@ if TYPE_CHECKING:
 _SIDES = ("before", "after")
 
 
-def verdict(answer: Rewriting) -> list[str]:
-    """The answer in sentences: what is gained, by which rule most, and how it is proven."""
-    before, after = answer.before, answer.after
-    if not answer.steps:
-        return [f"No rule makes {answer.graph} cheaper on {answer.system.name}.", *_notes(answer)]
-    saved = 1 - after.bytes / before.bytes if before.bytes else 0.0
-    count = len(answer.steps)
-    many = "One rewriting makes" if count == 1 else f"{count} rewritings make"
-    lead = (
-        f"{many} {answer.graph} {answer.speedup:.2f} times faster on "
-        f"{answer.system.name}: {1e6 * before.seconds:,.0f} to {1e6 * after.seconds:,.0f} µs, "
-        f"{percent(saved)} less traffic, "
-        f"{before.launches} launches to {after.launches}."
-    )
-    most = max(answer.steps, key=lambda step: step.gain)
-    return [lead, f"Most is gained by {most.rule}: {1e6 * most.gain:,.1f} µs.", *_notes(answer)]
-
-
 def _notes(answer: Rewriting) -> Iterator[str]:
     if answer.whole is not None:
         what = "a small twin of the layer" if answer.twin else "the graph"
@@ -48,11 +30,6 @@ def _notes(answer: Rewriting) -> Iterator[str]:
         yield "The graph is too large to execute; each rule is proven on an example of its own."
     if not answer.exhausted:
         yield f"The search ended after {answer.explored} graphs; more may be found with a larger limit."
-
-
-def title(answer: Rewriting) -> str:
-    """The work and the machine on one line."""
-    return f"Rewriting {answer.graph} on {answer.system.name}"
 
 
 def step_table(answer: Rewriting) -> Table:
@@ -69,7 +46,7 @@ def step_table(answer: Rewriting) -> Table:
         number("saved_gflop", "work saved", "GFLOP", ",.1f"), number("saved_kernels", "kernels saved"),
         microseconds("after", "time then"),
     ]  # fmt: skip
-    return Table(columns, rows, title(answer))
+    return Table(columns, rows, f"Rewriting {answer.graph} on {answer.system.name}")
 
 
 def cost_table(answer: Rewriting) -> Table:
@@ -117,13 +94,23 @@ class RewritingReport(SystemReport["Rewriting"]):
 
     explained = "rewrite"
 
-    def title(self) -> str:
-        """The work and the machine."""
-        return title(self.answer)
-
     def sentences(self) -> list[str]:
-        """What is gained, by which rule most, and how it is proven."""
-        return verdict(self.answer)
+        """The answer in sentences: what is gained, by which rule most, and how it is proven."""
+        answer = self.answer
+        before, after = answer.before, answer.after
+        if not answer.steps:
+            return [f"No rule makes {answer.graph} cheaper on {answer.system.name}.", *_notes(answer)]
+        saved = 1 - after.bytes / before.bytes if before.bytes else 0.0
+        count = len(answer.steps)
+        many = "One rewriting makes" if count == 1 else f"{count} rewritings make"
+        lead = (
+            f"{many} {answer.graph} {answer.speedup:.2f} times faster on "
+            f"{answer.system.name}: {1e6 * before.seconds:,.0f} to {1e6 * after.seconds:,.0f} µs, "
+            f"{percent(saved)} less traffic, "
+            f"{before.launches} launches to {after.launches}."
+        )
+        most = max(answer.steps, key=lambda step: step.gain)
+        return [lead, f"Most is gained by {most.rule}: {1e6 * most.gain:,.1f} µs.", *_notes(answer)]
 
     def tables(self) -> list[Table]:
         """The steps, and the costs of all graphs."""

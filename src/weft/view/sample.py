@@ -26,36 +26,6 @@ def _digits(answer: Sample) -> str:
     return ",.0f" if answer.log.lengths.max() >= 100 else ".3g"
 
 
-def sample_verdict(answer: Sample) -> list[str]:
-    """The answer in sentences: the total with its interval, or what to measure; and what measuring it saves."""
-    serial, parallel = answer.savings
-    count, of = len(answer.chosen), len(answer.log) * answer.log.step
-    saved = f"{serial:.1f} times less than the epoch if they run in turn, {parallel:.1f} times if at once"
-    saved = saved.replace(".0 times", " times") if serial >= _SAVES else "nearly as long as the epoch"
-    if answer.total is None:
-        return [
-            f"Measure {count} of {of:,} iterations, {saved}.",
-            (
-                f"If times of one length vary by {percent(answer.noise)}, the total will be known to "
-                f"±{answer.expected:.1%}; add their times to the log as a column time_s, and ask again."
-            ),
-        ]
-    said = []
-    first = next(iter(answer.totals))
-    for name, found in answer.totals.items():
-        real = answer.real(name)
-        beside = f"; measured: {real:.5g} s, {found.value / real - 1:+.2%} off" if real else ""
-        said.append(
-            f"{name}: {found.value:.5g} s, with 95 % confidence {found.low:.5g} to {found.high:.5g} "
-            f"(±{found.half_width:.2%}), from {count} of {of:,} iterations{beside}."
-        )
-    said += [
-        f"{name} is {ratio.value:.4g} times as fast as {first} ({ratio.low:.4g} to {ratio.high:.4g})."
-        for name, ratio in answer.speedups.items()
-    ]
-    return [*said, f"These iterations are {saved}."]
-
-
 def sample_table(answer: Sample) -> Table:
     """The iterations to measure, or measured: place, length, and how many iterations each stands for."""
     machines = list(answer.log.times)
@@ -121,8 +91,34 @@ class SampleReport(Report["Sample"]):
         return "Representative iterations"
 
     def sentences(self) -> list[str]:
-        """The total with its interval, or what to measure, and what that saves."""
-        return sample_verdict(self.answer)
+        """The answer in sentences: the total with its interval, or what to measure; and what measuring it saves."""
+        answer = self.answer
+        serial, parallel = answer.savings
+        count, of = len(answer.chosen), len(answer.log) * answer.log.step
+        saved = f"{serial:.1f} times less than the epoch if they run in turn, {parallel:.1f} times if at once"
+        saved = saved.replace(".0 times", " times") if serial >= _SAVES else "nearly as long as the epoch"
+        if answer.total is None:
+            return [
+                f"Measure {count} of {of:,} iterations, {saved}.",
+                (
+                    f"If times of one length vary by {percent(answer.noise)}, the total will be known to "
+                    f"±{answer.expected:.1%}; add their times to the log as a column time_s, and ask again."
+                ),
+            ]
+        said = []
+        first = next(iter(answer.totals))
+        for name, found in answer.totals.items():
+            real = answer.real(name)
+            beside = f"; measured: {real:.5g} s, {found.value / real - 1:+.2%} off" if real else ""
+            said.append(
+                f"{name}: {found.value:.5g} s, with 95 % confidence {found.low:.5g} to {found.high:.5g} "
+                f"(±{found.half_width:.2%}), from {count} of {of:,} iterations{beside}."
+            )
+        said += [
+            f"{name} is {ratio.value:.4g} times as fast as {first} ({ratio.low:.4g} to {ratio.high:.4g})."
+            for name, ratio in answer.speedups.items()
+        ]
+        return [*said, f"These iterations are {saved}."]
 
     def notes(self) -> list[str]:
         """What the interval assumes, and warnings."""

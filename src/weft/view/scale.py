@@ -10,7 +10,7 @@ from weft.report.table import Table, number, text
 from weft.view import looks
 from weft.view.figure import Figure, heat_map, stacked_bars
 from weft.view.plans import plan_title
-from weft.view.shares import COLORS, label, ordered
+from weft.view.shares import colors, label, ordered
 from weft.view.words import percent, sentence
 
 if TYPE_CHECKING:
@@ -49,19 +49,6 @@ def scaling_table(answer: Scaling) -> Table:
     return Table(columns, rows, plan_title(answer.first.model, answer.first.system, answer.first.plan))
 
 
-def scaling_verdict(answer: Scaling) -> list[str]:
-    """The answer in sentences: communication on the first and the last machine, and what methods are worth there."""
-    machines = list(answer.machines())
-    first, last = machines[0], machines[-1]
-    said = [
-        f"Communication exposes {percent(first[0].exposed)} of a step {_on(first[0])}"
-        + (f", {percent(last[0].exposed)} {_on(last[0])}" if len(machines) > 1 else "")
-        + f" ({first[0].method}); {_range(answer, last[0])}."
-    ]
-    said += [_worth(answer, point, last[0]) for point in last[1:]]
-    return said
-
-
 def _on(point: Scaled) -> str:
     words = machine_words(point)
     return "today" if words == "today" else f"with {words}"
@@ -92,17 +79,10 @@ def scaling_figure(answer: Scaling) -> Figure:
         text("part"),
         number("share", "share of the step", format_=".1%"),
     ]
-    colors = {label(name): color for name, color in COLORS.items()}
     table = Table(columns, rows)
     return stacked_bars(
-        "Where the step goes", table, lane="lane", part="part", value="share", looks=_used(colors, table), percent=True
+        "Where the step goes", table, lane="lane", part="part", value="share", looks=colors(table), percent=True
     ).captioned("Machines by their rates of computing and of links, as multiples of today's.")
-
-
-def _used(colors: Mapping[str, str], table: Table) -> dict[str, str]:
-    names = table.distinct("part")
-    known = {name: color for name, color in colors.items() if name in names}
-    return {**known, **looks.spread([name for name in names if name not in colors])}
 
 
 def scaling_map(answer: Scaling) -> Figure:
@@ -128,7 +108,16 @@ class ScalingReport(Report["Scaling"]):
 
     def sentences(self) -> list[str]:
         """Communication on the first and the last machine, and what methods are worth there."""
-        return scaling_verdict(self.answer)
+        answer = self.answer
+        machines = list(answer.machines())
+        first, last = machines[0], machines[-1]
+        said = [
+            f"Communication exposes {percent(first[0].exposed)} of a step {_on(first[0])}"
+            + (f", {percent(last[0].exposed)} {_on(last[0])}" if len(machines) > 1 else "")
+            + f" ({first[0].method}); {_range(answer, last[0])}."
+        ]
+        said += [_worth(answer, point, last[0]) for point in last[1:]]
+        return said
 
     def notes(self) -> list[str]:
         """Known errors and assumptions."""
@@ -143,5 +132,5 @@ class ScalingReport(Report["Scaling"]):
         return [scaling_map(self.answer), scaling_figure(self.answer)]
 
     def gpu(self) -> Gpu:
-        """The GPU of today."""
+        """The GPU."""
         return self.answer.first.system.gpu

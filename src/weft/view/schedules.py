@@ -77,20 +77,6 @@ def _row(answer: TimedSchedule, name: str, times: PipelineTimes) -> tuple[object
     )  # fmt: skip
 
 
-def schedule_notes(answer: TimedSchedule) -> list[str]:
-    """What to know about the table."""
-    notes = list(filter(None, [better_named(answer)]))
-    if len(answer.named) > 4:
-        notes.append(
-            "interleaved:2, zb-v, v-half and v-min run two chunks of half a stage on each device, which send twice as "
-            "often; the bound is of orders with one stage a device."
-        )
-    if answer.activations:
-        size = max(peak * bytes_ for peak, bytes_ in zip(answer.peaks, answer.activations, strict=True))
-        notes.append(f"At its peak a stage holds {size / 1e9:,.2f} GB of activations.")
-    return notes
-
-
 class ScheduleReport(Report["TimedSchedule"]):
     """A schedule beside named ones, and its picture."""
 
@@ -107,7 +93,17 @@ class ScheduleReport(Report["TimedSchedule"]):
 
     def notes(self) -> list[str]:
         """What to know about the table."""
-        return schedule_notes(self.answer)
+        answer = self.answer
+        notes = list(filter(None, [better_named(answer)]))
+        if len(answer.named) > 4:
+            notes.append(
+                "interleaved:2, zb-v, v-half and v-min run two chunks of half a stage on each device, which send twice "
+                "as often; the bound is of orders with one stage a device."
+            )
+        if answer.activations:
+            size = max(peak * bytes_ for peak, bytes_ in zip(answer.peaks, answer.activations, strict=True))
+            notes.append(f"At its peak a stage holds {size / 1e9:,.2f} GB of activations.")
+        return notes
 
     def tables(self) -> list[Table]:
         """The schedule beside named ones."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from weft.report.table import Table
 from weft.result.step import exposed, exposed_axis
 from weft.view import looks
 from weft.view.plans import AXES
@@ -63,6 +64,13 @@ def loss(name: str) -> str:
 def ordered(parts: Mapping[str, float]) -> list[str]:
     """The parts of a step in the order of the waterfall: computing, exposed communication, idle time."""
     return [*(name for name in COLORS if name in parts), *(name for name in parts if name not in COLORS)]
+
+
+def colors(table: Table) -> dict[str, str]:
+    """The colours of the parts that a table names in its column "part"."""
+    names = table.distinct("part")
+    known = {label(name): color for name, color in COLORS.items() if label(name) in names}
+    return {**known, **looks.spread([name for name in names if name not in known])}
 
 
 def seconds(value: float) -> str:

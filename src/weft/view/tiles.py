@@ -17,22 +17,6 @@ if TYPE_CHECKING:
 _SHOWN = 10
 
 
-def verdict(answer: Tiles) -> list[str]:
-    """The answer in sentences: the best kernel, the library's, and what a search would cost."""
-    best = answer.best
-    against = _against(answer.over_library)
-    found = searched(answer)
-    lead = (
-        f"Of {answer.candidates:,} kernels {len(answer.seconds):,} fit and may pay; the fastest, {best.tiling}, takes "
-        f"{best.seconds * 1e6:,.1f} µs. The library's choice, {answer.library.tiling}, {against}."
-    )
-    search = (
-        f"{answer.within(found.within)} kernels are within {percent(found.within)} of the best: random draws find one "
-        f"after {found.random:,.0f} evaluations on average, annealing after {found.annealed:,.0f} in the median."
-    )
-    return [lead, search]
-
-
 def _against(over: float) -> str:
     """How much longer than the fastest kernel the library's choice takes."""
     if percent(abs(over)) == "0%":
@@ -82,8 +66,21 @@ class TilesReport(Report["Tiles"]):
     """The fastest kernels of a template beside the library's, and what was pruned."""
 
     def sentences(self) -> list[str]:
-        """The best kernel, the library's, and what a search would cost."""
-        return verdict(self.answer)
+        """The answer in sentences: the best kernel, the library's, and what a search would cost."""
+        answer = self.answer
+        best = answer.best
+        against = _against(answer.over_library)
+        found = searched(answer)
+        lead = (
+            f"Of {answer.candidates:,} kernels {len(answer.seconds):,} fit and may pay; the fastest, {best.tiling}, "
+            f"takes {best.seconds * 1e6:,.1f} µs. The library's choice, {answer.library.tiling}, {against}."
+        )
+        search = (
+            f"{answer.within(found.within)} kernels are within {percent(found.within)} of the best: random draws find "
+            f"one after {found.random:,.0f} evaluations on average, annealing after {found.annealed:,.0f} in the "
+            "median."
+        )
+        return [lead, search]
 
     def tables(self) -> list[Table]:
         """The fastest kernels, and what was pruned why."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.graph import Gemm
+from weft.studies.goldyloc.predictor import Example, Predictor, example, features, train, train_without
 from weft.studies.goldyloc.suite import Suite
 from weft.sweep.bench import Bench, Jobs, Runs
-from weft.tune.predictor import Example, Predictor, example, features, train, train_without
 from weft.tune.queues import GoKernels, Judged, Plans, judge_queues, plans
 
 

@@ -19,6 +19,7 @@ from weft.report import Part
 from weft.report.table import Shown
 from weft.result import Timeline
 from weft.studies.goldyloc.cases import Case, solve
+from weft.studies.goldyloc.predictor import Predictor
 from weft.studies.goldyloc.sensitivity import moved
 from weft.studies.goldyloc.shares import ShareLosses, share_losses, share_runs
 from weft.studies.goldyloc.suite import DECLARED, Entry, Suite
@@ -26,7 +27,6 @@ from weft.studies.headline import Conditions, Measured, Option, PaperStudy
 from weft.sweep.bench import drained
 from weft.sweep.tasks import Progress
 from weft.tune.perturb import Sensitivity
-from weft.tune.predictor import Predictor
 from weft.tune.queues import DEGREES, GoKernels, Watched, watched
 from weft.view.figure import Figure
 from weft.view.tune import held_by_gemms
