@@ -1,13 +1,13 @@
 """Laws of pipeline schedules, whatever the numbers of devices and micro-batches and the times."""
 
 import numpy as np
+import pipeline_forms as forms
 import pytest
 from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from weft.errors import InputError
 from weft.schedule.pipeline import SCHEDULES, Durations, least_makespan, run_schedule, schedule
-from weft.textbook import pipelines
 
 SECONDS = st.floats(0.01, 10.0)
 NAMES = [*SCHEDULES, "interleaved:2:9", "interleaved:3:11", "chimera:2", "terapipe:3"]
@@ -20,7 +20,7 @@ def makespan(name, devices, micro_batches, durations, send=0.0):
 
 @given(DEVICES, MICRO_BATCHES, SECONDS, SECONDS)
 def test_gpipe_and_1f1b_reach_the_bound_of_equal_stages(devices, micro_batches, forward, backward):
-    bound = pipelines.one_stage_makespan([forward + backward] * devices, micro_batches)
+    bound = forms.one_stage_makespan([forward + backward] * devices, micro_batches)
     assert bound == pytest.approx((micro_batches + devices - 1) * (forward + backward))
     for name in ("gpipe", "1f1b"):
         assert makespan(name, devices, micro_batches, Durations(forward, backward)) == pytest.approx(bound)
@@ -29,7 +29,7 @@ def test_gpipe_and_1f1b_reach_the_bound_of_equal_stages(devices, micro_batches, 
 @given(st.data(), DEVICES, MICRO_BATCHES, SECONDS)
 def test_no_schedule_of_unequal_stages_beats_the_bound(data, devices, micro_batches, send):
     forward, backward = (data.draw(st.lists(SECONDS, min_size=devices, max_size=devices)) for _ in range(2))
-    bound = pipelines.one_stage_makespan(np.add(forward, backward), micro_batches)
+    bound = forms.one_stage_makespan(np.add(forward, backward), micro_batches)
     for name in ("gpipe", "1f1b", "device-placement", "ampnet"):
         for latency in (0.0, send):
             ran = makespan(name, devices, micro_batches, Durations(forward, backward), latency)
@@ -55,16 +55,16 @@ def test_a_send_latency_adds_a_round_trip_every_p_micro_batches_to_1f1b(devices,
     send = share * min(forward, backward) / devices
     times, count = Durations(forward, backward), rounds * devices
     added = makespan("1f1b", devices, count, times, send) - makespan("1f1b", devices, count, times)
-    assert added == pytest.approx(pipelines.one_forward_one_backward_sends(devices, count, send), abs=1e-9)
+    assert added == pytest.approx(forms.one_forward_one_backward_sends(devices, count, send), abs=1e-9)
 
 
 @given(st.integers(2, 6), st.integers(1, 4), st.integers(2, 5), SECONDS, SECONDS)
 def test_interleaving_divides_the_bubble_by_the_chunks(devices, rounds, chunks, forward, backward):
     built = schedule(f"interleaved:{chunks}", devices, rounds * devices)
     ran = run_schedule(built, Durations(forward / chunks, backward / chunks))
-    assert ran.makespan - ran.ideal == pytest.approx(pipelines.interleaved_idle(devices, chunks, forward, backward))
+    assert ran.makespan - ran.ideal == pytest.approx(forms.interleaved_idle(devices, chunks, forward, backward))
     if rounds > 1:
-        assert ran.peak_in_flight[0] == pytest.approx(pipelines.interleaved_peak(devices, chunks))
+        assert ran.peak_in_flight[0] == pytest.approx(forms.interleaved_peak(devices, chunks))
 
 
 @given(DEVICES, st.integers(1, 12), SECONDS, SECONDS)
@@ -82,7 +82,7 @@ def test_zero_bubble_idles_by_its_closed_forms_while_w_fits_into_the_gaps(device
     forward, backward = 1.0 + excess, 1.0
     assume(2 * weight <= forward + backward)
     count = 2 * rounds * devices
-    for name, idle in (("zb-h1", pipelines.zb_h1_idle), ("zb-h2", pipelines.zb_h2_idle)):
+    for name, idle in (("zb-h1", forms.zb_h1_idle), ("zb-h2", forms.zb_h2_idle)):
         ran = run_schedule(schedule(name, devices, count), Durations(forward, backward, weight))
         within = (ran.span - ran.busy).max()
         assert within == pytest.approx(idle(devices, forward, backward, weight), abs=1e-9)

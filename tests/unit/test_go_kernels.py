@@ -28,7 +28,7 @@ from weft.tune.queues import (
 
 GPU = small_mi100()
 BENCH = Bench.of(GPU)
-SMALL, OTHER = Gemm(128, 192, 128), Gemm(192, 64, 128)
+SMALL, OTHER = Gemm(128, 192, 128, "fp16"), Gemm(192, 64, 128, "fp16")
 
 
 def judged(queue):

@@ -1,6 +1,7 @@
 """Pipeline schedules against the closed forms and the worked examples of their papers."""
 
 import numpy as np
+import pipeline_forms as forms
 import pytest
 
 from weft.errors import ConfigError, InputError, UnknownNameError
@@ -15,7 +16,7 @@ from weft.schedule.pipeline import (
     schedule,
     schedule_to_dict,
 )
-from weft.textbook import pipelines
+from weft.textbook.borders import slice_sequence
 
 
 def times(name, devices, micro_batches, forward=1.0, backward=2.0, weight=0.0, send=0.0):
@@ -109,14 +110,14 @@ def test_chimera_on_four_devices(name, micro_batches, backward, makespan, peak):
 @pytest.mark.parametrize("ratio", [1, 2, 3])
 def test_chimera_reaches_its_idle_share_when_its_order_suits_the_ratio_of_backward_to_forward(devices, ratio):
     ran = times(f"chimera:{ratio}", devices, 4 * devices, 1, ratio)
-    assert ran.idle_share == pytest.approx(pipelines.chimera_idle_share(devices, 4 * devices))
+    assert ran.idle_share == pytest.approx(forms.chimera_idle_share(devices, 4 * devices))
     assert ran.peak_in_flight.max() <= devices + (ratio - 1) * (devices // 2 - 1)
 
 
 @pytest.mark.parametrize(("devices", "micro_batches"), [(2, 4), (4, 8), (6, 20), (8, 16)])
 def test_dualpipe_idles_by_its_closed_form_and_holds_one_micro_batch_more_than_devices(devices, micro_batches):
     ran = times("dualpipe", devices, micro_batches, 1, 1, 1)
-    assert ran.idle == pytest.approx(pipelines.dualpipe_idle(devices, 3, 1, 1))
+    assert ran.idle == pytest.approx(forms.dualpipe_idle(devices, 3, 1, 1))
     assert ran.peak_in_flight == pytest.approx([devices + 1] * devices)
     assert ran.schedule.replicas == 2
 
@@ -127,7 +128,7 @@ def test_forward_and_backward_together_take_the_given_time():
     assert (ran.start.flat[first] == ran.start.flat[second]).all()
     assert (ran.end - ran.start).flat[ran.schedule.pairs] == pytest.approx(2.5)
     assert ran.busy == pytest.approx(24 - 0.5 * len(first) / 4)
-    assert ran.idle == pytest.approx(pipelines.dualpipe_idle(4, 2.5, 1, 1))
+    assert ran.idle == pytest.approx(forms.dualpipe_idle(4, 2.5, 1, 1))
 
 
 @pytest.mark.parametrize("devices", [2, 3, 4, 8, 16])
@@ -138,7 +139,7 @@ def test_dualpipe_v_is_dualpipe_on_half_the_devices(devices):
     )
     assert folded.idle_share > 0
     assert folded.schedule.replicas == 1
-    assert folded.idle.max() == pytest.approx(pipelines.dualpipe_idle(2 * devices, 3, 1, 1) / 2)
+    assert folded.idle.max() == pytest.approx(forms.dualpipe_idle(2 * devices, 3, 1, 1) / 2)
     assert [len(order) for order in folded.schedule.orders] == [len(order) for order in flat.schedule.orders[:devices]]
 
 
@@ -183,14 +184,14 @@ def test_ampnet_has_one_version_and_updates_between_forward_and_backward():
 def test_forwards_alone_idle_by_their_closed_form():
     ran = times("inference", 4, 8)
     assert ran.makespan == 11
-    assert ran.idle_share == pytest.approx(pipelines.inference_idle_share(4, 8))
+    assert ran.idle_share == pytest.approx(forms.inference_idle_share(4, 8))
     assert not ran.schedule.trains
 
 
 def test_a_stage_that_takes_longer_costs_that_for_every_micro_batch():
     runs = [run_schedule(schedule("1f1b", 4, m), Durations([1, 1, 1.5, 1], [2, 2, 3, 2])) for m in (8, 16)]
     assert runs[1].makespan - runs[0].makespan == pytest.approx(8 * 4.5)
-    assert pipelines.one_stage_makespan([3, 3, 4.5, 3], 8) <= runs[0].makespan < 8 * 4.5 + 3 * 3
+    assert forms.one_stage_makespan([3, 3, 4.5, 3], 8) <= runs[0].makespan < 8 * 4.5 + 3 * 3
 
 
 def test_times_per_micro_batch_are_those_of_that_micro_batch():
@@ -201,16 +202,14 @@ def test_times_per_micro_batch_are_those_of_that_micro_batch():
 
 
 def test_terapipe_passes_slices_one_after_the_other():
-    lengths = pipelines.slice_sequence(
-        2048, lambda start, tokens: 1e-5 + 1e-6 * tokens * (1 + (start + tokens) / 2048), 4
-    )
+    lengths = slice_sequence(2048, lambda start, tokens: 1e-5 + 1e-6 * tokens * (1 + (start + tokens) / 2048), 4)
     assert sum(lengths) == 2048
     assert lengths[0] > lengths[-1]
     starts = np.cumsum([0, *lengths[:-1]])
     forward = np.array([1e-5 + 1e-6 * n * (1 + (start + n) / 2048) for start, n in zip(starts, lengths, strict=True)])
     built = schedule(f"terapipe:{len(lengths)}", 4, 1)
     ran = run_schedule(built, Durations(np.tile(forward, (4, 1)), 1e-12))
-    assert ran.end[0].max() == pytest.approx(pipelines.slices_pass(forward, 4))
+    assert ran.end[0].max() == pytest.approx(forms.slices_pass(forward, 4))
     last = ran.start[1, :, ::-1]
     assert (np.diff(last, axis=1) > 0).all()
 
@@ -227,9 +226,9 @@ def test_slices_are_the_best_of_all_ways_to_cut():
 
     def time(lengths):
         starts = np.cumsum([0, *lengths[:-1]])
-        return pipelines.slices_pass(np.array([cost(*each) for each in zip(starts, lengths, strict=True)]), 3)
+        return forms.slices_pass(np.array([cost(*each) for each in zip(starts, lengths, strict=True)]), 3)
 
-    found = pipelines.slice_sequence(10, cost, 3, grain=1)
+    found = slice_sequence(10, cost, 3, grain=1)
     assert time(found) == pytest.approx(min(map(time, every(10))))
 
 
@@ -238,7 +237,7 @@ def test_a_send_latency_is_paid_once_by_gpipe_and_at_every_round_trip_by_1f1b(de
     plain, late = (times("gpipe", devices, micro_batches, send=send).makespan for send in (0, 0.1))
     assert late - plain == pytest.approx(2 * (devices - 1) * 0.1)
     plain, late = (times("1f1b", devices, micro_batches, send=send).makespan for send in (0, 0.1))
-    assert late - plain == pytest.approx(pipelines.one_forward_one_backward_sends(devices, micro_batches, 0.1))
+    assert late - plain == pytest.approx(forms.one_forward_one_backward_sends(devices, micro_batches, 0.1))
 
 
 def test_twice_the_warm_up_hides_the_send_latency_again():

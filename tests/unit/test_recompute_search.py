@@ -15,7 +15,7 @@ from weft.errors import InputError, UnitError
 from weft.parallel.again import INPUT, Saved
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
-from weft.plan.recompute import Layers, cheapest, frontier, mixed, recompute, segments, stage_layers
+from weft.plan.recompute import Layers, cheapest, frontier, recompute, segments, stage_layers
 from weft.textbook.rematerialization import Tensors, chain, layer_tensors, peak_of, rematerialize
 
 PLAN = Parallelism(tp=8, sp=True, sequence=2048)
@@ -94,20 +94,6 @@ def test_frontier_falls_in_memory_and_rises_in_time():
 
 def test_cheap_operators_go_first():
     assert set(frontier(layers())[1]) <= {"norm1", "norm2", "rotary", "activation"}
-
-
-def test_layers_of_one_stage_may_mix_policies():
-    assert mixed([10.0, 4.0], [0.0, 1.0], 8, 60.0) == (4, 4)
-    assert mixed([10.0, 4.0], [0.0, 1.0], 8, 80.0) == (8, 0)
-    assert mixed([10.0, 4.0], [0.0, 1.0], 8, 31.0) is None
-    sizes, times = [9.0, 7.0, 2.0], [0.0, 1.0, 4.0]
-    best = min(
-        (sum(t * n for t, n in zip(times, counts, strict=True)), counts)
-        for counts in itertools.product(range(7), repeat=3)
-        if sum(counts) == 6 and sum(s * n for s, n in zip(sizes, counts, strict=True)) <= 33
-    )
-    found = mixed(sizes, times, 6, 33)
-    assert sum(t * n for t, n in zip(times, found, strict=True)) == best[0]
 
 
 def test_square_root_checkpointing_of_96_layers_keeps_20_units_for_a_third_more_time():

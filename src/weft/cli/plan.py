@@ -19,7 +19,7 @@ from weft.errors import InputError
 from weft.files import write_atomically
 from weft.options import RunOptions
 from weft.parallel.plan import Recompute, overlap_of
-from weft.plan.launch import FILES
+from weft.plan.launch import LAUNCHERS
 
 _EXAMPLE = "weft plan llama-3-70b --system 64xh100 --batch 512 --sequence 8192 --launch megatron"
 _FIXED = "weft plan gpt-3 --system 64xa100 --batch 64 --fix tp=8 --fix pp=8 --fix micro_batch=1,2 --refine 0"
@@ -84,7 +84,7 @@ def _choices(name: str, text: str) -> list[Any]:
 @option(
     "--launch",
     "Search only what this launcher can run, and print how to run it.",
-    click.Choice([*FILES]),
+    click.Choice([*LAUNCHERS]),
     name="launcher",
 )
 @set_option("every GPU, node or network")
@@ -115,7 +115,7 @@ def plan(
     launched = [answer.best.launch(launcher).rstrip("\n")] if launcher else []
     files = {"plans.json": json_of(answer)}
     if launcher:
-        files[FILES[launcher]] = lambda file: _text(file, launched[0])
+        files[LAUNCHERS[launcher].file] = lambda file: _text(file, launched[0])
     outputs.show(answer, files=files)
 
 

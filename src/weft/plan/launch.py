@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from weft.errors import InputError, check_name
 from weft.hardware import System
@@ -14,7 +15,6 @@ from weft.parallel.cut import expert_tp
 from weft.parallel.framework import Framework
 from weft.parallel.plan import ORDER, Parallelism
 
-_Flag = tuple[str, ...]
 _ROWS = 128
 """Megatron-LM pads the vocabulary to a multiple of this and of the tensor-parallel ranks."""
 _FSDP = 3
@@ -28,13 +28,14 @@ def launch(launcher: str, model: Transformer, system: System, plan: Parallelism,
     """
     if missing := lacking(launcher, model, plan):
         raise InputError(f"{launcher} cannot run this plan: {missing}; choose another plan or launcher")
-    return LAUNCHERS[launcher][0](model, system, plan, framework)
+    return LAUNCHERS[launcher].write(model, system, plan, framework)
 
 
 def lacking(launcher: str, model: Transformer, plan: Parallelism) -> str:
     """What a launcher has no option for in a plan, "" if for nothing; UnknownNameError for an unknown launcher."""
     check_name("launcher", launcher, LAUNCHERS)
-    return "; ".join(LAUNCHERS[launcher][1](model, plan))
+    decoder = model.causal and not model.masked and not model.encoder_layers
+    return "; ".join([*([] if decoder else ["only decoders are launched"]), *LAUNCHERS[launcher].lacks(model, plan)])
 
 
 # -- Megatron-LM (NVIDIA/Megatron-LM @d98e8a6, megatron/training/arguments.py and the dataclasses that it reads)
@@ -42,118 +43,106 @@ def lacking(launcher: str, model: Transformer, plan: Parallelism) -> str:
 
 def _megatron(model: Transformer, system: System, plan: Parallelism, framework: Framework) -> str:
     groups = (
-        _shape(model), _attention(model), _experts(model, plan), _degrees(plan, framework), _precision(plan),
-        _optimizer(plan, framework), _data(model, plan),
-    )  # fmt: skip
+        _shape(model),
+        _attention(model),
+        _experts(model, plan),
+        _degrees(plan, framework),
+        [plan.dtype != "fp32" and f"--{plan.dtype}", _QUANTIZED[plan.quantize]],
+        _optimizer(plan, framework),
+        _data(model, plan),
+    )
     each = system.gpus_per_node if system.node else system.gpus
     start = [
         *([] if plan.zero == _FSDP else ["export CUDA_DEVICE_MAX_CONNECTIONS=1  # Hopper and older"]),
         f"torchrun --nproc-per-node {each} --nnodes {plan.gpus // each} \\",
         "    --rdzv-backend c10d --rdzv-endpoint $MASTER_ADDR:29500 pretrain_gpt.py \\",
     ]
-    lines = [" ".join(" ".join(flag) for flag in group) for group in groups]
+    lines = (" ".join(flag for flag in group if isinstance(flag, str) and flag) for group in groups)
     return "\n".join([*start, " \\\n".join(f"    {line}" for line in lines if line)]) + "\n"
 
 
-def _shape(model: Transformer) -> Iterator[_Flag]:
-    yield "--num-layers", str(model.layers)
-    yield "--hidden-size", str(model.hidden)
-    yield "--ffn-hidden-size", str(model.wide)
-    yield "--num-attention-heads", str(model.attention_heads)
-    yield "--max-position-embeddings", str(model.sequence_length)
-    yield "--position-embedding-type", {"rotary": "rope", "learned": "learned_absolute"}.get(model.positions, "none")
-    yield "--normalization", {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}[model.norm]
-    if model.activation == "swiglu":
-        yield ("--swiglu",)
-    if model.biases != "all":
-        yield ("--disable-bias-linear",)
-    if model.biases == "qkv":
-        yield ("--add-qkv-bias",)
-    if not model.tied:
-        yield ("--untie-embeddings-and-output-weights",)
-    if model.predict_layers:
-        yield "--mtp-num-layers", str(model.predict_layers)
+_Flags = list[str | bool | int | None]
+"""Flags of a group; what is no text is left out, so that `condition and flag` is a flag under a condition."""
 
 
-def _attention(model: Transformer) -> Iterator[_Flag]:
-    yield "--attention-dropout", "0.0"
-    yield "--hidden-dropout", "0.0"
-    if model.kv_rank:
-        yield ("--multi-latent-attention",)
-        if model.query_rank:
-            yield "--q-lora-rank", str(model.query_rank)
-        yield "--kv-lora-rank", str(model.kv_rank)
-        yield "--qk-head-dim", str(model.head)
-        yield "--qk-pos-emb-head-dim", str(model.rotary_head)
-        yield "--v-head-dim", str(model.value_size)
-        return
-    if model.head:
-        yield "--kv-channels", str(model.head)
-    if model.key_heads != model.attention_heads:
-        yield ("--group-query-attention",)
-        yield "--num-query-groups", str(model.key_heads)
-    if model.qk_norm:
-        yield ("--qk-layernorm",)
+def _shape(model: Transformer) -> _Flags:
+    positions = {"rotary": "rope", "learned": "learned_absolute"}.get(model.positions, "none")
+    return [
+        f"--num-layers {model.layers}",
+        f"--hidden-size {model.hidden}",
+        f"--ffn-hidden-size {model.wide}",
+        f"--num-attention-heads {model.attention_heads}",
+        f"--max-position-embeddings {model.sequence_length}",
+        f"--position-embedding-type {positions}",
+        f"--normalization {'LayerNorm' if model.norm == 'layernorm' else 'RMSNorm'}",
+        model.activation == "swiglu" and "--swiglu",
+        model.biases != "all" and "--disable-bias-linear",
+        model.biases == "qkv" and "--add-qkv-bias",
+        not model.tied and "--untie-embeddings-and-output-weights",
+        model.predict_layers and f"--mtp-num-layers {model.predict_layers}",
+    ]
 
 
-def _experts(model: Transformer, plan: Parallelism) -> Iterator[_Flag]:
+def _attention(model: Transformer) -> _Flags:
+    latent = model.kv_rank > 0
+    grouped = not latent and model.key_heads != model.attention_heads
+    return [
+        "--attention-dropout 0.0 --hidden-dropout 0.0",
+        latent and "--multi-latent-attention",
+        latent and model.query_rank and f"--q-lora-rank {model.query_rank}",
+        latent and f"--kv-lora-rank {model.kv_rank} --qk-head-dim {model.head}",
+        latent and f"--qk-pos-emb-head-dim {model.rotary_head} --v-head-dim {model.value_size}",
+        not latent and model.head and f"--kv-channels {model.head}",
+        grouped and f"--group-query-attention --num-query-groups {model.key_heads}",
+        not latent and model.qk_norm and "--qk-layernorm",
+    ]
+
+
+def _experts(model: Transformer, plan: Parallelism) -> _Flags:
     if not model.experts:
-        return
-    yield "--num-experts", str(model.experts)
-    yield "--moe-router-topk", str(model.experts_per_token)
-    yield "--moe-ffn-hidden-size", str(model.expert_wide)
-    if model.shared_experts:
-        yield "--moe-shared-expert-intermediate-size", str(model.shared_experts * model.expert_wide)
+        return []
+    shared = model.shared_experts * model.expert_wide
     kinds = [int(kind == "moe") for kind in model.layer_kinds]
-    if not all(kinds):
-        yield "--moe-layer-freq", f"'({_runs(kinds)})'"
-    yield "--expert-model-parallel-size", str(plan.ep)
-    yield "--expert-tensor-parallel-size", str(expert_tp(plan))
-    yield "--moe-token-dispatcher-type", "alltoall"
-    yield ("--moe-grouped-gemm",)
+    return [
+        f"--num-experts {model.experts}",
+        f"--moe-router-topk {model.experts_per_token}",
+        f"--moe-ffn-hidden-size {model.expert_wide}",
+        shared and f"--moe-shared-expert-intermediate-size {shared}",
+        not all(kinds) and f"--moe-layer-freq '({_runs(kinds)})'",
+        f"--expert-model-parallel-size {plan.ep}",
+        f"--expert-tensor-parallel-size {expert_tp(plan)}",
+        "--moe-token-dispatcher-type alltoall --moe-grouped-gemm",
+    ]
 
 
 def _runs(kinds: Iterable[int]) -> str:
     """A pattern of layers as Megatron-LM reads it: "[0]*3+[1]*58"."""
-    runs: list[list[int]] = []
-    for kind in kinds:
-        if runs and runs[-1][0] == kind:
-            runs[-1][1] += 1
-        else:
-            runs.append([kind, 1])
-    return "+".join(f"[{kind}]*{count}" for kind, count in runs)
+    return "+".join(f"[{kind}]*{len(list(layers))}" for kind, layers in groupby(kinds))
 
 
-def _degrees(plan: Parallelism, framework: Framework) -> Iterator[_Flag]:
-    yield "--tensor-model-parallel-size", str(plan.tp)
-    yield "--pipeline-model-parallel-size", str(plan.pp)
-    yield "--context-parallel-size", str(plan.cp)
-    if plan.sp:
-        yield ("--sequence-parallel",)
-    if plan.cp > 1:
-        yield "--cp-comm-type", {"ring": "p2p", "all_gather": "allgather", "all_to_all": "a2a"}[plan.context]
-    if plan.layers:
-        yield "--pipeline-model-parallel-layout", f"'{_layout(plan.layers)}'"
-    elif plan.chunks > 1:
-        yield "--num-virtual-stages-per-pipeline-rank", str(plan.chunks)
-    group = plan.order_of_pipeline.group
-    if group:
-        yield "--microbatch-group-size-per-virtual-pipeline-stage", str(group)
-    if plan.sp and plan.overlap.get("tp", framework.tp) == "userbuffers":
-        yield ("--tp-comm-overlap",)
-    if plan.order == ("tp", "cp", "pp", "dp"):
-        yield ("--use-tp-pp-dp-mapping",)
-    if isinstance(plan.recompute, tuple):
-        yield "--recompute-granularity", "selective"
-        yield "--recompute-modules", *_modules(plan.recompute)
-    else:
-        yield from _RECOMPUTED[plan.recompute]
+def _degrees(plan: Parallelism, framework: Framework) -> _Flags:
+    ring = {"ring": "p2p", "all_gather": "allgather", "all_to_all": "a2a"}[plan.context]
+    group, several = plan.order_of_pipeline.group, isinstance(plan.recompute, tuple)
+    return [
+        f"--tensor-model-parallel-size {plan.tp}",
+        f"--pipeline-model-parallel-size {plan.pp}",
+        f"--context-parallel-size {plan.cp}",
+        plan.sp and "--sequence-parallel",
+        plan.cp > 1 and f"--cp-comm-type {ring}",
+        plan.layers != () and f"--pipeline-model-parallel-layout '{_layout(plan.layers)}'",
+        not plan.layers and plan.chunks > 1 and f"--num-virtual-stages-per-pipeline-rank {plan.chunks}",
+        group and f"--microbatch-group-size-per-virtual-pipeline-stage {group}",
+        plan.sp and plan.overlap.get("tp", framework.tp) == "userbuffers" and "--tp-comm-overlap",
+        plan.order == ("tp", "cp", "pp", "dp") and "--use-tp-pp-dp-mapping",
+        not several and _RECOMPUTED[str(plan.recompute)],
+        several and f"--recompute-granularity selective --recompute-modules {' '.join(_modules(plan.recompute))}",
+    ]
 
 
-_RECOMPUTED: Mapping[str, tuple[_Flag, ...]] = {
-    "none": (),
-    "selective": (("--recompute-granularity", "selective"),),
-    "full": (("--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"),),
+_RECOMPUTED = {
+    "none": "",
+    "selective": "--recompute-granularity selective",
+    "full": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
 }
 
 
@@ -165,7 +154,7 @@ _MODULES: Mapping[str, frozenset[str]] = {
 """Operators that each of Megatron-LM's modules computes again. Its "mlp" also repeats the last GEMM."""
 
 
-def _modules(names: tuple[str, ...]) -> list[str]:
+def _modules(names: str | tuple[str, ...]) -> list[str]:
     return [module for module, operators in _MODULES.items() if operators <= set(names)]
 
 
@@ -178,52 +167,41 @@ def _layout(layers: Iterable[int]) -> str:
     return f"E{'|'.join('t' * count for count in layers)}L"
 
 
-def _precision(plan: Parallelism) -> Iterator[_Flag]:
-    if plan.dtype != "fp32":
-        yield (f"--{plan.dtype}",)
-    yield from _QUANTIZED[plan.quantize]
-
-
-_QUANTIZED: Mapping[str, tuple[_Flag, ...]] = {
-    "": (),
-    "delayed": (("--fp8-format", "hybrid", "--fp8-recipe", "delayed"),),
-    "current": (("--fp8-format", "hybrid", "--fp8-recipe", "tensorwise"),),
-    "mxfp8": (("--fp8-format", "e4m3", "--fp8-recipe", "mxfp8"),),
-    "nvfp4": (("--fp4-format", "e2m1", "--fp4-recipe", "nvfp4"),),
+_QUANTIZED = {
+    "": "",
+    "delayed": "--fp8-format hybrid --fp8-recipe delayed",
+    "current": "--fp8-format hybrid --fp8-recipe tensorwise",
+    "mxfp8": "--fp8-format e4m3 --fp8-recipe mxfp8",
+    "nvfp4": "--fp4-format e2m1 --fp4-recipe nvfp4",
 }
 
 
-def _optimizer(plan: Parallelism, framework: Framework) -> Iterator[_Flag]:
-    if plan.zero:
-        yield ("--use-distributed-optimizer",)
-    if plan.zero > 1:
-        yield ("--use-megatron-fsdp",)
-        yield "--data-parallel-sharding-strategy", "optim_grads_params" if plan.zero == _FSDP else "optim_grads"
-        yield "--ckpt-format", "fsdp_dtensor"
-        yield ("--no-gradient-accumulation-fusion",)
-    replicas = plan.dp * plan.cp
-    if plan.shard and plan.shard < replicas:
-        yield "--num-distributed-optimizer-instances", str(replicas // plan.shard)
-    if framework.dp_overlap and replicas > 1:
-        yield ("--overlap-grad-reduce",)
-        if framework.gather_overlap and plan.zero:
-            yield ("--overlap-param-gather",)
+def _optimizer(plan: Parallelism, framework: Framework) -> _Flags:
+    replicas, sharded = plan.dp * plan.cp, "optim_grads_params" if plan.zero == _FSDP else "optim_grads"
+    reduced = framework.dp_overlap and replicas > 1
+    return [
+        plan.zero and "--use-distributed-optimizer",
+        plan.zero > 1 and f"--use-megatron-fsdp --data-parallel-sharding-strategy {sharded}",
+        plan.zero > 1 and "--ckpt-format fsdp_dtensor --no-gradient-accumulation-fusion",
+        plan.shard and plan.shard < replicas and f"--num-distributed-optimizer-instances {replicas // plan.shard}",
+        reduced and "--overlap-grad-reduce",
+        reduced and framework.gather_overlap and plan.zero and "--overlap-param-gather",
+    ]
 
 
-def _data(model: Transformer, plan: Parallelism) -> Iterator[_Flag]:
-    yield "--micro-batch-size", str(plan.micro_batch)
-    yield "--global-batch-size", str(plan.batch)
-    yield "--seq-length", str(plan.sequence)
-    yield ("--mock-data",)
-    yield "--tokenizer-type", "NullTokenizer"
-    yield "--vocab-size", str(model.vocabulary - 1)  # it adds a token for the end of a document
-    yield "--make-vocab-size-divisible-by", str(math.gcd(model.vocabulary // plan.tp, _ROWS))
-    yield "--train-iters", "100"
-    yield "--lr", "1e-4"
+def _data(model: Transformer, plan: Parallelism) -> _Flags:
+    return [
+        f"--micro-batch-size {plan.micro_batch}",
+        f"--global-batch-size {plan.batch}",
+        f"--seq-length {plan.sequence}",
+        "--mock-data --tokenizer-type NullTokenizer",
+        f"--vocab-size {model.vocabulary - 1}",  # it adds a token for the end of a document
+        f"--make-vocab-size-divisible-by {math.gcd(model.vocabulary // plan.tp, _ROWS)}",
+        "--train-iters 100 --lr 1e-4",
+    ]
 
 
 def _megatron_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
-    yield from _decoders(model)
     if model.activation in ("geglu", "relu"):
         yield f"no flag chooses the activation {model.activation}"
     if model.positions in ("alibi", "relative"):
@@ -251,11 +229,6 @@ def _megatron_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
 def _offloaded(plan: Parallelism) -> Iterator[str]:
     if plan.offload != "none":
         yield f"{plan.offload} in the memory of the host are streamed to the GPU, which it does in another way"
-
-
-def _decoders(model: Transformer) -> Iterator[str]:
-    if model.masked or not model.causal or model.encoder_layers:
-        yield "only decoders are launched"
 
 
 # -- torchtitan (pytorch/torchtitan v0.2.2, torchtitan/config/job_config.py)
@@ -314,7 +287,6 @@ def _toml(value: bool) -> str:
 
 
 def _torchtitan_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
-    yield from _decoders(model)
     if plan.pp > 1 and plan.order_of_pipeline.kind not in _PIPELINES:
         yield f"the schedule {plan.schedule} is not among {', '.join(_PIPELINES)}"
     if plan.recompute not in _CHECKPOINTS:
@@ -356,7 +328,6 @@ def _deepspeed(model: Transformer, system: System, plan: Parallelism, framework:
 
 
 def _deepspeed_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
-    yield from _decoders(model)
     if plan.pp > 1:
         yield "the JSON has no pipeline stages; they are written in the program (PipelineModule)"
     if plan.cp > 1:
@@ -372,23 +343,21 @@ def _deepspeed_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
         yield "overlap methods are not built in"
 
 
-LAUNCHERS: Mapping[
-    str,
-    tuple[
-        Callable[[Transformer, System, Parallelism, Framework], str],
-        Callable[[Transformer, Parallelism], Iterator[str]],
-    ],
-] = {
-    "megatron": (_megatron, _megatron_lacks),
-    "torchtitan": (_torchtitan, _torchtitan_lacks),
-    "deepspeed": (_deepspeed, _deepspeed_lacks),
+class Launcher(NamedTuple):
+    """What `write`s a plan for a launcher, and what says which parts of a plan it `lacks` an option for.
+
+    Its plans are timed with the defaults of `framework`; its text is written to `file`.
+    """
+
+    write: Callable[[Transformer, System, Parallelism, Framework], str]
+    lacks: Callable[[Transformer, Parallelism], Iterator[str]]
+    framework: str
+    file: str
+
+
+LAUNCHERS: Mapping[str, Launcher] = {
+    "megatron": Launcher(_megatron, _megatron_lacks, "megatron-core", "launch.sh"),
+    "torchtitan": Launcher(_torchtitan, _torchtitan_lacks, "torchtitan", "launch.toml"),
+    "deepspeed": Launcher(_deepspeed, _deepspeed_lacks, "deepspeed-zero3", "launch.json"),
 }
-"""What writes a plan for each launcher, and what says which parts of a plan it has no option for."""
-PROFILES: Mapping[str, str] = {
-    "megatron": "megatron-core",
-    "torchtitan": "torchtitan",
-    "deepspeed": "deepspeed-zero3",
-}
-"""The framework whose defaults a launcher's plans are timed with."""
-FILES: Mapping[str, str] = {"megatron": "launch.sh", "torchtitan": "launch.toml", "deepspeed": "launch.json"}
-"""The name of the file that a launcher's text is written to."""
+"""The launchers by name."""

@@ -30,6 +30,7 @@ from weft.parallel.framework import Framework
 from weft.parallel.memory import saved_by_operator
 from weft.parallel.plan import Parallelism
 from weft.parallel.quantize import narrowed
+from weft.plan.program import Program
 from weft.run.step.clock import train
 from weft.run.step.memory import memory
 from weft.run.step.named import asked
@@ -67,79 +68,49 @@ def cheapest(kinds: Sequence[Layers], budget: float) -> tuple[str, ...] | None:
     The same names run again in every kind of layer. HiGHS keeps to limits within about 1e-6 of the sizes: a set that
     exceeds the budget by as much is refused, and the budget lowered by what it exceeds.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp
-
-    program = _Program(kinds)
-    rows, limits = program.dependencies()
-    weights, fixed = program.weights()
-    limit = math.floor(budget)
-    constraints = [LinearConstraint(weights[None], ub=limit - fixed)]
-    if rows:
-        constraints.append(LinearConstraint(np.array(rows), ub=np.array(limits)))
-    found = milp(
-        program.costs(), integrality=np.ones(program.size, dtype=np.int64), bounds=Bounds(0, 1), constraints=constraints
-    )
-    if found.x is None:
+    fixed = {name for kind in kinds for name in kind.seconds if name not in kind.free}
+    free = [name for name in _order(kinds) if name not in fixed]
+    costs = np.array([sum(kind.added([name]) for kind in kinds) for name in free])
+    program, limit = Program(), math.floor(budget)
+    # A hair for each operator, so that none runs again for nothing.
+    again = dict(zip(free, program.unknowns(costs / (costs.max(initial=0.0) or 1.0) + 1e-9).tolist(), strict=True))
+    places = [(k, source) for k, kind in enumerate(kinds) for source in extra_sources(kind.saved)]
+    extra = dict(zip(places, program.unknowns(np.zeros(len(places))).tolist(), strict=True))
+    weights, least = _weights(kinds, again, extra)
+    program.row(weights, high=limit - least)
+    for (k, source), column in extra.items():  # an operator runs again only if what it reads is kept or runs again
+        saved = kinds[k].saved
+        for reader in (one for one in saved if source in dict(one.kept) and one.name in again):
+            before = {again[saved[source].name]: -1.0} if saved[source].name in again else {}
+            program.row({again[reader.name]: 1.0, column: -1.0, **before}, high=0.0)
+    found = program.solve()
+    if found is None:
         return None
-    chosen = [name for name, at in program.names.items() if found.x[at] > 0.5]
-    names = tuple(name for name in _order(kinds) if name in chosen)
+    names = tuple(name for name in _order(kinds) if name in again and found[again[name]] > 0.5)
     over = sum(kind.bytes(names) for kind in kinds) - limit
     return names if over <= 0 else cheapest(kinds, limit - over)
 
 
-class _Program:
-    """The integer program of a choice: an unknown for each name, then one for each output that is kept for others."""
-
-    def __init__(self, kinds: Sequence[Layers]) -> None:
-        self.kinds = kinds
-        fixed = {name for kind in kinds for name in kind.seconds if name not in kind.free}
-        free = [name for name in _order(kinds) if name not in fixed]
-        self.names = {name: at for at, name in enumerate(free)}
-        self.extra = {(k, source): 0 for k, kind in enumerate(kinds) for source in extra_sources(kind.saved)}
-        self.extra = {key: len(free) + at for at, key in enumerate(self.extra)}
-        self.size = len(free) + len(self.extra)
-
-    def costs(self) -> Any:
-        """Seconds by unknown; a hair for each operator, so that none runs again for nothing."""
-        found = np.zeros(self.size)
-        for name, at in self.names.items():
-            found[at] = sum(kind.added([name]) for kind in self.kinds)
-        most = float(found.max(initial=0.0)) or 1.0
-        return found / most + np.where(np.arange(self.size) < len(self.names), 1e-9, 0.0)
-
-    def weights(self) -> tuple[Any, float]:
-        """Bytes that each unknown adds, and those that are kept without any."""
-        found, fixed = np.zeros(self.size), 0.0
-        for k, kind in enumerate(self.kinds):
-            for one in kind.saved:
-                fixed += kind.count * (one.own + sum(size for _, size in one.kept))
-                self._less(found, one.name, kind.count * one.own)
-                for source, size in one.kept:
-                    if source >= 0:
-                        self._less(found, kind.saved[source].name, kind.count * size)
-            for (of, source), at in self.extra.items():
-                if of == k:
-                    found[at] = kind.count * kind.saved[source].output
-        return found, fixed
-
-    def _less(self, weights: Any, name: str, size: float) -> None:
-        if name in self.names:
-            weights[self.names[name]] -= size
-
-    def dependencies(self) -> tuple[list[Any], list[float]]:
-        """Rows a and limits b of a x <= b: an operator runs again only if what it reads is kept or runs again."""
-        rows, limits = [], []
-        for (k, source), at in self.extra.items():
-            saved = self.kinds[k].saved
-            for one in saved:
-                if source in dict(one.kept) and one.name in self.names:
-                    row = np.zeros(self.size)
-                    row[self.names[one.name]], row[at] = 1, -1
-                    if saved[source].name in self.names:
-                        row[self.names[saved[source].name]] = -1
-                    rows.append(row)
-                    limits.append(0.0)
-        return rows, limits
+def _weights(
+    kinds: Sequence[Layers], again: Mapping[str, int], extra: Mapping[tuple[int, int], int]
+) -> tuple[dict[int, float], float]:
+    """Bytes that each unknown adds, by column, and those that are kept without any."""
+    weights: Counter[int] = Counter()
+    least = 0.0
+    for k, kind in enumerate(kinds):
+        for saved in kind.saved:
+            own = [
+                (saved.name, saved.own),
+                *((kind.saved[at].name if at >= 0 else "", size) for at, size in saved.kept),
+            ]
+            least += kind.count * sum(size for _, size in own)
+            for name, size in own:
+                if name in again:
+                    weights[again[name]] -= kind.count * size
+        for (place, source), column in extra.items():
+            if place == k:
+                weights[column] = kind.count * kind.saved[source].output
+    return {column: float(size) for column, size in weights.items()}, least
 
 
 def _order(kinds: Sequence[Layers]) -> list[str]:
@@ -159,27 +130,6 @@ def frontier(kinds: Sequence[Layers], least: float = 0.01) -> tuple[tuple[str, .
         if names is None:
             return tuple(found)
         found.append(names)
-
-
-def mixed(bytes: Sequence[float], seconds: Sequence[float], layers: int, budget: float) -> tuple[int, ...] | None:
-    """How many of `layers` layers take each of several policies, for the least time within `budget` bytes.
-
-    `bytes` and `seconds` are those of one layer by policy; the answer has their length and is None if nothing fits.
-
-    >>> mixed([10.0, 4.0], [0.0, 1.0], 8, 60.0)
-    (4, 4)
-    """
-    from scipy.optimize import Bounds, LinearConstraint, milp
-
-    rows = np.array([np.asarray(bytes, dtype=float), np.ones(len(bytes))])
-    limits = LinearConstraint(rows, lb=[-np.inf, layers], ub=[budget, layers])
-    found = milp(
-        np.asarray(seconds),
-        integrality=np.ones(len(bytes), dtype=np.int64),
-        bounds=Bounds(0, layers),
-        constraints=limits,
-    )
-    return None if found.x is None else tuple(round(count) for count in found.x)
 
 
 def segments(layers: int, each: int | None = None) -> tuple[float, float]:

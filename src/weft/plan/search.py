@@ -21,7 +21,7 @@ from weft.options import SUSTAINED, RunOptions
 from weft.parallel.check import degrees
 from weft.parallel.framework import Framework
 from weft.parallel.framework import framework as framework_of
-from weft.plan.launch import PROFILES
+from weft.plan.launch import LAUNCHERS
 from weft.plan.plans import Planned, Plans, Setting, fewest_chunks_first
 from weft.plan.space import Space, smaller, space
 from weft.result.errors import step_error
@@ -90,8 +90,9 @@ def plan(
     length = found.sequence_length if sequence is None else sequence
     check_whole("sequence", length, 1, 2048)
     if launcher:
-        check_name("launcher", launcher, PROFILES)
-    used = _frameworks(framework or PROFILES.get(launcher), fix or {})
+        check_name("launcher", launcher, LAUNCHERS)
+        framework = framework or LAUNCHERS[launcher].framework
+    used = _frameworks(framework, fix or {})
     say = progress or (lambda done, total, what: None)
     say(0, 0, "all plans in closed forms")
     spaces = (space(found, where, each, batch, length, fix or {}) for each in used)

@@ -1,4 +1,4 @@
-"""Where to cut a model into stages: dynamic programs for the slowest stage, replicated stages, and stages on meshes.
+"""Where to cut a model into stages, and a sequence into slices: dynamic programs.
 
 `balanced` takes O(p L^2) for L layers and p stages, `pipedream` O(L^3 m^2) for each level of m machines. The stages on
 meshes of Alpa are in `meshes.py`.
@@ -7,7 +7,7 @@ meshes of Alpa are in `meshes.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,26 +43,19 @@ def balanced(
     >>> balanced([1, 1, 1, 3], 2)
     Borders(layers=(3, 1), bottleneck=3.0)
     """
-    time, state, keep = (_sums(name, values, len(times)) for name, values in _named(times, states, kept))
-    count = len(time) - 1
+    count = len(times)
+    time, state, keep = (
+        _ranges(name, values if len(values) else [0.0] * count, count)
+        for name, values in (("times", times), ("states", states), ("kept", kept))
+    )
     check_whole("stages", stages, 1, 4)
     if stages > count:
         raise InputError(f"{count} layers cannot fill {stages} stages; give at most {count} stages")
-    best = np.full((stages + 1, count + 1), math.inf)
-    before = np.zeros((stages + 1, count + 1), dtype=int)
-    best[0, 0] = 0.0
-    for stage in range(1, stages + 1):
-        flight = stages - stage + 1
-        for end in range(stage, count - (stages - stage) + 1):
-            begins = np.arange(stage - 1, end)
-            held = state[end] - state[begins] + flight * (keep[end] - keep[begins])
-            slowest = np.maximum(best[stage - 1, begins], time[end] - time[begins])
-            slowest = np.where(held <= capacity, slowest, math.inf)
-            at = int(slowest.argmin())
-            best[stage, end], before[stage, end] = slowest[at], begins[at]
-    if math.isinf(best[stages, count]):
+    costs = (np.where(state + flight * keep <= capacity, time, math.inf) for flight in range(stages, 0, -1))
+    slowest, layers = _cut(costs, np.maximum)
+    if math.isinf(slowest):
         raise InputError(f"no {stages} stages of {count} layers fit {capacity:g} bytes; give more stages, or recompute")
-    return Borders(_lengths(before, stages, count), float(best[stages, count]))
+    return Borders(layers, slowest)
 
 
 def clustered(times: Sequence[float], groups: int) -> tuple[int, ...]:
@@ -74,44 +67,33 @@ def clustered(times: Sequence[float], groups: int) -> tuple[int, ...]:
     >>> clustered([1, 1, 1, 3], 2)
     (3, 1)
     """
-    sums = _sums("times", times, len(times))
     count = len(times)
+    squares = _ranges("times", times, count) ** 2
     check_whole("groups", groups, 1, 16)
     if groups > count:
         raise InputError(f"{count} operators cannot fill {groups} groups; give at most {count} groups")
-    best = np.full((groups + 1, count + 1), math.inf)
-    before = np.zeros((groups + 1, count + 1), dtype=int)
-    best[0, 0] = 0.0
-    for group in range(1, groups + 1):
-        for end in range(group, count + 1):
-            squares = best[group - 1, :end] + (sums[end] - sums[:end]) ** 2
-            before[group, end] = int(squares.argmin())
-            best[group, end] = squares[before[group, end]]
-    return _lengths(before, groups, count)
+    return _cut([squares] * groups, np.add)[1]
 
 
-def _named(
-    times: Sequence[float], states: Sequence[float], kept: Sequence[float]
-) -> Iterator[tuple[str, Sequence[float]]]:
-    yield "times", times
-    for name, values in (("states", states), ("kept", kept)):
-        yield name, values or [0.0] * len(times)
-
-
-def _sums(name: str, values: Sequence[float], count: int) -> FloatArray:
-    """The sums of the first 0, 1, 2, ... values."""
+def _ranges(name: str, values: Sequence[float], count: int) -> FloatArray:
+    """The sums of values from each begin to each end, as an array [begin, end]; infinite for empty ranges."""
     if len(values) != count or not count:
         raise InputError(f"{name} has {len(values)} values for {count} layers; give one for each of at least one layer")
-    return np.concatenate([[0.0], np.cumsum(np.asarray(values, dtype=np.float64))])
+    sums = np.concatenate([[0.0], np.cumsum(np.asarray(values, dtype=np.float64))])
+    return np.where(np.tri(count + 1, dtype=bool), math.inf, sums - sums[:, None])
 
 
-def _lengths(before: npt.NDArray[np.int_], stages: int, count: int) -> tuple[int, ...]:
-    lengths = []
-    for stage in range(stages, 0, -1):
-        begin = int(before[stage, count])
-        lengths.append(count - begin)
-        count = begin
-    return tuple(reversed(lengths))
+def _cut(costs: Iterable[FloatArray], join: np.ufunc) -> tuple[float, tuple[int, ...]]:
+    """The least sum, or maximum, of the costs [begin, end] of consecutive ranges, and the length of each range."""
+    best, begins = np.array([0.0]), []
+    for cost in costs:
+        whole = join(np.append(best, [math.inf] * (len(cost) - len(best)))[:, None], cost)
+        begins.append(whole.argmin(axis=0))
+        best = whole.min(axis=0)
+    borders = [len(best) - 1]
+    for begin in reversed(begins):
+        borders.append(int(begin[borders[-1]]))
+    return float(best[-1]), tuple(-int(length) for length in np.diff(borders))[::-1]
 
 
 @dataclass(frozen=True)
@@ -159,10 +141,11 @@ def pipedream(
     if not levels:
         raise InputError("no level of machines is given; give at least one, such as [Level(8, 25e9)]")
     count = len(times)
-    time, weight = _sums("times", times, count), _sums("weights", weights, count)
-    _sums("activations", activations, count)
-    inner = time[None, 1:] - time[:-1, None]
-    size, sends = weight[None, 1:] - weight[:-1, None], 2 * np.asarray(activations, dtype=np.float64)
+    inner, size = (
+        np.triu(_ranges(name, values, count)[:-1, 1:]) for name, values in (("times", times), ("weights", weights))
+    )
+    _ranges("activations", activations, count)
+    sends = 2 * np.asarray(activations, dtype=np.float64)
     solved: list[_Level] = []
     for level in levels:
         check_whole("machines", level.machines, 1, 4)
@@ -209,3 +192,62 @@ def _stages(solved: Sequence[_Level], level: int, first: int, last: int) -> tupl
         if end < first:
             return tuple(reversed(found))
         machines, last = machines - replicas, end
+
+
+_MOST_CUTS = 128
+
+
+def slice_sequence(
+    length: int, cost: Callable[[int, int], float], devices: int, grain: int | None = None
+) -> tuple[int, ...]:
+    """Lengths of the slices of a sequence [tokens] that pass a pipeline of `devices` soonest.
+
+    `cost(start, tokens)` is the time of a slice on one stage [s], where `start` tokens come before it. Borders are
+    multiples of `grain` tokens (None: a 64th of the sequence). A pass takes
+    sum(times) + (devices - 1) max(times) (TeraPipe, arXiv:2102.07988); for each possible longest slice, dynamic
+    programming finds the least sum.
+
+    Raises InputError for a length that is no multiple of the grain, and for more than 128 of them.
+    """
+    check_whole("the length of the sequence", length, 1, 2048)
+    check_whole("the number of pipeline devices", devices, 1, 8)
+    unit = max(1, length // 64) if grain is None else grain
+    check_whole("the grain of the slices", unit, 1, 32)
+    if length % unit or length // unit > _MOST_CUTS:
+        raise InputError(
+            f"a sequence of {length} tokens cannot be cut into at most {_MOST_CUTS} pieces of {unit}; "
+            f"take a grain that divides it, such as {_divisor(length)}"
+        )
+    count = length // unit
+    times = np.full((count + 1, count + 1), np.inf)  # by start and end
+    for start in range(count):
+        for end in range(start + 1, count + 1):
+            times[start, end] = cost(start * unit, (end - start) * unit)
+    best, borders = np.inf, [0, count]
+    for longest in np.unique(times[np.isfinite(times)]):
+        if (devices - 1) * longest >= best:
+            break
+        total, cuts = _least_sum(np.where(times <= longest, times, np.inf))
+        if total + (devices - 1) * longest < best:
+            best, borders = total + (devices - 1) * longest, cuts
+    return tuple(int(length) * unit for length in np.diff(borders))
+
+
+def _least_sum(times: FloatArray) -> tuple[float, list[int]]:
+    """The least sum of times over borders from the first to the last, and those borders."""
+    size = len(times)
+    least, before = np.full(size, np.inf), np.zeros(size, int)
+    least[0] = 0.0
+    for end in range(1, size):
+        through = least[:end] + times[:end, end]
+        before[end] = through.argmin()
+        least[end] = through[before[end]]
+    borders = [size - 1]
+    while borders[-1]:
+        borders.append(int(before[borders[-1]]))
+    return float(least[-1]), borders[::-1]
+
+
+def _divisor(length: int) -> int:
+    """The smallest grain that divides a length into few enough pieces."""
+    return next(grain for grain in range(-(-length // _MOST_CUTS), length + 1) if length % grain == 0)

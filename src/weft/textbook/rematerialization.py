@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from weft.errors import InputError
 from weft.parallel.again import extra_sources
+from weft.plan.program import Columns, Program
 from weft.plan.recompute import Layers
-from weft.textbook.shard import Rows
 
 Matrix = npt.NDArray[np.int64]
 
@@ -135,125 +134,51 @@ def rematerialize(graph: Tensors, budget: float, seconds: float = 60.0) -> Plan 
 
     HiGHS is given so many `seconds`; InputError if it proves no optimum in that time.
     """
-    from scipy.optimize import Bounds, milp
-
-    program = _Program(graph, budget)
-    found = milp(
-        program.costs(),
-        integrality=program.integral(),
-        bounds=Bounds(program.low, program.high),
-        constraints=program.rows.constraint(),
-        options={"time_limit": seconds},
-    )
-    if found.status == 1:
-        raise InputError(
-            f"the program of {len(graph.cost)} tensors has no proven optimum after {seconds:g} s; give more seconds, "
-            "or a smaller graph"
-        )
-    if found.x is None:
+    program, computed, kept = _program(graph, budget)
+    found = program.solve(seconds)
+    if found is None:
         return None
-    computed, kept = (np.rint(program.part(found.x, name)).astype(np.int64) for name in ("R", "S"))
-    cost = float((computed * np.asarray(graph.cost)).sum())
-    return Plan(computed, kept, cost, peak_of(graph, computed, kept))
+    again, held = (np.rint(found[columns]).astype(np.int64) for columns in (computed, kept))
+    cost = float((again * np.asarray(graph.cost)).sum())
+    return Plan(again, held, cost, peak_of(graph, again, held))
 
 
-class _Program:
-    """The unknowns R, S, F (freed after a computation) and U (memory in use), and the rows that join them."""
-
-    def __init__(self, graph: Tensors, budget: float) -> None:
-        self.graph, self.count = graph, len(graph.cost)
-        self.scale = max(*graph.bytes, 1e-300)
-        count, self.places = self.count, {}
-        ends = [(k, i) for k in range(count) for i in (*graph.needs[k], k)]
-        self.ends = {end: at for at, end in enumerate(ends)}
-        at = 0
-        for name, size in (("R", count * count), ("S", count * count), ("F", count * len(ends)), ("U", count * count)):
-            self.places[name] = (at, at + size)
-            at += size
-        self.size = at
-        self.rows = Rows(at)
-        self.low, self.high = np.zeros(at), np.ones(at)
-        begin, end = self.places["U"]
-        self.high[begin:end] = budget / self.scale
-        self._fix()
-        for stage in range(count):
-            self._stage(stage)
-
-    def at(self, name: str, stage: int, place: int) -> int:
-        """The column of an unknown."""
-        width = len(self.ends) if name == "F" else self.count
-        return self.places[name][0] + stage * width + place
-
-    def part(self, x: Any, name: str) -> Any:
-        """The values of R or S as a matrix."""
-        begin, end = self.places[name]
-        return x[begin:end].reshape(self.count, self.count)
-
-    def costs(self) -> Any:
-        """Cost by unknown; what is kept costs a hair, so that nothing is kept for nothing."""
-        found = np.zeros(self.size)
-        begin, end = self.places["R"]
-        each = np.asarray(self.graph.cost, dtype=float)
-        found[begin:end] = np.tile(each / (each.max() or 1.0), self.count)
-        begin, end = self.places["S"]
-        found[begin:end] = 1e-9
-        return found
-
-    def integral(self) -> Any:
-        """1 for unknowns that are 0 or 1, 0 for memory in use."""
-        found = np.ones(self.size, dtype=np.int64)
-        begin, end = self.places["U"]
-        found[begin:end] = 0
-        return found
-
-    def _row(self, row: dict[int, float], low: float = -np.inf, high: float = np.inf) -> None:
-        self.rows.add(np.fromiter(row, dtype=int), np.fromiter(row.values(), dtype=float), low, high)
-
-    def _fix(self) -> None:
-        """Stage t computes tensor t for the first time: nothing later, and nothing is kept that was not computed."""
-        for stage in range(self.count):
-            self.low[self.at("R", stage, stage)] = 1
-            for later in range(stage, self.count):
-                self.high[self.at("S", stage, later)] = 0
-                if later > stage:
-                    self.high[self.at("R", stage, later)] = 0
-
-    def _stage(self, stage: int) -> None:
-        for i in range(self.count):
+def _program(graph: Tensors, budget: float) -> tuple[Program, Columns, Columns]:
+    """The program with the columns of R and S, over F (freed after a computation) and U (memory in use)."""
+    count, scale = len(graph.cost), max(*graph.bytes, 1e-300)
+    program, cost = Program(), np.asarray(graph.cost, dtype=float)
+    computed = program.unknowns(np.tile(cost / (cost.max() or 1.0), (count, 1)))
+    kept = program.unknowns(np.full((count, count), 1e-9))  # a hair, so that nothing is kept for nothing
+    ends = [(k, i) for k in range(count) for i in (*graph.needs[k], k)]
+    freed = program.unknowns(np.zeros((count, len(ends))))
+    used = program.unknowns(np.zeros((count, count)), budget / scale, whole=False)
+    # Stage t computes tensor t for the first time: nothing later, and nothing is kept that was not computed.
+    program.fix(np.diagonal(computed), 1)
+    program.fix(computed[np.triu_indices(count, 1)], 0)
+    program.fix(kept[np.triu_indices(count)], 0)
+    for stage in range(count):
+        R, S, F, U = (columns[stage].tolist() for columns in (computed, kept, freed, used))
+        for i in range(count):
             if stage:
-                before = {self.at("R", stage - 1, i): -1.0, self.at("S", stage - 1, i): -1.0}
-                self._row({self.at("S", stage, i): 1.0, **before}, high=0)
-            for need in self.graph.needs[i]:
-                here = {self.at("R", stage, need): -1.0, self.at("S", stage, need): -1.0}
-                self._row({self.at("R", stage, i): 1.0, **here}, high=0)
-        for (k, i), place in self.ends.items():
-            self._freed(stage, k, i, self.at("F", stage, place))
-        self._memory(stage)
-
-    def _freed(self, stage: int, k: int, i: int, column: int) -> None:
-        """Tensor i is freed after k exactly if k was computed, i is not kept and no later user of it is computed.
-
-        Each that is not so is a hazard: 1 - F <= hazards <= most x (1 - F).
-        """
-        hazards = {self.at("R", stage, user): 1.0 for user in self.graph.users(i) if user > k}
-        if stage + 1 < self.count:
-            hazards[self.at("S", stage + 1, i)] = 1.0
-        hazards[self.at("R", stage, k)] = -1.0  # one hazard less if k is computed
-        most = float(len(hazards))
-        self._row({**hazards, column: 1.0}, low=0.0)
-        self._row({**hazards, column: most}, high=most - 1.0)
-
-    def _memory(self, stage: int) -> None:
-        """U after each computation: what was in use before, less what was freed, and the new tensor."""
-        sizes = np.asarray(self.graph.bytes) / self.scale
-        for k in range(self.count):
-            row = {self.at("U", stage, k): 1.0}
-            row[self.at("R", stage, k)] = -float(sizes[k])
+                program.row({S[i]: 1.0, int(computed[stage - 1, i]): -1.0, int(kept[stage - 1, i]): -1.0}, high=0)
+            for need in graph.needs[i]:
+                program.row({R[i]: 1.0, R[need]: -1.0, S[need]: -1.0}, high=0)
+        for (k, i), free in zip(ends, F, strict=True):
+            # Tensor i is freed after k exactly if k was computed, i is not kept and no later user of it is computed.
+            # Each that is not so is a hazard: 1 - F <= hazards <= most x (1 - F).
+            hazards = {R[user]: 1.0 for user in graph.users(i) if user > k}
+            if stage + 1 < count:
+                hazards[int(kept[stage + 1, i])] = 1.0
+            hazards[R[k]] = -1.0  # one hazard less if k is computed
+            program.row({**hazards, free: 1.0}, low=0.0)
+            program.row({**hazards, free: float(len(hazards))}, high=len(hazards) - 1.0)
+        sizes = (np.asarray(graph.bytes) / scale).tolist()
+        for k in range(count):  # in use before, less what was freed, and the new tensor
+            row = {U[k]: 1.0, R[k]: -sizes[k]}
             if k:
-                row[self.at("U", stage, k - 1)] = -1.0
-                for i in (*self.graph.needs[k - 1], k - 1):
-                    row[self.at("F", stage, self.ends[k - 1, i])] = float(sizes[i])
+                gone = {F[ends.index((k - 1, i))]: sizes[i] for i in (*graph.needs[k - 1], k - 1)}
+                row |= {U[k - 1]: -1.0, **gone}
             else:
-                for i in range(self.count):
-                    row[self.at("S", stage, i)] = -float(sizes[i])
-            self._row(row, low=0.0, high=0.0)
+                row |= {S[i]: -sizes[i] for i in range(count)}
+            program.row(row, low=0.0, high=0.0)
+    return program, computed, kept

@@ -6,19 +6,19 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 from weft import hardware
 from weft.errors import InputError
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.models.block import Piece, Tokens, layer
+from weft.plan.program import Program
 from weft.textbook.resharding import Layout, Move, resharding
 from weft.textbook.strategies import (
     Group,
@@ -64,60 +64,24 @@ def cheapest(problem: Problem, limit: float = math.inf) -> tuple[int, ...] | Non
     variable of its own, whose sums over rows and columns are the choices' variables (arXiv:2201.12023, section 4.2).
     Exponential in the worst case; a layer of a Transformer takes tens of milliseconds.
     """
-    counts = [len(costs) for costs in problem.costs]
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(int)
     pairs = [(u, v, np.asarray(matrix)) for (u, v), matrix in problem.edges.items() if np.any(matrix)]
-    objective = np.concatenate([*problem.costs, *(matrix.ravel() for _, _, matrix in pairs)])
-    rows = Rows(len(objective))
-    for node, count in enumerate(counts):
-        rows.add(starts[node] + np.arange(count), np.ones(count), 1.0, 1.0)
-    begin = int(starts[-1])
-    for u, v, matrix in pairs:
-        places = begin + np.arange(matrix.size).reshape(matrix.shape)
-        for of, along in ((u, places), (v, places.T)):
-            for choice, products in enumerate(along):
-                columns = np.append(products, starts[of] + choice)
-                rows.add(columns, np.append(np.ones(len(products)), -1.0), 0.0, 0.0)
-        begin += matrix.size
-    if math.isfinite(limit):
-        scale = max(limit, 1.0)
-        rows.add(np.arange(starts[-1]), np.concatenate(problem.sizes) / scale, -math.inf, limit / scale)
-    whole = (np.arange(len(objective)) < starts[-1]).astype(int)
-    scale = float(np.abs(objective).max()) or 1.0
-    found = milp(
-        objective / scale,
-        integrality=whole,
-        bounds=Bounds(0, 1),
-        constraints=rows.constraint(),
-        options={"mip_rel_gap": 0.0},
+    scale = max(
+        (float(np.abs(costs).max()) for costs in (*problem.costs, *(matrix for *_, matrix in pairs))), default=0
     )
-    if found.x is None:
-        return None
-    return tuple(int(found.x[starts[node] : starts[node + 1]].argmax()) for node in range(len(counts)))
-
-
-class Rows:
-    """Linear constraints of a program of so many variables, collected row by row."""
-
-    def __init__(self, variables: int) -> None:
-        self.variables = variables
-        self.entries: list[tuple[npt.NDArray[np.int_], FloatArray]] = []
-        self.low: list[float] = []
-        self.high: list[float] = []
-
-    def add(self, columns: npt.NDArray[np.int_], values: FloatArray, low: float, high: float) -> None:
-        """Add low <= values at columns <= high."""
-        self.entries.append((columns, values))
-        self.low.append(low)
-        self.high.append(high)
-
-    def constraint(self) -> LinearConstraint:
-        """All rows as one constraint."""
-        lines = np.repeat(np.arange(len(self.entries)), [len(columns) for columns, _ in self.entries])
-        columns = np.concatenate([columns for columns, _ in self.entries])
-        values = np.concatenate([values for _, values in self.entries])
-        matrix = coo_array((values, (lines, columns)), shape=(len(self.entries), self.variables))
-        return LinearConstraint(matrix.tocsr(), self.low, self.high)
+    program = Program()
+    nodes = [program.unknowns(costs / scale).tolist() for costs in problem.costs]
+    products = [program.unknowns(matrix / scale, whole=False) for *_, matrix in pairs]
+    for choices in nodes:
+        program.row(dict.fromkeys(choices, 1.0), 1.0, 1.0)
+    for (u, v, _), places in zip(pairs, products, strict=True):
+        for node, along in ((u, places), (v, places.T)):
+            for choice, both in zip(nodes[node], along.tolist(), strict=True):
+                program.row({**dict.fromkeys(both, 1.0), choice: -1.0}, 0.0, 0.0)
+    if math.isfinite(limit):
+        sizes = np.concatenate(problem.sizes) / max(limit, 1.0)
+        program.row(dict(zip(chain(*nodes), sizes.tolist(), strict=True)), high=limit / max(limit, 1.0))
+    found = program.solve()
+    return None if found is None else tuple(int(found[choices].argmax()) for choices in nodes)
 
 
 class Block(NamedTuple):

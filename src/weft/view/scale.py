@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from weft.report import Report
 from weft.report.table import Table, number, text
-from weft.view import looks
 from weft.view.figure import Figure, heat_map, stacked_bars
 from weft.view.plans import plan_title
 from weft.view.shares import colors, label, ordered
