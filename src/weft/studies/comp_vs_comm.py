@@ -313,6 +313,14 @@ class CompVsCommStudy(PaperStudy):
         return factors
 
     @property
+    def lead(self) -> str:
+        """What was run."""
+        return (
+            f"{len(self.layers)} scenarios: layers of {len(DECLARED.cases['models'])} models from 2019 to 2030, with "
+            f"{', '.join(map(str, DECLARED.cases['compute']))} times the compute of {self.where} and its links."
+        )
+
+    @property
     def single(self) -> list[Layer]:
         """The layers of one sequence per micro-batch."""
         least = min(one.scenario.batch for one in self.layers)
@@ -410,10 +418,8 @@ def _layer(of: Scenario, on: System, method: str = SEQUENTIAL, dtype: str = "", 
     replicas = DECLARED.cases["replicas"]
     reduced = Collective("all_reduce", part.parameters * DTYPE_BYTES[dtype], replicas, dtype)
     gradients = float(estimate(reduced, machine.with_gpus(replicas)).seconds)
-    return Layer(
-        of, both.seconds, _exposed(both), _closed(of, machine, dtype), part.backward.seconds - _exposed(part.backward),
-        gradients,
-    )  # fmt: skip
+    closed, backward = _closed(of, machine, dtype), part.backward.seconds - _exposed(part.backward)
+    return Layer(of, both.seconds, _exposed(both), closed, backward, gradients)
 
 
 def _exposed(of: Pass) -> float:

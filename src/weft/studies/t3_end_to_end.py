@@ -337,7 +337,7 @@ def _work(
     length = sequence or model.sequence_length
     batch = model.tokens // length
     plan = Parallelism(
-        tp=tp, sp=sp, batch=batch, micro_batch=batch, sequence=length, dtype="fp16", overlap={"tp": SEQUENTIAL}
+        tp=tp, sp=sp, batch=batch, micro_batch=batch, sequence=length, dtype=model.dtype, overlap={"tp": SEQUENTIAL}
     )
     return work(model, gpu, plan, phase, RunOptions(clock=options.clock))
 
