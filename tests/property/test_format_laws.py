@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from weft.formats import FORMATS
+from weft.kernels.formats import FORMATS
 
 TENSORS = arrays.arrays(
     np.float32, (2, 32), elements=st.floats(-(2.0**100), 2.0**100, width=32, allow_nan=False, allow_infinity=False)

@@ -8,7 +8,7 @@ import weft
 from weft.errors import InputError
 from weft.graph import Convolution, Gemm
 from weft.hardware.gpus import Architecture
-from weft.library.convolution import convolution_shares
+from weft.library.layers import convolution_shares
 
 
 def test_the_output_shrinks_by_the_window_and_the_stride():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from weft.errors import InputError, UnknownNameError
-from weft.formats import FORMATS, encode
+from weft.kernels.formats import FORMATS, encode
 
 BOUNDS = {"mx9": 2**-7, "mx6": 2**-4, "mx4": 2**-2}
 """Largest relative error of a block's largest value: 0.78, 6.25 and 25 %."""

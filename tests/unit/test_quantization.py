@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 import weft
 from weft.errors import InputError, UnknownNameError
 from weft.estimate.quantization import FORMATS, Format, quantized_format, weight_only
-from weft.formats import FORMATS as ENCODED
 from weft.graph import Gemm
 from weft.graph.op import width
+from weft.kernels.formats import FORMATS as ENCODED
 from weft.models.counts import parameters
 from weft.parallel.framework import Framework
 from weft.parallel.memory import states

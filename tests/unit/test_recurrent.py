@@ -8,7 +8,7 @@ import pytest
 import weft
 from weft.errors import InputError, UnknownNameError
 from weft.graph import Gemm, Recurrent
-from weft.library.recurrent import FITTED, RULES, recurrent_bounds, recurrent_values
+from weft.library.layers import FITTED, RULES, recurrent_bounds, recurrent_values
 
 STATED = {"lstm": 4, "gru": 3, "vanilla": 1}
 
@@ -78,9 +78,9 @@ def test_an_unfused_library_pays_for_each_kernel_of_a_step():
 @pytest.mark.parametrize("architecture", ["pascal", "volta", "vega", "blackwell", "cdna4"])
 def test_every_value_of_a_library_lies_in_its_range(architecture):
     values, bounds = recurrent_values(architecture), recurrent_bounds(architecture)
-    assert values.keys() == RULES.keys()
+    assert values.keys() == RULES["recurrent"].keys()
     assert all(bounds[path][0] <= values[path] <= bounds[path][1] for path in values)
-    assert set(FITTED) <= set(RULES)
+    assert set(FITTED) <= set(RULES["recurrent"])
 
 
 def test_wrong_input_is_refused():

@@ -16,7 +16,7 @@ from weft.estimate.target import Target
 from weft.graph.convolution import Convolution
 from weft.graph.gemm import Gemm
 from weft.graph.op import plain, width
-from weft.library.convolution import convolution_shares
+from weft.library.layers import convolution_shares
 from weft.library.tiles import convolution_kernels
 
 FUSED_OUTPUT, SEPARATE_OUTPUT = 2, 4

@@ -19,7 +19,7 @@ from weft.estimate.target import Target
 from weft.graph.op import width
 from weft.graph.recurrent import Recurrent
 from weft.kernels.gemm import main_loop_flops
-from weft.library.recurrent import recurrent_values
+from weft.library.layers import recurrent_values
 from weft.units import format_bytes
 
 REGISTERS = 0.5
@@ -29,7 +29,7 @@ REGISTERS = 0.5
 def recurrent(op: Recurrent, machine: Target, values: Mapping[str, float] | None = None) -> Estimate:
     """The time of a recurrent layer's pass; parts: launch, latency, memory, cache and compute.
 
-    `values` replace those of the GPU's library (weft.library.recurrent), by path. Raises InputError for a dtype that
+    `values` replace those of the GPU's library (weft.library.layers), by path. Raises InputError for a dtype that
     the GPU lacks, and for a persistent kernel whose weights its registers cannot hold.
     """
     if op.computes == "weights":

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from weft.engine.layout import PIM_COMPUTE, READ, UPDATE, WRITE
 from weft.errors import InputError, check_name, check_whole
-from weft.formats import FORMATS, SharedMicroexponents
 from weft.hardware.pim import Pim
+from weft.kernels.formats import FORMATS, SharedMicroexponents
 from weft.program.pim import PimStream
 from weft.units import to_fs
 

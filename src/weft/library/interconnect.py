@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from weft.catalog import Quantity
+from weft.files import packaged_toml
 from weft.hardware import Gpu, RingKernels, System, Topology
+from weft.units import Dimension
 
-# The speed of one ring that NCCL's search settles on (src/graph/search.cc), [bytes/s]; rings = figure / speed.
-_RING_SPEED = {"ampere": 20e9, "hopper": 30e9, "blackwell": 45e9}
-_MESH_CTAS = {2: 32, 4: 24, 8: 56}
+_VALUES = packaged_toml("weft.library", "interconnect.toml")
+_RATE = Quantity(Dimension.BYTES_PER_SECOND)
+_RING_SPEED = {architecture: _RATE.parse(text) for architecture, text in _VALUES["ring_speed"].items()}
+"""The speed of one ring [bytes/s] by architecture."""
+_MESH_WORKGROUPS: dict[int, int] = {int(size): count for size, count in _VALUES["mesh_workgroups"].items()}
 
 
 @dataclass(frozen=True)
@@ -76,15 +81,11 @@ class Interconnect:
     def workgroups(self, ranks: int) -> int:
         """Workgroups of a ring collective: two per ring; on a full mesh of AMD GPUs RCCL's own number."""
         if self.gpu.vendor == "amd" and self.topology == "mesh":
-            known = [count for size, count in _MESH_CTAS.items() if size <= ranks]
-            return known[-1] if known else _MESH_CTAS[2]
+            known = [count for size, count in _MESH_WORKGROUPS.items() if size <= ranks]
+            return known[-1] if known else _MESH_WORKGROUPS[2]
         return (4 if self.gpu.vendor == "amd" else 2) * self.rings(ranks)
 
 
-# Widths [links] where RCCL builds fewer rings over MI200's graph than fit: a GCD reaches its sister over four
-# links at 120 GB/s (the threshold of Azure's node check), that is 3.33 links of RCCL's 36 GB/s; two modules share one
-# ring and four modules two, by what microsoft/nnscaler measured.
-_MI200_LANES = {2: 3.33, 4: 1.0, 8: 2.0}
 _UNBOUNDED = 64
 """Number of GPUs of a ring that belongs to no node."""
 
@@ -102,8 +103,8 @@ def interconnect(system: System) -> Interconnect:
     elif node.topology == "mesh":
         links = node.links_per_pair * (node.gpus_per_node - 1)
     lanes = {size: float(wide) for size, wide in node.lanes}
-    if gpu.architecture == "cdna2" and lanes:
-        lanes |= _MI200_LANES
+    if lanes:
+        lanes |= {int(size): wide for size, wide in _VALUES["lanes"].get(gpu.architecture, {}).items()}
     return Interconnect(
         gpu,
         system.library,

@@ -14,7 +14,7 @@ from weft.estimate.recurrent import recurrent
 from weft.estimate.target import target as target_of
 from weft.graph.recurrent import GATES, Recurrent
 from weft.hardware import Gpu
-from weft.library.recurrent import FITTED, recurrent_bounds, recurrent_values
+from weft.library.layers import FITTED, recurrent_bounds, recurrent_values
 from weft.options import SHORT
 from weft.validation.closed_forms import ClosedForm, Columns
 from weft.validation.seen import YES

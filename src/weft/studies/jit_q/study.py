@@ -13,9 +13,9 @@ from typing import Any
 from weft import hardware
 from weft.errors import check_name
 from weft.estimate import pim as closed
-from weft.formats import FORMATS
 from weft.hardware import Gpu
 from weft.hardware.pim import Pim, pim
+from weft.kernels.formats import FORMATS
 from weft.models import load_model
 from weft.run.pim import ChannelRun
 from weft.studies.headline import MODELS, Conditions, Measured, Option, PaperStudy, declared
