@@ -64,6 +64,7 @@ class _Columns:
         whole, _, real = names.partition("|")
         self._columns: dict[str, array[Any]] = {name: array("q") for name in whole.split()}
         self._columns |= {name: array("d") for name in real.split()}
+        self.names = tuple(self._columns)
 
     def add(self, *row: float) -> None:
         for column, value in zip(self._columns.values(), row, strict=True):
@@ -117,11 +118,8 @@ class _Reader:
     def _work(self, event: Mapping[str, Any], args: Mapping[str, Any], kind: int) -> None:
         stream = self.streams[args.get("device", event.get("pid")), args.get("stream", event.get("tid"))]
         name = self.names[str(event.get("name", ""))]
-        collective = self._collective(args)
-        self.gpu.add(
-            name, stream, int(args.get("correlation", -1)), collective, kind, _seconds(event["ts"]),
-            _seconds(event.get("dur", 0)),
-        )  # fmt: skip
+        correlation, times = int(args.get("correlation", -1)), (_seconds(event["ts"]), _seconds(event.get("dur", 0)))
+        self.gpu.add(name, stream, correlation, self._collective(args), kind, *times)
 
     def _collective(self, args: Mapping[str, Any]) -> int:
         return self.collectives[found] if "Collective name" in args and (found := collective_of(args)) else -1
@@ -167,8 +165,7 @@ class _Matched:
     def __init__(self, read: _Reader) -> None:
         self.read, gpu = read, read.gpu
         order = np.lexsort((gpu["seconds"], gpu["start"]))
-        self.work = {name: gpu[name][order] for name in ("name", "stream", "correlation", "collective", "kind", "start",
-                                                         "seconds")}  # fmt: skip
+        self.work = {name: gpu[name][order] for name in gpu.names}
         self.end = self.work["start"] + self.work["seconds"]
         self.launch = _places(self.work["correlation"], read.host["correlation"])
         self.launched = _at(read.host["start"], self.launch, np.nan)
@@ -189,10 +186,8 @@ class _Matched:
 
     def _sweep(self, pieces: Ints, calls: Ints, call: Ints, phase: Ints, inside: Ints) -> None:
         read = self.read
-        opens = zip(
-            calls.tolist(), read.calls["start"][calls].tolist(), read.calls["end"][calls].tolist(),
-            read.calls["signature"][calls].tolist(), read.calls["backward"][calls].tolist(), strict=True,
-        )  # fmt: skip
+        columns = (read.calls[name][calls].tolist() for name in ("start", "end", "signature", "backward"))
+        opens = zip(calls.tolist(), *columns, strict=True)
         following = next(opens, None)
         stack: list[tuple[int, float, float, int, int]] = []
         for piece, time in zip(pieces.tolist(), self.launched[pieces].tolist(), strict=True):

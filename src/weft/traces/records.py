@@ -16,10 +16,8 @@ from weft.errors import ConfigError
 from weft.traces import messages
 from weft.traces.events import beginning, whole
 
-SCHEMAS = (
-    "1.0.1", "1.0.2-chakra.0.0.4", "1.0.3-chakra.0.0.4", "1.0.4-chakra.0.0.4", "1.1.0-chakra.0.0.4",
-    "1.1.1-chakra.0.0.4", "1.1.1-chakra.1.0.0",
-)  # fmt: skip
+_OF_CHAKRA = tuple(f"{version}-chakra.0.0.4" for version in ("1.0.2", "1.0.3", "1.0.4", "1.1.0", "1.1.1"))
+SCHEMAS = ("1.0.1", *_OF_CHAKRA, "1.1.1-chakra.1.0.0")
 """Versions of the traces of PyTorch's ExecutionTraceObserver that are read."""
 _TENSOR = re.compile(r"\[\d+, (\d+), \d+, (\d+), (\d+), '([^']*)'\]")
 """A tensor among recorded values: its id, storage, offset, elements, bytes of each, and device."""
@@ -198,10 +196,11 @@ def _records(path: str | Path, head: Mapping[str, Any], nodes: Iterable[Record],
 
 
 def _of_message(node: Any) -> Record:
+    waits, times = (tuple(node.ctrl_deps), tuple(node.data_deps)), (node.start_time_micros, node.duration_micros)
+    inputs, outputs = _arguments(node.inputs), _arguments(node.outputs)
     return Record(
-        node.id, node.name, _kind(node.type), tuple(node.ctrl_deps), tuple(node.data_deps), node.start_time_micros,
-        node.duration_micros, _arguments(node.inputs), _arguments(node.outputs), messages.attributes(node),
-    )  # fmt: skip
+        node.id, node.name, _kind(node.type), *waits, *times, inputs, outputs, attributes=messages.attributes(node)
+    )
 
 
 def _kind(number: int) -> Kind:
@@ -214,11 +213,9 @@ def _arguments(message: Any) -> Arguments:
 
 def _of_feeder(node: Mapping[str, Any]) -> Record:
     """A node of Chakra's JSON, whose keys besides the named ones are attributes."""
-    parents = node.get("ctrl_deps", node.get("ctrlDeps", ()))
-    return Record(
-        int(node["Id"]), str(node["Name"]), _kind(node["NodeType"]), tuple(map(int, parents)),
-        tuple(map(int, node.get("data_deps", ()))), duration=int(node.get("runtime", 0)), attributes=node,
-    )  # fmt: skip
+    id_, parents = int(node["Id"]), tuple(map(int, node.get("ctrl_deps", node.get("ctrlDeps", ()))))
+    waits, took = tuple(map(int, node.get("data_deps", ()))), int(node.get("runtime", 0))
+    return Record(id_, str(node["Name"]), _kind(node["NodeType"]), parents, waits, duration=took, attributes=node)
 
 
 def _of_flat(node: Mapping[str, Any]) -> Record:
@@ -241,15 +238,10 @@ def _of_call(
     node: Mapping[str, Any], parent: int, inputs: Arguments, outputs: Arguments, stated: Mapping[str, Any]
 ) -> Record:
     kind = Kind.METADATA if "process_group:init" in node["name"] else Kind.COMPUTE
-    parents = () if parent in (0, node["id"]) else (parent,)
-    return Record(
-        node["id"], node["name"], kind, parents, inputs=inputs, outputs=outputs,
-        attributes={"is_cpu_op": True, **{name: stated.get(name) for name in _KEPT if name in stated}},
-    )  # fmt: skip
+    id_, parents = int(node["id"]), () if parent in (0, node["id"]) else (int(parent),)
+    kept = {"is_cpu_op": True, **{name: stated[name] for name in _KEPT if name in stated}}
+    return Record(id_, node["name"], kind, parents, inputs=inputs, outputs=outputs, attributes=kept)
 
 
-_KEPT = (
-    "op_schema", "scope", "tid", "collective_name", "dtype", "in_msg_nelems", "out_msg_nelems", "pg_name", "pg_size",
-    "kernel_backend",
-)  # fmt: skip
+_KEPT = ("op_schema", "scope", "tid", "pg_name", "pg_size", "kernel_backend")
 """Attributes of PyTorch's calls that are used."""

@@ -133,14 +133,11 @@ class Trace(Answer):
         _, first, where = np.unique(key, return_index=True, return_inverse=True)
         time, count = np.bincount(where, self.seconds), np.bincount(where)
         calls = np.bincount(where[np.unique(np.stack([where, self.call]), axis=1, return_index=True)[1]])
-        listed = [
-            Group(
-                self.label(piece), self.op(piece), PHASES[self.phase[piece]],
-                int((calls if self.call[piece] >= 0 else count)[number]), int(count[number]), float(time[number]),
-            )
-            for number, piece in enumerate(first.tolist())
-        ]  # fmt: skip
-        return tuple(sorted(listed, key=lambda one: -one.seconds))
+        launches = np.where(self.call[first] >= 0, calls, count)
+        names = ((self.label(piece), self.op(piece), PHASES[self.phase[piece]]) for piece in first.tolist())
+        totals = zip(launches.tolist(), count.tolist(), time.tolist(), strict=True)
+        listed = (Group(*name, *total) for name, total in zip(names, totals, strict=True))
+        return tuple(sorted(listed, key=lambda group: -group.seconds))
 
     def label(self, piece: int) -> str:
         """The operator of a piece of work in words; the name of its kernel if that is not known."""
@@ -163,14 +160,12 @@ class Trace(Answer):
         waits = defaultdict(list)
         for before, after in self.edges.tolist():
             waits[after].append(f"work{before}")
+        ops = (self.op(piece) or Opaque(self.names[name]) for piece, name in enumerate(self.name.tolist()))
+        places = zip(self.stream.tolist(), self.phase.tolist(), strict=True)
         nodes = tuple(
-            Node(
-                self.op(piece) or Opaque(self.names[self.name[piece]]), f"work{piece}",
-                after=tuple(waits.get(piece, ())),
-                stream=streams[self.stream[piece]], phase=PHASES[self.phase[piece]],
-            )
-            for piece in range(len(self))
-        )  # fmt: skip
+            Node(op, f"work{piece}", after=tuple(waits[piece]), stream=streams[stream], phase=PHASES[phase])
+            for piece, (op, (stream, phase)) in enumerate(zip(ops, places, strict=True))
+        )
         unknown = int((self.operator < 0).sum())
         assumed = {"assumed": f"{unknown:,} of {len(self):,} pieces of work are unmapped and count nothing"}
         return Graph(nodes, title=f"trace {Path(self.path).name}", labels=assumed if unknown else {})
@@ -184,8 +179,7 @@ class Trace(Answer):
             "busy_s": self.busy,
             "found": self.found._asdict(),
             "groups": [
-                {"name": one.name, "mapped": one.op is not None, **{key: value for key, value in one._asdict().items()
-                                                                     if key not in ("name", "op")}}
-                for one in self.groups
+                {"name": name, "mapped": op is not None, **dict(zip(Group._fields[2:], totals, strict=True))}
+                for name, op, *totals in self.groups
             ],
-        }  # fmt: skip
+        }
