@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from weft.errors import WeftError
-from weft.report.table import Table, number
+from weft.report.table import Column, Table, number
 from weft.view.looks import BLUE, GREY, Looks, spread
 
 
@@ -152,11 +152,11 @@ def bars(
         scale = alt.Scale(domain=zoom)
     x = alt.X(f"{end}:Q", title=(axis or _title(table, end)).strip() or None, scale=scale, axis=_axis(percent))
     switch = _switch(kind, "" if name == "bars" else name)
-    drawn = _over(name).mark_bar(clip=zoom is not None).encode(
-        y, x, alt.X2(start) if base is None else alt.X2(datum=base), _color(table, kind, looks), _faded(switch),
-        tooltip=_tips(table), **beside,
-    ).add_params(*([switch, _zoom()] if zoom is True else [switch]))  # fmt: skip
-    layers, data = [drawn], {name: table}
+    since = alt.X2(start) if base is None else alt.X2(datum=base)
+    params = [switch, _zoom()] if zoom is True else [switch]
+    drawn = _over(name).mark_bar(clip=zoom is not None)
+    layers = [_picked(drawn, table, params, y, x, since, _color(table, kind, looks), **beside)]
+    data = {name: table}
     row_px = 16 if len(rows) > 1 else 20
     if base is not None:
         layers.append(_line(x=base if level is None else level))
@@ -230,10 +230,8 @@ def areas(
     """
     x = alt.X(f"{times[0]}:Q", title=axis or None, scale=alt.Scale(domain=zoom))
     y = alt.Y("value:Q", title=None, stack="zero", scale=alt.Scale(domainMax=(1 + 20 / height) * limit[0], nice=False))
-    folded, switch = _folded(table, looks, name), _switch("what", name)
-    drawn = folded.mark_area(interpolate="step-after", clip=True).encode(
-        x, y, _series(table, looks), _faded(switch), alt.Order("rank:Q")
-    ).add_params(switch)  # fmt: skip
+    switch, folded = _switch("what", name), _folded(table, looks, name).mark_area(interpolate="step-after", clip=True)
+    drawn = folded.encode(x, y, _series(table, looks), _faded(switch), alt.Order("rank:Q")).add_params(switch)
     value, words = limit
     named = alt.Chart(alt.sequence(1)).mark_text(align="right", baseline="bottom", dy=-1, text=words)
     named = named.encode(alt.Y(datum=value), x=alt.value("width"))
@@ -255,10 +253,9 @@ def levels(
     low = -most * 14 / height  # room for the ticks
     scale = alt.Scale(domain=[low, most], nice=False)
     y = alt.Y("value:Q", title=None, stack=None, scale=scale, axis=alt.Axis(tickCount=4, labelExpr=_NOT_NEGATIVE))
-    switch = _switch("what", name)
-    drawn = _folded(table, looks, name).mark_bar(clip=True, binSpacing=0).encode(
-        x, y, _series(table, looks), _faded(switch), alt.X2("until_us"), alt.Y2(datum=0), alt.Order("rank:Q")
-    ).add_params(switch)  # fmt: skip
+    switch, ends = _switch("what", name), (alt.X2("until_us"), alt.Y2(datum=0))
+    drawn = _folded(table, looks, name).mark_bar(clip=True, binSpacing=0)
+    drawn = drawn.encode(x, y, _series(table, looks), _faded(switch), *ends, alt.Order("rank:Q")).add_params(switch)
     rug = _over(f"{name}_ticks").mark_tick(clip=True, size=9, thickness=1, opacity=0.6, color=INK)
     rug = rug.encode(x, y=alt.value(height - 6), tooltip=_tips(ticks))
     layers = [drawn, _moments(table, x, name), rug]
@@ -289,13 +286,9 @@ def _moments(table: Table, x: Any, name: str, until: str = "until_us") -> Any:
 
 def held_map(title: str, table: Table, looks: Looks, until: float, units: int, unit: str = "compute unit") -> Figure:
     """Rectangles of which `owner` held which units from when until when; one panel per `way`, stacked."""
-    switch = _switch("owner")
-    x = alt.X("start_us:Q", title="time [µs]", scale=alt.Scale(domain=[0, until], nice=False))
-    y = alt.Y("unit:Q", title=unit, scale=alt.Scale(domain=[0, units], nice=False))
-    panel = _over("held").mark_rect(clip=True).encode(
-        x, alt.X2("end_us"), y, alt.Y2("unit_to"), _color(table, "owner", looks), _faded(switch),
-        tooltip=_tips(table),
-    ).add_params(switch, _zoom())  # fmt: skip
+    places = _places(until, units, unit, "time [µs]")
+    params = [_switch("owner"), _zoom()]
+    panel = _picked(_over("held").mark_rect(clip=True), table, params, *places, _color(table, "owner", looks))
     ways = table.distinct("way")
     if len(ways) == 1:
         return Figure(title, panel.properties(width="container", height=240), {"held": table})
@@ -312,14 +305,18 @@ def load_map(
     names = list(shares)
     bound = alt.binding_select(options=names, labels=[shares[name] for name in names], name="colour ")
     picked = alt.param(name="colour", bind=bound, value=names[0])
-    x = alt.X("start_us:Q", title=across, scale=alt.Scale(domain=[0, until], nice=False))
-    y = alt.Y("unit:Q", title=unit, scale=alt.Scale(domain=[0, units], nice=False))
     scale = alt.Scale(domainMin=0, scheme="viridis")
     color = alt.Color("share:Q", scale=scale, legend=alt.Legend(format=".0%", title=None))
-    chart = _over("load").mark_rect(clip=True).transform_calculate(share="datum[colour]").encode(
-        x, alt.X2("end_us"), y, alt.Y2("unit_to"), color, tooltip=_tips(table)
-    ).add_params(picked, _zoom())  # fmt: skip
+    chart = _over("load").mark_rect(clip=True).transform_calculate(share="datum[colour]")
+    chart = chart.encode(*_places(until, units, unit, across), color, tooltip=_tips(table)).add_params(picked, _zoom())
     return Figure(title, chart.properties(width="container", height=260), {"load": table})
+
+
+def _places(until: float, units: int, unit: str, across: str) -> tuple[Any, ...]:
+    """The sides of rectangles: from "start_us" to "end_us", and from "unit" to "unit_to"."""
+    x = alt.X("start_us:Q", title=across, scale=alt.Scale(domain=[0, until], nice=False))
+    y = alt.Y("unit:Q", title=unit, scale=alt.Scale(domain=[0, units], nice=False))
+    return x, alt.X2("end_us"), y, alt.Y2("unit_to")
 
 
 def heat_map(title: str, table: Table, *, x: str, y: str, value: str, facet: str, most: float = 1.0) -> Figure:
@@ -327,12 +324,9 @@ def heat_map(title: str, table: Table, *, x: str, y: str, value: str, facet: str
     across = alt.X(f"{x}:O", title=_title(table, x), sort=_sort(table, x), axis=alt.Axis(labelAngle=0))
     down = alt.Y(f"{y}:O", title=_title(table, y), sort=_sort(table, y))
     scale = alt.Scale(domain=[0, most], scheme=alt.SchemeParams("blues", extent=[0.05, 0.6]), clamp=True)
-    cells = alt.Chart().mark_rect().encode(
-        across, down, alt.Color(f"{value}:Q", scale=scale, legend=None), tooltip=_tips(table)
-    )  # fmt: skip
-    words = alt.Chart().mark_text(fontSize=10).encode(
-        across, down, text=alt.Text(f"{value}:Q", format=".0%"), tooltip=_tips(table)
-    )  # fmt: skip
+    color, text = alt.Color(f"{value}:Q", scale=scale, legend=None), alt.Text(f"{value}:Q", format=".0%")
+    cells = alt.Chart().mark_rect().encode(across, down, color, tooltip=_tips(table))
+    words = alt.Chart().mark_text(fontSize=10).encode(across, down, text, tooltip=_tips(table))
     panels = alt.Facet(f"{facet}:N", sort=table.distinct(facet), title=None)
     chart = alt.layer(cells, words).properties(width=210, height=alt.Step(20))
     chart = chart.facet(panels, data=alt.NamedData("cells"), columns=3).resolve_scale(y="independent")
@@ -351,15 +345,10 @@ def choice_map(title: str, table: Table, *, pair: tuple[str, str], cell: tuple[s
         bound = alt.binding_select(options=names, name=f"{name} ")
         picked = alt.param(name=name, bind=bound, value=table.column(key)[0] if table.rows else names[first])
         shown = shown.add_params(picked).transform_filter(f"datum.{key} === {name}")
-    axes = [
-        channel(
-            f"{key}:N",
-            title=None,
-            sort=sorted(table.distinct(key), key=_by_number),
-            axis=alt.Axis(labelAngle=0, orient=side),
-        )
-        for channel, key, side in zip((alt.X, alt.Y), cell, ("top", "left"), strict=True)
-    ]
+    axes = []
+    for channel, key, side in zip((alt.X, alt.Y), cell, ("top", "left"), strict=True):
+        axis, order = alt.Axis(labelAngle=0, orient=side), sorted(table.distinct(key), key=_by_number)
+        axes.append(channel(f"{key}:N", title=None, sort=order, axis=axis))
     scale = alt.Scale(domain=[2 * least, least], scheme=alt.SchemeParams("blues", extent=[0.05, 0.6]), clamp=True)
     cells = shown.mark_rect().encode(*axes, alt.Color(f"{value}:Q", scale=scale, legend=None), tooltip=_tips(table))
     words = shown.mark_text(fontSize=11).encode(*axes, text=alt.Text(f"{value}:Q", format=".3~g"))
@@ -384,7 +373,6 @@ def curves(
     formats the values of x; `level` is the y value of a horizontal line.
     """
     colors = _color(table, series, looks or spread(table.distinct(series)))
-    switch = _switch(series)
     axis: dict[str, Any] = {"values": list(ticks)} if ticks is not None else {}
     axis |= {"labelExpr": labels} if labels else {}
     scale_x = alt.Scale(type="log", base=2, nice=False) if log_x else alt.Scale(zero=False)
@@ -392,10 +380,8 @@ def curves(
     at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale_x, axis=alt.Axis(**axis))
     up = alt.Y(f"{y}:Q", title=_title(table, y), scale=scale_y, axis=_axis(percent, log_y))
     look = {"interpolate": "step-after"} if steps else {}
-    line = _over("curves").mark_line(point=alt.OverlayMarkDef(filled=True, size=42), strokeWidth=2, **look).encode(
-        at, up, colors, _faded(switch), tooltip=_tips(table)
-    ).add_params(switch)  # fmt: skip
-    layers, data = [line], {"curves": table}
+    line = _over("curves").mark_line(point=alt.OverlayMarkDef(filled=True, size=42), strokeWidth=2, **look)
+    layers, data = [_picked(line, table, [_switch(series)], at, up, colors)], {"curves": table}
     if level is not None:
         layers.append(_line(y=level))
     if faint is not None:
@@ -404,9 +390,8 @@ def curves(
         layers.insert(0, thin.encode(at, up, colors, detail=f"{faint.keys[0]}:N"))
     if dots is not None:
         data["dots"] = dots
-        layers.insert(
-            0, _over("dots").mark_circle(size=20, opacity=0.4, color=GREY).encode(at, up, tooltip=_tips(dots))
-        )
+        behind = _over("dots").mark_circle(size=20, opacity=0.4, color=GREY)
+        layers.insert(0, behind.encode(at, up, tooltip=_tips(dots)))
     if marks is not None:
         data["marks"] = marks.table
         layers += _marked_curves(marks)
@@ -418,12 +403,12 @@ def step_lines(
     height: int = 150, name: str = "steps",
 ) -> Figure:  # fmt: skip
     """Lines that keep their value until the next row, one per series, up to `until`; `limit` is a dashed line."""
-    switch, colors = _switch(series, name), _color(table, series, spread(table.distinct(series)))
+    colors = _color(table, series, spread(table.distinct(series)))
     scale = alt.Scale(domain=[0, until], nice=False)
     at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale)
     up = alt.Y(f"{y}:Q", title=_title(table, y), scale=alt.Scale(zero=True))
     line = _over(name).mark_line(interpolate="step-after", strokeWidth=2, clip=True)
-    layers = [line.encode(at, up, colors, _faded(switch), tooltip=_tips(table)).add_params(switch)]
+    layers = [_picked(line, table, [_switch(series, name)], at, up, colors)]
     if limit is not None:
         rule = alt.Chart(alt.sequence(1)).mark_rule(strokeDash=[5, 3], strokeWidth=2)
         layers.append(rule.encode(alt.Y(datum=limit)))
@@ -473,11 +458,10 @@ def scatter(
         layers.append(area.encode(at, alt.Y("low:Q"), alt.Y2("high")))
     many = len(table.rows) > 1000
     dots = alt.Chart().mark_circle(size=14 if many else 42, opacity=0.45 if many else 0.7, color=BLUE)
-    dots = dots.encode(at, up, tooltip=_tips(table))
     if color:
-        switch = _switch(color)
-        dots = dots.encode(_color(table, color, looks or {}), _faded(switch)).add_params(switch)
-    layers.append(dots)
+        layers.append(_picked(dots, table, [_switch(color)], at, up, _color(table, color, looks or {})))
+    else:
+        layers.append(dots.encode(at, up, tooltip=_tips(table)))
     if cross is not None:
         layers += [_line(x=cross), _line(y=cross)]
     header = alt.Header(labelLimit=260, labelFontSize=11, labelExpr=_LINES)
@@ -497,14 +481,11 @@ def dots_below(
     `ceilings` has the columns `x` and `y`, "ceiling" (a line each), and "label": words to the "side" of a point,
     "left", "right" or "above" it, or none.
     """
-    switch = _switch(color)
     up_to, down_to = 1.8 * max(ceilings.column(y)), 0.7 * min(*ceilings.column(y), *table.column(y))
     across = alt.Scale(type="log", nice=False, domain=[min(ceilings.column(x)), max(ceilings.column(x))])
     at = alt.X(f"{x}:Q", title=_title(table, x), scale=across, axis=alt.Axis(tickCount=5, format="~g", grid=False))
-    up = alt.Y(
-        f"{y}:Q", title=_title(table, y), axis=_axis(False, True),
-        scale=alt.Scale(type="log", nice=False, domain=[down_to, up_to]),
-    )  # fmt: skip
+    upward = alt.Scale(type="log", nice=False, domain=[down_to, up_to])
+    up = alt.Y(f"{y}:Q", title=_title(table, y), axis=_axis(False, True), scale=upward)
     over = _over("ceilings")
     line = over.mark_line(color=INK, strokeWidth=1.5, strokeOpacity=0.7, clip=True).encode(at, up, detail="ceiling:N")
     sides = {"left": ("right", -8, 0), "right": ("left", 8, 0), "above": ("right", -2, -9)}
@@ -514,14 +495,11 @@ def dots_below(
         .encode(at, up, text="label:N")
         for side, (align, dx, dy) in sides.items()
     ]
-    forms = alt.Shape(
-        f"{shape}:N", legend=alt.Legend(orient="bottom", symbolFillColor=INK),
-        scale=alt.Scale(domain=table.distinct(shape), range=["circle", "triangle-up"]),
-    )  # fmt: skip
-    dots = _over("dots").mark_point(filled=True, stroke=INK, strokeWidth=0.5, clip=True).encode(
-        at, up, _color(table, color, looks), forms, _faded(switch), tooltip=_tips(table),
-        size=alt.Size(f"{size}:Q", legend=None, scale=alt.Scale(range=[30, 420])),
-    ).add_params(switch)  # fmt: skip
+    scale = alt.Scale(domain=table.distinct(shape), range=["circle", "triangle-up"])
+    forms = alt.Shape(f"{shape}:N", legend=alt.Legend(orient="bottom", symbolFillColor=INK), scale=scale)
+    sizes = alt.Size(f"{size}:Q", legend=None, scale=alt.Scale(range=[30, 420]))
+    dots = _over("dots").mark_point(filled=True, stroke=INK, strokeWidth=0.5, clip=True)
+    dots = _picked(dots, table, [_switch(color)], at, up, _color(table, color, looks), forms, sizes)
     return Figure(title, _layers([line, *words, dots], 340), {"dots": table, "ceilings": ceilings})
 
 
@@ -549,6 +527,11 @@ def _zoom() -> Any:
     return alt.selection_interval(
         name="zoom", bind="scales", encodings=["x"], zoom="wheel![event.shiftKey || event.ctrlKey]"
     )
+
+
+def _picked(mark: Any, table: Table, params: Sequence[Any], *channels: Any, **more: Any) -> Any:
+    """A mark with channels and tooltips; series that the first of the parameters, a switch, leaves out are faint."""
+    return mark.encode(*channels, _faded(params[0]), tooltip=_tips(table), **more).add_params(*params)
 
 
 def _faded(switch: Any) -> Any:
@@ -587,14 +570,13 @@ def _title(table: Table, key: str) -> str:
 
 def _tips(table: Table) -> list[Any]:
     """Every column of a table, formatted for a tooltip."""
-    return [
-        alt.Tooltip(
-            column.key, type="quantitative" if column.is_number else "nominal", title=column.title,
-            format=column.format if isinstance(column.format, str) and _is_d3(column.format) else alt.Undefined,
-        )
-        for column in table.columns
-        if column.head != " "
-    ]  # fmt: skip
+    return [_tip(column) for column in table.columns if column.head != " "]
+
+
+def _tip(column: Column) -> Any:
+    kind = "quantitative" if column.is_number else "nominal"
+    written = column.format if isinstance(column.format, str) and _is_d3(column.format) else alt.Undefined
+    return alt.Tooltip(column.key, type=kind, title=column.title, format=written)
 
 
 def _is_d3(spec: str) -> bool:
