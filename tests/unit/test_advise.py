@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from shown import check_shown
 
 from weft import hardware
-from weft.cli.advise import advise as command
+from weft.cli.kernels import advise as command
 from weft.errors import InputError, UnknownNameError
 from weft.graph import Collective, Gemm, concurrent
 from weft.hardware import System

@@ -8,11 +8,11 @@ from weft.cli.lazy import LazyCommand, Plugin
 
 GROUPS: Mapping[str, Mapping[str, LazyCommand | Plugin]] = {
     "Train a model": {
-        "step": LazyCommand("weft.cli.step:step", "Time a training step of a whole model."),
+        "step": LazyCommand("weft.cli.train:step", "Time a training step of a whole model."),
         "plan": LazyCommand("weft.cli.plan:plan", "Find the best plan for a model on a machine."),
-        "memory": LazyCommand("weft.cli.step:memory", "Say whether a training step fits, and who holds the memory."),
+        "memory": LazyCommand("weft.cli.train:memory", "Say whether a training step fits, and who holds the memory."),
         "schedule": LazyCommand("weft.cli.schedule:schedule", "Find or check the schedule of a pipeline."),
-        "sample": LazyCommand("weft.cli.sample:sample", "Choose iterations that stand for all, and total them."),
+        "sample": LazyCommand("weft.cli.data:sample", "Choose iterations that stand for all, and total them."),
     },
     "Serve a model": {
         "prefill": LazyCommand("weft.cli.inference:prefill", "Time the prompt of a model, up to its first token."),
@@ -21,23 +21,23 @@ GROUPS: Mapping[str, Mapping[str, LazyCommand | Plugin]] = {
     "Kernels, and sharing a GPU": {
         "predict": LazyCommand("weft.cli.predict:predict", "Predict GEMMs, collectives, operators and layers."),
         "simulate": LazyCommand("weft.cli.simulate:simulate", "Simulate a sub-layer, or a GEMM beside a collective."),
-        "advise": LazyCommand("weft.cli.advise:advise", "Say how a GEMM and a collective should share a GPU."),
-        "tune": LazyCommand("weft.cli.tune:tune", "Tune independent GEMMs that share a GPU."),
-        "tiles": LazyCommand("weft.cli.tiles:tiles", "Search the tiles of a GEMM's kernel."),
-        "rewrite": LazyCommand("weft.cli.rewrite:rewrite", "Fuse and rewrite the operators of a layer or a graph."),
-        "roofline": LazyCommand("weft.cli.roofline:roofline", "Show a model's operators on a GPU's roofline."),
+        "advise": LazyCommand("weft.cli.kernels:advise", "Say how a GEMM and a collective should share a GPU."),
+        "tune": LazyCommand("weft.cli.kernels:tune", "Tune independent GEMMs that share a GPU."),
+        "tiles": LazyCommand("weft.cli.kernels:tiles", "Search the tiles of a GEMM's kernel."),
+        "rewrite": LazyCommand("weft.cli.kernels:rewrite", "Fuse and rewrite the operators of a layer or a graph."),
+        "roofline": LazyCommand("weft.cli.train:roofline", "Show a model's operators on a GPU's roofline."),
         "overlaps": LazyCommand("weft.cli.overlaps:overlaps", "List the ways to overlap compute and communication."),
     },
     "Hardware studies": {
         "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and compare its figures."),
         "sweep": LazyCommand("weft.cli.sweep:sweep", "Run a question under every combination of values."),
-        "scale": LazyCommand("weft.cli.scale:scale", "Scale a model's training into the future."),
+        "scale": LazyCommand("weft.cli.train:scale", "Scale a model's training into the future."),
         "replay": LazyCommand("weft.cli.replay:replay", "Perform T3's reduce-scatter on real numbers."),
     },
     "Your own programs, traces and machines": {
-        "capture": LazyCommand("weft.cli.capture:capture", "Capture a PyTorch model as a graph of operators."),
-        "import": LazyCommand("weft.cli.traces:import_", "Read a trace of PyTorch's profiler, and compare it."),
-        "export": LazyCommand("weft.cli.export:export", "Write a graph as Chakra's traces, for other simulators."),
+        "capture": LazyCommand("weft.cli.data:capture", "Capture a PyTorch model as a graph of operators."),
+        "import": LazyCommand("weft.cli.data:import_", "Read a trace of PyTorch's profiler, and compare it."),
+        "export": LazyCommand("weft.cli.data:export", "Write a graph as Chakra's traces, for other simulators."),
         "measure": Plugin("weft-measure", "measure", "Time the GPU at hand and write tables of it."),
         "calibrate": LazyCommand("weft.cli.calibrate:calibrate", "Fit a machine to its own measurements."),
     },

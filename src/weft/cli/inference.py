@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import click
 
 import weft
-from weft.cli.options import as_run_options, clock_option, examples, given, option, set_option, together
-from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
+from weft.answer import Answer
+from weft.cli.options import as_run_options, clock_option, examples, on_machine, option, set_option, together
+from weft.cli.output import shows
 from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Value, later
+from weft.hardware import System
 from weft.options import RunOptions
 
 _options = together(
@@ -22,8 +23,7 @@ _rest = together(
     option("--dtype", "Data type of weights and GEMMs: bf16, fp16, fp8, int8.", DTYPE, default="bf16"),
     set_option("every GPU, node or network"),
     clock_option(),
-    file_option("--json", "Write the answer as JSON."),
-    folder_option("Write report.html with the pictures to this folder."),
+    shows(out="Write report.html with the pictures to this folder."),
 )
 
 
@@ -33,15 +33,13 @@ _rest = together(
 @option("--sequence", "Tokens of each prompt.", COUNT, default=2048)
 @_rest
 @as_run_options
-@pass_outputs
-def prefill(
-    outputs: Outputs, /, model: str, system: str, changes: Mapping[str, str], options: RunOptions, **sizes: Any
-) -> None:
+@on_machine
+def prefill(model: str, machine: System, options: RunOptions, **sizes: Any) -> Answer:
     """Time the prompt of MODEL: how long until the first token, and where the time goes.
 
     Time in a server's queue is not part of it.
     """
-    outputs.show(weft.prefill(model, weft.system(system).replace(changes), options=options, **sizes))
+    return weft.prefill(model, machine, options=options, **sizes)
 
 
 @click.command(epilog=examples("weft decode llama-3-70b --system 8xmi300x --tp 8 --dtype fp8"))
@@ -55,9 +53,7 @@ def prefill(
 )
 @_rest
 @as_run_options
-@pass_outputs
-def decode(
-    outputs: Outputs, /, model: str, system: str, changes: Mapping[str, str], options: RunOptions, **sizes: Any
-) -> None:
+@on_machine
+def decode(model: str, machine: System, options: RunOptions, **sizes: Any) -> Answer:
     """Time the next token of MODEL: latency, throughput at a batch, and the cache of keys and values."""
-    outputs.show(weft.decode(model, weft.system(system).replace(changes), options=options, **given(**sizes)))
+    return weft.decode(model, machine, options=options, **sizes)

@@ -95,6 +95,18 @@ def as_run_options(function: F) -> F:
     return cast(F, call)
 
 
+def on_machine(function: F) -> F:
+    """Combine --system and --set into the command's argument `machine`, and leave out options that are not given."""
+
+    @functools.wraps(function)
+    def call(*args: Any, system: str, changes: Mapping[str, str], **values: Any) -> Any:
+        from weft.hardware import system as described
+
+        return function(*args, machine=described(system).replace(changes), **given(**values))
+
+    return cast(F, call)
+
+
 def run_options(
     gpu: str | None = None, changed: str = "the GPU", requests: str | None = "as suits the GPU"
 ) -> Callable[[F], F]:

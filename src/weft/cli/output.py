@@ -193,6 +193,28 @@ def _reserve(context: click.Context, option: click.Parameter, path: Path) -> Non
     reserve(path, option.opts[0])
 
 
+def shows(file: str = "", *, csv: str = "", out: str = "") -> Option:
+    """Show the answer that a command returns, and add --json and, with texts for their help, --csv and --out.
+
+    `file` is the name of the answer's JSON in the folder of --out.
+    """
+
+    def add(command: Callable[..., Answer]) -> Any:
+        @wraps(command)
+        def call(outputs: Outputs, /, **values: Any) -> None:
+            answer = command(**values)
+            outputs.show(answer, files={file: json_of(answer)} if file else {})
+
+        shown = pass_outputs(call)
+        if out:
+            shown = folder_option(out, *filter(None, [file]))(shown)
+        if csv:
+            shown = file_option("--csv", csv)(shown)
+        return file_option("--json", "Write the answer as JSON.")(shown)
+
+    return add
+
+
 def json_or_tables(function: Callable[..., tuple[Any, Iterable[Table | str]]]) -> Callable[..., None]:
     """Add --json to a command that returns plain data and tables: it prints the data, otherwise the tables."""
 

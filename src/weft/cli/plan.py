@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
 import weft
-from weft.cli.options import as_run_options, clock_option, examples, given, option, set_option
+from weft.cli.options import as_run_options, clock_option, examples, on_machine, option, set_option
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
 from weft.cli.progress import progress_bar
-from weft.cli.step import recomputed
+from weft.cli.train import recomputed
 from weft.cli.values import COUNT, MODEL_NAME, SYSTEM_NAME, Value, later, names
 from weft.errors import InputError
 from weft.files import write_atomically
+from weft.hardware import System
 from weft.options import RunOptions
 from weft.parallel.plan import Recompute, overlap_of
 from weft.plan.launch import LAUNCHERS
@@ -96,10 +96,17 @@ def _choices(name: str, text: str) -> list[Any]:
 )
 @as_run_options
 @pass_outputs
+@on_machine
 def plan(
-    outputs: Outputs, /, model: str, system: str, changes: Mapping[str, str], options: RunOptions, refine: int | None,
-    launcher: str | None, **stated: Any,
-) -> None:  # fmt: skip
+    outputs: Outputs,
+    /,
+    model: str,
+    machine: System,
+    options: RunOptions,
+    refine: int | None = None,
+    launcher: str = "",
+    **stated: Any,
+) -> None:
     """Find the best plan to train MODEL on a machine: its time, its memory, why not another, and how to start it.
 
     MODEL is a name of 'weft models list', or a file.
@@ -107,11 +114,8 @@ def plan(
     effort: dict[str, Any] = {"refine": _REFINED, "budget_s": _BUDGET_S}
     if refine is not None:
         effort = {"refine": refine, "budget_s": math.inf}
-    machine = weft.system(system).replace(changes)
     with progress_bar("planning") as progress:
-        answer = weft.plan(
-            model, machine, options=options, launcher=launcher or "", progress=progress, **effort, **given(**stated)
-        )
+        answer = weft.plan(model, machine, options=options, launcher=launcher, progress=progress, **effort, **stated)
     launched = [answer.best.launch(launcher).rstrip("\n")] if launcher else []
     files = {"plans.json": json_of(answer)}
     if launcher:

@@ -1,0 +1,150 @@
+"""`weft capture`, `import`, `export` and `sample`: your own programs and traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+import weft
+from weft.answer import Answer
+from weft.cli.options import examples, option
+from weft.cli.output import Outputs, file_option, pass_outputs, shows
+from weft.cli.values import Value, names
+from weft.files import write_json
+from weft.sample.estimators import Method
+from weft.units import format_bytes
+
+_CAPTURE = "weft capture my_module:make_model --input tokens=1x4096:int64 --optimizer AdamW --out model.graph.jsonl.gz"
+_COMPARE = "weft import trace.json.gz --compare h100-sxm --out out/trace"
+_GRAPH = "weft import trace.json.gz --graph step.graph.jsonl.gz"
+_EXPORT = "weft export llama.graph.jsonl.gz --chakra out/chakra --ranks 8 --system h100-sxm"
+_PLAN = "weft sample lengths.csv --half-width 0.01 --csv measure.csv"
+_TOTAL = "weft sample log.csv --time v100_ms,a100_ms --iterations 20 --out out/sample"
+
+
+@click.command(epilog=examples(_CAPTURE))
+@click.argument("maker", metavar="MODULE:FUNCTION")
+@option(
+    "--input",
+    "An input, such as 8x3x224x224:float32 or, by keyword, input_ids=1x4096:int64; several in order.",
+    metavar="[NAME=]SHAPE[:DTYPE]",
+    multiple=True,
+    name="inputs",
+)
+@option("--optimizer", "A class of torch.optim, such as AdamW.  [default: none]")
+@option("--dtype", "Number format of the weights, such as bfloat16.  [default: as they are made]")
+@option("--backward/--forward", "The backward pass, too, or the forward pass alone.", default=True)
+@option(
+    "--out",
+    "File for the graph; a name in .gz is compressed.",
+    click.Path(path_type=Path),
+    default=Path("model.graph.jsonl.gz"),
+)
+def capture(
+    maker: str, inputs: tuple[str, ...], optimizer: str | None, dtype: str | None, backward: bool, out: Path
+) -> None:
+    """Capture a training step of the PyTorch model that FUNCTION of MODULE makes, without a GPU and without weights.
+
+    'weft step' times the file that it writes.
+    """
+    from weft.capture import by_name
+
+    graph = by_name(maker, inputs, optimizer, dtype, backward=backward)
+    path = weft.write_graph(graph, out)
+    peak = int(graph.labels["peak_bytes"]) / 1e9
+    click.echo(f"{path}: {len(graph):,} operators of {graph}, {peak:,.2f} GB at their peak")
+    if graph.labels["assumed"]:
+        click.echo(f"note: {graph.labels['assumed']}")
+
+
+@click.command("import", epilog=examples(_COMPARE, _GRAPH))
+@click.argument("trace", type=click.Path(path_type=Path))
+@option("--compare", "Time the operators on this GPU or system, too.", metavar="SYSTEM")
+@option(
+    "--graph",
+    "Write the operators as a graph to this file (.jsonl or .jsonl.gz), which 'weft step' times.",
+    click.Path(path_type=Path),
+    metavar="FILE",
+)
+@shows(
+    "trace.json",
+    csv="Write the operators as CSV.",
+    out="Write report.html with the pictures, and trace.json, to this folder.",
+)
+def import_(trace: Path, compare: str | None, graph: Path | None) -> Answer:
+    """Read TRACE, which PyTorch's profiler exported: where the time went, and where it need not have gone.
+
+    Record it with record_shapes=True, so that kernels are known by what they compute. Files of any size are read.
+    """
+    found = weft.read_trace(trace)
+    if graph is not None:
+        weft.write_graph(found.graph, graph)
+    return found if compare is None else weft.compare_trace(found, compare)
+
+
+@click.command(epilog=examples(_EXPORT))
+@click.argument("graph", type=click.Path(path_type=Path))
+@option(
+    "--chakra",
+    "Folder for workload.RANK.et, one file for each rank, as ASTRA-sim reads them.",
+    click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    required=True,
+)
+@option("--ranks", "GPUs, a multiple of the graph's.  [default: as many as the graph has]", click.IntRange(1))
+@option("--system", "GPU or system on which operators are timed.  [default: no times]")
+@file_option("--json", "Write what was exported as JSON.")
+@pass_outputs
+def export(outputs: Outputs, /, graph: Path, chakra: Path, ranks: int | None, system: str | None) -> None:
+    """Write GRAPH, a file that 'weft capture' or 'weft import' wrote or a trace, as Chakra's execution traces.
+
+    Nodes state operations, bytes and messages; with --system, also how long they take there.
+    """
+    made = weft.write_chakra(weft.read_graph(graph), chakra, ranks, system)
+    size = sum(path.stat().st_size for path in made.files)
+    answer = {
+        "files": [str(path) for path in made.files],
+        "groups": made.groups and str(made.groups),
+        "nodes": list(made.nodes),
+        "bytes": size,
+    }
+    said = f"{sum(made.nodes):,} nodes of {len(made.files)} ranks, {format_bytes(size, 3)}: {chakra}/workload.*.et"
+    groups = [f"Groups of ranks: {made.groups}"] if made.groups else []
+    outputs.show([said, *groups], lambda file: write_json(file, answer))
+
+
+@click.command(epilog=examples(_PLAN, _TOTAL))
+@click.argument("log", type=click.Path(path_type=Path))
+@option("--length", "Column of lengths.  [default: length, seq_len, tokens, ...]")
+@option(
+    "--time",
+    "Columns of times, in seconds or as _ms, _us say.  [default: time, time_ms, ...]",
+    Value("A,B", names),
+    name="times",
+)
+@option("--iterations", "How many iterations to choose.  [default: as many as --half-width takes]", click.INT)
+@option("--half-width", "Half of the interval that is wanted, as a fraction of the total.", click.FLOAT, default=0.01)
+@option("--method", "What estimates the total.", click.Choice(get_args(Method)), default="automatic")
+@option("--noise", "How much times of one length vary, as a fraction.", click.FLOAT, default=0.01)
+@option(
+    "--again", "How much whole runs vary, as a fraction, if the claim is about another run.", click.FLOAT, default=0.0
+)
+@option("--skip", "Iterations at the start to leave out, where the program warms up.", click.INT, default=0)
+@option("--seed", "Seed of the random choice.", click.INT, default=0)
+@shows(
+    "sample.json",
+    csv="Write the chosen iterations as CSV.",
+    out="Write report.html with the picture, and sample.json, to this folder.",
+)
+def sample(log: Path, length: str | None, times: Sequence[str] | None, **stated: Any) -> Answer:
+    """Choose iterations of LOG that stand for all, and total them.
+
+    LOG is a CSV file with a row for each iteration of an epoch: its padded length, and its time on one machine or
+    several where it was measured. Without times, the answer is which iterations to measure.
+    """
+    from weft.sample import read_log
+
+    return weft.sample(read_log(log, length, times or ()), **stated)

@@ -1,0 +1,200 @@
+"""`weft step`, `memory`, `roofline` and `scale`: a training step of a whole model, its time and what it must hold."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, get_args
+
+import click
+
+import weft
+from weft.answer import Answer
+from weft.cli.fields import field_options
+from weft.cli.options import (
+    as_run_options,
+    clock_option,
+    examples,
+    on_machine,
+    option,
+    refuse_given,
+    set_option,
+    together,
+)
+from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs, shows
+from weft.cli.values import DTYPE, FACTORS, MODEL_NAME, SYSTEM_NAME, Value, later, names
+from weft.hardware import System
+from weft.options import Fidelity, RunOptions
+from weft.parallel.plan import Parallelism, Recompute, overlap_of
+from weft.parallel.quantize import RECIPES
+from weft.schedule.pipeline import schedule_names
+
+_EXAMPLE = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --recompute full"
+_MEMORY = "weft memory gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64"
+_BUDGET = 'weft memory gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --budget "65.3 GB"'
+_ROOFLINE = "weft roofline llama-3-70b --system 8xh100 --tp 8 --out out/roofline"
+_SCALE = "weft scale llama-3-70b --system 64xh100 --tp 8 --pp 4 --compute 1,2,4 --network 1,2"
+_T3 = "weft scale llama-3-70b --system 8xh100 --tp 8 --compute 4 --network 2 --overlap framework,t3-mca --out out/scale"
+_GRAPH = "weft step llama.graph.jsonl.gz --system h100-sxm"
+_LARGE = "weft step gpt-3 --system 1024xa100 --tp 8 --pp 8 --batch 1536 --out out/step"
+GRAPH_SUFFIXES = (".jsonl", ".jsonl.gz")
+"""How the files of graphs end."""
+
+
+def recomputed(text: str) -> str | tuple[str, ...]:
+    """Parse a policy, or names of operators with commas between."""
+    return text if text in get_args(Recompute) else names(text)
+
+
+plan_options = together(
+    option(
+        "--system", "The machine, such as 64xh100 or 8x dgx-a100, see 'weft hardware list'.", SYSTEM_NAME, required=True
+    ),
+    field_options(
+        Parallelism,
+        "tp",
+        "pp",
+        "dp",
+        "cp",
+        "ep",
+        "sp",
+        "batch",
+        "micro_batch",
+        "sequence",
+        "schedule",
+        "recompute",
+        "offload",
+        "zero",
+        "layers",
+        "context",
+        "shard",
+        "dtype",
+        "quantize",
+        schedule=Value("NAME[:N]", str, schedule_names),
+        recompute=Value("POLICY|A,B", recomputed, lambda: get_args(Recompute)),
+        dtype=DTYPE,
+        quantize=Value("NAME", str, lambda: RECIPES),
+    ),
+    option(
+        "--framework",
+        "Whose defaults: kernels, number formats, overlaps.  [default: megatron-core, with --zero 3 torchtitan]",
+        Value("NAME", str, later("weft.parallel.framework:frameworks")),
+    ),
+    set_option("every GPU, node or network"),
+)
+"""The machine and the plan of a training step."""
+
+
+@click.command(epilog=examples(_EXAMPLE, _LARGE, _GRAPH))
+@click.argument("model", type=MODEL_NAME)
+@plan_options
+@option(
+    "--overlap",
+    "Overlap methods by axis, such as tp=flux,dp=dma, see 'weft overlaps list --axis tp'.  "
+    "[default: as the framework does]",
+    Value("AXIS=NAME", overlap_of),
+)
+@option(
+    "--fidelity",
+    "What kernels and collectives that run at once cost each other: by the engine, or in closed form (estimate). "
+    "The methods t3, t3-mca and t3-critical run the engine at either, for minutes the first time.",
+    click.Choice(get_args(Fidelity)),
+    default="windows",
+)
+@clock_option()
+@file_option("--json", "Write the answer as JSON.")
+@file_option("--csv", "Write the waterfall as CSV.")
+@file_option("--trace", "Write a trace for Perfetto and HTA, one file per pipeline stage.")
+@folder_option("Write report.html with the pictures, and step.json, to this folder.", "step.json")
+@as_run_options
+@pass_outputs
+@on_machine
+def step(outputs: Outputs, /, model: str, machine: System, options: RunOptions, **stated: Any) -> None:
+    """Time a training step of MODEL: how long it takes, what is exposed, what fits, where the time goes.
+
+    MODEL is a name of 'weft models list', or a file: also a captured graph, which is timed on a rank of
+    the system, with its collectives.
+    """
+    from weft import view
+
+    answer: Answer
+    if model.endswith(GRAPH_SUFFIXES):
+        refuse_given("beside a captured graph, which is timed as it is", *stated)
+        answer = passed = weft.step(weft.read_graph(model), machine, options=options)
+        trace = partial(view.write_graph_trace, passed)
+    else:
+        answer = timed = weft.step(model, machine, options=options, **stated)
+        trace = partial(view.write_step_trace, timed)
+    outputs.show(answer, trace=trace, files={"step.json": json_of(answer)})
+
+
+@click.command(epilog=examples(_MEMORY, _BUDGET))
+@click.argument("model", type=MODEL_NAME)
+@plan_options
+@option(
+    "--budget",
+    'Find what to compute again, operator by operator, so that no GPU needs more than this, such as "60 GB".',
+    metavar="SIZE",
+)
+@shows("memory.json", out="Write report.html with the pictures, and memory.json, to this folder.")
+@on_machine
+def memory(model: str, machine: System, budget: str | None = None, **stated: Any) -> Answer:
+    """Say whether a training step of MODEL fits, who holds the memory, and what would make it fit."""
+    if budget is None:
+        return weft.memory(model, machine, **stated)
+    refuse_given("beside --budget, which finds it", "recompute")
+    return weft.recompute(model, machine, budget, **stated)
+
+
+@click.command(epilog=examples(_ROOFLINE))
+@click.argument("model", type=MODEL_NAME)
+@plan_options
+@clock_option()
+@shows(
+    "roofline.json",
+    csv="Write the table as CSV.",
+    out="Write report.html with the picture, and roofline.json, to this folder.",
+)
+@as_run_options
+@on_machine
+def roofline(model: str, machine: System, options: RunOptions, **stated: Any) -> Answer:
+    """Show the operators of a layer of MODEL on the roofline of a GPU: intensity, attained rate, bound.
+
+    Forward and backward, as one rank of the plan computes them. MODEL is a name of 'weft models list', or a file.
+    """
+    return weft.roofline(model, machine, options=options, **stated)
+
+
+@click.command(epilog=examples(_SCALE, _T3))
+@click.argument("model", type=MODEL_NAME)
+@plan_options
+@option("--compute", "Rates of computing, as multiples of today's.", FACTORS, default=(1.0, 2.0, 4.0))
+@option("--network", "Rates of links and network, as multiples of today's.", FACTORS, default=(1.0,))
+@option("--memory", "Rates of memory, as multiples of today's.  [default: as --compute]", FACTORS)
+@option(
+    "--overlap",
+    "Methods for tensor parallelism to compare, see 'weft overlaps list --axis tp', and framework: as it "
+    "does by itself.  [default: sequential,framework]",
+    Value("A,B", names),
+    name="methods",
+)
+@option(
+    "--fidelity",
+    "What kernels and collectives that run at once cost each other: nothing (estimate), or by the engine (windows).",
+    click.Choice(get_args(Fidelity)),
+    default="estimate",
+)
+@clock_option()
+@shows(
+    "scale.json",
+    csv="Write the table as CSV.",
+    out="Write report.html with the maps, and scale.json, to this folder.",
+)
+@as_run_options
+@on_machine
+def scale(model: str, machine: System, options: RunOptions, **stated: Any) -> Answer:
+    """Time a training step of MODEL on machines that compute faster, and whose links carry more.
+
+    Shows the share of communication that is exposed and hidden on every machine, and what methods of overlap change,
+    with the range in which the answer may lie. MODEL is a name of 'weft models list', or a file.
+    """
+    return weft.scale(model, machine, options=options, **stated)
