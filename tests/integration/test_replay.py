@@ -15,7 +15,7 @@ from weft.cli.main import main
 from weft.errors import InputError, SimulationError, UnknownNameError
 from weft.kernels import GemmTiling
 from weft.models import SubLayer
-from weft.result.updates import TileUpdates
+from weft.result.timeline import TileUpdates
 from weft.run.replay import ROUNDED, performed, products, ring_sums
 
 GPU = weft.gpu("t3-paper")

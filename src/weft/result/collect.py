@@ -13,8 +13,18 @@ from weft.kernels.pim import MemoryWork
 from weft.program import Program
 from weft.result.heat import recorded_heat
 from weft.result.interference import recorded
-from weft.result.timeline import Cause, ChunkSpan, DmaSpan, Ints, MemoryCommands, Residency, Series, Span, StageSpan
-from weft.result.updates import recorded_updates
+from weft.result.timeline import (
+    Cause,
+    ChunkSpan,
+    DmaSpan,
+    Ints,
+    MemoryCommands,
+    Residency,
+    Series,
+    Span,
+    StageSpan,
+    TileUpdates,
+)
 
 WAITS = {
     "compute": y.RUN_COMPUTE,
@@ -30,6 +40,7 @@ LEVELS = {
     "memory_cache_merged": y.LEVEL_SIDE_MERGED,
     "memory_cache_written": y.LEVEL_SIDE_WRITTEN,
 }
+_TILE = (y.WORK_REGION, y.WORK_ROW, y.WORK_COLUMN, y.WORK_ROWS, y.WORK_COLUMNS)
 
 
 def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[str, Any]:
@@ -64,7 +75,7 @@ def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[s
         "series": series,
         "interference": recorded(m, series.link.shape[1]),
         "heat": recorded_heat(m, end),
-        "updates": recorded_updates(program, m),
+        "updates": _updates(program, m),
         "residency": _residency(program, m),
         "events": int(m.clock[y.CLOCK_EVENTS]),
         "requests": int(m.clock[y.CLOCK_REQUESTS]),
@@ -264,3 +275,14 @@ def carried_out(work: MemoryWork | None, m: Machine) -> MemoryCommands | None:
     begin, end = m.pim_log[:, :, y.PIM_BEGIN].copy(), m.pim_log[:, :, y.PIM_END].copy()
     words = work.stream.count("read", "write", "update") * work.pim.together
     return MemoryCommands(work.stream.title, words * work.pim.units.word_bytes, work.stream.runs, begin, end)
+
+
+def _updates(program: Program, m: Machine) -> TileUpdates | None:
+    """The updates that a run recorded; None if it recorded none, or has no tiles."""
+    if len(m.update_log) == 0 or not program.plan.work:
+        return None
+    gpus, wavefronts = len(m.update_log), int(m.shape[y.SIZE_WAVEFRONTS])
+    work = program.plan.work
+    tiles = np.stack([work[g if len(work) > 1 else 0][:, _TILE] for g in range(gpus)])
+    log = m.update_log.reshape(gpus, -1, wavefronts, y.UPDATE_COLUMNS)[:, : tiles.shape[1]]
+    return TileUpdates(tiles, log[..., y.UPDATED_HERE].copy(), log[..., y.UPDATED_BY_PEER].copy())

@@ -17,7 +17,6 @@ from weft.kernels import GemmTiling
 from weft.options import RunOptions
 from weft.result.heat import Heat
 from weft.result.interference import Interference, Percentiles, StreamInterference
-from weft.result.updates import TileUpdates
 
 if TYPE_CHECKING:
     from weft.result.timeline import Timeline
@@ -32,7 +31,7 @@ def stored_kinds(*kinds: type) -> None:
 
 
 stored_kinds(Graph, Node, Tensor, View, Joined, Constant, KernelChoice, *KINDS.values())
-stored_kinds(RunOptions, GemmTiling, Fabric, Link, Heat, TileUpdates, Interference, StreamInterference, Percentiles)
+stored_kinds(RunOptions, GemmTiling, Fabric, Link, Heat, Interference, StreamInterference, Percentiles)
 
 
 def summary(timeline: Timeline) -> Timeline:

@@ -22,7 +22,6 @@ from weft.options import RunOptions
 from weft.result.heat import Heat
 from weft.result.interference import Interference
 from weft.result.stored import as_record, from_record, stored_kinds
-from weft.result.updates import TileUpdates
 from weft.units import format_bytes, format_time
 
 Ints = npt.NDArray[np.int64]
@@ -52,6 +51,21 @@ class Span:
     resident: int
     waits: Mapping[str, int]
     per_workgroup: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class TileUpdates:
+    """When memory updated every wavefront tile of every simulated GPU [fs]; -1 where it did not.
+
+    Of a GEMM whose stores start its reduce-scatter; a run records this where its options say `updates=True`.
+    `here_fs` is when a GPU's own part of a tile was in its memory, `peer_fs` that of the sum that came from a peer;
+    arrays of the shape (gpus, tiles, wavefronts). `tiles` has the shape (gpus, tiles, 5): the position of a tile's
+    chunk in the order in which the GPU makes chunks, the tile's row and column in the grid, and its rows and columns.
+    """
+
+    tiles: Ints
+    here_fs: Ints
+    peer_fs: Ints
 
 
 @dataclass(frozen=True)
@@ -360,4 +374,4 @@ def words_of(cause: Cause) -> str:
     return f"{_SHORT.get(operator, operator)} {_KINDS.get(kind, f'{kind}s')}"
 
 
-stored_kinds(Timeline, Span, StageSpan, ChunkSpan, DmaSpan, Series, Residency, MemoryCommands)
+stored_kinds(Timeline, Span, StageSpan, ChunkSpan, DmaSpan, Series, Residency, MemoryCommands, TileUpdates)

@@ -21,7 +21,7 @@ from weft.hardware import Described
 from weft.kernels import GemmTiling
 from weft.options import RunOptions
 from weft.result import Timeline
-from weft.result.updates import TileUpdates
+from weft.result.timeline import TileUpdates
 from weft.run.single import simulate
 
 Floats = npt.NDArray[Any]
