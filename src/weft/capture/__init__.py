@@ -56,10 +56,10 @@ def capture(
     The graph's labels name what was assumed and the peak of memory. Raises InputError for what cannot be captured, with
     module, operator and line: unknown operators, control flow that depends on data, CUDA devices.
     """
+    step = {"loss": loss, "backward": backward or optimizer is not None, "optimizer": optimizer, "replicas": replicas}
     return _part().capture_module(
-        model, inputs, dict(keywords or {}), loss=loss, backward=backward or optimizer is not None,
-        optimizer=optimizer, routing=routing, ops=ops or {}, fused=fused, replicas=replicas,
-    )  # fmt: skip
+        model, inputs, dict(keywords or {}), **step, routing=routing, ops=ops or {}, fused=fused
+    )
 
 
 def by_name(

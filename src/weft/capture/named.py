@@ -34,10 +34,11 @@ def capture_named(
     if dtype is not None:
         check_name("dtype of PyTorch", dtype, _NAMES)
         model = model.to(_NAMES[dtype])
+    by_place, by_name = tuple(one for name, one in given if not name), {name: one for name, one in given if name}
+    made = _optimizer(optimizer)
     return capture_module(
-        model, tuple(one for name, one in given if not name), {name: one for name, one in given if name}, loss=None,
-        backward=backward, optimizer=_optimizer(optimizer), routing="balanced", ops={},
-    )  # fmt: skip
+        model, by_place, by_name, loss=None, backward=backward, optimizer=made, routing="balanced", ops={}
+    )
 
 
 def _made(maker: str) -> Any:

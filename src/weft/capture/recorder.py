@@ -306,10 +306,8 @@ class Recorder(TorchDispatchMode):
 
     def _node(self, one: Record) -> Node:
         after = tuple(self.records[number].name for number in one.after)
-        return Node(
-            one.op, one.name, after=after, stream=one.stream, phase=one.phase, module=one.module, inputs=one.inputs,
-            outputs=one.outputs, frees=tuple(one.frees),
-        )  # fmt: skip
+        kept = {name: getattr(one, name) for name in ("stream", "phase", "module", "inputs", "outputs")}
+        return Node(one.op, one.name, after=after, frees=tuple(one.frees), **kept)
 
     def _odd_outputs(self) -> dict[str, Described]:
         """Descriptions of outputs of which the operator says something else."""

@@ -61,10 +61,8 @@ def graph_lines(graph: Graph) -> Iterator[str]:
 
 
 def _lines(graph: Graph) -> Iterator[dict[str, Any]]:
-    yield {
-        "format": FORMAT, "version": VERSION, "title": graph.title, "ranks": graph.ranks, "labels": dict(graph.labels),
-        "results": list(graph.results), "tensors": len(graph.tensors), "nodes": len(graph.nodes),
-    }  # fmt: skip
+    about = {"title": graph.title, "ranks": graph.ranks, "labels": dict(graph.labels), "results": list(graph.results)}
+    yield {"format": FORMAT, "version": VERSION, **about, "tensors": len(graph.tensors), "nodes": len(graph.nodes)}
     for name, tensor in graph.tensors.items():
         yield {"tensor": name, **_plain(tensor)}
     for node in graph.nodes:

@@ -115,10 +115,8 @@ class _Builder:
                 self.records.path,
             )
         notes = "; ".join(self._notes())
-        graph = Graph(
-            tuple(self.nodes), max(getattr(node.op, "ranks", 1) for node in self.nodes),
-            f"execution trace {Path(self.records.path).name}", {"assumed": notes} if notes else {},
-        )  # fmt: skip
+        ranks, title = max(getattr(node.op, "ranks", 1) for node in self.nodes), Path(self.records.path).name
+        graph = Graph(tuple(self.nodes), ranks, f"execution trace {title}", {"assumed": notes} if notes else {})
         count = len(self.nodes)
         read = Read(len(self.every), len(self.every) - count, count, self.unmapped, self.records.dangling)
         return ExecutionTrace(graph, self.seconds, read)
@@ -151,12 +149,8 @@ class _Builder:
         name = f"{re.split(r'[(<]', bare(one.name))[0].strip()[-40:] or 'node'}#{one.id}"
         self.unmapped += op is None
         waits = {self.nodes[place].name for place in latest.values()} | self._data(one, name)
-        self.nodes.append(
-            Node(
-                op or Opaque(one.name), name, after=tuple(sorted(waits)), stream=stream,
-                phase=self.phases.get(one.id, ""),
-            )
-        )  # fmt: skip
+        after, phase = tuple(sorted(waits)), self.phases.get(one.id, "")
+        self.nodes.append(Node(op or Opaque(one.name), name, after=after, stream=stream, phase=phase))
         if one.duration:
             self.seconds[name] = one.duration * 1e-6
         return stream

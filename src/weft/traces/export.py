@@ -178,10 +178,13 @@ class _File:
             if op.name == "send_recv":
                 return self._message(node, number, line, before, int(op.bytes), 1, int(op.ranks))
             size = int(op.share if op.name == "all_gather" else op.bytes)
-            stated = [("comm_type", "int64", COMM_TYPE[op.name]), ("comm_size", "int64", size)]
-            group = self.groups.get(_group(self.graph, node, self.rank))
-            return (self._add(node, Kind.COLLECTIVE, line, before,
-                              *stated, *([("pg_name", "string", str(group))] if group else [])),)  # fmt: skip
+            sent: list[tuple[str, str, Any]] = [
+                ("comm_type", "int64", COMM_TYPE[op.name]),
+                ("comm_size", "int64", size),
+            ]
+            if group := self.groups.get(_group(self.graph, node, self.rank)):
+                sent.append(("pg_name", "string", str(group)))
+            return (self._add(node, Kind.COLLECTIVE, line, before, *sent),)
         stated = [("num_ops", "int64", int(op.flops)), ("tensor_size", "uint64", int(op.least_bytes))]
         return (self._add(node, Kind.COMPUTE, line, before, *stated),)
 

@@ -18,10 +18,8 @@ from weft.traces.events import whole
 VERSIONS = ("", "0.0.4", "1.0.0")
 """Versions of Chakra's schema, as files state them, whose fields are those below; older files state none."""
 _AGAIN = "write the file again, or get it again"
-_SCALARS = (
-    "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32",
-    "sfixed64", "bool", "string", "bytes",
-)  # fmt: skip
+_WHOLE = "int32 int64 uint32 uint64 sint32 sint64 fixed32 fixed64 sfixed32 sfixed64"
+_SCALARS = ("double", "float", *_WHOLE.split(), "bool", "string", "bytes")
 """Types of an attribute's value in the order of their fields: each has one for a value and one for a list."""
 _MESSAGES = {
     "GlobalMetadata": "version:string attr:AttributeProto*",
@@ -67,10 +65,8 @@ def schema() -> Any:
             add(message, called, number, type_.rstrip("*"), type_.endswith("*"))
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return SimpleNamespace(**{
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}"))
-        for name in ("GlobalMetadata", "Node", "AttributeProto")
-    })  # fmt: skip
+    used = {name: pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}") for name in (*_MESSAGES, "AttributeProto")}
+    return SimpleNamespace(**{name: message_factory.GetMessageClass(message) for name, message in used.items()})
 
 
 def read_messages(path: str | Path) -> tuple[Any, list[Any]]:
