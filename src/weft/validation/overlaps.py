@@ -31,7 +31,7 @@ from weft.validation.machines import Machines
 from weft.validation.rigs import rig_of
 from weft.validation.seen import seen_overlap, seen_systems
 from weft.validation.subjects import BoolArray, Predicted, Subject
-from weft.validation.tables import Contentions, FloatArray, Measurements
+from weft.validation.tables import TABLES, FloatArray, Measurements
 
 QUANTITIES = ("GEMM slowdown", "collective slowdown", "makespan")
 """The compared quantities: two ratios of concurrent over isolated time, and a time [s]."""
@@ -316,13 +316,13 @@ def _measured(rows: pd.DataFrame, quantity: str) -> FloatArray:
     return np.asarray(rows[f"{what}_concurrent_us"] / rows[f"{what}_alone_us"], dtype=np.float64)
 
 
-def _cell(row: Mapping[str, Any]) -> Contentions:
+def _cell(row: Mapping[str, Any]) -> Any:
     """The fields of a row that decide its prediction."""
-    return Contentions.model_validate({**row, "source": "", "notes": ""})
+    return TABLES["contention"].model_validate({**row, "source": "", "notes": ""})
 
 
 @lru_cache(maxsize=256)
-def _corun(row: Contentions) -> Mapping[str, float]:
+def _corun(row: Any) -> Mapping[str, float]:
     """Every quantity of a row, simulated at the clock of runs too short to reach the power limit.
 
     The sources do not say which loop was launched first; here the collectives' is.

@@ -8,14 +8,14 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
 
-from weft.catalog import broken_rule
+from weft.catalog import broken_rule, read_toml
 from weft.errors import InputError, nearest
 from weft.files import read_bytes
 from weft.validation.problems import Problem
@@ -96,148 +96,6 @@ class Table(BaseModel):
             for name, about in cls.model_fields.items()
             if about.is_required() or not needed
         }
-
-
-class Gemms(Table):
-    """C[m,n] = A[m,k] B[k,n] on one GPU."""
-
-    file = "gemm.csv"
-    named = ("gpu",)
-    gpu: str
-    dtype: Dtype
-    m: Whole
-    n: Whole
-    k: Whole
-    time_us: Positive
-
-
-class Collectives(Table):
-    """A collective; `bytes` are of the whole buffer, as nccl-tests counts them."""
-
-    file = "collectives.csv"
-    named = ("system", "collective")
-    system: str
-    collective: str
-    ranks: Whole
-    bytes: Whole
-    time_us: Positive
-    protocol: str = ""
-    channels: str = ""
-
-
-class Channels(Table):
-    """A ring collective with a number of channels, in all or on `sms` compute units (blank: all)."""
-
-    file = "nccl_channels.csv"
-    named = ("system", "collective")
-    system: str
-    collective: str
-    library: str
-    protocol: str
-    ranks: Whole
-    channels: Whole
-    sms: Whole | None
-    bytes: Whole
-    time_us: Positive
-
-
-class Overlaps(Table):
-    """A GEMM before or after a collective: alone, one after the other, and overlapped."""
-
-    file = "overlap.csv"
-    system: str
-    collective: str
-    pattern: str
-    dtype: Dtype
-    ranks: Whole | None
-    m: Whole | None
-    n: Whole | None
-    k: Whole | None
-    gemm_us: Positive | None
-    comm_us: Positive | None
-    sequential_us: Positive | None
-    overlap_us: Positive | None
-    speedup: Positive | None = None
-
-
-class Contentions(Table):
-    """A loop of GEMMs beside a loop of collectives: each alone, both at once, and until both have ended."""
-
-    file = "contention.csv"
-    named = ("system", "collective")
-    system: str
-    dtype: Dtype
-    collective: str
-    m: Whole
-    n: Whole
-    k: Whole
-    gemms: Whole
-    bytes: Whole
-    collectives: Whole
-    gemm_alone_us: Positive
-    gemm_concurrent_us: Positive
-    collective_alone_us: Positive
-    collective_concurrent_us: Positive
-    makespan_us: Positive
-
-
-class Kernels(Table):
-    """A kernel on `m` rows of `n` elements, or a product of `batch` times m x n x k, on one GPU.
-
-    Blank: an operator of other dimensions.
-    """
-
-    file = "v100_kernels.csv"
-    named = ("gpu",)
-    gpu: str
-    dtype: Dtype
-    op: str
-    batch: Whole | None = None
-    m: Whole | None
-    n: Whole | None
-    k: Whole | None = None
-    time_us: Positive
-    kernel: str
-
-
-class RecurrentLayers(Table):
-    """A recurrent layer in one direction, its input GEMM skipped: passes over all `timesteps` (blank: not measured)."""
-
-    file = "rnn.csv"
-    named = ("gpu",)
-    gpu: str
-    dtype: Dtype
-    cell: Annotated[str, StringConstraints(to_lower=True)]
-    hidden: Whole
-    batch: Whole
-    timesteps: Whole
-    forward_us: Positive | None
-    backward_data_us: Positive | None
-    backward_weights_us: Positive | None
-
-
-class Convolutions(Table):
-    """A convolution of images: whole passes (blank: not measured), and the algorithm of the forward pass."""
-
-    file = "conv.csv"
-    named = ("gpu",)
-    gpu: str
-    dtype: Dtype
-    batch: Whole
-    in_channels: Whole
-    height: Whole
-    width: Whole
-    out_channels: Whole
-    filter_height: Whole
-    filter_width: Whole
-    pad_height: Annotated[float, Field(ge=0)]
-    pad_width: Annotated[float, Field(ge=0)]
-    stride_height: Whole
-    stride_width: Whole
-    forward_us: Positive | None
-    backward_data_us: Positive | None
-    backward_weights_us: Positive | None
-    forward_algorithm: str
 
 
 class Layers(Table):
@@ -332,18 +190,31 @@ class VTrainSteps(Steps):
 
 
 _LAYER_TIME = re.compile(r"(prefill|decode)_bs(\d+)_(?:seq|ctx)(\d+)_s")
-TABLES: Mapping[Kind, type[Table]] = {
-    "gemm": Gemms,
-    "collective": Collectives,
-    "channels": Channels,
-    "overlap": Overlaps,
-    "contention": Contentions,
-    "layer": Layers,
-    "kernel": Kernels,
-    "rnn": RecurrentLayers,
-    "conv": Convolutions,
-    "step": Steps,
+_CELLS: Mapping[str, Any] = {
+    "text": str,
+    "word": Dtype,
+    "positive": Positive,
+    "whole": Whole,
+    "zero": Annotated[float, Field(ge=0)],
 }
+"""The types of cells by their word in tables.toml."""
+
+
+def _declared(kind: str, about: Mapping[str, Any]) -> type[Table]:
+    """The table type that tables.toml declares for a kind."""
+    fields: dict[str, Any] = {}
+    for name, words in about["columns"].items():
+        cell = words.removeprefix("optional ").removesuffix(" or blank")
+        of = _CELLS[cell] | None if words.endswith(" or blank") else _CELLS[cell]
+        fields[name] = (of, ... if not words.startswith("optional ") else "" if cell == "text" else None)
+    table: type[Table] = create_model(f"Measured_{kind}", __base__=Table, **fields)
+    table.file, table.named = about["file"], tuple(about["named"])
+    return table
+
+
+_DECLARED = {kind: _declared(kind, about) for kind, about in read_toml(Path(__file__).with_suffix(".toml")).items()}
+_TYPES: Mapping[str, type[Table]] = {**_DECLARED, "layer": Layers, "step": Steps}
+TABLES: Mapping[Kind, type[Table]] = {kind: _TYPES[kind] for kind in get_args(Kind) if kind in _TYPES}
 """The table type of every kind of file; streams of requests to a DRAM are read by `streams`."""
 
 
