@@ -7,7 +7,7 @@ import pytest
 import weft
 from weft.errors import ConfigError, InputError, UnknownNameError
 from weft.sweep import matrix, questions
-from weft.sweep.axes import axis_of
+from weft.sweep.matrix import axis_of
 from weft.sweep.run import sweep_file
 from weft.sweep.shards import merge_shards
 

@@ -34,7 +34,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 def _axes(context: click.Context, option: click.Parameter, texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
     """Parse the values of --vary by name; InputError for a name given twice."""
-    from weft.sweep.axes import axis_of
+    from weft.sweep.matrix import axis_of
 
     axes: dict[str, tuple[Any, ...]] = {}
     for name, values in map(axis_of, texts):

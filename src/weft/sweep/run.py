@@ -16,11 +16,10 @@ from weft.store import Store
 from weft.store.fingerprint import fingerprint_of
 from weft.sweep import matrix as tasks
 from weft.sweep.answer import Sweep, Temporary, Version, parts_of, row_of
-from weft.sweep.axes import several
 from weft.sweep.cluster import Cluster
 from weft.sweep.code import is_shared
 from weft.sweep.dispatch import Workers
-from weft.sweep.matrix import Case, Matrix, matrix_of
+from weft.sweep.matrix import Case, Matrix, matrix_of, several
 from weft.sweep.pool import Processes
 from weft.sweep.rows import SUFFIXES, Columns, check_format
 from weft.sweep.shards import Manifest, begin
