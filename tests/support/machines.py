@@ -19,7 +19,6 @@ from weft.engine.state import (
     Machine,
     Tables,
     allocate,
-    link_free_list,
     margin_events,
     margin_requests,
 )
@@ -183,7 +182,9 @@ def bare(
         link=wired.link,
         route=np.array([*wired.hops(0, 1, True), (y.NONE, 0)], dtype=np.int64),
     )
-    return allocate(tables, BIN, interference)
+    machine = allocate(tables, BIN, interference)
+    machine.clock[y.CLOCK_WINDOW_END] = y.NEVER  # all events are in the heap, where tests see the next one
+    return machine
 
 
 class LinkBench:
@@ -197,6 +198,9 @@ class LinkBench:
         self.machine = SimpleNamespace(
             clock=np.zeros(y.CLOCK_COLUMNS, dtype=np.int64),
             heap=np.zeros((1 << 14, 2), dtype=np.int64),
+            later=np.zeros((0, y.LATER_COLUMNS), dtype=np.int64),
+            window=np.zeros(y.WINDOWS, dtype=np.int64),
+            window_bits=np.zeros(y.WINDOWS // 32, dtype=np.int64),
             request=np.zeros((1 << 12, y.REQ_COLUMNS), dtype=np.int64),
             link=wired.link,
             route=wired.route,
@@ -206,7 +210,7 @@ class LinkBench:
             link_series=np.zeros((fabric.gpus, SERIES_BINS), dtype=np.int64),
         )
         self.machine.clock[y.CLOCK_BIN] = 1000 * BIN
-        link_free_list(self.machine.request, y.REQ_NEXT, 0)
+        self.machine.clock[y.CLOCK_WINDOW_END] = y.NEVER  # all events are in the heap
         self.machine.link_run[:, [y.LINK_SENT, y.LINK_FIRST, y.LINK_LAST]] = y.NONE
 
     def route(self, source: int, target: int, direct: bool = True) -> tuple[int, int, bool]:

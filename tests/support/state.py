@@ -83,7 +83,8 @@ def moved(built: Program, m: Machine) -> Counter[tuple[str, str]]:
 
 def check_drained(m: Machine) -> None:
     """Nothing is left in queues, on links or on compute units."""
-    assert m.clock[y.CLOCK_LIVE_REQUESTS] == m.clock[y.CLOCK_LIVE_WAITERS] == m.clock[y.CLOCK_HEAP] == 0
+    assert m.clock[y.CLOCK_LIVE_REQUESTS] == m.clock[y.CLOCK_LIVE_WAITERS] == 0
+    assert m.clock[y.CLOCK_HEAP] == m.clock[y.CLOCK_LATER] == 0
     assert not m.channel[:, [y.CHAN_COMPUTE_COUNT, y.CHAN_COMMUNICATION_COUNT, y.CHAN_HITS, y.CHAN_MISSES]].any()
     assert not m.channel[:, y.CHAN_QUEUED_BYTES].any()
     assert not m.link_run[:, y.LINK_COUNT].any()

@@ -89,7 +89,7 @@ def _claim(m: Machine, g: int, line: int, line_address: int, c: int, time: int) 
 @block
 def _await_line(m: Machine, line: int, need: int, slot: int) -> None:
     node = m.clock[y.CLOCK_FREE_WAITER]
-    m.clock[y.CLOCK_FREE_WAITER] = m.waiter[node, WAITER_NEXT]
+    m.clock[y.CLOCK_FREE_WAITER] = node + 1 + m.waiter[node, WAITER_NEXT]
     m.clock[y.CLOCK_LIVE_WAITERS] += 1
     m.waiter[node, WAITER_SLOT] = slot
     m.waiter[node, WAITER_NEED] = need
@@ -101,7 +101,7 @@ def _await_line(m: Machine, line: int, need: int, slot: int) -> None:
 @block
 def release_waiter(m: Machine, node: int) -> None:
     """Return a waiter's row to the free list."""
-    m.waiter[node, WAITER_NEXT] = m.clock[y.CLOCK_FREE_WAITER]
+    m.waiter[node, WAITER_NEXT] = m.clock[y.CLOCK_FREE_WAITER] - node - 1
     m.clock[y.CLOCK_FREE_WAITER] = node
     m.clock[y.CLOCK_LIVE_WAITERS] -= 1
 

@@ -133,7 +133,7 @@ def processor() -> str:
 def _object_code(module: Any) -> bytes:
     """Optimise an LLVM module as a whole, and translate it to an object file."""
     llvm, machine = _llvm()
-    tuning = llvm.create_pipeline_tuning_options(speed_level=1)
+    tuning = llvm.create_pipeline_tuning_options(speed_level=3)
     tuning.loop_vectorization = tuning.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, tuning)
     builder.getModulePassManager().run(module, builder)

@@ -33,7 +33,7 @@ from numba.extending import (
 )
 
 from weft.engine import layout, state
-from weft.engine.bits import lowest_bit
+from weft.engine.bits import lowest_bit, prefetch
 from weft.engine.jit import MARKED, Entry, checks_bounds
 from weft.engine.memory import consult
 
@@ -212,6 +212,21 @@ def _trailing_zeros(_: Any, bits: Any) -> tuple[Any, Callable[..., Any]]:
 
 
 @intrinsic
+def _prefetch(_: Any, table: Any, row: Any, column: Any) -> tuple[Any, Callable[..., Any]]:
+    def generate(_: Any, builder: Any, sig: Any, args: Any) -> Any:
+        (width,) = sig.args[0].fixed
+        place = builder.add(builder.mul(args[1], _WORD(width)), args[2])
+        start = builder.inttoptr(_field(builder, args[0], state.RECORD_ADDRESS), _WORD.as_pointer())
+        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(call, [builder.bitcast(builder.gep(start, [place]), byte), flag(0), flag(3), flag(1)])
+        return cgutils.get_null_value(ir.IntType(8).as_pointer())
+
+    return types.none(table, int64, int64), generate
+
+
+@intrinsic
 def _ask(_: Any, policy: Any, fields: Any) -> tuple[Any, Callable[..., Any]]:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kinds = list(sig.args[1])
@@ -353,7 +368,7 @@ def _called(entry: Callable[..., Any]) -> set[Callable[..., Any]]:
 
 def _namesakes(session: Session) -> dict[Callable[..., Any], Any]:
     """For each marked function what numba compiles; these call each other, and columns of tables are constants."""
-    instead: dict[Any, Any] = {lowest_bit: _trailing_zeros, consult: _ask}
+    instead: dict[Any, Any] = {lowest_bit: _trailing_zeros, prefetch: _prefetch, consult: _ask}
     scopes: list[dict[str, Any]] = []
     for module in dict.fromkeys(sys.modules[function.__module__] for function in MARKED):
         scope = _with_constants(module)

@@ -158,23 +158,36 @@ CAUSE_EARLIER = OPERATOR_EARLIER * KINDS + WRITE
 # before the run, whose data the run evicts from the memory-side cache. Then come the program's operators that
 # communicate, and from the cause SIZE_COMPUTE_CAUSE on those that compute.
 
-# -- run tables: the engine's own state
+# -- run tables: the engine's own state. Rows of the busiest tables fill whole cache lines of 8 integers, whence unused
+# columns; what one event reads together lies in one line.
 
 # clock[:] — scalars of the run.
 (
     CLOCK_NOW, CLOCK_HEAP, CLOCK_EVENTS, CLOCK_REQUESTS, CLOCK_FREE_REQUEST, CLOCK_FREE_WAITER, CLOCK_LIVE_REQUESTS,
     CLOCK_LIVE_WAITERS, CLOCK_UNFINISHED, CLOCK_STAMP, CLOCK_BIN, CLOCK_TICKET, CLOCK_GAP, CLOCK_BIN_LAST,
-    CLOCK_HEAT_BIN, CLOCK_COLUMNS,
-) = _columns(16)  # fmt: skip
-# CLOCK_GAP: 1 while the event that is being processed leaves the first row of the heap free. CLOCK_BIN_LAST: the bin of
-# the series that was counted into last.
+    CLOCK_HEAT_BIN, CLOCK_LATER, CLOCK_FREE_LATER, CLOCK_WINDOW_SHIFT, CLOCK_WINDOW_END, CLOCK_WINDOW_BITS,
+    CLOCK_COLUMNS,
+) = _columns(21)  # fmt: skip
+# CLOCK_FREE_*: the first free row of a table; a free row's link to the next one counts from the row after it, so that
+# zeros link each row to the following one and a new table needs no preparation. CLOCK_GAP: 1 while the event that is
+# being processed leaves the first row of the heap free. CLOCK_BIN_LAST: the bin of the series that was counted into
+# last. CLOCK_LATER: events in the lists of windows; a window is two to the power of CLOCK_WINDOW_SHIFT femtoseconds,
+# the present one ends at CLOCK_WINDOW_END. CLOCK_WINDOW_BITS: the entries of window_bits that are not zero, a bit each.
+
+# later[i, :] — an event of a later window, in the list of window[k]: 1 + its first row (0: it is empty), where k is the
+# window's number modulo WINDOWS. window_bits[k // 32] has a bit for each list that is not empty.
+LATER_TIME, LATER_CODE, LATER_NEXT = range(3)
+LATER_COLUMNS = 4
+WINDOWS = 1024
+"""Lists of events; 32 x 32, so that two words of 32 bits find the next one that is not empty."""
 
 # request[i, :]
 (
-    REQ_NEXT, REQ_PREVIOUS, REQ_GPU, REQ_CHANNEL, REQ_BANK, REQ_ROW, REQ_BYTES, REQ_KIND, REQ_CAUSE, REQ_STREAM,
-    REQ_ARRIVE, REQ_OWNER_KIND, REQ_OWNER, REQ_TILE, REQ_WAVEFRONT, REQ_REGION, REQ_ADDRESS, REQ_FILLS, REQ_FROM,
-    REQ_TICKET, REQ_MEMBERS, REQ_STRIDE, REQ_COLUMNS,
-) = _columns(23)  # fmt: skip
+    REQ_NEXT, REQ_PREVIOUS, REQ_GPU, REQ_CHANNEL, REQ_BANK, REQ_ROW, REQ_BYTES, REQ_KIND,
+    REQ_CAUSE, REQ_STREAM, REQ_ARRIVE, REQ_OWNER_KIND, REQ_OWNER, REQ_TICKET, REQ_ADDRESS, REQ_REGION,
+    REQ_TILE, REQ_WAVEFRONT, REQ_MEMBERS, REQ_STRIDE, REQ_FILLS, REQ_FROM,
+) = _columns(22)  # fmt: skip
+REQ_COLUMNS = 24
 # REQ_ROW: the row of its bank; for a message, its current row of `route`. REQ_ARRIVE: when it is ready, then when
 # its last byte arrives where its head is. REQ_FILLS: the line of the memory-side cache that a read fills,
 # or NONE. REQ_FROM: who serves it, the DRAM or that cache. REQ_TICKET: its number in the order of admission;
@@ -204,9 +217,10 @@ OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE,
 
 # bank[b, :] — b counts over all channels.
 (
-    BANK_ROW, BANK_READY, BANK_PRECHARGE, BANK_ACTIVATED, BANK_CLOSED, BANK_OPENS, BANK_READ_HEAD, BANK_READ_TAIL,
-    BANK_WRITE_HEAD, BANK_WRITE_TAIL, BANK_MISS_HEAD, BANK_MISS_TAIL, BANK_MISS_TICKET, BANK_GROUP, BANK_COLUMNS,
-) = _columns(15)  # fmt: skip
+    BANK_ROW, BANK_READY, BANK_READ_HEAD, BANK_READ_TAIL, BANK_WRITE_HEAD, BANK_WRITE_TAIL, BANK_GROUP, BANK_OPENS,
+    BANK_PRECHARGE, BANK_ACTIVATED, BANK_CLOSED, BANK_MISS_HEAD, BANK_MISS_TAIL, BANK_MISS_TICKET,
+) = _columns(14)  # fmt: skip
+BANK_COLUMNS = 16
 BANK_HEADS = BANK_READ_HEAD, BANK_WRITE_HEAD, BANK_MISS_HEAD
 # BANK_READY: columns of the open row can begin; BANK_PRECHARGE, BANK_ACTIVATED: the row can be closed, the next one
 # opened. While only misses wait: BANK_CLOSED: when the row closes, BANK_OPENS: when the next one can open. Then the
@@ -240,13 +254,15 @@ SENDER_FIRST, SENDER_LAST, SENDER_NEXT, SENDER_COLUMNS = _columns(4)
 # resident[w, :] — workgroup places over all compute units.
 (
     WG_KERNEL, WG_INDEX, WG_UNIT, WG_GPU, WG_PHASE, WG_ITERATIONS, WG_FIRST, WG_STEP, WG_COMPUTED, WG_FINISHED,
-    WG_COMPUTING, WG_WAITING, WG_LAST, WG_END, WG_COLUMNS,
-) = _columns(15)  # fmt: skip
+    WG_COMPUTING, WG_WAITING, WG_LAST, WG_END,
+) = _columns(14)  # fmt: skip
+WG_COLUMNS = 16
 # WG_PHASE: counted over all scripts of the kernel; WG_END: one past the last of the workgroup's own.
 
 # slot[w * SLOTS + s, :] — one loop iteration in flight.
 SLOTS = 8
-SLOT_STATE, SLOT_PENDING, SLOT_TIME, SLOT_ITERATION, SLOT_ISSUED, SLOT_FROM, SLOT_STORED, SLOT_COLUMNS = _columns(8)
+SLOT_STATE, SLOT_PENDING, SLOT_TIME, SLOT_ITERATION, SLOT_ISSUED, SLOT_FROM, SLOT_STORED = _columns(7)
+SLOT_COLUMNS = 8
 # SLOT_FROM: what served the slot's last load; SLOT_STORED: the same for the stores before its loads.
 FROM_MEMORY, FROM_SIDE, FROM_CACHE, FROM_LINK = range(4)
 SLOT_FREE, SLOT_LOADING, SLOT_READY, SLOT_COMPUTING, SLOT_STORING = range(5)

@@ -9,6 +9,7 @@ limit: nothing holds up the link behind.
 from __future__ import annotations
 
 from weft.engine import layout as y
+from weft.engine.bits import prefetch
 from weft.engine.calendar import schedule
 from weft.engine.divide import duration
 from weft.engine.jit import block, shared
@@ -95,6 +96,10 @@ def _next_message(m: Machine, k: int, now: int) -> int:
     m.link_run[k, y.LINK_SERVED] += request[i, y.REQ_BYTES]
     if sender[k, best, y.SENDER_FIRST] != y.NONE:
         _queue_sender(m, k, best)
+    if m.link_run[k, y.LINK_FIRST] != y.NONE:  # most likely the message that follows
+        likely = sender[k, m.link_run[k, y.LINK_FIRST], y.SENDER_FIRST]
+        prefetch(request, likely, y.REQ_NEXT)
+        prefetch(request, likely, y.REQ_ARRIVE)
     return i  # type: ignore[no-any-return]
 
 

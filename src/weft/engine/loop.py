@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weft.engine import layout as y
 from weft.engine.cache import brings_more, complete_from, filled, release_waiter
-from weft.engine.calendar import INDEX_MASK, KIND_SHIFT, schedule, settle, take
+from weft.engine.calendar import INDEX_MASK, KIND_SHIFT, pending, schedule, settle, take
 from weft.engine.dispatcher import consider_launch, count, end_kernel, launch, released, retire
 from weft.engine.dma import block_bytes, departed, forward, pump, start_copies, trigger
 from weft.engine.jit import block, entry
@@ -244,13 +244,13 @@ def run(m: Machine, policy, events: int, spare_events: int, spare_requests: int)
 
     A first call starts the run. `spare_*` are the rows that any one event may need.
     """
-    if m.clock[y.CLOCK_EVENTS] == 0 and m.clock[y.CLOCK_HEAP] == 0:
+    if m.clock[y.CLOCK_EVENTS] == 0 and pending(m) == 0:
         m.clock[y.CLOCK_UNFINISHED] = m.shape[y.SIZE_GPUS] * m.shape[y.SIZE_KERNELS]
         _start(m)
     for _ in range(events):
-        if m.clock[y.CLOCK_HEAP] == 0:
+        if pending(m) == 0:
             break
-        if m.clock[y.CLOCK_HEAP] + spare_events > m.heap.shape[0]:
+        if pending(m) + spare_events > m.heap.shape[0]:
             return y.GROW_HEAP
         if m.clock[y.CLOCK_LIVE_REQUESTS] + spare_requests > m.request.shape[0]:
             return y.GROW_REQUESTS
@@ -260,7 +260,7 @@ def run(m: Machine, policy, events: int, spare_events: int, spare_requests: int)
         m.clock[y.CLOCK_EVENTS] += 1
         _act(m, code >> KIND_SHIFT, code & INDEX_MASK, m.clock[y.CLOCK_NOW], policy)
         settle(m)
-    if m.clock[y.CLOCK_HEAP] > 0:
+    if pending(m) > 0:
         return y.RUNNING
     if starved(m):
         return y.STARVED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.engine import layout as y
-from weft.engine.calendar import KIND_SHIFT, settle, take
+from weft.engine.calendar import KIND_SHIFT, pending, settle, take
 from weft.engine.jit import entry, shared
 from weft.engine.memory import enqueue, look, new_request, woken
 from weft.engine.pim import begin_commands, give_commands
@@ -67,8 +67,8 @@ def meet(m: Machine, source: Table, served: Table, stand: Table, policy, window:
         _enter(m, source, served, stand, 0)
     _use(m, source, served, stand, window)
     begin_commands(m)
-    while m.clock[y.CLOCK_HEAP] > 0:
-        if m.clock[y.CLOCK_HEAP] + 8 > m.heap.shape[0]:
+    while pending(m) > 0:
+        if pending(m) + 8 > m.heap.shape[0]:
             return y.GROW_HEAP
         code = take(m)
         kind, now = code >> KIND_SHIFT, m.clock[y.CLOCK_NOW]

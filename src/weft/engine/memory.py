@@ -26,7 +26,7 @@ from weft.engine.state import Machine
 def new_request(m: Machine) -> int:
     """Take a row from the pool; the loop keeps enough of them free."""
     i = m.clock[y.CLOCK_FREE_REQUEST]
-    m.clock[y.CLOCK_FREE_REQUEST] = m.request[i, y.REQ_NEXT]
+    m.clock[y.CLOCK_FREE_REQUEST] = i + 1 + m.request[i, y.REQ_NEXT]
     m.clock[y.CLOCK_LIVE_REQUESTS] += 1
     m.request[i, y.REQ_NEXT] = y.NONE
     return i  # type: ignore[no-any-return]
@@ -35,7 +35,7 @@ def new_request(m: Machine) -> int:
 @block
 def free_request(m: Machine, i: int) -> None:
     """Give a row back to the pool."""
-    m.request[i, y.REQ_NEXT] = m.clock[y.CLOCK_FREE_REQUEST]
+    m.request[i, y.REQ_NEXT] = m.clock[y.CLOCK_FREE_REQUEST] - i - 1
     m.clock[y.CLOCK_FREE_REQUEST] = i
     m.clock[y.CLOCK_LIVE_REQUESTS] -= 1
 

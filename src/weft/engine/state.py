@@ -35,6 +35,9 @@ class Machine(NamedTuple):
     shift: Table
     clock: Table
     heap: Table
+    later: Table
+    window: Table
+    window_bits: Table
     request: Table
     waiter: Table
     channel: Table
@@ -115,6 +118,9 @@ COLUMNS: dict[str, tuple[int, ...]] = {
     "route": (y.ROUTE_COLUMNS,),
     "pim": (y.PIM_COLUMNS,),
     "heap": (2,),
+    "later": (y.LATER_COLUMNS,),
+    "window": (y.WINDOWS,),
+    "window_bits": (y.WINDOWS // 32,),
     "request": (y.REQ_COLUMNS,),
     "waiter": (WAITER_COLUMNS,),
     "channel": (y.CHAN_COLUMNS,),
@@ -203,6 +209,9 @@ def allocate(
         shift=_shifts(tables.shape),
         clock=table(y.CLOCK_COLUMNS),
         heap=table(heap_rows, 2),
+        later=table(heap_rows, y.LATER_COLUMNS),
+        window=table(y.WINDOWS),
+        window_bits=table(y.WINDOWS // 32),
         request=table(request_rows, y.REQ_COLUMNS),
         waiter=table(request_rows, WAITER_COLUMNS),
         channel=table(gpus * channels, y.CHAN_COLUMNS),
@@ -256,7 +265,7 @@ def allocate(
 def table(*dims: int, fill: int = 0) -> Table:
     """A table that begins at a processor's cache line, so that rows of 64 bytes lie in one line each."""
     count = math.prod(dims)
-    room = np.full(count + _CACHE_LINE, fill, dtype=np.int64)
+    room = np.full(count + _CACHE_LINE, fill, dtype=np.int64) if fill else np.zeros(count + _CACHE_LINE, dtype=np.int64)
     first = -(room.ctypes.data // room.itemsize) % _CACHE_LINE
     return room[first : first + count].reshape(dims)
 
@@ -305,8 +314,10 @@ def margin_requests(shape: Table) -> int:
 
 def _initialise(m: Machine, bin_fs: int) -> None:
     m.clock[[y.CLOCK_BIN, y.CLOCK_HEAT_BIN]] = bin_fs
-    link_free_list(m.request, y.REQ_NEXT, 0)
-    link_free_list(m.waiter, WAITER_NEXT, 0)
+    # About five events in each window, where all channels of all GPUs are busy.
+    each = int(m.gpu[:, y.GPU_PEAK64].min()) * int(m.shape[y.SIZE_REQUEST]) // 64 // len(m.gpu)
+    m.clock[y.CLOCK_WINDOW_SHIFT] = max(each, 1).bit_length()
+    m.clock[y.CLOCK_WINDOW_END] = 1 << int(m.clock[y.CLOCK_WINDOW_SHIFT])
     for column in (
         y.CHAN_COMPUTE_HEAD,
         y.CHAN_COMPUTE_TAIL,
@@ -388,17 +399,11 @@ def _count_blocks(m: Machine) -> None:
             m.block_left[g, first + (t - first) // size * size] += -(-m.tile[g, t, y.TILE_BYTES] // part)
 
 
-def link_free_list(table: Table, column: int, first: int) -> None:
-    """Chain the rows of `table` from `first` on into a free list, ended by the last row."""
-    rows = table.shape[0]
-    table[first:, column] = np.arange(first + 1, rows + 1)
-    table[rows - 1, column] = y.NONE
-
-
 def grow(m: Machine, status: int) -> Machine:
     """Double the size of the table that is full; the run continues from where it stopped."""
     if status == y.GROW_HEAP:
-        return m._replace(heap=np.concatenate([m.heap, np.zeros_like(m.heap)]))
+        later = _doubled(m, m.later, y.LATER_NEXT, y.CLOCK_FREE_LATER)
+        return m._replace(heap=np.concatenate([m.heap, np.zeros_like(m.heap)]), later=later)
     if status == y.GROW_REQUESTS:
         arrival = np.concatenate([m.arrival, np.zeros_like(m.arrival)])
         return m._replace(request=_doubled(m, m.request, y.REQ_NEXT, y.CLOCK_FREE_REQUEST), arrival=arrival)
@@ -406,9 +411,9 @@ def grow(m: Machine, status: int) -> Machine:
 
 
 def _doubled(m: Machine, table: Table, column: int, head: int) -> Table:
+    """Twice the table; its new rows are the first of the free list, as zeros link a row to the next one."""
     rows = table.shape[0]
     bigger = np.concatenate([table, np.zeros_like(table)])
-    bigger[rows:, column] = np.arange(rows + 1, 2 * rows + 1)
-    bigger[2 * rows - 1, column] = m.clock[head]
+    bigger[2 * rows - 1, column] = m.clock[head] - 2 * rows
     m.clock[head] = rows
     return bigger
