@@ -9,6 +9,7 @@ import pytest
 
 import weft
 from weft.graph import Attention, Gemm, Streaming
+from weft.options import SHORT
 
 TOKENS, HIDDEN, WIDE, SCORES = 4096, 1024, 4096, 8 * 16 * 512 * 512
 FLOOR = {"h100-sxm": 7e-6, "mi100": 6.5e-6, "mi210": 6e-6}
@@ -19,7 +20,7 @@ MEASURED = {
     "mi210": (15.09, (41.3, 23.3, 10.4, 17.0, 1.8, 6.0)),
     "h100-sxm": (9.01, (46.0, 25.6, 10.5, 12.7, 1.4, 3.8)),
 }
-"""Milliseconds of the layer, and shares of the classes [%]."""
+"""Milliseconds of the layer, and shares of the classes [%]; short runs, one operator after the other."""
 BETWEEN = weft.Harness(after_others=True)
 
 
@@ -57,7 +58,7 @@ def calls():
 
 def predicted(gpu):
     def seconds(call):
-        return FLOOR[gpu] + sum(weft.estimate(op, gpu, harness=BETWEEN).seconds for op in call)
+        return FLOOR[gpu] + sum(weft.estimate(op, gpu, SHORT, BETWEEN).seconds for op in call)
 
     return {name: sum(map(seconds, timed)) for name, timed in calls().items()}
 

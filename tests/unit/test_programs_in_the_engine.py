@@ -35,7 +35,7 @@ def alone(op: weft.Op, gpu: str = GPU, **options: object) -> float:
         Recurrent("lstm", 1024, 64, 8, inputs=1024, dtype="fp32", computes="weights"),
         Attention(8, 16, 512, 512, 64, dtype="fp32"),
         Attention(8, 16, 512, 512, 64, dtype="fp32", gradient=True),
-        Attention(2, 32, 1024, 1024, 128, kv_heads=8, causal=1),
+        Attention(2, 32, 1024, 1024, 128, kv_heads=8, causal=1, dtype="fp16"),
         Convolution(32, 64, 128, stride=2, dtype="fp32", computes="weights"),
     ],
     ids=str,

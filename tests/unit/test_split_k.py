@@ -101,7 +101,7 @@ def busy_cycles(run):
 
 def test_partial_sums_that_the_cache_cannot_keep_are_written_once():
     gpu = small_mi100(cache__capacity="32 KiB", cache__banks="1")
-    gemm = Gemm(256, 256, 2048)
+    gemm = Gemm(256, 256, 2048, "fp16")
     whole, cut = (alone(gemm, tiling, gpu, request_bytes=512).traffic for tiling in (TILE, CUT))
     assert cut["gemm0", "write"] - whole["gemm0", "write"] == sum(stored_sizes(gemm, CUT))
 
@@ -179,7 +179,7 @@ def test_pictures_and_traces_show_both_kernels_as_the_gemms_own(tmp_path):
     assert "in parts" in held_by_gemms(queue).svg()
     (file, *_) = write_trace(found, tmp_path / "two.json")
     names = {event["name"] for event in json.loads(file.read_text())["traceEvents"]}
-    assert {name.split("_fp16")[0] for name in names} >= {"gemm0", "gemm0_sum", "gemm1"}
+    assert {name.split("_bf16")[0] for name in names} >= {"gemm0", "gemm0_sum", "gemm1"}
 
 
 LAYER = split(SubLayer.custom(512, 512, 512), 4)
@@ -189,7 +189,7 @@ IN_TWO = GemmTiling(splits=2)
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: alone(Gemm(64, 64, 128), CUT), "splits is 4, but the K of 64 x 64 x 128 fp16 has 2 steps of 64"),
+        (lambda: alone(Gemm(64, 64, 128), CUT), "splits is 4, but the K of 64 x 64 x 128 bf16 has 2 steps of 64"),
         (lambda: simulate(LAYER, "t3-paper", "t3", tiling=IN_TWO), "needs K in one piece"),
         (lambda: simulate(LAYER, "t3-paper", "sequential", tiling=IN_TWO), "set splits to 1"),
         (lambda: GatherGemm(DEEP, CUT, 2).plan(GPU), "needs K in one piece"),

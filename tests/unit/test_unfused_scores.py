@@ -29,7 +29,7 @@ def test_their_gradient_copies_before_it_masks():
 
 def test_wide_scores_are_kept_in_fp32_and_in_the_dtype():
     saved = Attention(**SIZES, fused=False, wide=True, dropout=True).saved
-    assert [tensor.dtype for tensor in saved] == ["fp16"] * 3 + ["fp32", "fp16", "int8"]
+    assert [tensor.dtype for tensor in saved] == ["bf16"] * 3 + ["fp32", "bf16", "int8"]
 
 
 def test_biases_apart_are_kernels_before_the_activation_and_the_dropouts():

@@ -59,13 +59,13 @@ def test_kernels_have_streams_and_only_communication_is_called_nccl(overlap: str
     names = {kernel["name"] for kernel in kernels}
     communication = {name for name in names if HTA_COMMUNICATION.match(name)}
     assert len(communication) == 2
-    assert names - communication == {"gemm_fp16_1024x1024x128"}
+    assert names - communication == {"gemm_bf16_1024x1024x128"}
     assert all(kernel["args"]["stream"] >= 0 for kernel in kernels)
 
 
 def test_the_fused_reduce_scatter_overlaps_the_gemm_on_a_stream_of_its_own(tmp_path: Path) -> None:
     kernels = {k["name"]: k for k in spans(read(small()["t3"], tmp_path), "kernel")}
-    gemm, fused = kernels["gemm_fp16_1024x1024x128"], kernels["ncclTrackTriggerKernel_ReduceScatter"]
+    gemm, fused = kernels["gemm_bf16_1024x1024x128"], kernels["ncclTrackTriggerKernel_ReduceScatter"]
     assert fused["ts"] < gemm["ts"] + gemm["dur"]
     assert len({kernel["args"]["stream"] for kernel in kernels.values()}) == 3
 

@@ -43,6 +43,14 @@ class Count(click.IntRange):
         """The placeholder of the value on a help page."""
         return "N"
 
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse the text; BadParameter for no whole number, or one outside of the range."""
+        number = click.INT.convert(value, param, ctx)
+        low, high = int(self.min or 0), int(self.max or LARGEST_COUNT)
+        if not low <= number <= high:
+            self.fail(f"{shortened(str(value))} is not in the range {low}<=x<={high}.", param, ctx)
+        return number
+
     def _describe_range(self) -> str:
         """The range on a help page, unless it only keeps numbers within what libraries index."""
         return "" if self.max == LARGEST_COUNT else f"{self.min} to {self.max}"
@@ -78,6 +86,14 @@ def factors(text: str) -> tuple[float, ...]:
             raise click.BadParameter(f"'{shortened(name)}' is no number above 0; write factors like 1,2,4")
         found.append(value)
     return tuple(found)
+
+
+def shape(text: str) -> tuple[int, int, int]:
+    """Parse M, N and K of a GEMM in "8192,8192,8192"; BadParameter for anything else."""
+    try:
+        return parse_shape(text)
+    except InputError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def size(text: str) -> int:
@@ -120,7 +136,7 @@ _system_names, _overlap_names = later("weft.hardware:node_names"), later("weft.s
 NAMES = Value("A,B", names)
 NUMBERS = Value("8,16", numbers)
 FACTORS = Value("1,2,4", factors)
-SHAPE = Value("M,N,K", parse_shape)
+SHAPE = Value("M,N,K", shape)
 SIZE = Value("SIZE", size)
 COLLECTIVE = Value("COLLECTIVE:SIZE", parse_collective)
 SPLIT = Value("GEMM-COLL", split)
