@@ -29,11 +29,11 @@ from weft.errors import InputError
 from weft.estimate import Estimate, Harness
 from weft.files import write_json
 from weft.graph import OPERATORS
+from weft.graph.collective import Form
 from weft.hardware import Gpu, System
 from weft.library.collectives import canonical, volume
 from weft.library.profiles import load_library
 from weft.options import RunOptions
-from weft.parallel.named import Form
 from weft.report.table import Table, texts
 from weft.view import predictions
 from weft.view.predictions import Predicted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar, Literal, cast
 
 import numpy.typing as npt
 
@@ -13,6 +13,8 @@ from weft.units import format_bytes
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
 """The collectives by name, spelled as in the libraries."""
+Form = Literal["ag_gemm", "gemm_rs", "gemm_ar"]
+"""An all-gather of A's rows before the GEMM, or a reduce-scatter or all-reduce of its output after it."""
 RANKS = 8
 """Default number of GPUs of a collective."""
 

@@ -37,7 +37,7 @@ def layer(
     UnknownNameError for an unknown model, phase, attention or dtype, InputError for sizes that do not fit.
 
     >>> len(layer("gpt-3", tp=8))
-    12
+    10
     """
     found = load_model(model)
     _check(found, tp, batch, sequence, phase, attention)

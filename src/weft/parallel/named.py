@@ -1,15 +1,13 @@
-"""Names of work: sub-layers, such as "t-nlg/fc2", split over several GPUs; forms of a GEMM and its collective."""
+"""Names of work: sub-layers, such as "t-nlg/fc2", split over several GPUs."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from weft.errors import InputError, check_type, shown
 from weft.graph import Graph, Op
 
 W = TypeVar("W")
-Form = Literal["ag_gemm", "gemm_rs", "gemm_ar"]
-"""An all-gather of A's rows before the GEMM, or a reduce-scatter or all-reduce of its output after it."""
 
 
 def work_of(work: W | str, tp: int | None = None, dtype: str | None = None) -> W | Graph:

@@ -9,9 +9,9 @@ from typing import cast, get_args
 
 from weft.errors import InputError, check_name, check_type, check_whole, shown
 from weft.graph import Collective, Gemm, Graph, Node
+from weft.graph.collective import Form
 from weft.models import SubLayer, Transformer
 from weft.models import sublayer as unsplit
-from weft.parallel.named import Form
 
 
 def split(sublayer: SubLayer, tp: int) -> Graph:

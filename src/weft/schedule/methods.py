@@ -8,8 +8,8 @@ from typing import Final, Literal, get_args
 
 from weft.errors import InputError, check_name
 from weft.graph import Graph
+from weft.graph.collective import Form
 from weft.hardware import Gpu
-from weft.parallel.named import Form
 from weft.schedule.base import Pass
 from weft.schedule.sharing import SHARING_PASSES
 from weft.schedule.sublayer import SUBLAYER_PASSES

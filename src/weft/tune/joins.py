@@ -14,11 +14,11 @@ from weft.errors import InputError
 from weft.estimate import Harness
 from weft.estimate.joined import Method, Pair, pair_of
 from weft.graph import Collective, Gemm
+from weft.graph.collective import Form
 from weft.hardware import Described
 from weft.library import software
 from weft.options import SUSTAINED, RunOptions
 from weft.parallel import dependent, share_of
-from weft.parallel.named import Form
 from weft.result.errors import joined_error
 from weft.run.step.overlaps import switched_seconds
 from weft.schedule import OVERLAPS, SEQUENTIAL, applicable, find_overlap

@@ -19,12 +19,12 @@ from weft import hardware
 from weft.errors import InputError
 from weft.estimate.joined import Method, Pair, pair_of
 from weft.graph import Collective, Gemm, concurrent
+from weft.graph.collective import Form
 from weft.hardware import System
 from weft.library.collectives import canonical
 from weft.lower.machine import default_request_bytes
 from weft.options import SHORT, Clock, RunOptions
 from weft.parallel import dependent, share_of
-from weft.parallel.named import Form
 from weft.schedule import PASSES, SEQUENTIAL, SHARING
 from weft.validation.checks import Unfit, check_multiplies, unfit_rows
 from weft.validation.machines import Machines

@@ -14,6 +14,7 @@ from weft.errors import InputError, check_name
 from weft.estimate import estimate
 from weft.estimate.joined import Method, pair_of
 from weft.graph import Collective, Gemm, Graph, Node
+from weft.graph.collective import Form
 from weft.hardware import Gpu, System
 from weft.library.interconnect import interconnect
 from weft.library.software import costs
@@ -21,7 +22,6 @@ from weft.lower.fit import tiling_for
 from weft.lower.machine import ring_link
 from weft.options import Fidelity, RunOptions
 from weft.parallel.framework import Framework
-from weft.parallel.named import Form
 from weft.parallel.plan import Parallelism
 from weft.result.stored import plain
 from weft.run.single import simulate
