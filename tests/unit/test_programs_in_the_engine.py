@@ -14,8 +14,9 @@ ROWS = Tensor((4096, 1024), "fp32")
 
 def alone(op: weft.Op, gpu: str = GPU, **options: object) -> float:
     """Time of an operator in the engine over that of its closed form, each with its launch."""
-    run = weft.simulate(Graph((Node(op, "op"),)), gpu, options=weft.RunOptions(clock="short", **options))
-    return run.seconds / float(weft.estimate(op, gpu).seconds)
+    short = weft.RunOptions(clock="short", **options)
+    run = weft.simulate(Graph((Node(op, "op"),)), gpu, options=short)
+    return run.seconds / float(weft.estimate(op, gpu, short).seconds)
 
 
 @pytest.mark.parametrize(
