@@ -75,7 +75,7 @@ def test_iterations_survive(tmp_path):
     ("change", "said"),
     [
         (lambda text: "", "line 1 does not announce a graph"),
-        (lambda text: text.replace('"version":1', '"version":2'), "is of version 2, and this Weft reads 1"),
+        (lambda text: text.replace('"version":2', '"version":1'), "is of version 1, and this Weft reads 2"),
         (lambda text: text.rsplit("\n", 2)[0], "the first line announces 9 lines"),
         (lambda text: text.replace("Streaming", "Streamed"), "line 9 unknown class"),
         (lambda text: text.replace('"m":8', '"m":0'), "line 8 GEMM dimension M is 0"),

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from weft.engine.jit import Entry, checks_bounds, is_plain
+from weft.engine.jit import Entry, checks_bounds, is_plain, register_loader
 
 _SUFFIX = ".code"
 _V3 = ("avx2", "bmi", "bmi2", "fma", "f16c", "lzcnt", "movbe")
@@ -59,6 +59,9 @@ def load_entry(entry: Entry) -> Callable[..., int]:
         return result.value
 
     return call
+
+
+register_loader(load_entry)
 
 
 def load(name: str, make: Callable[[], Any], keep: bool = True) -> Code:

@@ -71,13 +71,19 @@ class Entry:
     def prepare(self) -> None:
         """Load the machine code, or make it if there is none."""
         if not self.is_ready:
-            from weft.engine.code import load_entry
+            self._call = _loaders[0](self)
 
-            self._call = load_entry(self)
+
+_loaders: list[Callable[[Entry], Callable[..., int]]] = []
+
+
+def register_loader(load: Callable[[Entry], Callable[..., int]]) -> None:
+    """Have `load` return the machine code of an entry point, as a function of addresses and integers."""
+    _loaders[:] = [load]
 
 
 def _native(argument: Any) -> Any:
-    """An argument as machine code takes it: an integer, or or the records of its tables."""
+    """An argument as machine code takes it: an integer, or the records of its tables."""
     if isinstance(argument, Machine):
         return table_records(argument, Machine._fields)
     if isinstance(argument, np.ndarray):

@@ -29,7 +29,7 @@ from weft.graph.pooling import Pooling
 from weft.graph.recurrent import Recurrent
 from weft.graph.streaming import Streaming
 
-FORMAT, VERSION = "weft-graph", 1
+FORMAT, VERSION = "weft-graph", 2
 LARGEST = 1 << 30
 """Most bytes of a file that is read, before and after it is unpacked."""
 _COMPUTE = (Gemm, GroupedGemm, Gemv, Convolution, Pooling, Recurrent, Ctc, Attention, Streaming)
@@ -70,7 +70,7 @@ def _lines(graph: Graph) -> Iterator[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON-compatible data; objects by their class, without fields that have their default."""
+    """A value as JSON-compatible data; objects by their class, with dtype and what is not its default."""
     if isinstance(value, Edge):
         return [value.node, value.by]
     if isinstance(value, np.ndarray):
@@ -87,7 +87,9 @@ def _plain(value: Any) -> Any:
 
 def _fields(value: Any) -> dict[str, Any]:
     stated = ((field, getattr(value, field.name)) for field in fields(value))
-    return {field.name: _plain(inner) for field, inner in stated if not _is_default(inner, field)}
+    return {
+        field.name: _plain(inner) for field, inner in stated if field.name == "dtype" or not _is_default(inner, field)
+    }
 
 
 def _is_default(value: Any, field: Field[Any]) -> bool:

@@ -56,6 +56,8 @@ def frameworks_left_out(steps: Sequence[Subject], unfitted: Sequence[Subject]) -
     other frameworks on it, or with fewer than four, on GPUs of its architecture, or on all. What the framework's host
     spends on launches is the middle of its plausible range.
     """
+    if not steps:
+        return []
     table = pd.concat([_slopes(one, unfitted) for one in steps])
     done = []
     for subject in steps:
