@@ -30,6 +30,9 @@ help:
 	@echo "make clean     remove .venv, out and all caches"
 
 demo: .venv/ready-to-use
+	@echo "== one sub-layer: T-NLG's FC-2 over 8 GPUs, in sequence, under T3 and under T3-MCA"
+	@$(BIN)/weft simulate --model t-nlg --sublayer fc2 --tp 8 --overlap t3 --compare sequential,t3-mca --out out/first | sed -n 1p
+	@echo "== its page is out/first/report.html"
 	@echo "== study: T3"
 	@$(BIN)/weft study t3 --out out/t3
 	@echo "== the report is out/t3/report.html, its figures are in out/t3/t3.json"

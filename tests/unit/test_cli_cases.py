@@ -88,7 +88,7 @@ def test_a_dimension_is_a_whole_number_of_some_size(assignment, message):
     [
         (["gemm", 400 * "9" + ",1,1"], "(400 digits) is too large; give at most 2147483647"),
         (["gemm", 5400 * "9" + ",1,1"], "(5400 digits) is too large"),
-        (["gemm", "8192x8192x8192"], "is no whole number; write M,N,K, like 8192,8192,8192"),
+        (["gemm", "8192x8192x8192"], "is no whole number; write numbers with commas between, like 8192,8192,8192"),
         (["gemm", "1,1,1", "--batch", 20 * "9"], "is not in the range 1<=x<=2147483647"),
         (["layer", "--model", "gpt-3", "--system", "dgx-h100", "--batch", 20 * "9"], "is not in the range"),
     ],

@@ -30,3 +30,14 @@ def test_no_steps_are_no_line_and_parts_of_one_work_do_not_begin_anew(clock, cap
                 told(done, total, "the same")
     lines = capsys.readouterr().err.splitlines()
     assert lines == [f"tuning: {step}, the same" for step in ("0 of 3", "3 of 3", "2 of 2")]
+
+
+def test_the_time_left_follows_the_finished_share_of_the_work(clock, capsys):
+    with progress.progress_bar("study") as told:
+        told(0, 4, "starting")
+        for done, (seconds, share) in enumerate(((60, 0.6), (80, 0.8), (90, 0.9)), 1):
+            clock[0] = seconds
+            told.expect(share)
+            told(done, 4, "next")
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.rpartition(", ")[2] for line in lines[1:]] == ["about 40 s left", "about 20 s left", "about 10 s left"]

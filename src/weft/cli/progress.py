@@ -6,8 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from rich import progress as rich
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of finished steps, their total, and the name of the next one."""
@@ -30,11 +34,9 @@ def progress_bar(title: str) -> Iterator[Progress]:
         with _Lines(title) as lines:
             yield lines
         return
-    done = (title, rich.BarColumn(), rich.MofNCompleteColumn(), rich.TaskProgressColumn(), rich.TimeElapsedColumn())
-    left = ("left", rich.TimeRemainingColumn(), "{task.description}")
-    with rich.Progress(*done, *left, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+    columns = (title, rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeElapsedColumn(), "{task.description}")
+    with rich.Progress(*columns, console=console, transient=True) as bar:
+        yield _Bar(bar)
 
 
 @contextmanager
@@ -78,6 +80,46 @@ class _Simulation:
         return f"{reached} of about {end_fs / 1e9:.0f} ({now_fs / end_fs:.0%}), about {_duration(left)} left, "
 
 
+class _Left:
+    """Estimates the time left of work in steps, by its finished share, or that of the steps where none is known."""
+
+    def __init__(self) -> None:
+        self._step, self._begin, self._already = (0, 0), 0.0, 0
+        self._share: float | None = None
+
+    def expect(self, share: float) -> None:
+        """Take the finished share of the work that is not kept from before."""
+        self._share = share
+
+    def reach(self, done: int, total: int, now: float) -> None:
+        """Take the number of finished steps; a new total, or fewer finished steps, begin another work."""
+        if total != self._step[1] or done < self._step[0]:
+            self._begin, self._already, self._share = now, done, None  # steps answered by the cache took no time
+        self._step = done, total
+
+    def text(self, now: float) -> str:
+        """The time left as ", about 40 s left"; empty while nothing is finished, and at the end."""
+        done, total = self._step
+        fresh = done - self._already
+        if not fresh or done >= total:
+            return ""
+        share = self._share or fresh / (total - self._already)
+        return f", about {_duration((now - self._begin) * (1 - share) / share)} left"
+
+
+class _Bar:
+    """Progress on a terminal: a bar that is redrawn."""
+
+    def __init__(self, bar: rich.Progress) -> None:
+        self._bar, self._task, self._left = bar, bar.add_task("starting", total=None), _Left()
+        self.expect = self._left.expect
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        now = time.monotonic()
+        self._left.reach(done, total, now)
+        self._bar.update(self._task, completed=done, total=total, description=f"{what}{self._left.text(now)}")
+
+
 class _Lines:
     """Progress in files and pipes: few lines, since they cannot be rewritten, and none for work without steps."""
 
@@ -85,7 +127,8 @@ class _Lines:
         self._title = title
         self._last: float | None = None
         self._step: tuple[int, int, str] = (0, 0, "")
-        self._begin, self._already = 0.0, 0
+        self._left = _Left()
+        self.expect = self._left.expect
         self._lock, self._over = threading.Lock(), threading.Event()
 
     def __enter__(self) -> _Lines:
@@ -98,8 +141,7 @@ class _Lines:
     def __call__(self, done: int, total: int, what: str) -> None:
         with self._lock:
             now = time.monotonic()
-            if total != self._step[1] or done < self._step[0]:
-                self._begin, self._already = now, done  # steps answered by the cache took no time
+            self._left.reach(done, total, now)
             self._step = done, total, what
             due = self._last is None or now - self._last >= QUIET_S
             if total and (due or done == total):
@@ -116,10 +158,7 @@ class _Lines:
     def _write(self, now: float) -> None:
         done, total, what = self._step
         self._last = now
-        fresh, left = done - self._already, ""
-        if fresh and done < total:
-            left = f", about {_duration((now - self._begin) / fresh * (total - done))} left"
-        click.echo(f"{self._title}: {done} of {total}, {what}{left}", err=True)
+        click.echo(f"{self._title}: {done} of {total}, {what}{self._left.text(now)}", err=True)
 
 
 def _duration(seconds: float) -> str:

@@ -169,7 +169,7 @@ def roofline(model: str, machine: System, options: RunOptions, **stated: Any) ->
 @plan_options
 @option("--compute", "Rates of computing, as multiples of today's.", FACTORS, default=(1.0, 2.0, 4.0))
 @option("--network", "Rates of links and network, as multiples of today's.", FACTORS, default=(1.0,))
-@option("--memory", "Rates of memory, as multiples of today's.  [default: as --compute]", FACTORS)
+@option("--memory", "Rates of memory, as multiples of today's.  [default: as --compute]", FACTORS, name="memory_rates")
 @option(
     "--overlap",
     "Methods for tensor parallelism to compare, see 'weft overlaps list --axis tp', and framework: as it "
@@ -191,10 +191,12 @@ def roofline(model: str, machine: System, options: RunOptions, **stated: Any) ->
 )
 @as_run_options
 @on_machine
-def scale(model: str, machine: System, options: RunOptions, **stated: Any) -> Answer:
+def scale(
+    model: str, machine: System, options: RunOptions, memory_rates: tuple[float, ...] | None = None, **stated: Any
+) -> Answer:
     """Time a training step of MODEL on machines that compute faster, and whose links carry more.
 
     Shows the share of communication that is exposed and hidden on every machine, and what methods of overlap change,
     with the range in which the answer may lie. MODEL is a name of 'weft models list', or a file.
     """
-    return weft.scale(model, machine, options=options, **stated)
+    return weft.scale(model, machine, options=options, memory=memory_rates, **stated)

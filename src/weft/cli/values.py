@@ -89,11 +89,9 @@ def factors(text: str) -> tuple[float, ...]:
 
 
 def shape(text: str) -> tuple[int, int, int]:
-    """Parse M, N and K of a GEMM in "8192,8192,8192"; BadParameter for anything else."""
-    try:
-        return parse_shape(text)
-    except InputError as error:
-        raise click.BadParameter(str(error)) from None
+    """Parse M, N and K of a GEMM in "8192,8192,8192"; BadParameter for no numbers, InputError for more or fewer."""
+    numbers(text, "8192,8192,8192")
+    return parse_shape(text)
 
 
 def size(text: str) -> int:

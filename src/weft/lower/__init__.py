@@ -155,9 +155,10 @@ def paced(system: System, kernels: Iterable[CollectiveKernel]) -> System:
 def _storing_tiles(system: System) -> System:
     """The system as fused kernels of one node see it, which store tiles at their owners and go on with the next tile.
 
-    The loop of stores limits their rate, whatever the links (`flux.store_rate` in `library/software.toml`).
+    The loop of stores limits their rate, whatever the links (`flux.store_rate` in `library/software.toml`). No such
+    software exists for a machine without a vendor.
     """
-    if system.nodes > 1:
+    if system.nodes > 1 or system.gpu.vendor == "none":
         return system
     link = ring_link(system)
     slower = _slowed(system, min(costs()["flux.store_rate"] / (link.bandwidth * link.kernel_efficiency), 1.0))

@@ -14,7 +14,11 @@ from weft.sweep.pool import answers
 T = TypeVar("T", bound=Task)
 R = TypeVar("R")
 Progress = Callable[[int, int, str], None]
-"""Called with the number of finished runs, their total, and the title of the last one."""
+"""Called with the number of finished runs, their total, and the title of the last one.
+
+If it has a method `expect`, that is called before with the finished share of the work that is not kept, from 0 to 1, by
+the weights of its runs.
+"""
 
 
 def run_tasks(
@@ -65,8 +69,11 @@ def _answered(
     for asked, record in kept.items():
         yield from ((task, record) for task in alike[asked])
     missing = [asked for asked in alike if asked not in kept]
+    expect: Callable[[float], None] = getattr(progress, "expect", lambda share: None)
+    whole, finished = sum(asked.task.weight for asked in missing), 0.0
     for asked, (record, complaint) in answers(missing, jobs, store, workers):
-        done += 1
+        done, finished = done + 1, finished + asked.task.weight
+        expect(finished / whole if whole else done / len(alike))
         progress(done, len(alike), asked.task.title)
         if complaint and store is not None:
             store.give_up(complaint)
