@@ -42,12 +42,13 @@ class Layer:
 def timed_layer(
     model: Transformer, gpu: Gpu, plan: Parallelism, framework: Framework, call: float, options: RunOptions
 ) -> Layer:
-    """A layer whose operators are timed one by one: each waits `call` seconds for its launch.
+    """A layer whose operators are timed one by one, at the clock of short runs: each waits `call` seconds for its launch.
 
     The tracer (sitar-lab/NeuSight neusight/Tracing/analysis.py) records events around each operator of PyTorch and each
     of its gradients; these are computed so that they can be differentiated again, and gradients of neither views nor
     sums of activations are timed.
     """
+    options = replace(options, clock="short")
     layer = rank_parts(model, plan, framework)[model.layer_kinds[0]]
     extra = call - float(estimate(_NOTHING, gpu, options=options).seconds)
     groups: defaultdict[str, float] = defaultdict(float)
