@@ -42,7 +42,7 @@ class Layer:
 def timed_layer(
     model: Transformer, gpu: Gpu, plan: Parallelism, framework: Framework, call: float, options: RunOptions
 ) -> Layer:
-    """A layer whose operators are timed one by one, at the clock of short runs: each waits `call` seconds for its launch.
+    """A layer whose operators run one by one, at the clock of short runs: each waits `call` seconds for its launch.
 
     The tracer (sitar-lab/NeuSight neusight/Tracing/analysis.py) records events around each operator of PyTorch and each
     of its gradients; these are computed so that they can be differentiated again, and gradients of neither views nor
