@@ -31,7 +31,7 @@ def callable_room(package: str, module: str, function: str) -> None:
         @property
         def __doc__(self) -> str:  # type: ignore[override]
             first, _, rest = cleandoc(called().__doc__ or "").partition("\n")
-            return f"{first}\n\n{function}{signature(called())}\n{rest}"
+            return f"{first}\n\n``{function}{signature(called())}``\n{rest}"
 
     sys.modules[package].__class__ = Room
 

@@ -282,14 +282,16 @@ class Clocks(Part):
     """Clocks besides the highest boost clock: that of the data sheet's matrix peak, and those at the power limit.
 
     `sustained` is the clock that matrix products hold in long runs, as in training; where steps are public it is fitted
-    to those of all frameworks. `sustained_fp16` and `sustained_fp8` are those of products of fp16 (0: the same) and of
-    8-bit numbers. GEMMs alone, as benchmarks repeat them, hold `alone` and in 8 bits `alone_fp8` (0: as in training).
+    to those of all frameworks. `sustained_fp16`, `sustained_fp32` (0: the same) and `sustained_fp8` are those of fp16,
+    of fp32 and of 8-bit numbers. GEMMs alone, as benchmarks repeat them, hold `alone` and in 8 bits `alone_fp8` (0: as
+    in training).
     """
 
     matrix_peak: Hertz
     sustained: Hertz
     sustained_fp8: Hertz
     sustained_fp16: HertzOrNone = 0
+    sustained_fp32: HertzOrNone = 0
     alone: HertzOrNone = 0
     alone_fp8: HertzOrNone = 0
 

@@ -167,7 +167,7 @@ def main_loop_flops(dtype: str, gpu: Gpu, options: RunOptions) -> float:
     running = running_clock(gpu, options)
     if running >= gpu.compute.clock:
         return reached
-    own = {"fp8": gpu.clocks.sustained_fp8, "fp16": gpu.clocks.sustained_fp16}
+    own = {"fp8": gpu.clocks.sustained_fp8, "fp16": gpu.clocks.sustained_fp16, "fp32": gpu.clocks.sustained_fp32}
     held = own.get(field) or running
     return min(reached, rate * held * LONG_RUN)
 
