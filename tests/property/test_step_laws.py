@@ -75,12 +75,13 @@ def test_faster_links_never_slow_a_step(plan, path):
 def test_faster_links_never_slow_an_overlapped_step_but_by_the_rounding_of_compute_units(plan):
     """Collectives beside passes hold compute units in proportion to the rate of the link: what they cost kernels, units
     times seconds, stays equal but for whole units and for waves of tiles, in which few held units may have been idle.
+    Without a pipeline, in which one device's contention delays the next one, all that is longer is contention.
     """
     assume(plan.dp > 1)
     used, rate = framework("megatron-core"), NODE.value("link.bandwidth") / 1e9
     slower, faster = (run(plan, used, **{"link.bandwidth": f"{scale * rate} GB/s"}) for scale in (1, 4))
     lost = [step.parts.get("contention", 0.0) for step in (slower, faster)]
-    assert faster.seconds - lost[1] <= (slower.seconds - lost[0]) * (1 + 1e-9)
+    assert plan.pp > 1 or faster.seconds - lost[1] <= (slower.seconds - lost[0]) * (1 + 1e-9)
     assert faster.seconds <= 1.03 * slower.seconds
 
 
