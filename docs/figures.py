@@ -37,7 +37,7 @@ def main(folder: Path) -> None:
         write_rows(ROWS / f"{name}.csv", rows, claims)
         page = with_table(page, name, "\n".join(summary(name, rows, claims)))
         judged = [row for row in rows if row["published"] is not None]
-        bars, met = bars + len(judged), met + sum(claims[row["id"]].miss is None for row in judged)
+        bars, met = bars + len(judged), met + sum(not is_missed(row, claims[row["id"]]) for row in judged)
         memo = memo if name != "memo" else len(judged)
     page = re.sub(IN_ALL.replace("{}", r"\d+"), IN_ALL.format(bars, memo, met), page)
     PAGE.write_text(page, encoding="utf-8")
@@ -60,9 +60,16 @@ def judged_as(row: Mapping[str, Any], claim: Claim | None) -> tuple[str, ...]:
     if claim is None or row["published"] is None:
         return "", "", "", plain(row["weft"]), "", ""
     around = plain(claim.published if claim.around is None else claim.around)
-    missed = claim.miss is not None
+    missed = is_missed(row, claim)
     verdict = "missed" if missed else "met"
     return plain(row["published"]), around, plain(claim.bar or 0.0), plain(row["weft"]), verdict, claim.cause * missed
+
+
+def is_missed(row: Mapping[str, Any], claim: Claim) -> bool:
+    """Whether Weft's figure is further than the bar from the published one, or from what the bar is around."""
+    around = row["published"] if claim.around is None else claim.around
+    low, high = around if isinstance(around, Sequence) else (around, around)
+    return bool(max(low - row["weft"], row["weft"] - high) > (claim.bar or 0.0) * (1 + 1e-9))
 
 
 def plain(value: Any) -> str:
@@ -81,7 +88,7 @@ def with_table(page: str, name: str, text: str) -> str:
 def summary(name: str, rows: Sequence[Mapping[str, Any]], claims: Mapping[str, Claim]) -> Iterator[str]:
     """How many bars are met, where all figures are, and a table of those that are missed, with their causes."""
     judged = [row for row in rows if row["published"] is not None]
-    missed = [row for row in judged if claims[row["id"]].miss is not None]
+    missed = [row for row in judged if is_missed(row, claims[row["id"]])]
     yield f"**{len(judged) - len(missed)} of {len(judged)} bars met** ([all {len(rows)} figures](figures/{name}.csv))."
     if not missed:
         return

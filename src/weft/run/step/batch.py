@@ -292,7 +292,7 @@ class Batch:
         return Prices(known.system, plan, self.shared.known.options, known=known)
 
     def _order(self, plan: Parallelism, unfolds: bool = False) -> Schedule | None:
-        """The order of a plan's pipeline; None if it is timed without its tasks and nobody `unfolds` it."""
+        """The order of a plan's pipeline; None if it is timed without its tasks and not unfolded."""
         if is_slotted(plan.schedule) and not unfolds and (plan.pp > 1 or plan.chunks == 1):
             return None
         key = plan.schedule, plan.pp, plan.micro_batches
