@@ -281,10 +281,10 @@ class Rates(Part):
 class Clocks(Part):
     """Clocks besides the highest boost clock: that of the data sheet's matrix peak, and those at the power limit.
 
-    `sustained` is the clock that matrix products hold in long runs, as in training; where steps are public it is fitted
-    to those of all frameworks. `sustained_fp16`, `sustained_fp32` (0: the same) and `sustained_fp8` are those of fp16,
-    of fp32 and of 8-bit numbers. GEMMs alone, as benchmarks repeat them, hold `alone` and in 8 bits `alone_fp8` (0: as
-    in training).
+    `sustained` is the clock that matrix products hold in long runs. `sustained_fp16`, `sustained_fp32` (0: the same)
+    and `sustained_fp8` are those of fp16, of fp32 and of 8-bit numbers. `training` and its kin (0: as `sustained`) are
+    the clocks at which the kernels of a training step would take what published steps of all frameworks take: fitted to
+    them, and lower than what a GPU holds (docs/deviations.md#the-clock-in-training-stands-for-more-than-a-clock).
     """
 
     matrix_peak: Hertz
@@ -292,8 +292,10 @@ class Clocks(Part):
     sustained_fp8: Hertz
     sustained_fp16: HertzOrNone = 0
     sustained_fp32: HertzOrNone = 0
-    alone: HertzOrNone = 0
-    alone_fp8: HertzOrNone = 0
+    training: HertzOrNone = 0
+    training_fp8: HertzOrNone = 0
+    training_fp16: HertzOrNone = 0
+    training_fp32: HertzOrNone = 0
 
 
 class Achieved(Part):
@@ -467,11 +469,16 @@ class Gpu(Sourced):
         return dtype in DTYPES and bool(getattr(self.rates, rated_as(dtype)))
 
     @property
-    def gemms_alone(self) -> Self:
-        """The same GPU in a benchmark that repeats GEMMs alone, which hold a higher clock than those of a step."""
-        clocks = {"sustained": self.clocks.alone, "sustained_fp8": self.clocks.alone_fp8}
+    def in_training(self) -> Self:
+        """The same GPU with the clocks of published training steps, which stand for more than a clock, as sustained."""
+        clocks = {
+            "sustained": self.clocks.training,
+            "sustained_fp8": self.clocks.training_fp8,
+            "sustained_fp16": self.clocks.training_fp16,
+            "sustained_fp32": self.clocks.training_fp32,
+        }
         held = {f"clocks.{name}": format_quantity(hertz, Dimension.HERTZ) for name, hertz in clocks.items() if hertz}
-        return self.replace(held)
+        return self.replace(held) if held else self
 
     def matrix_rate(self, dtype: str, clock: ClockState = "peak") -> float:
         """Dense rate of a matrix product at a clock [FLOP/s]; InputError lists the supported data types.

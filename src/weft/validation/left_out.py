@@ -51,8 +51,8 @@ def left_out(subjects: Sequence[Subject], key: Callable[[Subject], list[str]]) -
 def frameworks_left_out(steps: Sequence[Subject], unfitted: Sequence[Subject]) -> list[Predicted]:
     """Predict the steps of dense models of each framework with clocks fitted to those of all others.
 
-    `steps` are predicted as shipped, `unfitted` repeats them at the clocks of GEMMs alone; between both the logarithm
-    of a time is linear in that of the clock. A GPU takes the share of the clock of GEMMs alone that fits the rows of
+    `steps` are predicted as shipped, `unfitted` repeats them at the clocks of long runs; between both the logarithm
+    of a time is linear in that of the clock. A GPU takes the share of the clock of long runs that fits the rows of
     other frameworks on it, or with fewer than four, on GPUs of its architecture, or on all. What the framework's host
     spends on launches is the middle of its plausible range.
     """
@@ -73,12 +73,12 @@ def frameworks_left_out(steps: Sequence[Subject], unfitted: Sequence[Subject]) -
 
 
 def _slopes(subject: Subject, unfitted: Sequence[Subject]) -> pd.DataFrame:
-    """The dense rows of steps: the logarithm of predicted over measured at the clock of GEMMs alone, and its slope by
+    """The dense rows of steps: the logarithm of predicted over measured at the clock of long runs, and its slope by
     the logarithm of the clock.
     """
     gpu = hardware.gpu(subject.machine)
     plain = {line: seconds for one in unfitted for line, seconds in _by_line(one)}
-    rise = math.log((gpu.clocks.alone or gpu.clocks.sustained) / gpu.clocks.sustained)
+    rise = math.log(gpu.clocks.sustained / (gpu.clocks.training or gpu.clocks.sustained))
     shipped = list(_by_line(subject))
     slopes = [math.log(plain[line] / seconds) / rise if rise and line in plain else 0.0 for line, seconds in shipped]
     error = np.log([plain.get(line, seconds) for line, seconds in shipped] / subject.measured)
@@ -93,7 +93,7 @@ def _by_line(subject: Subject) -> Iterator[tuple[Any, float]]:
 
 
 def _share(rows: pd.DataFrame) -> float:
-    """The share of the clocks of GEMMs alone at which the mean error of steps is least."""
+    """The share of the clocks of long runs at which the mean error of steps is least."""
     shares = np.linspace(0.6, 1.1, 101)
     errors = np.exp(rows["error"].to_numpy()[:, None] + rows["slope"].to_numpy()[:, None] * np.log(shares)) - 1
     return float(shares[np.abs(errors).mean(axis=0).argmin()])

@@ -102,16 +102,11 @@ class Overlapped:
         """A framework's loop of pairs is long enough to reach the power limit; other rows are short runs."""
         return "short" if self.alone or self.compiled else "sustained"
 
-    @property
-    def _timed(self) -> System:
-        """The system in a benchmark, whose GPUs hold the clock of GEMMs alone instead of that of training steps."""
-        return self.system.with_gpu(self.system.gpu.gemms_alone)
-
     def pair(self, *, simulated: bool) -> Pair:
         """Times of both alone, and fused as the engine simulates them if asked."""
         harness = rig_of(self.system.name, "", "").harness(self.ranks, self.system.nodes)
         alone = dependent(self.pattern, Gemm(*self.local, self.dtype), self.ranks)
-        found = pair_of(alone, self._timed, RunOptions(clock=self._clock), harness)
+        found = pair_of(alone, self.system, RunOptions(clock=self._clock), harness)
         seconds = self._simulated() if simulated else np.nan
         return replace(found, framework=not (self.alone or self.compiled), simulated=seconds)
 
@@ -127,7 +122,7 @@ class Overlapped:
         try:
             graph = dependent(form, share_of(form, Gemm(*self.whole, self.dtype), self.ranks), self.ranks)
             options = RunOptions(clock=self._clock, request_bytes=grain)
-            return simulate(graph, self._timed, self.join, options).makespan
+            return simulate(graph, self.system, self.join, options).makespan
         except InputError:
             return np.nan
 

@@ -45,10 +45,10 @@ class Case:
     unfitted: Case | None = None
 
     def unseen(self, share: float) -> Case:
-        """The case at a `share` of the clocks of GEMMs alone, and the host's launches in the middle of their range."""
+        """The case at a `share` of the clocks of long runs, and the host's launches in the middle of their range."""
         clocks = self.system.gpu.clocks
-        held = {"clocks.sustained": clocks.alone * share, "clocks.sustained_fp8": clocks.alone_fp8 * share}
-        held = {path: hertz for path, hertz in held.items() if hertz}
+        held = {"clocks.training": clocks.sustained * share, "clocks.training_fp8": clocks.sustained_fp8 * share}
+        held = {path: hertz for path, hertz in held.items() if self.system.value(path)}
         system = self.system.replace({path: format_quantity(one, Dimension.HERTZ) for path, one in held.items()})
         framework = replace(self.framework, launch=self.framework.likely_launch)
         return replace(self, system=system, framework=framework, unfitted=None)
@@ -100,8 +100,8 @@ def step_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
 
 UNFITTED = "step, nothing fitted"
 """The kind of subjects that repeat rows of steps without what was fitted to them."""
-SHARE = "clocks.alone, share"
-"""The value by which a subject of steps is predicted at a share of the clocks of GEMMs alone, without what its own
+SHARE = "clocks.sustained, share"
+"""The value by which a subject of steps is predicted at a share of the clocks of long runs, without what its own
 framework's rows say of the host."""
 _MEASURED = {"step": "step_time_s", UNFITTED: "step_time_s", "memory": "peak_mem_gb"}
 """The column that each kind of subject compares."""
@@ -177,10 +177,15 @@ def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
 
 def _fitted(case: Case) -> Case:
     """The case, with that before anything was fitted to rows of steps, if anything was."""
-    alone = case.system.gpu.gemms_alone
-    if alone == case.system.gpu and not case.framework.launch:
+    gpu = case.system.gpu
+    if gpu.in_training is gpu and not case.framework.launch:
         return case
-    plain = replace(case, framework=replace(case.framework, launch=0.0), system=case.system.with_gpu(alone))
+    fitted = [path for path in gpu.rules if path.startswith("clocks.training") and gpu.value(path)]
+    plain = replace(
+        case,
+        framework=replace(case.framework, launch=0.0),
+        system=case.system.replace(dict.fromkeys(fitted, "0 MHz")),
+    )
     return replace(case, unfitted=plain)
 
 

@@ -20,6 +20,7 @@ _WHAT = {
     "recompute": "what the backward pass computes again, because it was not kept",
     "optimizer": "the update of the weights, and the norm of the gradients",
     "contention": "computing that is slower while communication runs beside it",
+    "unexplained": "what kernels of published steps take longer than by themselves: fitted, the cause is not known",
     "bubble": "stages that wait for their first or next micro-batch, as the schedule has it",
     "imbalance": "stages that wait for slower ones",
     "wait": "kernels that wait for others of their stream",
@@ -28,7 +29,7 @@ _WHAT = {
 COLORS = {
     "gemm": looks.BLUE, "grouped_gemm": "#004C77", "attention": looks.SKY, "norm": looks.GREEN,
     "element-wise": "#66C2A5", "embedding": "#B3DE69", "loss": "#8DD3C7", "recompute": looks.PINK,
-    "optimizer": looks.YELLOW, "contention": "#CC6677", exposed("tp"): looks.RED, exposed("cp"): "#F28E5C",
+    "optimizer": looks.YELLOW, "contention": "#CC6677", "unexplained": "#88AACC", exposed("tp"): looks.RED, exposed("cp"): "#F28E5C",
     exposed("ep"): "#A63603", exposed("dp"): looks.ORANGE, exposed("pp"): "#8C510A", exposed("host"): "#6A3D9A",
     "bubble": "#BBBBBB", "imbalance": looks.GREY, "wait": looks.DARK, "launch gaps": "#444444",
 }  # fmt: skip
@@ -38,7 +39,7 @@ COMPUTE = ("gemm", "grouped_gemm", "attention", "norm", "element-wise", "embeddi
 _LABELS = {"gemm": "GEMM", "grouped_gemm": "experts' GEMM", "recompute": "recomputation"}
 _LOSSES = {
     "bubble": "to the pipeline's bubble", "imbalance": "to unequal stages", "recompute": "to recomputation",
-    "contention": "to contention with communication",
+    "contention": "to contention with communication", "unexplained": "to what measured steps take beyond their kernels",
 }  # fmt: skip
 
 

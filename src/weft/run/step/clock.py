@@ -34,7 +34,8 @@ def train(
     """Time one training step of a model on a system under a plan, and say where it goes.
 
     With the `fidelity` "windows" the engine says what kernels and collectives cost each other while they run at once;
-    with "estimate" closed forms do. Raises InputError for a plan that does not fit the model or the system,
+    with "estimate" closed forms do. Kernels take longer than alone, as those of published steps do (`Gpu.in_training`);
+    the difference is a part of its own. Raises InputError for a plan that does not fit the model or the system,
     UnknownNameError for an unknown fidelity.
     """
     check_name("fidelity", fidelity, get_args(Fidelity))
@@ -46,7 +47,8 @@ def train(
     check_plan(model, plan, even=False)
     check_overlap(plan, system, fidelity)
     framework = settled(framework or Framework(), plan)
-    prices = Prices(system, plan, options, fidelity)
+    machine = system.in_training
+    prices = Prices(machine, plan, options, fidelity, own=None if machine is system else Known(system, options))
     found = Batch(model, framework, Shared(prices.known), prices).unfolded(plan)
     notes = (*engine_note(plan), *idle_note(plan, {axis for _, _, axis in prices.windows.found}))
     tails = [found.tails.parts(0, device) for device in range(found.times.schedule.devices)]
@@ -100,7 +102,7 @@ def many(
 
 def shared_on(system: System, framework: Framework, options: RunOptions = SUSTAINED) -> Shared:
     """What plans of a framework on the GPUs of a system will share."""
-    return Shared(Known(system, options))
+    return Shared(Known(system.in_training, options))
 
 
 def meetings(
@@ -108,7 +110,7 @@ def meetings(
 ) -> tuple[Meeting, ...]:
     """The kernels and collectives that meet in a step, by closed forms: what the fidelity "windows" simulates."""
     framework = settled(framework, plan)
-    prices = Prices(system, plan, options)
+    prices = Prices(system.in_training, plan, options)
     Batch(model, framework, Shared(prices.known), prices).unfolded(plan)
     return tuple(one.task for one in prices.windows.found.values() if one.source != "none")
 

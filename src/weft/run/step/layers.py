@@ -141,7 +141,7 @@ def _pass(graph: Graph, prices: Prices, method: str) -> Pass:
     def slowdown(kernel: Node, moved: Node) -> tuple[float, float]:
         return (1.0, 1.0) if moved.name in joined else prices.windows(kernel, moved)
 
-    return timed(graph, seconds, slowdown, alone)
+    return timed(graph, seconds, slowdown, alone, prices.unexplained)
 
 
 def _only(graph: Graph, phase: str) -> Graph | None:

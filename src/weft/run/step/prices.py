@@ -137,7 +137,8 @@ class Prices:
     """Seconds of operators on a rank of a plan; equal operators are estimated once.
 
     `windows` say what kernels and collectives cost each other while they run at once. `known` may be shared among
-    plans on a machine.
+    plans on a machine. `own` are the times of the same operators by themselves, where those of a step take longer than
+    can be explained.
     """
 
     def __init__(
@@ -147,8 +148,10 @@ class Prices:
         options: RunOptions,
         fidelity: Fidelity = "estimate",
         known: Known | None = None,
+        own: Known | None = None,
     ) -> None:
         self._plan, self.options, self.known = plan, options, known or Known(system, options)
+        self._own = own
         self._each = system.node.gpus_per_node if system.node else system.gpus
         self._places: dict[tuple[str, int], Place] = {}
         self.windows = Windows(
@@ -168,6 +171,11 @@ class Prices:
     def of(self, op: Op, axis: str = "compute") -> float:
         """Seconds of an operator, a collective among the ranks of an axis."""
         return self.known.seconds(self.case(op, axis))
+
+    def unexplained(self, op: Op) -> float:
+        """Share of the time of an operator on the compute stream that it does not take by itself."""
+        took = self.of(op)
+        return max(1 - self._own.seconds(self.case(op)) / took, 0.0) if self._own and took else 0.0
 
     def case(self, op: Op, axis: str = "compute") -> Case:
         """What decides the seconds of an operator on a machine."""
