@@ -180,7 +180,7 @@ def _fitted(case: Case) -> Case:
     gpu = case.system.gpu
     if gpu.in_training is gpu and not case.framework.launch:
         return case
-    fitted = [path for path in gpu.rules if path.startswith("clocks.training") and gpu.value(path)]
+    fitted = [path for path in gpu.rules() if path.startswith("clocks.training") and gpu.value(path)]
     plain = replace(
         case,
         framework=replace(case.framework, launch=0.0),

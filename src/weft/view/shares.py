@@ -29,9 +29,10 @@ _WHAT = {
 COLORS = {
     "gemm": looks.BLUE, "grouped_gemm": "#004C77", "attention": looks.SKY, "norm": looks.GREEN,
     "element-wise": "#66C2A5", "embedding": "#B3DE69", "loss": "#8DD3C7", "recompute": looks.PINK,
-    "optimizer": looks.YELLOW, "contention": "#CC6677", "unexplained": "#88AACC", exposed("tp"): looks.RED, exposed("cp"): "#F28E5C",
-    exposed("ep"): "#A63603", exposed("dp"): looks.ORANGE, exposed("pp"): "#8C510A", exposed("host"): "#6A3D9A",
-    "bubble": "#BBBBBB", "imbalance": looks.GREY, "wait": looks.DARK, "launch gaps": "#444444",
+    "optimizer": looks.YELLOW, "contention": "#CC6677", "unexplained": "#88AACC", exposed("tp"): looks.RED,
+    exposed("cp"): "#F28E5C", exposed("ep"): "#A63603", exposed("dp"): looks.ORANGE, exposed("pp"): "#8C510A",
+    exposed("host"): "#6A3D9A", "bubble": "#BBBBBB", "imbalance": looks.GREY, "wait": looks.DARK,
+    "launch gaps": "#444444",
 }  # fmt: skip
 """Colours of the parts, in the order of the waterfall."""
 COMPUTE = ("gemm", "grouped_gemm", "attention", "norm", "element-wise", "embedding", "loss", "recompute", "optimizer")

@@ -240,7 +240,7 @@ def _dominates(answer: Step) -> str:
 
 def _free(answer: Step) -> float:
     """Computing with no communication beside it, which could hide some [s]."""
-    computing = sum(answer.parts.get(name, 0.0) for name in COMPUTE)
+    computing = sum(answer.parts.get(name, 0.0) for name in (*COMPUTE, "unexplained"))
     return max(computing - sum(answer.hidden.values()), 0.0)
 
 
