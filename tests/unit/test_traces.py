@@ -67,6 +67,24 @@ def test_calls_of_other_threads_do_not_explain_a_launch(tmp_path):
             ("", "", "", "0.", "True"),
             Attention(2, 8, 128, 256, 64, kv_heads=2, causal=1, dtype="fp32"),
         ),
+        (
+            "aten::_cudnn_attention_forward",
+            ((2, 8, 128, 64), (2, 2, 128, 64), (2, 2, 128, 64), *[()] * 10),
+            (*[""] * 6, "128", "128", "True", "0.", "True", "False", "0.125"),
+            Attention(2, 8, 128, 128, 64, kv_heads=2, causal=1, dtype="fp32"),
+        ),
+        (
+            "aten::_cudnn_attention_backward",
+            ((2, 8, 128, 64), (2, 8, 128, 64), (2, 2, 128, 64), (2, 2, 128, 64), *[()] * 12),
+            (*[""] * 11, "128", "128", "0.", "True", "0.125"),
+            Attention(2, 8, 128, 128, 64, kv_heads=2, causal=1, dtype="fp32", gradient=True),
+        ),
+        (
+            "aten::_flash_attention_forward",
+            ((2, 128, 8, 64), (2, 256, 2, 64), (2, 256, 2, 64), *[()] * 7),
+            (*[""] * 5, "128", "256", "0.", "False", "False"),
+            Attention(2, 8, 128, 256, 64, kv_heads=2, causal=0, dtype="fp32"),
+        ),
     ],
 )
 def test_products_convolutions_and_attention_are_known_by_their_shapes(name, shapes, values, op):
@@ -313,6 +331,23 @@ def test_every_kernel_of_a_public_training_step_on_an_amd_gpu_is_found():
     assert found.in_calls == found.with_shapes == found.kernels == 14
     assert found.products_mapped == found.products == 2
     assert trace.replay() == pytest.approx(trace.makespan, rel=1e-3)
+
+
+def test_a_whole_step_on_an_h100_takes_what_the_closed_forms_say():
+    """4 layers of Llama-3-8B, eager: all products and attentions are known, and their sum is met."""
+    trace = read_trace(SAMPLES / "h100_llama.json.gz")
+    assert trace.found.products_mapped == trace.found.products == 88
+    found = weft.compare_trace(trace, "h100-sxm")
+    assert found.predicted == pytest.approx(found.measured, rel=0.05)
+    assert found.to_dict()["system"] == "dgx-h100"
+
+
+def test_an_attention_that_reads_a_mask_is_what_a_compiled_step_loses_most_in():
+    found = weft.compare_trace(read_trace(SAMPLES / "h100_llama_compiled.json.gz"), "h100-sxm")
+    worst = max(found.rows, key=lambda row: row.lost)
+    assert worst.phase == "backward"
+    assert worst.bound == "compute"
+    assert worst.measured / worst.predicted > 1.5
 
 
 def test_waits_of_a_public_trace_with_records_of_events_are_read():

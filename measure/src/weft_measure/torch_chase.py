@@ -17,8 +17,10 @@ tl: Any = importlib.import_module("triton.language") if _HERE else None
 
 # Without annotations, which Triton would compile as well.
 def _follow(table, out, steps):  # type: ignore[no-untyped-def]
-    """Each load's value is the next one's place; the last one is stored, so that none can be left out."""
-    at = tl.full((), 0, tl.int64)
+    """Each load's value is the next one's place; the next run goes on where this one ends, so that it finds no line of
+    a set larger than the cache where the run before left it.
+    """
+    at = tl.load(out)
     for _ in range(steps):
         at = tl.load(table + at, cache_modifier=".cg")
     tl.store(out, at)

@@ -66,7 +66,7 @@ class TraceComparison(Answer):
 
     kind = "trace comparison"
     RECORD = """
-        trace=trace.path device=trace.device system=system.__str__ gpu=system.gpu.name measured_s=trace.makespan
+        trace=trace.path device=trace.device system=system.name gpu=system.gpu.name measured_s=trace.makespan
         busy_s=trace.busy idle_s=waiting seconds ahead_s=ahead compared_s=measured predicted_s=predicted
         unmapped_s=unmapped found=trace.found rows notes
     """

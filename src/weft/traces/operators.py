@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -286,16 +286,27 @@ def _convolution_backward(called: Called) -> Op:
     return Call(called.name, (called[0], images, filters), (images, filters), tuple(products))
 
 
-def _attention(causal: int, backward: bool = False) -> Rule:
-    """Fused attention on (batch, heads, tokens, head): queries, keys and values follow the output's gradient."""
+def _attention(causal: int, backward: bool = False, tokens_first: bool = False) -> Rule:
+    """Fused attention on (batch, heads, tokens, head), or, `tokens_first`, on (batch, tokens, heads, head).
+
+    Of a `backward` pass, queries, keys and values follow the output's gradient; the argument at `causal` says whether
+    there is a causal mask.
+    """
 
     def rule(called: AnyCall) -> Op:
         query, key, value = (called[place + backward] for place in range(3))
-        if min(len(query.shape), len(key.shape), len(value.shape)) < 3:
-            raise NotThisOneError
+        if min(len(query.shape), len(key.shape), len(value.shape)) < 3 + tokens_first:
+            raise NotThisOneError  # sequences that are packed into one have lengths that no trace tells
+        if tokens_first:
+            query, key, value = (_heads_first(one) for one in (query, key, value))
         return _attended(query, key, value, bool(called.value(causal)), backward)
 
     return rule
+
+
+def _heads_first(of: Tensor) -> Tensor:
+    batch, tokens, heads, head = of.shape
+    return replace(of, shape=(batch, heads, tokens, head))
 
 
 @cache
@@ -374,9 +385,16 @@ RULES: Mapping[str, Rule] = {
     "convolution_backward": _convolution_backward,
     "_scaled_dot_product_flash_attention": _attention(4),
     "_scaled_dot_product_flash_attention_backward": _attention(11, backward=True),
+    "_flash_attention_forward": _attention(8, tokens_first=True),
+    "_flash_attention_backward": _attention(11, backward=True, tokens_first=True),
     "_scaled_dot_product_efficient_attention": _attention(6),
     "_scaled_dot_product_efficient_attention_backward": _attention(11, backward=True),
+    "_efficient_attention_forward": _attention(9, tokens_first=True),
+    "_efficient_attention_backward": _attention(14, backward=True, tokens_first=True),
     "_scaled_dot_product_cudnn_attention": _attention(6),
+    "_scaled_dot_product_cudnn_attention_backward": _attention(14, backward=True),
+    "_cudnn_attention_forward": _attention(10),
+    "_cudnn_attention_backward": _attention(14, backward=True),
     "embedding": _embedding,
     "index_select": _index_select,
 }
