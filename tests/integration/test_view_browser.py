@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import PAGES
 
 import weft
 from weft.graph import Collective, Gemm
@@ -31,12 +32,39 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(BROWSER is None, reason="no Chromium here: install the package 'chromium' to try pages in it"),
 ]
+INKED = 60
+"""Fewest coloured pixels of a figure that shows something."""
 EVIL = "<script>window.broken = true</script>"
 BEFORE = """<script>
 window.complaints = [];
 addEventListener("error", (event) => complaints.push(event.message));
 addEventListener("unhandledrejection", (event) => complaints.push(String(event.reason)));
 for (const level of ["error", "warn"]) console[level] = (...words) => complaints.push(words.join(" "));
+</script>"""
+INK = """<script>
+async function ink(picture) { // pixels of a visible picture that have a colour, which axes and words have not
+  if (!picture?.checkVisibility()) return -1;
+  let shown = picture;
+  const { width, height } = picture.getBoundingClientRect(), canvas = document.createElement("canvas");
+  if (picture.tagName === "svg") {
+    shown = new Image();
+    shown.src = "data:image/svg+xml," + encodeURIComponent(new XMLSerializer().serializeToString(picture));
+    await shown.decode();
+  }
+  Object.assign(canvas, { width, height });
+  const drawing = canvas.getContext("2d");
+  drawing.drawImage(shown, 0, 0, width, height);
+  const pixels = drawing.getImageData(0, 0, width, height).data;
+  let count = 0;
+  for (let at = 0; at < pixels.length; at += 4) {
+    const [red, green, blue, alpha] = pixels.subarray(at, at + 4);
+    count += alpha > 127 && Math.max(red, green, blue) - Math.min(red, green, blue) > 40;
+  }
+  return count;
+}
+const inks = (part) => [...document.querySelectorAll("figure")].map((figure) => ink(figure.querySelector(part)));
+document.querySelectorAll("details").forEach((one) => { one.open = true; });
+const atOnce = inks(".still svg"); // before any script of the page
 </script>"""
 AFTER = """<script>
 const pause = (ms) => new Promise((go) => setTimeout(go, ms)), found = {};
@@ -53,8 +81,8 @@ async function use() {
   input.value = "b";
   input.dispatchEvent(new Event("input"));
   found.filtered = column(table, 0);
-  document.querySelectorAll("details").forEach((one) => { one.open = true; });
   for (const [box, figure] of drawn) if (!figure.view) await draw(box);
+  Object.assign(found, { still: await Promise.all(atOnce), live: await Promise.all(inks(".live svg, .live canvas")) });
   const wait = document.querySelector("tr[data-at]");
   if (wait) {
     wait.click();
@@ -79,7 +107,7 @@ async function use() {
   const loaded = performance.getEntriesByType("resource").map((one) => one.name);
   Object.assign(found, {
     broken: window.broken === true,
-    drawn: document.querySelectorAll("figure .plot svg, figure .plot canvas").length,
+    drawn: document.querySelectorAll("figure .plot .live svg, figure .plot .live canvas").length,
     figures: drawn.size,
     contents: document.querySelectorAll("nav a").length,
     requests: loaded.filter((name) => !name.startsWith("data:")),
@@ -101,8 +129,9 @@ def opened(page: Path, width: int = 1400) -> dict[str, Any]:
     tried = page.with_name("tried.html")
     narrow = f"<style>html {{ width: {width}px }}</style>"  # windows without a head have no less than 500 pixels
     written = page.read_text(encoding="utf-8").replace("<style>", f"{BEFORE}{narrow}<style>", 1)
-    content, _, end = written.rpartition("</body>")
-    tried.write_text(f"{content}{AFTER}</body>{end}", encoding="utf-8")
+    content, scripts = written.split("</main>")
+    scripts, _, end = scripts.rpartition("</body>")
+    tried.write_text(f"{content}</main>{INK}{scripts}{AFTER}</body>{end}", encoding="utf-8")
     assert BROWSER is not None
     command = [
         BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -121,9 +150,16 @@ def checked(found: dict[str, Any]) -> dict[str, Any]:
     assert found["complaints"] == []
     assert found["requests"] == []
     assert not found["broken"]
-    assert found["drawn"] == found["figures"]
+    assert found["drawn"] == found["figures"] == len(found["still"]) == len(found["live"])
+    assert min([*found["still"], *found["live"]], default=INKED) >= INKED, "a figure is blank"
     assert found["overflow"] <= 0, "the page is wider than the window"
     return found
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_figure_of_a_page_has_ink_at_once_and_when_it_is_interactive(tmp_path: Path, name: str) -> None:
+    found = checked(opened(PAGES[name](tmp_path).save(tmp_path / "report.html")))
+    assert found["figures"]
 
 
 def test_tables_sort_by_value_filter_by_words_and_keep_markup_as_text(tmp_path: Path) -> None:
@@ -152,7 +188,7 @@ def test_runs_of_two_machines_stand_on_one_page(tmp_path: Path) -> None:
     graph = split(SubLayer.custom(1024, 1024, 512), 4)
     runs = {gpu: weft.simulate(graph, gpu, "sequential") for gpu in ("t3-paper", "a100-sxm-80gb")}
     page = write_report(side_by_side(runs), tmp_path)
-    assert page.read_text().count("What was simulated") == 2
+    assert page.read_text().count("What was simulated</h2>") == 2
     checked(opened(page))
 
 

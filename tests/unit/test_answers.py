@@ -2,8 +2,10 @@
 
 import importlib
 import pkgutil
+import re
 
 import pytest
+from pages import PAGES
 from shown import check_shown
 
 import weft
@@ -14,6 +16,7 @@ from weft.models import SubLayer
 from weft.parallel import split
 from weft.tune.perturb import Row, Sensitivity
 from weft.view.answers import REPORTS
+from weft.view.answers import page as html_page
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,16 @@ def test_every_kind_of_answer_says_how_it_is_shown():
             importlib.import_module(module.name)
     kinds = {kind.kind for kind in Answer.__subclasses__()}
     assert kinds == set(REPORTS)
+
+
+def test_every_kind_of_page_is_opened_in_a_browser():
+    assert {name.partition(":")[0] for name in PAGES} == set(REPORTS)
+
+
+def test_every_figure_is_in_the_page_without_its_script(answers):
+    for name, answer in answers.items():
+        page = html_page(answer)
+        assert page.count("<figure") == len(re.findall(r'<div class="still"><svg .*? fill="#', page)) > 0, name
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -13,7 +13,7 @@ import vl_convert
 
 import weft
 from weft import view
-from weft.errors import InputError, WeftError
+from weft.errors import InputError
 from weft.graph import Collective, Gemm
 from weft.models import SubLayer
 from weft.parallel import split
@@ -66,14 +66,6 @@ def test_a_picture_shows_itself_in_a_notebook() -> None:
     assert view.waits(simulated()["t3"])._repr_svg_().startswith("<svg")
     assert small().plot()._repr_svg_().startswith("<svg")
     assert view.waits(simulated()["t3"]).png().startswith(b"\x89PNG")
-
-
-def test_a_picture_without_the_extra_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    figure = view.sub_layer_times(small())
-    monkeypatch.setattr("weft.view.figure.can_draw", lambda: False)
-    with pytest.raises(WeftError, match=r"pip install 'weft\[pictures\]'"):
-        figure.svg()
-    assert figure._repr_svg_() is None
 
 
 def test_pages_hold_the_vega_that_is_pinned() -> None:

@@ -31,8 +31,8 @@ class Figure(Protocol):
     def spec(self) -> dict[str, Any]:
         """The Vega-Lite specification without rows."""
 
-    def svg(self) -> str:
-        """The picture as an SVG element."""
+    def svg(self, name: str = "") -> str:
+        """The picture as an SVG element, in which ids start with `name`."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Interactive figures, declared in Vega-Lite over the tables that they show.
 
 Each function takes a table and the keys of its columns, and returns a `Figure`. A page draws it with tooltips, a
-clickable legend and zoom; `svg` and `png` draw it statically, with the extra `pictures`; notebooks show the SVG.
+clickable legend and zoom; `svg` and `png` draw it statically, for pages without a script, print, and notebooks.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
-from weft.errors import WeftError
 from weft.report.table import Column, Table, number
 from weft.view.looks import BLUE, GREY, Looks, spread
 
@@ -28,13 +26,27 @@ class _Later:
 alt: Any = _Later()
 INK = "currentColor"
 """The colour of everything but bars and lines: that of the surrounding text, dark or light."""
+_ON_PALE = "#111111"
+"""The colour of words in cells that are pale on dark pages, too."""
 _WIDTH = 720
+_LETTER = 6.6
+"""Mean width of a letter in a figure [px]."""
 _LINES = "split(datum.value, ': ')"
 """A Vega expression that breaks a label after a colon."""
+_LONG_NAME = 22
+"""Characters of a lane's name above which it takes two lines, if it has a colon."""
 _NOT_NEGATIVE = "datum.value < 0 ? '' : datum.label"
 """A Vega expression that leaves out labels below zero."""
 _NUMBERED = re.compile(r"\b(clip|gradient_)\d+\b")
+_PLACES = re.compile(r' (?:d|transform|[xy]\d?)="[^"]*"')
+_LONG = re.compile(r"-?\d+\.\d{2,}(?:e-\d+)?")
+_UNSEEN = re.compile(
+    r'<(path|line|text)\b[^>]* opacity="0"[^>]*?(/>|>[^<]*</\1>)'
+    r'|(?<=[\w"]) (?:role|aria-[a-z]+|class|pointer-events)="[^"]*"|(?<=") (?:\w+-)?(?:opacity|width)="1"(?=[ />])'
+)
+"""What a static picture need not hold: invisible targets of tooltips, attributes for scripts, and defaults."""
 CONFIG: Mapping[str, Any] = {
+    "aria": False,  # a page describes the figure as a whole
     "background": "transparent",
     "font": "system-ui, 'DejaVu Sans', Arial, sans-serif",
     "view": {"stroke": None},
@@ -53,7 +65,6 @@ CONFIG: Mapping[str, Any] = {
     "text": {"color": INK, "fontSize": 11},
     "rule": {"color": INK},
     "tick": {"color": INK},
-    "bar": {"cornerRadius": 1},
 }  # fmt: skip
 
 
@@ -77,47 +88,46 @@ class Figure:
         made.pop("config", None)
         return {**made, "config": CONFIG}
 
-    def still(self) -> dict[str, Any]:
-        """The static specification with title and rows, at the width of a printed page."""
-        spec = {**self.spec, "title": self.title}
+    def still(self, titled: bool = True) -> dict[str, Any]:
+        """The static specification with rows and, if `titled`, the title, at the width of a printed page."""
+        spec = {**self.spec, **({"title": self.title} if titled else {})}
         for view in (spec, *spec.get("vconcat", ())):
             if view.get("width") == "container":
                 view["width"] = _WIDTH
         return {**spec, "datasets": {name: table.records() for name, table in self.data.items()}}
 
-    def svg(self) -> str:
-        """The picture as an SVG element; the same figure always gives the same text."""
-        return _NUMBERED.sub(_renumbered(), _drawing().vegalite_to_svg(self.still()))
+    def svg(self, name: str = "") -> str:
+        """The picture as an SVG element; the same figure always gives the same text.
+
+        In a page, which writes the title itself, ids start with the `name` of the figure.
+        """
+        drawn = _NUMBERED.sub(_renumbered(name), _drawing().vegalite_to_svg(self.still(titled=not name)))
+        return _PLACES.sub(lambda place: _LONG.sub(_rounded, place[0]), _UNSEEN.sub("", drawn))
 
     def png(self, scale: float = 1.0) -> bytes:
         """The picture as a PNG file on white."""
         png: bytes = _drawing().vegalite_to_png({**self.still(), "background": "white"}, scale=scale)
         return png
 
-    def _repr_svg_(self) -> str | None:
-        """The picture for a notebook; None without the extra, and the notebook then shows the page or table."""
-        return self.svg() if can_draw() else None
-
-
-def can_draw() -> bool:
-    """Whether figures can be drawn without a browser (the extra `pictures` is installed)."""
-    return find_spec("vl_convert") is not None
+    def _repr_svg_(self) -> str:
+        """The picture for a notebook."""
+        return self.svg()
 
 
 def _drawing() -> Any:
-    """The library that renders a specification without a browser; WeftError if it is not installed."""
-    if not can_draw():
-        raise WeftError(
-            "SVG and PNG pictures need vl-convert-python (84 MB): pip install 'weft[pictures]'; "
-            "pages, CSV and JSON need nothing more"
-        )
+    """The library that renders a specification without a browser, imported when the first picture is drawn."""
     return import_module("vl_convert")
 
 
-def _renumbered() -> Callable[[re.Match[str]], str]:
+def _renumbered(name: str) -> Callable[[re.Match[str]], str]:
     """Renumber ids of clips and gradients from one in each picture, so that equal figures give equal text."""
     known: dict[str, str] = {}
-    return lambda found: known.setdefault(found.group(), f"{found[1]}{len(known) + 1}")
+    return lambda found: known.setdefault(found.group(), f"{name}{found[1]}{len(known) + 1}")
+
+
+def _rounded(found: re.Match[str]) -> str:
+    """A coordinate to a tenth of a pixel."""
+    return f"{float(found[0]):.1f}".removesuffix(".0")
 
 
 @dataclass(frozen=True)
@@ -143,11 +153,14 @@ def bars(
     vertical reference line (default: at the start of the bars). `zoom` is True for an axis that can be dragged, a
     selection on another chart that this one follows, or the range of the axis.
     """
-    y = alt.Y(f"{lane}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25))
+    names = table.distinct(lane)
+    two_lines = any(len(name) > _LONG_NAME and ": " in name for name in names)
+    named = alt.Axis(labelExpr=_LINES, labelOffset=-6) if two_lines else alt.Undefined
+    y = alt.Y(f"{lane}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25), axis=named)
     rows = table.distinct(offset) if offset else [""]
     beside = {"yOffset": alt.YOffset(f"{offset}:N", sort=rows)} if len(rows) > 1 else {}
     base = start if isinstance(start, float) else None
-    scale = alt.Undefined if base is None else alt.Scale(zero=False, domainMin=_low(table, end, base))
+    scale = alt.Undefined if base is None else _scale(table, end, base, label)
     if zoom is not None and zoom is not True:
         scale = alt.Scale(domain=zoom)
     x = alt.X(f"{end}:Q", title=(axis or _title(table, end)).strip() or None, scale=scale, axis=_axis(percent))
@@ -157,7 +170,7 @@ def bars(
     drawn = _over(name).mark_bar(clip=zoom is not None)
     layers = [_picked(drawn, table, params, y, x, since, _color(table, kind, looks), **beside)]
     data = {name: table}
-    row_px = 16 if len(rows) > 1 else 20
+    row_px = 16 if len(rows) > 1 else 28 if two_lines else 20
     if base is not None:
         layers.append(_line(x=base if level is None else level))
     if marks is not None:
@@ -172,7 +185,7 @@ def bars(
         written = _over(name).mark_text(color="white", clip=True)
         written = written.transform_calculate(middle=f"(datum.{start} + datum.{end}) / 2")
         layers.append(written.encode(y, alt.X("middle:Q"), alt.Text(f"{inside}:N"), **beside))
-    height = 26 + len(table.distinct(lane)) * (lane_px or row_px * len(rows) + 6)
+    height = 26 + len(names) * (lane_px or row_px * len(rows) + 6)
     return Figure(title, _layers(layers, height), data)
 
 
@@ -211,7 +224,7 @@ def stacked_bars(
         for row in rows:
             if label and row is not rows[-1]:
                 row[table.keys.index(label)] = ""
-            placed.append([*row, reached, reached := reached + row[value_at] / whole])
+            placed.append([*row, reached, reached := float(f"{reached + row[value_at] / whole:.9g}")])
     columns = [*table.columns, number("stack_from", " "), number("stack_to", " ")]
     return bars(
         title, Table(columns, placed), lane=lane, start="stack_from", end="stack_to", kind=part, looks=looks,
@@ -326,10 +339,10 @@ def heat_map(title: str, table: Table, *, x: str, y: str, value: str, facet: str
     scale = alt.Scale(domain=[0, most], scheme=alt.SchemeParams("blues", extent=[0.05, 0.6]), clamp=True)
     color, text = alt.Color(f"{value}:Q", scale=scale, legend=None), alt.Text(f"{value}:Q", format=".0%")
     cells = alt.Chart().mark_rect().encode(across, down, color, tooltip=_tips(table))
-    words = alt.Chart().mark_text(fontSize=10).encode(across, down, text, tooltip=_tips(table))
+    words = alt.Chart().mark_text(fontSize=13, color=_ON_PALE).encode(across, down, text, tooltip=_tips(table))
     panels = alt.Facet(f"{facet}:N", sort=table.distinct(facet), title=None)
-    chart = alt.layer(cells, words).properties(width=210, height=alt.Step(20))
-    chart = chart.facet(panels, data=alt.NamedData("cells"), columns=3).resolve_scale(y="independent")
+    chart = alt.layer(cells, words).properties(width=_WIDTH // 2 - 60, height=alt.Step(36))
+    chart = chart.facet(panels, data=alt.NamedData("cells"), columns=2)
     return Figure(title, chart, {"cells": table})
 
 
@@ -351,7 +364,7 @@ def choice_map(title: str, table: Table, *, pair: tuple[str, str], cell: tuple[s
         axes.append(channel(f"{key}:N", title=None, sort=order, axis=axis))
     scale = alt.Scale(domain=[2 * least, least], scheme=alt.SchemeParams("blues", extent=[0.05, 0.6]), clamp=True)
     cells = shown.mark_rect().encode(*axes, alt.Color(f"{value}:Q", scale=scale, legend=None), tooltip=_tips(table))
-    words = shown.mark_text(fontSize=11).encode(*axes, text=alt.Text(f"{value}:Q", format=".3~g"))
+    words = shown.mark_text(fontSize=12, color=_ON_PALE).encode(*axes, text=alt.Text(f"{value}:Q", format=".3~g"))
     return Figure(title, alt.layer(cells, words).properties(width="container", height=240), {"cells": table})
 
 
@@ -548,6 +561,25 @@ def _low(table: Table, value: str, base: float) -> float:
     """Where an axis of bars begins: at zero, or slightly below the lowest bar if bars begin elsewhere."""
     low = min((each for each in table.column(value) if each is not None), default=base)
     return min(base - 0.02, low - 0.02) if base else min(0.0, low)
+
+
+def _scale(table: Table, end: str, base: float, label: str) -> Any:
+    """The scale of bars from `base`, long enough for the words behind them at any width of the chart."""
+    low = _low(table, end, base)
+    ends: dict[int, float] = {}
+    for row in table.records():
+        words = len(str(row[label])) if label else 0
+        if row[end] is not None and words:
+            ends[words] = max(ends.get(words, low), row[end])
+    if not ends:
+        return alt.Scale(zero=False, domainMin=low)
+    reach = [
+        f"{max(high, base) - low:.7g} * width / max(width * 0.4, width - {_LETTER * words + 8:.0f})"
+        for words, high in ends.items()
+    ]
+    longest = max([low, base, *(end for end in table.column(end) if end is not None)])
+    most = alt.expr(f"{low:.7g} + max({longest - low:.7g}, {', '.join(reach)})")
+    return alt.Scale(zero=False, domainMin=low, domainMax=most, nice=False)
 
 
 def _color(table: Table, key: str, looks: Looks) -> Any:

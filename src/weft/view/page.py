@@ -59,15 +59,17 @@ def page_text(title: str, told: str, parts: Sequence[Part], explained: str = "")
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    drawn = list(_figures(parts))
+    drawn, titled = list(_figures(parts)), list(_sections(parts))
+    number_of = _numbers([*drawn, *titled])
     return environment.get_template("page.html.j2").render(
         title=title,
         told=told,
         parts=parts,
         explained=explanations(explained),
         plain=plain,
-        number_of=_numbers(drawn),
-        figures={f"figure-{number}": _embedded(figure) for number, figure in enumerate(drawn, 1)},
+        number_of=number_of,
+        contents=titled,
+        figures={f"figure-{number_of(figure)}": _embedded(figure) for figure in drawn},
         script=_javascript() if drawn else "",
     )
 
@@ -87,10 +89,18 @@ def _figures(parts: Sequence[Part]) -> Iterator[Figure]:
             yield part
 
 
-def _numbers(drawn: Sequence[Figure]) -> Any:
-    """The number of each figure on a page."""
-    ids = {id(figure): number for number, figure in enumerate(drawn, 1)}
-    return lambda figure: ids[id(figure)]
+def _sections(parts: Sequence[Part]) -> Iterator[Section]:
+    """The sections of a page's contents: those with a heading."""
+    for part in parts:
+        if isinstance(part, Section) and not part.folded and part.parts:
+            yield part
+            yield from _sections(part.parts)
+
+
+def _numbers(parts: Sequence[Part]) -> Any:
+    """The number of each figure and section on a page."""
+    ids = {id(part): number for number, part in enumerate(parts, 1)}
+    return lambda part: ids[id(part)]
 
 
 def _embedded(figure: Figure) -> str:

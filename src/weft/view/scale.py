@@ -70,7 +70,7 @@ def scaling_figure(answer: Scaling) -> Figure:
     rows = []
     for point in answer.points:
         parts = point.step.parts
-        lane = f"{point.compute:g}x, {point.network:g}x: {point.method}"
+        lane = f"compute {point.compute:g}x, network {point.network:g}x: {point.method}"
         rows += [(lane, label(name), parts[name] / point.step.seconds) for name in ordered(parts)]
     columns = [
         text("lane", "machine"),
@@ -88,8 +88,8 @@ def scaling_map(answer: Scaling) -> Figure:
     rows = [(point.method, point.compute, point.network, point.exposed) for point in answer.points]
     columns = [
         text("method"),
-        number("compute", "rate of computing, times today's"),
-        number("network", "rate of links"),
+        number("compute", "rate of computing, × today's"),
+        number("network", "links, × today's"),
         number("exposed", "exposed share", format_=".1%"),
     ]
     table = Table(columns, rows)

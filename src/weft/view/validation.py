@@ -12,7 +12,7 @@ from weft.files import write_atomically
 from weft.report import Part, Report, Section
 from weft.report.table import Table, microseconds, number, text
 from weft.view.error_tables import bar_table, errors_table, streams_table, without_rows, worst_table
-from weft.view.figure import Figure, can_draw, scatter
+from weft.view.figure import Figure, scatter
 from weft.view.page import write_report
 
 if TYPE_CHECKING:
@@ -172,10 +172,10 @@ class ValidationReport(Report["Validation"]):
 def write_validation(report: ValidationReport, folder: Path) -> Path:
     """Write the page of a validation to a folder and return its path; OutputError if that fails.
 
-    With the extra `pictures`, the figures are also written as image files such as gemm-predicted.png and
-    gemm-error.png, from which no measured row can be read back. The page itself holds the rows that it draws.
+    The figures are also written as image files such as gemm-predicted.png and gemm-error.png, from which no measured
+    row can be read back. The page itself holds the rows that it draws.
     """
-    for kind, clouds in report.answer.clouds().items() if can_draw() else ():
+    for kind, clouds in report.answer.clouds().items():
         for name, figure in zip(PICTURES, figures(kind, clouds), strict=False):
             write_atomically(folder / f"{kind}-{name}.png", figure.png())
     return write_report(report, folder)

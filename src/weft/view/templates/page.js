@@ -1,4 +1,5 @@
 "use strict";
+document.documentElement.classList.add("scripted");
 // -- theme: what the system prefers, until the reader switches
 const root = document.documentElement, prefersDark = matchMedia("(prefers-color-scheme: dark)");
 let chosen = null;
@@ -10,16 +11,6 @@ document.getElementById("theme").addEventListener("click", () => {
   paint();
 });
 prefersDark.addEventListener("change", paint);
-
-// -- contents
-document.querySelectorAll("main h2").forEach((title, at) => {
-  title.id = `s${at + 1}`;
-  const item = document.createElement("li"), link = document.createElement("a");
-  link.href = `#${title.id}`;
-  link.textContent = title.textContent;
-  item.append(link);
-  document.querySelector("nav ol").append(item);
-});
 
 // -- files
 function save(name, type, text) {
@@ -62,6 +53,7 @@ document.querySelectorAll(".table").forEach((box) => {
 
 // -- figures
 const drawn = new Map();
+document.querySelectorAll(".plot .live").forEach((one) => one.remove()); // of a page that a browser saved with its pictures
 function fitted(figure, width) {
   const spec = structuredClone(figure.spec), small = width < 560, laned = JSON.stringify(figure.spec).includes('"field":"lane"');
   const devices = Object.values(figure.datasets).flat().reduce((most, row) => Math.max(most, String(row.device ?? "").length), 0);
@@ -76,14 +68,6 @@ function fitted(figure, width) {
   const plot = width - Math.min(lanes, spec.config.axisY.labelLimit + 14) - 20;
   const legend = spec.vconcat ? width - side : plot;
   Object.assign(spec.config.legend, { labelLimit: Math.max(150, legend - 30), columns: Math.max(1, Math.floor(legend / longest)) });
-  const isLabel = ({ mark, transform }) => mark?.type === "text" && mark.align === "left" && !mark.angle && transform?.[0].calculate;
-  const label = spec.layer?.find(isLabel);
-  if (label) { // the axis is long enough for the words behind the bars
-    const end = label.transform[0].calculate.match(/datum\.(\w+)/)[1], words = label.encoding.text.field;
-    const low = first.encoding.x.scale?.domainMin ?? 0, room = (row) => Math.max(plot * 0.4, plot - 6.6 * String(row[words] ?? "").length - 8);
-    const needed = sets.flat().filter((row) => end in row).map((row) => low + ((row[end] - low) * plot) / room(row));
-    first.encoding.x.scale = { ...first.encoding.x.scale, domainMax: Math.max(...needed), nice: false };
-  }
   if (spec.vconcat) {
     Object.assign(spec.config.axisY, { minExtent: side, maxExtent: side, labelLimit: side - 8 });
     const inner = Math.max(120, width - side - 34);
@@ -97,16 +81,21 @@ function fitted(figure, width) {
   }
   return spec;
 }
-async function draw(box) {
+async function draw(box) { // beside the picture that is there, which gives way once the new one is drawn
   const figure = drawn.get(box), plot = box.querySelector(".plot"), width = plot.clientWidth;
   if (!width) return;
   figure.width = width;
-  figure.view?.finalize();
+  const live = document.createElement("div"), before = figure.view;
+  live.className = "live";
+  plot.append(live);
   const rows = Object.values(figure.datasets).reduce((sum, set) => sum + set.length, 0);
   const renderer = rows > 2500 ? "canvas" : "svg";
   let spec = fitted(figure, width);
   if (renderer === "canvas") spec = JSON.parse(JSON.stringify(spec).replaceAll("currentColor", getComputedStyle(plot).color));
-  figure.view = await vegaEmbed(plot, spec, { actions: false, renderer });
+  figure.view = await vegaEmbed(live, spec, { actions: false, renderer });
+  before?.finalize();
+  plot.querySelectorAll(".live").forEach((one) => { if (one !== live) one.remove(); });
+  plot.classList.add("drawn");
 }
 function redraw(onlyResized) {
   drawn.forEach((figure, box) => {
@@ -135,13 +124,10 @@ document.querySelectorAll("[data-figure]").forEach((element) => {
     sets.forEach(([name, { keys, columns }]) => save(`${figure.title}${sets.length > 1 ? `-${name}` : ""}.csv`, "text/csv", csv(keys, (columns[0] || []).map((_, at) => columns.map((column) => column[at])))));
   }));
 });
-// Figures are drawn at once, one after the other, and anew when their width changes or they are unfolded.
+// Pictures in the page become interactive at once, one after the other, and anew when their width changes or they are unfolded.
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { one.open = true; }));
 let waiting = 0;
 const resized = new ResizeObserver(() => { clearTimeout(waiting); waiting = setTimeout(() => redraw(true), 150); });
-addEventListener("beforeprint", () => {
-  document.querySelectorAll("details").forEach((one) => { one.open = true; });
-  drawAll();
-});
 
 // -- a table of waits leads to its moment in the figure before it
 document.querySelectorAll("tr").forEach((row) => {
