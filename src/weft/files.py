@@ -5,6 +5,7 @@ Reading always ends, whatever the user names: at a size limit, or at a timeout f
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import select
@@ -12,18 +13,25 @@ import stat
 import sys
 import tempfile
 import tomllib
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TextIO
+from typing import Any, BinaryIO, Self, TextIO
 
 from weft.errors import ConfigError, InputError, OutputError
 
 LARGEST_FILE = 64 << 20
 """Largest file that is read [bytes], unless its kind has a limit of its own."""
+LARGEST_UNPACKED = 1 << 30
+"""Largest file that is held in memory as a whole, after it is unpacked [bytes]."""
+UNPACKS = 100
+"""How many times its size a compressed file may hold: traces and graphs of real programs reach about 30."""
+UNPACKS_FREELY = 64 << 20
+"""What any compressed file may hold, however small it is [bytes]."""
 SILENCE_S = 10.0
 """Longest silence of a pipe before reading fails [s]."""
 STDOUT = Path("-")
@@ -164,12 +172,83 @@ def read_bytes(path: str | os.PathLike[str], at_most: int = LARGEST_FILE) -> byt
 
     Raises InputError for a missing file, for what is no file, for more than `at_most` bytes, and for a silent pipe.
     """
+    with _opened(path) as file:
+        return _content(str(path), file.fileno(), os.fstat(file.fileno()), at_most)
+
+
+class Unpacked:
+    """The bytes of a regular file, unpacked if it is compressed, read in order and with the limits of all readers.
+
+    Opening raises InputError for what cannot be read, and for a folder, a pipe or a device. `read` raises ConfigError
+    for a compressed file that is cut off, or that holds more than a real one of its size does.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = str(path)
+        self._raw = _opened(path)
+        found = os.fstat(self._raw.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            self._raw.close()
+            raise InputError(f"'{path}' is a folder, a pipe or a device; save its content to a file and give that")
+        packed = self._raw.read(2) == b"\x1f\x8b"
+        self._raw.seek(0)
+        self._file = gzip.GzipFile(fileobj=self._raw) if packed else self._raw
+        self._most = max(UNPACKS_FREELY, UNPACKS * found.st_size) if packed else sys.maxsize
+        self._count = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._raw.close()
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, at most `size`; none at the end of the file."""
+        try:
+            data = self._file.read(size)
+        except (OSError, EOFError, zlib.error) as error:
+            why = "it is cut off" if isinstance(error, EOFError) else str(error)
+            why = f"the file cannot be read to its end ({why}); get it or write it again"
+            raise ConfigError(why, self.path) from None
+        self._count += len(data)
+        if self._count > self._most:
+            raise ConfigError(
+                f"the file unpacks to more than {self._most >> 20} MiB, over {UNPACKS} times its size, as no trace or "
+                "graph does; unpack it if it is meant so",
+                self.path,
+            )
+        return data
+
+
+def beginning(path: str | os.PathLike[str]) -> bytes:
+    """The first 64 KiB of a file, unpacked, which say what it is; b"" for a broken one. InputError as of `Unpacked`."""
+    with Unpacked(path) as file:
+        try:
+            return file.read(1 << 16)
+        except ConfigError:
+            return b""
+
+
+def read_unpacked(path: str | os.PathLike[str], at_most: int | None = None) -> bytes:
+    """All bytes of a file, unpacked. Raises InputError and ConfigError as `Unpacked`, and for more than `at_most`."""
+    parts, size, limit = [], 0, LARGEST_UNPACKED if at_most is None else at_most
+    with Unpacked(path) as file:
+        while part := file.read(1 << 22):
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                raise ConfigError(f"the file holds more than {limit >> 20} MiB, the most that is read", str(path))
+    return b"".join(parts)
+
+
+def _opened(path: str | os.PathLike[str]) -> BinaryIO:
+    """A file or a pipe, opened without waiting for its writer. Raises InputError for one that an option writes."""
     if writer := _reserved.get().get(_place(path)):
         raise InputError(f"the file '{path}' is read, but {writer} would write over it; write to another file")
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe waits for its writer
-        with os.fdopen(descriptor, "rb", buffering=0):
-            return _content(str(path), descriptor, os.fstat(descriptor), at_most)
+        if Path(path).is_dir():
+            raise InputError(f"'{path}' is a folder, not a file; name a file in it")
+        return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0)
     except FileNotFoundError:
         raise InputError(f"the file '{path}' does not exist; check the path or give a known name") from None
     except (OSError, ValueError) as error:
@@ -179,8 +258,6 @@ def read_bytes(path: str | os.PathLike[str], at_most: int = LARGEST_FILE) -> byt
 
 def _content(path: str, descriptor: int, found: os.stat_result, at_most: int) -> bytes:
     """Read to the end of a file or pipe, within the limits of size and time; InputError beyond them."""
-    if stat.S_ISDIR(found.st_mode):
-        raise InputError(f"'{path}' is a folder, not a file; name a file in it")
     if not (stat.S_ISREG(found.st_mode) or stat.S_ISFIFO(found.st_mode)):
         raise InputError(f"'{path}' is a device, not a file; name a file")
     poll = select.poll()

@@ -66,6 +66,9 @@ FILES: dict[str, str | bytes] = {
     "suite7.toml": '[[gemm]]\nnetwork="x"\nlayer="y"\ngemm=[1,2,3]\nqueued=[1e400]\n',
     "suite8.toml": 'mixed="x"\n',
     "suite9.toml": 'title=3\n[[gemm]]\nnetwork="x"\nlayer="y"\ngemm=[64,64,64]\nqueued=[2]\n',
+    "listed.json": '{"model_type": ["llama"]}',
+    "surrogate.json": '{"model_type": "\\ud83d"}',
+    "trace.json": '{"traceEvents": [{"ph": "X"}]}',
     "nofile": "x",
     "measured.csv": "gpu,dtype,m,n,k,time_us\nh100-sxm,bf16,8192,8192,8192,1500\n",
 }
@@ -512,6 +515,20 @@ elementwise --shape elements=4,inputs=0,outputs=0
 (nothing)
 --data nope --gpu h100-sxm
 """,
+    "prefill llama-3-8b --system 8xh100": r"""
+--tp 2147483647
+--tp 3
+""",
+    "step": r"""
+listed.json --system 8xh100
+surrogate.json --system 8xh100
+trace.json --system 8xh100
+bin.csv --system 8xh100
+nofile --system 8xh100
+empty.csv --system 8xh100
+folder.toml --system 8xh100
+fifo.csv --system 8xh100
+""",
     "hardware show": r"""
 (nothing)
 nope
@@ -521,6 +538,9 @@ fifo.toml
 deep.toml
 """,
     "models show": r"""
+listed.json
+surrogate.json
+trace.json
 nope
 ''
 deep.toml

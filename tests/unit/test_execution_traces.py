@@ -203,10 +203,10 @@ def test_values_that_are_no_list_are_left_out(tmp_path):
 
 @needs_protobuf
 def test_a_trace_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("weft.traces.events.LARGEST", 1 << 10)
+    monkeypatch.setattr("weft.files.LARGEST_UNPACKED", 1 << 10)
     for name, content in (("t.json.gz", b'{"schema": "1.0.1", "nodes": ['), ("t.et.gz", b"\x07\n\x050.0.4")):
         (tmp_path / name).write_bytes(gzip.compress(content + b" " * (1 << 12)))
-        with pytest.raises(ConfigError, match=r"holds more than .* record fewer steps"):
+        with pytest.raises(ConfigError, match=r"holds more than .* that is read"):
             read_execution_trace(tmp_path / name)
 
 

@@ -212,6 +212,20 @@ def test_the_same_model_from_catalogue_and_configuration_is_equal(tmp_path):
         assert (found.activation, found.positions, found.norms) == (known.activation, known.positions, known.norms)
 
 
+def test_a_type_that_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": ["llama"]}), encoding="utf-8")
+    with pytest.raises(UnknownNameError, match="unknown model_type 'a list'"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("name", ["model", "model.txt", "model.toml"])
+def test_a_configuration_of_any_name_is_read(tmp_path, name):
+    path = tmp_path / name
+    path.write_text(json.dumps({"model_type": "llama"} | CONFIGS["llama"][0]), encoding="utf-8")
+    assert load_model(path).hidden == CONFIGS["llama"][0]["hidden_size"]
+
+
 def test_an_unknown_type_lists_the_known_and_names_the_nearest(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "mixtrall"}), encoding="utf-8")

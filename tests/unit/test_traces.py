@@ -259,7 +259,7 @@ def _cut_packed(path, made):
     ("write", "error", "words"),
     [
         (_cut, ConfigError, "cut off"),
-        (_cut_packed, ConfigError, "this is no whole trace"),
+        (_cut_packed, ConfigError, "cannot be read to its end"),
         (lambda path, made: path.write_text('{"a": 1}'), ConfigError, "it has no traceEvents"),
         (lambda path, made: path.write_text("graph"), ConfigError, "it begins with neither"),
         (lambda path, made: path.write_text('{"traceEvents": []}'), InputError, "0 events and none on a GPU; profile"),
@@ -280,7 +280,9 @@ def test_what_is_no_whole_trace_is_refused_in_one_sentence(tmp_path, write, erro
         {"ts": float("nan")},
         {"ts": "now"},
         {"ts": []},
+        {"ts": 1e300},
         {"dur": float("inf")},
+        {"dur": -1},
         {"args": 1},
         {"tid": [], "args": {}},
         {"args": {"correlation": 2**64}},
@@ -307,7 +309,7 @@ def test_types_that_are_no_list_leave_a_call_unknown(tmp_path):
 @pytest.mark.parametrize("read", [read_trace, weft.read_execution_trace, weft.read_graph])
 def test_a_pipe_without_a_writer_is_refused_at_once(tmp_path, read):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="is a folder, a pipe or a device; save the trace to a file"):
+    with pytest.raises(InputError, match="is a folder, a pipe or a device; save its content to a file"):
         read(tmp_path / "pipe")
 
 
@@ -321,7 +323,7 @@ def test_a_long_value_is_given_up_after_reading_it_a_few_times(tmp_path, monkeyp
 
 def test_a_file_that_is_not_there_is_named():
     for read in (read_trace, weft.read_execution_trace, weft.read_graph):
-        with pytest.raises(InputError, match=r"'gone\.json' cannot be read"):
+        with pytest.raises(InputError, match=r"'gone\.json' does not exist"):
             read("gone.json")
 
 
@@ -386,10 +388,28 @@ def test_import_shows_the_trace_and_the_comparison(tmp_path, capsys):
     assert "Where is the trace slower than it could be?" in (tmp_path / "out" / "report.html").read_text()
 
 
-@pytest.mark.parametrize("name", ["g.jsonl", "g.jsonl.gz"])
+@pytest.mark.parametrize("name", ["g.jsonl", "g.jsonl.gz", "g.graph", "g"])
 def test_a_graph_that_import_wrote_is_timed_by_step(tmp_path, capsys, name):
     made = Recorded()
     made.gemm(0)
     run(capsys, "import", made.write(tmp_path / "t.json"), "--graph", tmp_path / name)
     answer = json.loads(run(capsys, "step", tmp_path / name, "--system", "a100-sxm", "--json", "-"))
     assert answer["seconds"] > 0
+
+
+@pytest.mark.parametrize("command", ["step", "memory", "decode"])
+def test_a_trace_instead_of_a_model_is_recognised_by_its_content(tmp_path, capsys, command):
+    made = Recorded()
+    made.gemm(0)
+    with pytest.raises(SystemExit):
+        main([command, str(made.write(tmp_path / "model.json")), "--system", "8xh100"])
+    told = capsys.readouterr().err
+    assert "this is a trace of PyTorch's profiler, not a model; 'weft import TRACE --graph step.jsonl.gz'" in told
+
+
+def test_a_small_file_that_unpacks_to_gigabytes_is_refused_early(tmp_path):
+    bomb = gzip.compress(b'{"traceEvents": [' + b" " * (80 << 20))
+    (tmp_path / "t.json.gz").write_bytes(bomb)
+    for read in (read_trace, weft.read_graph):
+        with pytest.raises(ConfigError, match="unpacks to more than 64 MiB, over 100 times its size"):
+            read(tmp_path / "t.json.gz")

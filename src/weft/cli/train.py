@@ -23,6 +23,7 @@ from weft.cli.options import (
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs, shows
 from weft.cli.values import DTYPE, FACTORS, MODEL_NAME, SYSTEM_NAME, Value, later, names
 from weft.hardware import System
+from weft.models.load import graph_in
 from weft.options import Fidelity, RunOptions
 from weft.parallel.plan import Parallelism, Recompute, overlap_of
 from weft.parallel.quantize import RECIPES
@@ -36,8 +37,6 @@ _SCALE = "weft scale llama-3-70b --system 64xh100 --tp 8 --pp 4 --compute 1,2,4 
 _T3 = "weft scale llama-3-70b --system 8xh100 --tp 8 --compute 4 --network 2 --overlap framework,t3-mca --out out/scale"
 _GRAPH = "weft step llama.graph.jsonl.gz --system h100-sxm"
 _LARGE = "weft step gpt-3 --system 1024xa100 --tp 8 --pp 8 --batch 1536 --out out/step"
-GRAPH_SUFFIXES = (".jsonl", ".jsonl.gz")
-"""How the files of graphs end."""
 
 
 def recomputed(text: str) -> str | tuple[str, ...]:
@@ -117,9 +116,9 @@ def step(outputs: Outputs, /, model: str, machine: System, options: RunOptions, 
     from weft import view
 
     answer: Answer
-    if model.endswith(GRAPH_SUFFIXES):
+    if (graph := graph_in(model)) is not None:
         refuse_given("beside a captured graph, which is timed as it is", *stated)
-        answer = passed = weft.step(weft.read_graph(model), machine, options=options)
+        answer = passed = weft.step(graph, machine, options=options)
         trace = partial(view.write_graph_trace, passed)
     else:
         answer = timed = weft.step(model, machine, options=options, **stated)

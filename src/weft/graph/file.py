@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.errors import ConfigError, InputError, check_name
-from weft.files import read_bytes, write_atomically
+from weft.files import read_unpacked, write_atomically
 from weft.graph.attention import Attention
 from weft.graph.call import Call
 from weft.graph.collective import Collective, Copy, Send
@@ -30,8 +29,6 @@ from weft.graph.recurrent import Recurrent
 from weft.graph.streaming import Streaming
 
 FORMAT, VERSION = "weft-graph", 2
-LARGEST = 1 << 30
-"""Most bytes of a file that is read, before and after it is unpacked."""
 _COMPUTE = (Gemm, GroupedGemm, Gemv, Convolution, Pooling, Recurrent, Ctc, Attention, Streaming)
 _OTHERS = (Collective, Send, Copy, Opaque, Call)
 KINDS: Mapping[str, type[Op]] = {each.kind: each for each in (*_COMPUTE, *_OTHERS)}
@@ -130,15 +127,9 @@ def graph_of_lines(lines: Sequence[str], path: str | Path) -> Graph:
 
 
 def _text(path: str | Path) -> str:
-    content = read_bytes(path, LARGEST)
     try:
-        if content[:2] == b"\x1f\x8b":
-            unpack = zlib.decompressobj(wbits=31)
-            content = unpack.decompress(content, LARGEST)
-            if not unpack.eof:
-                raise ConfigError("the compressed graph is cut off, or too large; write it again", str(path))
-        return content.decode("utf-8")
-    except (zlib.error, UnicodeDecodeError):
+        return read_unpacked(path).decode("utf-8")
+    except UnicodeDecodeError:
         raise ConfigError("this is no graph; write one with weft.graph.write_graph", str(path)) from None
 
 

@@ -3,11 +3,11 @@
 import sys
 from types import ModuleType
 
-from weft.models.load import load_model, model_names
+from weft.models.load import graph_in, load_model, model_names
 from weft.models.sublayer import SUBLAYERS, SubLayer, SubLayerKind, sublayer
 from weft.models.transformer import Transformer
 
-__all__ = ["SUBLAYERS", "SubLayer", "SubLayerKind", "Transformer", "load_model", "model_names", "sublayer"]
+__all__ = ["SUBLAYERS", "SubLayer", "SubLayerKind", "Transformer", "graph_in", "load_model", "model_names", "sublayer"]
 
 
 class _Room(ModuleType):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.catalog import Provenance
-from weft.errors import ConfigError, UnknownNameError
+from weft.errors import ConfigError, UnknownNameError, check_name
 from weft.files import read_json
 from weft.models.transformer import Transformer
 
@@ -320,8 +320,7 @@ def from_config(file: Path) -> Transformer:
     kind = config.get("model_type")
     if kind is None:
         raise ConfigError("'model_type' is missing; is this the config.json of a Hugging Face model?", label)
-    if kind not in FAMILIES:
-        raise UnknownNameError("model_type", kind, FAMILIES)
+    check_name("model_type", kind, FAMILIES)
     try:
         return _read(config, FAMILIES[kind], label, _name(file))
     except ConfigError as error:

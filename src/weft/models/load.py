@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weft.catalog import Shelf
-from weft.errors import check_type
+from weft.catalog import Shelf, is_file
+from weft.errors import ConfigError, check_type
+from weft.files import beginning
+from weft.graph import Graph
 from weft.models.huggingface import from_config
 from weft.models.transformer import Transformer
 
@@ -20,7 +22,7 @@ def model_names() -> list[str]:
 def load_model(name_or_path: Transformer | str | Path) -> Transformer:
     """Load a model by its name in the catalogue, from a TOML file, or from the `config.json` of a Hugging Face model.
 
-    A model is returned as it is.
+    The content of a file says which it is. A model is returned as it is.
 
     Raises UnknownNameError, InputError or ConfigError, which names the file, the field and an example.
 
@@ -30,7 +32,51 @@ def load_model(name_or_path: Transformer | str | Path) -> Transformer:
     if isinstance(name_or_path, Transformer):
         return name_or_path
     check_type("the model", name_or_path, (str, Path), "give a name like 't-nlg', a TOML file or a config.json")
-    if str(name_or_path).endswith(".json"):
+    if _is_json(name_or_path):
         return from_config(Path(name_or_path))
-    found = _SHELF.read(name_or_path)
+    found = _SHELF.read(Path(name_or_path) if _names_file(name_or_path) else name_or_path)
     return Transformer.from_leaves(found.about, found.leaves, found.file)
+
+
+def graph_in(work: object) -> Graph | None:
+    """The graph in a file that a user names where a model could stand, by its content; None for all else."""
+    if not isinstance(work, str | Path) or not _names_file(work):
+        return None
+    from weft.traces import file_kind, read_graph
+
+    return read_graph(work) if file_kind(work) in ("graph", "execution trace") else None
+
+
+def _names_file(name: str | Path) -> bool:
+    """Whether a user means a file rather than a model of the catalogue, which goes before a file of its name."""
+    text = str(name)
+    return is_file(name) or text.endswith(_SUFFIXES) or (text not in _SHELF.names() and _is_regular(text))
+
+
+def _is_regular(name: str | Path) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+
+
+def _is_json(name: str | Path) -> bool:
+    """Whether a file describes a model in JSON, by its content. Raises ConfigError for a file of something else."""
+    if not _names_file(name) or not _is_regular(name):
+        return str(name).endswith(".json")
+    from weft.traces import file_kind
+
+    kind = file_kind(name)
+    if kind in _OTHERS:
+        raise ConfigError(_OTHERS[kind], str(name))
+    return str(name).endswith(".json") or beginning(name).lstrip().startswith((b"{", b"\xef\xbb\xbf{"))
+
+
+_SUFFIXES = (".json", ".jsonl", ".gz", ".et")
+_OTHERS = {
+    "graph": "this is a graph of operators, not a model; weft.read_graph reads it, and 'weft step' times it",
+    "trace": "this is a trace of PyTorch's profiler, not a model; 'weft import TRACE --graph step.jsonl.gz' writes its "
+    "operators as a graph, which 'weft step' times",
+    "execution trace": "this is an execution trace, not a model; weft.read_graph reads it, and 'weft step' times it",
+}
+"""What is said of files that hold no model."""

@@ -10,10 +10,10 @@ import numpy as np
 
 from weft import hardware
 from weft.errors import InputError, check_name, check_type, check_whole
-from weft.graph import Graph, read_graph
+from weft.graph import Graph
 from weft.hardware import System
 from weft.hardware.resolve import Described
-from weft.models import Transformer, load_model
+from weft.models import Transformer, graph_in, load_model
 from weft.options import SUSTAINED, RunOptions
 from weft.parallel.check import check_plan
 from weft.parallel.plan import Parallelism
@@ -26,8 +26,6 @@ from weft.rewrite.prove import Proof, compared, proven
 from weft.rewrite.rules import RULES, Rule
 from weft.units import Dimension, parse
 
-SUFFIXES = (".jsonl", ".jsonl.gz")
-"""Ends of the names of graphs' files."""
 FIELDS = ("tp", "sp", "micro_batch", "sequence", "dtype", "dropout")
 """What may be stated of a model's layer: fields of a plan, and whether it drops elements."""
 
@@ -91,8 +89,7 @@ def _wanted(rules: Sequence[str | Rule]) -> dict[str, Rule]:
 
 def _graph(work: Graph | Transformer | str | Path, where: System, plan: dict[str, Any]) -> tuple[Graph, Graph | None]:
     """The graph to rewrite, and the small twin of a model's layer."""
-    if isinstance(work, str | Path) and str(work).endswith(SUFFIXES):
-        work = read_graph(work)
+    work = graph_in(work) or work
     if isinstance(work, Graph):
         if plan:
             raise InputError(f"{', '.join(plan)} belong to a model's layer; a graph has its sizes, so leave them out")

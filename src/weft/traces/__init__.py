@@ -1,17 +1,53 @@
 """Recorded runs of other tools as Weft's graphs: traces of PyTorch's profiler, and execution traces."""
 
+import re
 from pathlib import Path
+from typing import Literal
 
 from weft import graph
 from weft.errors import ConfigError
+from weft.files import beginning
 from weft.graph import Graph
 from weft.traces.chakra import ExecutionTrace, read_execution_trace
-from weft.traces.events import beginning
 from weft.traces.kineto import read_trace
 from weft.traces.messages import is_messages
 from weft.traces.trace import Found, Group, Trace
 
-__all__ = ["ExecutionTrace", "Found", "Group", "Trace", "read_execution_trace", "read_graph", "read_trace"]
+__all__ = [
+    "ExecutionTrace",
+    "Found",
+    "Group",
+    "Trace",
+    "file_kind",
+    "read_execution_trace",
+    "read_graph",
+    "read_trace",
+]
+
+FileKind = Literal["graph", "trace", "execution trace", "model", ""]
+"""What a file holds: a graph of Weft's, a trace of PyTorch's profiler, an execution trace, a model, something else."""
+
+_JSON = re.compile(rb'(\xef\xbb\xbf)?\s*(\[|\{\s*["}])')
+_MARKS: tuple[tuple[FileKind, tuple[bytes, ...]], ...] = (
+    ("graph", (b'"format"', b'"weft-graph"')),
+    ("trace", (b'"traceEvents"',)),
+    ("trace", (b'"schemaVersion"',)),
+    ("trace", (b'"ph"',)),
+    ("model", (b'"model_type"',)),
+    ("execution trace", (b'"workload_graph"',)),
+    ("execution trace", (b'"schema"', b'"nodes"')),
+)
+"""Words that the beginning of a file in JSON holds, all of them, by what the file is; the first row that fits."""
+
+
+def file_kind(path: str | Path) -> FileKind:
+    """What a file holds, by its content; "" for something else and for what is no regular file."""
+    if not Path(path).is_file():
+        return ""
+    start = beginning(path)
+    if not _JSON.match(start):
+        return "execution trace" if is_messages(start) else ""
+    return next((kind for kind, marks in _MARKS if all(mark in start for mark in marks)), "")
 
 
 def read_graph(path: str | Path) -> Graph:
@@ -19,15 +55,9 @@ def read_graph(path: str | Path) -> Graph:
 
     Raises ConfigError for a file of something else, of another version, or cut off, InputError for a missing file.
     """
-    start = beginning(path)
-    if b'"traceEvents"' in start or b'"schemaVersion"' in start or b'"ph"' in start:
+    kind = file_kind(path)
+    if kind == "trace":
         return read_trace(path).graph
-    if b'"model_type"' in start:
+    if kind == "model":
         raise ConfigError("this is the configuration of a model; weft.step and weft.load_model take it", str(path))
-    return read_execution_trace(path).graph if _is_execution(start) else graph.read_graph(path)
-
-
-def _is_execution(start: bytes) -> bool:
-    if b'"workload_graph"' in start or (b'"schema"' in start and b'"nodes"' in start):
-        return True
-    return not start.lstrip().startswith((b'{"', b"[")) and is_messages(start)
+    return read_execution_trace(path).graph if kind == "execution trace" else graph.read_graph(path)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import re
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import ConfigError, InputError
+from weft.errors import ConfigError, InputError, check_type, shown
 from weft.graph import Collective, Convolution, Gemm, Op
 from weft.traces.events import events
 from weft.traces.operators import Called, collective_of, operator_of
@@ -32,6 +32,9 @@ ROUNDED = re.compile(r"tf32|_s1688|s16816(?!.*(f16|bf16))", re.IGNORECASE)
 """Names of kernels that multiply fp32 data as TF32: "tf32", or the instruction with single-precision operands."""
 SENDS = re.compile("nccl|rccl", re.IGNORECASE)
 """Names of kernels that send data between GPUs."""
+_CALLS = ("cpu_op", "user_annotation")
+_USED = (*ON_GPU, *ON_HOST, *_CALLS, "cuda_sync")
+"""Categories of the events that are used."""
 _BACKWARD = "autograd::engine::evaluate_function"
 
 
@@ -46,8 +49,8 @@ def read_trace(path: str | Path) -> Trace:
     for event in events(path, head):
         try:
             read.take(event)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            why = f"event {read.count:,} of the trace is not as the profiler writes it ({error!r})"
+        except InputError as error:
+            why = f"event {read.count:,} of the trace is not as the profiler writes it ({error})"
             raise ConfigError(f"{why}; write it again with torch.profiler", str(path)) from None
     if not len(read.gpu):
         raise InputError(
@@ -86,6 +89,48 @@ class _Names(dict[Any, int]):
         return self[key]
 
 
+class _Event(NamedTuple):
+    """A complete event whose fields have the types that the profiler writes; times in seconds."""
+
+    kind: str
+    name: str
+    start: float
+    seconds: float
+    process: Any
+    thread: Any
+    args: Mapping[str, Any]
+
+    @classmethod
+    def checked(cls, event: Mapping[str, Any], kind: str) -> _Event:
+        """The event, after a check of every field that is used. Raises InputError that names the field."""
+        args = event.get("args") or {}
+        check_type("args", args, dict, "it should hold fields by name")
+        for name in _WHOLE:
+            number = args.get(name, -1)
+            if isinstance(number, bool) or not isinstance(number, int) or abs(number) >= 2**63:
+                raise InputError(f"{name} is {shown(number)}; it should be a whole number of 64 bits")
+        for where, name in ((event, "pid"), (event, "tid"), *((args, name) for name in _PLACES)):
+            check_type(name, where.get(name), (str, int, float, NoneType), "it should be a number or a text")
+        seconds = _seconds("dur", event.get("dur", 0))
+        if seconds < 0:
+            raise InputError(f"dur is {shown(event['dur'])}; it should be zero or more")
+        start = _seconds("ts", event.get("ts"))
+        return cls(kind, str(event.get("name", "")), start, seconds, event.get("pid"), event.get("tid"), args)
+
+
+_WHOLE = ("correlation", "wait_on_cuda_event_record_corr_id")
+_PLACES = ("device", "stream", "wait_on_stream")
+_LONGEST_US = 1e18
+"""Largest time of a trace [us]: about that of its clock's 64 bits, in nanoseconds, since 1970."""
+
+
+def _seconds(name: str, microseconds: object) -> float:
+    """A time that the profiler wrote [s]. Raises InputError for what is no finite number."""
+    if not isinstance(microseconds, int | float) or not abs(microseconds) <= _LONGEST_US:
+        raise InputError(f"{name} is {shown(microseconds)}; it should be a number of microseconds")
+    return float(microseconds) * 1e-6
+
+
 class _Reader:
     """What is kept of a trace: columns of numbers, and every distinct name and signature once."""
 
@@ -99,64 +144,55 @@ class _Reader:
         self.syncs = _Columns("stream waits_for record correlation")
 
     def take(self, event: Mapping[str, Any]) -> None:
+        """Keep an event. Raises InputError if a field is not as the profiler writes it."""
         self.count += 1
         kind = event.get("cat")
-        if event.get("ph") != "X" or kind is None:
+        if event.get("ph") != "X" or kind not in _USED:
             return
-        args = event.get("args") or {}
+        one = _Event.checked(event, kind)
         if kind in ON_GPU:
-            self._work(event, args, ON_GPU.index(kind))
+            self._work(one)
         elif kind in ON_HOST:
-            name = str(event.get("name", ""))
-            waits = 2 if "StreamWaitEvent" in name else 1 if "EventRecord" in name else 0
-            self.host.add(int(args.get("correlation", -1)), self._thread(event), waits, _seconds(event["ts"]))
-        elif kind in ("cpu_op", "user_annotation"):
-            self._call(event, args, kind)
-        elif kind == "cuda_sync" and args.get("wait_on_stream") is not None:
-            self._sync(args)
+            waits = 2 if "StreamWaitEvent" in one.name else 1 if "EventRecord" in one.name else 0
+            self.host.add(one.args.get("correlation", -1), self._thread(one), waits, one.start)
+        elif kind in _CALLS:
+            self._call(one)
+        elif one.args.get("wait_on_stream") is not None:
+            self._sync(one.args)
 
-    def _work(self, event: Mapping[str, Any], args: Mapping[str, Any], kind: int) -> None:
-        stream = self.streams[args.get("device", event.get("pid")), args.get("stream", event.get("tid"))]
-        name = self.names[str(event.get("name", ""))]
-        correlation, times = int(args.get("correlation", -1)), (_seconds(event["ts"]), _seconds(event.get("dur", 0)))
-        self.gpu.add(name, stream, correlation, self._collective(args), kind, *times)
+    def _work(self, event: _Event) -> None:
+        args = event.args
+        stream = self.streams[args.get("device", event.process), args.get("stream", event.thread)]
+        name, correlation = self.names[event.name], args.get("correlation", -1)
+        kind = ON_GPU.index(event.kind)
+        self.gpu.add(name, stream, correlation, self._collective(args), kind, event.start, event.seconds)
 
     def _collective(self, args: Mapping[str, Any]) -> int:
         return self.collectives[found] if "Collective name" in args and (found := collective_of(args)) else -1
 
-    def _call(self, event: Mapping[str, Any], args: Mapping[str, Any], kind: str) -> None:
-        name = str(event.get("name", ""))
+    def _call(self, event: _Event) -> None:
+        name, args = event.name, event.args
         shapes = args.get("Input Dims", args.get("Input dims"))
         signature = -1
         if (collective := self._collective(args)) >= 0:
             signature = self.signatures[name, collective]
-        elif shapes is not None and kind == "cpu_op":
+        elif shapes is not None and event.kind == "cpu_op":
             key = name, str(shapes), str(args.get("Input type", ())), str(args.get("Concrete Inputs", ()))
             if key not in self.signatures:
                 self.signatures[key] = len(self.signatures)
             signature = self.signatures[key]
-        start = _seconds(event["ts"])
         backward = 1 if name.startswith(_BACKWARD) else 2 if name.startswith("Optimizer.step") else 0
-        if kind == "cpu_op" or backward:
-            end = start + _seconds(event.get("dur", 0))
-            self.calls.add(self._thread(event), signature, backward, start, end)
+        if event.kind == "cpu_op" or backward:
+            self.calls.add(self._thread(event), signature, backward, event.start, event.start + event.seconds)
 
     def _sync(self, args: Mapping[str, Any]) -> None:
         device = args.get("device")
         stream, waited = (self.streams[device, args.get(key)] for key in ("stream", "wait_on_stream"))
         record = args.get("wait_on_cuda_event_record_corr_id", -1)
-        self.syncs.add(stream, waited, int(record), int(args.get("correlation", -1)))
+        self.syncs.add(stream, waited, record, args.get("correlation", -1))
 
-    def _thread(self, event: Mapping[str, Any]) -> int:
-        return self.threads[event.get("pid"), event.get("tid")]
-
-
-def _seconds(microseconds: Any) -> float:
-    """A time that the profiler wrote. Raises ValueError or TypeError for what is no finite number."""
-    seconds = float(microseconds) * 1e-6
-    if not math.isfinite(seconds):
-        raise ValueError(f"a time of {microseconds} microseconds")
-    return seconds
+    def _thread(self, event: _Event) -> int:
+        return self.threads[event.process, event.thread]
 
 
 class _Matched:

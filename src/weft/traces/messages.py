@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from weft.errors import ConfigError, InputError
-from weft.traces.events import whole
+from weft.files import read_unpacked
 
 VERSIONS = ("", "0.0.4", "1.0.0")
 """Versions of Chakra's schema, as files state them, whose fields are those below; older files state none."""
@@ -79,7 +79,7 @@ def read_messages(path: str | Path) -> tuple[Any, list[Any]]:
     from google.protobuf import message, proto
 
     try:
-        file = io.BytesIO(whole(path))
+        file = io.BytesIO(read_unpacked(path))
         head = proto.parse_length_prefixed(messages.GlobalMetadata, file)
         nodes = list(iter(_next(proto.parse_length_prefixed, messages.Node, file), None))
     except (message.DecodeError, ValueError) as error:
@@ -113,8 +113,8 @@ def packed_messages(messages: Iterable[Any]) -> bytes:
 
 def is_messages(start: bytes) -> bool:
     """Whether a file that starts like this holds Chakra's messages: metadata of its two fields, as long as it says."""
-    length, place = _varint(start, 0)
-    end = place + length
+    length, begin = _varint(start, 0)
+    place, end = begin, begin + length
     if not length:
         return len(start) > place + 1 and start[place + 1] in (0x08, 0x12)  # a node: behind its length, id or name
     while place < min(end, len(start)):
@@ -122,7 +122,7 @@ def is_messages(start: bytes) -> bool:
             return False
         size, place = _varint(start, place + 1)
         place += size
-    return bool(start) and (place == end or end > len(start))
+    return place > begin and (place == end or end > len(start))
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.errors import ConfigError
+from weft.files import beginning, read_unpacked
 from weft.traces import messages
-from weft.traces.events import beginning, whole
 
 _OF_CHAKRA = tuple(f"{version}-chakra.0.0.4" for version in ("1.0.2", "1.0.3", "1.0.4", "1.1.0", "1.1.1"))
 SCHEMAS = ("1.0.1", *_OF_CHAKRA, "1.1.1-chakra.1.0.0")
@@ -162,7 +162,7 @@ def read_records(path: str | Path) -> Records:
 
 def _json(path: str | Path) -> dict[str, Any]:
     try:
-        content = json.loads(whole(path))
+        content = json.loads(read_unpacked(path))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"this is no whole execution trace ({error}); record it again", str(path)) from None
     return content if isinstance(content, dict) else {}
@@ -180,7 +180,8 @@ def of_its_schema(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        why = f"a node of the trace is not of the stated schema ({error!r})"
+        missing = isinstance(error, KeyError)
+        why = f"a node of the trace is not of the stated schema ({f'{error} is missing' if missing else error})"
         raise ConfigError(f"{why}; record or convert it again", str(path)) from None
 
 

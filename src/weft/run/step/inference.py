@@ -89,7 +89,7 @@ def _infer(
     if where.gpus % tp:
         raise InputError(
             f"tp {tp} does not fill the {where.gpus} GPUs of the system with whole replicas; give a divisor, such as "
-            f"{max(one for one in range(1, tp + 1) if where.gpus % one == 0)}"
+            f"{max(one for one in range(1, min(tp, where.gpus) + 1) if where.gpus % one == 0)}"
         )
     if found.encoder_layers or found.masked:
         raise InputError(f"{found.name} does not generate text token by token; give a decoder, such as llama-3-8b")
