@@ -159,13 +159,14 @@ def sharded_over_replicas():
 def test_a_sharded_layer_is_drawn_with_what_gathers_and_scatters_beside_it(sharded_over_replicas):
     (table,) = layer_streams(sharded_over_replicas).data.values()
     moved = [row for row in table.records() if row["stream"] == "dp"]
-    assert {row["op"].split()[0] for row in moved} == {"all-gather", "reduce-scatter"}
+    assert {row["kind"] for row in moved} == {"all-gather", "reduce-scatter"}
     assert all(0 <= row["start_ms"] < row["end_ms"] for row in moved)
 
 
-def test_the_curve_of_memory_reaches_the_end_of_the_step(answer, sharded_over_replicas):
+def test_the_curve_of_memory_reaches_the_end_of_the_step_and_the_peak(answer, sharded_over_replicas):
     for one in (answer, sharded_over_replicas):
         (table,) = memory_curve(one).data.values()
+        assert max(sum(row[2:]) for row in table.rows) == pytest.approx(one.memory.peak / 1e9)
         assert table.column("time_s")[-1] == table.column("until_s")[-1] == one.seconds
 
 

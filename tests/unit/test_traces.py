@@ -385,7 +385,7 @@ def test_import_shows_the_trace_and_the_comparison(tmp_path, capsys):
     told = run(capsys, "import", path, "--compare", "a100-sxm", "--json", "-")
     assert json.loads(told)["rows"][0]["calls"] == 4
     run(capsys, "import", path, "--compare", "a100-sxm", "--out", tmp_path / "out")
-    assert "Where is the trace slower than it could be?" in (tmp_path / "out" / "report.html").read_text()
+    assert "Where is the trace slower than NVIDIA A100" in (tmp_path / "out" / "report.html").read_text()
 
 
 @pytest.mark.parametrize("name", ["g.jsonl", "g.jsonl.gz", "g.graph", "g"])

@@ -11,7 +11,7 @@ from weft.tune.advice import ALIKE, NOTED, label
 from weft.tune.heuristics import TIE
 from weft.units import format_bytes
 from weft.view import looks
-from weft.view.figure import Figure, Lines, curves, stacked_bars
+from weft.view.figure import Figure, Lines, choices, curves, stacked_bars
 from weft.view.predictions import SIZES
 from weft.view.words import percent
 
@@ -94,32 +94,38 @@ def _stretches(option: Option) -> tuple[float, float, float, float]:
 
 
 def gain_against_units(advice: Advice) -> Figure:
-    """The speedup over the compute units set apart: as the tables forecast it, and as simulated."""
+    """The speedup over the compute units set apart: as the tables forecast it, and as simulated; the best marked."""
     word = advice.gpu.units_word
-    splits = sorted({one.units for one in advice.options if one.units is not None})
-    rows = []
+    marks = {id(_best_on_units(advice)): f"best on {word}", id(advice.best): f"best: {advice.best.strategy}"}
+    rows: list[tuple[Any, ...]] = []
     for one in advice.options:
-        expected = advice.alone.serial_s / one.forecast_s
-        if one.units is None:  # a level line: it sets no units apart
-            rows += [(one.strategy, units, advice.speedup_of(one)) for units in (splits[:1] + splits[-1:])]
-        else:
-            rows += [(f"{one.strategy}, expected", one.units, expected)] if advice.is_forecast(one) else []
-            rows += [(f"{one.strategy}, simulated", one.units, advice.speedup_of(one))] if one.run is not None else []
-    rows += [("ideal", units, advice.alone.ideal) for units in splits[:1] + splits[-1:]]
+        if one.units is not None and advice.is_forecast(one):
+            rows.append((f"{one.strategy}, expected", one.units, advice.alone.serial_s / one.forecast_s, ""))
+        if one.units is None or one.run is not None:
+            way = one.strategy if one.units is None else f"{one.strategy}, simulated"
+            rows.append((way, one.units, advice.speedup_of(one), marks.get(id(one), "")))
+    rows.append(("ideal", None, advice.alone.ideal, ""))
     columns = [
         text("way"), number("units", f"{word} set apart"), number("speedup", "over one after the other", "×", ".2f"),
+        text("mark", " "),
     ]  # fmt: skip
     colors = {
         **looks.spread([row[0] for row in rows]), **looks.STRATEGIES, "ideal": looks.DARK,
         "partition, expected": "#A8D3F0", "dma-partition, expected": "#F0A878", "partition, simulated": looks.BLUE,
         "dma-partition, simulated": looks.RED,
     }  # fmt: skip
-    return curves(
+    return choices(
         f"How many {word} should the collective have?", Table(columns, rows), x="units", y="speedup", series="way",
-        looks=colors, log_x=True, ticks=splits, zero=False,
+        mark="mark", looks=colors,
     ).captioned(
-        f"The speedup against the {word} set apart, expected and as simulated. Level lines set none apart."
+        f"The speedup by the {word} set apart, expected and as simulated. Level lines are ways that set none apart."
     )  # fmt: skip
+
+
+def _best_on_units(advice: Advice) -> Option | None:
+    """The best simulated way without DMA engines, if the best of all needs them."""
+    others = [one for one in advice.simulated if not by_dma(one.strategy)]
+    return max(others, key=advice.speedup_of) if by_dma(advice.best.strategy) and others else None
 
 
 def collective_times(advice: Advice) -> Figure:
@@ -232,18 +238,17 @@ def _chosen(advice: Advice) -> str:
     return f"The tables alone choose {chosen}, which takes {advice.loss:.1%} longer than the best simulated."
 
 
-def _unsafe(advice: Advice) -> str:
-    """A sentence that names the better option if an uncertainty of DMA engines comes true, if there is one."""
-    others = [one for one in advice.simulated if not by_dma(one.strategy)]
-    other = max(others, key=advice.speedup_of)
+def _without_dma(advice: Advice) -> str:
+    """What to take without DMA engines if they are best, and whether an uncertainty of theirs makes that better."""
+    other = _best_on_units(advice)
+    if other is None:
+        return ""
+    instead = f"Without DMA engines take {advice.name_of(other)}: {advice.speedup_of(other):.2f}x."
     doubts = [d for d in advice.doubts if d.copies and d.low < advice.speedup_of(other)]
     if not doubts:
-        return ""
+        return instead
     worst = min(doubts, key=lambda doubt: doubt.low)
-    return (
-        f"Not for sure: {worst.why} may make it {worst.low:.2f}x, and {advice.name_of(other)} better "
-        f"({advice.speedup_of(other):.2f}x)."
-    )
+    return f"{instead} That may be the better way: {worst.why} may make {advice.best.strategy} {worst.low:.2f}x."
 
 
 def _dma_pays(advice: Advice) -> str:
@@ -280,7 +285,7 @@ class AdviceReport(Report["Advice"]):
         advice = self.answer
         gemm_us, collective_us = (seconds * 1e6 for seconds in advice.alone)
         times = f"Alone the GEMM takes {gemm_us:.0f} us, the collective {collective_us:.0f} us."
-        others = (_asked, _mask_alone, _faster_alone, _library, _tiles, _chosen, _unsafe)
+        others = (_asked, _mask_alone, _faster_alone, _library, _tiles, _chosen, _without_dma)
         return [
             _take(advice),
             times,

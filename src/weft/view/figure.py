@@ -375,7 +375,7 @@ def _by_number(name: str) -> list[str | int]:
 
 def curves(
     title: str, table: Table, *, x: str, y: str, series: str, looks: Looks | None = None, log_x: bool = False,
-    log_y: bool = False, marks: Lines | None = None, faint: Table | None = None, ticks: Sequence[float] | None = None,
+    log_y: bool = False, marks: Lines | None = None, faint: Table | None = None,
     percent: bool = False, zero: bool = True, labels: str = "", level: float | None = None, dots: Table | None = None,
     steps: bool = False,
 ) -> Figure:  # fmt: skip
@@ -386,8 +386,7 @@ def curves(
     formats the values of x; `level` is the y value of a horizontal line.
     """
     colors = _color(table, series, looks or spread(table.distinct(series)))
-    axis: dict[str, Any] = {"values": list(ticks)} if ticks is not None else {}
-    axis |= {"labelExpr": labels} if labels else {}
+    axis = {"labelExpr": labels} if labels else {}
     scale_x = alt.Scale(type="log", base=2, nice=False) if log_x else alt.Scale(zero=False)
     scale_y = alt.Scale(type="log") if log_y else alt.Scale(zero=zero)
     at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale_x, axis=alt.Axis(**axis))
@@ -409,6 +408,32 @@ def curves(
         data["marks"] = marks.table
         layers += _marked_curves(marks)
     return Figure(title, _layers(layers, 280), data)
+
+
+def choices(title: str, table: Table, *, x: str, y: str, series: str, mark: str, looks: Looks) -> Figure:
+    """Dots over the values of a choice, side by side where several share one; rows without a value are level lines.
+
+    The column `mark` has words at the rows that stand out, and is empty elsewhere.
+    """
+    chosen = Table(table.columns, [row for row in table.rows if row[table.keys.index(x)] is not None])
+    over, own = _over("choices"), f"isValid(datum.{x})"
+    at = alt.X(f"{x}:O", title=_title(table, x), sort=sorted(chosen.distinct(x)), axis=alt.Axis(labelAngle=0),
+               scale=alt.Scale(padding=0.3))  # fmt: skip
+    beside = alt.XOffset(f"{series}:N", scale=alt.Scale(domain=chosen.distinct(series)))
+    up = alt.Y(f"{y}:Q", title=_title(table, y), scale=alt.Scale(zero=True))
+    color, switch = _color(table, series, looks), _switch(series)
+    lines = over.transform_filter(f"!{own}").mark_rule(strokeWidth=2, strokeDash=[6, 3])
+    dots = over.transform_filter(own).mark_circle(size=90)
+    marked = over.transform_filter(f"{own} && datum.{mark}").encode(at, up, beside)
+    level = over.transform_filter(f"!{own} && datum.{mark}").mark_text(align="right", baseline="bottom", dy=-3)
+    layers = [
+        _picked(lines, table, [switch], up, color),
+        dots.encode(at, up, color, beside, _faded(switch), tooltip=_tips(table)),
+        marked.mark_point(size=240, color=INK, strokeWidth=2),
+        marked.mark_text(dy=-16, fontWeight="bold").encode(text=f"{mark}:N"),
+        level.encode(up, x=alt.value("width"), text=f"{mark}:N"),
+    ]
+    return Figure(title, _layers(layers, 280), {"choices": table})
 
 
 def step_lines(

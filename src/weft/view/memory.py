@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.report import Part, Section, SystemReport
 from weft.report.table import Table, number, text
-from weft.result.memory import DeviceMemory, Memory
+from weft.result.memory import FRAGMENTATION, DeviceMemory, Memory
 from weft.view import looks
 from weft.view.figure import Figure, Lines, areas, stacked_bars
 from weft.view.plans import plan_title, shown_devices
@@ -86,8 +86,9 @@ def remedy_table(answer: Memory) -> Table:
 
 def holders(answer: Memory) -> Figure:
     """The peak of each pipeline device by holder, beside the GPU's capacity."""
+    lane = "stage {}" if len(answer.devices) > 1 else "each GPU"
     rows = [
-        (f"stage {at}", _label(name), size / 1e9)
+        (lane.format(at), _label(name), size / 1e9)
         for at in shown_devices(len(answer.devices))
         for name, size in answer.devices[at].holders.items()
         if size
@@ -119,10 +120,8 @@ def memory_curve(answer: Step, until_s: float = math.inf) -> Figure | None:
         limit=(capacity, f"{capacity:.0f} GB"), height=220, zoom=span, name="memory", axis="time [s]",
         times=("time_s", "until_s"),
     )  # fmt: skip
-    return figure.captioned(
-        f"The GPU of stage {at}, in GB; activations rise with every forward pass that is in flight. The fragmentation "
-        "of the allocator, which the peak includes, is left out."
-    )
+    where = f"The GPU of stage {at}" if len(answer.memory.devices) > 1 else "One GPU"
+    return figure.captioned(f"{where}, in GB; activations rise with every forward pass that is in flight.")
 
 
 def _held(answer: Step, at: int, device: DeviceMemory, until_s: float) -> Table:
@@ -135,15 +134,16 @@ def _held(answer: Step, at: int, device: DeviceMemory, until_s: float) -> Table:
     if len(kept) > most:  # only the beginning and the end, which differ from the steady part between them
         kept = np.r_[kept[: most // 2], kept[-most // 2 :]]
     start, end, held, working = start[kept], end[kept], held[kept], working[kept]
-    fixed = {name: size / 1e9 for name, size in device.fixed.items()}
-    rows = [
-        (begin, until, *fixed.values(), active, passing)
-        for begin, until, active, passing in zip(start, [*start[1:], end[-1]], held, working, strict=True)
-    ]
+    passing = [(begin, *rest) for begin, *rest in zip(start, [*start[1:], end[-1]], held, working, strict=True)]
     if end[-1] < until_s:  # after its last task the device ends the step
-        left = device.left / 1e9
-        rows += [(moment, answer.seconds, *fixed.values(), left, 0.0) for moment in (end[-1], answer.seconds)]
-    names = [*fixed, "activations", "workspace"]
+        passing += [(moment, answer.seconds, device.left / 1e9, 0.0) for moment in (end[-1], answer.seconds)]
+    fixed = {name: size / 1e9 for name, size in device.fixed.items()}
+    tensors = sum(size for name, size in fixed.items() if name != "outside")
+    rows = [
+        (*times, *fixed.values(), active, work, FRAGMENTATION * (tensors + active + work))
+        for *times, active, work in passing
+    ]
+    names = [*fixed, "activations", "workspace", "fragmentation"]
     sizes = (number(name.replace(" ", "_"), _label(name), format_=".2f") for name in names)
     return Table([number("time_s", "from", "s", ",.4f"), number("until_s", "until", "s", ",.4f"), *sizes], rows)
 

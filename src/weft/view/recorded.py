@@ -33,7 +33,7 @@ def _count(number_: int, one: str, many: str) -> str:
 def group_table(trace: Trace) -> Table:
     """A row for each operator and phase: calls, kernels, and measured time."""
     rows = [
-        (one.name[:_WORDS], one.phase, one.op is not None, one.calls, one.kernels, one.seconds * 1e3,
+        (one.name[:_WORDS], one.phase, "yes" if one.op is not None else "no", one.calls, one.kernels, one.seconds * 1e3,
          one.seconds / max(float(trace.seconds.sum()), 1e-30))
         for one in trace.groups
     ]  # fmt: skip
@@ -59,7 +59,7 @@ def timeline(trace: Trace) -> Figure:
     return bars(
         "What ran when?", Table(columns, rows), lane="stream", start="start", end="end", kind="kind",
         looks=looks.spread(list(kinds.values())), zoom=True,
-    ).captioned(f"The {len(rows):,} longest of {len(trace):,} pieces of work; drag or scroll.")  # fmt: skip
+    ).captioned(f"The {len(rows):,} longest of {len(trace):,} pieces of work.")  # fmt: skip
 
 
 def compared_table(answer: TraceComparison) -> Table:
@@ -72,10 +72,10 @@ def compared_table(answer: TraceComparison) -> Table:
     columns = [
         text("name", "operator"), text("phase"), number("calls", format_=","),
         number("measured_ms", "measured", "ms", ",.3f"), number("predicted_ms", "predicted", "ms", ",.3f"),
-        number("lost_ms", "lost", "ms", ",.3f"), number("ratio", "measured / predicted", format_=".2f"), text("bound"),
-        text("why", "what was reached"),
+        number("lost_ms", "lost", "ms", ",.3f"), number("ratio", format_="{:.2f}×"), text("bound"),
+        text("why", "why"),
     ]  # fmt: skip
-    return Table(columns, rows, f"Measured beside {answer.system.gpu.title}")
+    return Table(columns, rows, f"Measured beside {answer.system.gpu.title}; ratio is measured over predicted")
 
 
 def losses(answer: TraceComparison) -> Figure:
@@ -87,8 +87,8 @@ def losses(answer: TraceComparison) -> Figure:
     ]  # fmt: skip
     columns = [text("name", "operator"), text("kind"), number("time", "time", "ms", ",.3f")]
     return bars(
-        "Where is the trace slower than it could be?", Table(columns, rows), lane="name", offset="kind", end="time",
-        kind="kind", looks=looks.spread(kinds),
+        f"Where is the trace slower than {answer.system.gpu.title} could be?", Table(columns, rows), lane="name",
+        offset="kind", end="time", kind="kind", looks=looks.spread(kinds),
     ).captioned("All calls of an operator; those with the most time beyond the prediction.")  # fmt: skip
 
 
@@ -146,9 +146,9 @@ class TraceComparisonReport(SystemReport["TraceComparison"]):
         if lost:
             first = lost[0]
             said.append(
-                f"The most is lost in {first.name[:_WORDS]} ({first.phase}): {_count(first.calls, 'call', 'calls')} "
-                f"took {first.measured * 1e3:,.3f} ms instead of {first.predicted * 1e3:,.3f} ms, "
-                f"{percent(first.lost / beyond)} of all that is lost; {first.why}."
+                f"Against {gpu}, most is lost in {first.name[:_WORDS]} ({first.phase}): "
+                f"{_count(first.calls, 'call', 'calls')} took {first.measured * 1e3:,.3f} ms instead of "
+                f"{first.predicted * 1e3:,.3f} ms, {percent(first.lost / beyond)} of all that is lost; {first.why}."
             )
         said.append(
             f"With the predicted times the whole takes {answer.seconds * 1e3:,.2f} ms if the host launches as it did, "

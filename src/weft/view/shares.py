@@ -37,7 +37,12 @@ COLORS = {
 """Colours of the parts, in the order of the waterfall."""
 COMPUTE = ("gemm", "grouped_gemm", "attention", "norm", "element-wise", "embedding", "loss", "recompute", "optimizer")
 """The parts in which the compute stream computes."""
-_LABELS = {"gemm": "GEMM", "grouped_gemm": "experts' GEMM", "recompute": "recomputation"}
+_LABELS = {
+    "gemm": "GEMM",
+    "grouped_gemm": "experts' GEMM",
+    "recompute": "recomputation",
+    "streaming": "norm or element-wise",
+}
 _LOSSES = {
     "bubble": "to the pipeline's bubble", "imbalance": "to unequal stages", "recompute": "to recomputation",
     "contention": "to contention with communication", "unexplained": "to what measured steps take beyond their kernels",

@@ -437,8 +437,9 @@ def layer_streams(answer: Step) -> Figure | None:
         text("op"),
     ]
     table = Table(columns, list(_layer_rows(chunk, place)))
-    kinds = {"gemm": looks.BLUE, "grouped_gemm": "#004C77", "attention": looks.SKY, "streaming": looks.GREEN}
-    colors = {**looks.spread(table.distinct("kind")), **kinds, "communication": looks.RED}
+    known = {label(name): color for name, color in {**COLORS, **_KERNELS}.items()}
+    shown = table.distinct("kind")
+    colors = {**looks.spread(shown), **{name: color for name, color in known.items() if name in shown}}
     return bars(
         f"What runs in a {chunk.parts[place].name} layer, and when?",
         table,
@@ -454,6 +455,10 @@ def layer_streams(answer: Step) -> Figure | None:
         "One GPU's streams in the forward and then the backward pass of one micro-batch. Where a stream of "
         "communication is busy and the stream compute is not, communication is exposed."
     )
+
+
+_KERNELS = {"streaming": looks.GREEN, "all-reduce": looks.RED, "all-gather": looks.ORANGE, "reduce-scatter": looks.RED}
+"""Colours of the kernels of a layer that are no class of the waterfall."""
 
 
 def _is_layer(part: PartTimes) -> bool:
@@ -475,14 +480,14 @@ def _layer_rows(chunk: Chunk, place: int) -> Iterator[tuple[Any, ...]]:
         slower, now = (stop - start) / alone if alone else 1.0, start
         for name, one in passes.items():
             for node in one.graph or ():
-                kind = "communication" if isinstance(node.op, Collective) else node.op.kind
+                kind = node.op.name.replace("_", "-") if isinstance(node.op, Collective) else label(node.op.kind)
                 starts, ends = (begin + now - first + moment * slower for moment in one.times[node.id])
                 yield _layer_row(node.stream, name, kind, starts, ends, node.name, str(node.op))
             now += one.seconds * slower
         for task, (at, until) in whole.times.items():
             if (words := _REPLICAS.get(task.split()[0])) and min(until, stop) > max(at, first):
                 starts, ends = (begin - first + moment for moment in (max(at, first), min(until, stop)))
-                yield _layer_row("dp", next(iter(passes)), "communication", starts, ends, task, words)
+                yield _layer_row("dp", next(iter(passes)), words.split()[0], starts, ends, task, words)
         begin += stop - first
 
 
