@@ -1,8 +1,10 @@
-"""Measured kernels of PyTorch: normalisation, softmax, element-wise operators and products, by operator."""
+"""Measured kernels of PyTorch: normalisation, softmax, element-wise operators and products, by operator; and the
+operators that `weft measure` times, by their names here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,7 @@ import pandas as pd
 
 from weft.estimate import GEMM_PARAMETERS, Harness, estimate
 from weft.estimate.target import seen_by_host
-from weft.graph import Gemm, Op, Streaming
+from weft.graph import Gemm, Op, Streaming, operator
 from weft.hardware import Gpu
 from weft.options import SHORT
 from weft.validation.closed_forms import ClosedForm, Columns
@@ -86,3 +88,58 @@ KERNELS = ClosedForm(
     parameters=lambda target: PARAMETERS,
 )
 """Kernels on one GPU, timed from the host, whose time for a launch may be fitted."""
+
+
+@dataclass(frozen=True)
+class OperatorCase:
+    """Rows of one declared operator and data type that state the same dimensions."""
+
+    name: str
+    dtype: str
+    dimensions: tuple[str, ...]
+
+    def made(self, rows: Columns) -> Op:
+        """The operator, with an array for each dimension that may be one."""
+        sizes = [_sizes(text) for text in rows["shape"]]
+        columns = {name: np.array([each[name] for each in sizes]) for name in self.dimensions}
+        alike = {name: int(column[0]) if (column == column[0]).all() else column for name, column in columns.items()}
+        return operator(self.name, self.dtype, **alike)
+
+    def seconds(self, rows: Columns, target: Gpu) -> FloatArray:
+        """Times on a GPU [s], among repetitions of the same operator."""
+        return np.broadcast_to(estimate(self.made(rows), target, SHORT).seconds, len(rows["shape"]))
+
+    def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
+        """Lower bounds of the times [s]: the bytes that no cache holds, at the memory's peak."""
+        moved = np.asarray(self.made(rows).least_bytes, dtype=np.float64)
+        floor = np.maximum(moved - gpu.cache.capacity - gpu.memory_cache.capacity, 0.0) / gpu.memory.bandwidth
+        return np.broadcast_to(floor, len(rows["shape"]))
+
+
+_SHAPE = r"[a-z_]+=\d{1,15}(;[a-z_]+=\d{1,15})*"
+"""Dimensions of an operator, such as "rows=4096;columns=512"."""
+
+
+def _sizes(text: str) -> Mapping[str, int]:
+    return {name: int(size) for name, _, size in (part.partition("=") for part in text.split(";"))}
+
+
+def _without_shape(checked: Measurements) -> Sequence[Iterator[Problem]]:
+    wrong = ~checked.rows["shape"].str.fullmatch(_SHAPE)
+    return (checked.by_value(wrong, "shape", "this gives no dimensions; write them like rows=4096;columns=512"),)
+
+
+def operator_cases(rows: pd.DataFrame) -> Iterator[OperatorCase]:
+    """The operator, data type and dimensions of each row."""
+    for name, dtype, text in zip(rows["operator"], rows["dtype"], rows["shape"], strict=True):
+        yield OperatorCase(name, dtype, tuple(part.partition("=")[0] for part in text.split(";")))
+
+
+OPERATORS_ALONE = ClosedForm(
+    kind="operator",
+    cases=operator_cases,
+    labels=lambda rows, gpu, target: {"dtype": rows["dtype"], "operator": rows["operator"], "seen": NO},
+    checks=_without_shape,
+    blamed="operator",
+)
+"""Operators on one GPU, repeated without the host, as `weft measure` times them."""

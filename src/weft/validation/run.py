@@ -19,7 +19,7 @@ from weft.validation.checks import duplicates, unknown_names
 from weft.validation.collectives import COLLECTIVES
 from weft.validation.convolutions import CONVOLUTIONS
 from weft.validation.gemms import GEMMS
-from weft.validation.kernels import KERNELS
+from weft.validation.kernels import KERNELS, OPERATORS_ALONE
 from weft.validation.layers import layer_subjects
 from weft.validation.machines import Machines
 from weft.validation.overlaps import contention_subjects, overlap_subjects
@@ -31,7 +31,10 @@ from weft.validation.subjects import Cloud, Group, Predicted, Progress, Subject,
 from weft.validation.tables import TABLES, Kind, Measurements, data_folder, read_folder
 
 READERS: Mapping[Kind, Callable[[Measurements, Machines], list[Subject]]] = {
-    **{form.kind: form.subjects for form in (GEMMS, COLLECTIVES, CHANNELS, KERNELS, RECURRENT, CONVOLUTIONS)},
+    **{
+        form.kind: form.subjects
+        for form in (GEMMS, COLLECTIVES, CHANNELS, KERNELS, OPERATORS_ALONE, RECURRENT, CONVOLUTIONS)
+    },
     "layer": layer_subjects,
     "overlap": overlap_subjects,
     "contention": contention_subjects,

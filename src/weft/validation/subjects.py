@@ -27,6 +27,7 @@ _SUMMARY = {
     "channels": ("ranks", "protocol", "compute_units"),
     "layer": ("phase", "op"),
     "kernel": ("op",),
+    "operator": ("operator",),
     "rnn": ("dtype", "pass"),
     "conv": ("dtype", "algorithm", "pass"),
     "overlap": ("system", "collective", "method", "quantity", "seen"),

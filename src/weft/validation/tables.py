@@ -30,6 +30,7 @@ Kind = Literal[
     "contention",
     "layer",
     "kernel",
+    "operator",
     "rnn",
     "conv",
     "step",

@@ -27,6 +27,7 @@ TITLES = {
     "channels": "Ring collectives by channels and compute units",
     "layer": "A Transformer layer",
     "kernel": "Kernels that mainly move data",
+    "operator": "Operators alone",
     "overlap": "Overlapped GEMMs and collectives",
     "contention": "A GEMM beside a collective",
     "ring": "Collectives, simulated",
