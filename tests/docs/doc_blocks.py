@@ -6,7 +6,8 @@ The rules, for who writes a page:
   A `text` block right after it is what it must print. A block that starts with `>>>` is a doctest.
 * A `console` block holds `$ weft ...` commands (also `$ python ...`), each followed by what it must print;
   nothing shown, nothing compared. A command must succeed, unless an error, "weft: ...", is shown.
-* In shown output, `...` stands for anything within a line; alone on a line, for any number of lines.
+* In shown output, `...` stands for anything within a line; alone on a line, for any number of lines (at the end:
+  also none).
 * A block in one of `FILE_LANGUAGES`, or in python, whose first line is `# file: NAME` is saved as that file.
 * `<!--- skip: next "why" -->` leaves the next block out, for a stated reason.
 """
@@ -118,7 +119,8 @@ def difference(shown: str, printed: str) -> str | None:
 def _pattern(shown: str) -> str:
     lines = [r"[^\n]*?".join(map(re.escape, line.split("..."))) for line in shown.split("\n")]
     whole = [r".*?" if line == r"[^\n]*?" else line for line in lines]
-    return "\n".join(whole)
+    pattern = "\n".join(whole)
+    return pattern.removesuffix("\n.*?") + r"(\n.*)?" if pattern.endswith("\n.*?") else pattern
 
 
 def _trimmed(text: str) -> str:
