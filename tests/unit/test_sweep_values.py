@@ -46,6 +46,24 @@ def test_choices_without_numbers_become_bars():
     assert [row[0] for row in found.plot().data["bars"].rows] == ["sequential", "t3"]
 
 
+def test_whole_numbers_are_choices_without_a_line_between_them_and_the_best_is_marked():
+    found = weft.sweep("t-nlg/fc2", "h100-sxm", tp=[2, 4, 8], by="estimate", cache=False)
+    rows = found.plot().data["choices"].records()
+    assert {row["value"]: row["mark"] for row in rows} == {2: "", 4: "", 8: "best"}
+    assert "'line'" not in str(found.plot().spec)
+
+
+def test_what_does_not_fit_is_left_out_of_the_figure():
+    found = weft.sweep_file(
+        {"run": "step", "model": "gpt-3", "system": "64xa100", "pp": 8, "batch": 64, "fidelity": "estimate"},
+        {"tp": [4, 8], "recompute": ["none", "full"]},
+        cache=False,
+    )
+    shown = {(row["value"], row["series"]) for row in found.plot().data["choices"].records()}
+    assert {(point["tp"], f"recompute {point['recompute']}") for point in found if point["fits"]} == shown
+    assert "1 that do not fit" in found.plot().caption
+
+
 def test_one_value_each_is_one_point():
     found = weft.sweep(SMALL, "t3-paper", cache=False)
     assert len(found) == 1

@@ -87,7 +87,7 @@ _out = option(
 @file_option("--json", "Write every row as JSON.")
 @option(
     "--out",
-    "Write every row to .csv, .parquet or .json, a page with a picture to .html, or keep all records in a folder.",
+    "Write every row to .csv, .parquet or .json, a page with a picture to .html, all records and a page to a folder.",
     click.Path(path_type=Path),
     metavar="FILE|DIR",
 )
@@ -102,6 +102,8 @@ def run(outputs: Outputs, /, file: Path, no_cache: bool, shard: tuple[int, int] 
     with progress_bar("sweep") as progress:
         answer = weft.sweep_file(file, shard=shard or (1, 1), cache=not no_cache, progress=progress, **stated)
     _show(outputs, answer, stated["out"])
+    if stated["out"] is not None and stated["out"].is_dir() and shard is None:
+        written("page", answer.save(stated["out"] / "report.html"))
 
 
 @sweep.command("merge", epilog=examples(_MERGE))

@@ -420,7 +420,7 @@ def choices(title: str, table: Table, *, x: str, y: str, series: str, mark: str,
     at = alt.X(f"{x}:O", title=_title(table, x), sort=sorted(chosen.distinct(x)), axis=alt.Axis(labelAngle=0),
                scale=alt.Scale(padding=0.3))  # fmt: skip
     beside = alt.XOffset(f"{series}:N", scale=alt.Scale(domain=chosen.distinct(series)))
-    up = alt.Y(f"{y}:Q", title=_title(table, y), scale=alt.Scale(zero=True))
+    up = alt.Y(f"{y}:Q", title=_title(table, y), scale=alt.Scale(zero=False))
     color, switch = _color(table, series, looks), _switch(series)
     lines = over.transform_filter(f"!{own}").mark_rule(strokeWidth=2, strokeDash=[6, 3])
     dots = over.transform_filter(own).mark_circle(size=90)

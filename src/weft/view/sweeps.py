@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from weft.report import Part, Report
 from weft.report.table import Column, Table, microseconds, number, text, times_faster
 from weft.sweep.questions import listed, named
 from weft.view import looks
-from weft.view.figure import Figure, bars, curves
+from weft.view.figure import Figure, bars, choices, curves
 
 if TYPE_CHECKING:
     from weft.sweep.answer import Point, Sweep
@@ -25,6 +25,12 @@ _SHOWN = {
     "fits": (text("fits"), 1),
 }
 """Figures beside the time: their columns, and the factor to the column's unit."""
+_NAMED = ("gpu", "system", "model", "overlap", "sharing", "gemm", "work")
+"""Axes whose values say what they are of."""
+_FEW = 12
+"""Whole numbers up to which a figure shows each as a choice, without a line between them."""
+_MOST_ROWS = 2000
+"""Combinations that a page lists and draws, evenly spread if there are more; --out table.csv has all."""
 _REASONS = 5
 _NONE = ", but none fits the memory of its GPUs"
 _GOALS = {"memory": number("peak_gb", "peak memory", "GB", ".2f"), "step": number("step_s", "step time", "s", ".4g")}
@@ -84,48 +90,46 @@ def _text(value: Any) -> str:
 def sweep_figure(answer: Sweep) -> Figure:
     """Time or memory over the last axis of numbers, a line for each combination of the others; else bars.
 
-    Raises InputError if no combination works.
+    What does not fit the memory of its GPUs is left out where other combinations do. Raises InputError if none works.
     """
-    points = [point for point in answer if not point.why]
-    if not points:
+    works = [point for point in answer if not point.why]
+    if not works:
         raise InputError("no combination of this sweep works, so there is nothing to draw; its table says why")
-    name, places, unit = answer.scale or (answer.axes[0] if answer.axes else "work", [], "")
-    goal, others = _goal(answer), [axis for axis in answer.axes if axis != name]
+    name, scale, unit = answer.scale or (answer.axes[0] if answer.axes else "work", [], "")
+    fits = [point.get("fits") is not False for point in works]
+    drawn = [at for at in range(len(works)) if fits[at] or not any(fits)]
+    drawn = drawn[:: -(-len(drawn) // _MOST_ROWS)]
+    points, goal, others = [works[at] for at in drawn], _goal(answer), [axis for axis in answer.axes if axis != name]
+    left = f"; {len(works) - sum(fits):,} that do not fit the memory are left out" * (0 < sum(fits) < len(works))
     reached = [_reached(answer, point) or 0.0 for point in points]
-    lines = list(_lines(answer, points, name))
+    lines = [_varied(answer, point, name) or "time" for point in points]
     said = [format(value, ",.1f" if goal.unit == "µs" else ",.4g") for value in reached]
-    series = [text("series", ", ".join(others) or "time"), goal, text("said", " ")]
-    colors = looks.overlap_looks(list(dict.fromkeys(lines)))
-    if places:
-        drawn = sorted(zip(places, lines, reached, said, strict=True), key=lambda row: row[0])
-        shown = Table([number("value", name, unit, "g"), *series], drawn)
-        return curves(
-            f"How does the {goal.head} change?", shown, x="value", y=goal.key, series="series", looks=colors
-        ).captioned(answer.title)
-    at = answer.axes.index(name) if answer.axes else None
-    values = [answer.title if at is None else _text(point.values[at]) for point in points]
-    shown = Table([text("value", name), *series], list(zip(values, lines, reached, said, strict=True)))
-    return bars(
-        "Which one takes how long?",
-        shown,
-        lane="value",
-        offset="series",
-        kind="series",
-        end=goal.key,
-        label="said",
-        looks=colors,
-    ).captioned(answer.title)
+    best = ["best" * (value == min(reached)) for value in reached]
+    is_choice = not unit and len(set(scale)) <= _FEW and all(map(float.is_integer, scale))
+    values: list[Any] = [int(scale[at]) if is_choice else scale[at] for at in drawn if scale]
+    if not scale:
+        place = answer.axes.index(name) if answer.axes else None
+        values = [answer.title if place is None else _text(point.values[place]) for point in points]
+    rows = list(zip(values, lines, reached, said, best, strict=True))
+    heads = [text("series", ", ".join(others) or "time"), goal, text("said", " "), text("mark", " ")]
+    lane = number("value", name, unit, "g") if scale else text("value", name)
+    shown = Table([lane, *heads], sorted(rows, key=lambda row: row[0]) if scale else rows)
+    title, colors = f"How does the {goal.head} change with {name}?", looks.overlap_looks(list(dict.fromkeys(lines)))
+    if not scale:
+        figure = bars(
+            title, shown, lane="value", offset="series", kind="series", end=goal.key, label="said", looks=colors
+        )
+    elif is_choice:
+        figure = choices(title, shown, x="value", y=goal.key, series="series", mark="mark", looks=colors)
+    else:
+        figure = curves(title, shown, x="value", y=goal.key, series="series", looks=colors, zero=False)
+    return figure.captioned(answer.title + left)
 
 
-def _lines(answer: Sweep, points: Sequence[Point], drawn: str) -> Iterator[str]:
-    """The name of each point's line: its values on the axes that the figure does not draw against."""
-    for point in points:
-        values = [
-            f"{axis} {value}" if isinstance(value, int | float) else _text(value)
-            for axis, value in zip(answer.axes, point.values, strict=True)
-            if axis != drawn
-        ]
-        yield ", ".join(values) or "time"
+def _varied(answer: Sweep, point: Point, without: str = "") -> str:
+    """The values of a point on the axes of a sweep, but for one, in words."""
+    values = zip(answer.axes, map(_text, point.values), strict=True)
+    return ", ".join(value if axis in _NAMED else f"{axis} {value}" for axis, value in values if axis != without)
 
 
 class SweepReport(Report["Sweep"]):
@@ -136,11 +140,15 @@ class SweepReport(Report["Sweep"]):
         return self.answer.title
 
     def sentences(self) -> list[str]:
-        """How many combinations work, and by which figure the best are chosen."""
+        """The best combination, and how many work."""
         whole, best, reasons = self.answer.summary
         works = whole - sum(reasons.values())
         said = f"{works:,} of {whole:,} combinations work"
-        return [f"{said}; the best by {self.answer.goal}:" if best else f"{said}{_NONE * (works > 0)}."]
+        if not best:
+            return [f"{said}{_NONE * (works > 0)}."]
+        goal, first = _goal(self.answer), _varied(self.answer, best[0])
+        reached = f"{goal.text(_reached(self.answer, best[0]))} {goal.unit}"
+        return [f"The least {goal.head} is {reached}{', ' * bool(first)}{first}; {said}."]
 
     def notes(self) -> list[str]:
         """Why combinations do not work, the most frequent reasons first."""
@@ -164,5 +172,9 @@ class SweepReport(Report["Sweep"]):
         return [best_table(self.answer)] if self.answer.summary.best else []
 
     def sections(self) -> list[Part]:
-        """The best points, the picture, and all points."""
-        return [*self.on_terminal(), *self.figures(), replace(self.tables()[0], title="Every combination")]
+        """The picture, the best points, and all points."""
+        best = [replace(table, title="The best combinations") for table in self.on_terminal()]
+        every = self.tables()[0]
+        rows = every.rows[:_MOST_ROWS]
+        title = "Every combination" if len(rows) == len(every.rows) else f"The first {_MOST_ROWS:,} combinations"
+        return [*self.figures(), *best, replace(every, rows=rows, title=title)]
