@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError
@@ -91,6 +93,22 @@ class Quantity:
             raise PydanticCustomError("quantity", "{reason}", {"reason": str(error)}) from None
 
 
+class PeakRate(float):
+    """A peak of a whole GPU as its data sheet states it [FLOP/s], for a field that counts FLOP per clock and unit."""
+
+
+@dataclass(frozen=True)
+class OperationsPerClock(Quantity):
+    """The rule of a count of operations per clock and unit, which may be given as the peak rate of the whole GPU."""
+
+    def parse(self, raw: object) -> float:
+        """Parse a count, or a peak rate such as "989 TFLOP/s" into a `PeakRate`, which the GPU divides."""
+        if isinstance(raw, str):
+            with suppress(UnitError):
+                return PeakRate(units.parse(raw, Dimension.FLOPS))
+        return super().parse(raw)
+
+
 Bytes = Annotated[int, Quantity(Dimension.BYTES, whole=True)]
 """A capacity or size, whole and positive [bytes]."""
 BytesPerSecond = Annotated[float, Quantity(Dimension.BYTES_PER_SECOND)]
@@ -118,6 +136,8 @@ BytesPerSecondOrNone = Annotated[float, Quantity(Dimension.BYTES_PER_SECOND, zer
 """A data rate, 0 for none [bytes/s]."""
 CountOrNone = Annotated[int, Quantity(Dimension.COUNT, whole=True, zero_allowed=True)]
 """A number of things, whole, 0 for none."""
+PerClock = Annotated[int, OperationsPerClock(Dimension.COUNT, whole=True, zero_allowed=True)]
+"""Operations per clock and unit, whole, 0 for none; or the peak rate of the whole GPU, such as "989 TFLOP/s"."""
 Flag = Annotated[int, Quantity(Dimension.COUNT, whole=True, zero_allowed=True, at_most=1)]
 """Whether something holds: 1 for yes, 0 for no."""
 
@@ -331,6 +351,8 @@ class Sourced(Whole):
     provenance: Mapping[str, Provenance] = Field(default_factory=dict, repr=False)
     _texts: ClassVar[tuple[str, ...]] = ()
     """Paths of values that are not numbers."""
+    _remedy: ClassVar[str] = 'add them, or a line like extends = "NAME" that takes them from a known file'
+    """What to do about a file that lacks values."""
 
     def __hash__(self) -> int:
         return hash(tuple(value for field, value in self if field != "provenance"))
@@ -376,27 +398,63 @@ class Sourced(Whole):
             if dot and not isinstance(fields[table], dict):
                 fields[table] = fields[table].model_dump() if fields[table] else {}
             _place(fields, path, parse_value(self.rules()[path], path, raw))
-        changed = type(self)(**fields)
-        sources = {path: set_by_user(_text(raw)) for path, raw in values.items()}
-        return changed.model_copy(update={"provenance": {**self.provenance, **sources}})
+        sources = {**self.provenance, **{path: set_by_user(_text(raw)) for path, raw in values.items()}}
+        sources |= self._derived(fields, sources)
+        return type(self)(**fields).model_copy(update={"provenance": sources})
+
+    @classmethod
+    def _derived(cls, fields: dict[str, Any], sources: Mapping[str, Provenance]) -> dict[str, Provenance]:
+        """Replace, in `fields`, values that follow from others, and return where those come from."""
+        return {}
 
     @classmethod
     def from_leaves(cls, about: Mapping[str, Any], leaves: Mapping[str, Leaf], file: str) -> Self:
         """Build the description from text fields (`about`) and the values of a file; ConfigError if one is missing."""
-        required = (path for path, _, needed in _fields(cls) if needed and path in cls.rules())
-        missing = [path for path in required if path not in leaves]
-        if missing:
-            rule = cls.rules()[missing[0]]
-            example = f'{{ value = "{rule.example if rule else "..."}", kind = "published", source = "data sheet" }}'
-            raise ConfigError(f"this value is missing; add it, like {example}", file, missing[0])
+        cls._check_missing(about, leaves, file)
         sources = {path: leaf.provenance for path, leaf in leaves.items()}
-        fields: dict[str, Any] = {**about, "provenance": sources}
+        fields: dict[str, Any] = {**about}
         for path, leaf in leaves.items():
             _place(fields, path, leaf.value)
+        sources |= cls._derived(fields, sources)
         try:
-            return cls(**fields)
+            return cls(**fields, provenance=sources)
         except ConfigError as error:
             raise ConfigError(error.message, file, error.key) from None
+
+    @classmethod
+    def _check_missing(cls, about: Mapping[str, Any], leaves: Mapping[str, Leaf], file: str) -> None:
+        """Raise ConfigError that names all texts and values that a file lacks."""
+        needed = [path for path, _, needed in _fields(cls) if needed and path in cls.rules()]
+        words = (name for name, field in cls.model_fields.items() if field.is_required() and _is_text(field.annotation))
+        texts = [name for name in words if name not in about and name not in cls.rules()]
+        values = [path for path in needed if path not in leaves]
+        if len(texts) + len(values) == 1:
+            if texts:
+                raise ConfigError(f'this text is missing; add a line like {texts[0]} = "..."', file, texts[0])
+            rule = cls.rules()[values[0]]
+            example = f'{{ value = "{rule.example if rule else "..."}", kind = "published", source = "data sheet" }}'
+            raise ConfigError(f"this value is missing; add it, like {example}", file, values[0])
+        if texts or values:
+            listed = ", ".join((*texts, *_by_table(values, needed)))
+            raise ConfigError(f"{len(texts) + len(values)} values are missing: {listed}; {cls._remedy}", file)
+
+
+def _is_text(kind: Any) -> bool:
+    return kind is str or get_origin(kind) is Literal
+
+
+def _by_table(missing: Collection[str], needed: Collection[str]) -> Iterator[str]:
+    """Paths for a message; the tables that lack all their values by their names alone, at the end."""
+    tables: dict[str, list[str]] = {}
+    for path in missing:
+        tables.setdefault(path.rpartition(".")[0], []).append(path)
+    sizes = Counter(path.rpartition(".")[0] for path in needed)
+    whole = [f"[{table}]" for table, paths in tables.items() if table and len(paths) == sizes[table]]
+    for table, paths in tables.items():
+        if f"[{table}]" not in whole:
+            yield from paths
+    if whole:
+        yield f"all of {', '.join(whole)}"
 
 
 _Field = tuple[str, Quantity | None, bool]
@@ -483,9 +541,6 @@ class Shelf:
         about |= {"name": file.name.removesuffix(".toml"), **self._own(document, label)}
         source = self._own_source(document, label)
         leaves = {**base.leaves, **read_leaves(document, self.rules, label, source)}
-        missing = [key for key in self.texts if key not in about]
-        if missing:
-            raise ConfigError(f'this text is missing; add a line like {missing[0]} = "..."', label, missing[0])
         return Description(about, leaves, label, folder)
 
     def _own_source(self, document: dict[str, Any], label: str) -> str:

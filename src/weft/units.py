@@ -27,6 +27,7 @@ class Dimension(StrEnum):
     BYTES_PER_SECOND = "bytes/s"
     SECONDS = "seconds"
     HERTZ = "hertz"
+    FLOPS = "FLOP/s"
     COUNT = "count"
 
 
@@ -39,11 +40,13 @@ _SMALL |= {"p": Fraction(1, 10**12), "f": Fraction(1, FS_PER_S)}
 _BYTE_UNITS = {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
 _BIT_UNITS = {f"{prefix}b": factor / 8 for prefix, factor in (_DECIMAL | _BINARY).items()}
 
+_OPERATIONS = ("FLOP/s", "FLOPS", "FLOPs", "OP/s", "OPS")
 _UNITS: Mapping[Dimension, Mapping[str, Fraction]] = {
     Dimension.BYTES: _BYTE_UNITS | _BIT_UNITS,
     Dimension.BYTES_PER_SECOND: {f"{unit}/s": factor for unit, factor in (_BYTE_UNITS | _BIT_UNITS).items()},
     Dimension.SECONDS: {f"{prefix}s": factor for prefix, factor in _SMALL.items()} | {"µs": _SMALL["u"]},
     Dimension.HERTZ: {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()},
+    Dimension.FLOPS: {f"{prefix}{unit}": factor for prefix, factor in _DECIMAL.items() for unit in _OPERATIONS},
     Dimension.COUNT: {"": Fraction(1)},
 }
 _EXAMPLES: Mapping[Dimension, str] = {
@@ -51,6 +54,7 @@ _EXAMPLES: Mapping[Dimension, str] = {
     Dimension.BYTES_PER_SECOND: "450 GB/s",
     Dimension.SECONDS: "500 ns",
     Dimension.HERTZ: "1.4 GHz",
+    Dimension.FLOPS: "989 TFLOP/s",
     Dimension.COUNT: "80",
 }
 # A capacity gets a binary prefix when it is a whole number of quarters of it ("1.5 KiB", "16 MiB").
@@ -172,6 +176,8 @@ def format(value: float, dimension: Dimension | str, digits: int = 15) -> str:
         return format_time(value, digits)
     if wanted is Dimension.HERTZ:
         return format_frequency(value, digits)
+    if wanted is Dimension.FLOPS:
+        return _scaled(value, {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()}, digits)
     return f"{value:.{digits}g}"
 
 

@@ -1,4 +1,5 @@
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -254,7 +255,7 @@ def test_a_path_is_found_with_or_without_quotes_of_pathlib(write):
         ("title = 'x'\ndescription = 'y'", ["vendor", "missing"]),
         (
             "title = 'x'\ndescription = 'y'\nvendor = 'none'\narchitecture = 't3'",
-            ["compute.compute_units", "missing", "value = "],
+            ["112 values are missing: all of [compute], [rates]", "weft hardware new --like"],
         ),
         ("title = ", ["no valid TOML"]),
     ],
@@ -268,10 +269,74 @@ def test_a_file_that_breaks_a_rule_is_named_with_the_rule(write, text, words):
         assert word in sentence
 
 
+@pytest.mark.parametrize(
+    ("stated", "per_clock"),
+    [
+        ({"rates.bf16": "989 TFLOP/s"}, 4096),
+        ({"rates.bf16": "1.979 PFLOPS"}, 8192),
+        ({"rates.bf16": "989 TFLOP/s", "compute.compute_units": 264}, 2048),
+        ({"rates.bf16": "989 TFLOP/s", "clocks.matrix_peak": "0.915 GHz"}, 8192),
+        ({"rates.bf16": "700 TFLOP/s"}, 2898),
+        ({"rates.bf16": "0 FLOP/s"}, 0),
+    ],
+)
+def test_a_peak_of_the_data_sheet_is_divided_by_units_and_clock(stated, per_clock):
+    changed = hardware.gpu("h100-sxm").replace(stated)
+    assert changed.rates.bf16 == per_clock
+    known = changed.provenance["rates.bf16"]
+    assert (known.text, known.kind) == (stated["rates.bf16"], "set by user")
+    assert f"{per_clock} FLOP per clock and unit of {changed.compute.compute_units} at" in known.source
+
+
+def test_a_peak_in_a_file_is_divided_by_the_units_of_that_file(write):
+    mine = hardware.gpu(write('extends = "h100-sxm"\n[compute]\ncompute_units = 66\n[rates]\nfp32 = "66.9 TFLOP/s"\n'))
+    assert mine.rates.fp32 == 512
+    assert mine.matrix_rate("fp32") == pytest.approx(66.9e12, rel=0.01)
+
+
+def test_all_that_a_file_lacks_is_said_at_once(write):
+    with pytest.raises(InputError) as caught:
+        hardware.gpu(write('title = "x"\nvendor = "amd"\narchitecture = "cdna3"\n[host]\nbandwidth = "1 GB/s"\n'))
+    said = str(caught.value)
+    assert "112 values are missing: description, all of [compute], [rates], [clocks]" in said
+    assert "[host]" not in said
+
+
+@pytest.mark.parametrize("name", hardware.gpu_names())
+def test_no_gpu_of_the_catalogue_is_doubtful_and_its_form_gives_it_again(name, tmp_path):
+    like = hardware.gpu(name)
+    (tmp_path / "mine.toml").write_text(hardware.form(like))
+    mine = hardware.gpu(tmp_path / "mine.toml")
+    assert {path: mine.value(path) for path in mine.rules()} == {path: like.value(path) for path in like.rules()}
+    assert (like.doubts, mine.doubts) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        (
+            {"memory.bandwidth": "22 TB/s"},
+            r"over memory.channels \(256\) is 85.9 GB/s a channel, 5.37 GHz; .* 64 of HBM4",
+        ),
+        (
+            {"rates.bf16": 4500},
+            r"4500 FLOP per clock and unit, no multiple of 64; for 4500 TFLOP/s .* write '4500 TFLOP/s'",
+        ),
+        (
+            {"rates.bf16": "3 PFLOP/s"},
+            r"\(3 PFLOP/s\) is \d+ FLOP per clock .* check compute.compute_units and the clock",
+        ),
+    ],
+)
+def test_values_that_hardly_fit_are_questioned(stated, said):
+    (doubt,) = hardware.gpu("b200").replace(stated).doubts
+    assert re.search(said, doubt)
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(InputError, match=r"none\.toml' does not exist"):
         hardware.gpu(tmp_path / "none.toml")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is a folder, not a file"):
         hardware.gpu(tmp_path)
 
 

@@ -5,8 +5,9 @@ from click.testing import CliRunner
 
 from weft import hardware as machines
 from weft.cli.hardware import hardware
+from weft.cli.main import main
 from weft.cli.simulate import simulate
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, OutputError, UnknownNameError
 
 
 def run(*arguments):
@@ -56,9 +57,35 @@ def test_a_file_is_shown_as_what_it_describes(tmp_path):
     (tmp_path / "gpu.toml").write_text("extends = 'h100-sxm'\n")
     (tmp_path / "node.toml").write_text("extends = 'dgx-h100'\ngpus_per_node = 4\n")
     (tmp_path / "again.toml").write_text("extends = 'node.toml'\n")
-    assert "compute.compute_units" in run("show", str(tmp_path / "gpu.toml"))
+    assert "compute.compute_units" in run("show", "--all", str(tmp_path / "gpu.toml"))
     for name in ("node", "again"):
         assert "gpus_per_node" in run("show", str(tmp_path / f"{name}.toml"))
+
+
+def test_a_gpu_is_shown_in_few_lines_and_all_values_on_request():
+    shown = run("show", "h100-sxm")
+    assert len(shown.splitlines()) < 20
+    for part in ("132 SMs", "bf16 989.4", "80 GB, 3.35 TB/s", "18 links, 450 GB/s each way", "55 assumed", "--all"):
+        assert part in shown
+    assert "4096 FLOP per clock and unit, 989.4 TFLOP/s" in run("show", "h100-sxm", "--all")
+
+
+def test_a_form_is_written_once_and_read_back(tmp_path):
+    path = tmp_path / "mine.toml"
+    assert f"weft hardware show {path}" in run("new", "--like", "h100-sxm", "--out", str(path))
+    path.write_text(path.read_text().replace('bandwidth = "3.352 TB/s"', 'bandwidth = "22 TB/s"'))
+    assert "check memory.channels" in run("show", str(path))
+    with pytest.raises(OutputError, match="exists already; name another file by --out"):
+        CliRunner().invoke(hardware, ["new", "--like", "h100-sxm", "--out", str(path)], catch_exceptions=False)
+
+
+def test_a_doubtful_machine_is_questioned_beside_the_answer(capsys):
+    with pytest.raises(SystemExit):
+        main(["predict", "collective", "all_reduce:1MiB", "--ranks", "8", "--system", "8xb200"])
+    assert "note:" not in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["decode", "llama-3-8b", "--system", "8xb200", "--tp", "8", "--set", "rates.bf16=4500"])
+    assert "for 4500 TFLOP/s of the whole GPU write '4500 TFLOP/s'" in capsys.readouterr().err
 
 
 def test_an_unknown_name_is_compared_with_gpus_and_systems():

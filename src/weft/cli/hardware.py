@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
 
 from weft import hardware as machines
-from weft.cli.options import examples
+from weft.cli.options import examples, option
 from weft.cli.output import json_or_tables
-from weft.cli.values import MACHINE_NAME
-from weft.errors import UnknownNameError
+from weft.cli.values import GPU, MACHINE_NAME
+from weft.errors import OutputError, UnknownNameError
+from weft.files import write_atomically
 from weft.hardware import Gpu, Node, Provenance
 from weft.report.table import Table, number, text
-from weft.units import format_bytes, format_rate
+from weft.units import format_bytes, format_frequency, format_rate, format_time
 from weft.view.words import sourced_table
 
 
@@ -51,20 +55,80 @@ def list_machines() -> tuple[Any, list[Table]]:
 
 
 @hardware.command(
-    "show", short_help="Show every value, with its unit and source.", epilog=examples("weft hardware show t3-paper")
+    "show",
+    short_help="Show what a GPU or system can do, or every value with its source.",
+    epilog=examples("weft hardware show h100-sxm", "weft hardware show t3-paper --all"),
 )
 @click.argument("name", type=MACHINE_NAME)
+@click.option("--all", "every", is_flag=True, help="Show every value: path (for --set), kind, range and source.")
 @json_or_tables
-def show_machine(name: str) -> tuple[Any, list[Table]]:
-    """Show every value of a GPU or system: its path (for --set), unit, kind, plausible range and source.
+def show_machine(name: str, every: bool) -> tuple[Any, list[Table | str]]:
+    """Show what a GPU or a system can do; with --all every value, its kind, plausible range and source.
 
     A "peak" value is a data sheet's, an "achieved" one was measured under load, a "calibrated" one was fitted.
     """
     found = _find(name)
-    texts = {path: found.text(path) for path in (found.rules() if isinstance(found, Gpu) else found.provenance)}
+    texts = {path: _text(found, path) for path in (found.rules() if isinstance(found, Gpu) else found.provenance)}
     entry = _gpu_entry(found) if isinstance(found, Gpu) else _system_entry(found)
     values = [_value_entry(found, path, found.provenance.get(path)) for path in texts]
-    return {**entry, "values": values}, [sourced_table(_headline(found), "path", texts, found.provenance)]
+    shown: list[Table | str] = [sourced_table(_headline(found), "path", texts, found.provenance)]
+    if isinstance(found, Gpu):
+        if not every:
+            shown = [Table((text("what"), text("is", prose=True)), list(_summary(found)), _headline(found))]
+        shown += [f"Check: {doubt}." for doubt in found.doubts]
+        if not every:
+            shown.append(f"{len(texts)} values, each with kind, range and source: weft hardware show {name} --all")
+    return {**entry, "values": values}, shown
+
+
+def _text(found: Gpu | Node, path: str) -> str:
+    """The value at a path; of a rate per clock also the peak of the whole GPU that it makes."""
+    dtype = path.removeprefix("rates.")
+    if dtype == path or not isinstance(found, Gpu) or not found.supports(dtype):
+        return found.text(path)
+    return f"{found.text(path)} FLOP per clock and unit, {found.matrix_rate(dtype) / 1e12:,.4g} TFLOP/s"
+
+
+def _summary(gpu: Gpu) -> Iterator[tuple[str, str]]:
+    """What matters of a GPU, in rows."""
+    c, m, link = gpu.compute, gpu.memory, gpu.link
+    clocks = f"{_hertz(c.clock)} boost, {_hertz(gpu.clocks.sustained)} in long runs"
+    yield "compute", f"{c.compute_units} {gpu.units_word}, {clocks}"
+    known = [dtype for dtype in machines.DTYPES if gpu.supports(dtype)]
+    for name, clock in (("TFLOP/s, data sheet", "peak"), ("TFLOP/s, long runs", "sustained")):
+        rates = (f"{dtype} {gpu.matrix_rate(dtype, clock) / 1e12:,.4g}" for dtype in known)  # type: ignore[arg-type]
+        yield name, ", ".join(rates)
+    reads, copies = (f"{share:.0%}" for share in (m.read_efficiency, m.copy_efficiency))
+    yield "memory", f"{format_bytes(m.capacity)}, {_bytes_per_s(m.bandwidth)} ({reads} in reads, {copies} in copies)"
+    yield "cache", f"{format_bytes(gpu.cache.capacity)}, {_bytes_per_s(gpu.cache.bandwidth)}"
+    if gpu.memory_cache.capacity:
+        held = gpu.memory_cache
+        yield "memory-side cache", f"{format_bytes(held.capacity)}, {_bytes_per_s(held.bandwidth)}"
+    joined = f"{link.links} links" if link.links else "no links, PCIe"
+    payload = f"{link.kernel_efficiency:.0%} by kernels, {link.dma_efficiency:.0%} by copy engines"
+    yield "to other GPUs", f"{joined}, {_bytes_per_s(link.bandwidth)} each way ({payload})"
+    yield "to the host", f"{_bytes_per_s(gpu.host.bandwidth)} each way, {gpu.dma.engines} copy engines"
+    yield "launch of a kernel", format_time(c.launch_latency)
+    kinds = Counter(one.kind for one in gpu.provenance.values())
+    yield "values by kind", ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+
+
+def _hertz(clock: float) -> str:
+    return format_frequency(clock, 4)
+
+
+@hardware.command("new", epilog=examples("weft hardware new --like h100-sxm --out my-gpu.toml"))
+@option("--like", "The known GPU that is most like the new one.", GPU, required=True, metavar="NAME|FILE")
+@option("--out", "The file to write.", click.Path(path_type=Path), default=Path("my-gpu.toml"), metavar="FILE")
+def new_machine(like: Gpu, out: Path) -> None:
+    """Write a form for a GPU of your own: a TOML file with what a data sheet states, to be filled in.
+
+    Commands take the file wherever they take a GPU's name.
+    """
+    if out.exists():
+        raise OutputError(f"'{out}' exists already; name another file by --out")
+    path = write_atomically(out, machines.form(like))
+    click.echo(f"{path}: replace what the data sheet states, then run: weft hardware show {path}")
 
 
 def _find(name: str) -> Gpu | Node:

@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from weft.cli.output import Outputs
-from weft.cli.values import COLLECTIVE, DTYPE, GPU, RANKS, SHAPE, assignments
+from weft.cli.values import COLLECTIVE, DTYPE, GPU, RANKS, SHAPE, assignments, questioned
 from weft.errors import InputError
 from weft.fields import described
 from weft.options import RunOptions
@@ -102,7 +102,7 @@ def on_machine(function: F) -> F:
     def call(*args: Any, system: str, changes: Mapping[str, str], **values: Any) -> Any:
         from weft.hardware import system as described
 
-        return function(*args, machine=described(system).replace(changes), **given(**values))
+        return function(*args, machine=questioned(described(system).replace(changes)), **given(**values))
 
     return cast(F, call)
 

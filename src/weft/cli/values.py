@@ -129,7 +129,24 @@ def later(home: str) -> Callable[..., Any]:
     return call
 
 
-_gpu, _gpu_names = later("weft.hardware:gpu"), later("weft.hardware:gpu_names")
+def _gpu(text: str) -> Any:
+    from weft.hardware import gpu
+
+    return questioned(gpu(text))
+
+
+def questioned(machine: Any) -> Any:
+    """A GPU or a system, after its doubtful values were named on standard error, each once."""
+    context = click.get_current_context(silent=True)
+    said = set() if context is None else context.meta.setdefault(__name__, set())
+    for doubt in getattr(machine, "gpu", machine).doubts:
+        if doubt not in said:
+            said.add(doubt)
+            click.echo(f"note: {doubt}", err=True)
+    return machine
+
+
+_gpu_names = later("weft.hardware:gpu_names")
 _system_names, _overlap_names = later("weft.hardware:node_names"), later("weft.schedule:overlap_names")
 NAMES = Value("A,B", names)
 NUMBERS = Value("8,16", numbers)

@@ -2,6 +2,7 @@
 
 from weft.catalog import Provenance
 from weft.hardware.fabric import FABRICS, Fabric
+from weft.hardware.form import form
 from weft.hardware.gpus import DTYPES, Gpu, GpuLink, parse_assignment
 from weft.hardware.resolve import Described, gpu, gpu_names, known_nodes, node_names, system
 from weft.hardware.systems import KernelCost, Network, Node, RingKernels, System, Topology
@@ -20,6 +21,7 @@ __all__ = [
     "RingKernels",
     "System",
     "Topology",
+    "form",
     "gpu",
     "gpu_names",
     "known_nodes",

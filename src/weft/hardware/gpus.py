@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from typing import Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import model_validator
 
@@ -22,6 +22,9 @@ from weft.catalog import (
     Hertz,
     HertzOrNone,
     Part,
+    PeakRate,
+    PerClock,
+    Provenance,
     Seconds,
     Share,
     ShareOrNone,
@@ -264,18 +267,20 @@ class Launch(Part):
 class Rates(Part):
     """Dense matrix operations per clock and compute unit [FLOP]; 0 where a data type is not supported.
 
+    A data sheet's peak of the whole GPU, such as "989 TFLOP/s", is divided by its units and the clock of that peak.
+
     `fp32` and `fp64` are those of a plain product: vector units for fp32 on NVIDIA, matrix units elsewhere. `fp4` is
     that of 4-bit formats with block scales.
     """
 
-    fp64: CountOrNone
-    fp32: CountOrNone
-    tf32: CountOrNone
-    fp16: CountOrNone
-    bf16: CountOrNone
-    fp8: CountOrNone
-    int8: CountOrNone
-    fp4: CountOrNone = 0
+    fp64: PerClock
+    fp32: PerClock
+    tf32: PerClock
+    fp16: PerClock
+    bf16: PerClock
+    fp8: PerClock
+    int8: PerClock
+    fp4: PerClock = 0
 
 
 class Clocks(Part):
@@ -382,9 +387,26 @@ _ASCENDING = (
 """Values of a part that must not decrease in this order."""
 
 
+_BOOSTED = ("fp32", "fp64")
+"""Data types whose data-sheet peak is at the boost clock."""
+_FASTEST_MEMORY = 3e9
+"""Fastest command clock of a memory channel [hertz], assumed: HBM4 at 11 Gb/s per pin has 2.75 GHz, GDDR6 2.25 GHz."""
+_FINE = 64
+"""Rates of matrix units above this many FLOP per clock are multiples of it, on every GPU of the catalogue."""
+_ROUNDED = 0.01
+"""How far a data sheet's peak may lie from the product of whole numbers that it rounds, as a fraction."""
+
+
+def _per_clock(operations: float) -> int:
+    """Whole operations per clock and unit: the power of two that a data sheet rounds, else the nearest number."""
+    power = 2 ** round(math.log2(operations)) if operations >= 1 else 0
+    return power if abs(operations - power) <= _ROUNDED * operations else round(operations)
+
+
 class Gpu(Sourced):
     """A GPU: compute units, caches, memory, arbiter, tracker, DMA engines and links, and its achieved rates."""
 
+    _remedy: ClassVar[str] = "add them, or take them from a relative: 'weft hardware new --like h100-sxm' writes a form"
     title: str
     description: str
     vendor: Vendor
@@ -437,6 +459,45 @@ class Gpu(Sourced):
             raise broken_rule(f"memory: {burst} must divide one access of {ACCESS_BYTES} B")
         return self
 
+    @classmethod
+    def _derived(cls, fields: dict[str, Any], sources: Mapping[str, Provenance]) -> dict[str, Provenance]:
+        """Divide the rates that are peaks of the whole GPU by its units and the clock of the peak."""
+        tables = {name: dict(fields[name]) for name in ("compute", "clocks", "rates")}
+        units, known = tables["compute"]["compute_units"], {}
+        for dtype, rate in tables["rates"].items():
+            if isinstance(rate, PeakRate):
+                clock = tables["compute"]["clock"] if dtype in _BOOSTED else tables["clocks"]["matrix_peak"]
+                each = _per_clock(rate / (units * clock))
+                fields["rates"] = {**dict(fields["rates"]), dtype: each}
+                at = f"{each} FLOP per clock and unit of {units} at {format_quantity(clock, Dimension.HERTZ, 4)}"
+                stated = sources[f"rates.{dtype}"]
+                known[f"rates.{dtype}"] = stated.model_copy(update={"source": f"{stated.source}: {at}"})
+        return known
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Values that hardly fit each other, each as a sentence that says what to check."""
+        return tuple(self._doubts())
+
+    def _doubts(self) -> Iterator[str]:
+        m = self.memory
+        if m.clock > _FASTEST_MEMORY:
+            rate, clock = format_quantity(m.bandwidth / m.channels, Dimension.BYTES_PER_SECOND, 3), m.clock / 1e9
+            yield (
+                f"memory.bandwidth ({self.text('memory.bandwidth')}) over memory.channels ({m.channels}) is {rate} a "
+                f"channel, {clock:.2f} GHz; no memory is faster than {_FASTEST_MEMORY / 1e9:g} GHz, so check "
+                "memory.channels, 32 for each stack of HBM3 and 64 of HBM4"
+            )
+        for dtype, per_clock in self.rates:
+            if per_clock > _FINE and per_clock % _FINE:
+                stated = self.provenance[f"rates.{dtype}"].text if f"rates.{dtype}" in self.provenance else ""
+                each = f"rates.{dtype} ({stated or per_clock}) is {per_clock} FLOP per clock and unit"
+                if stated.isdecimal():
+                    check = f"for {stated} TFLOP/s of the whole GPU write '{stated} TFLOP/s'"
+                else:
+                    check = "check compute.compute_units and the clock of the peak"
+                yield f"{each}, no multiple of {_FINE}; {check}"
+
     def _shown(self, part: str, name: str) -> str:
         """A part's value with its name, for messages."""
         return f"{name} ({self.text(f'{part}.{name}')})"
@@ -480,6 +541,10 @@ class Gpu(Sourced):
         held = {f"clocks.{name}": format_quantity(hertz, Dimension.HERTZ) for name, hertz in clocks.items() if hertz}
         return self.replace(held) if held else self
 
+    def peak_clock(self, dtype: str) -> float:
+        """The clock of the data sheet's peak of a data type: the boost clock for fp32 and fp64 [hertz]."""
+        return self.compute.clock if dtype in _BOOSTED else self.clocks.matrix_peak
+
     def matrix_rate(self, dtype: str, clock: ClockState = "peak") -> float:
         """Dense rate of a matrix product at a clock [FLOP/s]; InputError lists the supported data types.
 
@@ -489,11 +554,7 @@ class Gpu(Sourced):
         if not self.supports(dtype):
             known = ", ".join(name for name in DTYPES if self.supports(name))
             raise InputError(f"{self.name} has no matrix rate for '{dtype}'; it has {known}")
-        hertz = self.compute.clock
-        if clock == "sustained":
-            hertz = self.clocks.sustained
-        elif clock == "peak" and dtype not in ("fp32", "fp64"):
-            hertz = self.clocks.matrix_peak
+        hertz = {"peak": self.peak_clock(dtype), "sustained": self.clocks.sustained}.get(clock, self.compute.clock)
         return self.compute.compute_units * int(getattr(self.rates, rated_as(dtype))) * hertz
 
 

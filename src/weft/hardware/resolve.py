@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from weft.catalog import Shelf, is_file, read_toml
-from weft.errors import InputError, SystemNamedError, UnknownNameError, check_type, check_whole
+from weft.errors import ConfigError, InputError, SystemNamedError, UnknownNameError, check_type, check_whole
 from weft.hardware.gpus import Gpu
 from weft.hardware.index import entries
 from weft.hardware.systems import Node, System
@@ -220,7 +220,9 @@ def _read_gpu(name_or_path: str | Path) -> Gpu:
 def _node(name_or_path: str | Path) -> Node:
     """Load a node; its `gpu` is a name of the catalogue or a path relative to the file."""
     found = _NODES.read(name_or_path)
-    named = found.about["gpu"]
+    named = found.about.get("gpu")
+    if named is None:
+        raise ConfigError('this text is missing; add a line like gpu = "h100-sxm"', found.file, "gpu")
     inside = found.folder / named if found.folder and named.endswith(".toml") else named
     return Node.from_leaves({**found.about, "gpu": gpu(inside)}, found.leaves, found.file)
 
