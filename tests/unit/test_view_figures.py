@@ -58,6 +58,11 @@ def test_a_collective_beside_a_gemm_has_another_colour_than_the_gemm() -> None:
     assert colors["all-reduce"] != colors["GEMM"]
 
 
+def test_more_names_than_the_palette_has_get_colours_of_their_own() -> None:
+    colors = looks.spread([f"kernel {at}" for at in range(3 * len(looks.PALETTE))])
+    assert len(set(colors.values())) == len(colors)
+
+
 def test_the_same_result_gives_the_same_picture() -> None:
     assert view.sub_layer_times(small()).svg() == view.sub_layer_times(small()).svg()
 

@@ -144,38 +144,38 @@ class Lines:
 def bars(
     title: str, table: Table, *, lane: str, end: str, kind: str, looks: Looks, start: str | float = 0.0,
     offset: str = "", label: str = "", inside: str = "", marks: Lines | None = None, level: float | None = None,
-    axis: str = "", percent: bool = False, lane_px: int = 0, zoom: Any = None, name: str = "bars",
+    axis: str = "", percent: bool = False, lane_px: int = 0, zoom: Any = None, name: str = "bars", named: bool = False,
 ) -> Figure:  # fmt: skip
     """Horizontal bars in lanes, from `start` (a column, or one value for all) to the column `end`, coloured by `kind`.
 
     `offset` names the rows into which a lane is divided, `label` the column written after each bar, `inside` the one
     written into bars between two columns, `axis` the title of the axis (by default the head of `end`). `level` places a
     vertical reference line (default: at the start of the bars). `zoom` is True for an axis that can be dragged, a
-    selection on another chart that this one follows, or the range of the axis.
+    selection on another chart that this one follows, or the range of the axis. `named` shows a legend of one name, too.
     """
     names = table.distinct(lane)
-    two_lines = any(len(name) > _LONG_NAME and ": " in name for name in names)
-    named = alt.Axis(labelExpr=_LINES, labelOffset=-6) if two_lines else alt.Undefined
-    y = alt.Y(f"{lane}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25), axis=named)
+    two_lines = max(map(len, names), default=0) > _LONG_NAME and all(": " in name for name in names)
+    broken = alt.Axis(labelExpr=_LINES, labelOffset=-6) if two_lines else alt.Undefined
+    y = alt.Y(f"{lane}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25), axis=broken)
     rows = table.distinct(offset) if offset else [""]
     beside = {"yOffset": alt.YOffset(f"{offset}:N", sort=rows)} if len(rows) > 1 else {}
     base = start if isinstance(start, float) else None
-    scale = alt.Undefined if base is None else _scale(table, end, base, label)
+    scale = alt.Undefined if base is None and not label else _scale(table, end, base, label, marks)
     if zoom is not None and zoom is not True:
-        scale = alt.Scale(domain=zoom)
+        scale = alt.Scale(domain=zoom, nice=False)
     x = alt.X(f"{end}:Q", title=(axis or _title(table, end)).strip() or None, scale=scale, axis=_axis(percent))
     switch = _switch(kind, "" if name == "bars" else name)
     since = alt.X2(start) if base is None else alt.X2(datum=base)
     params = [switch, _zoom()] if zoom is True else [switch]
     drawn = _over(name).mark_bar(clip=zoom is not None)
-    layers = [_picked(drawn, table, params, y, x, since, _color(table, kind, looks), **beside)]
+    layers = [_picked(drawn, table, params, y, x, since, _color(table, kind, looks, named), **beside)]
     data = {name: table}
     row_px = 16 if len(rows) > 1 else 28 if two_lines else 20
     if base is not None:
         layers.append(_line(x=base if level is None else level))
     if marks is not None:
         data["marks"] = marks.table
-        layers.append(_marked(marks, offset, beside, row_px))
+        layers += _marked(marks, offset, beside, row_px)
     if label:
         # Right of the bar's end, or of its start if the value is negative.
         written = _over(name).mark_text(align="left", dx=4)
@@ -189,19 +189,24 @@ def bars(
     return Figure(title, _layers(layers, height), data)
 
 
-def _marked(marks: Lines, series: str, beside: Mapping[str, Any], size: int) -> Any:
-    """Lines across all groups, ticks at bars of their series, or marks of shapes that a legend names."""
+def _marked(marks: Lines, series: str, beside: Mapping[str, Any], size: int) -> list[Any]:
+    """Named lines across all groups, ticks at bars of their series, or marks of shapes that a legend names."""
     drawn, at, tips = _over("marks"), alt.X(f"{marks.value}:Q"), _tips(marks.table)
     of_series = series in marks.table.keys
     if marks.of is None:
         colored = {"color": alt.Color(f"{series}:N")} if of_series else {}
-        return drawn.mark_rule(strokeDash=[5, 3], strokeWidth=2).encode(at, tooltip=tips, **colored)
+        lines = [drawn.mark_rule(strokeDash=[5, 3], strokeWidth=2).encode(at, tooltip=tips, **colored)]
+        for row, name in enumerate([] if of_series else marks.table.column(marks.label)):
+            words = drawn.transform_filter(alt.datum[marks.label] == name)
+            words = words.mark_text(align="right", dx=4, dy=-6 - 12 * row, text=name)
+            lines.append(words.encode(at, y=alt.value(0)))
+        return lines
     band = alt.Y(f"{marks.of}:N", sort=None)
     if of_series:
-        return drawn.mark_tick(thickness=3, size=size, color=INK).encode(at, band, tooltip=tips, **beside)
+        return [drawn.mark_tick(thickness=3, size=size, color=INK).encode(at, band, tooltip=tips, **beside)]
     scale = alt.Scale(domain=marks.table.distinct(marks.label))
     shape = alt.Shape(f"{marks.label}:N", scale=scale, legend=alt.Legend(symbolStrokeColor=INK))
-    return drawn.mark_point(color=INK, size=40).encode(at, band, shape, tooltip=tips)
+    return [drawn.mark_point(color=INK, size=40).encode(at, band, shape, tooltip=tips)]
 
 
 def stacked_bars(
@@ -228,7 +233,7 @@ def stacked_bars(
     columns = [*table.columns, number("stack_from", " "), number("stack_to", " ")]
     return bars(
         title, Table(columns, placed), lane=lane, start="stack_from", end="stack_to", kind=part, looks=looks,
-        offset=offset, label=label, axis=_title(table, value), percent=share or percent, marks=marks,
+        offset=offset, label=label, axis=_title(table, value), percent=share or percent, marks=marks, named=True,
     )  # fmt: skip
 
 
@@ -377,13 +382,14 @@ def curves(
     title: str, table: Table, *, x: str, y: str, series: str, looks: Looks | None = None, log_x: bool = False,
     log_y: bool = False, marks: Lines | None = None, faint: Table | None = None,
     percent: bool = False, zero: bool = True, labels: str = "", level: float | None = None, dots: Table | None = None,
-    steps: bool = False,
+    steps: bool = False, mark: str = "",
 ) -> Figure:  # fmt: skip
     """Lines, or with `steps` stairs, with a dot per row, a line per series.
 
     `dots` holds dots and `faint` thin lines in the background, each line named by its first column; `marks` are
     reference lines (`of` None: vertical at an x value) or horizontal marks at rows. `labels` is a Vega expression that
-    formats the values of x; `level` is the y value of a horizontal line.
+    formats the values of x; `level` is the y value of a horizontal line. The column
+    `mark` has words at the rows that stand out, and is empty elsewhere.
     """
     colors = _color(table, series, looks or spread(table.distinct(series)))
     axis = {"labelExpr": labels} if labels else {}
@@ -402,11 +408,14 @@ def curves(
         layers.insert(0, thin.encode(at, up, colors, detail=f"{faint.keys[0]}:N"))
     if dots is not None:
         data["dots"] = dots
-        behind = _over("dots").mark_circle(size=20, opacity=0.4, color=GREY)
+        few = len(dots.rows) < 40
+        behind = _over("dots").mark_circle(size=60 if few else 20, opacity=0.9 if few else 0.4, color=GREY)
         layers.insert(0, behind.encode(at, up, tooltip=_tips(dots)))
     if marks is not None:
         data["marks"] = marks.table
         layers += _marked_curves(marks)
+    if mark:
+        layers += _ringed(_over("curves").transform_filter(f"datum.{mark}").encode(at, up), mark)
     return Figure(title, _layers(layers, 280), data)
 
 
@@ -429,11 +438,16 @@ def choices(title: str, table: Table, *, x: str, y: str, series: str, mark: str,
     layers = [
         _picked(lines, table, [switch], up, color),
         dots.encode(at, up, color, beside, _faded(switch), tooltip=_tips(table)),
-        marked.mark_point(size=240, color=INK, strokeWidth=2),
-        marked.mark_text(dy=-16, fontWeight="bold").encode(text=f"{mark}:N"),
+        *_ringed(marked, mark),
         level.encode(up, x=alt.value("width"), text=f"{mark}:N"),
     ]
     return Figure(title, _layers(layers, 280), {"choices": table})
+
+
+def _ringed(marked: Any, mark: str) -> list[Any]:
+    """Rings around the dots of a chart, with the words of the column `mark` above."""
+    ring = marked.mark_point(size=240, color=INK, strokeWidth=2)
+    return [ring, marked.mark_text(dy=-16, fontWeight="bold").encode(text=f"{mark}:N")]
 
 
 def step_lines(
@@ -582,37 +596,38 @@ def _line(**place: float) -> Any:
     return alt.Chart(alt.sequence(1)).mark_rule(opacity=0.6).encode(*at)
 
 
-def _low(table: Table, value: str, base: float) -> float:
+def _low(values: Sequence[float], base: float) -> float:
     """Where an axis of bars begins: at zero, or slightly below the lowest bar if bars begin elsewhere."""
-    low = min((each for each in table.column(value) if each is not None), default=base)
+    low = min(values, default=base)
     return min(base - 0.02, low - 0.02) if base else min(0.0, low)
 
 
-def _scale(table: Table, end: str, base: float, label: str) -> Any:
-    """The scale of bars from `base`, long enough for the words behind them at any width of the chart."""
-    low = _low(table, end, base)
-    ends: dict[int, float] = {}
-    for row in table.records():
-        words = len(str(row[label])) if label else 0
-        if row[end] is not None and words:
-            ends[words] = max(ends.get(words, low), row[end])
-    if not ends:
+def _scale(table: Table, end: str, base: float | None, label: str, marks: Lines | None) -> Any:
+    """The scale of bars from `base` (None: from zero), long enough for marks, and words behind bars at any width."""
+    values = [value for value in table.column(end) if value is not None]
+    low = 0.0 if base is None else _low(values, base)
+    words = map(len, map(str, table.column(label))) if label else ()
+    reach: dict[int, float] = {}
+    for length, value in zip(words, table.column(end), strict=False):
+        if length and value is not None:
+            reach[length] = max(reach.get(length, low), value, base or 0.0)
+    if not reach:
         return alt.Scale(zero=False, domainMin=low)
-    reach = [
-        f"{max(high, base) - low:.7g} * width / max(width * 0.4, width - {_LETTER * words + 8:.0f})"
-        for words, high in ends.items()
+    room = [
+        f"{high - low:.7g} * width / max(width * 0.4, width - {_LETTER * length + 8:.0f})"
+        for length, high in reach.items()
     ]
-    longest = max([low, base, *(end for end in table.column(end) if end is not None)])
-    most = alt.expr(f"{low:.7g} + max({longest - low:.7g}, {', '.join(reach)})")
+    longest = max([base or 0.0, *values, *(marks.table.column(marks.value) if marks else ())])
+    most = alt.expr(f"{low:.7g} + max({longest - low:.7g}, {', '.join(room)})")
     return alt.Scale(zero=False, domainMin=low, domainMax=most, nice=False)
 
 
-def _color(table: Table, key: str, looks: Looks) -> Any:
-    """Colours of the names that occur in the table, in the order of `looks`."""
+def _color(table: Table, key: str, looks: Looks, named: bool = False) -> Any:
+    """Colours of the names that occur in the table, in the order of `looks`; one name has a legend if `named`."""
     found = table.distinct(key)
     names = [name for name in looks if name in found]
     scale = alt.Scale(domain=names, range=[looks[name] for name in names])
-    return alt.Color(f"{key}:N", scale=scale, legend=alt.Undefined if len(names) > 1 else None)
+    return alt.Color(f"{key}:N", scale=scale, legend=alt.Undefined if named or len(names) > 1 else None)
 
 
 def _sort(table: Table, key: str) -> Any:

@@ -126,12 +126,18 @@ def front(answer: Plans) -> Figure:
     """Step time and memory of all plans that fit, and the front of those that no other one beats in both, by GPUs."""
     columns = [
         number("step_s", "step time", "s", ".4g"), number("peak_gb", "memory of the fullest GPU", "GB", ".1f"),
-        text("gpus", "GPUs"), text("plan"),
+        text("gpus", "GPUs"), text("plan"), text("mark", " "),
     ]  # fmt: skip
 
     def table(plans: Sequence[Planned]) -> Table:
         rows = [
-            (one.step_time_s, one.peak_bytes / 1e9, f"{one.gpus:,} GPUs", _named(one, answer))
+            (
+                one.step_time_s,
+                one.peak_bytes / 1e9,
+                f"{one.gpus:,} GPUs",
+                _named(one, answer),
+                "best" * (one is answer.best),
+            )
             for one in sorted(plans, key=lambda one: (one.gpus, one.step_time_s))
         ]
         return Table(columns, rows)
@@ -140,7 +146,7 @@ def front(answer: Plans) -> Figure:
     line = table([one for one in answer.front if one.step_time_s <= 3 * answer.best.step_time_s] or answer.plans[:1])
     figure = curves(
         "What does less memory cost in time?", line, x="step_s", y="peak_gb", series="gpus", zero=False, steps=True,
-        dots=table(near[:: -(-len(near) // _MOST_DOTS) or 1]),
+        dots=table(near[:: -(-len(near) // _MOST_DOTS) or 1]), mark="mark",
     )  # fmt: skip
     return figure.captioned(
         "Each dot is a plan that fits, up to three times the best time; no plan is below and left of the line."

@@ -54,23 +54,24 @@ def policy_table(answer: Recomputation) -> Table:
 
 def policy_figure(answer: Recomputation) -> Figure:
     """Peak over step time: the sets of operators, and the policies of frameworks."""
-    kinds = {"operators chosen": answer.policies, "policies of frameworks": answer.named}
-    rows = [
-        (one.seconds, one.peak / 1e9, kind, one.words)
-        for kind, listed in kinds.items()
-        for one in sorted((answer.base, *listed) if kind == "operators chosen" else listed, key=lambda one: one.seconds)
-    ]
+    chosen = sorted((answer.base, *answer.policies), key=lambda one: one.seconds)
+    best = next((one for one in chosen if one.peak <= answer.budget), None)
     columns = [
         number("step_s", "step", "s", ",.3f"), number("peak_gb", "peak", "GB", ",.1f"), text("kind", " "),
-        text("recompute", "computed again"),
+        text("recompute", "computed again"), text("mark", " "),
     ]  # fmt: skip
+    sets, named = (
+        Table(columns, [(one.seconds, one.peak / 1e9, kind, one.words, "fastest that fits" * (one is best))
+                        for one in listed])
+        for kind, listed in (("operators chosen", chosen), ("policies of frameworks", answer.named))
+    )  # fmt: skip
     figure = curves(
-        "What does memory cost in time?", Table(columns, rows), x="step_s", y="peak_gb", series="kind",
-        looks={"operators chosen": looks.BLUE, "policies of frameworks": looks.GREY}, zero=False,
-        level=answer.budget / 1e9,
+        "What does memory cost in time?", sets, x="step_s", y="peak_gb", series="kind",
+        looks={"operators chosen": looks.BLUE}, zero=False, level=answer.budget / 1e9, dots=named, mark="mark",
     )  # fmt: skip
     return figure.captioned(
-        "Each dot is a set of operators that run again in the backward pass; the line is the budget."
+        "Each dot is a set of operators that run again in the backward pass, grey ones the policies of frameworks; the "
+        "level line is the budget."
     )
 
 

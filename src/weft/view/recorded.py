@@ -82,7 +82,7 @@ def losses(answer: TraceComparison) -> Figure:
     """Measured and predicted time of the operators that lose the most."""
     kinds = ("measured", "predicted")
     rows = [
-        (f"{one.name[:40]}, {one.phase}", kind, seconds * 1e3)
+        (f"{one.name[:40]}: {one.phase}", kind, seconds * 1e3)
         for one in answer.rows[:MOST_BARS] for kind, seconds in zip(kinds, (one.measured, one.predicted), strict=True)
     ]  # fmt: skip
     columns = [text("name", "operator"), text("kind"), number("time", "time", "ms", ",.3f")]

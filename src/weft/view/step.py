@@ -154,7 +154,7 @@ class GraphStepReport(Report["GraphStep"]):
         """A bar for each phase that stacks the time of its classes of operators."""
         lanes: defaultdict[str, dict[str, float]] = defaultdict(dict)
         for one in self.answer.shares:
-            lanes[one.phase][one.kind] = one.seconds
+            lanes[one.phase or "all"][one.kind] = one.seconds
         return [
             waterfall("Where does the time go?", lanes, self.answer.seconds).captioned(
                 "Time of the operators of each phase; of other streams, what computing waits for them."

@@ -122,7 +122,7 @@ def sweep_figure(answer: Sweep) -> Figure:
     elif is_choice:
         figure = choices(title, shown, x="value", y=goal.key, series="series", mark="mark", looks=colors)
     else:
-        figure = curves(title, shown, x="value", y=goal.key, series="series", looks=colors, zero=False)
+        figure = curves(title, shown, x="value", y=goal.key, series="series", looks=colors, zero=False, mark="mark")
     return figure.captioned(answer.title + left)
 
 

@@ -84,7 +84,7 @@ class TilesReport(Report["Tiles"]):
 
     def tables(self) -> list[Table]:
         """The fastest kernels, and what was pruned why."""
-        return [tile_table(self.answer), pruned_table(self.answer)]
+        return [table for table in (tile_table(self.answer), pruned_table(self.answer)) if table.rows]
 
     def figures(self) -> list[Figure]:
         """Times of the fastest kernels."""

@@ -51,6 +51,14 @@ document.querySelectorAll(".table").forEach((box) => {
   }));
 });
 
+// -- what is wider than the window says that it scrolls
+document.querySelectorAll(".scrolls").forEach((box) => {
+  const wide = box.querySelector(".wide");
+  const say = () => box.classList.toggle("more", wide.scrollWidth - wide.clientWidth - wide.scrollLeft > 4);
+  wide.addEventListener("scroll", say, { passive: true });
+  new ResizeObserver(say).observe(wide);
+});
+
 // -- figures
 const drawn = new Map();
 document.querySelectorAll(".plot .live").forEach((one) => one.remove()); // of a page that a browser saved with its pictures
@@ -115,7 +123,7 @@ document.querySelectorAll("[data-figure]").forEach((element) => {
   const text = element.textContent, hints = [];
   if (text.includes('"name":"zoom"')) hints.push("drag to move in time, Shift + wheel to zoom, double-click to reset");
   if (text.includes('"name":"brush"')) hints.push("drag over the uppermost strip to zoom all panels, move or wheel over the window, double-click to see all");
-  if (text.includes('"name":"picked"') && text.includes('"legend"')) hints.push("click a name in the legend to see it alone, double-click for all");
+  if (text.includes('"name":"picked"') && !text.includes('"legend":null')) hints.push("click a name in the legend to see it alone, double-click for all");
   box.querySelector(".hint").textContent = hints.join("; ");
   box.querySelectorAll("[data-save]").forEach((button) => button.addEventListener("click", async () => {
     const kind = button.dataset.save, sets = Object.entries(figure.data);
