@@ -23,7 +23,7 @@ def test_the_lists_name_what_can_be_shown():
 
 
 def test_a_machine_is_shown_with_units_ranges_and_sources():
-    shown = run(hardware, "show", "t3-paper")
+    shown = run(hardware, "show", "t3-paper", "--all")
     row = next(line for line in shown.splitlines() if "memory.timing.rcd" in line)
     for word in ("12 ns", "assumed", "12 ns to 14 ns", "GPGPU-Sim"):
         assert word in row
@@ -66,7 +66,7 @@ def test_models_as_json_are_plain_data():
 
 def test_a_narrow_terminal_gets_numbered_sources(monkeypatch):
     monkeypatch.setattr("weft.view.terminal._WIDTH_OF_FILES", 80)
-    shown = run(hardware, "show", "t3-paper")
+    shown = run(hardware, "show", "t3-paper", "--all")
     assert "Sources" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert "bytes_per_clock_per_bank" in shown

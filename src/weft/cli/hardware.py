@@ -57,7 +57,7 @@ def list_machines() -> tuple[Any, list[Table]]:
 @hardware.command(
     "show",
     short_help="Show what a GPU or system can do, or every value with its source.",
-    epilog=examples("weft hardware show h100-sxm", "weft hardware show t3-paper --all"),
+    epilog=examples("weft hardware show h100-sxm --all"),
 )
 @click.argument("name", type=MACHINE_NAME)
 @click.option("--all", "every", is_flag=True, help="Show every value: path (for --set), kind, range and source.")
