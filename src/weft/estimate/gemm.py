@@ -90,13 +90,16 @@ def gemm(op: Gemm, machine: Target, inside: Inside = _ALONE) -> Estimate:
 def grouped_gemm(op: GroupedGemm, machine: Target) -> Estimate:
     """The time of the products of a mixture's experts: as a batch in one launch, or one launch after the other.
 
-    Groups that differ count half as the fullest and half as what is left for the others, one each. Raises as `gemm`.
+    Where one group is the `busiest`, the others share the remaining rows evenly, and each group takes its share of a
+    batch of groups like it: the tiles of all are spread over the compute units. Raises as `gemm`.
     """
     mean = floats(op.rows) / op.groups
     most = np.where(floats(op.busiest) > 0, op.busiest, mean)
-    least = np.maximum(2 * mean - most, 1.0)
-    halves = [_of_groups(op, np.ceil(rows), machine) for rows in ([mean] if np.all(most == mean) else [most, least])]
-    return halves[0] if len(halves) == 1 else _average(halves)
+    if np.all(most == mean):
+        return _of_groups(op, np.ceil(mean), machine)
+    others = np.maximum(floats(op.groups) - 1, 1.0)
+    rest = np.maximum((floats(op.rows) - most) / others, 1.0)
+    return _mixed([_of_groups(op, np.ceil(rows), machine) for rows in (most, rest)], 1 / floats(op.groups))
 
 
 def _of_groups(op: GroupedGemm, rows: FloatArray, machine: Target) -> Estimate:
@@ -110,10 +113,12 @@ def _of_groups(op: GroupedGemm, rows: FloatArray, machine: Target) -> Estimate:
     return replace(one, seconds=one.seconds * count, parts={name: part * count for name, part in one.parts.items()})
 
 
-def _average(halves: Sequence[Estimate]) -> Estimate:
-    every = side_by_side(halves)
-    parts = {name: part.mean(axis=0) for name, part in every.parts.items()}
-    return Estimate(every.seconds.mean(axis=0), every.bound[0], parts)
+def _mixed(ends: Sequence[Estimate], first: FloatArray) -> Estimate:
+    """The mean of two estimates, of which the `first` has this share."""
+    every = side_by_side(ends)
+    shares = np.stack(np.broadcast_arrays(first, 1 - first))
+    parts = {name: (part * shares).sum(axis=0) for name, part in every.parts.items()}
+    return Estimate((every.seconds * shares).sum(axis=0), every.bound[0], parts)
 
 
 def _library(dtype: str, machine: Target) -> tuple[Candidate, ...]:
