@@ -64,6 +64,15 @@ def check_whole(what: str, value: object, least: int, example: int) -> None:
         raise InputError(f"{what} is {shown(value)}; it must be at most {_LARGEST}")
 
 
+def reason(error: Exception) -> str:
+    """Why plain data could not be read, for messages: the key that is missing, or what a value says of itself."""
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    if isinstance(error, InputError | ValueError):
+        return str(error)
+    return "a value has another type"
+
+
 class WeftError(Exception):
     """Root of every error that Weft raises on purpose."""
 

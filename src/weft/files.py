@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 import select
+import signal
 import stat
 import sys
 import tempfile
@@ -38,6 +39,9 @@ STDOUT = Path("-")
 """The path that means standard output."""
 _reserved: ContextVar[Mapping[str | None, str]] = ContextVar("options by place", default=MappingProxyType({}))
 """The option that writes to each path."""
+_pending: ContextVar[dict[Path, Path] | None] = ContextVar(
+    "whole files by the places that they will take", default=None
+)
 _data_stream: ContextVar[TextIO | None] = ContextVar("the stream of STDOUT, if it is not sys.stdout", default=None)
 
 
@@ -113,6 +117,50 @@ def _place(path: str | os.PathLike[str]) -> str | None:
 
 
 @contextmanager
+def written_together() -> Iterator[None]:
+    """Write the files of a context together or not at all: they take their places when it ends well.
+
+    An answer, its page and its table belong together; a full disk or Ctrl-C leaves what stood there before. Standard
+    output and devices are written at once.
+    """
+    if _pending.get() is not None:
+        yield
+        return
+    parts: dict[Path, Path] = {}
+    token = _pending.set(parts)
+    try:
+        yield
+        for target, part in parts.items():
+            with _writing("the file", target), _uninterrupted():
+                part.replace(target)
+    finally:
+        _pending.reset(token)
+        for part in parts.values():
+            part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold Ctrl-C back until the context has ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _place_part(part: Path, target: Path) -> None:
+    """Move a whole file to its place, at once or when the others of `written_together` are whole."""
+    pending = _pending.get()
+    if pending is None:
+        part.replace(target)
+    else:
+        if target in pending:
+            pending[target].unlink(missing_ok=True)
+        pending[target] = part
+
+
+@contextmanager
 def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the context ends well, and is removed otherwise.
 
@@ -127,9 +175,10 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
         try:
             yield Path(name)
             Path(name).chmod(_mode(target))
-            Path(name).replace(target)
-        finally:
+            _place_part(Path(name), target)
+        except BaseException:
             Path(name).unlink(missing_ok=True)
+            raise
 
 
 def packaged_toml(package: str, name: str) -> dict[str, Any]:
@@ -149,6 +198,10 @@ def read_json(path: str | os.PathLike[str], what: str, again: str) -> dict[str, 
     """
     try:
         content = json.loads(read_text(path))
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        half = "a text holds half of a character, such as \\ud83d without its other half"
+        raise ConfigError(f"{half}; write whole characters", str(path)) from None
     except (ValueError, RecursionError):
         raise ConfigError(f"this is no JSON; {again}", str(path)) from None
     if not isinstance(content, dict):
@@ -338,7 +391,10 @@ def _replace(target: Path, payload: bytes, private: bool) -> None:
             part.write(payload)
         if not private:
             Path(name).chmod(_mode(target))
-        Path(name).replace(target)
+        if private:  # kept for later runs, whatever becomes of this one
+            Path(name).replace(target)
+        else:
+            _place_part(Path(name), target)
     except BaseException:  # also on Ctrl-C: leave no partial file behind
         Path(name).unlink(missing_ok=True)
         raise

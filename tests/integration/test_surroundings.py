@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -201,3 +202,17 @@ def test_a_cache_that_others_may_write_is_refused_with_the_cure(tmp_path, argume
     assert done.returncode == 2
     assert f"others may write to '{tmp_path}/runs'" in done.stderr
     assert f"chmod -R go-w {tmp_path}" in done.stderr
+
+
+def limited_files():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+
+def test_a_page_that_does_not_fit_takes_its_figures_with_it(tmp_path):
+    told = ["memory", "llama-3-8b", "--system", "8xh100", "--tp", "8", "--out", str(tmp_path / "out")]
+    done = ran(told, stdout=subprocess.PIPE, preexec_fn=limited_files)
+    assert done.returncode == 2
+    assert "report.html': file too large" in done.stderr
+    assert list((tmp_path / "out").iterdir()) == []
+    assert ran(told, stdout=subprocess.PIPE).returncode == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["memory.json", "report.html"]

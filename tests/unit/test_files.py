@@ -1,9 +1,12 @@
+import errno
 import os
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
+from weft import files
 from weft.errors import OutputError
 from weft.files import check_out_dir, check_writable, write_atomically
 
@@ -89,3 +92,37 @@ def test_a_place_that_nobody_can_write_to_is_refused():
         check_writable("/proc/t3.json")
     with pytest.raises(OutputError, match=r"cannot write to the folder '/proc/t3'"):
         check_out_dir("/proc/t3")
+
+
+def _all_three(folder):
+    with files.written_together():
+        for name in ("a.json", "b.csv", "report.html"):
+            files.write_atomically(folder / name, "after")
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_files_that_belong_together_are_written_all_or_none(tmp_path, monkeypatch, failing):
+    (tmp_path / "a.json").write_text("before")
+    made, calls = tempfile.mkstemp, []
+
+    def full(*arguments, **named):
+        calls.append(named)
+        if len(calls) == failing:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return made(*arguments, **named)
+
+    monkeypatch.setattr(tempfile, "mkstemp", full)
+    with pytest.raises(OutputError, match="no space left on device"):
+        _all_three(tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.json": "before"}
+
+
+def test_files_that_belong_together_take_their_places_at_the_end(tmp_path):
+    with files.written_together():
+        files.write_atomically(tmp_path / "a", "once")
+        with files.written_together(), files.written_whole(tmp_path / "b") as part:
+            part.write_text("inner")
+        files.write_atomically(tmp_path / "a", "twice")
+        assert not (tmp_path / "a").exists()
+        assert not (tmp_path / "b").exists()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "twice", "b": "inner"}

@@ -12,7 +12,7 @@ import click
 from weft.cli.options import data_option, examples, option
 from weft.cli.output import Outputs, file_option, pass_outputs, written
 from weft.cli.values import GPU_NAME, SYSTEM_NAME
-from weft.files import write_json
+from weft.files import write_json, written_together
 from weft.report.table import Table, number, text
 from weft.validation import catalog
 from weft.validation.calibration import Calibrated, Fitted
@@ -49,9 +49,10 @@ def calibrate(
         raise click.UsageError("name either a --gpu or a --system to calibrate")
     _check_place(gpu, outputs.out)
     found = catalog.calibrate(data, gpu=gpu, system=system, holdout=holdout, seed=seed)
-    outputs.show(_parts(found.done, found.target), lambda file: write_json(file, found.to_dict()))
-    if outputs.out is not None:
-        written("fitted", found.write(outputs.out))
+    with written_together():
+        outputs.show(_parts(found.done, found.target), lambda file: write_json(file, found.to_dict()))
+        if outputs.out is not None:
+            written("fitted", found.write(outputs.out))
 
 
 def _check_place(gpu: str | None, out: Path | None) -> None:

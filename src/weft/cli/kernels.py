@@ -28,6 +28,7 @@ from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_o
 from weft.cli.progress import progress_bar
 from weft.cli.values import COUNT, DTYPE, GPU, SHAPE, SYSTEM_NAME, Value, names
 from weft.errors import InputError
+from weft.files import written_together
 from weft.hardware import Gpu, System
 from weft.options import RunOptions
 from weft.store import Store
@@ -125,12 +126,13 @@ def tune(
         raise InputError("--trace needs a line with a count of 2 or more: nothing else runs together")
     with progress_bar("tuning") as progress:
         done = lists.tune(wanted, machine, options, jobs=jobs, progress=progress, store=store)
-    outputs.show(done)
-    if outputs.out is not None:
-        written("kernels", done.library.save(outputs.out))
-    if outputs.trace is not None:
-        (queue,) = done.watch(most=1)
-        outputs.write_trace(queue.chosen[0], f" ({queue.title})")
+    with written_together():
+        outputs.show(done)
+        if outputs.out is not None:
+            written("kernels", done.library.save(outputs.out))
+        if outputs.trace is not None:
+            (queue,) = done.watch(most=1)
+            outputs.write_trace(queue.chosen[0], f" ({queue.title})")
 
 
 @click.command(epilog=examples("weft tiles 128,4096,4096 --gpu h100-sxm"))

@@ -22,6 +22,7 @@ from weft.files import (
     reserve,
     write_atomically,
     write_json,
+    written_together,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ class Outputs:
             rows = rows or (report.rows() if self.csv is not None else ())
         paths: list[tuple[str, Path]] = []
         try:
-            paths.extend(self._save(save, rows, trace or _traces_of(traced), files, page))
+            with written_together():
+                paths.extend(self._save(save, rows, trace or _traces_of(traced), files, page))
         finally:
             print_parts([*filter(None, [self.state]), *parts])
         for what, path in paths:
@@ -202,8 +204,9 @@ def shows(file: str = "", *, csv: str = "", out: str = "") -> Option:
     def add(command: Callable[..., Answer]) -> Any:
         @wraps(command)
         def call(outputs: Outputs, /, **values: Any) -> None:
-            answer = command(**values)
-            outputs.show(answer, files={file: json_of(answer)} if file else {})
+            with written_together():
+                answer = command(**values)
+                outputs.show(answer, files={file: json_of(answer)} if file else {})
 
         shown = pass_outputs(call)
         if out:

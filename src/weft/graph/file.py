@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import ConfigError, InputError, check_name
+from weft.errors import ConfigError, InputError, check_name, reason
 from weft.files import read_unpacked, write_atomically
 from weft.graph.attention import Attention
 from weft.graph.call import Call
@@ -119,7 +119,7 @@ def graph_of_lines(lines: Sequence[str], path: str | Path) -> Graph:
                 name = record.pop("tensor")
                 tensors[name] = _made(record)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise _broken(path, number, f"does not describe a node or a tensor ({error})") from None
+            raise _broken(path, number, f"does not describe a node or a tensor ({reason(error)})") from None
         except InputError as error:
             raise _broken(path, number, str(error)) from None
     labels, results = dict(head["labels"]), tuple(head["results"])

@@ -15,12 +15,14 @@ from weft.errors import InputError
 from weft.files import read_text
 from weft.sample.seqpoint import Floats, Ints
 
-LARGEST_LOG = 2 << 30
+LARGEST_LOG = 256 << 20
 """Largest log that is read [bytes]."""
 _LENGTHS = ("length", "seq_len", "sequence_length", "sl", "tokens", "samples", "frames")
 _TIMES = ("time", "seconds", "duration", "iteration_time")
 _UNITS = {"_s": 1.0, "_ms": 1e-3, "_us": 1e-6, "_ns": 1e-9}
 _LEAST = 2
+_RANGE = (1e-15, 1e15)
+"""Least and largest length, and time [s], whose squares and sums a float holds with all digits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +92,13 @@ def iterations(
 
 
 def _check_positive(what: str, values: Floats, blank: bool = False) -> None:
-    bad = ~(values > 0) & ~(np.isnan(values) & blank) | np.isinf(values)
+    low, high = _RANGE
+    bad = ~((values >= low) & (values <= high)) & ~(np.isnan(values) & blank)
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
+        rule = "are positive" if not values[at] > 0 else f"lie between {low:g} and {high:g}"
         raise InputError(
-            f"iteration {at + 1} has the {what} {values[at]:g}; lengths and times are positive"
+            f"iteration {at + 1} has the {what} {values[at]:g}; lengths and times {rule}"
             + (" (leave the cell of an iteration that was not measured blank)" if blank else "")
         )
 

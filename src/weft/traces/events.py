@@ -99,7 +99,7 @@ class _Text:
                 if end < len(self.window) or self.ended:
                     self.place = end
                     return value
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if len(self.window) - self.place > LONGEST:
                     raise self.broken(f"it holds what is no event ({error})") from None
                 if self.ended:

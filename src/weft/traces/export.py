@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.errors import InputError, check_type, check_whole
-from weft.files import write_atomically, write_json
+from weft.files import write_atomically, write_json, written_together
 from weft.graph import Collective, Graph, Node, Send, graph_lines
 from weft.traces.chakra import OURS
 from weft.traces.messages import VERSIONS, attribute, packed_messages, schema
@@ -51,13 +51,15 @@ def write_chakra(
         )
     _check(graph)
     groups = _groups(graph, count)
-    written, nodes = [], []
-    for rank in range(count):
-        content, size = _File(graph, rank, groups, seconds or {}).content()
-        written.append(write_atomically(Path(folder) / f"{NAME}.{rank}.et", content))
-        nodes.append(size)
     listed = {str(number): list(group) for group, number in groups.items()}
-    return Exported(tuple(written), write_json(Path(folder) / GROUPS, listed) if listed else None, tuple(nodes))
+    written, nodes = [], []
+    with written_together():
+        for rank in range(count):
+            content, size = _File(graph, rank, groups, seconds or {}).content()
+            written.append(write_atomically(Path(folder) / f"{NAME}.{rank}.et", content))
+            nodes.append(size)
+        described = write_json(Path(folder) / GROUPS, listed) if listed else None
+    return Exported(tuple(written), described, tuple(nodes))
 
 
 def _check(graph: Graph) -> None:

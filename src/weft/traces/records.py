@@ -12,7 +12,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.errors import ConfigError
+from weft.errors import ConfigError, reason
 from weft.files import beginning, read_unpacked
 from weft.traces import messages
 
@@ -180,8 +180,7 @@ def of_its_schema(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        missing = isinstance(error, KeyError)
-        why = f"a node of the trace is not of the stated schema ({f'{error} is missing' if missing else error})"
+        why = f"a node of the trace is not of the stated schema ({reason(error)})"
         raise ConfigError(f"{why}; record or convert it again", str(path)) from None
 
 
