@@ -13,7 +13,7 @@ from weft.report.table import Table, microseconds, number, text
 from weft.result import Span, Timeline
 from weft.result.timeline import ChunkSpan, words_of
 from weft.view import looks
-from weft.view.figure import Figure, alt, areas, bars
+from weft.view.figure import Figure, alt, areas, bars, stacked
 from weft.view.units import held_stretches
 from weft.view.words import us
 
@@ -81,14 +81,13 @@ def timeline(runs: Timeline | Mapping[str, Timeline], gpu: int = 0) -> Figure:
             )
     until = max(run.seconds for run in runs.values()) * 1e6
     brush = alt.selection_interval(name="brush", encodings=["x"], value={"x": [0, until]})
-    data: dict[str, Table] = {}
-    panels: list[Any] = []
-    for at, (name, run) in enumerate(runs.items()):
-        for figure in _panels(f"run{at}", name, run, gpu, brush, _BINS // len(runs)):
-            panels.append(figure.chart.properties(title=alt.Title(figure.title, fontSize=12), width=720))
-            data |= figure.data
+    panels = [
+        panel
+        for at, (name, run) in enumerate(runs.items())
+        for panel in _panels(f"run{at}", name, run, gpu, brush, _BINS // len(runs))
+    ]
     first = next(iter(runs.values()))
-    data["strip"], colors = _lanes(first, gpu), operator_looks(first)
+    colors = operator_looks(first)
     scale = alt.Scale(domain=list(colors), range=list(colors.values()))
     whole = alt.Scale(domain=[0, until], nice=False)
     strip = alt.Chart(alt.NamedData("strip")).transform_filter("datum.is_kernel").mark_bar(height=7).encode(
@@ -96,7 +95,6 @@ def timeline(runs: Timeline | Mapping[str, Timeline], gpu: int = 0) -> Figure:
         alt.Y("lane:N", sort=None, axis=None), alt.Color("what:N", legend=None, scale=scale),
     )  # fmt: skip
     strip = strip.add_params(brush).properties(name="strip", height=14 * len(first.graph.streams) + 16)
-    chart = alt.vconcat(strip, alt.vconcat(*panels).resolve_scale(color="independent"))
     queues = "; ".join(
         f"{name}: {run.counters['dram_queue_mean_accesses']:.1f} on average, "
         f"{run.counters['dram_queue_most_accesses']} at most"
@@ -107,9 +105,10 @@ def timeline(runs: Timeline | Mapping[str, Timeline], gpu: int = 0) -> Figure:
         "All panels share the axis of time of the uppermost strip; the tooltip of a bar says what it waited for."
         f"{f' Accesses of 32 B in the queue of a memory channel: {queues}.' if queues else ''}"
     )
-    return Figure(
-        f"What happens when: {' beside '.join(runs)}", chart.resolve_scale(color="independent"), data, caption
-    )
+    return stacked(
+        f"What happens when: {' beside '.join(runs)}", panels, caption, titled=True,
+        strip=Figure("", strip, {"strip": _lanes(first, gpu)}),
+    )  # fmt: skip
 
 
 def _panels(key: str, name: str, run: Timeline, gpu: int, brush: Any, bins: int) -> Iterator[Figure]:

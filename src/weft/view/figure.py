@@ -91,9 +91,7 @@ class Figure:
     def still(self, titled: bool = True) -> dict[str, Any]:
         """The static specification with rows and, if `titled`, the title, at the width of a printed page."""
         spec = {**self.spec, **({"title": self.title} if titled else {})}
-        for view in (spec, *spec.get("vconcat", ())):
-            if view.get("width") == "container":
-                view["width"] = _WIDTH
+        _widen(spec)
         return {**spec, "datasets": {name: table.records() for name, table in self.data.items()}}
 
     def svg(self, name: str = "") -> str:
@@ -112,6 +110,16 @@ class Figure:
     def _repr_svg_(self) -> str:
         """The picture for a notebook."""
         return self.svg()
+
+
+def _widen(view: dict[str, Any]) -> None:
+    """Give a view that is as wide as its page, and those stacked in one, the width of a printed page."""
+    for each in view.get("vconcat", ()):
+        _widen(each)
+        if "vconcat" not in each:
+            each["width"] = _WIDTH
+    if view.get("width") == "container":
+        view["width"] = _WIDTH
 
 
 def _drawing() -> Any:
@@ -467,10 +475,19 @@ def step_lines(
     return Figure(title, _layers(layers, height), {name: table})
 
 
-def stacked(title: str, figures: Sequence[Figure], caption: str = "") -> Figure:
-    """Figures one below the other, each with its own colours."""
-    chart = alt.vconcat(*(one.chart.properties(width=_WIDTH) for one in figures)).resolve_scale(color="independent")
-    return Figure(title, chart, {name: table for one in figures for name, table in one.data.items()}, caption)
+def stacked(
+    title: str, figures: Sequence[Figure], caption: str = "", *, titled: bool = False, strip: Figure | None = None
+) -> Figure:  # fmt: skip
+    """Figures one below the other, each with its own colours and, if `titled`, its title; `strip` is above them all."""
+    charts = [
+        one.chart.properties(width=_WIDTH, **({"title": alt.Title(one.title, fontSize=12)} if titled else {}))
+        for one in figures
+    ]
+    chart = alt.vconcat(*charts).resolve_scale(color="independent")
+    if strip is not None:
+        chart = alt.vconcat(strip.chart, chart).resolve_scale(color="independent")
+    tables = {name: table for one in (*figures, *([strip] if strip else [])) for name, table in one.data.items()}
+    return Figure(title, chart, tables, caption)
 
 
 def _marked_curves(marks: Lines) -> list[Any]:

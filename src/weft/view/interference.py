@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ from weft.result import Interference, Percentiles, StreamInterference, Timeline
 from weft.result.metrics import stage_ends, stage_spreads
 from weft.result.timeline import words_of
 from weft.view import looks
-from weft.view.figure import Figure, alt, areas, levels
+from weft.view.figure import Figure, areas, levels, stacked
 from weft.view.words import us
 
 Floats = npt.NDArray[np.float64]
@@ -138,14 +137,12 @@ def bursts(runs: Mapping[str, Timeline], stage: int | None = None, gpu: int = 0)
     longest = max(each.length_us for each in shown.values())
     window = -_BEFORE * longest, _AFTER * longest
     slowest = max(float(each.latency(window).max()) for each in shown.values())
-    data: dict[str, Table] = {}
-    panels: list[Any] = []
-    for at, each in enumerate(shown.values()):
-        for figure in each.panels(f"burst{at}", window, slowest, last=at == len(shown) - 1):
-            panels.append(figure.chart.properties(title=alt.Title(figure.title, fontSize=12), width=720))
-            data |= figure.data
-    chart = alt.vconcat(*panels, spacing=14).resolve_scale(color="independent")
-    return Figure("How a burst meets the GEMM's loads", chart, data, _CAPTION)
+    panels = [
+        panel
+        for at, each in enumerate(shown.values())
+        for panel in each.panels(f"burst{at}", window, slowest, last=at == len(shown) - 1)
+    ]
+    return stacked("How a burst meets the GEMM's loads", panels, _CAPTION, titled=True)
 
 
 class _StageEnd:
