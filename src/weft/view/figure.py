@@ -422,7 +422,7 @@ def curves(
     if marks is not None:
         data["marks"] = marks.table
         layers += _marked_curves(marks)
-    if mark:
+    if mark and any(table.column(mark)):
         layers += _ringed(_over("curves").transform_filter(f"datum.{mark}").encode(at, up), mark)
     return Figure(title, _layers(layers, 280), data)
 
@@ -446,7 +446,7 @@ def choices(title: str, table: Table, *, x: str, y: str, series: str, mark: str,
     layers = [
         _picked(lines, table, [switch], up, color),
         dots.encode(at, up, color, beside, _faded(switch), tooltip=_tips(table)),
-        *_ringed(marked, mark),
+        *(_ringed(marked, mark) if any(chosen.column(mark)) else []),
         level.encode(up, x=alt.value("width"), text=f"{mark}:N"),
     ]
     return Figure(title, _layers(layers, 280), {"choices": table})

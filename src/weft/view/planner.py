@@ -136,7 +136,7 @@ def front(answer: Plans) -> Figure:
                 one.peak_bytes / 1e9,
                 f"{one.gpus:,} GPUs",
                 _named(one, answer),
-                "best" * (one is answer.best),
+                "best" * (one.plan == answer.best.plan),
             )
             for one in sorted(plans, key=lambda one: (one.gpus, one.step_time_s))
         ]
