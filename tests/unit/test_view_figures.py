@@ -17,12 +17,12 @@ from weft.errors import InputError
 from weft.graph import Collective, Gemm
 from weft.models import SubLayer
 from weft.parallel import split
-from weft.report.table import Table
+from weft.report.table import Table, number, text
 from weft.result import Comparison, Residency, Timeline
 from weft.result.timeline import words_of
 from weft.view import looks
 from weft.view.explorer import held_units, operator_looks, over_time, phases, waits_table
-from weft.view.figure import Figure
+from weft.view.figure import Figure, Lines, bars
 from weft.view.units import COLUMNS, rectangles, unit_map
 
 
@@ -56,6 +56,21 @@ def test_a_collective_beside_a_gemm_has_another_colour_than_the_gemm() -> None:
     pair = weft.concurrent(weft.gemm(512, 512, 512), weft.all_reduce("1 MiB", ranks=2))
     colors = operator_looks(weft.simulate(pair, "t3-paper", "streams"))
     assert colors["all-reduce"] != colors["GEMM"]
+
+
+def test_the_axis_of_bars_holds_its_words_its_marks_and_its_lowest_bar() -> None:
+    table = Table([text("lane"), number("start"), number("end"), text("said")], [("a", -3.0, 5.0, "words" * 4)])
+    marks = Lines(Table([number("at"), text("name")], [(9.0, "limit")]), "at", "name")
+    figure = bars("", table, lane="lane", start="start", end="end", kind="lane", looks={"a": looks.BLUE},
+                  label="said", marks=marks)  # fmt: skip
+    scale = figure.spec["layer"][0]["encoding"]["x"]["scale"]
+    low, room = scale["domainMin"], scale["domainMax"]["expr"]
+    assert low == -3.0
+    width = 500
+    most = eval(room.replace("width", str(width)))  # the expression reads the same in Python
+    assert most >= 9.0
+    assert (5.0 - low) / (most - low) * width + 20 * 6 <= width
+    assert ">limit</text>" in figure.svg()
 
 
 def test_more_names_than_the_palette_has_get_colours_of_their_own() -> None:

@@ -20,6 +20,13 @@ def test_plans_offer_what_every_answer_offers(plans, tmp_path):
     check_shown(plans, tmp_path)
 
 
+def test_the_page_shows_the_launch_file_once_and_marks_the_best_plan(plans, tmp_path):
+    assert plans.save(tmp_path / "plans.html").read_text().count("torchrun") == 1
+    assert [row["step_s"] for row in planner.front(plans).data["curves"].records() if row["mark"] == "best"] == [
+        plans.best.step_time_s
+    ]
+
+
 def test_the_verdict_is_five_sentences_with_the_best_plans_numbers(plans):
     run, time, memory, second, sure = planner.verdict(plans)
     assert run.startswith("Run GPT-3 on 64 GPUs of dgx-a100 with TP 8, PP ")

@@ -168,7 +168,7 @@ def bars(
     rows = table.distinct(offset) if offset else [""]
     beside = {"yOffset": alt.YOffset(f"{offset}:N", sort=rows)} if len(rows) > 1 else {}
     base = start if isinstance(start, float) else None
-    scale = alt.Undefined if base is None and not label else _scale(table, end, base, label, marks)
+    scale = alt.Undefined if base is None and not label else _scale(table, start, end, label, marks)
     if zoom is not None and zoom is not True:
         scale = alt.Scale(domain=zoom, nice=False)
     x = alt.X(f"{end}:Q", title=(axis or _title(table, end)).strip() or None, scale=scale, axis=_axis(percent))
@@ -619,22 +619,24 @@ def _low(values: Sequence[float], base: float) -> float:
     return min(base - 0.02, low - 0.02) if base else min(0.0, low)
 
 
-def _scale(table: Table, end: str, base: float | None, label: str, marks: Lines | None) -> Any:
-    """The scale of bars from `base` (None: from zero), long enough for marks, and words behind bars at any width."""
-    values = [value for value in table.column(end) if value is not None]
-    low = 0.0 if base is None else _low(values, base)
+def _scale(table: Table, start: str | float, end: str, label: str, marks: Lines | None) -> Any:
+    """The scale of bars from a column or value `start`, long enough for marks, and words behind bars at any width."""
+    base = 0.0 if isinstance(start, str) else start
+    sides = [*table.column(end), *(table.column(start) if isinstance(start, str) else ())]
+    values = [value for value in sides if value is not None]
+    low = _low(values, base)
     words = map(len, map(str, table.column(label))) if label else ()
     reach: dict[int, float] = {}
     for length, value in zip(words, table.column(end), strict=False):
         if length and value is not None:
-            reach[length] = max(reach.get(length, low), value, base or 0.0)
+            reach[length] = max(reach.get(length, low), value, base)
     if not reach:
         return alt.Scale(zero=False, domainMin=low)
     room = [
         f"{high - low:.7g} * width / max(width * 0.4, width - {_LETTER * length + 8:.0f})"
         for length, high in reach.items()
     ]
-    longest = max([base or 0.0, *values, *(marks.table.column(marks.value) if marks else ())])
+    longest = max([base, *values, *(marks.table.column(marks.value) if marks else ())])
     most = alt.expr(f"{low:.7g} + max({longest - low:.7g}, {', '.join(room)})")
     return alt.Scale(zero=False, domainMin=low, domainMax=most, nice=False)
 

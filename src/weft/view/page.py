@@ -33,7 +33,8 @@ def report_page(report: Report[Any]) -> str:
     """The page of a report: title, conclusions, sections, notes, and the values of its machine."""
     lead = _typeset(report.lead())
     more = [said for said in map(_typeset, report.sentences()) if said not in lead]
-    gpu, notes = report.gpu(), [sentence(_typeset(note)) for note in report.notes()]
+    # A note of several lines is a file, which the page shows among its sections.
+    gpu, notes = report.gpu(), [sentence(_typeset(note)) for note in report.notes() if "\n" not in note]
     sure = [Section("Notes, and how sure this is", [notes])] if notes else []
     machine = [machine_section(gpu)] if gpu is not None else []
     parts = [more, *report.sections(), *sure, *report.appendix(), *machine]
