@@ -29,7 +29,7 @@ BATCH = 40
 """Tries of one process."""
 MOST_BYTES = 1 << 30
 """Memory that a process may take beyond what it begins with [bytes]."""
-KILLED_S = 3 * hostile.LONGEST_S
+KILLED_S = hostile.SIMULATED_S + 30
 """Silence after which a process is taken to hang in code that no alarm reaches [s]."""
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, Self, TextIO
 
-from weft.errors import ConfigError, InputError, OutputError
+from weft.errors import ConfigError, InputError, OutputError, check_type
 
 LARGEST_FILE = 64 << 20
 """Largest file that is read [bytes], unless its kind has a limit of its own."""
@@ -54,6 +54,7 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes, private: b
     Raises:
         OutputError: the file cannot be written there; what stood there before is untouched.
     """
+    check_path(path)
     target = Path(path)
     payload = data.encode() if isinstance(data, str) else data
     with _writing("the file", target):
@@ -296,6 +297,7 @@ def read_unpacked(path: str | os.PathLike[str], at_most: int | None = None) -> b
 
 def _opened(path: str | os.PathLike[str]) -> BinaryIO:
     """A file or a pipe, opened without waiting for its writer. Raises InputError for one that an option writes."""
+    check_path(path)
     if writer := _reserved.get().get(_place(path)):
         raise InputError(f"the file '{path}' is read, but {writer} would write over it; write to another file")
     try:
@@ -307,6 +309,11 @@ def _opened(path: str | os.PathLike[str]) -> BinaryIO:
     except (OSError, ValueError) as error:
         why = str(getattr(error, "strerror", None) or error).lower()
         raise InputError(f"the file '{path}' cannot be read ({why}); check the path and its permissions") from None
+
+
+def check_path(path: object) -> None:
+    """Raise InputError unless a value is a path."""
+    check_type("the path", path, (str, os.PathLike), "give the name of a file, or a pathlib.Path")
 
 
 def _content(path: str, descriptor: int, found: os.stat_result, at_most: int) -> bytes:

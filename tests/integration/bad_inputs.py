@@ -634,6 +634,7 @@ SENTENCES = {
     "study t3 --json o/t3.json --out o": "--json and --out both write to 'o/t3.json'",
     "predict gemm --shapes tune.csv --csv tune.csv": "the file 'tune.csv' is read, but --csv would write over it",
     "simulate --trace -": "--trace writes a file for each GPU",
+    "predict gemm --shapes tune.csv --dtype fp8": "--dtype says nothing beside a file of which every row states it",
     "simulate --model fifo.toml": "nothing came out of the pipe 'fifo.toml' for 0.2 s",
     "tune huge.csv --gpu mi100": "the file 'huge.csv' is larger than 64 MiB, the most that is read",
     "hardware show huge.toml": "the file 'huge.toml' is larger than 1 MiB, the most that is read",

@@ -15,8 +15,11 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
+import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -37,7 +40,10 @@ UGLY = re.compile(r"Traceback|object at 0x|NoneType|pydantic|Errno|Input should|
 """What no message to a user holds."""
 NOT_FINITE = re.compile(r"(?<![\w./'-])[-+]?(nan|inf|NaN|Infinity(?! Cache| Fabric))(?![\w./'-])")
 """A number in an answer that is none."""
-DEVICES = ("t3-paper", "h100-sxm", "8xh100", "mi300x", "dgx-a100")
+SIMULATED_S = 300
+"""Longest time of what simulates many runs, all of which its arguments may ask for [s]."""
+SIMULATED = ("study", "advise", "tune", "sweep", "simulate", "compare", "balanced", "sweep_file", "replay", "scale")
+"""Commands and functions that do."""
 
 
 class Try(NamedTuple):
@@ -46,6 +52,7 @@ class Try(NamedTuple):
     kind: str
     run: Callable[[], Any]
     text: str
+    longest_s: int = LONGEST_S
 
 
 class Found(NamedTuple):
@@ -219,9 +226,11 @@ WORDS = (
 def tried(one: Try) -> Found | None:
     """Run a try; None if it ended in an answer with finite numbers or in a sentence of Weft's."""
     before = signal.signal(signal.SIGALRM, _hang)
-    signal.alarm(LONGEST_S)
+    signal.alarm(one.longest_s)
     try:
-        answer = one.run()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            answer = one.run()
         found = _not_finite(answer)
         return None if found is None else Found("not finite", one.kind, one.text, found)
     except HangError:
@@ -333,7 +342,9 @@ _MEASURED = b"gpu,dtype,m,n,k,time_us\n" + b"".join(
     for m in range(512, 4096, 512)
     for n in (1024, 4096)
 )
-_SCENARIOS = b'[[scenario]]\nlayer = "x"\ngemm = [512, 512, 512]\ncollective = "all_gather"\nsize = "1 MiB"\n'
+_SCENARIOS = (
+    b'title = "mine"\n[[scenario]]\nlayer = "x"\ngemm = [512, 512, 512]\ncollective = "all_gather"\nsize = "1 MiB"\n'
+)
 _SCHEDULE = {"name": "mine", "devices": ["F0 F1 B0 W0 B1 W1", "F0 B0 F1 B1 W0 W1"]}
 
 
@@ -362,8 +373,6 @@ def seeds() -> dict[str, bytes]:
 
 
 def _messages(graph: Any) -> bytes:
-    import tempfile
-
     try:
         with tempfile.TemporaryDirectory() as folder:
             (made,) = weft.write_chakra(graph, folder).files[:1]
@@ -551,6 +560,42 @@ def a_file(draw: Any, folder: Path) -> Try:
     return Try(f"file {name}", lambda: (path.write_bytes(content), read(path))[1], f"{read} of {content[:2000]!r}")
 
 
+# Shards of sweeps
+
+
+@cache
+def shard_files() -> dict[str, bytes]:
+    """The files of a sweep's shard, by their paths."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "sweep.toml").write_bytes(_SWEEP)
+        place = Path(folder) / "shard"
+        weft.sweep_file(Path(folder) / "sweep.toml", out=place, shard=(1, 1), cache=False)
+        return {str(file.relative_to(folder)): file.read_bytes() for file in place.rglob("*") if file.is_file()}
+
+
+def a_shard(draw: Any, folder: Path) -> Try:
+    """A shard of a sweep with a broken file, which is merged, or filled further."""
+    name = draw.choice(sorted(shard_files()))
+    content = shard_files()[name]
+    if name.endswith(".gz"):
+        broken = gzip.decompress(content)
+        for _ in range(draw.randint(1, 3)):
+            broken = _other_value(draw, broken, False) if draw.random() < 0.7 else _other_bytes(draw, broken)
+        content = gzip.compress(broken, mtime=0) if draw.random() < 0.8 else _other_bytes(draw, content)
+    else:
+        content = _other_value(draw, content, False) if draw.random() < 0.7 else _other_bytes(draw, content)
+    merges = draw.random() < 0.6
+
+    def run() -> Any:
+        restore(folder)
+        (folder / name).write_bytes(content)
+        if merges:
+            return command(["sweep", "merge", "shard", "--json", "merged.json"])
+        return weft.sweep_file(folder / "sweep.toml", out=folder / "shard", shard=(1, 1), cache=False)
+
+    return Try("shard", run, f"{'merge' if merges else 'fill'} with {name} = {content[:2000]!r}")
+
+
 # Calls
 
 _GEMM, _MOVED = weft.Gemm(512, 512, 512), weft.Collective("all_gather", 1 << 20, 8)
@@ -673,7 +718,8 @@ def a_call(draw: Any, folder: Path) -> Try:
     for _ in range(draw.choice((1, 1, 2))):
         arguments[draw.choice(known)] = draw.choice(VALUES)
     shown = ", ".join(f"{key}={str(value)[:60]!r}" for key, value in arguments.items())
-    return Try(f"call {name}", lambda: function(**arguments), f"weft.{name}({shown})")
+    longest = SIMULATED_S if name in SIMULATED else LONGEST_S
+    return Try(f"call {name}", lambda: function(**arguments), f"weft.{name}({shown})", longest)
 
 
 # Command lines
@@ -705,7 +751,7 @@ COMMANDS = (
     "overlaps list",
     "study list",
     "sweep run sweep.toml",
-    "sweep merge folder",
+    "sweep merge shard --out merged.csv",
     "scale llama-3-8b --system 8xh100 --tp 8 --compute 1,2",
     "replay t3 --tp 2 --gemm 256,256,64",
     "import trace.json",
@@ -765,7 +811,9 @@ def a_command(draw: Any, folder: Path) -> Try:
         words.append(draw.choice([*option.opts, *option.secondary_opts]))
         if not (option.is_flag or option.count):
             words.append(_value(draw, option))
-    return Try(f"command {' '.join(beginning.split()[:2])}", lambda: command(words), f"weft {shlex.join(words)}")
+    kind = " ".join(beginning.split()[:2])
+    longest = SIMULATED_S if words[0] in SIMULATED else LONGEST_S
+    return Try(f"command {kind}", lambda: command(words), f"weft {shlex.join(words)}", longest)
 
 
 def _value(draw: Any, option: click.Option) -> str:
@@ -801,18 +849,27 @@ def command(words: list[str]) -> str:
     return "\n".join(line for line in shown.splitlines() if not re.match(r"(figures|table|report|trace): ", line))
 
 
-MAKERS: dict[str, Callable[[Any, Path], Try]] = {"file": a_file, "call": a_call, "command": a_command}
+MAKERS: dict[str, Callable[[Any, Path], Try]] = {"file": a_file, "call": a_call, "command": a_command, "shard": a_shard}
 """What draws a try of each family of hostile inputs."""
+
+
+def restore(folder: Path) -> None:
+    """Put right files into a folder."""
+    for name, content in seeds().items():
+        (folder / name).write_bytes(content)
+    (folder / "folder").mkdir(exist_ok=True)
+    shutil.rmtree(folder / "shard", ignore_errors=True)
+    for name, content in shard_files().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
 
 
 @contextlib.contextmanager
 def work_folder(folder: Path) -> Iterator[Path]:
     """Work in a folder that holds a right file of every kind, an empty folder and a file that no reader can take."""
     before = Path.cwd()
-    for name, content in seeds().items():
-        (folder / name).write_bytes(content)
-    (folder / "folder").mkdir(exist_ok=True)
     os.chdir(folder)
+    restore(folder)
     try:
         yield folder
     finally:

@@ -156,3 +156,10 @@ def test_every_command_answers_a_question_of_its_group():
     assert list(listed) == list(GROUPS)
     asked = " ".join(row["command"] for rows in listed.values() for row in rows)
     assert {name for name in weft.lazy if f"weft {name}" not in asked} <= {"overlaps", "models", "cache"}
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_the_names_that_a_shell_completes_can_be_listed(path):
+    context = click.Context(COMMANDS[path])
+    for parameter in COMMANDS[path].params:
+        parameter.shell_complete(context, "")

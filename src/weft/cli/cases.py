@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +30,29 @@ def as_columns(rows: Iterable[tuple[int, int, int, int, str]]) -> Shapes:
     return {name: np.array(column) for name, column in zip(_COLUMNS, zip(*rows, strict=True), strict=True)}
 
 
-def read_shapes(path: Path, batch: int, dtype: str) -> Shapes:
+def read_shapes(path: Path, batch: int, dtype: str, refused: Callable[[str], None] = lambda name: None) -> Shapes:
     """Read GEMMs from a CSV file with columns m, n, k and optionally batch and dtype; other columns are ignored.
 
-    Raises InputError that names the file and the line of an invalid row.
+    `batch` and `dtype` are those of rows that state none; `refused` is called with the name of one that every row
+    states. Raises InputError that names the file and the line of an invalid row.
     """
     rows = csv.DictReader(io.StringIO(read_text(path), newline=""), skipinitialspace=True)
     try:
         rows.fieldnames = [name.strip().lower() for name in rows.fieldnames or ()]
         _check_columns(path, rows.fieldnames)
-        found = [_row(path, rows.line_num, row, batch, dtype) for row in rows]
+        found, blank = [], set()
+        for row in rows:
+            blank |= {name for name in ("batch", "dtype") if not (row.get(name) or "").strip()}
+            found.append(_row(path, rows.line_num, row, batch, dtype))
     except csv.Error as error:
         raise InputError(
             f"{path}, line {rows.line_num + 1}: this is no CSV ({error}); write rows like 8192,8192,8192"
         ) from None
     if not found:
         raise InputError(f"{path} has no rows; give each GEMM a line, like 8192,8192,8192")
+    for name in ("batch", "dtype"):
+        if name not in blank:
+            refused(name)
     return as_columns(found)
 
 

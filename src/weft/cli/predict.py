@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
@@ -94,7 +95,8 @@ def gemm(
 ) -> None:
     """Predict C[M,N] = A[M,K] B[K,N] on one or several GPUs, for one shape or a file of them."""
     if shapes_file is not None and shape is None:
-        shapes = cases.read_shapes(shapes_file, batch, dtype)
+        stated = partial(refuse_given, "beside a file of which every row states it")
+        shapes = cases.read_shapes(shapes_file, batch, dtype, stated)
     elif shapes_file is None and shape is not None:
         shapes = cases.as_columns([(*shape, batch, dtype)])
     else:

@@ -120,11 +120,12 @@ def assignments(context: click.Context, option: click.Parameter, texts: tuple[st
 
 
 def later(home: str) -> Callable[..., Any]:
-    """A function that imports `home` ("package.module:function") on its first call, then calls it."""
+    """A function that imports `home` ("package.module:name") on its first call, and calls it if it is a function."""
     module, name = home.split(":")
 
     def call(*values: Any) -> Any:
-        return getattr(import_module(module), name)(*values)
+        found = getattr(import_module(module), name)
+        return found(*values) if callable(found) else found
 
     return call
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import ConfigError, InputError, check_name, reason
+from weft.errors import ConfigError, InputError, check_name, check_type, reason
 from weft.files import read_unpacked, write_atomically
 from weft.graph.attention import Attention
 from weft.graph.call import Call
@@ -44,6 +44,7 @@ def write_graph(graph: Graph, path: str | Path) -> Path:
     Nothing is lost: `read_graph` returns an equal graph. Raises InputError for what JSON cannot hold, such as a tiling,
     OutputError if the path cannot be written.
     """
+    check_type("the graph", graph, Graph, "give a weft.Graph, such as weft.capture answers")
     text = "".join(f"{line}\n" for line in graph_lines(graph))
     packed = str(path).endswith(".gz")
     return write_atomically(path, gzip.compress(text.encode(), mtime=0) if packed else text)

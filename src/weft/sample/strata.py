@@ -42,7 +42,8 @@ groups lose with the stratum that completes these [assumed, 1.5 to 2.2; buckets 
 def _groups(least: Floats) -> int:
     """The number of strata at which lengths stop to vary: that of their groups, or three if they have none."""
     many = np.arange(2, len(least) + 1)
-    falls = least[:-1] / np.maximum(least[1:], np.finfo(float).tiny) / (many / (many - 1))
+    with np.errstate(over="ignore"):  # infinitely, if nothing varies any more
+        falls = least[:-1] / np.maximum(least[1:], np.finfo(float).tiny) / (many / (many - 1))
     clear = many[falls > _CLEAR]
     return int(clear[-1]) if len(clear) else min(STRATA, len(least))
 

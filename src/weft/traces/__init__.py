@@ -6,7 +6,7 @@ from typing import Literal
 
 from weft import graph
 from weft.errors import ConfigError
-from weft.files import beginning
+from weft.files import beginning, check_path
 from weft.graph import Graph
 from weft.traces.chakra import ExecutionTrace, read_execution_trace
 from weft.traces.kineto import read_trace
@@ -42,6 +42,7 @@ _MARKS: tuple[tuple[FileKind, tuple[bytes, ...]], ...] = (
 
 def file_kind(path: str | Path) -> FileKind:
     """What a file holds, by its content; "" for something else and for what is no regular file."""
+    check_path(path)
     if not Path(path).is_file():
         return ""
     start = beginning(path)

@@ -390,17 +390,19 @@ def curves(
     title: str, table: Table, *, x: str, y: str, series: str, looks: Looks | None = None, log_x: bool = False,
     log_y: bool = False, marks: Lines | None = None, faint: Table | None = None,
     percent: bool = False, zero: bool = True, labels: str = "", level: float | None = None, dots: Table | None = None,
-    steps: bool = False, mark: str = "",
+    steps: bool = False, mark: str = "", ticks: Sequence[float] | None = None,
 ) -> Figure:  # fmt: skip
     """Lines, or with `steps` stairs, with a dot per row, a line per series.
 
     `dots` holds dots and `faint` thin lines in the background, each line named by its first column; `marks` are
     reference lines (`of` None: vertical at an x value) or horizontal marks at rows. `labels` is a Vega expression that
-    formats the values of x; `level` is the y value of a horizontal line. The column
+    formats the values of x, of which `ticks` are labelled; `level` is the y value of a horizontal line. The column
     `mark` has words at the rows that stand out, and is empty elsewhere.
     """
     colors = _color(table, series, looks or spread(table.distinct(series)))
-    axis = {"labelExpr": labels} if labels else {}
+    axis: dict[str, Any] = {"labelExpr": labels} if labels else {}
+    if ticks is not None:
+        axis["values"] = list(ticks)
     scale_x = alt.Scale(type="log", base=2, nice=False) if log_x else alt.Scale(zero=False)
     scale_y = alt.Scale(type="log") if log_y else alt.Scale(zero=zero)
     at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale_x, axis=alt.Axis(**axis))
