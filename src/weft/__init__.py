@@ -52,13 +52,14 @@ if TYPE_CHECKING:
     from weft.plan.scale import scale
     from weft.plan.schedules import check_schedule, find_schedule
     from weft.result import Comparison, Timeline
+    from weft.result.contrast import Contrast
     from weft.result.step import Step
     from weft.rewrite import rewrite
     from weft.run import balanced, compare, simulate
     from weft.run.chakra import write_chakra
     from weft.run.replay import replay
     from weft.run.step.inference import decode, prefill
-    from weft.run.step.named import memory, step
+    from weft.run.step.named import memory, step, step_overlaps
     from weft.run.step.roofline import roofline
     from weft.run.trace import compare_trace
     from weft.sample import sample
@@ -82,6 +83,7 @@ _HOMES = {
     "Attention": ("weft.graph", "Attention"),
     "Collective": ("weft.graph", "Collective"),
     "Comparison": ("weft.result", "Comparison"),
+    "Contrast": ("weft.result.contrast", "Contrast"),
     "Gemm": ("weft.graph", "Gemm"),
     "Graph": ("weft.graph", "Graph"),
     "Harness": ("weft.estimate", "Harness"),
@@ -139,6 +141,7 @@ _HOMES = {
     "scale": ("weft.plan.scale", "scale"),
     "simulate": ("weft.run", "simulate"),
     "step": ("weft.run.step.named", "step"),
+    "step_overlaps": ("weft.run.step.named", "step_overlaps"),
     "studies": ("weft.studies", "studies"),
     "sublayer": ("weft.parallel", "sublayer"),
     "sweep": ("weft.sweep", "sweep"),
@@ -155,6 +158,7 @@ __all__ = [
     "Attention",
     "Collective",
     "Comparison",
+    "Contrast",
     "Gemm",
     "Graph",
     "Harness",
@@ -212,6 +216,7 @@ __all__ = [
     "scale",
     "simulate",
     "step",
+    "step_overlaps",
     "studies",
     "sublayer",
     "sweep",

@@ -97,6 +97,8 @@ PAGES: Mapping[str, Callable[[Path], Answer]] = {
     "comparison: ways to share": lambda _: _beside(),
     "estimate": lambda _: weft.estimate(weft.gemm([1, 64, 4096], 4096, 4096), _GPUS),
     "graph step": lambda _: _graph_step(),
+    "contrast: before and after": lambda _: weft.Contrast({"as asked": _step(tp=2, pp=2), "pp 4": _step(tp=2, pp=4)}),
+    "contrast: overlaps": lambda _: weft.step_overlaps("llama-3-8b", "8xh100", tp=8, batch=8, sequence=4096),
     "inference": lambda _: weft.decode("llama-3-8b", "8xh100", tp=2),
     "memory": lambda _: weft.memory("llama-3-70b", "64xh100", tp=8, pp=4, batch=128, recompute="selective"),
     "plans": lambda _: _plans(),

@@ -8,7 +8,16 @@ import click
 
 import weft
 from weft.answer import Answer
-from weft.cli.options import as_run_options, clock_option, examples, on_machine, option, set_option, together
+from weft.cli.options import (
+    against_option,
+    as_run_options,
+    clock_option,
+    examples,
+    on_machine,
+    option,
+    set_option,
+    together,
+)
 from weft.cli.output import shows
 from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Value, later
 from weft.hardware import System
@@ -22,6 +31,7 @@ _options = together(
 _rest = together(
     option("--dtype", "Data type of weights and GEMMs: bf16, fp16, fp8, int8.", DTYPE, default="bf16"),
     set_option("every GPU, node or network"),
+    against_option,
     clock_option(),
     shows(out="Write report.html with the pictures to this folder."),
 )

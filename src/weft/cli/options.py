@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from weft.cli.output import Outputs
 from weft.cli.values import COLLECTIVE, DTYPE, GPU, RANKS, SHAPE, assignments, questioned
-from weft.errors import InputError
+from weft.errors import InputError, UnknownNameError
 from weft.fields import described
 from weft.options import RunOptions
 
@@ -57,6 +57,18 @@ def set_option(what: str = "the GPU") -> Callable[[F], F]:
     return option("--set", text, name="changes", multiple=True, callback=assignments, metavar="PATH=VALUE")
 
 
+against_option = option(
+    "--against",
+    "Ask again with a value or an option of this command changed, and show before, after and their ratio, like "
+    'link.bandwidth="900 GB/s" or tp=4; repeatable, all changes at once.',
+    name="against",
+    multiple=True,
+    callback=assignments,
+    metavar="NAME=VALUE",
+)
+"""The same question on a changed machine, or with other options: the argument `against` of `on_machine`."""
+
+
 def beside_options(gemm: str, beside: str, ranks: str, required: bool = False) -> Callable[[F], F]:
     """Add --gemm, --beside and --ranks: a GEMM and an independent collective."""
     return together(
@@ -96,15 +108,44 @@ def as_run_options(function: F) -> F:
 
 
 def on_machine(function: F) -> F:
-    """Combine --system and --set into the command's argument `machine`, and leave out options that are not given."""
+    """Combine --system and --set into the command's argument `machine`, and leave out options that are not given.
+
+    With --against the command answers a second time, and the contrast of both is its answer.
+    """
 
     @functools.wraps(function)
-    def call(*args: Any, system: str, changes: Mapping[str, str], **values: Any) -> Any:
+    def call(
+        *args: Any, system: str, changes: Mapping[str, str], against: Mapping[str, str] | None = None, **values: Any
+    ) -> Any:
         from weft.hardware import system as described
 
-        return function(*args, machine=questioned(described(system).replace(changes)), **given(**values))
+        machine = questioned(described(system).replace(changes))
+        first = function(*args, machine=machine, **given(**values))
+        if not against:
+            return first
+        from weft.result.contrast import Contrast
+
+        stated = {name.replace("-", "_"): text for name, text in against.items() if "." not in name}
+        options = {name: _parsed(name, text) for name, text in stated.items()}
+        other = described(options.pop("system", None) or system).replace(changes)
+        other = other.replace({path: text for path, text in against.items() if "." in path})
+        label = ", ".join(f"{name.replace('_', '-')} {text}" for name, text in against.items())
+        return Contrast({"as asked": first, label: function(*args, machine=other, **given(**{**values, **options}))})
 
     return cast(F, call)
+
+
+def _parsed(name: str, text: str) -> Any:
+    """The value of an option of the running command from its text; UnknownNameError for another name."""
+    context = click.get_current_context()
+    known = {one.name: one for one in context.command.params if isinstance(one, click.Option) and one.expose_value}
+    known = {key: one for key, one in known.items() if key and key not in _NOT_AGAINST}
+    if name not in known:
+        raise UnknownNameError("value of the machine, or option of this command,", name, known)
+    return known[name].process_value(context, text)
+
+
+_NOT_AGAINST = ("against", "changes", "clock", "compare_overlaps")
 
 
 def run_options(

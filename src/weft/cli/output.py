@@ -8,7 +8,7 @@ from functools import partial, wraps
 from json import dumps
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -195,8 +195,8 @@ def _reserve(context: click.Context, option: click.Parameter, path: Path) -> Non
     reserve(path, option.opts[0])
 
 
-def shows(file: str = "", *, csv: str = "", out: str = "") -> Option:
-    """Show the answer that a command returns, and add --json and, with texts for their help, --csv and --out.
+def shows(file: str = "", *, csv: str = "", out: str = "", trace: str = "") -> Option:
+    """Show the answer that a command returns, and add --json and, with texts for their help, --csv, --out and --trace.
 
     `file` is the name of the answer's JSON in the folder of --out.
     """
@@ -206,16 +206,29 @@ def shows(file: str = "", *, csv: str = "", out: str = "") -> Option:
         def call(outputs: Outputs, /, **values: Any) -> None:
             with written_together():
                 answer = command(**values)
-                outputs.show(answer, files={file: json_of(answer)} if file else {})
+                traces = _traced(answer) if outputs.trace is not None else None
+                outputs.show(answer, trace=traces, files={file: json_of(answer)} if file else {})
 
         shown = pass_outputs(call)
         if out:
             shown = folder_option(out, *filter(None, [file]))(shown)
+        if trace:
+            shown = file_option("--trace", trace)(shown)
         if csv:
             shown = file_option("--csv", csv)(shown)
         return file_option("--json", "Write the answer as JSON.")(shown)
 
     return add
+
+
+def _traced(answer: Answer) -> Traces:
+    """What writes the trace of a step, or of a graph's; InputError for an answer that has none."""
+    from weft import view
+
+    writers = {"step": view.write_step_trace, "graph step": view.write_graph_trace}
+    if answer.kind not in writers:
+        raise InputError("--trace writes one step; leave it out beside --against and --compare-overlaps")
+    return partial(cast("Callable[..., list[Path]]", writers[answer.kind]), answer)
 
 
 def json_or_tables(function: Callable[..., tuple[Any, Iterable[Table | str]]]) -> Callable[..., None]:

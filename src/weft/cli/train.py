@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, get_args
 
 import click
@@ -11,6 +10,7 @@ import weft
 from weft.answer import Answer
 from weft.cli.fields import field_options
 from weft.cli.options import (
+    against_option,
     as_run_options,
     clock_option,
     examples,
@@ -20,7 +20,7 @@ from weft.cli.options import (
     set_option,
     together,
 )
-from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs, shows
+from weft.cli.output import shows
 from weft.cli.values import DTYPE, FACTORS, MODEL_NAME, SYSTEM_NAME, Value, later, names
 from weft.hardware import System
 from weft.models.load import graph_in
@@ -36,6 +36,7 @@ _ROOFLINE = "weft roofline llama-3-70b --system 8xh100 --tp 8 --out out/roofline
 _SCALE = "weft scale llama-3-70b --system 64xh100 --tp 8 --pp 4 --compute 1,2,4 --network 1,2"
 _T3 = "weft scale llama-3-70b --system 8xh100 --tp 8 --compute 4 --network 2 --overlap framework,t3-mca --out out/scale"
 _GRAPH = "weft step llama.graph.jsonl.gz --system h100-sxm"
+_AGAINST = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --against link.bandwidth='600 GB/s'"
 _LARGE = "weft step gpt-3 --system 1024xa100 --tp 8 --pp 8 --batch 1536 --out out/step"
 
 
@@ -83,7 +84,7 @@ plan_options = together(
 """The machine and the plan of a training step."""
 
 
-@click.command(epilog=examples(_EXAMPLE, _LARGE, _GRAPH))
+@click.command(epilog=examples(_EXAMPLE, _LARGE, _AGAINST, _GRAPH))
 @click.argument("model", type=MODEL_NAME)
 @plan_options
 @option(
@@ -99,31 +100,35 @@ plan_options = together(
     click.Choice(get_args(Fidelity)),
     default="windows",
 )
+@against_option
+@click.option(
+    "--compare-overlaps",
+    is_flag=True,
+    help="Compare every overlap method that applies to the plan, in closed form, and say what bounds the step.",
+)
 @clock_option()
-@file_option("--json", "Write the answer as JSON.")
-@file_option("--csv", "Write the waterfall as CSV.")
-@file_option("--trace", "Write a trace for Perfetto and HTA, one file per pipeline stage.")
-@folder_option("Write report.html with the pictures, and step.json, to this folder.", "step.json")
+@shows(
+    "step.json",
+    csv="Write the waterfall as CSV.",
+    out="Write report.html with the pictures, and step.json, to this folder.",
+    trace="Write a trace for Perfetto and HTA, one file per pipeline stage.",
+)
 @as_run_options
-@pass_outputs
 @on_machine
-def step(outputs: Outputs, /, model: str, machine: System, options: RunOptions, **stated: Any) -> None:
+def step(model: str, machine: System, options: RunOptions, compare_overlaps: bool = False, **stated: Any) -> Answer:
     """Time a training step of MODEL: how long it takes, what is exposed, what fits, where the time goes.
 
     MODEL is a name of 'weft models list', or a file: also a captured graph, which is timed on a rank of
     the system, with its collectives.
     """
-    from weft import view
-
-    answer: Answer
     if (graph := graph_in(model)) is not None:
         refuse_given("beside a captured graph, which is timed as it is", *stated)
-        answer = passed = weft.step(graph, machine, options=options)
-        trace = partial(view.write_graph_trace, passed)
-    else:
-        answer = timed = weft.step(model, machine, options=options, **stated)
-        trace = partial(view.write_step_trace, timed)
-    outputs.show(answer, trace=trace, files={"step.json": json_of(answer)})
+        return weft.step(graph, machine, options=options)
+    if compare_overlaps:
+        refuse_given("beside --compare-overlaps, which times in closed form", "fidelity")
+        stated.pop("fidelity", None)
+        return weft.step_overlaps(model, machine, options=options, **stated)
+    return weft.step(model, machine, options=options, **stated)
 
 
 @click.command(epilog=examples(_MEMORY, _BUDGET))

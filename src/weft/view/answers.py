@@ -43,6 +43,7 @@ REPORTS = {
     "tiles": "tiles:TilesReport",
     "plans": "planner:PlansReport",
     "inference": "step:InferenceReport",
+    "contrast": "contrast:ContrastReport",
 }
 """The report of an answer by the `kind` of its class: "module:name" in this room, imported when one is shown."""
 

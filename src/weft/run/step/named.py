@@ -17,12 +17,14 @@ from weft.parallel.complete import complete
 from weft.parallel.framework import Framework
 from weft.parallel.framework import framework as framework_of
 from weft.parallel.plan import Parallelism
+from weft.result.contrast import Contrast
 from weft.result.graph_step import GraphStep
 from weft.result.memory import Memory
 from weft.result.step import Step
 from weft.run.step.clock import train
 from weft.run.step.graphs import graph_step
 from weft.run.step.memory import memory as needed
+from weft.schedule import OVERLAPS, applicable
 
 _USUAL, _SHARDED = "megatron-core", "torchtitan"
 """Frameworks of plans that name none: of those with whole weights on each rank, and of those that shard them."""
@@ -70,6 +72,56 @@ def step(
     return replace(
         answer, memory=needed(found, where, plan, used, answer.pipeline.schedule), notes=(*notes, *answer.notes)
     )
+
+
+def step_overlaps(
+    model: Transformer | str | Path,
+    on: Described,
+    plan: Parallelism | None = None,
+    *,
+    framework: Framework | str | None = None,
+    options: RunOptions = SUSTAINED,
+    **stated: Any,
+) -> Contrast:
+    """A training step under every overlap method that applies to its plan, axis by axis, in closed form.
+
+    Arguments as for `step`. The first answer is the step as it was asked; methods that only the engine times, and
+    those that the plan or the system cannot use, are left out, each with the reason. Raises what `step` raises, and
+    InputError for a plan without an axis that communicates.
+
+    >>> found = step_overlaps("llama-3-8b", "8xh100", tp=8, batch=8, sequence=4096)
+    >>> found.best
+    'tp=userbuffers'
+    """
+    found, where, plan, used, notes = asked(model, on, plan, framework, stated)
+    first = train(found, where, plan, used, options, "estimate")
+    whole = replace(
+        first, memory=needed(found, where, plan, used, first.pipeline.schedule), notes=(*notes, *first.notes)
+    )
+    answers: dict[str, Step] = {_as_asked(plan): whole}
+    left_out: dict[str, str] = {}
+    for axis in ("tp", "cp", "ep", "dp"):
+        if (plan.dp * plan.cp if axis == "dp" else plan.degree(axis)) == 1:
+            continue
+        for name in applicable(axis):
+            label = f"{axis}={name}"
+            if plan.overlap.get(axis) == name:
+                continue
+            if not OVERLAPS[name].applies(axis, "closed form"):
+                left_out[label] = "only the engine times it; ask with --overlap and the fidelity 'windows'"
+                continue
+            try:
+                other = replace(plan, overlap={**plan.overlap, axis: name})
+                answers[label] = train(found, where, other, used, options, "estimate")
+            except InputError as error:
+                left_out[label] = str(error)
+    if len(answers) == 1:
+        raise InputError("no axis of the plan communicates in a way that another method would change; give tp, cp, ep")
+    return Contrast(answers, left_out)
+
+
+def _as_asked(plan: Parallelism) -> str:
+    return ",".join(f"{axis}={name}" for axis, name in plan.overlap.items()) or "the framework's own overlap"
 
 
 def memory(

@@ -1,0 +1,76 @@
+"""Answers to one question asked in several ways: with another value, another option, or another overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from weft.answer import Answer
+from weft.errors import InputError
+
+
+class Timed(Protocol):
+    """An answer that is a time, and what it goes to."""
+
+    @property
+    def seconds(self) -> Any:
+        """The time [s]."""
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """Where it goes [s]; the parts add up to it."""
+
+
+@dataclass(frozen=True, repr=False)
+class Contrast(Answer):
+    """Times of one question by what was changed in it; the first answer is the one that the others are held against.
+
+    `left_out` are ways to ask that were not answered, each with the reason. Raises InputError for fewer than two
+    answers, and for answers that are not one time with its parts.
+    """
+
+    kind = "contrast"
+    RECORD = "rows answers left_out"
+
+    answers: Mapping[str, Any]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.answers) < 2:
+            raise InputError(f"a contrast needs two answers, and has {len(self.answers)}; change something for another")
+        for label, answer in self.answers.items():
+            if getattr(getattr(answer, "seconds", None), "ndim", 0) or not hasattr(answer, "parts"):
+                raise InputError(f"the answer '{label}' is not one time with its parts; contrast steps or estimates")
+
+    @property
+    def first(self) -> Any:
+        """The answer to the question as it was asked."""
+        return next(iter(self.answers.values()))
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The other answers by what was changed."""
+        return dict(list(self.answers.items())[1:])
+
+    def speedup(self, label: str) -> float:
+        """How many times as fast as the first answer another one is."""
+        return float(self.first.seconds) / float(self.answers[label].seconds)
+
+    @property
+    def best(self) -> str:
+        """What was changed in the fastest of the other answers; the earliest of equals."""
+        return max(self.changed, key=self.speedup)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Time [s], how many times as fast as the first, and the parts [s] of each answer."""
+        return [
+            {
+                "changed": label,
+                "seconds": float(answer.seconds),
+                "times_as_fast": self.speedup(label),
+                "parts": {name: float(part) for name, part in answer.parts.items()},
+            }
+            for label, answer in self.answers.items()
+        ]

@@ -1,0 +1,130 @@
+"""Answers to one question beside each other: before and after a change, or every way to overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.report import Figure, Report, Table
+from weft.report.table import number, text
+from weft.result.contrast import Contrast
+from weft.view.plans import AXES
+from weft.view.shares import label, ordered, seconds
+from weft.view.step import waterfall
+from weft.view.words import percent
+
+_ALIKE = 0.005
+"""Share of a time within which two of them count as equal."""
+_SMALL = 0.001
+"""Share of the first answer below which a part is not shown."""
+_BUSY = 0.9
+"""Share of a step from which an axis whose communication is under way for so long bounds it."""
+
+
+class ContrastReport(Report[Contrast]):
+    """What a change does to a time and to its parts."""
+
+    explained = ""
+
+    def title(self) -> str:
+        """The title of the first answer."""
+        return str(self._first_report().title())
+
+    def sentences(self) -> list[str]:
+        """How much faster or slower the best change makes it, and what keeps it from more."""
+        answer, best = self.answer, self.answer.best
+        was, now, gain = float(answer.first.seconds), float(answer.answers[best].seconds), answer.speedup(best)
+        lead = f"With {best} it takes {seconds(now)} instead of {seconds(was)}: "
+        if abs(gain - 1) < _ALIKE:
+            lead = f"With {best} it takes as long, {seconds(now)}: "
+            gained = "no difference that Weft can see."
+        else:
+            gained = f"{gain:.3g} times as fast." if gain > 1 else f"{1 / gain:.3g} times as long."
+        if len(answer.changed) > 1:
+            lead = f"Of {len(answer.changed)} ways {best} is fastest, {seconds(now)} instead of {seconds(was)}: "
+        return [lead + gained, *self._bound()]
+
+    def _bound(self) -> list[str]:
+        """What a step waits for whatever else is hidden, in a sentence."""
+        for step in (self.answer.first, self.answer.answers[self.answer.best]):
+            hidden, exposed = getattr(step, "hidden", None), getattr(step, "exposed", None)
+            if not isinstance(hidden, dict) or not isinstance(exposed, dict):
+                return []
+            for axis in dict.fromkeys((*hidden, *exposed)):
+                share = (hidden.get(axis, 0.0) + exposed.get(axis, 0.0)) / float(step.seconds)
+                if share >= _BUSY:
+                    what = AXES.get(axis, axis)
+                    return [f"The communication of {what} is under way for {percent(share)} of the step and bounds it."]
+        return []
+
+    def tables(self) -> list[Table]:
+        """Before and after, part by part; of more than two answers, a row for each."""
+        return [self._by_part() if len(self.answer.answers) == 2 else self._by_answer()]
+
+    def _by_part(self) -> Table:
+        (before, first), (after, second) = self.answer.answers.items()
+        names = ordered({**first.parts, **second.parts})
+        pairs = [(label(name), float(first.parts.get(name, 0.0)), float(second.parts.get(name, 0.0))) for name in names]
+        pairs = [one for one in pairs if max(one[1:]) >= _SMALL * float(first.seconds)]
+        pairs.append(("in all", float(first.seconds), float(second.seconds)))
+        unit, scale = _unit(max(float(first.seconds), float(second.seconds)))
+        rows = [
+            (name, one * scale, other * scale, other / one if one else None)  # a part that only one of them has
+            for name, one, other in pairs
+        ]
+        columns = [
+            text("part"),
+            number("before", before, unit, _three),
+            number("after", after, unit, _three),
+            number("ratio", "after / before", "", ".2f"),
+        ]
+        return Table(columns, rows, self.title())
+
+    def _by_answer(self) -> Table:
+        unit, scale = _unit(float(self.answer.first.seconds))
+        rows = []
+        for name, one in self.answer.answers.items():
+            exposed = sum(getattr(one, "exposed", {}).values()) / float(one.seconds)
+            needs = " ".join(getattr(one, "needs", ()))
+            rows.append((name, float(one.seconds) * scale, self.answer.speedup(name), exposed, needs))
+        rows[1:] = sorted(rows[1:], key=lambda row: row[1])
+        columns = [
+            text("changed", "with"),
+            number("time", "time", unit, _three),
+            number("gain", "times as fast", "", ".3f"),
+            number("exposed", "exposed communication", "", ".1%"),
+            text("needs", "note", prose=True),
+        ]
+        return Table(columns, rows, self.title())
+
+    def details(self) -> list[Table | str]:
+        """The ways that were left out, with the reasons."""
+        alike: dict[str, list[str]] = {}
+        for name, reason in self.answer.left_out.items():
+            alike.setdefault(reason, []).append(name)
+        return [f"{', '.join(names)}: left out, {reason}" for reason, names in alike.items()]
+
+    def notes(self) -> list[str]:
+        """What the first answer says of how sure it is."""
+        return list(self._first_report().notes()[-1:])
+
+    def figures(self) -> Sequence[Figure]:
+        """A bar for each answer that stacks its parts."""
+        lanes = {
+            name: {part: float(took) for part, took in one.parts.items()} for name, one in self.answer.answers.items()
+        }
+        return [waterfall("What does the change do?", lanes, float(self.answer.first.seconds))]
+
+    def _first_report(self) -> Any:
+        return self.answer.first.report()
+
+
+def _unit(longest: float) -> tuple[str, float]:
+    """The unit that suits a time, and how many of it a second has."""
+    return ("s", 1.0) if longest >= 1 else ("ms", 1e3) if longest >= 1e-3 else ("µs", 1e6)
+
+
+def _three(value: float) -> str:
+    """A number to three significant digits, without an exponent."""
+    digits = 2 if abs(value) < 10 else 1 if abs(value) < 100 else 0
+    return f"{value:,.{digits}f}"
