@@ -61,8 +61,17 @@ def test_a_collective_beside_a_gemm_has_another_colour_than_the_gemm() -> None:
 def test_the_axis_of_bars_holds_its_words_its_marks_and_its_lowest_bar() -> None:
     table = Table([text("lane"), number("start"), number("end"), text("said")], [("a", -3.0, 5.0, "words" * 4)])
     marks = Lines(Table([number("at"), text("name")], [(9.0, "limit")]), "at", "name")
-    figure = bars("", table, lane="lane", start="start", end="end", kind="lane", looks={"a": looks.BLUE},
-                  label="said", marks=marks)  # fmt: skip
+    figure = bars(
+        "",
+        table,
+        lane="lane",
+        start="start",
+        end="end",
+        kind="lane",
+        looks={"a": looks.BLUE},
+        label="said",
+        marks=marks,
+    )
     scale = figure.spec["layer"][0]["encoding"]["x"]["scale"]
     low, room = scale["domainMin"], scale["domainMax"]["expr"]
     assert low == -3.0

@@ -115,11 +115,16 @@ def gain_against_units(advice: Advice) -> Figure:
         "dma-partition, simulated": looks.RED,
     }  # fmt: skip
     return choices(
-        f"How many {word} should the collective have?", Table(columns, rows), x="units", y="speedup", series="way",
-        mark="mark", looks=colors,
+        f"How many {word} should the collective have?",
+        Table(columns, rows),
+        x="units",
+        y="speedup",
+        series="way",
+        mark="mark",
+        looks=colors,
     ).captioned(
         f"The speedup by the {word} set apart, expected and as simulated. Level lines are ways that set none apart."
-    )  # fmt: skip
+    )
 
 
 def _best_on_units(advice: Advice) -> Option | None:

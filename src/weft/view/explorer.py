@@ -106,9 +106,12 @@ def timeline(runs: Timeline | Mapping[str, Timeline], gpu: int = 0) -> Figure:
         f"{f' Accesses of 32 B in the queue of a memory channel: {queues}.' if queues else ''}"
     )
     return stacked(
-        f"What happens when: {' beside '.join(runs)}", panels, caption, titled=True,
+        f"What happens when: {' beside '.join(runs)}",
+        panels,
+        caption,
+        titled=True,
         strip=Figure("", strip, {"strip": _lanes(first, gpu)}),
-    )  # fmt: skip
+    )
 
 
 def _panels(key: str, name: str, run: Timeline, gpu: int, brush: Any, bins: int) -> Iterator[Figure]:

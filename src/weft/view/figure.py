@@ -55,7 +55,8 @@ CONFIG: Mapping[str, Any] = {
         "gridOpacity": 0.15, "titleFontWeight": "normal", "labelFontSize": 11, "titleFontSize": 12,
         "labelOverlap": "parity", "labelSeparation": 6,
     },
-    "axisY": {"labelLimit": 220},
+    "axisX": {"tickCount": 9},
+    "axisY": {"labelLimit": 300},
     "legend": {
         "labelColor": INK, "titleColor": INK, "orient": "top", "title": None, "labelLimit": 340, "labelFontSize": 12,
         "columns": 4, "symbolStrokeWidth": 2,
@@ -436,8 +437,13 @@ def choices(title: str, table: Table, *, x: str, y: str, series: str, mark: str,
     """
     chosen = Table(table.columns, [row for row in table.rows if row[table.keys.index(x)] is not None])
     over, own = _over("choices"), f"isValid(datum.{x})"
-    at = alt.X(f"{x}:O", title=_title(table, x), sort=sorted(chosen.distinct(x)), axis=alt.Axis(labelAngle=0),
-               scale=alt.Scale(padding=0.3))  # fmt: skip
+    at = alt.X(
+        f"{x}:O",
+        title=_title(table, x),
+        sort=sorted(chosen.distinct(x)),
+        axis=alt.Axis(labelAngle=0),
+        scale=alt.Scale(padding=0.3),
+    )
     beside = alt.XOffset(f"{series}:N", scale=alt.Scale(domain=chosen.distinct(series)))
     up = alt.Y(f"{y}:Q", title=_title(table, y), scale=alt.Scale(zero=False))
     color, switch = _color(table, series, looks), _switch(series)
@@ -479,7 +485,7 @@ def step_lines(
 
 def stacked(
     title: str, figures: Sequence[Figure], caption: str = "", *, titled: bool = False, strip: Figure | None = None
-) -> Figure:  # fmt: skip
+) -> Figure:
     """Figures one below the other, each with its own colours and, if `titled`, its title; `strip` is above them all."""
     charts = [
         one.chart.properties(width=_WIDTH, **({"title": alt.Title(one.title, fontSize=12)} if titled else {}))

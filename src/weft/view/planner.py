@@ -145,9 +145,16 @@ def front(answer: Plans) -> Figure:
     near = [one for one in answer.fitting if one.step_time_s <= 3 * answer.best.step_time_s]
     line = table([one for one in answer.front if one.step_time_s <= 3 * answer.best.step_time_s] or answer.plans[:1])
     figure = curves(
-        "What does less memory cost in time?", line, x="step_s", y="peak_gb", series="gpus", zero=False, steps=True,
-        dots=table(near[:: -(-len(near) // _MOST_DOTS) or 1]), mark="mark",
-    )  # fmt: skip
+        "What does less memory cost in time?",
+        line,
+        x="step_s",
+        y="peak_gb",
+        series="gpus",
+        zero=False,
+        steps=True,
+        dots=table(near[:: -(-len(near) // _MOST_DOTS) or 1]),
+        mark="mark",
+    )
     return figure.captioned(
         "Each dot is a plan that fits, up to three times the best time; no plan is below and left of the line."
     )

@@ -61,14 +61,24 @@ def policy_figure(answer: Recomputation) -> Figure:
         text("recompute", "computed again"), text("mark", " "),
     ]  # fmt: skip
     sets, named = (
-        Table(columns, [(one.seconds, one.peak / 1e9, kind, one.words, "fastest that fits" * (one is best))
-                        for one in listed])
+        Table(
+            columns,
+            [(one.seconds, one.peak / 1e9, kind, one.words, "fastest that fits" * (one is best)) for one in listed],
+        )
         for kind, listed in (("operators chosen", chosen), ("policies of frameworks", answer.named))
-    )  # fmt: skip
+    )
     figure = curves(
-        "What does memory cost in time?", sets, x="step_s", y="peak_gb", series="kind",
-        looks={"operators chosen": looks.BLUE}, zero=False, level=answer.budget / 1e9, dots=named, mark="mark",
-    )  # fmt: skip
+        "What does memory cost in time?",
+        sets,
+        x="step_s",
+        y="peak_gb",
+        series="kind",
+        looks={"operators chosen": looks.BLUE},
+        zero=False,
+        level=answer.budget / 1e9,
+        dots=named,
+        mark="mark",
+    )
     return figure.captioned(
         "Each dot is a set of operators that run again in the backward pass, grey ones the policies of frameworks; the "
         "level line is the budget."

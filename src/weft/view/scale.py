@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from weft.report import Report
 from weft.report.table import Table, number, text
-from weft.view.figure import Figure, heat_map, stacked_bars
+from weft.view.figure import Figure, heat_map
 from weft.view.plans import plan_title
-from weft.view.shares import colors, label, ordered
+from weft.view.shares import waterfall
 from weft.view.words import percent, sentence
 
 if TYPE_CHECKING:
@@ -67,20 +67,13 @@ def _worth(answer: Scaling, point: Scaled, base: Scaled) -> str:
 
 def scaling_figure(answer: Scaling) -> Figure:
     """Where each step goes, machine by machine, as shares."""
-    rows = []
-    for point in answer.points:
-        parts = point.step.parts
-        lane = f"compute {point.compute:g}x, network {point.network:g}x: {point.method}"
-        rows += [(lane, label(name), parts[name] / point.step.seconds) for name in ordered(parts)]
-    columns = [
-        text("lane", "machine"),
-        text("part"),
-        number("share", "share of the step", format_=".1%"),
-    ]
-    table = Table(columns, rows)
-    return stacked_bars(
-        "Where the step goes", table, lane="lane", part="part", value="share", looks=colors(table), percent=True
-    ).captioned("Machines by their rates of computing and of links, as multiples of today's.")
+    lanes = {
+        f"compute {point.compute:g}x, network {point.network:g}x: {point.method}": point.step.parts
+        for point in answer.points
+    }
+    return waterfall("Where the step goes", lanes).captioned(
+        "Machines by their rates of computing and of links, as multiples of today's."
+    )
 
 
 def scaling_map(answer: Scaling) -> Figure:

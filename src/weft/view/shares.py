@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 
-from weft.report.table import Table
+from weft.report.table import Table, number, text
 from weft.result.step import exposed, exposed_axis
 from weft.view import looks
+from weft.view.figure import Figure, stacked_bars
 from weft.view.plans import AXES
 
 _WHAT = {
@@ -74,10 +76,24 @@ def ordered(parts: Mapping[str, float]) -> list[str]:
 
 
 def colors(table: Table) -> dict[str, str]:
-    """The colours of the parts that a table names in its column "part"."""
-    names = table.distinct("part")
-    known = {label(name): color for name, color in COLORS.items() if label(name) in names}
-    return {**known, **looks.spread([name for name in names if name not in known])}
+    """The colours of the parts that a table names in its column "part"; unknown parts get those of absent ones."""
+    shown, named = table.distinct("part"), {label(name): color for name, color in COLORS.items()}
+    free = cycle([color for name, color in named.items() if name not in shown])
+    known = {name: color for name, color in named.items() if name in shown}
+    return {**known, **{name: next(free) for name in shown if name not in known}}
+
+
+def waterfall(title: str, lanes: Mapping[str, Mapping[str, float]], whole: float | None = None) -> Figure:
+    """A bar for each lane that stacks its parts [s], as shares of the `whole` time, or of the lane's own."""
+    rows = [
+        (lane, label(name), parts[name] / (whole or sum(parts.values())), parts[name] * 1e3)
+        for lane, parts in lanes.items()
+        for name in ordered(parts)
+        if parts[name] > 0
+    ]
+    share = number("share", "share of the step", format_=".1%")
+    table = Table([text("lane", " "), text("part"), share, number("time_ms", "time", "ms", ",.3f")], rows)
+    return stacked_bars(title, table, lane="lane", part="part", value="share", looks=colors(table), percent=True)
 
 
 def seconds(value: float) -> str:

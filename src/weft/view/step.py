@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from weft.graph import Collective
@@ -15,11 +14,11 @@ from weft.result.errors import contention_error
 from weft.result.step import CONVENTION, Chunk, PartTimes, Step, exposed_axis
 from weft.units import format_bytes
 from weft.view import looks
-from weft.view.figure import Figure, bars, stacked_bars
+from weft.view.figure import Figure, bars
 from weft.view.memory import fitting, holder_table, holders, memory_curve
 from weft.view.pipeline import pipeline_diagram
 from weft.view.plans import AXES, plan_table, plan_title, shown_devices
-from weft.view.shares import COLORS, COMPUTE, label, loss, meaning, ordered, seconds
+from weft.view.shares import COLORS, COMPUTE, label, loss, meaning, ordered, seconds, waterfall
 from weft.view.words import percent
 
 if TYPE_CHECKING:
@@ -289,22 +288,6 @@ def waterfall_table(
         text("what", "what it is", prose=True),
     ]
     return Table(columns, [*rows, (name, whole * 1e3, 1.0, "")], title)
-
-
-def waterfall(title: str, lanes: Mapping[str, Mapping[str, float]], whole: float) -> Figure:
-    """A bar for each lane that stacks its parts [s], as shares of the `whole` time."""
-    rows = [
-        (lane, label(name), parts[name] / whole, parts[name] * 1e3)
-        for lane, parts in lanes.items()
-        for name in ordered(parts)
-        if parts[name] > 0
-    ]
-    share = number("share", "share of the step", format_=".1%")
-    table = Table([text("lane", " "), text("part"), share, number("time_ms", "time", "ms", ",.3f")], rows)
-    named, shown = {label(name): color for name, color in COLORS.items()}, table.distinct("part")
-    free = cycle([color for name, color in named.items() if name not in shown])
-    colors = {name: named.get(name) or next(free) for name in shown}
-    return stacked_bars(title, table, lane="lane", part="part", value="share", looks=colors, percent=True)
 
 
 def communication_table(answer: Step) -> Table:
