@@ -9,8 +9,7 @@ from weft.report import Figure, Report, Table
 from weft.report.table import number, text
 from weft.result.contrast import Contrast
 from weft.view.plans import AXES
-from weft.view.shares import label, ordered, seconds
-from weft.view.step import waterfall
+from weft.view.shares import label, ordered, seconds, waterfall
 from weft.view.words import percent
 
 _ALIKE = 0.005
