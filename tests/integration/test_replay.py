@@ -68,11 +68,11 @@ def test_a_ring_gives_the_same_bits_whatever_order_its_updates_come_in(seed, ran
     rng = np.random.default_rng(seed)
     tiling = GemmTiling(rows=4, columns=4, threads=64)
     tiles = np.array([[[p, (g + 1 + p) % ranks, 0, 4, 4] for p in range(ranks)] for g in range(ranks)])
-    here, peer = np.full((2, ranks, ranks, 1), -1)
+    here, peer = np.full((ranks, ranks, 1, 1), -1), np.full((ranks, ranks, 1, ranks - 1), -1)
     for p in range(1, ranks):
         own, came = rng.integers(0, 5, (2, ranks))
-        here[:, p, 0] = 10 * p + own
-        peer[:, p, 0] = 10 * p + came
+        here[:, p, 0, 0] = 10 * p + own
+        peer[:, p, 0, 0] = 10 * p + came
     partials = products(4 * ranks, 4, 16, ranks, dtype, seed % 1000)
     chunks, count = performed(TileUpdates(tiles, here, peer), partials, tiling, dtype)
     owner = np.repeat(np.arange(ranks), 4)[:, None] * np.ones((1, 4), dtype=int)
@@ -83,8 +83,8 @@ def test_a_ring_gives_the_same_bits_whatever_order_its_updates_come_in(seed, ran
 
 def test_an_update_that_comes_before_its_sum_is_found():
     tiles = np.array([[[p, (g + 1 + p) % 3, 0, 4, 4] for p in range(3)] for g in range(3)])
-    here, peer = np.full((2, 3, 3, 1), -1)
-    here[:, 1], peer[:, 1], here[:, 2], peer[:, 2] = 10, 11, 5, 6
+    here, peer = np.full((3, 3, 1, 1), -1), np.full((3, 3, 1, 2), -1)
+    here[:, 1], peer[:, 1, 0, 0], here[:, 2], peer[:, 2, 0, 0] = 10, 11, 5, 6
     with pytest.raises(SimulationError, match="had summed it"):
         performed(
             TileUpdates(tiles, here, peer),

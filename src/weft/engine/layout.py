@@ -332,9 +332,8 @@ PIM_BEGIN, PIM_END, PIM_LOG_COLUMNS = _columns(3)
 
 # -- interference: recorded only where a run asks for it; else these tables have no rows
 
-# update_log[g, t, :] — when the last bytes of a wavefront tile's own update, and of that from a peer, were in memory
-# (NONE: there was none).
-UPDATED_HERE, UPDATED_BY_PEER, UPDATE_COLUMNS = range(3)
+# update_log[g, t * makers + maker] — when the last bytes of an update of wavefront tile `t` were in memory (NONE: there
+# was none). Makers are the parts of K (scripts) of the GPU itself, then its peers by distance, the GPU above first.
 # heat[r, bin, :] — what bank or channel `r` did in a bin of time: bytes, requests and activates, the time of its
 # columns on the bus, and the time in which it had requests, queued or on the bus [fs].
 (

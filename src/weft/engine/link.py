@@ -191,7 +191,7 @@ def arrive(m: Machine, i: int, now: int) -> None:
     region = request[i, y.REQ_REGION]
     offset = request[i, y.REQ_ADDRESS]
     request[i, y.REQ_STREAM] = y.COMMUNICATION_STREAM
-    request[i, y.REQ_OWNER_KIND] = y.OWNER_REMOTE
+    request[i, y.REQ_OWNER_KIND], request[i, y.REQ_OWNER] = y.OWNER_REMOTE, request[i, y.REQ_GPU]
     reach(m, i, g, m.region[g, region, y.REGION_BASE] + offset, now)
 
 

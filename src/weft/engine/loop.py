@@ -24,6 +24,7 @@ from weft.engine.workgroup import (
     finish_iteration,
     phase_row,
     store_iteration,
+    work_row,
 )
 
 
@@ -96,7 +97,10 @@ def _on_written(m: Machine, i: int, g: int, now: int) -> None:
     if counter != y.NONE and m.region[g, region, y.REGION_LANED] == 1:
         counter += request[i, y.REQ_TILE]
     if m.region[g, region, y.REGION_TRACKED] > 0:
-        record_update(m, g, request[i, y.REQ_TILE], request[i, y.REQ_WAVEFRONT], remote, now)
+        if m.update_log.shape[0] > 0:
+            owner, key = request[i, y.REQ_OWNER], request[i, y.REQ_TILE] * m.shape[y.SIZE_WAVEFRONTS]
+            maker = owner if remote else m.work[g, work_row(m, owner // y.SLOTS), y.WORK_SCRIPT]
+            record_update(m, g, key + request[i, y.REQ_WAVEFRONT], remote, maker, now)
         lead = track(m, g, region, request[i, y.REQ_TILE], request[i, y.REQ_WAVEFRONT], bytes_, now)
         if lead == y.NONE:
             return

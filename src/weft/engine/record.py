@@ -189,12 +189,14 @@ def record_misses(m: Machine, g: int, t: int, before: int) -> None:
 # -- updates of tiles
 
 
-@block
-def record_update(m: Machine, g: int, tile: int, wavefront: int, remote: bool, time: int) -> None:
-    """Record that memory has updated bytes of a wavefront tile; `remote` if they came from a peer."""
-    if m.update_log.shape[0] > 0:
-        column = y.UPDATED_BY_PEER if remote else y.UPDATED_HERE
-        m.update_log[g, tile * m.shape[y.SIZE_WAVEFRONTS] + wavefront, column] = time
+@shared
+def record_update(m: Machine, g: int, key: int, remote: bool, maker: int, time: int) -> None:
+    """Record that memory has updated bytes of wavefront tile `key`, made by a part of K here or by a peer GPU."""
+    peers = max(m.shape[y.SIZE_GPUS] - 1, 1)
+    makers = m.update_log.shape[1] // m.seen.shape[1]
+    if remote:
+        maker = makers - peers - 1 + max((maker - g) % m.shape[y.SIZE_GPUS], 1)
+    m.update_log[g, key * makers + maker] = time
 
 
 # -- heat

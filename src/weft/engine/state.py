@@ -144,7 +144,6 @@ COLUMNS: dict[str, tuple[int, ...]] = {
     "dma_log": (y.COMMAND_COLUMNS,),
     "work_log": (y.WORKLOG_COLUMNS,),
     "pim_log": (y.PIM_LOG_COLUMNS,),
-    "update_log": (y.UPDATE_COLUMNS,),
     "heat": (y.HEAT_COLUMNS,),
     "heated": (y.HEATED_COLUMNS,),
     "arrival": (y.ARRIVAL_COLUMNS,),
@@ -204,6 +203,8 @@ def allocate(
     heats = {None: 0, "channel": gpus * channels, "bank": gpus * channels * int(s[y.SIZE_BANKS])}[heat]
     heat_bins = y.BANK_BINS if heat == "bank" else y.CHANNEL_BINS
 
+    makers = int(tables.work[:, :, y.WORK_SCRIPT].max(initial=0)) + 1 + max(gpus - 1, 1)
+
     machine = Machine(
         *tables,
         shift=_shifts(tables.shape),
@@ -248,7 +249,7 @@ def allocate(
         dma_log=table(gpus, tiles, y.COMMAND_COLUMNS, fill=y.NONE),
         work_log=table(gpus, works, y.WORKLOG_COLUMNS, fill=y.NONE),
         pim_log=table(gpus * channels, len(tables.pim), y.PIM_LOG_COLUMNS),
-        update_log=table(gpus if updates else 0, tiles * wavefronts, y.UPDATE_COLUMNS, fill=y.NONE),
+        update_log=table(gpus if updates else 0, tiles * wavefronts * makers, fill=y.NONE),
         heat=table(heats, heat_bins, y.HEAT_COLUMNS),
         heated=table(heats, y.HEATED_COLUMNS),
         arrival=table(request_rows if interference else 0, y.ARRIVAL_COLUMNS),

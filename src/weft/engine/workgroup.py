@@ -28,7 +28,8 @@ def phase_row(m: Machine, w: int) -> int:
 
 
 @block
-def _work_row(m: Machine, w: int) -> int:
+def work_row(m: Machine, w: int) -> int:
+    """The row of workgroup `w`'s work."""
     g = m.resident[w, y.WG_GPU]
     return m.kernel[g, m.resident[w, y.WG_KERNEL], y.KERNEL_FIRST_WORK] + m.resident[w, y.WG_INDEX]  # type: ignore[no-any-return]
 
@@ -78,7 +79,7 @@ def _awaited(m: Machine, g: int, p: int, w: int) -> int:
     counter = m.phase[g, p, y.PHASE_WAIT_COUNTER]
     if counter == y.NONE or m.phase[g, p, y.PHASE_LANED] == 0:
         return counter  # type: ignore[no-any-return]
-    lane = m.work[g, _work_row(m, w), y.WORK_LANE]
+    lane = m.work[g, work_row(m, w), y.WORK_LANE]
     return counter + lane if lane >= 0 else y.NONE
 
 
@@ -95,7 +96,7 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
     resident = m.resident
     g, u = resident[w, y.WG_GPU], resident[w, y.WG_UNIT]
     p = phase_row(m, w)
-    t = _work_row(m, w)
+    t = work_row(m, w)
     it = resident[w, y.WG_FIRST] + m.slot[q, y.SLOT_ITERATION] * resident[w, y.WG_STEP]
     m.slot[q, y.SLOT_STATE] = y.SLOT_LOADING
     m.slot[q, y.SLOT_PENDING] = 0
@@ -214,7 +215,7 @@ def store_iteration(m: Machine, q: int, now: int) -> None:
     resident = m.resident
     g = resident[w, y.WG_GPU]
     p = phase_row(m, w)
-    t = _work_row(m, w)
+    t = work_row(m, w)
     it = resident[w, y.WG_FIRST] + m.slot[q, y.SLOT_ITERATION] * resident[w, y.WG_STEP]
     m.slot[q, y.SLOT_STATE] = y.SLOT_STORING
     m.slot[q, y.SLOT_PENDING] = 0

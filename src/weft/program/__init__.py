@@ -1,6 +1,6 @@
 """The lowered form: workgroup scripts, address maps and DMA commands, and how they become integer tables."""
 
-from weft.program.build import Hardware, Program, Wiring, build
+from weft.program.build import Hardware, Program, Wiring, build, tiles_of
 from weft.program.plan import (
     Access,
     Buffer,
@@ -37,4 +37,5 @@ __all__ = [
     "Wait",
     "Wiring",
     "build",
+    "tiles_of",
 ]

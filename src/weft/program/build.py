@@ -251,7 +251,7 @@ class _Builder:
 
     def _add_tiles(self) -> None:
         """Add the rows of the output tiles, and record in the chunks' rows which tiles they hold."""
-        for g, work in enumerate(self.works):
+        for g, work in enumerate(map(tiles_of, self.works)):
             first, tile = self.row["output", 0], self.tile[g, : len(work)]
             tile[:, y.TILE_REGION] = first + work[:, y.WORK_REGION]
             tile[:, y.TILE_OFFSET], tile[:, y.TILE_BYTES] = work[:, y.WORK_OFFSET], work[:, y.WORK_BYTES]
@@ -440,6 +440,13 @@ class _Builder:
             mask[:, k, :] = 0
             mask[:, k, list(units)] = 1
         return mask
+
+
+def tiles_of(work: Table) -> Table:
+    """The output tiles of workgroups in the order of their numbers, each once however many workgroups compute it."""
+    _, first = np.unique(work[:, y.WORK_TILE], return_index=True)
+    found: Table = work[first]
+    return found
 
 
 def _of_gpu(rows: tuple[Any, ...], g: int) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from weft.engine import layout as y
 from weft.engine.state import Machine, Table
 from weft.kernels.pim import MemoryWork
-from weft.program import Program
+from weft.program import Program, tiles_of
 from weft.result.heat import recorded_heat
 from weft.result.interference import recorded
 from weft.result.timeline import (
@@ -283,6 +283,7 @@ def _updates(program: Program, m: Machine) -> TileUpdates | None:
         return None
     gpus, wavefronts = len(m.update_log), int(m.shape[y.SIZE_WAVEFRONTS])
     work = program.plan.work
-    tiles = np.stack([work[g if len(work) > 1 else 0][:, _TILE] for g in range(gpus)])
-    log = m.update_log.reshape(gpus, -1, wavefronts, y.UPDATE_COLUMNS)[:, : tiles.shape[1]]
-    return TileUpdates(tiles, log[..., y.UPDATED_HERE].copy(), log[..., y.UPDATED_BY_PEER].copy())
+    tiles = np.stack([tiles_of(work[g if len(work) > 1 else 0])[:, _TILE] for g in range(gpus)])
+    log = m.update_log.reshape(gpus, m.seen.shape[1] // wavefronts, wavefronts, -1)[:, : tiles.shape[1]]
+    peers = max(gpus - 1, 1)
+    return TileUpdates(tiles, log[..., :-peers].copy(), log[..., -peers:].copy())

@@ -58,9 +58,10 @@ class TileUpdates:
     """When memory updated every wavefront tile of every simulated GPU [fs]; -1 where it did not.
 
     Of a GEMM whose stores start its reduce-scatter; a run records this where its options say `updates=True`.
-    `here_fs` is when a GPU's own part of a tile was in its memory, `peer_fs` that of the sum that came from a peer;
-    arrays of the shape (gpus, tiles, wavefronts). `tiles` has the shape (gpus, tiles, 5): the position of a tile's
-    chunk in the order in which the GPU makes chunks, the tile's row and column in the grid, and its rows and columns.
+    `here_fs` is when a GPU's own products were in its memory, for each part of K, `peer_fs` when what came from a peer
+    was, for each peer, the GPU above first; arrays of the shapes (gpus, tiles, wavefronts, parts of K) and (gpus,
+    tiles, wavefronts, peers). `tiles` has the shape (gpus, tiles, 5): the position of a tile's chunk in the order in
+    which the GPU makes chunks, the tile's row and column in the grid, and its rows and columns.
     """
 
     tiles: Ints

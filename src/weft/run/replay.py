@@ -2,7 +2,8 @@
 
 Near-memory units add in the format of the output and round at every update. On a ring each tile is updated twice on a
 GPU, by its own part and by the sum of the GPUs before; addition of two numbers commutes, so that the result does not
-depend on when either comes. Sent straight to its owner, a tile is updated once by every GPU, and order matters.
+depend on when either comes. Sent straight to its owner ("t3-direct"), a tile is updated once by every GPU, and order
+matters.
 """
 
 from __future__ import annotations
@@ -137,17 +138,25 @@ def _joined(chunks: Floats) -> Floats:
 
 
 class _Part(NamedTuple):
-    """A wavefront tile of a GPU: the position of its chunk, and the elements in the output's flat order."""
+    """A wavefront tile of a GPU: the position of its chunk, and the elements in the output's flat order.
+
+    `here_fs` are the times of the GPU's own updates, `peer_fs` those of its peers by distance; -1 where there was none.
+    """
 
     gpu: int
     position: int
     elements: npt.NDArray[np.int64]
-    here_fs: int
-    peer_fs: int
+    here_fs: npt.NDArray[np.int64]
+    peer_fs: npt.NDArray[np.int64]
+
+    def events(self, ranks: int) -> Iterator[tuple[int, str, int]]:
+        """Time, kind ("here" or "peer") and source GPU of every update."""
+        yield from ((int(at), "here", self.gpu) for at in self.here_fs if at >= 0)
+        yield from ((int(at), "peer", (self.gpu + d) % ranks) for d, at in enumerate(self.peer_fs, 1) if at >= 0)
 
 
 def _parts(updates: TileUpdates, columns: int, tiling: GemmTiling) -> Iterator[_Part]:
-    gpus, tiles, wavefronts = updates.here_fs.shape
+    gpus, tiles, wavefronts = updates.here_fs.shape[:3]
     for g, t in np.ndindex(gpus, tiles):
         position, row, column, high, wide = updates.tiles[g, t].tolist()
         rows = row * tiling.rows + np.arange(high)[:, None]
@@ -156,43 +165,42 @@ def _parts(updates: TileUpdates, columns: int, tiling: GemmTiling) -> Iterator[_
         for w in range(wavefronts):
             part = flat[w * each : (w + 1) * each]
             if len(part):
-                yield _Part(g, position, part, int(updates.here_fs[g, t, w]), int(updates.peer_fs[g, t, w]))
+                yield _Part(g, position, part, updates.here_fs[g, t, w], updates.peer_fs[g, t, w])
 
 
 def performed(updates: TileUpdates, partials: Floats, tiling: GemmTiling, dtype: str) -> tuple[Floats, int]:
     """What each GPU holds of its own chunk after all updates, in their order, and how many there were.
 
-    Memory begins with zeros. A GPU's first chunk is stored at the next one alone; what comes from a peer is the peer's
-    part of its first chunk, else its sum. Raises SimulationError for an update that is missing or early.
+    Memory begins with zeros. A GPU that updates a tile in its own memory sends the sum on; one that does not has stored
+    its part at the receiver alone. Raises SimulationError for an update that is missing or early.
     """
     ranks, m, n = partials.shape
     rounded, flat = ROUNDED[dtype], partials.reshape(ranks, -1)
     memory = np.zeros_like(flat)
-    done = np.zeros((ranks, m * n), dtype=np.int8)
     parts = list(_parts(updates, n, tiling))
     events = sorted(
-        (at, kind, place)
-        for place, part in enumerate(parts)
-        for kind, at in (("here", part.here_fs), ("peer", part.peer_fs))
-        if at >= 0
+        (at, kind, source, place) for place, part in enumerate(parts) for at, kind, source in part.events(ranks)
     )
-    for _, kind, place in events:
+    awaited, included = np.zeros((2, ranks, m * n), dtype=np.int16)
+    keeps = np.zeros((ranks, m * n), dtype=bool)
+    for part in parts:
+        awaited[part.gpu, part.elements] = sum(1 for _ in part.events(ranks))
+        keeps[part.gpu, part.elements] = (part.here_fs >= 0).any()
+    for _, kind, source, place in events:
         g, position, elements = parts[place][:3]
-        source = g
-        if kind == "peer":
-            source = (g + 1) % ranks
-            if position > 1 and (done[source, elements] != 2).any():
-                raise SimulationError(
-                    f"GPU {g} received a tile of its chunk {position} before GPU {source} had summed it; "
-                    "report this run"
-                )
-        value = flat[source, elements] if kind == "here" or position == 1 else memory[source, elements]
+        summed = kind == "peer" and keeps[source, elements[0]]
+        if summed and awaited[source, elements].any():
+            raise SimulationError(
+                f"GPU {g} received a tile of its chunk {position} before GPU {source} had summed it; report this run"
+            )
+        value = memory[source, elements] if summed else flat[source, elements]
         memory[g, elements] = rounded(memory[g, elements].astype(np.float32) + value.astype(np.float32))
-        done[g, elements] += 1
+        awaited[g, elements] -= 1
+        included[g, elements] += included[source, elements] if summed else 1
     chunks = np.full((ranks, m * n), np.nan, dtype=np.float32)
     for part in parts:
         if part.position == ranks - 1:
-            if (done[part.gpu, part.elements] != 2).any():
+            if (included[part.gpu, part.elements] != ranks).any():
                 raise SimulationError(f"the log of GPU {part.gpu} lacks updates of its own chunk; report this run")
             chunks[part.gpu, part.elements] = memory[part.gpu, part.elements]
     return chunks.reshape(ranks, m, n), len(events)
@@ -217,9 +225,12 @@ def _by_arrival(updates: TileUpdates, partials: Floats, tiling: GemmTiling, dtyp
     """The sums if every GPU's part were added at its owner in the order in which the GPUs made it."""
     ranks, m, n = partials.shape
     flat, rounded = partials.reshape(ranks, -1), ROUNDED[dtype]
-    made = np.zeros((ranks, m * n), dtype=np.int64)
+    made = np.full((ranks, m * n), -1)  # of a first chunk, sent on at once: before all others
     for part in _parts(updates, n, tiling):
-        made[part.gpu, part.elements] = part.here_fs  # of its first chunk, sent on at once: before all others
+        straight = part.position == ranks - 1 and (part.peer_fs >= 0).all()
+        for at, kind, source in part.events(ranks):
+            if straight or kind == "here":
+                made[source, part.elements] = at
     order = np.argsort(made, axis=0, kind="stable")
     total = np.zeros(m * n, dtype=flat.dtype)
     for place in range(ranks):
