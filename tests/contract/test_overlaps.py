@@ -21,7 +21,7 @@ TP = 4
 LAYER = layer(m=1024, n=1024, k=512, tp=TP)
 GPU = gpu()
 CHUNK = LAYER["gemm"].op.output_bytes // TP
-OUTPUT_CHUNKS = {"sequential": 0, "t3": TP, "t3-mca": TP}
+RINGS = ["sequential", "t3", "t3-mca"]
 
 
 def in_steps(name):
@@ -178,8 +178,14 @@ def test_every_overlap_moves_the_bytes_that_its_protocol_needs(results, name):
         ("reduce_scatter", "update"): (TP - 1) * CHUNK,
     }
     choice = reduced_by(name)
-    protocols = {"tracker": fused, "tiles": scattered, "cu": near_memory if choice.near_memory else on_units}
-    assert moved == protocols[choice.driver] | gather
+    to_owners = {("gemm", "update"): CHUNK, ("reduce_scatter", "update"): (TP - 1) * CHUNK}
+    protocols = {
+        ("tracker", "library"): fused,
+        ("tracker", "direct"): to_owners,
+        ("tiles", "tiles"): scattered,
+        ("cu", "plain-ring"): near_memory if choice.near_memory else on_units,
+    }
+    assert moved == protocols[choice.driver, choice.kernel] | gather
 
 
 @pytest.mark.parametrize("name", IN_STEPS)
@@ -188,7 +194,7 @@ def test_operands_that_fit_the_cache_are_read_once(results, name):
     assert results[name].traffic["gemm", "read"] == (gemm.m + gemm.n) * gemm.k * gemm.element_bytes
 
 
-@pytest.mark.parametrize("name", OUTPUT_CHUNKS)
+@pytest.mark.parametrize("name", RINGS)
 def test_every_output_chunk_is_accounted_for(results, name):
     output = [chunk for chunk in results[name].chunks if chunk.buffer == "output"]
     complete = [chunk for chunk in output if chunk.complete_fs is not None]
@@ -202,13 +208,22 @@ def test_every_output_chunk_is_accounted_for(results, name):
     assert sum(dma.bytes for dma in results[name].dmas) == (TP - 2) * CHUNK
 
 
-@pytest.mark.parametrize("name", ["sequential", "t3", "t3-mca"])
+def test_sent_to_its_owner_a_chunk_is_complete_at_the_owner_alone(results):
+    run = results["t3-direct"]
+    output = {chunk.position: chunk for chunk in run.chunks if chunk.buffer == "output"}
+    assert [position for position, chunk in output.items() if chunk.complete_fs is not None] == [TP - 1]
+    own = output[TP - 1]
+    assert own.complete_fs == max(own.last_local_fs, own.last_remote_fs)
+    assert not run.dmas
+
+
+@pytest.mark.parametrize("name", [*RINGS, "t3-direct"])
 def test_the_link_carries_each_step_of_both_collectives_once(results, name):
     assert results[name].counters["link_bytes"] == 2 * (TP - 1) * CHUNK
     assert results[name].series.link.sum() == 2 * (TP - 1) * CHUNK
 
 
-@pytest.mark.parametrize("name", ["sequential", "t3", "t3-mca"])
+@pytest.mark.parametrize("name", [*RINGS, "t3-direct"])
 def test_the_series_add_up_to_the_counters(results, name):
     result = results[name]
     assert {cause: int(part.sum()) for cause, part in result.series.traffic.items()} == dict(result.traffic)
@@ -222,7 +237,7 @@ def test_a_plan_names_kernels_and_buffers_that_exist(name):
 
 
 def test_the_gemm_kernel_is_the_same_in_sequential_and_t3():
-    plans = [program(LAYER, name, GPU).plan for name in ("sequential", "t3", "t3-mca")]
+    plans = [program(LAYER, name, GPU).plan for name in RINGS]
     assert all(plan.kernels[0].kernel == plans[0].kernels[0].kernel for plan in plans)
     assert all(np.array_equal(plan.work[0], plans[0].work[0]) for plan in plans)
 
@@ -269,7 +284,7 @@ def test_a_policy_of_ones_own_is_a_function_of_a_few_lines(results):
     assert dict(result.traffic) == dict(results["t3"].traffic)
 
 
-@pytest.mark.parametrize("name", ["sequential", "t3", "t3-mca"])
+@pytest.mark.parametrize("name", RINGS)
 def test_other_tilings_move_the_same_output(name):
     result = simulate(LAYER, GPU, name, tiling=GemmTiling(rows=64, columns=256))
     chunks = TP if name == "sequential" else TP - 1

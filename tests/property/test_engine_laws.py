@@ -104,6 +104,10 @@ def test_every_byte_is_moved_exactly_as_often_as_its_protocol_says(problem):
             total - last,
             total - first,
         )
+    elif overlap == "t3-direct":
+        assert bytes_["gemm", "update"] == last
+        assert bytes_["reduce_scatter", "update"] == total - last
+        assert bytes_["reduce_scatter", "read"] == 0
     else:
         assert bytes_["gemm", "update"] == total - first
         assert bytes_["reduce_scatter", "update"] == total - first
@@ -128,9 +132,9 @@ def test_nothing_is_left_over_and_every_request_is_served_once(problem):
 
 
 @laws
-@given(layers(), machines())
-def test_every_tracked_tile_gets_exactly_its_updates(shared, machine):
-    built = lowered(shared, machine, "t3")
+@given(layers(), machines(), st.sampled_from(["t3", "t3-direct"]))
+def test_every_tracked_tile_gets_exactly_its_updates(shared, machine, overlap):
+    built = lowered(shared, machine, overlap)
     m = finish(built)
     updates = m.region[:, :, y.REGION_TRACKED]
     wavefronts = int(m.shape[y.SIZE_WAVEFRONTS])

@@ -96,7 +96,7 @@ plan_options = together(
 @option(
     "--fidelity",
     "What kernels and collectives that run at once cost each other: by the engine, or in closed form (estimate). "
-    "The methods t3, t3-mca and t3-critical run the engine at either, for minutes the first time.",
+    "The methods of T3, like t3-mca, run the engine at either, for minutes the first time.",
     click.Choice(get_args(Fidelity)),
     default="windows",
 )

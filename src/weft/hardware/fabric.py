@@ -54,6 +54,15 @@ class Fabric:
     symmetric: bool = False
     reduces: bool = False
 
+    @property
+    def adjacent(self) -> bool:
+        """Whether data between any two GPUs pass links and switches, but no third GPU."""
+        return all(
+            self.links[k].source == source or self.links[k].source >= self.gpus
+            for (source, _), passed in self.routes.items()
+            for k in passed
+        )
+
     def route(self, source: int, target: int, *, direct: bool = True) -> tuple[int, ...]:
         """The links from one GPU to another: the direct route, or with direct=False that of striped data.
 

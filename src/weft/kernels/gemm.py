@@ -261,6 +261,22 @@ def _one_by_one(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
     return work
 
 
+def owner_by_owner(work: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
+    """Reorder the tiles of `tile_table` so that neighbours in run order belong to different chunks.
+
+    Bands of `tiling.band` lines, as in `tile_table`, hold as many lines of every chunk (at least one each), and are
+    walked across line by line: as many operands are shared as in a band of neighbouring lines.
+    """
+    rows, columns = tiling.grid(gemm)
+    along, across = (y.WORK_ROW, y.WORK_COLUMN) if rows >= columns else (y.WORK_COLUMN, y.WORK_ROW)
+    chunk, line = work[:, y.WORK_REGION], work[:, along]
+    first = np.full(int(chunk.max()) + 1, line.max())
+    np.minimum.at(first, chunk, line)
+    inside, high = line - first[chunk], max(tiling.band // len(first), 1)
+    found: Work = work[np.lexsort((chunk, inside % high, work[:, across], inside // high))]
+    return found
+
+
 def over_dies(work: Work, gpu: Gpu) -> Work:
     """Reorder the tiles of `tile_table` for a GPU of several dies, as tuned kernels do: neighbours on one die.
 

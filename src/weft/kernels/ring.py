@@ -196,3 +196,14 @@ def fused_reduce_scatter(gpus: int) -> tuple[ChunkRule, ...]:
         *(ChunkRule(update=True, updates_per_element=2, dma=dma) for dma in sent_on),
         ChunkRule(update=True, updates_per_element=2),
     )
+
+
+def direct_reduce_scatter(gpus: int) -> tuple[ChunkRule, ...]:
+    """The map of the producer's output that sends every tile straight to its owner (discussed in the same paper).
+
+    All chunks but the last have a ``remote_map``: the producer's stores update the memory of the GPU that owns the
+    chunk. The last one, the GPU's own, is complete when all GPUs have updated it; nothing is sent on.
+    """
+    peers = range(gpus - 1)
+    owners = (RemoteMap("output", gpus - 1, True, "reduce_scatter", gpus - 1 - p, direct=True) for p in peers)
+    return (*(ChunkRule(remote=owner) for owner in owners), ChunkRule(update=True, updates_per_element=gpus))

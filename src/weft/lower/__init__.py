@@ -203,11 +203,28 @@ def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
         if gemm is None:
             plan = ring.near_memory_scatter(gpus)
         else:
+            if reduce.choice.kernel == "direct":
+                _check_adjacent(system)
             plan = (ring.track_and_trigger if reduce.choice.driver == "tracker" else ring.sequential)(graph, gpus)
     settled = graph.map(
         lambda node: replace(node, choice=replace(node.choice, tiling=tiling)) if isinstance(node.op, Gemm) else node
     )
     return Lowered(settled, plan, system, gpus)
+
+
+def _check_adjacent(system: System) -> None:
+    """Raise InputError for GPUs that reach each other through other GPUs, hosts or networks."""
+    node, fabric = system.node, system.fabric
+    if fabric is None and (system.nodes > 1 or (node is not None and node.topology not in ("switch", "mesh"))):
+        joined = f"{system.nodes} nodes" if system.nodes > 1 else f"a node joined by '{node and node.topology}'"
+    elif fabric is not None and not fabric.adjacent:
+        joined = f"the fabric '{fabric.name}'"
+    else:
+        return
+    raise InputError(
+        f"a direct reduce-scatter stores every tile at its owner, but in {joined} not every GPU reaches every other "
+        "one by a link or a switch; choose a full mesh or a switch, or send tiles around the ring, like 't3'"
+    )
 
 
 def _gathered(gemm: Node, gather: Node, system: System, options: RunOptions) -> tuple[GemmTiling, Plan]:

@@ -20,7 +20,8 @@ from weft.kernels import (
     reduce_kernel,
     tile_table,
 )
-from weft.kernels.ring import RING, forwarded, fused_reduce_scatter
+from weft.kernels.gemm import owner_by_owner
+from weft.kernels.ring import RING, direct_reduce_scatter, forwarded, fused_reduce_scatter
 from weft.lower.fit import check_tile, check_whole
 from weft.lower.independent import in_order
 from weft.options import RunOptions
@@ -96,17 +97,25 @@ class RingSubLayer:
         return self._plan(kernels, graph, work, (CACHED_STORE,) * self.ranks, received, result)
 
     def track_and_trigger(self, graph: Graph, gpus: int = 1) -> Plan:
-        """T3 (arXiv:2401.16677): the address map does the reduce-scatter; GEMM and all-gather are kernels."""
+        """T3 (arXiv:2401.16677): the address map does the reduce-scatter; GEMM and all-gather are kernels.
+
+        Tiles go around the ring or, where the graph's kernel is "direct", straight to their owners.
+        """
         last = self.ranks - 1
+        direct = graph["reduce_scatter"].choice.kernel == "direct"
+        rules = direct_reduce_scatter(self.ranks) if direct else fused_reduce_scatter(self.ranks)
         gather = gather_kernel(self.ranks, self.gpu, RING, own=("output", last))
         # The reduce-scatter ends on a GPU when its own chunk is reduced and the last chunk for others has been sent.
-        over = (Wait("output", last), *([Wait("output", last - 1, sent=True)] if last > 1 else ()))
+        over = (Wait("output", last), *(Wait("output", p, sent=True) for p in (last - 1,) if rules[p].dma))
         kernels = (
             PlacedKernel(self.product, monitor=True, operator="gemm"),
             PlacedKernel(gather, after=(0,), after_chunks=over, operator="all_gather"),
         )
         kept = tuple(kernel for kernel in kernels if kernel.operator in graph.operators)
-        return self._plan(kept, graph, self._work(gpus), fused_reduce_scatter(self.ranks))
+        work = self._work(gpus)
+        if direct:  # so that a stage's stores take the links to all owners
+            work = tuple(owner_by_owner(tiles, self.gemm, self.tiling) for tiles in work)
+        return self._plan(kept, graph, work, rules)
 
     def near_memory_scatter(self, gpus: int = 1) -> Plan:
         """The reduce-scatter alone: one kernel sends each chunk on, as updates, once its data have arrived."""

@@ -98,6 +98,7 @@ class InOrder(Pass):
                 )
 
 
+_TRACKED = ("t3", "t3-mca", "t3-critical", "t3-direct")
 _TILES = "tiles of a GEMM and its reduce-scatter"
 _ENGINE = {one.name: one for one in (*SUBLAYER_PASSES, *SHARING_PASSES)}
 _SHARES = "a GEMM and an independent collective"
@@ -126,7 +127,7 @@ OVERLAPS: Mapping[str, Overlap] = {
             ("switches that add",),
             closed="places",
         ),
-        *(_simulated(_ENGINE[name], _TILES, ("sub-layer", "tp"), _REDUCED) for name in ("t3", "t3-mca", "t3-critical")),
+        *(_simulated(_ENGINE[name], _TILES, ("sub-layer", "tp"), _REDUCED) for name in _TRACKED),
         *(
             _simulated(_ENGINE[name], "a GEMM and its reduce-scatter, without contention", ("sub-layer",), _REDUCED)
             for name in ("ideal-overlap", "ideal-rs-nmc")

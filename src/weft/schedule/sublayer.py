@@ -17,6 +17,8 @@ PLAIN = KernelChoice(kernel="plain-ring")
 """The paper's ring kernel: on every compute unit, without slices or staging."""
 TRIGGERED = KernelChoice("tracker", near_memory=True)
 """DMA engines triggered by the tracker; the memory does the additions."""
+TO_OWNERS = replace(TRIGGERED, kernel="direct")
+"""Tiles stored at the GPUs that own them; their memory does the additions."""
 
 
 def produced(graph: Graph) -> tuple[Node, Node]:
@@ -161,6 +163,13 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
     TrackTrigger("t3", "T3", f"{_TRACK}round-robin", TRACKED),
     TrackTrigger("t3-mca", "T3-MCA", f"{_TRACK}compute-first", TRACKED, COMPUTE_FIRST),
     TrackTrigger("t3-critical", "T3-critical", f"{_TRACK}critical-first", TRACKED, CRITICAL_FIRST),
+    TrackTrigger(
+        "t3-direct",
+        "T3-direct",
+        "as t3, each tile straight to its owner: for full meshes and switches",
+        ("tracker", "near-memory update"),
+        choice=TO_OWNERS,
+    ),
     IdealSubLayer(
         "ideal-overlap",
         "Ideal-GEMM-RS-Overlap",
