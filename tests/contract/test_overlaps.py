@@ -182,6 +182,7 @@ def test_every_overlap_moves_the_bytes_that_its_protocol_needs(results, name):
     protocols = {
         ("tracker", "library"): fused,
         ("tracker", "direct"): to_owners,
+        ("tracker", "split-k"): fused,  # a K of four steps stays in one piece
         ("tiles", "tiles"): scattered,
         ("cu", "plain-ring"): near_memory if choice.near_memory else on_units,
     }

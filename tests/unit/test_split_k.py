@@ -190,7 +190,7 @@ IN_TWO = GemmTiling(splits=2)
     ("call", "words"),
     [
         (lambda: alone(Gemm(64, 64, 128), CUT), "splits is 4, but the K of 64 x 64 x 128 bf16 has 2 steps of 64"),
-        (lambda: simulate(LAYER, "t3-paper", "t3", tiling=IN_TWO), "needs K in one piece"),
+        (lambda: simulate(LAYER, "t3-paper", "rs-nmc", tiling=IN_TWO), "needs K in one piece"),
         (lambda: simulate(LAYER, "t3-paper", "sequential", tiling=IN_TWO), "set splits to 1"),
         (lambda: GatherGemm(DEEP, CUT, 2).plan(GPU), "needs K in one piece"),
         (lambda: GemmScatter(DEEP, CUT, 2).plan(GPU), "needs K in one piece"),

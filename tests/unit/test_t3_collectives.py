@@ -1,9 +1,9 @@
-"""Collectives under T3 other than the paper's ring: tiles that go straight to their owners."""
+"""Collectives under T3 other than the paper's ring: tiles that go straight to their owners, and K in parts."""
 
 import numpy as np
 import pytest
-from machines import gpu, layer
-from runs import run
+from machines import finish, gpu, layer, program
+from runs import run, tiled
 
 import weft
 from weft.engine import layout as y
@@ -12,6 +12,7 @@ from weft.hardware import FABRICS, System
 from weft.kernels import GemmTiling, tile_table
 from weft.kernels.gemm import owner_by_owner
 from weft.kernels.ring import direct_reduce_scatter
+from weft.lower.fit import parts_of_k
 from weft.program import Mode
 
 TP = 8
@@ -109,3 +110,82 @@ def test_added_at_the_owner_as_they_come_tiles_sum_right(dtype):
         assert done.errors.same_by_arrival == 1
         assert done.errors.near_memory < 2 * done.errors.fp32
         assert done.updates == np.count_nonzero(done.run.updates.peer_fs >= 0) * 4 // 3
+
+
+# -- K in parts
+
+
+def in_parts(splits):
+    return GemmTiling(rows=64, columns=64, splits=splits)
+
+
+@pytest.mark.parametrize("splits", [2, 3])
+def test_memory_adds_up_all_parts_and_what_the_neighbour_sends(splits):
+    graph = layer(m=512, n=512, k=512, tp=4)
+    ran = run(graph, "t3-paper", "t3-split-k", tiling=in_parts(splits), mode="explicit")
+    chunk = graph["gemm"].op.output_bytes // 4
+    moved = {cause: count for cause, count in ran.traffic.items() if "all_gather" not in cause}
+    del moved["gemm", "read"]
+    assert moved == {
+        ("gemm", "update"): splits * 4 * chunk,
+        ("reduce_scatter", "read"): 3 * chunk,
+        ("reduce_scatter", "update"): 3 * chunk,
+    }
+
+
+@pytest.mark.parametrize("splits", [2, 4])
+@pytest.mark.parametrize("overlap", ["t3-split-k", "t3-direct"])
+@pytest.mark.parametrize(("m", "n", "tp"), [(300, 400, 2), (384, 264, 3), (260, 264, 4)])
+def test_every_tile_gets_an_update_of_each_part_and_one_of_each_sender(m, n, tp, overlap, splits):
+    built = program(layer(m, n, 256 * tp, tp), overlap, explicit=True, tiling=in_parts(splits))
+    state = finish(built)
+    senders = {"t3-split-k": (0, *[1] * (tp - 1)), "t3-direct": (*[0] * (tp - 1), tp - 1)}[overlap]
+    for g in range(tp):
+        tiles = state.tile[g]
+        seen = state.seen[g].reshape(len(tiles), -1).sum(axis=1)
+        position = tiles[:, y.TILE_REGION] - built.region("output", 0)
+        expected = np.array([splits + count for count in senders])
+        whole = tiles[:, y.TILE_BYTES] > 0
+        assert np.array_equal(seen[whole], (tiles[:, y.TILE_BYTES] * expected[position])[whole])
+
+
+def test_in_one_part_it_is_t3_to_the_digit():
+    split_k, ring = (run(SMALL, "t3-paper", overlap, tiling=in_parts(1)) for overlap in ("t3-split-k", "t3"))
+    assert split_k.seconds == ring.seconds
+    assert split_k.events == ring.events
+    assert dict(split_k.traffic) == dict(ring.traffic)
+
+
+def test_few_tiles_are_cut_and_many_are_not():
+    paper = gpu()
+    for rows, parts in ((8192, 1), (256, 1), (128, 2)):
+        gemm = layer(m=rows, n=4256, k=17024, tp=8)["gemm"].op
+        assert parts_of_k(gemm, GemmTiling(), paper) == parts
+    assert parts_of_k(layer(m=128, n=4256, k=512, tp=8)["gemm"].op, GemmTiling(), paper) == 1  # two K steps
+
+
+def test_a_prompt_of_a_few_tokens_gains_from_parts():
+    few = layer(m=128, n=4256, k=17024, tp=8)
+    assert run(few, "t3-paper", "t3-split-k").seconds < 0.8 * run(few, "t3-paper", "t3").seconds
+
+
+@pytest.mark.parametrize("overlap", ["t3-split-k", "t3-direct"])
+@pytest.mark.parametrize("tp", [2, 4])
+def test_an_all_gather_waits_until_the_sums_of_all_parts_have_left(overlap, tp):
+    graph = layer(m=512, n=512, k=256 * tp, tp=tp)
+    ran = run(graph, "t3-paper", overlap, tiling=in_parts(2), mode="explicit")
+    for g in range(tp):
+        (gather,) = (span for span in ran.spans if span.operator == "all_gather" and span.gpu == g)
+        output = {c.position: c for c in ran.chunks if c.buffer == "output" and c.gpu == g}
+        assert gather.start_fs >= output[tp - 1].complete_fs
+        assert gather.start_fs >= output[tp - 2].last_sent_fs
+
+
+@pytest.mark.parametrize("overlap", ["t3-split-k", "t3-direct"])
+@pytest.mark.parametrize("splits", [2, 3])
+def test_parts_of_k_sum_right_at_the_cost_of_more_roundings(overlap, splits):
+    graph = tiled(layer(m=256, n=256, k=1024, tp=4), in_parts(splits))
+    done = weft.replay(graph, "t3-paper", overlap)
+    assert done.errors.fp32 < done.errors.near_memory < 3 * done.errors.fp32
+    exact = done.partials.astype(np.float64).sum(axis=0)
+    assert np.abs(done.result - exact).max() < 0.01 * np.abs(exact).max()

@@ -238,14 +238,21 @@ def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0
     return table
 
 
-def _part_by_part(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
-    """Repeat the tiles for every part of K; each part's slabs follow those of the part before."""
+def in_parts(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
+    """The tiles of the output, repeated for every part of K; each part's slabs follow those of the part before."""
     work = np.concatenate([tiles] * tiling.splits)
     part = np.repeat(np.arange(tiling.splits), len(tiles))
     rows, columns = tiling.grid(gemm)
     work[:, y.WORK_ROW] += part * rows
     work[:, y.WORK_COLUMN] += part * columns
-    work[:, y.WORK_REGION] = work[:, y.WORK_SCRIPT] = part
+    work[:, y.WORK_SCRIPT] = part
+    return work
+
+
+def _part_by_part(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:
+    """The tiles for every part of K, each with a chunk of partial sums of its own."""
+    work = in_parts(tiles, gemm, tiling)
+    work[:, y.WORK_REGION] = work[:, y.WORK_SCRIPT]
     for column in (y.WORK_BYTES, y.WORK_OFFSET):
         work[:, column] = work[:, column] // gemm.output_element_bytes * gemm.accumulator_bytes
     return work

@@ -183,27 +183,37 @@ def forwarded(buffer: str, operator: str, gpus: int, *, update: bool = False) ->
     return (*(ChunkRule(remote=RemoteMap(buffer, p, update, operator)) for p in steps), PLAIN_STORE)
 
 
-def fused_reduce_scatter(gpus: int) -> tuple[ChunkRule, ...]:
+def fused_reduce_scatter(gpus: int, parts: int = 1) -> tuple[ChunkRule, ...]:
     """T3's map of the producer's output (ASPLOS 2024, arXiv:2401.16677).
 
     The first chunk has a ``remote_map``: the producer's stores update the neighbour's memory. The later ones are
     updated here, by the producer and by the neighbour, and have a ``dma_map``: complete blocks are sent on as updates.
-    The last one stays.
+    The last one stays. A producer that cuts K into `parts` updates each element as often; the first chunk is then added
+    up here and sent on, too, so that it crosses the link once.
     """
     sent_on = (DmaMap("output", p + 1, True, "reduce_scatter") for p in range(1, gpus - 1))
     return (
-        ChunkRule(remote=RemoteMap("output", 1, update=True, operator="reduce_scatter")),
-        *(ChunkRule(update=True, updates_per_element=2, dma=dma) for dma in sent_on),
-        ChunkRule(update=True, updates_per_element=2),
+        _summed_first(RemoteMap("output", 1, True, "reduce_scatter"), parts),
+        *(ChunkRule(update=True, updates_per_element=parts + 1, dma=dma) for dma in sent_on),
+        ChunkRule(update=True, updates_per_element=parts + 1),
     )
 
 
-def direct_reduce_scatter(gpus: int) -> tuple[ChunkRule, ...]:
+def direct_reduce_scatter(gpus: int, parts: int = 1) -> tuple[ChunkRule, ...]:
     """The map of the producer's output that sends every tile straight to its owner (discussed in the same paper).
 
     All chunks but the last have a ``remote_map``: the producer's stores update the memory of the GPU that owns the
-    chunk. The last one, the GPU's own, is complete when all GPUs have updated it; nothing is sent on.
+    chunk. The last one, the GPU's own, is complete when all GPUs have updated it; nothing is sent on. A producer that
+    cuts K into `parts` adds them up first.
     """
     peers = range(gpus - 1)
     owners = (RemoteMap("output", gpus - 1, True, "reduce_scatter", gpus - 1 - p, direct=True) for p in peers)
-    return (*(ChunkRule(remote=owner) for owner in owners), ChunkRule(update=True, updates_per_element=gpus))
+    own = ChunkRule(update=True, updates_per_element=parts + gpus - 1)
+    return (*(_summed_first(owner, parts) for owner in owners), own)
+
+
+def _summed_first(there: RemoteMap, parts: int) -> ChunkRule:
+    """Stores go to another GPU at once or, where `parts` parts make a sum, a DMA engine sends the sum."""
+    if parts == 1:
+        return ChunkRule(remote=there)
+    return ChunkRule(update=True, updates_per_element=parts, dma=DmaMap(**vars(there)))

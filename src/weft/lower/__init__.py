@@ -14,7 +14,7 @@ from weft.kernels import GemmTiling
 from weft.kernels.copies import DmaGather
 from weft.library.software import SPLITS, costs
 from weft.lower.collectives import CollectiveKernel, collective_kernel
-from weft.lower.fit import tiling_for
+from weft.lower.fit import parts_of_k, tiling_for
 from weft.lower.fused import ChunkedGather, ChunkedScatter, GatherGemm, GemmScatter, fitting
 from weft.lower.independent import lower_independent
 from weft.lower.machine import fabric_of, ring_link
@@ -198,6 +198,8 @@ def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
         assert isinstance(product, Gemm)
         given = (reduce if gemm is None else gemm).choice.tiling
         tiling = given or tiling_for(product, system.gpu, options, graph.ranks)
+        if given is None and reduce.choice.kernel == "split-k":
+            tiling = replace(tiling, splits=parts_of_k(product, tiling, system.gpu, options))
         ring = RingSubLayer(product, graph.ranks, system.gpu, tiling, options)
         gpus = _simulated(graph, system, options, even=ring.even)
         if gemm is None:

@@ -17,10 +17,12 @@ from weft.engine.state import (
 )
 from weft.errors import InputError
 from weft.estimate.gemm import ranked_plans
+from weft.estimate.gemm_kernel import SPLIT_STEPS, SPLIT_WAVES
 from weft.estimate.target import check_held
 from weft.graph import Gemm
 from weft.hardware import Gpu
-from weft.kernels import GemmTiling, claims, tile_table
+from weft.kernels import GemmTiling, claims, gemm_kernel, running_clock, tile_table
+from weft.kernels.gemm import step_cycles
 from weft.options import SUSTAINED, RunOptions
 from weft.program import Kernel, Plan
 from weft.units import format_bytes
@@ -46,6 +48,22 @@ def tiling_for(
         return min(cut, plans[0], key=lambda plan: plan.overlapped).tiling
     even = (plan.tiling for plan in plans if chunks == 1 or _even(gemm, plan.tiling, chunks))
     return next(even, plans[0].tiling)
+
+
+def parts_of_k(gemm: Gemm, tiling: GemmTiling, gpu: Gpu, options: RunOptions = SUSTAINED) -> int:
+    """Into how many parts to cut K where memory adds them up: those with which products and updates end soonest.
+
+    More parts leave fewer compute units idle, but each part updates the whole output. They are limited as a library
+    limits them (`SPLIT_STEPS`, `SPLIT_WAVES`).
+    """
+    memory, units = gpu.memory, gpu.compute.compute_units
+    steps, tiles = -(-gemm.k // tiling.step), tiling.workgroups(gemm)
+    held = occupancy(gemm_kernel(gemm, gpu, tiling, options), gpu)
+    alone = steps * step_cycles(gemm, gpu, tiling, options) / running_clock(gpu, options)  # a tile on a compute unit
+    share = min(1.0, memory.bank_groups * memory.burst_clocks / memory.ccd_update)
+    updates = gemm.output_bytes / (memory.bandwidth * share)
+    most = max(1, min(steps // SPLIT_STEPS, SPLIT_WAVES * held * units // tiles))
+    return min(range(1, most + 1), key=lambda parts: -(-tiles * parts // units) / parts * alone + parts * updates)
 
 
 def _even(gemm: Gemm, tiling: GemmTiling, chunks: int) -> bool:
@@ -120,7 +138,8 @@ def check_whole(tiling: GemmTiling) -> None:
     if tiling.splits > 1:
         raise InputError(
             f"GEMM tiling: splits is {tiling.splits}, but an overlap that sends finished tiles on needs K in one "
-            "piece; set splits to 1, or run the GEMM beside an independent collective"
+            "piece; set splits to 1, choose 't3-split-k', whose memory adds up the parts, or run the GEMM beside an "
+            "independent collective"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,12 +20,12 @@ from weft.kernels import (
     reduce_kernel,
     tile_table,
 )
-from weft.kernels.gemm import owner_by_owner
+from weft.kernels.gemm import in_parts, owner_by_owner
 from weft.kernels.ring import RING, direct_reduce_scatter, forwarded, fused_reduce_scatter
 from weft.lower.fit import check_tile, check_whole
 from weft.lower.independent import in_order
 from weft.options import RunOptions
-from weft.program import Buffer, ChunkRule, Kernel, PlacedKernel, Plan, Wait
+from weft.program import Buffer, ChunkRule, Kernel, PlacedKernel, Plan, Wait, tiles_of
 from weft.program.plan import CACHED_STORE, Work
 
 
@@ -44,8 +44,7 @@ class RingSubLayer:
     options: RunOptions
 
     def __post_init__(self) -> None:
-        check_whole(self.tiling)
-        tiles = check_tile(self.gemm, self.tiling, self.gpu)
+        tiles = check_tile(self.gemm, self.tiling, self.gpu) // self.tiling.splits
         if tiles < self.ranks:
             raise InputError(
                 f"the output of {self.gemm} has {tiles} tiles of {self.tiling.rows} x {self.tiling.columns}, fewer "
@@ -55,16 +54,27 @@ class RingSubLayer:
     @cached_property
     def tiles(self) -> Work:
         """The output tiles of GPU 0 in order; GPU g computes chunk g + 1 first."""
-        return tile_table(self.gemm, self.tiling, self.ranks, 1)
+        return self._tiles_of(0)
 
     @property
     def even(self) -> bool:
         """Whether all chunks of the ring have the same size."""
         return len(set(self._sizes(self.tiles))) == 1
 
+    def _tiles_of(self, rank: int) -> Work:
+        return tile_table(self.gemm, replace(self.tiling, splits=1), self.ranks, rank + 1)
+
     def _work(self, gpus: int) -> tuple[Work, ...]:
         """The output tiles of every simulated GPU."""
-        return self.tiles, *(tile_table(self.gemm, self.tiling, self.ranks, rank + 1) for rank in range(1, gpus))
+        return self.tiles, *map(self._tiles_of, range(1, gpus))
+
+    def _tracked(self, tiles: Work, *, direct: bool) -> Work:
+        """The workgroups that make output tiles under T3: owner by owner if `direct`, else chunk by chunk."""
+        if direct:  # so that a stage's stores take the links to all owners
+            return in_parts(owner_by_owner(tiles, self.gemm, self.tiling), self.gemm, self.tiling)
+        work = in_parts(tiles, self.gemm, self.tiling)
+        ordered: Work = work[np.argsort(work[:, y.WORK_REGION], kind="stable")]
+        return ordered
 
     def _sizes(self, tiles: Work) -> tuple[int, ...]:
         """Sizes of the output chunks in the order in which a GPU computes them [bytes]."""
@@ -74,8 +84,9 @@ class RingSubLayer:
         """The kernels of the graph's steps, each after its dependencies and after the previous one of its stream.
 
         The output is stored through the cache and written back before others read it. Raises InputError for a step
-        that waits for tiles.
+        that waits for tiles, and for K in parts.
         """
+        check_whole(self.tiling)
         reduce = reduce_kernel(self.ranks, self.gpu, RING, self.gemm.output_element_bytes)
         gather = gather_kernel(self.ranks, self.gpu, RING, own=("result", 0))
         steps = {
@@ -103,22 +114,22 @@ class RingSubLayer:
         """
         last = self.ranks - 1
         direct = graph["reduce_scatter"].choice.kernel == "direct"
-        rules = direct_reduce_scatter(self.ranks) if direct else fused_reduce_scatter(self.ranks)
+        rules = (direct_reduce_scatter if direct else fused_reduce_scatter)(self.ranks, self.tiling.splits)
         gather = gather_kernel(self.ranks, self.gpu, RING, own=("output", last))
+        sent = range(last) if direct else (last - 1,)
         # The reduce-scatter ends on a GPU when its own chunk is reduced and the last chunk for others has been sent.
-        over = (Wait("output", last), *(Wait("output", p, sent=True) for p in (last - 1,) if rules[p].dma))
+        over = (Wait("output", last), *(Wait("output", p, sent=True) for p in sent if rules[p].dma))
         kernels = (
             PlacedKernel(self.product, monitor=True, operator="gemm"),
             PlacedKernel(gather, after=(0,), after_chunks=over, operator="all_gather"),
         )
         kept = tuple(kernel for kernel in kernels if kernel.operator in graph.operators)
-        work = self._work(gpus)
-        if direct:  # so that a stage's stores take the links to all owners
-            work = tuple(owner_by_owner(tiles, self.gemm, self.tiling) for tiles in work)
+        work = tuple(self._tracked(tiles, direct=direct) for tiles in self._work(gpus))
         return self._plan(kept, graph, work, rules)
 
     def near_memory_scatter(self, gpus: int = 1) -> Plan:
         """The reduce-scatter alone: one kernel sends each chunk on, as updates, once its data have arrived."""
+        check_whole(self.tiling)
         updates = forwarded("output", "reduce_scatter", self.ranks, update=True)
         output = Buffer("output", tuple(map(self._sizes, self._work(gpus))), updates)
         kernel = near_memory_reduce_kernel(self.ranks, self.gpu, RING)
@@ -134,7 +145,7 @@ class RingSubLayer:
         rules: tuple[ChunkRule, ...], *others: Buffer,
     ) -> Plan:  # fmt: skip
         """The plan: the GEMM stores its output by `rules`; `others` are additional buffers."""
-        sizes = tuple(map(self._sizes, work))
+        sizes = tuple(map(self._sizes, map(tiles_of, work)))
         # The all-gather begins with a GPU's own chunk, which it computed last.
         own_first = tuple((own[-1], *own[:-1]) for own in sizes)
         gathered = Buffer("gathered", own_first, forwarded("gathered", "all_gather", self.ranks))

@@ -8,7 +8,7 @@ matters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -112,23 +112,37 @@ def replay(
     chosen = replace(options or RunOptions(), mode="explicit", updates=True)
     run = simulate(graph, system, overlap, chosen)
     node = run.graph.gemms[0]
-    partials = products(gemm.m, gemm.n, gemm.k, graph.ranks, dtype, seed)
     if run.updates is None or not (run.updates.peer_fs >= 0).any():
         raise InputError(f"'{overlap}' updates no tiles near memory, so there is nothing to replay; choose 't3'")
-    chunks, count = performed(run.updates, partials, node.choice.tiling, dtype)
-    return Replay(
-        run, dtype, partials, chunks, count, _errors(run.updates, partials, chunks, node.choice.tiling, dtype)
-    )
+    tiling = node.choice.tiling
+    shape = gemm.m, gemm.n, gemm.k, graph.ranks, dtype, seed
+    partials = products(*shape)
+    cut = tiling.splits > 1
+    parts = products(*shape, [n * tiling.step for n in tiling.part_steps(gemm)]) if cut else partials[:, None]
+    chunks, count = performed(run.updates, parts, tiling, dtype)
+    return Replay(run, dtype, partials, chunks, count, _errors(run.updates, partials, parts, chunks, tiling, dtype))
 
 
-def products(m: int, n: int, k: int, ranks: int, dtype: str, seed: int = 0) -> Floats:
-    """The product of every GPU's part of K, of the shape (ranks, m, n), rounded to the format; normal operands."""
+def products(
+    m: int, n: int, k: int, ranks: int, dtype: str, seed: int = 0, steps: Sequence[int] | None = None
+) -> Floats:
+    """The product of every GPU's part of K, of the shape (ranks, m, n), rounded to the format; normal operands.
+
+    With `steps`, that of every `steps` numbers of K in a row, of the shape (ranks, len(steps), m, n).
+    """
     rng, rounded = np.random.default_rng(seed), ROUNDED[dtype]
+    ends = np.cumsum(steps or [k])
 
     def operand(*shape: int) -> Floats:
         return rounded(rng.standard_normal(shape)).astype(np.float32)
 
-    return np.stack([rounded(operand(m, k) @ operand(k, n)) for _ in range(ranks)])
+    def of_rank() -> Floats:
+        a, b = operand(m, k), operand(k, n)
+        parts = zip((0, *ends[:-1]), ends, strict=True)
+        return np.stack([rounded(a[:, begin:end] @ b[begin:end]) for begin, end in parts])
+
+    found = np.stack([of_rank() for _ in range(ranks)])
+    return found[:, 0] if steps is None else found
 
 
 def _joined(chunks: Floats) -> Floats:
@@ -149,10 +163,10 @@ class _Part(NamedTuple):
     here_fs: npt.NDArray[np.int64]
     peer_fs: npt.NDArray[np.int64]
 
-    def events(self, ranks: int) -> Iterator[tuple[int, str, int]]:
-        """Time, kind ("here" or "peer") and source GPU of every update."""
-        yield from ((int(at), "here", self.gpu) for at in self.here_fs if at >= 0)
-        yield from ((int(at), "peer", (self.gpu + d) % ranks) for d, at in enumerate(self.peer_fs, 1) if at >= 0)
+    def events(self, ranks: int) -> Iterator[tuple[int, str, int, int]]:
+        """Time, kind ("here" or "peer"), source GPU and part of K of every update."""
+        yield from ((int(at), "here", self.gpu, part) for part, at in enumerate(self.here_fs) if at >= 0)
+        yield from ((int(at), "peer", (self.gpu + d) % ranks, 0) for d, at in enumerate(self.peer_fs, 1) if at >= 0)
 
 
 def _parts(updates: TileUpdates, columns: int, tiling: GemmTiling) -> Iterator[_Part]:
@@ -171,51 +185,56 @@ def _parts(updates: TileUpdates, columns: int, tiling: GemmTiling) -> Iterator[_
 def performed(updates: TileUpdates, partials: Floats, tiling: GemmTiling, dtype: str) -> tuple[Floats, int]:
     """What each GPU holds of its own chunk after all updates, in their order, and how many there were.
 
-    Memory begins with zeros. A GPU that updates a tile in its own memory sends the sum on; one that does not has stored
-    its part at the receiver alone. Raises SimulationError for an update that is missing or early.
+    `partials` has the shape (ranks, m, n) or, where K is cut, (ranks, parts of K, m, n). Memory begins with zeros. A
+    GPU that updates a tile in its own memory sends the sum on; one that does not has stored its part at the receiver
+    alone. Raises SimulationError for an update that is missing or early.
     """
-    ranks, m, n = partials.shape
-    rounded, flat = ROUNDED[dtype], partials.reshape(ranks, -1)
-    memory = np.zeros_like(flat)
+    ranks, *_, m, n = partials.shape
+    rounded, flat = ROUNDED[dtype], partials.reshape(ranks, -1, m * n)
+    memory = np.zeros_like(flat[:, 0])
     parts = list(_parts(updates, n, tiling))
     events = sorted(
-        (at, kind, source, place) for place, part in enumerate(parts) for at, kind, source in part.events(ranks)
+        (at, kind, source, cut, place)
+        for place, part in enumerate(parts)
+        for at, kind, source, cut in part.events(ranks)
     )
     awaited, included = np.zeros((2, ranks, m * n), dtype=np.int16)
     keeps = np.zeros((ranks, m * n), dtype=bool)
     for part in parts:
         awaited[part.gpu, part.elements] = sum(1 for _ in part.events(ranks))
         keeps[part.gpu, part.elements] = (part.here_fs >= 0).any()
-    for _, kind, source, place in events:
+    for _, kind, source, cut, place in events:
         g, position, elements = parts[place][:3]
         summed = kind == "peer" and keeps[source, elements[0]]
         if summed and awaited[source, elements].any():
             raise SimulationError(
                 f"GPU {g} received a tile of its chunk {position} before GPU {source} had summed it; report this run"
             )
-        value = memory[source, elements] if summed else flat[source, elements]
+        value = memory[source, elements] if summed else flat[source, cut, elements]
         memory[g, elements] = rounded(memory[g, elements].astype(np.float32) + value.astype(np.float32))
         awaited[g, elements] -= 1
         included[g, elements] += included[source, elements] if summed else 1
     chunks = np.full((ranks, m * n), np.nan, dtype=np.float32)
     for part in parts:
         if part.position == ranks - 1:
-            if (included[part.gpu, part.elements] != ranks).any():
+            if (included[part.gpu, part.elements] != ranks * flat.shape[1]).any():
                 raise SimulationError(f"the log of GPU {part.gpu} lacks updates of its own chunk; report this run")
             chunks[part.gpu, part.elements] = memory[part.gpu, part.elements]
     return chunks.reshape(ranks, m, n), len(events)
 
 
-def _errors(updates: TileUpdates, partials: Floats, chunks: Floats, tiling: GemmTiling, dtype: str) -> Errors:
+def _errors(
+    updates: TileUpdates, partials: Floats, parts: Floats, chunks: Floats, tiling: GemmTiling, dtype: str
+) -> Errors:
     rounded = ROUNDED[dtype]
-    exact = partials.astype(np.float64).sum(axis=0)
+    exact = parts.astype(np.float64).sum(axis=(0, 1))
     held = _joined(chunks)
     direct = _by_arrival(updates, partials, tiling, dtype)
 
     def rms(values: Floats) -> float:
         return float(np.sqrt(np.mean((values.astype(np.float64) - exact) ** 2) / np.mean(exact**2)))
 
-    fp32 = rounded(partials.astype(np.float32).sum(axis=0))
+    fp32 = rounded(parts.astype(np.float32).sum(axis=(0, 1)))
     ring = ring_sums(partials, np.argmax(~np.isnan(chunks), axis=0), dtype)
     same = (float(np.mean(sums.astype(np.float32) == held)) for sums in (ring, direct))
     return Errors(rms(held), rms(fp32), rms(direct), *same)
@@ -228,9 +247,9 @@ def _by_arrival(updates: TileUpdates, partials: Floats, tiling: GemmTiling, dtyp
     made = np.full((ranks, m * n), -1)  # of a first chunk, sent on at once: before all others
     for part in _parts(updates, n, tiling):
         straight = part.position == ranks - 1 and (part.peer_fs >= 0).all()
-        for at, kind, source in part.events(ranks):
+        for at, kind, source, _ in part.events(ranks):
             if straight or kind == "here":
-                made[source, part.elements] = at
+                made[source, part.elements] = np.maximum(made[source, part.elements], at)
     order = np.argsort(made, axis=0, kind="stable")
     total = np.zeros(m * n, dtype=flat.dtype)
     for place in range(ranks):

@@ -19,6 +19,8 @@ TRIGGERED = KernelChoice("tracker", near_memory=True)
 """DMA engines triggered by the tracker; the memory does the additions."""
 TO_OWNERS = replace(TRIGGERED, kernel="direct")
 """Tiles stored at the GPUs that own them; their memory does the additions."""
+IN_PARTS = replace(TRIGGERED, kernel="split-k")
+"""As TRIGGERED, of a GEMM whose K is cut into parts: the memory adds these up, too."""
 
 
 def produced(graph: Graph) -> tuple[Node, Node]:
@@ -169,6 +171,13 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
         "as t3, each tile straight to its owner: for full meshes and switches",
         ("tracker", "near-memory update"),
         choice=TO_OWNERS,
+    ),
+    TrackTrigger(
+        "t3-split-k",
+        "T3-split-K",
+        "as t3, K cut into parts that memory adds up: for outputs of few tiles",
+        TRACKED,
+        choice=IN_PARTS,
     ),
     IdealSubLayer(
         "ideal-overlap",
