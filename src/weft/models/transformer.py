@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
@@ -128,7 +129,7 @@ class Transformer(Sourced):
         """Whether the activation function takes a second tensor."""
         return self.activation in ("swiglu", "geglu")
 
-    @property
+    @cached_property
     def layer_kinds(self) -> tuple[str, ...]:
         """The kind of each layer in its order (see `weft.models.block.LAYERS`): equal kinds are equal layers.
 
