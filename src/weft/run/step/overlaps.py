@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from math import ceil, nan
 from typing import Any, NamedTuple, cast
 
@@ -109,6 +110,12 @@ def switched_seconds(moved: Collective, system: System, options: RunOptions) -> 
     return float(estimate(replace(moved, ranks=2), two, options=options).seconds)
 
 
+@cache
+def _announce(overlap: str) -> None:
+    """Say once that an overlap takes the engine's time."""
+    say(f"the engine simulates GEMMs with their collectives under {overlap}, no closed form does; answers are kept ...")
+
+
 @dataclass(frozen=True)
 class Fused:
     """A GEMM whose reduce-scatter a pass joins by tiles, on a system, as a task.
@@ -139,7 +146,7 @@ class Fused:
 
     def run(self) -> Mapping[str, float]:
         """Both numbers, of a GEMM with as many rows as a few waves have; the time beyond it grows with the rows."""
-        say(f"the engine simulates the {self.title}, which has no closed form; the answer is kept ...")
+        _announce(self.overlap)
         share = self._share()
         gemm = replace(self.gemm, m=self.gemm.m // share)
         scatter = replace(self.scatter, bytes=self.scatter.bytes // share)
