@@ -98,3 +98,6 @@ SUSTAINED = RunOptions()
 """The default run: long enough for the power limit."""
 SHORT = RunOptions(clock="short")
 """A run too short to reach the power limit, like most published measurements of single kernels."""
+RESERVE = 0.04
+"""Share of a GPU's memory that a plan leaves free [assumed, 0 to 0.1: what the allocator, the driver and NCCL's buffers
+take beyond what is counted differs among releases]."""

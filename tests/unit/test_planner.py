@@ -15,7 +15,7 @@ from weft.parallel.check import problems
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
 from weft.plan import search
-from weft.plan.plans import fewest_chunks_first
+from weft.plan.plans import roomiest_first
 from weft.plan.search import plan
 from weft.plan.space import divides, space, stage_layers
 from weft.result.errors import step_error
@@ -174,28 +174,69 @@ def test_the_reason_of_a_plan_says_what_its_step_is_spent_on(found):
     assert f"{found.best.peak_bytes / 80e9:.0%} full" in found.best.why
 
 
-def test_of_plans_as_fast_that_differ_in_chunks_alone_the_fewest_come_first():
-    fix = {"pp": 2, "cp": 1, "tp": 1, "micro_batch": 1, "schedule": ["interleaved:16", "interleaved:8", "1f1b"]}
-    found = plan("mixtral-8x7b", "64xh100", batch=256, sequence=4096, fix=fix, refine=0, launcher="megatron")
+def test_of_plans_as_fast_the_one_with_most_memory_free_comes_first():
+    fix = {"pp": 4, "cp": 2, "tp": 4, "micro_batch": 1, "sp": True}
+    found = plan("llama-3-70b", "64xh100", batch=512, fix=fix, refine=0, launcher="megatron")
     best, second = found.plans[:2]
-    assert (best.plan.schedule, second.plan.schedule) == ("interleaved:8", "interleaved:16")
-    assert second.step_time_s < best.step_time_s < 1.005 * second.step_time_s
-    assert found.runner_up.endswith("; of plans within 0.5% that differ in chunks alone, the fewest come first")
-    faster = [one for one in found.plans if one.step_time_s < best.step_time_s]
-    assert faster == [second]
+    assert best.peak_bytes == min(
+        one.peak_bytes for one in found.fitting if one.step_time_s < 1.02 * second.step_time_s
+    )
+    assert second.step_time_s < best.step_time_s < 1.02 * second.step_time_s
+    assert found.runner_up.endswith(
+        "; of plans within 2% of the fastest, the one that leaves most memory free comes first"
+    )
+    times = [one.step_time_s for one in found.plans[1:]]
+    assert times == sorted(times)
 
 
-def test_fewer_chunks_come_first_neither_beyond_rounding_nor_with_other_changes(found):
-    base = replace(found.best, plan=replace(found.best.plan, schedule="interleaved:4"), step_time_s=10.0)
+def test_memory_decides_among_plans_as_fast_then_chunks_then_time(found):
+    chunks = replace(found.best.plan, schedule="interleaved:4")
+    base = replace(found.best, plan=chunks, step_time_s=10.0, peak_bytes=60e9)
 
-    def best_beside(step_time_s, **more):
-        other = replace(base, plan=replace(base.plan, **{"schedule": "1f1b", **more}), step_time_s=step_time_s)
-        return fewest_chunks_first([base, other])[0].step_time_s
+    def first_beside(step_time_s, peak_bytes, **more):
+        other = replace(base, step_time_s=step_time_s, peak_bytes=peak_bytes, **more)
+        return roomiest_first([base, other])[0] is other
 
-    assert best_beside(10.04) == 10.04
-    assert best_beside(10.06) == 10.0
-    assert best_beside(10.04, recompute="full") == 10.0
-    assert best_beside(10.04, schedule="gpipe") == 10.0
+    few = replace(base.plan, schedule="1f1b")
+    assert first_beside(10.19, 57e9)
+    assert not first_beside(10.21, 57e9)
+    assert not first_beside(10.1, 60e9)
+    assert first_beside(10.1, 60e9, plan=few)
+    assert not first_beside(10.1, 63e9, plan=few)
+    assert not first_beside(10.1, 40e9, fidelity="windows")
+
+
+def test_a_reserve_of_memory_stays_free():
+    fix = {"pp": 4, "cp": 2, "tp": 4, "micro_batch": 1, "sp": True}
+    peaks = {
+        share: max(
+            one.peak_bytes
+            for one in plan("llama-3-70b", "64xh100", batch=512, fix=fix, refine=0, reserve=share).fitting
+        )
+        for share in (0.0, 0.04, 0.3)
+    }
+    assert all(peak <= (1 - share) * 80e9 for share, peak in peaks.items())
+    assert peaks[0.0] > 0.96 * 80e9
+
+
+@pytest.mark.parametrize("reserve", [-0.01, 1, "a tenth", None])
+def test_a_reserve_is_a_share(reserve):
+    with pytest.raises(InputError, match=r"reserve is .*; give the share of memory that stays free"):
+        plan("gpt-3", "64xa100", batch=64, fix=FIX, refine=0, reserve=reserve)
+
+
+def test_a_launched_plan_says_what_it_takes_under_other_launchers():
+    fix = {"tp": 1, "pp": 1, "cp": 1, "zero": 3, "recompute": "full"}
+    found = plan("llama-3-8b", "8xh100", batch=16, fix=fix, refine=0, launcher="torchtitan")
+    other = found.elsewhere["deepspeed"]
+    same = weft.step("llama-3-8b", "8xh100", found.best.plan, framework="deepspeed-zero3", fidelity="estimate")
+    assert other.step_time_s == pytest.approx(same.seconds)
+    assert other.peak_bytes == pytest.approx(same.memory.peak)
+    assert set(found.elsewhere) == {"megatron", "deepspeed"}
+    data = found.to_dict()["elsewhere"]
+    assert data["deepspeed"] == {"estimated_s": other.estimated_s, "peak_bytes": other.peak_bytes}
+    held = plan("llama-3-70b", "64xh100", batch=64, fix={"tp": 8, "pp": 8}, refine=0, launcher="megatron")
+    assert "pipeline" in held.elsewhere["deepspeed"]
 
 
 def test_the_products_of_experts_are_no_loss():
@@ -203,7 +244,7 @@ def test_the_products_of_experts_are_no_loss():
     best = plan("mixtral-8x7b", "64xh100", batch=64, sequence=4096, fix=fix, refine=0).best
     parts = best.step().parts
     useful = (parts["gemm"] + parts["grouped_gemm"] + parts["attention"]) / sum(parts.values())
-    assert best.why.startswith(f"GEMMs and attention take {useful:.0%} of the step; most of the rest is ")
+    assert best.why.startswith(f"GEMMs and attention take {useful:.0%} of the step, ")
     assert "grouped_gemm" not in best.why
 
 
@@ -271,8 +312,10 @@ def test_a_machine_that_no_multiple_helps_says_how_far_was_tried():
 
 
 def test_a_need_that_rounds_to_the_memory_is_said_to_be_over_it():
-    said = search._too_large(np.array([80.2e9, 670e9]), 80 * 10**9, framework("megatron-core"))
+    said = search._too_large(np.array([80.2e9, 670e9]), 80 * 10**9, 0.0, framework("megatron-core"))
     assert said == "needs just over 80 to 670 GB with Megatron Core, and a GPU has 80"
+    said = search._too_large(np.array([77.1e9, 90e9]), 80 * 10**9, 0.04, framework("megatron-core"))
+    assert said == "needs 77 to 90 GB with Megatron Core, and a GPU has 80, of which 4% stay free"
 
 
 def test_a_machine_too_small_says_how_many_gpus_would_do():

@@ -27,8 +27,8 @@ def test_the_page_shows_the_launch_file_once_and_marks_the_best_plan(plans, tmp_
     ]
 
 
-def test_the_verdict_is_five_sentences_with_the_best_plans_numbers(plans):
-    run, time, memory, second, sure = planner.verdict(plans)
+def test_the_verdict_is_six_sentences_with_the_best_plans_numbers(plans):
+    run, time, memory, second, sure, launched = planner.verdict(plans)
     assert run.startswith("Run GPT-3 on 64 GPUs of dgx-a100 with TP 8, PP ")
     assert run.endswith(", as megatron-core does.")
     assert f"{plans.best.step_time_s:.1f} s" in time
@@ -40,7 +40,7 @@ def test_the_verdict_is_five_sentences_with_the_best_plans_numbers(plans):
 def test_tied_plans_are_counted_and_warned_of(plans):
     tied = sum(one.tied for one in plans.plans[1:])
     assert tied
-    assert f"{tied} other plan" in planner.verdict(plans)[-1]
+    assert f"{tied} other plan" in planner.verdict(plans)[-2]
     assert planner.warnings(plans)[0].startswith("warning: the best plans are tied")
 
 

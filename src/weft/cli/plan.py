@@ -17,7 +17,7 @@ from weft.cli.values import COUNT, MODEL_NAME, SYSTEM_NAME, Value, later, names
 from weft.errors import InputError
 from weft.files import write_atomically
 from weft.hardware import System
-from weft.options import RunOptions
+from weft.options import RESERVE, RunOptions
 from weft.parallel.plan import Recompute, overlap_of
 from weft.plan.launch import LAUNCHERS
 
@@ -86,6 +86,13 @@ def _choices(name: str, text: str) -> list[Any]:
     "Search only what this launcher can run, and print how to run it.",
     click.Choice([*LAUNCHERS]),
     name="launcher",
+)
+@option(
+    "--reserve",
+    "Share of each GPU's memory that a plan leaves free.",
+    click.FloatRange(0, 1, max_open=True),
+    metavar="SHARE",
+    default=RESERVE,
 )
 @set_option("every GPU, node or network")
 @clock_option()

@@ -8,19 +8,21 @@ from functools import cached_property
 from typing import Any
 
 from weft.answer import Answer, attributes
+from weft.errors import InputError
 from weft.hardware import System
 from weft.models import Transformer
 from weft.models.counts import hardware_flops, utilisation
 from weft.options import Fidelity, RunOptions
-from weft.parallel.framework import Framework
+from weft.parallel.framework import Framework, framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.words import changes
-from weft.plan.launch import launch
-from weft.result.errors import Error
+from weft.plan.launch import LAUNCHERS, lacking, launch
+from weft.result.errors import Error, step_error
 from weft.result.memory import Memory
 from weft.result.step import CONVENTION, Step, added, exposed
 from weft.run.step.clock import train
 from weft.run.step.memory import memory
+from weft.run.step.spans import UNEXPLAINED
 from weft.units import format_time
 
 _WORDS = {
@@ -38,6 +40,7 @@ _WORDS = {
     "norm": "norms",
     "element-wise": "element-wise kernels",
     "optimizer": "the optimizer",
+    UNEXPLAINED: "what measured steps take without a known cause",
 }
 _COMPUTING = ("gemm", "grouped_gemm", "attention")
 """Parts of a step that the model needs; all others are what a plan costs."""
@@ -47,8 +50,11 @@ _NEAR_FULL = 0.9
 """Share of a GPU's memory from which a plan is called near its limit."""
 
 
-ALIKE = 0.005
-"""Share of a step below which times do not tell two numbers of chunks apart [assumed]."""
+ALIKE = 0.02
+"""Share of a step below which a plan counts as fast as the fastest [assumed, 0.005 to 0.05: far below the known errors
+of steps, of which most are common to plans that are alike]."""
+_ROOM = 0.025
+"""Share of a GPU's memory below which two plans leave as much of it free [assumed]."""
 _NO_ERROR = Error(0.0, "")
 
 
@@ -137,6 +143,23 @@ class Planned:
         """The command line or configuration file of the plan, as `weft.plan.launch.launch` writes it."""
         return launch(launcher, self.setting.model, self.setting.system, self.plan, self.setting.framework)
 
+    def elsewhere(self, launcher: str) -> Planned | str:
+        """The same plan as a launcher's framework runs it, in closed forms, or why the launcher cannot run it.
+
+        Raises UnknownNameError for an unknown launcher.
+        """
+        on = self.setting
+        if missing := lacking(launcher, on.model, self.plan):
+            return missing
+        other = framework(LAUNCHERS[launcher].framework)
+        try:
+            answer = train(on.model, on.system, self.plan, other, on.options, "estimate")
+            peak = memory(on.model, on.system, self.plan, other).peak
+        except InputError as error:
+            return str(error)
+        found = replace(on, framework=other, error=step_error(on.system.gpu.name, other.name, bool(on.model.experts)))
+        return Planned(self.plan, answer.seconds, peak, found, estimated_s=answer.seconds)
+
     def memory(self) -> Memory:
         """What every GPU holds under the plan."""
         return memory(self.setting.model, self.setting.system, self.plan, self.setting.framework)
@@ -147,12 +170,15 @@ class Planned:
         parts = self.step().parts
         total = sum(parts.values())
         useful = sum(parts.get(name, 0.0) for name in _COMPUTING) / total
-        name, lost = max(((n, s) for n, s in parts.items() if n not in _COMPUTING), key=lambda one: one[1])
+        needed = (*_COMPUTING, UNEXPLAINED)
+        name, lost = max(((n, s) for n, s in parts.items() if n not in needed), key=lambda one: one[1])
+        unknown = parts.get(UNEXPLAINED, 0.0) / total
         full = self.peak_bytes / self.capacity
         rest = "near its limit" if _NEAR_FULL < full <= 1 else "beyond it" if full > 1 else "not the limit"
+        no_cause = f", {unknown:.0%} have no known cause" * (unknown > 0)
         return (
-            f"GEMMs and attention take {useful:.0%} of the step; most of the rest is {_WORDS.get(name, name)} "
-            f"({lost / total:.0%}); memory is {full:.0%} full, {rest}"
+            f"GEMMs and attention take {useful:.0%} of the step{no_cause}; "
+            f"most of the rest is {_WORDS.get(name, name)} ({lost / total:.0%}); memory is {full:.0%} full, {rest}"
         )
 
     def record(self) -> dict[str, Any]:
@@ -198,14 +224,18 @@ class Plans(Answer):
         return self.plans[0]
 
     @cached_property
+    def elsewhere(self) -> Mapping[str, Planned | str]:
+        """The best plan under each other launcher, or why it cannot run there; empty without a launcher."""
+        return {each: self.best.elsewhere(each) for each in LAUNCHERS if self.launcher and each != self.launcher}
+
+    @cached_property
     def runner_up(self) -> str:
         """Why the second plan is not the best, in a sentence: which parts of the step grew; empty for a single plan."""
         if len(self.plans) < 2:
             return ""
         best, second = self.plans[:2]
-        why = f"; of plans within {ALIKE:.1%} that differ in chunks alone, the fewest come first" * fewer_chunks(
-            best, second
-        )
+        why = f"; of plans within {ALIKE:.0%} of the fastest, the one that leaves most memory free comes first"
+        why *= second.step_time_s < best.step_time_s and self.objective != "memory"
         said = ", ".join(_changes(best, second)) or "the same plan"
         return f"The runner-up has {said}: {_differences(best, second)}{why}"
 
@@ -215,10 +245,17 @@ class Plans(Answer):
             **attributes(self, "model=model.name system=system.label objective"),
             "plans": [{**one.record(), "why": one.why} for one in self.plans],
             **attributes(self, "runner_up searched rejected"),
-            **({"launcher": self.launcher, "launch": self.best.launch(self.launcher)} if self.launcher else {}),
+            **(self._launched() if self.launcher else {}),
             "front": [one.record() for one in self.front],
             **attributes(self, "refined rank_changed=moved why_range notes wall_s"),
         }
+
+    def _launched(self) -> dict[str, Any]:
+        others = {
+            name: one if isinstance(one, str) else {"estimated_s": one.estimated_s, "peak_bytes": one.peak_bytes}
+            for name, one in self.elsewhere.items()
+        }
+        return {"launcher": self.launcher, "launch": self.best.launch(self.launcher), "elsewhere": others}
 
 
 def _changes(best: Planned, other: Planned) -> list[str]:
@@ -228,30 +265,28 @@ def _changes(best: Planned, other: Planned) -> list[str]:
     return [*gpus, *changes(other.plan, best.plan), *([f"{theirs} instead of {mine}"] if mine != theirs else [])]
 
 
-def fewest_chunks_first(ranked: Sequence[Planned]) -> list[Planned]:
-    """The same plans, but first the one of fewest chunks among those that are else like the fastest and as fast."""
-    chosen = min((one for one in ranked if one is ranked[0] or fewer_chunks(one, ranked[0])), key=_chunks)
+def roomiest_first(ranked: Sequence[Planned]) -> list[Planned]:
+    """The same plans, but first the one that leaves most memory free of those that are as fast as the fastest.
+
+    As fast is what takes at most `ALIKE` longer, timed in the same way on as many GPUs. Of those that leave as much
+    free, the one with the fewest chunks of the pipeline is chosen, and of these the fastest.
+    """
+    fastest = ranked[0]
+
+    def effort(one: Planned) -> tuple[int, int, float]:
+        return int(one.peak_bytes / one.capacity / _ROOM), one.plan.chunks, one.step_time_s
+
+    chosen = min((one for one in ranked if as_fast(one, fastest)), key=effort)
     return [chosen, *(one for one in ranked if one is not chosen)]
 
 
-def fewer_chunks(plan: Planned, other: Planned) -> bool:
-    """Whether a plan differs from a faster one in having fewer chunks alone, and takes at most `ALIKE` longer."""
+def as_fast(one: Planned, fastest: Planned) -> bool:
+    """Whether a plan takes at most `ALIKE` longer than the fastest, timed in the same way on as many GPUs."""
     return (
-        _chunks(plan) < _chunks(other)
-        and other.step_time_s <= plan.step_time_s <= (1 + ALIKE) * other.step_time_s
-        and plan.fidelity == other.fidelity
-        and _but_for_chunks(plan) == _but_for_chunks(other)
+        fastest.step_time_s <= one.step_time_s <= (1 + ALIKE) * fastest.step_time_s
+        and one.fidelity == fastest.fidelity
+        and one.gpus == fastest.gpus
     )
-
-
-def _chunks(one: Planned) -> int:
-    return one.plan.chunks
-
-
-def _but_for_chunks(one: Planned) -> tuple[Parallelism, str]:
-    """The plan as if each stage were one chunk, if it is 1F1B or interleaved; and its framework."""
-    schedule = "1f1b" if one.plan.order_of_pipeline.kind == "interleaved" else one.plan.schedule
-    return replace(one.plan, schedule=schedule, layers=()), one.setting.framework.name
 
 
 def signed(seconds: float) -> str:

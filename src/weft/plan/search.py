@@ -14,15 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft import hardware
-from weft.errors import InputError, check_name, check_whole
+from weft.errors import InputError, check_name, check_type, check_whole, shown
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
-from weft.options import SUSTAINED, RunOptions
+from weft.options import RESERVE, SUSTAINED, RunOptions
 from weft.parallel.check import degrees
 from weft.parallel.framework import Framework
 from weft.parallel.framework import framework as framework_of
 from weft.plan.launch import LAUNCHERS
-from weft.plan.plans import Planned, Plans, Setting, fewest_chunks_first
+from weft.plan.plans import Planned, Plans, Setting, roomiest_first
 from weft.plan.space import Space, smaller, space
 from weft.result.errors import step_error
 from weft.run.step.clock import many, meetings, shared_on, train
@@ -59,6 +59,7 @@ def plan(
     refine: int = 100,
     budget_s: float = 30.0,
     launcher: str = "",
+    reserve: float = RESERVE,
     options: RunOptions = SUSTAINED,
     progress: Progress | None = None,
 ) -> Plans:
@@ -72,7 +73,8 @@ def plan(
     With a `launcher` ("megatron", "torchtitan" or "deepspeed"), all plans are ones that it has options for, timed with
     the defaults of its framework. `progress(done, total, what)` is called before each of the slow parts.
 
-    Of plans that differ in chunks of the pipeline alone and take as long within 0.5 %, the one with the fewest is best.
+    A plan fits if it leaves a share `reserve` of each GPU's memory free. Of plans within 2 % of the fastest, the one
+    that leaves most memory free is best, and of those that leave as much, the one with the fewest chunks.
 
     Raises UnknownNameError for unknown names, InputError for contradicting fields, and for a system that holds the
     model under no plan, with the least number of GPUs that would.
@@ -85,6 +87,9 @@ def plan(
     check_name("objective", objective, OBJECTIVES)
     for name, value, least in (("batch", batch, 1), ("top", top, 1), ("refine", refine, 0)):
         check_whole(name, value, least, 10)
+    check_type("reserve", reserve, (int, float), "give the share of memory that stays free, like 0.04")
+    if not 0 <= reserve < 1:
+        raise InputError(f"reserve is {shown(reserve)}; give the share of memory that stays free, from 0 to below 1")
     found = load_model(model)
     where = hardware.system(system)
     length = found.sequence_length if sequence is None else sequence
@@ -96,7 +101,7 @@ def plan(
     say = progress or (lambda done, total, what: None)
     say(0, 0, "all plans in closed forms")
     spaces = (space(found, where, each, batch, length, fix or {}) for each in used)
-    searches = [_Search(replace(each, launcher=launcher), options) for each in spaces]
+    searches = [_Search(replace(each, launcher=launcher), options, reserve) for each in spaces]
     rejected: Counter[str] = Counter()
     fitting = [one for each in searches for one in each.timed(rejected)]
     if not fitting:
@@ -108,7 +113,7 @@ def plan(
     best = sorted(refined, key=key) + ranked[len(refined) :]
     moved = sum(one.place != place for place, one in enumerate(best[: len(refined)], 1))
     if objective != "memory":
-        best = fewest_chunks_first(best)
+        best = roomiest_first(best)
     low, high = best[0].range_s
     return Plans(
         found,
@@ -157,8 +162,8 @@ def _frameworks(named: Framework | str | None, fix: Mapping[str, Any]) -> list[F
 class _Search:
     """The search of a space, whose plans on all GPUs and on fewer share what they have in common."""
 
-    def __init__(self, space: Space, options: RunOptions) -> None:
-        self.space, self.options = space, options
+    def __init__(self, space: Space, options: RunOptions, reserve: float) -> None:
+        self.space, self.options, self.reserve = space, options, reserve
         self._shared = shared_on(space.system, space.framework, options)
 
     def timed(self, rejected: Counter[str], gpus: int | None = None) -> list[Planned]:
@@ -167,11 +172,13 @@ class _Search:
         plans = list(of.candidates(rejected))
         if not plans:
             return []
-        capacity = of.system.gpu.memory.capacity
+        capacity = (1 - self.reserve) * of.system.gpu.memory.capacity
         found = many(of.model, of.system, plans, of.framework, self.options, self._shared, limit=capacity)
         fits = found.peak_bytes <= capacity
         if not fits.all():
-            rejected[_too_large(found.peak_bytes[~fits], capacity, of.framework)] += int((~fits).sum())
+            rejected[
+                _too_large(found.peak_bytes[~fits], of.system.gpu.memory.capacity, self.reserve, of.framework)
+            ] += int((~fits).sum())
         error = step_error(of.system.gpu.name, of.framework.name, bool(of.model.experts))
         on = Setting(of.model, of.system, of.framework, self.options, error)
         rows = zip(found.seconds.tolist(), found.peak_bytes.tolist(), strict=True)
@@ -192,11 +199,14 @@ class _Search:
             yield from found
 
 
-def _too_large(peaks: FloatArray, capacity: int, framework: Framework) -> str:
+def _too_large(peaks: FloatArray, capacity: int, reserve: float, framework: Framework) -> str:
+    room = (1 - reserve) * capacity / 1e9
     least, most = (f"{size / 1e9:,.0f}" for size in (peaks.min(), peaks.max()))
-    if least == f"{capacity / 1e9:,.0f}":
-        least = f"just over {least}"
-    return f"needs {least} to {most} GB with {framework.title or framework.name}, and a GPU has {capacity / 1e9:,.0f}"
+    if round(peaks.min() / 1e9) <= room:
+        least = f"just over {room:,.3g}"
+    free = f", of which {reserve:.0%} stay free" if reserve else ""
+    who = framework.title or framework.name
+    return f"needs {least} to {most} GB with {who}, and a GPU has {capacity / 1e9:,.0f}{free}"
 
 
 def _refined(ranked: Sequence[Planned], until: float, say: Progress) -> list[Planned]:

@@ -42,7 +42,24 @@ def verdict(answer: Plans) -> list[str]:
         f"Its fullest GPU needs {room}: {best.why}.",
         f"{answer.runner_up}." if answer.runner_up else "No other plan fits.",
         _ties(answer),
+        *_launched(answer),
     ]
+
+
+def _launched(answer: Plans) -> list[str]:
+    """Whose launch file it is, and what the same plan takes under the other launchers, in a sentence."""
+    if not answer.launcher:
+        return []
+    others = (
+        f"{name} cannot run it ({one})"
+        if isinstance(one, str)
+        else f"with {one.setting.framework.name}'s defaults it takes {seconds(one.step_time_s)} and "
+        f"{one.peak_bytes / 1e9:.1f} GB{' and does not fit' * (not one.feasible)}"
+        for name, one in answer.elsewhere.items()
+    )
+    timed = " in closed forms" * (answer.best.fidelity != "estimate")
+    took = f"{seconds(answer.best.estimated_s)}{timed}"
+    return [f"The launch file is for {answer.launcher}, where the plan takes {took}; {'; '.join(others)}."]
 
 
 def _ties(answer: Plans) -> str:
