@@ -337,7 +337,12 @@ class Whole(Part):
 
     def _with(self, **values: Any) -> Self:
         """A validated copy with some fields replaced."""
-        return type(self)(**{**dict(self), **values})
+        return type(self)(**{**_declared(self), **values})
+
+
+def _declared(item: Whole) -> dict[str, Any]:
+    """The values of the fields; what was computed from them and kept is left out."""
+    return {name: getattr(item, name) for name in type(item).model_fields}
 
 
 class Sourced(Whole):
@@ -391,7 +396,7 @@ class Sourced(Whole):
         check_type("what to replace", values, Mapping, 'give values by path, like {"memory.bandwidth": "2 TB/s"}')
         if not values:
             return self
-        fields = dict(self)
+        fields = _declared(self)
         for path, raw in values.items():
             check_path(path, self.rules())
             table, dot, _ = path.partition(".")

@@ -166,7 +166,7 @@ def test_a_file_beyond_the_largest_size_is_not_read(tmp_path, monkeypatch):
 
 def test_a_folder_in_the_place_of_a_file_cannot_be_read(tmp_path):
     (tmp_path / "gemm.csv").mkdir()
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is a folder, not a file; name a file in it"):
         read_folder(tmp_path)
 
 
