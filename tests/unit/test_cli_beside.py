@@ -36,7 +36,7 @@ def test_interference_is_recorded_on_request(weft, tmp_path):
 
 def test_both_slowdowns_the_makespan_and_the_waits_are_shown_and_written(weft, tmp_path):
     file, trace, folder = tmp_path / "runs.json", tmp_path / "trace.json", tmp_path / "page"
-    status, out, _ = weft(*RUN, "--json", file, "--trace", trace, "--out", folder)
+    status, out, _ = weft(*RUN, "--details", "--json", file, "--trace", trace, "--out", folder)
     assert status == 0
     for words in (
         "slowdown",

@@ -25,9 +25,14 @@ def weft(capsys):
     return run
 
 
-def test_one_run_shows_times_waits_traffic_and_counters(weft):
-    status, out, _ = weft(*SMALL)
+def test_one_run_shows_times_and_traffic_and_folds_waits_and_counters(weft):
+    _, short, _ = weft(*SMALL)
+    assert "RS updates near memory" in short
+    assert "link: time that it was busy" not in short
+    assert "--details shows more: what workgroups spent their time on, or waited for [%], hardware counters." in short
+    status, out, _ = weft(*SMALL, "--details")
     assert status == 0
+    assert "--details" not in out
     for words in (
         "1024 x 1024 x 256 bf16",
         "t3-mca",

@@ -48,6 +48,8 @@ class Outputs:
     trace: Path | None = None
     out: Path | None = None
     folder: Path | None = None
+    details: bool = True
+    """Whether long tables are printed, too; False unless asked for by the commands that have --details."""
     state: str = ""
     """The first line of the answer: what the machine is assumed to do, if that is not the default."""
 
@@ -79,7 +81,7 @@ class Outputs:
             from weft.view.page import write_report
 
             report = shown.report() if isinstance(shown, Answer) else shown
-            parts, page = answers.parts(report), page or partial(write_report, report)
+            parts, page = answers.parts(report, self.details), page or partial(write_report, report)
             save = save or (lambda file: write_json(file, report.record()))
             rows = rows or (report.rows() if self.csv is not None else ())
         paths: list[tuple[str, Path]] = []
@@ -159,6 +161,17 @@ def file_option(flag: str, help_text: str) -> Option:
         return path
 
     return _option(flag, flag.removeprefix("--"), "FILE", help_text, check)
+
+
+def details_option(command: Callable[..., Any]) -> Any:
+    """Add --details, which prints long tables, too: the field of that name in the command's `Outputs`."""
+
+    def keep(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+        if not context.resilient_parsing:
+            context.ensure_object(Outputs).details = wanted
+
+    help_text = "Print long tables, too, and what figures count."
+    return click.option("--details", is_flag=True, callback=keep, expose_value=False, help=help_text)(command)
 
 
 def folder_option(help_text: str, *files: str, flag: str = "--out") -> Option:

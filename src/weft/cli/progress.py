@@ -162,7 +162,7 @@ class _Lines:
 
 
 def _duration(seconds: float) -> str:
-    """A duration in words: "40 s", "12 min", "3.5 h"."""
+    """A duration in words, at least a second: "40 s", "12 min", "3.5 h"."""
     if seconds < 99.5:
-        return f"{seconds:.0f} s"
+        return f"{max(seconds, 1):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

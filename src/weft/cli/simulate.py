@@ -24,7 +24,7 @@ from weft.cli.options import (
     run_options,
     store_option,
 )
-from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
+from weft.cli.output import Outputs, details_option, file_option, folder_option, pass_outputs
 from weft.cli.progress import simulation_status
 from weft.cli.values import MODEL_NAME, OVERLAP, OVERLAPS, SPLIT, Value, names, numbers
 from weft.errors import InputError, join_or
@@ -160,6 +160,7 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 @file_option("--json", "Write every run as JSON.")
 @file_option("--trace", "Write a trace of --overlap for Perfetto and HTA, one file per rank.")
 @folder_option("Write report.html with the pictures to this folder.")
+@details_option
 @store_option
 @pass_outputs
 def simulate(outputs: Outputs, /, options: RunOptions, store: Store | None, **values: Any) -> None:

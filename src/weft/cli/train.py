@@ -20,7 +20,7 @@ from weft.cli.options import (
     set_option,
     together,
 )
-from weft.cli.output import shows
+from weft.cli.output import details_option, shows
 from weft.cli.values import DTYPE, FACTORS, MODEL_NAME, SYSTEM_NAME, Value, later, names
 from weft.hardware import System
 from weft.models.load import graph_in
@@ -113,6 +113,7 @@ plan_options = together(
     out="Write report.html with the pictures, and step.json, to this folder.",
     trace="Write a trace for Perfetto and HTA, one file per pipeline stage.",
 )
+@details_option
 @as_run_options
 @on_machine
 def step(model: str, machine: System, options: RunOptions, compare_overlaps: bool = False, **stated: Any) -> Answer:

@@ -99,12 +99,12 @@ class Report(Generic[A]):
         """The tables that every renderer shows; the first one is written to CSV and pandas."""
         raise NotImplementedError
 
-    def on_terminal(self) -> list[Table]:
-        """The tables that a terminal has room for; by default all."""
+    def on_terminal(self) -> Sequence[Table | str]:
+        """The tables that a terminal has room for, and sentences about them; by default all tables."""
         return self.tables()
 
     def details(self) -> list[Table | str]:
-        """Long tables, and sentences about them: after all others on a terminal, folded on a page."""
+        """Long tables, and sentences about them: on a terminal with --details, folded on a page."""
         return []
 
     def figures(self) -> Sequence[Figure]:

@@ -75,6 +75,14 @@ def microseconds(key: str, head: str, digits: int = 1) -> Column:
     return number(f"{key}_us", head, "µs", f",.{digits}f")
 
 
+def milliseconds(key: str, head: str, longest: float, **more: Any) -> Column:
+    """A column of times in milliseconds, shown in the unit that suits the `longest` [ms]; files keep milliseconds."""
+    scale, unit = (1e-3, "s") if longest >= 1e3 else (1.0, "ms") if longest >= 1 else (1e3, "µs")
+    shown = longest * scale
+    digits = 1 if shown >= 100 else 2 if shown >= 10 else 3
+    return number(key, head, unit, lambda value: f"{value * scale:,.{digits}f}", **more)
+
+
 def times_faster(key: str, head: str = "", format_: str = ".3f") -> Column:
     """A column of speedups or slowdowns."""
     return number(key, head, format_=format_)

@@ -73,9 +73,12 @@ def page(answer: Answer) -> str:
     return report_page(report(answer))
 
 
-def parts(shown: Report[Any]) -> list[Table | str]:
-    """What a terminal shows of a report: conclusions, tables, details, notes, and last how sure it is."""
-    return [*shown.sentences(), *shown.on_terminal(), *shown.details(), *shown.notes()]
+def parts(shown: Report[Any], details: bool = True) -> list[Table | str]:
+    """What a terminal shows of a report: conclusions, tables, details if wanted, notes, and last how sure it is."""
+    more = shown.details()
+    titles = [part.title[:1].lower() + part.title[1:] for part in more if isinstance(part, Table)]
+    folded = [] if details or not more else [f"--details shows more: {', '.join(titles) or 'how figures are counted'}."]
+    return [*shown.sentences(), *shown.on_terminal(), *(more if details else []), *folded, *shown.notes()]
 
 
 def words(answer: Answer) -> str:

@@ -96,16 +96,13 @@ class ContrastReport(Report[Contrast]):
         ]
         return Table(columns, rows, self.title())
 
-    def details(self) -> list[Table | str]:
-        """The ways that were left out, with the reasons."""
+    def notes(self) -> list[str]:
+        """The ways that were left out, with the reasons, and what the first answer says of how sure it is."""
         alike: dict[str, list[str]] = {}
         for name, reason in self.answer.left_out.items():
             alike.setdefault(reason, []).append(name)
-        return [f"{', '.join(names)}: left out, {reason}" for reason, names in alike.items()]
-
-    def notes(self) -> list[str]:
-        """What the first answer says of how sure it is."""
-        return list(self._first_report().notes()[-1:])
+        out = [f"{', '.join(names)}: left out, {reason}" for reason, names in alike.items()]
+        return [*out, *self._first_report().notes()[-1:]]
 
     def figures(self) -> Sequence[Figure]:
         """A bar for each answer that stacks its parts."""

@@ -106,11 +106,15 @@ class CoRunReport(Report[Comparison]):
             return [loop_table(self.first), whole_table(self.first)]
         return [strategy_table(self.all)]
 
+    def on_terminal(self) -> Sequence[Table | str]:
+        """The tables, traffic under a single strategy, and what was recorded on request."""
+        runs = list(self.answer)
+        single = [traffic_table(self.first)] if _is_single(self.answer) else []
+        return [*self.tables(), *single, *interference_parts(runs), *heat_parts(runs)]
+
     def details(self) -> list[Table | str]:
-        """Waits and traffic under a single strategy; interference and load of channels where recorded."""
-        first, runs = self.first, list(self.answer)
-        single = [wait_table(first), traffic_table(first)] if _is_single(self.answer) else []
-        return [*single, *interference_parts(runs), *heat_parts(runs)]
+        """What workgroups waited for under a single strategy."""
+        return [wait_table(self.first)] if _is_single(self.answer) else []
 
     def figures(self) -> Sequence[Figure]:
         """When GEMMs and collectives ended under each strategy."""

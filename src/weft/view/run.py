@@ -103,12 +103,20 @@ class RunReport(Report[Comparison]):
         """The time of each overlap."""
         return [time_table(self.answer)]
 
+    def on_terminal(self) -> Sequence[Table | str]:
+        """The time of each overlap, its traffic by cause, and what was recorded on request."""
+        some = self.simulated
+        return [
+            time_table(self.answer),
+            traffic_table(list(self.answer)),
+            *interference_parts(some),
+            *heat_parts(some),
+        ]
+
     def details(self) -> list[Table | str]:
-        """Traffic, waits, interference, load of channels, and counters."""
-        runs, some = list(self.answer), self.simulated
-        waited = [wait_table(some)] if some else []
-        counted = [counter_table(some)] if some else []
-        return [traffic_table(runs), *waited, *interference_parts(some), *heat_parts(some), *counted]
+        """Waits, and counters."""
+        some = self.simulated
+        return [wait_table(some), counter_table(some)] if some else []
 
     def figures(self) -> Sequence[Figure]:
         """When each overlap computes and communicates."""
@@ -146,10 +154,6 @@ class TimelineReport(RunReport):
     def tables(self) -> list[Table]:
         """The times, and the traffic by cause."""
         return [time_table(self.answer), traffic_table([self.run])]
-
-    def details(self) -> list[Table | str]:
-        """Waits, interference, load of channels, and counters."""
-        return super().details()[1:]
 
     def figures(self) -> Sequence[Figure]:
         """Every kernel over time; for an ideal, which was not simulated, its compute and communication phases."""
