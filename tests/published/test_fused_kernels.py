@@ -14,7 +14,7 @@ STEPS = {
 }
 POINTS = 4
 SHORT_OF_THE_BAR = pytest.mark.xfail(
-    reason="+15.0 %, a hair short: both steps count the gap between streams before all-reduces, so fusion saves a smaller share",
+    reason="+14.97 %: both steps count the gap between streams before all-reduces, so fusion saves a smaller share",
     strict=True,
 )
 
