@@ -14,9 +14,26 @@ from hypothesis import strategies as st
 from machines import NS, MemoryBench, gpu
 
 from weft.engine import layout as y
-from weft.schedule.arbiters import POLICIES, ArbiterView
+from weft.schedule.arbiters import COMMUNICATION, COMPUTE, NOBODY, POLICIES, ArbiterView, arbiter
 
 READ, WRITE, UPDATE = y.READ, y.WRITE, y.UPDATE
+
+
+@arbiter
+def reads_first(view):
+    if view.compute > 0 and view.communication > 0 and view.compute_kind != view.communication_kind:
+        return COMPUTE if view.compute_kind == 0 else COMMUNICATION
+    return COMPUTE if view.compute > 0 else COMMUNICATION
+
+
+@arbiter
+def open_rows_first(view):
+    if view.compute_hit != view.communication_hit:
+        return COMPUTE if view.compute_hit else COMMUNICATION
+    return COMPUTE if view.compute > 0 else COMMUNICATION
+
+
+RULES = (*POLICIES.values(), reads_first, open_rows_first)
 
 
 @dataclass(eq=False)
@@ -152,6 +169,10 @@ class Oracle:
                 waited=self.env.now - max(communication[0].at, self.communicated) if communication else 0,
                 limit=self.t["starvation"],
                 critical=y.COMPUTE_STREAM,
+                compute_kind=compute[0].kind if compute else NOBODY,
+                communication_kind=communication[0].kind if communication else NOBODY,
+                compute_hit=int(bool(compute) and self.is_hit(compute[0])),
+                communication_hit=int(bool(communication) and self.is_hit(communication[0])),
             )
             stream = self.rule(view)
             if stream < 0 or not fits[stream]:
@@ -310,7 +331,7 @@ MACHINES = {
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=lambda p: p.name)
+@pytest.mark.parametrize("policy", RULES, ids=lambda p: p.name)
 @pytest.mark.parametrize("queue", [8, 64])
 @settings(max_examples=25, deadline=None)
 @given(requests=requests_of_a_channel)

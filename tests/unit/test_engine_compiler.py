@@ -108,7 +108,7 @@ def test_a_kept_policy_needs_no_numba(tmp_path):
 
 
 def test_machine_code_of_a_policy_selects_as_its_rule_does():
-    view = ArbiterView(0, 1, 1, 512, 512, 0, 0, 64, 0, 1, 5, 10, 1)
+    view = ArbiterView(0, 1, 1, 512, 512, 0, 0, 64, 0, 1, 5, 10, 1, 0, 2, 1, 0)
     for policy in POLICIES.values():
         call = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * len(view))
         result, reason = ctypes.c_int64(), ctypes.c_void_p()

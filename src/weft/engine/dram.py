@@ -18,14 +18,24 @@ from weft.engine.state import Machine
 
 
 @block
+def finds_row_open(m: Machine, c: int, i: int, now: int) -> bool:
+    """Whether the row of request `i` is open, and no request for another row has closed it by now."""
+    b = m.request[i, y.REQ_BANK]
+    if m.bank[b, y.BANK_ROW] != m.request[i, y.REQ_ROW]:
+        return False
+    bit = 1 << (b - c * m.shape[y.SIZE_BANKS])
+    used, awaited = m.channel[c, y.CHAN_HITS] & bit != 0, m.channel[c, y.CHAN_MISSES] & bit != 0
+    return used or not awaited or m.bank[b, y.BANK_CLOSED] > now
+
+
+@block
 def join_bank(m: Machine, c: int, i: int, now: int) -> None:
     """Put an admitted request among the hits of its bank, or among the misses if its row is closed by now."""
-    channel, bank = m.channel, m.bank
+    channel = m.channel
     g, b = m.request[i, y.REQ_GPU], m.request[i, y.REQ_BANK]
     bit = 1 << (b - c * m.shape[y.SIZE_BANKS])
     unused = channel[c, y.CHAN_HITS] & bit == 0
-    closed = unused and channel[c, y.CHAN_MISSES] & bit != 0 and bank[b, y.BANK_CLOSED] <= now
-    if bank[b, y.BANK_ROW] == m.request[i, y.REQ_ROW] and not closed:
+    if finds_row_open(m, c, i, now):
         _append_hit(m, c, b, i)
         if unused:
             channel[c, y.CHAN_OPENS] = y.NONE

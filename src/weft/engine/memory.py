@@ -10,7 +10,7 @@ from __future__ import annotations
 from weft.engine import layout as y
 from weft.engine.calendar import schedule
 from weft.engine.divide import quotient, remainder
-from weft.engine.dram import choose, issue, join_bank, open_rows
+from weft.engine.dram import choose, finds_row_open, issue, join_bank, open_rows
 from weft.engine.jit import block, shared
 from weft.engine.record import (
     record_admission,
@@ -189,6 +189,10 @@ def _admit(m: Machine, c: int, g: int, now: int, policy) -> bool:  # type: ignor
             waited,
             m.gpu[g, y.GPU_STARVATION],
             m.flow[g, y.FLOW_CRITICAL],
+            y.NONE if compute == y.NONE else m.request[compute, y.REQ_KIND],
+            y.NONE if communication == y.NONE else m.request[communication, y.REQ_KIND],
+            0 if compute == y.NONE else int(finds_row_open(m, c, compute, now)),
+            0 if communication == y.NONE else int(finds_row_open(m, c, communication, now)),
         )
         stream = consult(policy, state)
         i = compute if stream == y.COMPUTE_STREAM else communication

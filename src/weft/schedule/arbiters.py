@@ -14,6 +14,10 @@ from weft.errors import InputError, check_name, shown
 COMPUTE = 0
 COMMUNICATION = 1
 NOBODY = -1
+READ = 0
+WRITE = 1
+UPDATE = 2
+"""What a request does: it reads, writes, or updates near memory."""
 
 
 class ArbiterView(NamedTuple):
@@ -24,8 +28,10 @@ class ArbiterView(NamedTuple):
     communication since both wait [bytes]; `occupancy`, `capacity` and `threshold` of the command queue [32-B accesses],
     the threshold being the one chosen by the kernel's first stage; `last`: the stream served last; `waited`: how long
     communication has waited since it was last served, `limit`: the starvation limit [fs]; `critical`: the stream that
-    is expected to end later. If the queue is empty and a policy selects neither stream, it is called again when
-    `waited` exceeds `limit`; if it selects neither stream then, the run stops with an error.
+    is expected to end later. `compute_kind` and `communication_kind`: what the first request of each stream does, READ,
+    WRITE, UPDATE or NOBODY; `compute_hit` and `communication_hit`: 1 if its DRAM row is open, else 0. If the queue is
+    empty and a policy selects neither stream, it is called again when `waited` exceeds `limit`; if it selects neither
+    stream then, the run stops with an error.
     """
 
     now: int
@@ -41,6 +47,10 @@ class ArbiterView(NamedTuple):
     waited: int
     limit: int
     critical: int
+    compute_kind: int
+    communication_kind: int
+    compute_hit: int
+    communication_hit: int
 
 
 Rule = Callable[[ArbiterView], int]
@@ -129,11 +139,11 @@ def _module(rule: Rule, name: str) -> Any:
 
     def adapter(  # type: ignore[no-untyped-def]
         now, compute, communication, compute_bytes, communication_bytes, lead, occupancy, capacity, threshold, last,
-        waited, limit, critical,
+        waited, limit, critical, compute_kind, communication_kind, compute_hit, communication_hit,
     ):  # fmt: skip
         view = ArbiterView(
             now, compute, communication, compute_bytes, communication_bytes, lead, occupancy, capacity, threshold, last,
-            waited, limit, critical,
+            waited, limit, critical, compute_kind, communication_kind, compute_hit, communication_hit,
         )  # fmt: skip
         return int(inner(view))
 
