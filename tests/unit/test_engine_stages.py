@@ -42,7 +42,7 @@ def test_a_posted_store_lets_its_workgroup_end_before_the_link_has_sent_it():
     assert posted < waiting
 
 
-@pytest.mark.parametrize("overlap", ["t3", "t3-critical"])
+@pytest.mark.parametrize("overlap", ["t3", "t3-critical", "t3-direct"])
 def test_what_is_planned_to_be_computed_and_sent_is_computed_and_sent_in_the_end(overlap):
     machine = finish(program(layer(m=1024, n=768, k=528), overlap, gpu(compute__compute_units=8)))
     flow, computed = machine.flow[0], machine.kernel_run[0, machine.kernel[0, :, y.KERNEL_MONITOR] == 1, y.RUN_COMPUTE]
@@ -56,3 +56,14 @@ def test_the_critical_stream_first_is_as_good_as_the_better_of_round_robin_and_c
     found = weft.compare(name, "t3-paper", ["t3", "t3-mca", "t3-critical"], tp=tp)
     seconds = {overlap: found[overlap].seconds for overlap in ("t3", "t3-mca", "t3-critical")}
     assert seconds["t3-critical"] <= min(seconds["t3"], seconds["t3-mca"]) * 1.005
+
+
+def test_a_starvation_limit_that_exceeds_the_burst_of_a_stage_never_expires():
+    work, paper = weft.sublayer("t-nlg", "op", tp=8), weft.gpu("t3-paper")
+    short, long, none = (
+        weft.simulate(work, paper.replace({"arbiter.starvation_limit": limit}), "t3-mca")
+        for limit in ("2 us", "10 us", "1 ms")
+    )
+    assert short.counters["communication_waited_past_limit"] > 500
+    assert long.counters["communication_waited_past_limit"] == 0
+    assert long.seconds == none.seconds < short.seconds
