@@ -178,10 +178,16 @@ def test_every_overlap_moves_the_bytes_that_its_protocol_needs(results, name):
         ("reduce_scatter", "update"): (TP - 1) * CHUNK,
     }
     choice = reduced_by(name)
+    stored_first = {
+        ("gemm", "update"): TP * CHUNK,
+        ("reduce_scatter", "read"): (TP - 1) * CHUNK,
+        ("reduce_scatter", "update"): (TP - 1) * CHUNK,
+    }
     to_owners = {("gemm", "update"): CHUNK, ("reduce_scatter", "update"): (TP - 1) * CHUNK}
     protocols = {
         ("tracker", "library"): fused,
         ("tracker", "direct"): to_owners,
+        ("tracker", "direct-dma"): stored_first,
         ("tracker", "split-k"): fused,  # a K of four steps stays in one piece
         ("tiles", "tiles"): scattered,
         ("cu", "plain-ring"): near_memory if choice.near_memory else on_units,
@@ -218,7 +224,7 @@ def test_sent_to_its_owner_a_chunk_is_complete_at_the_owner_alone(results):
     assert not run.dmas
 
 
-@pytest.mark.parametrize("name", [*RINGS, "t3-direct"])
+@pytest.mark.parametrize("name", [*RINGS, "t3-direct", "t3-direct-dma"])
 def test_the_link_carries_each_step_of_both_collectives_once(results, name):
     assert results[name].counters["link_bytes"] == 2 * (TP - 1) * CHUNK
     assert results[name].series.link.sum() == 2 * (TP - 1) * CHUNK

@@ -104,6 +104,9 @@ def test_every_byte_is_moved_exactly_as_often_as_its_protocol_says(problem):
             total - last,
             total - first,
         )
+    elif overlap == "t3-direct-dma":
+        assert bytes_["gemm", "update"] == total
+        assert bytes_["reduce_scatter", "update"] == bytes_["reduce_scatter", "read"] == total - last
     elif overlap == "t3-direct":
         assert bytes_["gemm", "update"] == last
         assert bytes_["reduce_scatter", "update"] == total - last
@@ -132,7 +135,7 @@ def test_nothing_is_left_over_and_every_request_is_served_once(problem):
 
 
 @laws
-@given(layers(), machines(), st.sampled_from(["t3", "t3-direct"]))
+@given(layers(), machines(), st.sampled_from(["t3", "t3-direct", "t3-direct-dma"]))
 def test_every_tracked_tile_gets_exactly_its_updates(shared, machine, overlap):
     built = lowered(shared, machine, overlap)
     m = finish(built)

@@ -88,9 +88,18 @@ def test_gemm_and_reduce_scatter_take_as_long_as_the_longer_where_no_store_waits
 
 
 @pytest.mark.parametrize("fabric", ["ring", "torus"])
-def test_a_direct_reduce_scatter_needs_links_to_all_peers(fabric):
+@pytest.mark.parametrize("overlap", ["t3-direct", "t3-direct-dma"])
+def test_a_direct_reduce_scatter_needs_links_to_all_peers(fabric, overlap):
     with pytest.raises(InputError, match=f"in the fabric '{fabric}' not every GPU reaches every other one"):
-        run(SMALL, joined(fabric, 4), "t3-direct")
+        run(SMALL, joined(fabric, 4), overlap)
+
+
+@pytest.mark.parametrize("fabric", ["full", "switch"])
+def test_dma_engines_free_the_workgroups_that_would_wait_for_the_link(fabric):
+    machine = joined(fabric)
+    stored, sent, ring = (run(FC2, machine, overlap) for overlap in ("t3-direct", "t3-direct-dma", "t3-mca"))
+    assert sent.seconds < min(ring.seconds, 0.95 * stored.seconds)
+    assert max(span.waits["store"] for span in sent.spans) < max(span.waits["store"] for span in stored.spans)
 
 
 @pytest.mark.parametrize(("system", "joined_by"), [("dgx-1", "a node joined by 'hybrid'"), ("16xh100", "2 nodes")])
@@ -110,6 +119,18 @@ def test_added_at_the_owner_as_they_come_tiles_sum_right(dtype):
         assert done.errors.same_by_arrival == 1
         assert done.errors.near_memory < 2 * done.errors.fp32
         assert done.updates == np.count_nonzero(done.run.updates.peer_fs >= 0) * 4 // 3
+        assert weft.replay(graph, machine, "t3-direct-dma", dtype=dtype).errors.near_memory < 2 * done.errors.fp32
+
+
+@pytest.mark.parametrize(("engines", "most"), [(3, 1), (7, 3), (2, 1)])
+def test_an_engine_sends_to_one_owner_as_far_as_there_are_enough(engines, most):
+    ran = run(SMALL, joined("full", 4, dma__engines=engines), "t3-direct-dma")
+    of_owner, of_engine = {}, {}
+    for dma in ran.dmas:
+        of_owner.setdefault(dma.position, set()).add(dma.engine)
+        of_engine.setdefault(dma.engine, set()).add(dma.position)
+    assert max(map(len, of_owner.values())) == most
+    assert max(map(len, of_engine.values())) == (1 if engines >= 3 else 2)
 
 
 # -- K in parts

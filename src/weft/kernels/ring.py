@@ -199,21 +199,23 @@ def fused_reduce_scatter(gpus: int, parts: int = 1) -> tuple[ChunkRule, ...]:
     )
 
 
-def direct_reduce_scatter(gpus: int, parts: int = 1) -> tuple[ChunkRule, ...]:
+def direct_reduce_scatter(gpus: int, parts: int = 1, engines: int = 0) -> tuple[ChunkRule, ...]:
     """The map of the producer's output that sends every tile straight to its owner (discussed in the same paper).
 
     All chunks but the last have a ``remote_map``: the producer's stores update the memory of the GPU that owns the
-    chunk. The last one, the GPU's own, is complete when all GPUs have updated it; nothing is sent on. A producer that
-    cuts K into `parts` adds them up first.
+    chunk. The last one, the GPU's own, is complete when all GPUs have updated it. A producer that cuts K into `parts`
+    adds them up first; with `engines` tiles are always stored here first, and that many DMA engines send them, each
+    to one owner as far as they suffice, so that none waits for the link to another.
     """
     peers = range(gpus - 1)
     owners = (RemoteMap("output", gpus - 1, True, "reduce_scatter", gpus - 1 - p, direct=True) for p in peers)
     own = ChunkRule(update=True, updates_per_element=parts + gpus - 1)
-    return (*(_summed_first(owner, parts) for owner in owners), own)
+    senders = (tuple(range(p % engines, engines, gpus - 1)) if engines else () for p in peers)
+    return (*(_summed_first(owner, parts, each) for owner, each in zip(owners, senders, strict=True)), own)
 
 
-def _summed_first(there: RemoteMap, parts: int) -> ChunkRule:
-    """Stores go to another GPU at once or, where `parts` parts make a sum, a DMA engine sends the sum."""
-    if parts == 1:
+def _summed_first(there: RemoteMap, parts: int, engines: tuple[int, ...] = ()) -> ChunkRule:
+    """Stores go to another GPU at once or, where `parts` parts make a sum or `engines` are given, DMA sends them."""
+    if parts == 1 and not engines:
         return ChunkRule(remote=there)
-    return ChunkRule(update=True, updates_per_element=parts, dma=DmaMap(**vars(there)))
+    return ChunkRule(update=True, updates_per_element=parts, dma=DmaMap(**vars(there), engines=engines))

@@ -110,11 +110,15 @@ class RingSubLayer:
     def track_and_trigger(self, graph: Graph, gpus: int = 1) -> Plan:
         """T3 (arXiv:2401.16677): the address map does the reduce-scatter; GEMM and all-gather are kernels.
 
-        Tiles go around the ring or, where the graph's kernel is "direct", straight to their owners.
+        Tiles go around the ring or, where the graph's kernel is "direct" or "direct-dma", straight to their owners.
         """
         last = self.ranks - 1
-        direct = graph["reduce_scatter"].choice.kernel == "direct"
-        rules = (direct_reduce_scatter if direct else fused_reduce_scatter)(self.ranks, self.tiling.splits)
+        kernel, parts = graph["reduce_scatter"].choice.kernel, self.tiling.splits
+        direct = kernel in ("direct", "direct-dma")
+        if direct:
+            rules = direct_reduce_scatter(self.ranks, parts, self.gpu.dma.engines if kernel == "direct-dma" else 0)
+        else:
+            rules = fused_reduce_scatter(self.ranks, parts)
         gather = gather_kernel(self.ranks, self.gpu, RING, own=("output", last))
         sent = range(last) if direct else (last - 1,)
         # The reduce-scatter ends on a GPU when its own chunk is reduced and the last chunk for others has been sent.

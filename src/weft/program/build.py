@@ -258,6 +258,10 @@ class _Builder:
             positions, starts, counts = np.unique(work[:, y.WORK_REGION], return_index=True, return_counts=True)
             self.region[g, first + positions, y.REGION_FIRST_TILE] = starts
             self.region[g, first + positions, y.REGION_TILES] = counts
+            for position, start, count in zip(positions.tolist(), starts.tolist(), counts.tolist(), strict=True):
+                dma = self.buffers["output"].rule(position).dma
+                if dma is not None and dma.engines:
+                    tile[start : start + count, y.TILE_ENGINE] = 1 + np.resize(dma.engines, count)
 
     def _add_copies(self, kernel: Table) -> None:
         """Add rows for copies after the tiles, one per chunk, and record them in the kernels' rows."""

@@ -171,11 +171,13 @@ class DmaMap(RemoteMap):
     """A DMA engine sends the block to a GPU: when all its elements are updated, or when a copy's command is ready.
 
     `also` names a second receiver of the same bytes, (position, distance). With `source`, the engine reads the chunk in
-    the memory of the GPU that many ranks below, and the other fields are relative to that GPU.
+    the memory of the GPU that many ranks below, and the other fields are relative to that GPU. The tiles of the chunk
+    are dealt to `engines` in turn (empty: any idle engine takes the next one).
     """
 
     also: tuple[int, int] | None = None
     source: int = 0
+    engines: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

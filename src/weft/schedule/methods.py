@@ -98,7 +98,7 @@ class InOrder(Pass):
                 )
 
 
-_TRACKED = ("t3", "t3-mca", "t3-critical", "t3-direct", "t3-split-k")
+_TRACKED = ("t3", "t3-mca", "t3-critical", "t3-direct", "t3-direct-dma", "t3-split-k")
 _TILES = "tiles of a GEMM and its reduce-scatter"
 _ENGINE = {one.name: one for one in (*SUBLAYER_PASSES, *SHARING_PASSES)}
 _SHARES = "a GEMM and an independent collective"

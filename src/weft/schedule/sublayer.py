@@ -173,6 +173,14 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
         choice=TO_OWNERS,
     ),
     TrackTrigger(
+        "t3-direct-dma",
+        "T3-direct by DMA",
+        "as t3-mca, DMA sends each tile straight to its owner: for full meshes and switches",
+        TRACKED,
+        COMPUTE_FIRST,
+        choice=replace(TO_OWNERS, kernel="direct-dma"),
+    ),
+    TrackTrigger(
         "t3-split-k",
         "T3-split-K",
         "as t3, K cut into parts that memory adds up: for outputs of few tiles",

@@ -28,7 +28,8 @@ _CAUSES: Mapping[Cause, str] = {
 }
 OVERLAPS: Looks = {
     "sequential": GREY, "flux": PINK, "userbuffers": GREEN, "t3": ORANGE, "t3-mca": RED,
-    "t3-critical": DARK, "t3-direct": YELLOW, "t3-split-k": "#332288", "ideal-overlap": SKY, "ideal-rs-nmc": BLUE,
+    "t3-critical": DARK, "t3-direct": YELLOW, "t3-direct-dma": "#882255", "t3-split-k": "#332288",
+    "ideal-overlap": SKY, "ideal-rs-nmc": BLUE,
 }  # fmt: skip
 STRATEGIES: Looks = {
     "streams": GREY, "priority": ORANGE, "partition": SKY, "priority-partition": BLUE, "dma": GREEN,
