@@ -85,6 +85,14 @@ def test_copies_cannot_add_nor_leave_the_node():
         train(MODEL, weft.system("16xa100"), plan, fidelity="estimate")
 
 
+@pytest.mark.parametrize("name", ["t3-direct", "t3-direct-dma"])
+def test_tiles_that_go_straight_to_their_owners_stay_in_the_node(name):
+    assert step(overlap={"tp": name}).exposed["tp"] < step(overlap={"tp": "sequential"}).exposed["tp"]
+    plan = Parallelism(tp=16, batch=4, sp=True, overlap={"tp": name})
+    with pytest.raises(InputError, match=f"'{name}' stores tiles .* the 8 GPUs of a node, .*; choose t3 or t3-mca"):
+        train(MODEL, weft.system("16xa100"), plan, fidelity="estimate")
+
+
 def test_a_gemm_is_joined_with_one_collective_and_gradients_of_weights_with_none():
     gemm, gather = Gemm(64, 64, 64), Collective("all_gather", 1 << 20, 8)
     reduced = Collective("reduce_scatter", 1 << 20, 8)

@@ -66,6 +66,11 @@ class KernelChoice:
     def __post_init__(self) -> None:
         check_name("driver of a collective", self.driver, get_args(Driver))
 
+    @property
+    def to_owners(self) -> bool:
+        """Whether tiles of a tracked GEMM go straight to the GPUs that own them, by stores or by DMA engines."""
+        return self.driver == "tracker" and self.kernel in ("direct", "direct-dma")
+
 
 @dataclass(frozen=True)
 class Node:

@@ -205,7 +205,7 @@ def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
         if gemm is None:
             plan = ring.near_memory_scatter(gpus)
         else:
-            if reduce.choice.kernel in ("direct", "direct-dma"):
+            if reduce.choice.to_owners:
                 _check_adjacent(system)
             plan = (ring.track_and_trigger if reduce.choice.driver == "tracker" else ring.sequential)(graph, gpus)
     settled = graph.map(

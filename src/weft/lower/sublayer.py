@@ -113,12 +113,9 @@ class RingSubLayer:
         Tiles go around the ring or, where the graph's kernel is "direct" or "direct-dma", straight to their owners.
         """
         last = self.ranks - 1
-        kernel, parts = graph["reduce_scatter"].choice.kernel, self.tiling.splits
-        direct = kernel in ("direct", "direct-dma")
-        if direct:
-            rules = direct_reduce_scatter(self.ranks, parts, self.gpu.dma.engines if kernel == "direct-dma" else 0)
-        else:
-            rules = fused_reduce_scatter(self.ranks, parts)
+        choice, parts = graph["reduce_scatter"].choice, self.tiling.splits
+        direct, engines = choice.to_owners, self.gpu.dma.engines if choice.kernel == "direct-dma" else 0
+        rules = direct_reduce_scatter(self.ranks, parts, engines) if direct else fused_reduce_scatter(self.ranks, parts)
         gather = gather_kernel(self.ranks, self.gpu, RING, own=("output", last))
         sent = range(last) if direct else (last - 1,)
         # The reduce-scatter ends on a GPU when its own chunk is reduced and the last chunk for others has been sent.

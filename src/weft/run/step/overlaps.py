@@ -27,13 +27,16 @@ from weft.parallel.plan import Parallelism
 from weft.result.stored import plain
 from weft.run.single import simulate
 from weft.run.step.prices import Prices
-from weft.schedule import OVERLAPS, SEQUENTIAL, SHARING, applicable, find_overlap
+from weft.schedule import OVERLAPS, PASSES, SEQUENTIAL, SHARING, applicable, find_overlap
 from weft.schedule.methods import Place
+from weft.schedule.sublayer import TrackTrigger
 from weft.store import Store, kept
 from weft.store.records import say
 
 FORMS: Mapping[str, Form] = {"all_gather": "ag_gemm", "reduce_scatter": "gemm_rs", "all_reduce": "gemm_ar"}
 """How a GEMM and a collective depend on each other, by the collective."""
+TO_OWNERS = [name for name, one in PASSES.items() if isinstance(one, TrackTrigger) and one.choice.to_owners]
+"""The methods that send tiles straight to the GPUs that own them."""
 AXES = ("tp", "cp", "ep", "dp")
 """The axes of a plan whose collectives take an overlap method."""
 MOST_WAVES = 32
@@ -197,6 +200,8 @@ def check_overlap(plan: Parallelism, system: System, fidelity: Fidelity = "windo
             _check_forms(name, OVERLAPS[name].forms, plan)
         if name in SHARING and SHARING[name].driver == "dma":
             _check_copies(axis, name, plan, system)
+        if name in TO_OWNERS:
+            _check_in_node(axis, name, "stores tiles at their owners, among", plan, system)
 
 
 def _check_forms(name: str, forms: tuple[Form, ...], plan: Parallelism) -> None:
@@ -224,11 +229,16 @@ def _check_copies(axis: str, name: str, plan: Parallelism, system: System) -> No
             + ("set sp" if axis == "tp" else "set zero to 1, 2 or 3")
             + ", or choose priority or partition"
         )
+    _check_in_node(axis, name, "copies by DMA engines, which reach", plan, system)
+
+
+def _check_in_node(axis: str, name: str, how: str, plan: Parallelism, system: System) -> None:
+    """Raise InputError for ranks of an axis in several nodes; `how` says what the method does in one."""
     each = system.gpus_per_node if system.node else system.gpus
     if plan.stride(axis) * plan.degree(axis) > each:
         raise InputError(
-            f"'{name}' copies by DMA engines, which reach the {each} GPUs of a node, but the ranks of '{axis}' lie in "
-            "several nodes; choose priority or partition"
+            f"'{name}' {how} the {each} GPUs of a node, but the ranks of '{axis}' lie in several nodes; choose "
+            + ("priority or partition" if name in SHARING else "t3 or t3-mca")
         )
 
 
