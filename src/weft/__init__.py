@@ -12,9 +12,11 @@ has `report` (sentences, tables and figures), `to_dict`, `to_pandas`, `plot` and
 from __future__ import annotations
 
 import importlib
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 from weft.answer import register_renderer
+from weft.arguments import answering
 
 if TYPE_CHECKING:
     from weft import models, studies
@@ -243,6 +245,7 @@ def __getattr__(name: str) -> object:
     module = importlib.import_module(room)
     # `weft.estimate` is a callable module: the name is the same object whether module or function is imported first.
     value: object = module if room == f"weft.{name}" else getattr(module, attribute)
+    value = answering(value) if isinstance(value, FunctionType) else value
     globals()[name] = value
     return value
 

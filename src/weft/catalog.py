@@ -306,7 +306,10 @@ def _text(raw: Any) -> str:
 
 def translated(error: ValidationError, known: Collection[str], file: str | None = None) -> ConfigError:
     """The first problem that pydantic found, as one sentence for the user; a key that is misspelt comes first."""
-    problems = error.errors(include_url=False, include_context=False)
+    try:
+        problems = error.errors(include_url=False, include_context=False)
+    except UnicodeEncodeError:
+        return ConfigError("a text holds half of a character (a lone surrogate); write it again", file)
     problem = min(problems, key=lambda one: one["type"] != "extra_forbidden")
     path = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
@@ -318,6 +321,8 @@ def translated(error: ValidationError, known: Collection[str], file: str | None 
     rule = problem["msg"].removeprefix("Input should be ").replace("greater than or equal to", "at least")
     for name, meant in _MEANT.items():
         rule = rule.replace(name, meant)
+    if problem["type"] == "value_error":
+        rule = "a value of fewer digits" if "digits" in rule else rule.removeprefix("Value error, ")
     return ConfigError(f"{shown(problem['input'])} cannot be used; it should be {rule}", file, path)
 
 
@@ -358,6 +363,13 @@ class Sourced(Whole):
     """Paths of values that are not numbers."""
     _remedy: ClassVar[str] = 'add them, or a line like extends = "NAME" that takes them from a known file'
     """What to do about a file that lacks values."""
+
+    def __repr__(self) -> str:
+        """One line that names it: there are some hundred values, which `model_dump` returns."""
+        title = getattr(self, "title", "")
+        return f"<{type(self).__name__} {self.name}{': ' * bool(title)}{title}>"
+
+    __str__ = __repr__
 
     def __hash__(self) -> int:
         return hash(tuple(value for field, value in self if field != "provenance"))

@@ -9,6 +9,8 @@ from inspect import Signature, cleandoc, signature
 from types import ModuleType
 from typing import Any
 
+from weft.arguments import answering
+
 
 def callable_room(package: str, module: str, function: str) -> None:
     """Make a call of `package` one of `module`'s `function`, which is imported at the first call.
@@ -22,7 +24,7 @@ def callable_room(package: str, module: str, function: str) -> None:
 
     class Room(ModuleType):
         def __call__(self, *args: Any, **named: Any) -> Any:
-            return called()(*args, **named)
+            return answering(called())(*args, **named)
 
         @property
         def __signature__(self) -> Signature:

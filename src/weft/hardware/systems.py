@@ -219,6 +219,12 @@ class System(Whole):
         """The name of its node, or of its GPU without one."""
         return self.node.name if self.node else self.gpu.name
 
+    def __repr__(self) -> str:
+        """One line that names it."""
+        return f"<System {self.label}>"
+
+    __str__ = __repr__
+
     @property
     def label(self) -> str:
         """How many GPUs, and the system's name: "64 x dgx-h100"."""

@@ -50,7 +50,7 @@ def plan(
     model: Transformer | str | Path,
     system: Described,
     *,
-    batch: int,
+    batch: int | None = None,
     sequence: int | None = None,
     framework: Framework | str | None = None,
     fix: Mapping[str, Any] | None = None,
@@ -85,6 +85,8 @@ def plan(
     """
     begin = perf_counter()
     check_name("objective", objective, OBJECTIVES)
+    if batch is None:
+        raise InputError("a plan is for a number of sequences in each step; give it, like batch=512")
     for name, value, least in (("batch", batch, 1), ("top", top, 1), ("refine", refine, 0)):
         check_whole(name, value, least, 10)
     check_type("reserve", reserve, (int, float), "give the share of memory that stays free, like 0.04")

@@ -1,0 +1,74 @@
+"""Contract of every public function: a wrong type is answered by Weft's sentence, never by Python's own error."""
+
+import inspect
+
+import pytest
+
+import weft
+from weft.errors import WeftError
+
+WRONG = (1, "x", [], None, float("nan"), object(), {}, True, -1, b"x", [[8]], lambda: 1)
+FUNCTIONS = sorted(
+    name
+    for name in weft.__all__
+    if name not in ("capture", "capturing")  # take models of PyTorch
+    and callable(getattr(weft, name))
+    and not inspect.isclass(getattr(weft, name))
+)
+
+
+def required(function):
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(function).parameters.values()
+    return [one for one in parameters if one.default is one.empty and one.kind not in kinds]
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if required(getattr(weft, name))])
+def test_a_call_with_wrong_types_answers_or_says_what_it_takes(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    function = getattr(weft, name)
+    refused = []
+    for value in WRONG:
+        named = {one.name: value for one in required(function) if one.kind is one.KEYWORD_ONLY}
+        try:
+            function(*(value for one in required(function) if one.kind is not one.KEYWORD_ONLY), **named)
+        except WeftError as error:
+            refused.append(str(error))
+    assert refused
+    assert not [text for text in refused if not text or "object at 0x" in text]
+
+
+def test_a_wrong_type_is_named_with_what_the_argument_takes():
+    with pytest.raises(WeftError, match=r"^half_width is '1 us'; it takes a number$"):
+        weft.sample("log.csv", half_width="1 us")
+    with pytest.raises(WeftError, match=r"^gemms is b'x'; it takes text, a path or a list$"):
+        weft.tune(b"x", "mi100")
+
+
+def test_an_error_with_another_cause_stays_as_it_is():
+    def figures(_):
+        raise ZeroDivisionError("the user's own")
+
+    with pytest.raises(ZeroDivisionError, match="the user's own"):
+        weft.perturb([], [], figures)
+
+
+def test_catalogue_objects_show_themselves_in_a_line():
+    assert repr(weft.gpu("h100-sxm")) == "<Gpu h100-sxm: NVIDIA H100 SXM5 80 GB>"
+    assert repr(weft.system("64xh100")) == "<System 64 x dgx-h100>"
+    assert repr(weft.load_model("gpt-3")) == "<Transformer gpt-3: GPT-3>"
+
+
+def test_numpy_integers_are_whole_numbers():
+    np = pytest.importorskip("numpy")
+    asked = {"batch": np.int32(8), "sequence": np.int32(2048)}
+    assert (
+        weft.prefill("llama-3-8b", "1xh100", **asked).to_dict()
+        == weft.prefill("llama-3-8b", "1xh100", batch=8, sequence=2048).to_dict()
+    )
+    assert type(weft.Parallelism(tp=np.int64(8)).tp) is int
+
+
+def test_a_plan_without_a_batch_asks_for_one():
+    with pytest.raises(WeftError, match="a plan is for a number of sequences in each step; give it, like batch=512"):
+        weft.plan("gpt-3", "64xa100")
