@@ -216,3 +216,126 @@ def test_a_page_that_does_not_fit_takes_its_figures_with_it(tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
     assert ran(told, stdout=subprocess.PIPE).returncode == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["memory.json", "report.html"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.2, 0.5, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.3, 2.6, 3.0])
+def test_ctrl_c_at_any_moment_leaves_the_whole_answer_or_what_stood_there(after_s, tmp_path):
+    before = {"memory.json": "before", "report.html": "before"}
+    for name, text in before.items():
+        (tmp_path / name).write_text(text)
+    told = ["memory", "llama-3-8b", "--system", "8xh100", "--tp", "8", "--out", str(tmp_path)]
+    status, said, _ = interrupted(told, after_s)
+    assert "Traceback" not in said
+    assert status in (0, 130, -signal.SIGINT)
+    after = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert set(after) == set(before)
+    assert after == before or all(text != "before" for text in after.values())
+
+
+def simulated(**more):
+    done = ran([*SMALL, "--json", "-"], stdout=subprocess.PIPE, env=more)
+    assert done.returncode == 0, done.stderr
+    return but_for_cpu(done.stdout), done.stderr
+
+
+def but_for_cpu(printed):
+    """The lines of an answer without the processor time, which differs from run to run."""
+    return [line for line in printed.splitlines() if "cpu_s" not in line]
+
+
+@pytest.mark.slow
+def test_two_processes_on_one_new_cache_answer_alike(tmp_path):
+    variables = environment(WEFT_CACHE=str(tmp_path / "cache"))
+    commands = [
+        subprocess.Popen([*WEFT, *SMALL, "--json", "-"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables)
+        for _ in range(2)
+    ]
+    answers = [process.communicate(timeout=600) for process in commands]
+    assert [process.returncode for process in commands] == [0, 0], answers
+    one, other = (but_for_cpu(printed.decode()) for printed, _ in answers)
+    assert one == other
+    answer, said = simulated(WEFT_CACHE=str(tmp_path / "cache"))
+    assert answer == one
+    assert "damaged" not in said
+    assert list(tmp_path.rglob("*.part")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.0, 0.9])
+def test_cut_off_entries_of_the_cache_are_made_again(share, tmp_path):
+    whole, _ = simulated(WEFT_CACHE=str(tmp_path))
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        path.write_bytes(content[: int(share * len(content))])
+    again, said = simulated(WEFT_CACHE=str(tmp_path))
+    assert again == whole
+    assert "damaged" in said
+
+
+@pytest.mark.parametrize("moved_s", [-(10**9), 10**9])
+def test_a_clock_that_jumped_hides_and_loses_no_entries(moved_s, tmp_path):
+    simulated(WEFT_CACHE=str(tmp_path), WEFT_ENGINE=os.environ.get("WEFT_CACHE", ""))
+    entries = list((tmp_path / "runs").rglob("*.json.gz"))
+    for path in entries:
+        os.utime(path, (time.time() + moved_s,) * 2)
+    shown = ran(["cache", "show"], stdout=subprocess.PIPE, env={"WEFT_CACHE": str(tmp_path)})
+    assert shown.returncode == 0
+    assert "-" not in shown.stdout.split("simulated runs", 1)[1].splitlines()[0].replace("—", "")
+    ran(["cache", "clear", "--older-than", "1d"], stdout=subprocess.DEVNULL, env={"WEFT_CACHE": str(tmp_path)})
+    assert [path.exists() for path in entries] == [moved_s > 0] * len(entries)
+
+
+def test_a_home_that_cannot_be_written_to_costs_only_the_cache():
+    more = {"HOME": "/proc/none", "XDG_CACHE_HOME": "", "WEFT_CACHE": ""}
+    done = ran(["predict", "gemm", "512,512,512"], stdout=subprocess.PIPE, env=more)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+CLOSED = [
+    ["predict", "gemm", "4096,4096,4096"],
+    ["predict", "collective", "all_reduce:64MiB", "--ranks", "8", "--system", "dgx-h100"],
+    ["step", "mega-gpt-2", "--system", "8xa100", "--tp", "2", "--pp", "2", "--batch", "8", "--fidelity", "estimate"],
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", CLOSED)
+def test_closed_forms_are_the_same_without_compiling(arguments):
+    answers = [
+        ran([*arguments, "--json", "-"], stdout=subprocess.PIPE, env={"NUMBA_DISABLE_JIT": off}).stdout
+        for off in ("0", "1")
+    ]
+    assert answers[0]
+    assert json.loads(answers[0]) == json.loads(answers[1])
+
+
+MANY = [
+    ["advise", "--gemm", "512,512,512", "--beside", "all_gather:1MiB", "--gpu", "mi300x", "--quick"],
+    ["tune", "gemms.csv", "--gpu", "mi100"],
+    ["study", "t3", "--models", "t-nlg", "--tp", "8"],
+    ["sweep", "run", "sweep.toml"],
+]
+
+
+def without_times(data):
+    """Plain data without how long its runs took on this computer."""
+    if isinstance(data, dict):
+        return {key: without_times(value) for key, value in data.items() if key not in ("cpu_s", "wall_s", "figures_s")}
+    return [without_times(value) for value in data] if isinstance(data, list) else data
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", MANY)
+def test_one_process_and_two_answer_alike(arguments, tmp_path):
+    (tmp_path / "gemms.csv").write_text("m,n,k,dtype,count\n512,512,512,fp16,4\n")
+    (tmp_path / "sweep.toml").write_text(
+        'run = "simulate"\nwork = "t-nlg/op"\nsystem = "t3-paper"\ntp = 8\n[vary]\noverlap = ["sequential", "t3"]\n'
+    )
+    answers = [
+        ran([*arguments, "--no-cache", "--jobs", jobs, "--json", "-"], stdout=subprocess.PIPE, cwd=tmp_path)
+        for jobs in ("1", "2")
+    ]
+    assert [done.returncode for done in answers] == [0, 0], answers
+    assert without_times(json.loads(answers[0].stdout)) == without_times(json.loads(answers[1].stdout))

@@ -35,10 +35,12 @@ from weft.errors import WeftError
 from weft.sample import read_log
 
 LONGEST_S = 10
-"""Longest time that a try may take [s]."""
+"""Most processor time that a try may take [s]."""
+LONGEST_WAIT_S = 120
+"""Longest time that a try may take on a computer that does other work, too [s]."""
 UGLY = re.compile(r"Traceback|object at 0x|NoneType|pydantic|Errno|Input should|instance of|sys\.set_int|Error\(")
 """What no message to a user holds."""
-NOT_FINITE = re.compile(r"(?<![\w./'-])[-+]?(nan|inf|NaN|Infinity(?! Cache| Fabric))(?![\w./'-])")
+NOT_FINITE = re.compile(r"(?<![\w./'=-])[-+]?(nan|inf|NaN|Infinity(?! Cache| Fabric))(?![\w./'-])")
 """A number in an answer that is none."""
 SIMULATED_S = 300
 """Longest time of what simulates many runs, all of which its arguments may ask for [s]."""
@@ -65,7 +67,7 @@ class Found(NamedTuple):
 
 
 class HangError(BaseException):
-    """A try took longer than `LONGEST_S`."""
+    """A try took longer than it may."""
 
 
 VALUES: tuple[Any, ...] = (
@@ -225,8 +227,9 @@ WORDS = (
 
 def tried(one: Try) -> Found | None:
     """Run a try; None if it ended in an answer with finite numbers or in a sentence of Weft's."""
-    before = signal.signal(signal.SIGALRM, _hang)
-    signal.alarm(one.longest_s)
+    before = {number: signal.signal(number, _hang) for number in (signal.SIGALRM, signal.SIGPROF)}
+    signal.setitimer(signal.ITIMER_PROF, one.longest_s)
+    signal.alarm(max(one.longest_s, LONGEST_WAIT_S))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -246,7 +249,9 @@ def tried(one: Try) -> Found | None:
         return Found("traceback", one.kind, one.text, traceback.format_exc()[-1500:])
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _hang(number: int, frame: Any) -> None:

@@ -7,16 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.errors import ConfigError, InputError
+from weft.errors import ConfigError, InputError, check_name, check_type, check_whole, reason
 from weft.files import read_json, write_json
 from weft.store import Record, Store
 from weft.store.task import Question, as_json
 from weft.sweep.answer import Sweep, Version, parts_of, row_of
 from weft.sweep.matrix import Matrix
+from weft.sweep.questions import KINDS
 from weft.sweep.rows import Columns
 
 FILE = "sweep.json"
 _SCHEMA = 1
+_KINDS = {"question": dict, "vary": dict, "files": dict, "shard": list, "weft": str, "code": str}
+"""The types of what a manifest holds."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +54,23 @@ def read_manifest(folder: Path) -> Manifest:
     again = "run the shard again, into a new folder"
     data = read_json(folder / FILE, "sweep", again)
     try:
-        vary: Mapping[str, list[object]] = data["vary"]
-        matrix = Matrix(data["question"], {name: tuple(each) for name, each in vary.items()}, data["files"])
-        index, shards = data["shard"]
         if data["schema"] != _SCHEMA:
             raise ConfigError(f"this is a sweep of schema {data['schema']}, not {_SCHEMA}; {again}", str(folder / FILE))
+        for name, kind in _KINDS.items():
+            check_type(name, data[name], kind, again)
+        vary: Mapping[str, list[object]] = data["vary"]
+        for name, values in vary.items():
+            check_type(name, values, list, again)
+        index, shards = data["shard"]
+        check_name("kind of run", data["question"].get("run"), KINDS)
+        check_whole("shard", index, 1, 1)
+        check_whole("shards", shards, index, index)
+        matrix = Matrix(data["question"], {name: tuple(each) for name, each in vary.items()}, data["files"])
         return Manifest(matrix, Version(data["weft"], data["code"]), (index, shards))
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise ConfigError(f"this is no sweep; {again}", str(folder / FILE)) from None
+    except ConfigError:
+        raise
+    except (KeyError, TypeError, ValueError, InputError) as error:
+        raise ConfigError(f"this is no sweep ({reason(error)}); {again}", str(folder / FILE)) from None
 
 
 def begin(folder: Path, asked: Manifest) -> Store:
