@@ -9,7 +9,7 @@ from numbers import Integral
 _LISTED_IN_FULL = 24
 _NEAREST = 3
 _SHOWN = 60
-_LARGEST = 2**50
+LARGEST_WHOLE = 2**50
 _PLAIN = ("list", "dict", "tuple", "set", "function")
 
 
@@ -60,16 +60,18 @@ def check_whole(what: str, value: object, least: int, example: int) -> None:
     number = int(value) if is_whole(value) else least - 1  # type: ignore[call-overload]
     if number < least:
         raise InputError(f"{what} is {shown(value)}; it must be a whole number of at least {least}, like {example}")
-    if number > _LARGEST:
-        raise InputError(f"{what} is {shown(value)}; it must be at most {_LARGEST}")
+    if number > LARGEST_WHOLE:
+        raise InputError(f"{what} is {shown(value)}; it must be at most {LARGEST_WHOLE}")
 
 
 def reason(error: Exception) -> str:
     """Why plain data could not be read, for messages: the key that is missing, or what a value says of itself."""
     if isinstance(error, KeyError):
         return f"{error} is missing"
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
     if isinstance(error, InputError | ValueError):
-        return str(error)
+        return "a number has thousands of digits" if "set_int_max_str_digits" in str(error) else str(error)
     return "a value has another type"
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from weft.errors import InputError, check_name, check_whole, shown
+from weft.errors import LARGEST_WHOLE, InputError, check_name, check_whole, shown
 
 _KEY = "declared"
 
@@ -79,8 +79,9 @@ def check_fields(options: Any) -> None:
             continue
         if choices and (type(value) is not str or value not in choices):
             check_name(one.declared.noun or name, value, one.choices)
-        elif kind is int and (type(value) is not int or value < one.declared.least):
+        elif kind is int and (type(value) is not int or not one.declared.least <= value <= LARGEST_WHOLE):
             check_whole(name, value, one.declared.least, one.declared.example)
+            object.__setattr__(options, name, int(value))  # numpy's integers overflow
         elif kind is bool and not isinstance(value, bool):
             raise InputError(f"{name} is {shown(value)}; give True or False")
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, Self, TextIO
 
-from weft.errors import ConfigError, InputError, OutputError, check_type
+from weft.errors import ConfigError, InputError, OutputError, check_type, shown
 
 LARGEST_FILE = 64 << 20
 """Largest file that is read [bytes], unless its kind has a limit of its own."""
@@ -113,7 +113,10 @@ def release() -> None:
 
 def _place(path: str | os.PathLike[str]) -> str | None:
     """The resolved path that identifies a file; None for devices and pipes, which several options may write."""
-    real = Path(os.path.realpath(path))
+    try:
+        real = Path(os.path.realpath(path))
+    except ValueError:  # a null byte, or half of a character
+        raise InputError(f"{shown(path)} is no path that a file can have; give another one") from None
     return None if real.exists() and not (real.is_file() or real.is_dir()) else str(real)
 
 

@@ -149,6 +149,7 @@ class Graph:
     def __post_init__(self) -> None:
         check_type("the nodes of a graph", self.nodes, tuple, "give a tuple of weft.Node")
         check_whole("ranks of a graph", self.ranks, 1, 8)
+        check_type("the tensors of a graph", self.tensors, Mapping, "give a mapping from names to weft.graph.Tensor")
         if not self.nodes:
             raise InputError("the graph has no operator; give it at least one node")
         for node in self.nodes:

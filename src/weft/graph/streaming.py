@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from weft.errors import InputError, check_name
+from weft.errors import InputError, check_name, check_type, check_whole
 from weft.files import packaged_toml
 from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes
 
@@ -99,11 +99,14 @@ class Streaming(Op):
     def __post_init__(self) -> None:
         check_name("operator", self.name, STREAMING)
         check_dtype(self.dtype)
+        check_type("the function of each element", self.function, str, "give a text, like 'gelu'")
         for word in self.function.split():
             check_name("function of an element", word, FUNCTIONS)
         shown = dict(zip(("rows", "columns"), STREAMING[self.name].dimensions, strict=False))
         subject = f"{{}} of operator '{self.name}'"
         check_sizes(self, subject, {"rows": 1, "columns": 1, "inputs": 0, "outputs": 0}, **shown)
+        for name, value in (("inputs", self.inputs), ("outputs", self.outputs)):
+            check_whole(subject.format(name), value, 0, 1)
         if self.inputs + self.outputs == 0:
             raise InputError(
                 f"operator '{self.name}' has neither inputs nor outputs; give at least one of them a tensor"

@@ -164,6 +164,9 @@ def load_library(name_or_path: str | Path) -> Profile:
     Raises UnknownNameError, InputError or ConfigError.
     """
     found = _shelf().read(name_or_path)
+    if missing := [text for text in _ABOUT if text not in found.about]:
+        example = f'add a line like {missing[0]} = "...", or begin with a line like extends = "{library_names()[0]}"'
+        raise ConfigError(f"{', '.join(missing)}: missing in this library profile; {example}", found.file)
     return Profile(
         **found.about,
         values={path: leaf.value for path, leaf in found.leaves.items()},

@@ -152,6 +152,8 @@ class Parallelism(Record):
         if isinstance(self.overlap, str):
             object.__setattr__(self, "overlap", overlap_of(self.overlap))
         check_type("overlap", self.overlap, Mapping, "give methods by axis, such as {'tp': 'flux'} or 'tp=flux,dp=dma'")
+        check_type("schedule", self.schedule, str, "name one, like '1f1b' or 'interleaved:4'")
+        check_type("order", self.order, (tuple, list), f"name each of {', '.join(ORDER)} once")
         check_fields(self)
         if self.zero > 3:
             raise InputError(f"zero is {self.zero}; stages are 0 (none) to 3 (weights, as FSDP)")

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.answer import attributes
-from weft.errors import InputError, SimulationError, check_name, check_whole
+from weft.errors import InputError, SimulationError, check_name, check_type, check_whole
 from weft.graph import Gemm, Graph
 from weft.hardware import Described
 from weft.kernels import GemmTiling
@@ -103,6 +103,7 @@ def replay(
     """
     check_name("format of the sums", dtype, ROUNDED)
     check_whole("seed", seed, 0, 1)
+    check_type("the graph", graph, Graph, 'give a sub-layer, like weft.sublayer("t-nlg", "fc-2", tp=8)')
     gemm = next((node.op for node in graph.gemms if isinstance(node.op, Gemm)), None)
     if gemm is None or gemm.m * gemm.n * graph.ranks > MOST_ELEMENTS:
         raise InputError(

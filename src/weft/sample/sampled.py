@@ -150,6 +150,7 @@ def sample(
     for name, value in (("half_width", half_width), ("noise", noise)):
         if not 0 < value < 1:
             raise InputError(f"{name} is {value:g}; give a fraction between 0 and 1, such as 0.01")
+    check_whole("seed", seed, 0, 1)
     if iterations is not None:
         check_whole("iterations", iterations, 2, 12)
     used = log if isinstance(log, Iterations) else read_log(log)

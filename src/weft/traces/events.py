@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from weft.errors import ConfigError
+from weft.errors import ConfigError, reason
 from weft.files import Unpacked
 
 CHUNK = 1 << 22
@@ -101,9 +101,9 @@ class _Text:
                     return value
             except (ValueError, RecursionError) as error:
                 if len(self.window) - self.place > LONGEST:
-                    raise self.broken(f"it holds what is no event ({error})") from None
+                    raise self.broken(f"it holds what is no event ({reason(error)})") from None
                 if self.ended:
-                    raise self.broken(f"it is cut off or no JSON ({error})") from None
+                    raise self.broken(f"it is cut off or no JSON ({reason(error)})") from None
             self.more()
 
     def broken(self, why: str) -> ConfigError:

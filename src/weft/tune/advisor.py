@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from weft.errors import check_type
 from weft.graph import Collective, Gemm
 from weft.hardware import Described
 from weft.lower.collectives import collective_kernel
@@ -53,6 +54,8 @@ def advise(
     simulated. Raises UnknownNameError for an unknown GPU, InputError for a collective, dtype or number of channels that
     the library or the GPU lacks.
     """
+    check_type("the GEMM", gemm, Gemm, "give weft.gemm(8192, 8192, 8192)")
+    check_type("the collective", collective, Collective, 'give weft.all_gather("896 MiB", ranks=8)')
     bench = Bench.of(system, collective.ranks, options)
     # Fail early, before the minute of work for the tables.
     check_tile(gemm, tiling_for(gemm, bench.gpu, bench.options), bench.gpu)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from weft.answer import Answer, attributes
 from weft.catalog import broken_rule, translated
-from weft.errors import ConfigError, InputError
+from weft.errors import ConfigError, InputError, check_type
 from weft.estimate.target import check_held
 from weft.files import read_json, read_text, write_json
 from weft.graph import Gemm
@@ -325,6 +325,8 @@ def tune(
     >>> line.wanted.count, line.degree
     (2, 2)
     """
+    kinds = (str, Path, Sequence)
+    check_type("the GEMMs", gemms, kinds, "give a CSV file, or a list like [weft.gemm(512, 512, 512)] * 4")
     wanted = read_gemms(gemms) if isinstance(gemms, str | Path) else _lines(gemms)
     bench, own = Bench.of(system, options=options), Jobs(jobs, store, progress)
     for line in wanted:

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from weft.answer import Answer
-from weft.errors import InputError
+from weft.errors import InputError, check_type
 from weft.graph import Gemm
 from weft.hardware import System
 from weft.schedule import Sharing, find_pass
@@ -188,6 +188,8 @@ def perturb(
     >>> [row.setting for row in rows]
     ['', '250 ns', '1 us']
     """
+    check_type("tasks", tasks, Iterable, "give the simulations, as weft.sweep.bench.Bench makes them")
+    check_type("moves", moves, Iterable, "give what weft.tune.perturb.moves returns")
     chosen = [AS_CHOSEN, *moves]
     own = list(dict.fromkeys(tasks))
     todo = [[move(task) for task in own] for move in chosen]

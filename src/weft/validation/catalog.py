@@ -109,7 +109,7 @@ def calibrate(
     if (gpu is None) == (system is None):
         raise InputError("name either a gpu or a system to calibrate, like weft.calibrate('gemm.csv', gpu='h100-sxm')")
     place = data_folder(data)
-    target = gpu_target(place, gpu) if gpu else library_target(place, str(system))
+    target = gpu_target(place, gpu) if gpu else library_target(place, system or "")
     return Calibration(target, calibrated(target.subject, holdout, seed, MOST_ROWS), f"{place.name}, seed {seed}")
 
 

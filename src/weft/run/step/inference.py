@@ -47,7 +47,7 @@ def prefill(
     >>> prefill("llama-3-8b", "4xl40s", tp=4).replicas
     1
     """
-    return _infer("prefill", model, on, Tokens(batch, sequence), sequence, tp, dtype, options)
+    return _infer("prefill", model, on, batch, sequence, tp, dtype, options)
 
 
 def decode(
@@ -66,15 +66,14 @@ def decode(
     `weights` of layers may have a narrower format than the products (`weft.estimate.quantization.FORMATS`): their GEMMs
     save what a roofline says in which vector units convert them. Raises what `prefill` raises.
     """
-    tokens = Tokens(batch, 1, cached=context - 1)
-    return _infer("decode", model, on, tokens, context, tp, dtype, options, weights)
+    return _infer("decode", model, on, batch, context, tp, dtype, options, weights)
 
 
 def _infer(
     phase: Phase,
     model: Transformer | str | Path,
     on: Described,
-    tokens: Tokens,
+    batch: int,
     length: int,
     tp: int,
     dtype: str,
@@ -83,8 +82,10 @@ def _infer(
 ) -> Inference:
     found = load_model(model)
     where = on if isinstance(on, System) else system(on)
-    for name, value in (("tp", tp), ("batch", tokens.batch), ("the number of tokens", length)):
+    for name, value in (("tp", tp), ("batch", batch), ("the number of tokens", length)):
         check_whole(name, value, 1, 8)
+    tp, batch, length = int(tp), int(batch), int(length)  # numpy's integers overflow
+    tokens = Tokens(batch, length) if phase == "prefill" else Tokens(batch, 1, cached=length - 1)
     check_name("number format", dtype, DTYPE_BYTES)
     if where.gpus % tp:
         raise InputError(
