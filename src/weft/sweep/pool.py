@@ -43,6 +43,10 @@ def _in_processes(asked: Sequence[Question], processes: int, store: Store | None
         yield from Dispatch(asked, workers, store).answers()
 
 
+_MOST_PROCESSES = 4096
+"""Processes that one machine is asked for at most: semaphores count no further on some."""
+
+
 class Processes:
     """Processes of this machine.
 
@@ -56,7 +60,7 @@ class Processes:
     broken = (BrokenProcessPool,)
 
     def __init__(self, processes: int) -> None:
-        self.slots = processes
+        self.slots = min(processes, _MOST_PROCESSES)
         self._executor: Any = None
         self._context = ExitStack()
 

@@ -71,7 +71,7 @@ def _answered(
     missing = [asked for asked in alike if asked not in kept]
     expect: Callable[[float], None] = getattr(progress, "expect", lambda share: None)
     whole, finished = sum(asked.task.weight for asked in missing), 0.0
-    for asked, (record, complaint) in answers(missing, min(jobs, len(missing)), store, workers):
+    for asked, (record, complaint) in answers(missing, jobs, store, workers):
         done, finished = done + 1, finished + asked.task.weight
         expect(finished / whole if whole else done / len(alike))
         progress(done, len(alike), asked.task.title)
