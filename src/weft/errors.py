@@ -13,8 +13,15 @@ LARGEST_WHOLE = 2**50
 _PLAIN = ("list", "dict", "tuple", "set", "function")
 
 
+_RENAMED = {"quantize": "precision"}
+"""Names that were given up, with those that took their place."""
+
+
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The known names that look most like `name`, best first; empty if none is close."""
+    """The known names that look most like `name`, best first, or the one in its place now; empty if none is close."""
+    known = list(known)
+    if _RENAMED.get(name) in known:
+        return [_RENAMED[name]]
     by_lower_case = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), list(by_lower_case), n=_NEAREST, cutoff=0.5)
     return [by_lower_case[candidate] for candidate in close]

@@ -29,16 +29,16 @@ PAIRS = [
     ("llama-3.1-405b", "512xh200", 64, 131072, {**LONG, "tp": 8, "pp": [8, 16]}),
     ("qwen2.5-7b", "8xl40s", 64, 8192, LONG),
     ("qwen2.5-32b", "32xmi355x", 64, 32768, {**LONG, "tp": [1, 2, 4]}),
-    ("llama-3-70b", "64xmi300x", 128, 8192, {**ONE, "quantize": "current", "pp": [1, 2]}),
-    ("llama-3-70b", "64xb200", 128, 8192, {**ONE, "quantize": "nvfp4", "pp": [1, 2]}),
-    ("llama-3-70b", "64xgb200", 128, 8192, {**ONE, "quantize": "mxfp8", "pp": [1, 4]}),
+    ("llama-3-70b", "64xmi300x", 128, 8192, {**ONE, "precision": "fp8-tensorwise", "pp": [1, 2]}),
+    ("llama-3-70b", "64xb200", 128, 8192, {**ONE, "precision": "nvfp4", "pp": [1, 2]}),
+    ("llama-3-70b", "64xgb200", 128, 8192, {**ONE, "precision": "mxfp8", "pp": [1, 4]}),
     ("gpt-oss-20b", "8xh100", 64, 8192, ONE),
     ("gpt-oss-120b", "64xh100", 256, 8192, {**ONE, "pp": 4, "tp": [1, 2]}),
     ("mixtral-8x7b", "16xh100", 128, 4096, {**ONE, "pp": [1, 2]}),
     ("mixtral-8x22b", "128xh200", 256, 65536, {**LONG, "tp": [4, 8], "pp": 4, "ep": 8}),
     ("qwen3-30b-a3b", "16xh100", 512, 4096, {**ONE, "pp": 1, "tp": 1}),
     ("qwen3-235b-a22b", "256xb200", 1024, 4096, {**ONE, "tp": 1, "pp": 8, "ep": [8, 16]}),
-    ("deepseek-v3", "256xgb200", 4096, 4096, {**ONE, "quantize": "mxfp8", "tp": 1, "pp": [4, 8], "ep": 64}),
+    ("deepseek-v3", "256xgb200", 4096, 4096, {**ONE, "precision": "mxfp8", "tp": 1, "pp": [4, 8], "ep": 64}),
     ("kimi-k2", "1024xb200", 2048, 4096, {**ONE, "tp": 1, "pp": 16, "ep": [32, 64]}),
 ]
 
@@ -51,7 +51,7 @@ def test_the_best_plan_is_one_that_runs(model, on, batch, sequence, fix):
     plan = best.plan
     assert plan.gpus == weft.system(on).gpus
     assert best.feasible
-    peak = {"": 1.0, "current": 2.0, "mxfp8": 2.0, "nvfp4": 4.0}[plan.quantize]
+    peak = {"": 1.0, "fp8-tensorwise": 2.0, "mxfp8": 2.0, "nvfp4": 4.0}[plan.precision]
     assert 0.05 < best.mfu < peak
     assert best.step().seconds == pytest.approx(best.step_time_s, rel=1e-6)
     assert not plan.layers or max(plan.layers) - min(plan.layers) == 1

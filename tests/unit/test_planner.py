@@ -344,8 +344,8 @@ def test_a_model_of_105_layers_is_not_denied_pipelines_of_8_stages():
 
 
 def test_formats_with_block_scales_are_planned():
-    fix = {"quantize": "nvfp4", "tp": 4, "pp": 4, "cp": 1, "micro_batch": 1, "schedule": "1f1b"}
-    assert plan("llama-3-70b", "64xb200", batch=128, fix=fix, refine=0).best.plan.quantize == "nvfp4"
+    fix = {"precision": "nvfp4", "tp": 4, "pp": 4, "cp": 1, "micro_batch": 1, "schedule": "1f1b"}
+    assert plan("llama-3-70b", "64xb200", batch=128, fix=fix, refine=0).best.plan.precision == "nvfp4"
 
 
 def test_uneven_stages_are_timed_as_weft_step_times_them():

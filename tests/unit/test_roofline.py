@@ -72,7 +72,7 @@ def test_the_ceiling_bends_at_the_ridge(found):
 
 
 def test_a_layer_in_8_bits_has_a_roof_of_its_own():
-    narrow = weft.roofline("gpt-3", "8xh100", tp=8, quantize="delayed")
+    narrow = weft.roofline("gpt-3", "8xh100", tp=8, precision="fp8-delayed")
     assert list(narrow.peaks) == ["fp8", "bf16", "vector"]
     assert narrow.ridge("fp8") == pytest.approx(2 * narrow.ridge("bf16"), rel=0.01)
 

@@ -66,11 +66,11 @@ def test_the_network_of_a_node_is_shared_by_its_gpus(tmp_path, network, gigabits
 @pytest.mark.parametrize(
     ("precision", "dtype", "recipe"),
     [("BF16", "bf16", ""), ("TF32", "tf32", ""), ("MXFP8", "bf16", "mxfp8"), ("NVFP4", "bf16", "nvfp4"),
-     ("FP8-CS", "bf16", "current")],
+     ("FP8-CS", "bf16", "fp8-tensorwise")],
 )  # fmt: skip
 def test_the_precision_says_how_operators_compute_and_which_recipe_quantises_gemms(tmp_path, precision, dtype, recipe):
     plan = case(tmp_path, precision=precision, framework="Megatron-Bridge 26.06", gpu="GB200").plan
-    assert (plan.dtype, plan.quantize) == (dtype, recipe)
+    assert (plan.dtype, plan.precision) == (dtype, recipe)
 
 
 @pytest.mark.parametrize(

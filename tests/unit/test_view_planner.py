@@ -108,6 +108,6 @@ def test_a_change_of_the_plan_in_words(plan, base, said):
 
 
 def test_equal_plans_have_no_changes():
-    plan = Parallelism(tp=2, dp=2, batch=8, zero=1, quantize="current")
+    plan = Parallelism(tp=2, dp=2, batch=8, zero=1, precision="fp8-tensorwise")
     assert changes(plan, plan) == []
-    assert words(plan).endswith("optimizer states sharded, no recomputation, current")
+    assert words(plan).endswith("optimizer states sharded, no recomputation, fp8-tensorwise")

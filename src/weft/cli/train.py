@@ -26,7 +26,7 @@ from weft.hardware import System
 from weft.models.load import graph_in
 from weft.options import Fidelity, RunOptions
 from weft.parallel.plan import Parallelism, Recompute, overlap_of
-from weft.parallel.quantize import RECIPES
+from weft.parallel.precision import RECIPES
 from weft.schedule.pipeline import schedule_names
 
 _EXAMPLE = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --recompute full"
@@ -68,11 +68,11 @@ plan_options = together(
         "context",
         "shard",
         "dtype",
-        "quantize",
+        "precision",
         schedule=Value("NAME[:N]", str, schedule_names),
         recompute=Value("POLICY|A,B", recomputed, lambda: get_args(Recompute)),
         dtype=DTYPE,
-        quantize=Value("NAME", str, lambda: RECIPES),
+        precision=Value("RECIPE", str, lambda: RECIPES),
     ),
     option(
         "--framework",

@@ -25,7 +25,7 @@ from weft.parallel.cut import (
 )
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
-from weft.parallel.quantize import RECIPES, is_narrow, quantized
+from weft.parallel.precision import casts, is_narrow
 
 Phase = Literal["forward", "recompute", "input", "weight"]
 """What a node computes: the forward pass (again), or gradients of inputs or of weights."""
@@ -40,7 +40,6 @@ class Chain:
 
     def __init__(self, plan: Parallelism, framework: Framework, phase: Phase = "forward") -> None:
         self.plan, self.framework, self.phase = plan, framework, phase
-        self.wide = bool(plan.quantize) and RECIPES[plan.quantize].gathers_wide
         self.nodes: list[Node] = []
         self.last: tuple[str, ...] = ()
         self.fork: tuple[str, ...] = ()
@@ -64,8 +63,8 @@ class Chain:
         return Collective(kind, tokens * width * DTYPE_BYTES[dtype], self.plan.tp, dtype)
 
     def _sent(self, op: Gemm) -> str:
-        """Number format in which a GEMM's input is gathered: quantised before (4 bits as 8), unless gathered wide."""
-        return "fp8" if is_narrow(op) and not self.wide else op.output_dtype
+        """Number format in which a GEMM's input is gathered: the recipe's (4 bits as 8), or 16 bits."""
+        return (is_narrow(op) and self.plan.recipe.gathered) or op.output_dtype
 
     def forward(self, piece: Piece, op: Op) -> None:
         """Append an operator and the collectives that its cut needs before, beside or after it."""
@@ -98,7 +97,7 @@ class Chain:
         elif piece.cut == "classes" and self.plan.tp > 1:
             self._loss(piece, op)
         else:
-            if self.plan.quantize and RECIPES[self.plan.quantize].each_pass:
+            if self.framework.casts_each_pass and is_narrow(op):
                 self._quantized(piece, ".weights", op.reads[-1], phase, False)
             self._in_order(
                 lambda: self._quantized(piece, ".quantize", op.reads[0], phase, piece.cut == "columns"),
@@ -108,15 +107,16 @@ class Chain:
             self._reduced(piece, phase)
 
     def _in_order(self, quantise: Callable[[], None], gather: Callable[[], None]) -> None:
-        """Append what quantises tokens and what gathers them, in the recipe's order."""
-        for append in (gather, quantise) if self.wide else (quantise, gather):
+        """Append what casts tokens and what gathers them, in the recipe's order."""
+        for append in (quantise, gather) if self.plan.recipe.gathered else (gather, quantise):
             append()
 
     def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
-        """Make a recipe's operands of a 16-bit tensor; of one that is `gathered` after, of the rank's own tokens."""
-        if self.plan.quantize and is_narrow(piece.op):
-            count = -(-math.prod(tensor.shape) // (token_ranks(self.plan) if gathered and not self.wide else 1))
-            for number, op in enumerate(quantized(count, self.plan.quantize, self.plan.dtype)):
+        """Cast a 16-bit tensor to a recipe's operands; of one that is `gathered` after, the rank's own tokens."""
+        if is_narrow(piece.op):
+            own = gathered and self.plan.recipe.gathered
+            count = -(-math.prod(tensor.shape) // (token_ranks(self.plan) if own else 1))
+            for number, op in enumerate(casts(count, self.plan.recipe, self.plan.dtype)):
                 self.then(f"{suffix}.{number}", op, piece, phase)
 
     def _gathered(self, piece: Piece, phase: Phase) -> None:

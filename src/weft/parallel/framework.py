@@ -35,7 +35,8 @@ class Framework:
     chunks a stage; with `scatter_gather` tensor-parallel ranks share them. `optimizer` runs in one kernel over many
     tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds the check for overflow of fp16. Weights
     are kept in the number format `weights` (empty: that of the computation), beside `optimizer_bytes` of states per
-    parameter: 12 for Adam with fp32 master weights. The host spends `launch` on each operator [s], ahead of the GPU;
+    parameter: 12 for Adam with fp32 master weights. Recipes of 8 or 4 bits cast weights once per step, or, with
+    `casts_each_pass`, in every forward pass. The host spends `launch` on each operator [s], ahead of the GPU;
     `likely_launch` is the middle of its plausible range, which no measured step decided. If the host is `synchronous`,
     it waits for each kernel (CUDA_LAUNCH_BLOCKING=1).
     """
@@ -63,6 +64,7 @@ class Framework:
     optimizer_bytes: int = 12
     sends: Literal["blocking", "interleaved", "overlapped"] = "interleaved"
     scatter_gather: bool = True
+    casts_each_pass: bool = False
     optimizer: str = "adam"
     fused_optimizer: bool = True
     scales_loss: bool = False

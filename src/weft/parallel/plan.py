@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, get_args
 from weft.answer import Record
 from weft.errors import InputError, check_name, check_type
 from weft.fields import check_fields, declared
-from weft.parallel.quantize import RECIPES
+from weft.parallel.precision import RECIPES, Recipe
 
 Axis = Literal["tp", "cp", "dp", "pp"]
 ORDER: tuple[Axis, ...] = ("tp", "cp", "dp", "pp")
@@ -99,10 +99,10 @@ class Parallelism(Record):
     `layers` are those of each stage, in the order of the data (left out: equal numbers, the rest in the last).
     `context` names how attention sees the other ranks' keys. `recompute` what attention or layers need in the backward
     pass, or, as a tuple, the names of operators of layers that run again, such as ("norm1", "activation"). `offload`
-    names what is kept in the memory of the host and comes back over its link. `quantize` names the recipe of
-    `weft.parallel.quantize` by which GEMMs of layers get operands of 8 or 4 bits. `overlap` names the method for the
-    collectives of an axis, such as {"tp": "t3-mca"} or "tp=t3-mca"; left out, they overlap as in the framework. `order`
-    places the axes, the innermost first.
+    names what is kept in the memory of the host and comes back over its link. All computes in `dtype` but for what the
+    recipe `precision` (`weft.parallel.precision`) gives 8 or 4 bits: the operands of the layers' GEMMs, and tokens on
+    their way to them. `overlap` names the method for the collectives of an axis, such as {"tp": "t3-mca"} or
+    "tp=t3-mca"; left out, they overlap as in the framework. `order` places the axes, the innermost first.
 
     Raises InputError for numbers below 1, for a batch that replicas and micro-batches do not divide, and for options
     that contradict each other; UnknownNameError for an unknown recomputation.
@@ -143,8 +143,8 @@ class Parallelism(Record):
         "What the backward pass computes again: {names}, or operators of a layer, such as norm1,activation.",
     )
     offload: Offload = declared("none", "What the memory of the host holds.")
-    dtype: str = declared("bf16", "Data type of GEMMs and activations.")
-    quantize: str = declared("", "How operands of the layers' GEMMs get 8 or 4 bits: {names}.", default="none")
+    dtype: str = declared("bf16", "Data type of all that no recipe of --precision gives fewer bits: bf16, fp16, fp32.")
+    precision: str = declared("", "Recipe of training: {names}.", default="16 bits, as --dtype")
     overlap: Mapping[str, str] = field(default_factory=dict)
     order: tuple[Axis, ...] = ORDER
 
@@ -158,8 +158,7 @@ class Parallelism(Record):
         if self.zero > 3:
             raise InputError(f"zero is {self.zero}; stages are 0 (none) to 3 (weights, as FSDP)")
         self._check_recompute()
-        if self.quantize:
-            check_name("recipe", self.quantize, RECIPES)
+        self._check_precision()
         each = self.dp * self.micro_batch
         if self.batch % each:
             nearest = max(round(self.batch / each), 1) * each
@@ -171,6 +170,15 @@ class Parallelism(Record):
             raise InputError(f"the order of placement is {self.order}; name each of {', '.join(ORDER)} once")
         if self.sequence % self.cp:
             raise InputError(f"sequence {self.sequence} does not divide into {self.cp} context-parallel ranks")
+
+    def _check_precision(self) -> None:
+        if self.precision:
+            check_name("recipe", self.precision, RECIPES)
+            if self.dtype != "bf16":
+                raise InputError(
+                    f"dtype {self.dtype} contradicts the precision {self.precision}, under which all but operands of "
+                    "GEMMs is in bf16; give one of both"
+                )
 
     def _check_recompute(self) -> None:
         if isinstance(self.recompute, list):  # as plain data has it
@@ -192,6 +200,11 @@ class Parallelism(Record):
     def recompute_words(self) -> str:
         """What runs again in the backward pass: a policy, or the names of operators."""
         return self.recompute if isinstance(self.recompute, str) else ", ".join(self.recompute)
+
+    @property
+    def recipe(self) -> Recipe:
+        """Which tensors have fewer bits than `dtype`."""
+        return RECIPES[self.precision or "bf16"]
 
     @property
     def expert_replicas(self) -> int:

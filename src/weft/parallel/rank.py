@@ -12,7 +12,7 @@ from weft.parallel.cut import cut, expert_tp, local
 from weft.parallel.framework import Framework
 from weft.parallel.memory import Kept, kept, remaining
 from weft.parallel.plan import Parallelism
-from weft.parallel.quantize import narrowed
+from weft.parallel.precision import narrowed
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def part(
     name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Framework, like: RankPart | None = None
 ) -> RankPart:
     """One rank's share of the pieces in their order; `like` is that of a plan that only recomputes otherwise."""
-    pieces = narrowed(pieces, plan.quantize)
+    pieces = narrowed(pieces, plan.recipe)
     mine = [(piece, cut(piece, plan)) for piece in pieces]
     passes = (like.forward, like.backward) if like else _passes(name, mine, plan, framework)
     again = None

@@ -32,8 +32,8 @@ def choices(plan: Parallelism) -> dict[str, str]:
     said["recompute"] = recompute_words(plan)
     if plan.offload != "none":
         said["offload"] = f"{plan.offload} on the host"
-    if plan.quantize:
-        said["quantize"] = plan.quantize
+    if plan.recipe.operands:
+        said["precision"] = plan.precision
     if plan.overlap:
         said["overlap"] = ", ".join(f"{axis.upper()} by {name}" for axis, name in plan.overlap.items())
     return said

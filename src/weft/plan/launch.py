@@ -47,7 +47,7 @@ def _megatron(model: Transformer, system: System, plan: Parallelism, framework: 
         _attention(model),
         _experts(model, plan),
         _degrees(plan, framework),
-        [plan.dtype != "fp32" and f"--{plan.dtype}", _QUANTIZED[plan.quantize]],
+        [plan.dtype != "fp32" and f"--{plan.dtype}", _RECIPES[plan.precision]],
         _optimizer(plan, framework),
         _data(model, plan),
     )
@@ -167,10 +167,12 @@ def _layout(layers: Iterable[int]) -> str:
     return f"E{'|'.join('t' * count for count in layers)}L"
 
 
-_QUANTIZED = {
+_RECIPES = {
     "": "",
-    "delayed": "--fp8-format hybrid --fp8-recipe delayed",
-    "current": "--fp8-format hybrid --fp8-recipe tensorwise",
+    "bf16": "",
+    "fp8-delayed": "--fp8-format hybrid --fp8-recipe delayed",
+    "fp8-tensorwise": "--fp8-format hybrid --fp8-recipe tensorwise",
+    "fp8-block": "--fp8-format e4m3 --fp8-recipe blockwise",
     "mxfp8": "--fp8-format e4m3 --fp8-recipe mxfp8",
     "nvfp4": "--fp4-format e2m1 --fp4-recipe nvfp4",
 }
@@ -216,8 +218,8 @@ def _megatron_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
     elif plan.recompute not in _RECOMPUTED:
         yield f"recomputation '{plan.recompute}' has no flag (none, selective, full do)"
     yield from _offloaded(plan)
-    if plan.quantize not in _QUANTIZED:
-        yield f"the recipe {plan.quantize} is one of torchao"
+    if plan.precision not in _RECIPES:
+        yield f"the recipe {plan.precision} is one of torchao"
     if plan.zero > 1 and plan.pp > 1:
         yield "Megatron-FSDP has no pipeline stages"
     if plan.overlap.get("tp", "userbuffers") != "userbuffers":
@@ -267,8 +269,9 @@ def _torchtitan(model: Transformer, system: System, plan: Parallelism, framework
         "activation_checkpoint": _CHECKPOINTS[plan.recompute_words],
         "compile": [f"enable = {_toml(framework.style.fused)}"],
     }
-    if plan.quantize in ("tensorwise", "rowwise"):
-        tables["quantize.linear.float8"] = [f'recipe_name = "{plan.quantize}"']
+    if plan.recipe.operands:
+        tables["model"] = ['converters = ["quantize.linear.float8"]']
+        tables["quantize.linear.float8"] = [f'recipe_name = "{plan.precision.removeprefix("fp8-")}"']
     head = f"# torchtitan 0.2: {plan.gpus} GPUs. Name your model under [model], its tokenizer and dataset.\n"
     return head + "".join(f"\n[{name}]\n" + "\n".join(rows) + "\n" for name, rows in tables.items())
 
@@ -292,8 +295,8 @@ def _torchtitan_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
     if plan.recompute not in _CHECKPOINTS:
         yield f"recomputation '{plan.recompute_words}' has no setting (none, operators, full do)"
     yield from _offloaded(plan)
-    if plan.quantize not in ("", "tensorwise", "rowwise"):
-        yield f"the recipe {plan.quantize} is not one of torchao's"
+    if plan.recipe.operands and plan.precision not in ("fp8-tensorwise", "fp8-rowwise"):
+        yield f"the recipe {plan.precision} is not one of its float8 linear layers"
     if plan.dp > 1 and plan.zero < 2:
         yield f"it shards weights and gradients over replicas, and the plan has ZeRO stage {plan.zero}"
     if plan.tp > 1 and not plan.sp:
@@ -335,8 +338,8 @@ def _deepspeed_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
     if plan.recompute not in ("none", "full"):
         yield f"recomputation '{plan.recompute_words}' is chosen in the program"
     yield from _offloaded(plan)
-    if plan.quantize:
-        yield f"the recipe {plan.quantize} is chosen in the program"
+    if plan.recipe.operands:
+        yield f"the recipe {plan.precision} is chosen in the program"
     if plan.sp or plan.ep > 1:
         yield "the JSON shares neither tokens between tensor-parallel ranks nor experts"
     if plan.overlap:

@@ -29,7 +29,7 @@ from weft.parallel.cut import cut, local
 from weft.parallel.framework import Framework
 from weft.parallel.memory import saved_by_operator
 from weft.parallel.plan import Parallelism
-from weft.parallel.quantize import narrowed
+from weft.parallel.precision import narrowed
 from weft.plan.program import Program
 from weft.run.step.clock import train
 from weft.run.step.memory import memory
@@ -278,7 +278,7 @@ def stage_layers(
     counts = Counter(model.layer_kinds[: -(-len(model.layer_kinds) // stages)] if stages > 1 else model.layer_kinds)
     found = []
     for kind, count in counts.items():
-        pieces = narrowed(layer(model, kind, tokens, framework.style, plan.dtype), plan.quantize)
+        pieces = narrowed(layer(model, kind, tokens, framework.style, plan.dtype), plan.recipe)
         saved = saved_by_operator(pieces, [local(cut(piece, plan), plan) for piece in pieces], plain)
         seconds, gradients = (
             _by_operator(graph, [piece.name for piece in pieces], prices)

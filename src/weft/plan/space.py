@@ -15,6 +15,7 @@ from weft.models import Transformer
 from weft.parallel.check import divisors, problems
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism, ScheduleName, overlap_of, schedule_name
+from weft.parallel.precision import check_trains
 from weft.plan.launch import lacking
 from weft.run.step.overlaps import check_methods, check_overlap
 
@@ -166,7 +167,7 @@ class Space:
     def _leaves(self, degrees: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """What else a plan states: sharding, recomputation, number formats and overlaps."""
         replicas = degrees["dp"] * degrees["cp"]
-        names = "recompute", "offload", "dtype", "quantize", "overlap"
+        names = "recompute", "offload", "dtype", "precision", "overlap"
         for zero, shard in self._sharding(replicas, degrees["tp"]):
             for values in product(*(self.choices[name] for name in names)):
                 leaf = {"zero": zero, "shard": shard, **dict(zip(names, values, strict=True))}
@@ -224,13 +225,16 @@ def space(
 ) -> Space:
     """The plans of a framework on all GPUs of a system; `fix` gives fields of a plan a value, or a list of values.
 
-    Raises UnknownNameError for a field that no plan has, InputError for degrees that contradict each other or the
-    machine.
+    Raises UnknownNameError for a field that no plan has, InputError for degrees or number formats that contradict each
+    other or the machine.
     """
     stated = {name: _values(name, value) for name, value in fix.items()}
     choices = {**_usual(model, system, framework), **stated}
     found = Space(model, system, framework, batch, sequence, choices, frozenset(stated))
     _check_fixed(found)
+    for dtype, precision in product(choices["dtype"], choices["precision"]):
+        Parallelism(dtype=dtype, precision=precision)  # raises the InputError of those that contradict each other
+        check_trains(dtype, precision, system.gpu)
     return found
 
 
@@ -263,7 +267,7 @@ def _usual(model: Transformer, system: System, framework: Framework) -> dict[str
         "recompute": recomputations,
         "offload": ("none",),
         "dtype": ("bf16" if system.gpu.supports("bf16") else "fp16",),
-        "quantize": ("",),
+        "precision": ("",),
         "overlap": ({},),
     }
 

@@ -231,7 +231,10 @@ class Step(Answer):
 
     @property
     def peak_flops(self) -> float:
-        """Rate of the matrix units of all GPUs in the plan's number format [FLOP/s]: MFU is relative to it."""
+        """Rate of the matrix units of all GPUs in the plan's `dtype` [FLOP/s]: MFU and HFU are relative to it.
+
+        That is the bf16 peak under every recipe of 8 or 4 bits, so that their steps compare.
+        """
         return self.system.gpu.matrix_rate(self.plan.dtype) * self.plan.gpus
 
     @property

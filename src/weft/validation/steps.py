@@ -324,7 +324,7 @@ def _plan(row: Mapping[str, Any], used: Framework) -> Parallelism:
         schedule=_schedule(row, pp),
         recompute=_recompute(row),
         dtype=_dtype(row),
-        quantize=_recipe(row),
+        precision=_recipe(row),
         overlap={"tp": "async-tp"} if "async TP" in row["overlap_or_schedule"] else {},
     )
 
@@ -379,18 +379,18 @@ _RECIPES = {
     "NVFP4": "nvfp4",
     "MXFP8": "mxfp8",
     "FP8-MX": "mxfp8",
-    "TENSORWISE": "tensorwise",
-    "ROWWISE": "rowwise",
-    "FP8-CS": "current",
-    "FP8": "delayed",
+    "TENSORWISE": "fp8-tensorwise",
+    "ROWWISE": "fp8-rowwise",
+    "FP8-CS": "fp8-tensorwise",
+    "FP8": "fp8-delayed",
 }
-"""Recipes of quantisation by words in the column of precision, the more exact first. Megatron-Bridge calls that of
-current scaling FP8, too."""
+"""Recipes by words in the column of precision, the more exact first. Megatron-Bridge calls that with a scale for each
+tensor from its largest element FP8, too."""
 
 
 def _recipe(row: Mapping[str, Any]) -> str:
     found = next((name for word, name in _RECIPES.items() if word in row["precision"].upper()), "")
-    return "current" if found == "delayed" and row["framework"].startswith("Megatron-Bridge") else found
+    return "fp8-tensorwise" if found == "fp8-delayed" and row["framework"].startswith("Megatron-Bridge") else found
 
 
 def _dtype(row: Mapping[str, Any]) -> str:

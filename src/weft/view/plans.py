@@ -53,7 +53,7 @@ def plan_table(plan: Parallelism, framework: str, stages: int) -> Table:
         *([("in the host's memory", plan.offload)] if plan.offload != "none" else []),
         ("overlap", overlaps or "as the framework does"),
         ("framework", framework),
-        ("number format", plan.dtype),
+        ("precision", f"{plan.precision}: {plan.recipe.about}" if plan.precision else plan.dtype),
     ]
     return Table([text("field", "plan"), text("value", " ")], rows)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from weft.result.inference import Inference
 
 UTILIZATION = (
-    "MFU and HFU are relative to the data sheet's rate of the plan's number format and count FLOPs as "
+    "MFU and HFU are relative to the data sheet's rate of --dtype, bf16 under every recipe, and count FLOPs as "
     f"{CONVENTIONS[CONVENTION].source}: "
     f"{CONVENTIONS[CONVENTION].about}, the backward pass as twice the forward one; HFU adds recomputation."
 )
@@ -59,7 +59,7 @@ class StepReport(SystemReport[Step]):
             f"({seconds(low)} to {seconds(high)}): "
             f"{answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU {answer.mfu:.1%}"
             + (f", HFU {answer.hfu:.1%}" if answer.hfu > 1.001 * answer.mfu else "")
-            + " with attention counted in full."
+            + f" of the {plan.dtype} peak{_more(answer)}, with attention counted in full."
         )
         fits = [] if answer.memory is None else [fitting(answer.memory)]
         return [lead, _dominates(answer), *_bound(answer), *_exchanges(answer), *fits, *answer.needs]
@@ -176,6 +176,14 @@ _SERVED = (
     "scheduler are not counted: a server is slower still"
 )
 """Errors of passes of Llama-3-8B against measurements of one H100, `docs/deviations.md`."""
+
+
+def _more(answer: Step) -> str:
+    """How much higher the peak of a recipe's GEMMs is than the one that utilization is relative to, if it is."""
+    gpu, operands = answer.system.gpu, answer.plan.recipe.operands
+    if not operands:
+        return ""
+    return f" (GEMMs on {operands} have {gpu.matrix_rate(operands) / gpu.matrix_rate(answer.plan.dtype):.3g} times it)"
 
 
 class InferenceReport(SystemReport["Inference"]):

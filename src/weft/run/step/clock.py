@@ -14,6 +14,7 @@ from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.check import check_plan
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
+from weft.parallel.precision import check_trains
 from weft.result.step import Step, exposed
 from weft.run.step.batch import Batch, Many, Shared, Unfolded, uncollected
 from weft.run.step.layers import Key
@@ -44,6 +45,7 @@ def train(
             f"the plan uses {plan.gpus} GPUs (tp {plan.tp} x cp {plan.cp} x pp {plan.pp} x dp {plan.dp}), but the "
             f"system has {system.gpus}; let the degrees multiply to {system.gpus}"
         )
+    check_trains(plan.dtype, plan.precision, system.gpu)
     check_plan(model, plan, even=False)
     check_overlap(plan, system, fidelity)
     framework = settled(framework or Framework(), plan)

@@ -17,7 +17,7 @@ from weft.models.update import optimizer_ops
 from weft.parallel.framework import Framework
 from weft.parallel.memory import sharded
 from weft.parallel.plan import Parallelism
-from weft.parallel.quantize import RECIPES, quantized
+from weft.parallel.precision import casts
 from weft.result.step import exposed
 from weft.run.step.offload import exposed_states
 from weft.run.step.parts import Parts
@@ -160,7 +160,8 @@ def _update(
     count: int, experts: int, plan: Parallelism, framework: Framework, prices: Prices, updates: Updates
 ) -> tuple[float, float]:
     shard = sharded(count, experts, plan) if plan.zero else count
-    key = shard, count if plan.zero < 2 or plan.quantize else shard, plan.dtype, plan.quantize, plan.offload
+    whole = plan.zero < 2 or plan.recipe.operands
+    key = shard, count if whole else shard, plan.dtype, plan.precision, plan.offload
     if key not in updates:
         update = optimizer(shard, count, plan, framework, prices)
         host = exposed_states(shard, update, framework, prices.gpu) if plan.offload == "optimizer" else 0.0
@@ -171,7 +172,7 @@ def _update(
 def optimizer(shard: int, count: int, plan: Parallelism, framework: Framework, prices: Prices) -> float:
     """Time of the optimizer's step on a shard of so many parameters, and of what surrounds it [s].
 
-    Weights that are quantised once per step are so after it.
+    Weights that are cast to the recipe's operands once per step are so after it.
     """
     ops = optimizer_ops(
         framework.optimizer,
@@ -182,8 +183,8 @@ def optimizer(shard: int, count: int, plan: Parallelism, framework: Framework, p
         loss_scaling=framework.scales_loss and plan.dtype == "fp16",
         zeroed=count if plan.zero < 2 else shard,
     )
-    once = plan.quantize and not RECIPES[plan.quantize].each_pass
-    return sum(prices.of(op) for op in (*ops, *(quantized(count, plan.quantize, plan.dtype) if once else ())))
+    cast = () if framework.casts_each_pass else casts(count, plan.recipe, plan.dtype)
+    return sum(prices.of(op) for op in (*ops, *cast))
 
 
 class Groups:

@@ -30,7 +30,7 @@ Key = tuple[object, ...]
 
 
 _PART_FIELDS = attrgetter(
-    "recompute", "tp", "sp", "cp", "ep", "context", "micro_batch", "sequence", "dtype", "quantize"
+    "recompute", "tp", "sp", "cp", "ep", "context", "micro_batch", "sequence", "dtype", "precision"
 )
 """The fields of a plan that decide the parts of a model on a rank: first, what is computed again."""
 

@@ -29,7 +29,7 @@ Key = tuple[object, ...]
 State = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 """The stages of a device, then with an entry per state micro-batches held of each, whether the task that runs is a
 backward, and the place of its stage among those of the device."""
-HELD = "tp", "sp", "cp", "ep", "pp", "dp", "zero", "shard", "dtype", "quantize", "offload"
+HELD = "tp", "sp", "cp", "ep", "pp", "dp", "zero", "shard", "dtype", "precision", "offload"
 """The fields of a plan that decide what its ranks hold throughout a step."""
 _GROUPS = 3
 """Groups of micro-batches after which an interleaved schedule holds nothing that it has not held before."""

@@ -17,6 +17,7 @@ from weft.parallel.complete import complete
 from weft.parallel.framework import Framework
 from weft.parallel.framework import framework as framework_of
 from weft.parallel.plan import Parallelism
+from weft.parallel.precision import check_trains
 from weft.result.contrast import Contrast
 from weft.result.graph_step import GraphStep
 from weft.result.memory import Memory
@@ -155,20 +156,20 @@ def asked(
         check_type("the plan", plan, Parallelism, "give a weft.Parallelism, or its fields as keywords")
         if stated:
             raise InputError(f"{', '.join(stated)} belong to the plan; put them into weft.Parallelism, or leave it out")
-        check_plan(found, plan)
-        _check_effect(plan)
+        _check(found, where, plan)
         return found, where, plan, framework_for(framework, plan.zero), ()
     used = framework_for(framework, stated.get("zero"))
     if stated.get("zero") is None:
         stated = {**stated, "zero": used.zero}
     plan, notes = complete(found, where.gpus, stated)
-    check_plan(found, plan)
-    _check_effect(plan)
+    _check(found, where, plan)
     return found, where, plan, used, notes
 
 
-def _check_effect(plan: Parallelism) -> None:
-    """Raise InputError for a choice that changes nothing because its axis has one rank."""
+def _check(model: Transformer, where: System, plan: Parallelism) -> None:
+    """Raise InputError for a plan that does not fit the model or the GPU, and for a choice that changes nothing."""
+    check_plan(model, plan)
+    check_trains(plan.dtype, plan.precision, where.gpu)
     if plan.sp and plan.tp == 1:
         raise InputError("sp shares tokens among tensor-parallel ranks, but tp is 1; leave sp out, or raise tp")
     if plan.context != "ring" and plan.cp == 1:

@@ -1,0 +1,116 @@
+"""Recipes of low-precision training: which tensors have 8 or 4 bits, and the kernels that make them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from weft.errors import InputError
+from weft.graph import Gemm, GroupedGemm, Op, Streaming
+from weft.hardware import Gpu
+from weft.models.block import Piece
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The number formats of a training step by class of tensor; an empty name stands for the plan's `dtype`, 16 bits.
+
+    `operands` is that of both operands of the three GEMMs of each linear layer and expert: forward, gradient of the
+    input, gradient of the weight. Of a 16-bit tensor the kernels `casts` make them, one after another, in both orders:
+    along rows for the output or the gradient of the input, along columns for the gradient of the weight. `gathered` is
+    the format in which tensor-parallel ranks gather the tokens for these GEMMs.
+
+    In 16 bits under every recipe: attention, norms, activation functions, the residual stream, embedding, logits, loss,
+    router, reductions of tensor parallelism, and what stages and experts exchange. Master weights, optimizer states and
+    the format of gradients are the framework's (`Framework`), which also decides how often weights are cast.
+    """
+
+    about: str
+    source: str
+    operands: str = ""
+    casts: tuple[str, ...] = ()
+    gathered: str = ""
+
+
+_TE = "NVIDIA/TransformerEngine docs/features/low_precision_training"
+RECIPES: Mapping[str, Recipe] = {
+    "bf16": Recipe("16 bits throughout", "arXiv:1710.03740, with bf16 in place of fp16"),
+    "fp8-delayed": Recipe(
+        "FP8, a scale for each tensor from earlier steps",
+        f"{_TE}/fp8_delayed_scaling",
+        "fp8",
+        ("quantize_transpose",),
+        "fp8",
+    ),
+    "fp8-tensorwise": Recipe(
+        "FP8, a scale for each tensor from its largest element",
+        f"{_TE}/fp8_current_scaling; pytorch/ao torchao/float8",
+        "fp8",
+        ("amax", "quantize_transpose"),
+        "fp8",
+    ),
+    "fp8-rowwise": Recipe(
+        "FP8, a scale for each row of an operand",
+        "pytorch/ao torchao/float8; its pull request 2145, an all-gather of row-wise FP8, has not been merged",
+        "fp8",
+        ("quantize", "amax", "quantize"),
+    ),
+    "fp8-block": Recipe(
+        "FP8, a scale for each 128 elements, of weights for each 128 x 128 (DeepSeek-V3)",
+        f"{_TE}/fp8_blockwise_scaling; GEMMs at the rate of FP8 with one scale [assumed, 0.9 to 1.1 of it: "
+        "DeepGEMM reaches 1,550 TFLOP/s on H800, cuBLAS with one scale 1,400 on H100]; scales, 3 % more, left out",
+        "fp8",
+        ("quantize_transpose",),
+        "fp8",
+    ),
+    "mxfp8": Recipe("8 bits, a scale for each 32 elements", f"{_TE}/mxfp8", "mxfp8", ("quantize_mxfp8",), "fp8"),
+    "nvfp4": Recipe(
+        "4 bits, a scale for each 16 elements and for each tensor",
+        f"{_TE}/nvfp4; arXiv:2509.25149; without its layers in 16 bits",
+        "nvfp4",
+        ("amax", "quantize_nvfp4"),
+        "fp8",
+    ),
+}
+"""Recipes by name."""
+TRAINS = ("bf16", "fp16", "tf32", "fp32", "fp64")
+"""Number formats in which whole models train, without a recipe."""
+_NARROW = tuple(dict.fromkeys(recipe.operands for recipe in RECIPES.values() if recipe.operands))
+_PARTS = ("attention", "mlp", "moe")
+"""Parts of a model whose GEMMs have the recipe's operands."""
+
+
+def check_trains(dtype: str, precision: str, gpu: Gpu) -> None:
+    """Raise InputError for a number format in which models do not train, and for a recipe that the GPU cannot run."""
+    runs = [name for name, recipe in RECIPES.items() if gpu.supports(recipe.operands or "bf16")]
+    can = f"{gpu.name} runs {', '.join(runs) or 'none of the recipes'}"
+    if dtype not in TRAINS:
+        raise InputError(
+            f"no framework trains with attention, activations and traffic in {dtype}: recipes keep these in 16 bits "
+            f"and give only GEMMs fewer; leave dtype out, and name the precision ({can})"
+        )
+    needed = RECIPES[precision].operands or dtype if precision else ""
+    if needed and not gpu.supports(needed):
+        raise InputError(f"{gpu.name} does not compute in {needed}, as the precision {precision} does; {can}")
+
+
+def narrowed(pieces: Iterable[Piece], recipe: Recipe) -> tuple[Piece, ...]:
+    """The pieces with GEMMs of layers on the operands of the recipe."""
+    return tuple(_narrowed(piece, recipe.operands) for piece in pieces) if recipe.operands else tuple(pieces)
+
+
+def _narrowed(piece: Piece, dtype: str) -> Piece:
+    in_layer = piece.module in _PARTS and piece.name != "router"
+    if in_layer and isinstance(piece.op, Gemm | GroupedGemm):
+        return replace(piece, op=replace(piece.op, dtype=dtype))
+    return piece
+
+
+def is_narrow(op: Op) -> bool:
+    """Whether an operator multiplies operands of a recipe with 8 or 4 bits."""
+    return isinstance(op, Gemm | GroupedGemm) and op.dtype in _NARROW
+
+
+def casts(elements: int, recipe: Recipe, dtype: str = "bf16") -> tuple[Streaming, ...]:
+    """The kernels that make the operands of a recipe of so many 16-bit elements."""
+    return tuple(Streaming(kernel, elements, 1, dtype) for kernel in recipe.casts)

@@ -1,0 +1,179 @@
+"""Recipes of low-precision training: which tensors have 8 or 4 bits, what casts them, and who can run them."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft.errors import InputError, UnknownNameError
+from weft.graph import Attention, Collective, Gemm, Streaming
+from weft.hardware import gpu
+from weft.models import load_model
+from weft.models.block import Style, Tokens, embedding, head, layer
+from weft.options import SUSTAINED
+from weft.parallel.framework import Framework
+from weft.parallel.plan import Parallelism
+from weft.parallel.precision import RECIPES, check_trains
+from weft.parallel.rank import part
+from weft.run.step.prices import Prices
+from weft.view.step import StepReport
+
+MODEL = load_model("gpt-3").model_copy(update={"hidden": 4096, "layers": 32, "heads": 32})
+PLAN = Parallelism(tp=4, sp=True, sequence=4096)
+MACHINE = {"mxfp8": "8xb200", "nvfp4": "8xb200"}
+LOW = [name for name, recipe in RECIPES.items() if recipe.operands]
+every = pytest.mark.parametrize("name", RECIPES)
+low = pytest.mark.parametrize("name", LOW)
+
+
+def mine(name="", pieces=layer, framework=None):
+    tokens = Tokens(1, 4096)
+    given = (MODEL, "dense", tokens) if pieces is layer else (MODEL, tokens)
+    whole = tuple(pieces(*given, Style(), "bf16"))
+    return part("part", whole, replace(PLAN, precision=name), framework or Framework())
+
+
+def casting(graph):
+    return [node for node in graph if isinstance(node.op, Streaming) and node.op.name.startswith(("quant", "amax"))]
+
+
+def step_of(name, **stated):
+    return weft.step(
+        "llama-3-8b", MACHINE.get(name, "8xh100"), batch=8, sequence=8192, fidelity="estimate", precision=name, **stated
+    )
+
+
+def test_bf16_is_what_a_plan_without_a_recipe_runs():
+    named, usual = (step_of(name, tp=8) for name in ("bf16", ""))
+    assert (named.seconds, named.parts, named.memory.peak) == (usual.seconds, usual.parts, usual.memory.peak)
+
+
+@low
+def test_all_gemms_of_a_layer_multiply_the_recipes_operands_and_the_rest_keeps_16_bits(name):
+    for graph in (mine(name).forward, mine(name).backward):
+        gemms = {node.op.dtype for node in graph if isinstance(node.op, Gemm)}
+        assert gemms == {RECIPES[name].operands}
+        others = {node.op.dtype for node in graph if isinstance(node.op, Attention | Streaming)}
+        reduced = {node.op.dtype for node in graph if isinstance(node.op, Collective) and node.op.reduces}
+        assert others == reduced == {"bf16"}
+
+
+@low
+@pytest.mark.parametrize("pieces", [embedding, head])
+def test_embedding_and_logits_keep_16_bits(name, pieces):
+    assert mine(name, pieces).forward == mine("", pieces).forward
+
+
+@low
+@pytest.mark.parametrize("each_pass", [False, True])
+def test_operands_are_cast_before_each_gemm_and_again_of_its_gradient(name, each_pass):
+    found, kernels = mine(name, framework=Framework(casts_each_pass=each_pass)), len(RECIPES[name].casts)
+    assert len(casting(found.forward)) == 4 * kernels * (2 if each_pass else 1)
+    assert len(casting(found.backward)) == 4 * kernels
+
+
+@low
+def test_tokens_are_gathered_in_the_format_of_the_recipe(name):
+    found, wide = (mine(one).forward for one in (name, ""))
+    gathered, before = ([node.op.bytes for node in one if ".gather" in node.name] for one in (found, wide))
+    assert sum(gathered) == sum(before) / (2 if RECIPES[name].gathered else 1)
+
+
+def test_row_wise_scales_gather_16_bits_and_each_rank_casts_all_tokens():
+    rows, tensor = (mine(name).forward for name in ("fp8-rowwise", "fp8-tensorwise"))
+    sizes = [
+        sum(node.op.rows for node in graph if node.name == name)
+        for graph, name in ((rows, "qkv.quantize.0"), (tensor, "qkv.quantize.0"))
+    ]
+    assert sizes[0] == PLAN.tp * sizes[1] > 0
+
+
+@low
+def test_less_is_kept_for_the_backward_pass(name):
+    assert mine(name).kept.bytes < mine().kept.bytes
+
+
+@low
+@pytest.mark.parametrize("width", [256, 4096, 16384])
+def test_a_layer_is_slower_by_no_more_than_its_casts(name, width):
+    system = weft.system(MACHINE.get(name, "8xh100"))
+
+    def seconds(precision):
+        model = MODEL.model_copy(update={"hidden": width, "heads": width // 128})
+        plan = Parallelism(sequence=4096, precision=precision)
+        pieces = tuple(layer(model, "dense", Tokens(1, 4096), Style(), "bf16"))
+        graph = part("layer", pieces, plan, Framework()).forward
+        prices = Prices(system, plan, SUSTAINED)
+        return sum(prices.graph(graph).values()), sum(prices.of(node.op) for node in casting(graph))
+
+    (whole, cast), (wide, _) = seconds(name), seconds("")
+    assert whole - cast <= wide
+    if width != 4096:
+        assert (whole < wide) == (width == 16384)
+
+
+@every
+def test_steps_of_all_recipes_state_their_utilization_of_one_peak(name):
+    found = step_of(name, tp=8)
+    machine = found.system.gpu
+    assert found.peak_flops == machine.matrix_rate("bf16") * 8
+    assert found.hfu * found.peak_flops < machine.matrix_rate(RECIPES[name].operands or "bf16") * 8
+    (lead, *_) = StepReport(found).sentences()
+    assert " of the bf16 peak" in lead
+
+
+@every
+def test_a_gpu_runs_the_recipes_whose_operands_it_multiplies(name):
+    operands = RECIPES[name].operands or "bf16"
+    for one in ("a100", "h100", "b200", "mi300x", "mi355x"):
+        machine = gpu(one)
+        if machine.supports(operands):
+            check_trains("bf16", name, machine)
+            continue
+        with pytest.raises(InputError, match=rf"in {operands}, as the precision {name} does; .* runs bf16"):
+            check_trains("bf16", name, machine)
+
+
+def test_models_do_not_train_in_8_bits_throughout():
+    for dtype in ("fp8", "int8"):
+        with pytest.raises(InputError, match=r"leave dtype out, and name the precision .*fp8-tensorwise"):
+            weft.step("llama-3-8b", "8xh100", dtype=dtype)
+        with pytest.raises(InputError, match="no framework trains"):
+            weft.memory("llama-3-8b", "8xh100", dtype=dtype)
+        with pytest.raises(InputError, match="no framework trains"):
+            weft.plan("llama-3-8b", "8xh100", batch=8, fix={"dtype": dtype})
+    assert weft.decode("llama-3-8b", "h100", dtype="fp8").seconds > 0
+
+
+@every
+def test_a_dtype_that_contradicts_the_recipe_is_refused(name):
+    assert Parallelism(dtype="bf16", precision=name).recipe is RECIPES[name]
+    for dtype in ("fp8", "int8", "fp16", "fp32"):
+        with pytest.raises(InputError, match=f"dtype {dtype} contradicts the precision {name}"):
+            Parallelism(dtype=dtype, precision=name)
+
+
+def test_unknown_recipes_and_the_old_name_of_the_field_are_refused_with_the_new_ones():
+    with pytest.raises(UnknownNameError, match="did you mean 'mxfp8'"):
+        Parallelism(precision="mxfp9")
+    with pytest.raises(UnknownNameError, match="did you mean 'fp8-rowwise'"):
+        Parallelism(precision="rowwise")
+    with pytest.raises(UnknownNameError, match="did you mean 'precision'"):
+        weft.step("llama-3-8b", "8xh100", quantize="rowwise")
+
+
+def test_the_page_on_steps_lists_every_recipe_as_it_is_declared():
+    page = (Path(__file__).parents[2] / "docs/explanation/step.md").read_text()
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (.*) \| (.*) \| (.*) \| (.*) \|$", page, re.MULTILINE)
+    assert rows == [
+        (
+            name,
+            recipe.about,
+            recipe.operands or "-",
+            ", ".join(f"`{kernel}`" for kernel in recipe.casts) or "-",
+            recipe.gathered or "16 bits",
+        )
+        for name, recipe in RECIPES.items()
+    ]
