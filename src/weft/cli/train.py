@@ -123,7 +123,7 @@ def step(model: str, machine: System, options: RunOptions, compare_overlaps: boo
     the system, with its collectives.
     """
     if (graph := graph_in(model)) is not None:
-        refuse_given("beside a captured graph, which is timed as it is", *stated)
+        refuse_given("beside a captured graph, which is timed as it is", *stated, "compare_overlaps")
         return weft.step(graph, machine, options=options)
     if compare_overlaps:
         refuse_given("beside --compare-overlaps, which times in closed form", "fidelity")
