@@ -104,10 +104,10 @@ def _fits(value: Any, kind: Any) -> bool:
         return False
     if isinstance(value, tuple) and plain is tuple and parts and parts[-1] is not Ellipsis:
         return len(value) == len(parts) and all(map(_fits, value, parts))
-    if isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping) and parts:
-        return all(_fits(each, parts[0]) for each in value)
-    if isinstance(value, dict) and issubclass(plain, Mapping) and parts:
+    if isinstance(value, Mapping) and issubclass(plain, Mapping) and parts:
         return all(_fits(key, parts[0]) and _fits(each, parts[1]) for key, each in value.items())
+    if isinstance(value, Collection) and not isinstance(value, str | bytes) and parts:
+        return all(_fits(each, parts[0]) for each in value)
     return True
 
 

@@ -40,7 +40,7 @@ def iteration(model: str, batch: Any, source: Any, target: Any = 0, dtype: str =
     check_name("model of sequences", model, SEQUENCE_MODELS)
     for name, value in (("batch", batch), ("source", source), ("target", target)):
         lengths = np.asarray(value)
-        if lengths.dtype.kind not in "iuf" or not (np.isfinite(lengths) & (lengths >= 0)).all():
+        if lengths.dtype.kind not in "iuf" or not ((lengths >= 0) & (lengths < 2**31)).all():
             raise InputError(f"{name} is {shown(value)}; give whole numbers, such as 64, or an array of them")
     forward = list(SEQUENCE_MODELS[model](batch, source, target, dtype))
     return Graph(tuple(Node(op, name) for name, op in (*forward, *_backward(forward))), title=f"{model}, an iteration")

@@ -91,4 +91,4 @@ class GraphStep(Answer):
     @property
     def by_bytes(self) -> float:
         """Share of the time in operators that are timed by their bytes alone."""
-        return sum(one.seconds for one in self.shares if one.kind == BY_BYTES) / self.seconds
+        return sum(one.seconds for one in self.shares if one.kind == BY_BYTES) / (self.seconds or 1.0)

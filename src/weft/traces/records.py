@@ -164,7 +164,7 @@ def _json(path: str | Path) -> dict[str, Any]:
     try:
         content = json.loads(read_unpacked(path))
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"this is no whole execution trace ({error}); record it again", str(path)) from None
+        raise ConfigError(f"this is no whole execution trace ({reason(error)}); record it again", str(path)) from None
     return content if isinstance(content, dict) else {}
 
 

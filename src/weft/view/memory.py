@@ -43,15 +43,24 @@ _MEANING = {
 }
 
 
+_KEPT = (
+    "; beside a pipeline, FSDP keeps gathered weights and whole gradients until the last micro-batch, which can take "
+    "more than ZeRO stage 2"
+)
+"""Why sharding the weights, too, can need more memory in a pipeline (torchtitan's default, `weft.Parallelism`)."""
+
+
 def fitting(answer: Memory) -> str:
     """Whether the plan fits, by how much, and what would make it fit, in a sentence."""
     peak, room = answer.peak / 1e9, answer.capacity / 1e9
     where = f" on stage {answer.fullest}" if len(answer.devices) > 1 else ""
+    kept = _KEPT * (answer.plan.shards_weights and not answer.plan.gathers_each_pass)
     if answer.fits:
-        return f"It fits: the peak is {peak:.1f} GB of {room:.0f} GB{where}, {room - peak:.1f} GB are free."
+        return f"It fits: the peak is {peak:.1f} GB of {room:.0f} GB{where}, {room - peak:.1f} GB are free{kept}."
     found = [f"{name} ({size / 1e9:.1f} GB)" for name, size in answer.remedies.items()]
     remedy = f"it would fit with {', or '.join(found[:3])}" if found else "no single change of the plan makes it fit"
-    return f"It does not fit: the peak is {peak:.1f} GB{where}, {peak - room:.1f} GB above the {room:.0f} GB; {remedy}."
+    over = f"{peak - room:.1f} GB above the {room:.0f} GB"
+    return f"It does not fit: the peak is {peak:.1f} GB{where}, {over}; {remedy}{kept}."
 
 
 def holder_table(answer: Memory) -> Table:

@@ -69,7 +69,8 @@ class Tails(NamedTuple):
 
     `gather` is the wait for the weights of other ranks, at the end of this step or in the first forward of the next,
     `host` what the update waits for optimizer states in the memory of the host. `contention` is what the passes take
-    longer because these collectives run beside them, `hidden` the communication that nothing waits for.
+    longer because these collectives run beside them, `hidden` the communication that nothing waits for, `tied` the
+    wait of the first and the last stage for the sum of the gradients of an embedding that both hold.
     """
 
     reduce: FloatArray
@@ -78,11 +79,13 @@ class Tails(NamedTuple):
     contention: FloatArray
     hidden: FloatArray
     host: FloatArray
+    tied: FloatArray
 
     def parts(self, at: int, device: int) -> dict[str, float]:
         """Seconds of a device under a plan by what they are spent on, those that are hidden left out."""
-        reduce, optimizer, gather, contention, _, host = (float(each[at, device]) for each in self)
-        waits = {exposed("dp"): reduce + gather, exposed("host"): host, CONTENTION: contention}
+        reduce, optimizer, gather, contention, _, host, tied = (float(each[at, device]) for each in self)
+        moved = {exposed("dp"): reduce + gather, exposed("pp"): tied, exposed("host"): host}
+        waits = {**moved, CONTENTION: contention}
         return {name: seconds for name, seconds in {**waits, "optimizer": optimizer}.items() if seconds}
 
 
@@ -100,7 +103,7 @@ def ends(tails: Tails, last: FloatArray, busy: FloatArray | None = None) -> Ends
     All devices wait for the norm of all gradients, then for the slowest update. A schedule without a flush has no such
     end: the step takes as long as its busiest device computes, `busy` [s] (None: it has a flush).
     """
-    reduced, update = tails.contention + tails.reduce, tails.optimizer + tails.host + tails.gather
+    reduced, update = tails.contention + (tails.reduce + tails.tied), tails.optimizer + tails.host + tails.gather
     if busy is None:
         pipeline, waits = last.max(axis=1), (last + reduced).max(axis=1)
         return Ends(pipeline, waits - pipeline, update.max(axis=1))
@@ -262,7 +265,7 @@ def tails(
         gathered, more = _gathered(gathers, wait, forward, other, passes)
         contention = contention + more
     hidden = np.maximum(whole - waits, 0.0) + np.maximum(gather - gathered, 0.0)
-    return Tails(waits + tied, update, gathered, contention, hidden, host)
+    return Tails(waits, update, gathered, contention, hidden, host, tied)
 
 
 def _reduced(
