@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.models import load_model
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
+from weft.parallel.precision import RECIPES
 from weft.plan.launch import LAUNCHERS, lacking, launch
 
 LLAMA = load_model("llama-3-70b")
@@ -40,6 +42,17 @@ def flags(text):
 def test_its_own_plan_can_be_launched(name):
     assert not lacking(name, LLAMA, PLANS[name])
     assert written(name).endswith("\n")
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+@pytest.mark.parametrize("precision", RECIPES)
+def test_a_recipe_is_launched_or_named_as_missing(name, precision):
+    plan = replace(PLANS[name], precision=precision)
+    if missing := lacking(name, LLAMA, plan):
+        assert precision in missing
+        return
+    low = {"fp8-format", "fp4-format", "quantize.linear.float8"}
+    assert any(word in written(name, plan) for word in low) == bool(RECIPES[precision].operands)
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)

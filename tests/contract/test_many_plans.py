@@ -40,6 +40,7 @@ CASES = {
     "searched order": ("gpt-3", "64xa100", "megatron-core", 64, 2048, {
         "schedule": ["1f1b", "zb-h1", "zb-2p"], "tp": 8, "pp": 8, "sp": True
     }),
+    "fp8, sharded": ("llama-3-70b", "64xh100", "torchtitan", 256, 8192, {"precision": "fp8-tensorwise"}),
     "fp8": ("llama-3-70b", "64xh100", "megatron-bridge", 256, 8192, {"precision": "fp8-tensorwise"}),
 }  # fmt: skip
 

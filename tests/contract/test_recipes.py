@@ -9,11 +9,13 @@ import pytest
 import weft
 from weft.errors import InputError, UnknownNameError
 from weft.graph import Attention, Collective, Gemm, Streaming
+from weft.graph.op import width
 from weft.hardware import gpu
 from weft.models import load_model
 from weft.models.block import Style, Tokens, embedding, head, layer
 from weft.options import SUSTAINED
 from weft.parallel.framework import Framework
+from weft.parallel.memory import states, words
 from weft.parallel.plan import Parallelism
 from weft.parallel.precision import RECIPES, check_trains
 from weft.parallel.rank import part
@@ -78,7 +80,45 @@ def test_operands_are_cast_before_each_gemm_and_again_of_its_gradient(name, each
 def test_tokens_are_gathered_in_the_format_of_the_recipe(name):
     found, wide = (mine(one).forward for one in (name, ""))
     gathered, before = ([node.op.bytes for node in one if ".gather" in node.name] for one in (found, wide))
-    assert sum(gathered) == sum(before) / (2 if RECIPES[name].gathered else 1)
+    assert sum(gathered) == sum(before) * width(RECIPES[name].gathered or "bf16") / 2
+
+
+@low
+def test_gradients_of_blocks_that_share_a_scale_are_gathered_along_rows_and_columns(name):
+    found, wide = (mine(one).backward for one in (name, ""))
+    fc2, before = (next(node.op.bytes for node in one if node.name == "fc2.gather") for one in (found, wide))
+    orders = 2 if name in ("fp8-block", "mxfp8", "nvfp4") else 1
+    assert fc2 == before * orders * width(RECIPES[name].gathered or "bf16") / 2
+
+
+@low
+@pytest.mark.parametrize("keeps", [False, True])
+def test_replicas_gather_weights_in_the_format_that_the_recipe_offers_and_the_framework_keeps(name, keeps):
+    used, plan = Framework(keeps_low=keeps), Parallelism(precision=name)
+    low = name in ("fp8-delayed", "fp8-tensorwise") and keeps
+    assert words(1000, 600, plan, used) == (1000 - 600 / 2 if low else 1000)
+
+
+@low
+@pytest.mark.parametrize("keeps", [False, True])
+def test_weights_are_held_in_16_bits_or_in_the_format_of_the_recipe_beside_their_operands(name, keeps):
+    """Operands in both orders stay where they are cast once a step; nothing of them where each pass casts anew."""
+    plan, recipe = Parallelism(precision=name), RECIPES[name]
+    held = states(1000, plan, Framework(keeps_low=keeps), narrow=600)
+    wide = 400 if keeps and recipe.weights else 1000
+    assert held["weights"] == round(2 * wide + 2 * 600 * width(recipe.operands))
+    assert (held["gradients"], held["optimizer"]) == (4000, 12000)
+    assert states(1000, plan, Framework(keeps_low=keeps, casts_each_pass=True), narrow=600)["weights"] == 2000
+
+
+def test_ranks_that_gather_operands_cast_their_own_shards():
+    plan = Parallelism(dp=8, batch=8, zero=3, sequence=4096, precision="fp8-tensorwise")
+    pieces = tuple(layer(MODEL, "dense", Tokens(1, 4096), Style(), "bf16"))
+    sizes = []
+    for keeps in (False, True):
+        used = Framework(casts_each_pass=True, keeps_low=keeps)
+        sizes.append([node.op.rows for node in part("part", pieces, plan, used).forward if ".weights" in node.name])
+    assert sizes[0] == [8 * size for size in sizes[1]] != []
 
 
 def test_row_wise_scales_gather_16_bits_and_each_rank_casts_all_tokens():
@@ -96,12 +136,12 @@ def test_less_is_kept_for_the_backward_pass(name):
 
 
 @low
-@pytest.mark.parametrize("width", [256, 4096, 16384])
-def test_a_layer_is_slower_by_no_more_than_its_casts(name, width):
+@pytest.mark.parametrize("hidden", [256, 4096, 16384])
+def test_a_layer_is_slower_by_no_more_than_its_casts(name, hidden):
     system = weft.system(MACHINE.get(name, "8xh100"))
 
     def seconds(precision):
-        model = MODEL.model_copy(update={"hidden": width, "heads": width // 128})
+        model = MODEL.model_copy(update={"hidden": hidden, "heads": hidden // 128})
         plan = Parallelism(sequence=4096, precision=precision)
         pieces = tuple(layer(model, "dense", Tokens(1, 4096), Style(), "bf16"))
         graph = part("layer", pieces, plan, Framework()).forward
@@ -110,8 +150,8 @@ def test_a_layer_is_slower_by_no_more_than_its_casts(name, width):
 
     (whole, cast), (wide, _) = seconds(name), seconds("")
     assert whole - cast <= wide
-    if width != 4096:
-        assert (whole < wide) == (width == 16384)
+    if hidden != 4096:
+        assert (whole < wide) == (hidden == 16384)
 
 
 @every
@@ -166,14 +206,15 @@ def test_unknown_recipes_and_the_old_name_of_the_field_are_refused_with_the_new_
 
 def test_the_page_on_steps_lists_every_recipe_as_it_is_declared():
     page = (Path(__file__).parents[2] / "docs/explanation/step.md").read_text()
-    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (.*) \| (.*) \| (.*) \| (.*) \|$", page, re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (.*) \| (.*) \| (.*) \| (.*) \| (.*) \|$", page, re.MULTILINE)
     assert rows == [
         (
             name,
             recipe.about,
             recipe.operands or "-",
             ", ".join(f"`{kernel}`" for kernel in recipe.casts) or "-",
-            recipe.gathered or "16 bits",
+            (recipe.gathered or "16 bits") + ", gradients twice" * (recipe.orders - 1),
+            recipe.shared or "16 bits",
         )
         for name, recipe in RECIPES.items()
     ]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Literal
 
 from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, GroupedGemm, Node, Op, Streaming, Tensor
+from weft.graph.op import width as bytes_of
 from weft.models.block import Piece
 from weft.parallel.cut import (
     cut,
@@ -24,6 +25,7 @@ from weft.parallel.cut import (
     token_ranks,
 )
 from weft.parallel.framework import Framework
+from weft.parallel.memory import casting_ranks
 from weft.parallel.plan import Parallelism
 from weft.parallel.precision import casts, is_narrow
 
@@ -60,10 +62,11 @@ class Chain:
         self.last = (self.add(f"{piece.name}{name}", op, phase, piece.module, self.last, stream),)
 
     def _tp(self, kind: str, tokens: int, width: int, dtype: str) -> Collective:
-        return Collective(kind, tokens * width * DTYPE_BYTES[dtype], self.plan.tp, dtype)
+        size = math.ceil(tokens * width * bytes_of(dtype))
+        return Collective(kind, size, self.plan.tp, dtype if dtype in DTYPE_BYTES else "fp8")
 
     def _sent(self, op: Gemm) -> str:
-        """Number format in which a GEMM's input is gathered: the recipe's (4 bits as 8), or 16 bits."""
+        """Number format in which a GEMM's input is gathered: the recipe's, or 16 bits."""
         return (is_narrow(op) and self.plan.recipe.gathered) or op.output_dtype
 
     def forward(self, piece: Piece, op: Op) -> None:
@@ -98,7 +101,7 @@ class Chain:
             self._loss(piece, op)
         else:
             if self.framework.casts_each_pass and is_narrow(op):
-                self._quantized(piece, ".weights", op.reads[-1], phase, False)
+                self._weights_cast(piece, op.reads[-1], phase)
             self._in_order(
                 lambda: self._quantized(piece, ".quantize", op.reads[0], phase, piece.cut == "columns"),
                 lambda: self._gathered(piece, phase),
@@ -111,13 +114,20 @@ class Chain:
         for append in (quantise, gather) if self.plan.recipe.gathered else (gather, quantise):
             append()
 
+    def _weights_cast(self, piece: Piece, weights: Tensor, phase: Phase) -> None:
+        """Cast weights in a pass; of those that replicas gather as operands, the rank's own shard."""
+        self._cast(piece, ".weights", -(-math.prod(weights.shape) // casting_ranks(self.plan, self.framework)), phase)
+
+    def _cast(self, piece: Piece, suffix: str, count: int, phase: Phase) -> None:
+        for number, op in enumerate(casts(count, self.plan.recipe, self.plan.dtype)):
+            self.then(f"{suffix}.{number}", op, piece, phase)
+
     def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
         """Cast a 16-bit tensor to a recipe's operands; of one that is `gathered` after, the rank's own tokens."""
         if is_narrow(piece.op):
             own = gathered and self.plan.recipe.gathered
             count = -(-math.prod(tensor.shape) // (token_ranks(self.plan) if own else 1))
-            for number, op in enumerate(casts(count, self.plan.recipe, self.plan.dtype)):
-                self.then(f"{suffix}.{number}", op, piece, phase)
+            self._cast(piece, suffix, count, phase)
 
     def _gathered(self, piece: Piece, phase: Phase) -> None:
         """The all-gather of tokens before a GEMM that is cut by columns, with sequence parallelism."""
@@ -281,7 +291,8 @@ class Chain:
     def _gradient_gathered(self, piece: Piece, whole: Gemm) -> None:
         """The all-gather of the gradients of tokens before those of a GEMM that is cut by rows."""
         if self.plan.tp > 1 and self.plan.sp and piece.cut == "rows":
-            gathered = self._tp("all_gather", whole.m, whole.n, self._sent(whole))
+            orders = self.plan.recipe.orders if is_narrow(whole) else 1
+            gathered = self._tp("all_gather", whole.m, orders * whole.n, self._sent(whole))
             self.then(".gather", gathered, piece, "input", "tp")
             self._ordered(piece, ".gather", whole.m * whole.n, self._sent(whole), "input")
 

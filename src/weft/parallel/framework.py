@@ -36,7 +36,8 @@ class Framework:
     tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds the check for overflow of fp16. Weights
     are kept in the number format `weights` (empty: that of the computation), beside `optimizer_bytes` of states per
     parameter: 12 for Adam with fp32 master weights. Recipes of 8 or 4 bits cast weights once per step, or, with
-    `casts_each_pass`, in every forward pass. The host spends `launch` on each operator [s], ahead of the GPU;
+    `casts_each_pass`, in every forward pass; where it `keeps_low` weights, they are held and gathered in the formats
+    that the recipe offers for that, else in 16 bits. The host spends `launch` on each operator [s], ahead of the GPU;
     `likely_launch` is the middle of its plausible range, which no measured step decided. If the host is `synchronous`,
     it waits for each kernel (CUDA_LAUNCH_BLOCKING=1).
     """
@@ -65,6 +66,7 @@ class Framework:
     sends: Literal["blocking", "interleaved", "overlapped"] = "interleaved"
     scatter_gather: bool = True
     casts_each_pass: bool = False
+    keeps_low: bool = False
     optimizer: str = "adam"
     fused_optimizer: bool = True
     scales_loss: bool = False

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.graph import DTYPE_BYTES, Attention, Gemm, Op, Streaming, Tensor
+from weft.graph.op import width
 from weft.models.block import Piece
 from weft.parallel.again import Saved, check_again, left_by, saved_of
 from weft.parallel.framework import Framework
@@ -131,20 +132,42 @@ def sharded(count: int, experts: int, plan: Parallelism) -> int:
     return -(-(count - experts) // ranks) - (-experts // min(ranks, few))
 
 
-def states(count: int, plan: Parallelism, framework: Framework, experts: int = 0) -> dict[str, int]:
+def states(count: int, plan: Parallelism, framework: Framework, experts: int = 0, narrow: int = 0) -> dict[str, int]:
     """Bytes of weights, gradients and optimizer states of a rank with so many parameters before they are sharded.
 
     Bytes per parameter follow Megatron-LM's distributed optimizer and ZeRO (arXiv:1910.02054): stage 1 shards the
     optimizer states, 2 the gradients, 3 the weights over the replicas of a shard group. Where a kernel of its own adds
-    up gradients in another format, those of the backward pass stay beside them (DeepSpeed's BF16_Optimizer).
+    up gradients in another format, those of the backward pass stay beside them (DeepSpeed's BF16_Optimizer). Of the
+    `narrow` weights of GEMMs on operands of 8 or 4 bits the operands stay, too, where they are cast once a step; they
+    are all that is held where the framework keeps such weights in the recipe's format.
     """
     held = [sharded(count, experts, plan) if plan.zero >= stage else count for stage in (3, 2, 1)]
     gradients = DTYPE_BYTES[framework.gradients]
     if not framework.accumulates and framework.gradients != plan.dtype and not plan.shards_weights:
         gradients += DTYPE_BYTES[plan.dtype]
-    width = DTYPE_BYTES[framework.weights or plan.dtype], gradients, framework.optimizer_bytes
+    sizes = DTYPE_BYTES[framework.weights or plan.dtype], gradients, framework.optimizer_bytes
     names = "weights", "gradients", "optimizer"
-    return {name: part * each for name, each, part in zip(names, width, held, strict=True)}
+    found = {name: part * each for name, each, part in zip(names, sizes, held, strict=True)}
+    if narrow and not framework.casts_each_pass:
+        cast = sharded(narrow, experts, plan) if plan.shards_weights else narrow
+        instead = sizes[0] if framework.keeps_low and plan.recipe.weights else 0
+        found["weights"] += round(cast * (plan.recipe.copies - instead))
+    return found
+
+
+def words(count: float, narrow: float, plan: Parallelism, framework: Framework) -> float:
+    """Elements of the plan's `dtype` that are as many bytes as so many weights where replicas gather them.
+
+    `narrow` of them belong to GEMMs on a recipe's operands of 8 or 4 bits.
+    """
+    low = framework.keeps_low and plan.recipe.shared
+    return count - narrow * (1 - width(low) / DTYPE_BYTES[plan.dtype]) if low else count
+
+
+def casting_ranks(plan: Parallelism, framework: Framework) -> int:
+    """Ranks that share the cast of weights in each pass: those that gather them in the recipe's format, else one."""
+    shared = framework.casts_each_pass and framework.keeps_low and plan.recipe.shared and plan.gathers_each_pass
+    return (plan.shard or plan.dp * plan.cp) if shared else 1
 
 
 def gathered(largest: int, count: int, plan: Parallelism, framework: Framework) -> int:

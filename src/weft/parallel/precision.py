@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from weft.errors import InputError
 from weft.graph import Gemm, GroupedGemm, Op, Streaming
+from weft.graph.op import width
 from weft.hardware import Gpu
 from weft.models.block import Piece
 
@@ -17,8 +18,12 @@ class Recipe:
 
     `operands` is that of both operands of the three GEMMs of each linear layer and expert: forward, gradient of the
     input, gradient of the weight. Of a 16-bit tensor the kernels `casts` make them, one after another, in both orders:
-    along rows for the output or the gradient of the input, along columns for the gradient of the weight. `gathered` is
-    the format in which tensor-parallel ranks gather the tokens for these GEMMs.
+    along rows for the output or the gradient of the input, along columns for the gradient of the weight. For them
+    tensor-parallel ranks gather tokens in the format `gathered`, and gradients of tokens in `orders` orders: those of
+    blocks that share a scale cannot be made of each other.
+
+    Where the framework keeps low-precision weights (`Framework.keeps_low`), the weights of these GEMMs are held in the
+    format `weights` only, and replicas gather them in the format `shared`.
 
     In 16 bits under every recipe: attention, norms, activation functions, the residual stream, embedding, logits, loss,
     router, reductions of tensor parallelism, and what stages and experts exchange. Master weights, optimizer states and
@@ -30,46 +35,70 @@ class Recipe:
     operands: str = ""
     casts: tuple[str, ...] = ()
     gathered: str = ""
+    orders: int = 1
+    weights: str = ""
+    shared: str = ""
+
+    @property
+    def copies(self) -> float:
+        """Bytes of a weight's operands in both orders, which stay where weights are cast once a step."""
+        return 2 * width(self.operands) if self.operands else 0.0
 
 
 _TE = "NVIDIA/TransformerEngine docs/features/low_precision_training"
+_GATHERS = "NVIDIA/Megatron-LM docs/user-guide/features/low_precision_training.md (fp8-param-gather)"
 RECIPES: Mapping[str, Recipe] = {
     "bf16": Recipe("16 bits throughout", "arXiv:1710.03740, with bf16 in place of fp16"),
     "fp8-delayed": Recipe(
         "FP8, a scale for each tensor from earlier steps",
-        f"{_TE}/fp8_delayed_scaling",
-        "fp8",
-        ("quantize_transpose",),
-        "fp8",
+        f"{_TE}/fp8_delayed_scaling; {_GATHERS}",
+        operands="fp8",
+        casts=("quantize_transpose",),
+        gathered="fp8",
+        weights="fp8",
+        shared="fp8",
     ),
     "fp8-tensorwise": Recipe(
         "FP8, a scale for each tensor from its largest element",
-        f"{_TE}/fp8_current_scaling; pytorch/ao torchao/float8",
-        "fp8",
-        ("amax", "quantize_transpose"),
-        "fp8",
+        f"{_TE}/fp8_current_scaling; {_GATHERS}; pytorch/ao torchao/float8 (enable_fsdp_float8_all_gather)",
+        operands="fp8",
+        casts=("amax", "quantize_transpose"),
+        gathered="fp8",
+        weights="fp8",
+        shared="fp8",
     ),
     "fp8-rowwise": Recipe(
         "FP8, a scale for each row of an operand",
         "pytorch/ao torchao/float8; its pull request 2145, an all-gather of row-wise FP8, has not been merged",
-        "fp8",
-        ("quantize", "amax", "quantize"),
+        operands="fp8",
+        casts=("quantize", "amax", "quantize"),
     ),
     "fp8-block": Recipe(
         "FP8, a scale for each 128 elements, of weights for each 128 x 128 (DeepSeek-V3)",
-        f"{_TE}/fp8_blockwise_scaling; GEMMs at the rate of FP8 with one scale [assumed, 0.9 to 1.1 of it: "
-        "DeepGEMM reaches 1,550 TFLOP/s on H800, cuBLAS with one scale 1,400 on H100]; scales, 3 % more, left out",
-        "fp8",
-        ("quantize_transpose",),
-        "fp8",
+        f"{_TE}/fp8_blockwise_scaling; scales, 3 % of the bytes, are left out; GEMMs at the rate of FP8 with one scale "
+        "[assumed, 0.9 to 1.1 of it: DeepGEMM reaches 1,550 TFLOP/s on H800, cuBLAS with one scale 1,400 on H100]",
+        operands="fp8",
+        casts=("quantize_transpose",),
+        gathered="fp8",
+        orders=2,
     ),
-    "mxfp8": Recipe("8 bits, a scale for each 32 elements", f"{_TE}/mxfp8", "mxfp8", ("quantize_mxfp8",), "fp8"),
+    "mxfp8": Recipe(
+        "8 bits, a scale for each 32 elements",
+        f"{_TE}/mxfp8; NVIDIA/Megatron-LM megatron/core/distributed (param_and_grad_buffer.py): gathered weights are "
+        "cast from bf16",
+        operands="mxfp8",
+        casts=("quantize_mxfp8",),
+        gathered="mxfp8",
+        orders=2,
+        weights="mxfp8",
+    ),
     "nvfp4": Recipe(
         "4 bits, a scale for each 16 elements and for each tensor",
-        f"{_TE}/nvfp4; arXiv:2509.25149; without its layers in 16 bits",
-        "nvfp4",
-        ("amax", "quantize_nvfp4"),
-        "fp8",
+        f"{_TE}/nvfp4; arXiv:2509.25149, without its layers in 16 bits; weights held and gathered in 16 bits [assumed]",
+        operands="nvfp4",
+        casts=("amax", "quantize_nvfp4"),
+        gathered="nvfp4",
+        orders=2,
     ),
 }
 """Recipes by name."""

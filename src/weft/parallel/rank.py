@@ -12,15 +12,16 @@ from weft.parallel.cut import cut, expert_tp, local
 from weft.parallel.framework import Framework
 from weft.parallel.memory import Kept, kept, remaining
 from weft.parallel.plan import Parallelism
-from weft.parallel.precision import narrowed
+from weft.parallel.precision import is_narrow, narrowed
 
 
 @dataclass(frozen=True)
 class RankPart:
     """One rank's work on a part of a model, such as a layer: passes as graphs, parameters, and what it must remember.
 
-    `recompute` is None if nothing is computed again. Of the parameters `experts` belong to routed experts. Streams are
-    named by what runs on them: "compute", and collectives of the axes "tp", "cp" and "ep".
+    `recompute` is None if nothing is computed again. Of the parameters `experts` belong to routed experts, `narrow` to
+    GEMMs on a recipe's operands of 8 or 4 bits. Streams are named by what runs on them: "compute", and collectives of
+    the axes "tp", "cp" and "ep".
     """
 
     name: str
@@ -30,6 +31,7 @@ class RankPart:
     parameters: int = 0
     kept: Kept = field(default_factory=Kept)
     experts: int = 0
+    narrow: int = 0
 
 
 def part(
@@ -50,7 +52,8 @@ def part(
     remembered = kept(pieces, [local(op, plan) for _, op in mine], plan)
     owned = sum(_owned(piece, plan) for piece in pieces)
     experts = sum(_owned(piece, plan) for piece in pieces if piece.cut.startswith("expert"))
-    return RankPart(name, *passes, again, owned, remembered, experts)
+    narrow = sum(_owned(piece, plan) for piece in pieces if is_narrow(piece.op)) if plan.recipe.operands else 0
+    return RankPart(name, *passes, again, owned, remembered, experts, narrow)
 
 
 def _passes(

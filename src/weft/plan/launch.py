@@ -47,7 +47,11 @@ def _megatron(model: Transformer, system: System, plan: Parallelism, framework: 
         _attention(model),
         _experts(model, plan),
         _degrees(plan, framework),
-        [plan.dtype != "fp32" and f"--{plan.dtype}", _RECIPES[plan.precision]],
+        [
+            plan.dtype != "fp32" and f"--{plan.dtype}",
+            _RECIPES[plan.precision],
+            plan.zero and framework.keeps_low and plan.recipe.weights and "--fp8-param-gather",
+        ],
         _optimizer(plan, framework),
         _data(model, plan),
     )
@@ -271,7 +275,10 @@ def _torchtitan(model: Transformer, system: System, plan: Parallelism, framework
     }
     if plan.recipe.operands:
         tables["model"] = ['converters = ["quantize.linear.float8"]']
-        tables["quantize.linear.float8"] = [f'recipe_name = "{plan.precision.removeprefix("fp8-")}"']
+        tables["quantize.linear.float8"] = [
+            f'recipe_name = "{plan.precision.removeprefix("fp8-")}"',
+            f"enable_fsdp_float8_all_gather = {_toml(framework.keeps_low and plan.recipe.shared != '')}",
+        ]
     head = f"# torchtitan 0.2: {plan.gpus} GPUs. Name your model under [model], its tokenizer and dataset.\n"
     return head + "".join(f"\n[{name}]\n" + "\n".join(rows) + "\n" for name, rows in tables.items())
 

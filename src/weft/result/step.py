@@ -87,8 +87,9 @@ def _times(shares: Mapping[str, float], count: float) -> dict[str, float]:
 class PartTimes:
     """One rank's passes over a part of a model: forward, backward (of inputs; of weights if they are computed apart).
 
-    `parameters` counts those that the rank holds, `experts` those of routed experts among them; `recompute` is the pass
-    over what is computed again before `backward`, `kept` what one micro-batch needs in memory.
+    `parameters` counts those that the rank holds, `experts` those of routed experts among them, `narrow` those of GEMMs
+    on a recipe's operands of 8 or 4 bits; `recompute` is the pass over what is computed again before `backward`, `kept`
+    what one micro-batch needs in memory.
     """
 
     name: str
@@ -99,6 +100,7 @@ class PartTimes:
     parameters: int = 0
     kept: Kept = field(default_factory=Kept)
     experts: int = 0
+    narrow: int = 0
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import numpy as np
 
 from weft.graph import DTYPE_BYTES, Collective, Edge
 from weft.parallel.framework import Framework
+from weft.parallel.memory import words
 from weft.parallel.plan import Parallelism
 from weft.result.step import Chunk, PartTimes, Pass, added, exposed
 from weft.run.step.offload import waiting_for_host
@@ -88,10 +90,14 @@ def _gathering(parts: Sequence[PartTimes], plan: Parallelism, framework: Framewo
     few = min(ranks, plan.expert_replicas)
 
     def whole(kind: str, one: PartTimes, dtype: str) -> Moved:
-        shared = moved(kind, one.parameters - one.experts, dtype)
-        if few == 1 or not one.experts:
+        count, experts = one.parameters - one.experts, one.experts
+        if kind == "all_gather":
+            count = math.ceil(words(count, one.narrow - experts, plan, framework))
+            experts = math.ceil(words(experts, experts, plan, framework))
+        shared = moved(kind, count, dtype)
+        if few == 1 or not experts:
             return shared
-        routed = moved(kind, one.experts, dtype, few, "experts")
+        routed = moved(kind, experts, dtype, few, "experts")
         return replace(shared, seconds=shared.seconds + routed.seconds)
 
     gradients = framework.gradients

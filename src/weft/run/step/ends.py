@@ -5,6 +5,7 @@ Plans with the same pipeline are timed at once: arrays have the shape (plans, de
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from weft.graph import DTYPE_BYTES, Collective
 from weft.models import Transformer
 from weft.models.update import optimizer_ops
 from weft.parallel.framework import Framework
-from weft.parallel.memory import sharded
+from weft.parallel.memory import sharded, words
 from weft.parallel.plan import Parallelism
 from weft.parallel.precision import casts
 from weft.result.step import exposed
@@ -125,7 +126,8 @@ def fixed(
     for parts, is_end in zip(structure.of_stages, structure.is_end, strict=True):
         counts: list[int] = (parts @ of.parameters).tolist()
         count, experts = sum(counts), int((parts @ of.experts).sum())
-        groups = Groups(plan, framework, prices, experts / count if count else 0.0)
+        light = words(count, int((parts @ of.narrow).sum()), plan, framework) / count if count else 1.0
+        groups = Groups(plan, framework, prices, experts / count if count else 0.0, light)
         tied = groups.tied(model) if plan.pp > 1 and model.tied and is_end else 0.0
         update = _update(count, experts, plan, framework, prices, updates)
         found.append(_fixed(groups, counts, *update, tied, structure.stages.shape[1]))
@@ -143,7 +145,7 @@ def _fixed(groups: Groups, counts: Sequence[int], update: float, host: float, ti
     if framework.dp_overlap:
         reduced = groups.beside(groups.reduction, -(-most // groups.buckets(most)), framework.reduced)
     if framework.gather_overlap:
-        gathered = groups.beside("all_gather", -(-count // gathers), groups.plan.dtype)
+        gathered = groups.beside("all_gather", math.ceil(count / gathers * groups.light), groups.plan.dtype)
     return Fixed(
         update,
         host,
@@ -191,10 +193,15 @@ def optimizer(shard: int, count: int, plan: Parallelism, framework: Framework, p
 
 
 class Groups:
-    """Collectives over the replicas of the same weights; of these the part `experts` has fewer replicas."""
+    """Collectives over the replicas of the same weights; of these the part `experts` has fewer replicas.
 
-    def __init__(self, plan: Parallelism, framework: Framework, prices: Prices, experts: float) -> None:
-        self.plan, self.framework, self.prices, self.experts = plan, framework, prices, experts
+    Where a recipe gathers weights in fewer bits than the plan's `dtype`, they have the part `light` of its bytes.
+    """
+
+    def __init__(
+        self, plan: Parallelism, framework: Framework, prices: Prices, experts: float, light: float = 1.0
+    ) -> None:
+        self.plan, self.framework, self.prices, self.experts, self.light = plan, framework, prices, experts, light
         self.replicas = plan.dp * plan.cp
         self.reduction = "reduce_scatter" if plan.zero and framework.scatters else "all_reduce"
 
@@ -214,7 +221,7 @@ class Groups:
 
     def gather(self, count: int) -> float:
         """Time to gather so many weights that a sharded optimizer has updated [s]."""
-        return self._moved("all_gather", count, self.plan.dtype) if self.plan.zero else 0.0
+        return self._moved("all_gather", math.ceil(count * self.light), self.plan.dtype) if self.plan.zero else 0.0
 
     def tied(self, model: Transformer) -> float:
         """Time to sum the gradient of the embedding, which the first and the last stage share [s]."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from weft.graph import Gemm, Graph, Node
 from weft.parallel.framework import Framework
+from weft.parallel.memory import casting_ranks
 from weft.parallel.plan import ORDER, Parallelism
 from weft.parallel.rank import RankPart
 from weft.result.step import PartTimes, Pass
@@ -38,7 +39,8 @@ _PART_FIELDS = attrgetter(
 def part_key(plan: Parallelism, framework: Framework) -> Key:
     """What decides the parts of a model on a rank, out of a plan: first, what is computed again."""
     adds = not framework.accumulates and plan.micro_batches > 1 and not plan.gathers_each_pass
-    return *_PART_FIELDS(plan), adds, framework.async_tp, framework.orders_tokens and framework.tp
+    casting = casting_ranks(plan, framework)
+    return *_PART_FIELDS(plan), adds, casting, framework.async_tp, framework.orders_tokens and framework.tp
 
 
 def layer_key(plan: Parallelism, parts: Key, splits: bool) -> Key:
@@ -87,7 +89,7 @@ class Layers:
         else:
             backward, weight = run(of.backward), Pass()
         forward, again = run(of.forward), run(of.recompute)
-        return PartTimes(of.name, forward, backward, weight, again, of.parameters, of.kept, of.experts)
+        return PartTimes(of.name, forward, backward, weight, again, of.parameters, of.kept, of.experts, of.narrow)
 
     def seconds(self, of: Composition) -> list[FloatArray]:
         """Forward, backward and weight gradients of a micro-batch on each stage [s], without waits for weights that are

@@ -80,12 +80,15 @@ def _devices(
     return tuple(found)
 
 
-def throughout(count: int, experts: int, largest: int, plan: Parallelism, framework: Framework) -> dict[str, int]:
+def throughout(
+    count: int, experts: int, largest: int, plan: Parallelism, framework: Framework, narrow: int = 0
+) -> dict[str, int]:
     """What a rank holds on the GPU throughout a step [bytes]: states of so many parameters, and gathered weights.
 
-    `experts` of them are of routed experts, `largest` of the part of the model that has most.
+    `experts` of them are of routed experts, `narrow` of GEMMs on operands of 8 or 4 bits, `largest` of the part of the
+    model that has most.
     """
-    static = states(count, plan, framework, experts)
+    static = states(count, plan, framework, experts, narrow)
     if plan.offload == "optimizer":
         buffers = BUFFERS * states(largest, plan, framework)["optimizer"]
         static["optimizer"] = min(buffers, static["optimizer"])
@@ -102,7 +105,7 @@ def _throughout(plan: Parallelism, parts: Parts, shares: NDArray[np.int64], fram
     """What a device holds throughout a step [bytes], whose stages have the parts `shares`, of shape (stages, parts)."""
     count, experts = int((shares @ parts.parameters).sum()), int((shares @ parts.experts).sum())
     largest = int(np.where(shares.any(axis=0), parts.parameters, 0).max())
-    return throughout(count, experts, largest, plan, framework)
+    return throughout(count, experts, largest, plan, framework, int((shares @ parts.narrow).sum()))
 
 
 def _versions(layout: Layout) -> FloatArray:

@@ -51,6 +51,7 @@ class Parts:
         self.of, self.names = of, tuple(of)
         self.parameters = np.array([one.parameters for one in of.values()])
         self.experts = np.array([one.experts for one in of.values()])
+        self.narrow = np.array([one.narrow for one in of.values()])
 
     def kept(self, of: Composition, offloads: bool) -> tuple[FloatArray, FloatArray]:
         """What a micro-batch keeps in each stage, and needs beside that in its forward and in its backward [bytes].
