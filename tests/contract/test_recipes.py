@@ -218,3 +218,10 @@ def test_the_page_on_steps_lists_every_recipe_as_it_is_declared():
         )
         for name, recipe in RECIPES.items()
     ]
+
+
+@low
+def test_the_waterfall_shows_what_the_casts_take(name):
+    found = step_of(name, tp=8)
+    assert 0 < found.parts["casts"] < found.parts["gemm"]
+    assert "casts" not in step_of("bf16", tp=8).parts

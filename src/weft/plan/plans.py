@@ -37,6 +37,7 @@ _WORDS = {
     "bubble": "the pipeline's bubble",
     "recompute": "recomputation",
     "contention": "kernels that run beside communication",
+    "casts": "casts to operands of 8 or 4 bits",
     "norm": "norms",
     "element-wise": "element-wise kernels",
     "optimizer": "the optimizer",

@@ -15,6 +15,7 @@ _WHAT = {
     "gemm": "matrix products",
     "grouped_gemm": "matrix products of the experts",
     "attention": "scores, softmax and values",
+    "casts": "operands of 8 or 4 bits, made of 16-bit tensors",
     "norm": "layer norms and RMS norms",
     "element-wise": "activation functions, biases, residual sums, rotary positions",
     "embedding": "rows of the embedding table",
@@ -29,7 +30,7 @@ _WHAT = {
     "launch gaps": "kernels that wait for the host to launch them",
 }
 COLORS = {
-    "gemm": looks.BLUE, "grouped_gemm": "#004C77", "attention": looks.SKY, "norm": looks.GREEN,
+    "gemm": looks.BLUE, "grouped_gemm": "#004C77", "attention": looks.SKY, "casts": "#9E9AC8", "norm": looks.GREEN,
     "element-wise": "#66C2A5", "embedding": "#B3DE69", "loss": "#8DD3C7", "recompute": looks.PINK,
     "optimizer": looks.YELLOW, "contention": "#CC6677", "unexplained": "#88AACC", exposed("tp"): looks.RED,
     exposed("cp"): "#F28E5C", exposed("ep"): "#A63603", exposed("dp"): looks.ORANGE, exposed("pp"): "#8C510A",
@@ -37,7 +38,18 @@ COLORS = {
     "launch gaps": "#444444",
 }  # fmt: skip
 """Colours of the parts, in the order of the waterfall."""
-COMPUTE = ("gemm", "grouped_gemm", "attention", "norm", "element-wise", "embedding", "loss", "recompute", "optimizer")
+COMPUTE = (
+    "gemm",
+    "grouped_gemm",
+    "attention",
+    "casts",
+    "norm",
+    "element-wise",
+    "embedding",
+    "loss",
+    "recompute",
+    "optimizer",
+)
 """The parts in which the compute stream computes."""
 _LABELS = {
     "gemm": "GEMM",

@@ -38,6 +38,7 @@ class Placed(Protocol):
 
 P = TypeVar("P", bound=Placed)
 _CLASSES = {
+    "casts": ("amax", "quantize"),
     "norm": ("norm",),
     "loss": ("entropy",),
     "embedding": ("embedding",),
@@ -49,7 +50,7 @@ _STREAMING = {
 
 
 def class_of(op: Op) -> str:
-    """The class of an operator in a breakdown: "gemm", "attention", "norm", "element-wise", "loss", "embedding"."""
+    """The class of an operator in a breakdown: "gemm", "attention", "casts", "norm", "element-wise", ..."""
     if isinstance(op, Gemm | Attention):
         return op.kind
     return _STREAMING.get(op.name, "element-wise") if isinstance(op, Streaming) else op.kind
