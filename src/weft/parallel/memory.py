@@ -173,7 +173,8 @@ def casting_ranks(plan: Parallelism, framework: Framework) -> int:
 def gathered(largest: int, count: int, plan: Parallelism, framework: Framework) -> int:
     """Bytes of whole parts under ZeRO-3: two gathered at once, and the gradient of one before it is scattered.
 
-    Stages of a pipeline keep the weights and the gradients of all their parts.
+    Stages of a pipeline keep the weights and the gradients of all their parts. Weights count 16 bits, an upper bound
+    where a recipe gathers them in 8.
     """
     if not plan.shards_weights or (plan.shard or plan.dp * plan.cp) == 1:
         return 0

@@ -163,7 +163,7 @@ class Step(Answer):
     kind = "step"
     RECORD = """
         model=model.name system=system.label plan framework=framework.name fidelity step_time_s=seconds range_s
-        expected_error=error.value tokens_per_s_per_gpu mfu hfu model_flops=flops flops_convention=convention
+        expected_error=error.value tokens_per_s_per_gpu mfu hfu model_flops=flops flops_convention=convention peak_flops
         peak_bytes=memory.peak fits=memory.fits waterfall=parts exposed_s=exposed hidden_s=hidden bubble_share=bubble
         needs notes windows
     """

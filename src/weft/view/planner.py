@@ -35,7 +35,7 @@ def verdict(answer: Plans) -> list[str]:
     room = f"{best.peak_bytes / 1e9:.1f} GB of {best.capacity / 1e9:.0f} GB"
     where = f"{best.gpus:,} GPUs of {answer.system.name}"
     run = f"Run {answer.model.title} on {where} with {words(best.plan)}, as {best.setting.framework.name} does."
-    rate = f"{best.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU {best.mfu:.1%}"
+    rate = f"{best.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU {best.mfu:.1%} of the {best.plan.dtype} peak"
     return [
         run,
         f"A step takes {seconds(best.step_time_s)} ({seconds(low)} to {seconds(high)}): {rate}.",
