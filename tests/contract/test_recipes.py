@@ -144,9 +144,10 @@ def test_a_layer_is_slower_by_no_more_than_its_casts(name, hidden):
         model = MODEL.model_copy(update={"hidden": hidden, "heads": hidden // 128})
         plan = Parallelism(sequence=4096, precision=precision)
         pieces = tuple(layer(model, "dense", Tokens(1, 4096), Style(), "bf16"))
-        graph = part("layer", pieces, plan, Framework()).forward
-        prices = Prices(system, plan, SUSTAINED)
-        return sum(prices.graph(graph).values()), sum(prices.of(node.op) for node in casting(graph))
+        found, prices = part("layer", pieces, plan, Framework()), Prices(system, plan, SUSTAINED)
+        graphs = found.forward, found.backward
+        whole = sum(sum(prices.graph(graph).values()) for graph in graphs)
+        return whole, sum(prices.of(node.op) for graph in graphs for node in casting(graph))
 
     (whole, cast), (wide, _) = seconds(name), seconds("")
     assert whole - cast <= wide
@@ -174,6 +175,12 @@ def test_a_gpu_runs_the_recipes_whose_operands_it_multiplies(name):
             continue
         with pytest.raises(InputError, match=rf"in {operands}, as the precision {name} does; .* runs bf16"):
             check_trains("bf16", name, machine)
+
+
+@pytest.mark.parametrize("ask", [weft.step, weft.memory, weft.roofline])
+def test_every_question_on_training_names_the_recipes_that_the_gpu_runs(ask):
+    with pytest.raises(InputError, match=r"h100-sxm does not compute in mxfp8.* runs bf16, fp8-delayed"):
+        ask("llama-3-8b", "8xh100", precision="mxfp8")
 
 
 def test_models_do_not_train_in_8_bits_throughout():
