@@ -14,7 +14,7 @@ from weft.hardware import gpu
 from weft.models import load_model
 from weft.models.block import Style, Tokens, embedding, head, layer
 from weft.options import SUSTAINED
-from weft.parallel.framework import Framework
+from weft.parallel.framework import Framework, framework
 from weft.parallel.memory import states, words
 from weft.parallel.plan import Parallelism
 from weft.parallel.precision import RECIPES, check_trains
@@ -232,3 +232,18 @@ def test_the_waterfall_shows_what_the_casts_take(name):
     found = step_of(name, tp=8)
     assert 0 < found.parts["casts"] < found.parts["gemm"]
     assert "casts" not in step_of("bf16", tp=8).parts
+
+
+def test_a_step_says_that_its_framework_has_no_such_recipe():
+    notes = [step_of(name, zero=3).notes for name in ("fp8-block", "fp8-rowwise")]
+    assert [any("torchtitan with FSDP2 has no recipe" in note for note in each) for each in notes] == [True, False]
+
+
+def test_weights_that_are_gathered_as_operands_are_cast_as_shards():
+    core = framework("megatron-core")
+
+    def updating(name, keeps):
+        return step_of(name, dp=8, framework=replace(core, keeps_low=keeps)).parts["optimizer"]
+
+    wide, whole, shards = updating("bf16", False), updating("fp8-tensorwise", False), updating("fp8-tensorwise", True)
+    assert whole - wide == pytest.approx(8 * (shards - wide), rel=0.1)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from weft.catalog import Quantity, read_leaves, read_toml, unknown_key
 from weft.errors import ConfigError, check_name
 from weft.models.block import Style
+from weft.parallel.precision import RECIPES
 from weft.units import Dimension
 
 
@@ -37,9 +38,9 @@ class Framework:
     are kept in the number format `weights` (empty: that of the computation), beside `optimizer_bytes` of states per
     parameter: 12 for Adam with fp32 master weights. Recipes of 8 or 4 bits cast weights once per step, or, with
     `casts_each_pass`, in every forward pass; where it `keeps_low` weights, they are held and gathered in the formats
-    that the recipe offers for that, else in 16 bits. The host spends `launch` on each operator [s], ahead of the GPU;
-    `likely_launch` is the middle of its plausible range, which no measured step decided. If the host is `synchronous`,
-    it waits for each kernel (CUDA_LAUNCH_BLOCKING=1).
+    that the recipe offers for that, else in 16 bits; `recipes` are those that it runs (empty: not stated). The host
+    spends `launch` on each operator [s], ahead of the GPU; `likely_launch` is the middle of its plausible range, which
+    no measured step decided. If the host is `synchronous`, it waits for each kernel (CUDA_LAUNCH_BLOCKING=1).
     """
 
     name: str = "megatron"
@@ -67,6 +68,7 @@ class Framework:
     scatter_gather: bool = True
     casts_each_pass: bool = False
     keeps_low: bool = False
+    recipes: tuple[str, ...] = ()
     optimizer: str = "adam"
     fused_optimizer: bool = True
     scales_loss: bool = False
@@ -133,4 +135,7 @@ def _built(name: str, values: dict[str, Any]) -> Framework:
         ends = (leaves["launch"].provenance.low, leaves["launch"].provenance.high)
         low, high = (_RULES["launch"].parse(end) if end else leaves["launch"].value for end in ends)
         plain["likely_launch"] = math.sqrt(low * high)
+    plain["recipes"] = tuple(values.get("recipes", ()))
+    for recipe in plain["recipes"]:
+        check_name("recipe", recipe, RECIPES)
     return Framework(**{**values, **plain, "name": name, "style": Style(**values["style"])})

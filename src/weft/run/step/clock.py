@@ -52,7 +52,11 @@ def train(
     machine = system.in_training
     prices = Prices(machine, plan, options, fidelity, own=None if machine is system else Known(system, options))
     found = Batch(model, framework, Shared(prices.known), prices).unfolded(plan)
-    notes = (*engine_note(plan), *idle_note(plan, {axis for _, _, axis in prices.windows.found}))
+    notes = (
+        *_recipe_note(plan, framework),
+        *engine_note(plan),
+        *idle_note(plan, {axis for _, _, axis in prices.windows.found}),
+    )
     tails = [found.tails.parts(0, device) for device in range(found.times.schedule.devices)]
     return Step(
         model,
@@ -71,6 +75,14 @@ def train(
         fidelity=fidelity,
         notes=notes,
     )
+
+
+def _recipe_note(plan: Parallelism, framework: Framework) -> tuple[str, ...]:
+    """A sentence on a recipe that the framework does not run."""
+    if not plan.recipe.operands or not framework.recipes or plan.precision in framework.recipes:
+        return ()
+    runs = ", ".join(framework.recipes)
+    return (f"{framework.title} has no recipe {plan.precision}, and is timed as if it had; it runs {runs}.",)
 
 
 def many(

@@ -126,10 +126,11 @@ def fixed(
     for parts, is_end in zip(structure.of_stages, structure.is_end, strict=True):
         counts: list[int] = (parts @ of.parameters).tolist()
         count, experts = sum(counts), int((parts @ of.experts).sum())
-        light = words(count, int((parts @ of.narrow).sum()), plan, framework) / count if count else 1.0
+        narrow = int((parts @ of.narrow).sum())
+        light = words(count, narrow, plan, framework) / count if count else 1.0
         groups = Groups(plan, framework, prices, experts / count if count else 0.0, light)
         tied = groups.tied(model) if plan.pp > 1 and model.tied and is_end else 0.0
-        update = _update(count, experts, plan, framework, prices, updates)
+        update = _update(count, experts, narrow, plan, framework, prices, updates)
         found.append(_fixed(groups, counts, *update, tied, structure.stages.shape[1]))
     return found
 
@@ -162,22 +163,30 @@ def _fixed(groups: Groups, counts: Sequence[int], update: float, host: float, ti
 
 
 def _update(
-    count: int, experts: int, plan: Parallelism, framework: Framework, prices: Prices, updates: Updates
+    count: int,
+    experts: int,
+    narrow: int,
+    plan: Parallelism,
+    framework: Framework,
+    prices: Prices,
+    updates: Updates,
 ) -> tuple[float, float]:
     shard = sharded(count, experts, plan) if plan.zero else count
-    whole = plan.zero < 2 or plan.recipe.operands
-    key = shard, count if whole else shard, plan.dtype, plan.precision, plan.offload
+    cast = 0 if framework.casts_each_pass else narrow
+    if plan.zero and framework.keeps_low and plan.recipe.shared:  # cast before they are gathered
+        cast = sharded(cast, min(cast, experts), plan)
+    key = shard, count if plan.zero < 2 else shard, cast, plan.dtype, plan.precision, plan.offload
     if key not in updates:
-        update = optimizer(shard, count, plan, framework, prices)
+        update = optimizer(shard, count, plan, framework, prices, cast)
         host = exposed_states(shard, update, framework, prices.gpu) if plan.offload == "optimizer" else 0.0
         updates[key] = update, host
     return updates[key]
 
 
-def optimizer(shard: int, count: int, plan: Parallelism, framework: Framework, prices: Prices) -> float:
-    """Time of the optimizer's step on a shard of so many parameters, and of what surrounds it [s].
+def optimizer(shard: int, count: int, plan: Parallelism, framework: Framework, prices: Prices, cast: int = 0) -> float:
+    """Time of the optimizer's step on a shard of so many of `count` parameters, and of what surrounds it [s].
 
-    Weights that are cast to the recipe's operands once per step are so after it.
+    After it, `cast` weights are cast to the operands of the plan's recipe. Operands are gathered without a transpose.
     """
     ops = optimizer_ops(
         framework.optimizer,
@@ -188,8 +197,7 @@ def optimizer(shard: int, count: int, plan: Parallelism, framework: Framework, p
         loss_scaling=framework.scales_loss and plan.dtype == "fp16",
         zeroed=count if plan.zero < 2 else shard,
     )
-    cast = () if framework.casts_each_pass else casts(count, plan.recipe, plan.dtype)
-    return sum(prices.of(op) for op in (*ops, *cast))
+    return sum(prices.of(op) for op in (*ops, *(casts(cast, plan.recipe, plan.dtype) if cast else ())))
 
 
 class Groups:
