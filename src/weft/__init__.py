@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from weft.parallel import dependent, layer, sublayer
     from weft.parallel.plan import Parallelism
     from weft.plan import plan
+    from weft.plan.launched import read_launch
     from weft.plan.recompute import recompute
     from weft.plan.scale import scale
     from weft.plan.schedules import check_schedule, find_schedule
@@ -133,6 +134,7 @@ _HOMES = {
     "read_execution_trace": ("weft.traces", "read_execution_trace"),
     "read_graph": ("weft.traces", "read_graph"),
     "write_chakra": ("weft.run.chakra", "write_chakra"),
+    "read_launch": ("weft.plan.launched", "read_launch"),
     "read_trace": ("weft.traces", "read_trace"),
     "recompute": ("weft.plan.recompute", "recompute"),
     "replay": ("weft.run.replay", "replay"),
@@ -208,6 +210,7 @@ __all__ = [
     "prefill",
     "read_execution_trace",
     "read_graph",
+    "read_launch",
     "read_trace",
     "recompute",
     "reduce_scatter",
