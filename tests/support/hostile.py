@@ -353,6 +353,32 @@ _SCENARIOS = (
 _SCHEDULE = {"name": "mine", "devices": ["F0 F1 B0 W0 B1 W1", "F0 B0 F1 B1 W0 W1"]}
 
 
+_SCRIPT = b"""N=8; ARGS=(--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64
+ --swiglu --vocab-size 128256 --moe-layer-freq "([0]*3+[1]*5)")
+torchrun --nproc-per-node $N --nnodes ${N} pretrain_gpt.py "${ARGS[@]}" --bf16 --lr 1e-4 \\
+ --tensor-model-parallel-size 4 --pipeline-model-parallel-size 4 --seq-length 8192 --micro-batch-size 1 \\
+ --global-batch-size $((N * 16)) --num-layers-per-virtual-pipeline-stage 4 --recompute-granularity full
+"""
+_TITAN = b"""[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 2
+seq_len = 8192
+[parallelism]
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 2
+[activation_checkpoint]
+mode = "full"
+"""
+_DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 4,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 3, "overlap_comm": True, "zero_hpz_partition_size": 4},
+}
+
+
 @cache
 def seeds() -> dict[str, bytes]:
     """A right file of every kind, by its name."""
@@ -374,6 +400,9 @@ def seeds() -> dict[str, bytes]:
         "scenarios.toml": _SCENARIOS,
         "schedule.json": json.dumps(_SCHEDULE).encode(),
         "chakra.et": _messages(graph),
+        "pretrain.sh": _SCRIPT,
+        "titan.toml": _TITAN,
+        "deepspeed.json": json.dumps(_DEEPSPEED).encode(),
     }
 
 
@@ -416,6 +445,9 @@ READERS: dict[str, tuple[Callable[[Path], Any], ...]] = {
         lambda p: weft.step("llama-3-8b", p, tp=4, fidelity="estimate"),
     ),
     "sweep.toml": (lambda p: weft.sweep_file(p, cache=False),),
+    "pretrain.sh": (lambda p: weft.read_launch(p).step("64xh100", fidelity="estimate"),),
+    "titan.toml": (lambda p: weft.read_launch(p).step("8xh100", fidelity="estimate"),),
+    "deepspeed.json": (lambda p: weft.read_launch(p).step("8xh100", "llama-3-8b", fidelity="estimate"),),
     "log.csv": (lambda p: weft.sample(read_log(p, None, ())),),
     "measured.csv": (weft.validate, lambda p: weft.calibrate(p, gpu="h100-sxm")),
     "schedule.json": (weft.check_schedule,),
@@ -652,6 +684,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "prefill": {"model": "llama-3-8b", "on": "8xh100", "tp": 8},
     "read_execution_trace": {"path": "feeder.json"},
     "read_graph": {"path": "graph.jsonl"},
+    "read_launch": {"path": "pretrain.sh"},
     "read_trace": {"path": "trace.json"},
     "recompute": {"model": "llama-3-8b", "system": "8xh100", "tp": 8},
     "roofline": {"model": "llama-3-8b", "on": "8xh100", "tp": 8},

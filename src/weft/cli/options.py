@@ -209,6 +209,13 @@ def refuse_given(because: str, *names: str) -> None:
             raise InputError(f"{one.opts[0]} says nothing {because}; leave it out")
 
 
+def typed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that stand on the command line, without those that have their defaults."""
+    context = click.get_current_context()
+    typed_in = ParameterSource.COMMANDLINE
+    return {name: value for name, value in options.items() if context.get_parameter_source(name) is typed_in}
+
+
 class Asks(NamedTuple):
     """One of the questions of a command: the `names` of its own options, and why the others have no effect on it."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import click
@@ -19,9 +20,11 @@ from weft.cli.options import (
     refuse_given,
     set_option,
     together,
+    typed,
 )
 from weft.cli.output import details_option, shows
 from weft.cli.values import DTYPE, FACTORS, MODEL_NAME, SYSTEM_NAME, Value, later, names
+from weft.errors import InputError
 from weft.hardware import System
 from weft.models.load import graph_in
 from weft.options import Fidelity, RunOptions
@@ -37,6 +40,7 @@ _SCALE = "weft scale llama-3-70b --system 64xh100 --tp 8 --pp 4 --compute 1,2,4 
 _T3 = "weft scale llama-3-70b --system 8xh100 --tp 8 --compute 4 --network 2 --overlap framework,t3-mca --out out/scale"
 _GRAPH = "weft step llama.graph.jsonl.gz --system h100-sxm"
 _AGAINST = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --against link.bandwidth='600 GB/s'"
+_LAUNCHED = 'weft step --launch pretrain.sh --system 64xh100 --measured "412 TFLOP/s"'
 _LARGE = "weft step gpt-3 --system 1024xa100 --tp 8 --pp 8 --batch 1536 --out out/step"
 
 
@@ -84,8 +88,8 @@ plan_options = together(
 """The machine and the plan of a training step."""
 
 
-@click.command(epilog=examples(_EXAMPLE, _LARGE, _AGAINST, _GRAPH))
-@click.argument("model", type=MODEL_NAME)
+@click.command(epilog=examples(_EXAMPLE, _LARGE, _AGAINST, _GRAPH, _LAUNCHED))
+@click.argument("model", type=MODEL_NAME, required=False)
 @plan_options
 @option(
     "--overlap",
@@ -106,6 +110,19 @@ plan_options = together(
     is_flag=True,
     help="Compare every overlap method that applies to the plan, in closed form, and say what bounds the step.",
 )
+@option(
+    "--launch",
+    "The launch file of the run: a script with Megatron-LM's arguments, overrides of Megatron-Bridge or NeMo, "
+    "torchtitan's TOML, DeepSpeed's JSON. MODEL can be left out where the file describes it.",
+    click.Path(path_type=Path),
+    metavar="FILE",
+)
+@option(
+    "--measured",
+    "What was measured, like '9.3 s', or of each GPU '1400 tokens/s' or '412 TFLOP/s': is it to be expected, where "
+    "may time be lost, what would gain most?",
+    metavar="RATE|TIME",
+)
 @clock_option()
 @shows(
     "step.json",
@@ -116,18 +133,30 @@ plan_options = together(
 @details_option
 @as_run_options
 @on_machine
-def step(model: str, machine: System, options: RunOptions, compare_overlaps: bool = False, **stated: Any) -> Answer:
+def step(
+    machine: System,
+    options: RunOptions,
+    model: str | None = None,
+    compare_overlaps: bool = False,
+    launch: Path | None = None,
+    **stated: Any,
+) -> Answer:
     """Time a training step of MODEL: how long it takes, what is exposed, what fits, where the time goes.
 
     MODEL is a name of 'weft models list', or a file: also a captured graph, which is timed on a rank of
     the system, with its collectives.
     """
+    if launch is not None:
+        refuse_given("beside --launch; change the file", "compare_overlaps")
+        return weft.read_launch(launch).step(machine, model, options=options, **typed(stated))
+    if model is None:
+        raise InputError("name a model, like llama-3-8b, or the file that starts the run: --launch pretrain.sh")
     if (graph := graph_in(model)) is not None:
         refuse_given("beside a captured graph, which is timed as it is", *stated, "compare_overlaps")
         return weft.step(graph, machine, options=options)
     if compare_overlaps:
-        refuse_given("beside --compare-overlaps, which times in closed form", "fidelity")
-        stated.pop("fidelity", None)
+        refuse_given("beside --compare-overlaps, which times in closed form", "fidelity", "measured")
+        stated.pop("fidelity", None), stated.pop("measured", None)
         return weft.step_overlaps(model, machine, options=options, **stated)
     return weft.step(model, machine, options=options, **stated)
 

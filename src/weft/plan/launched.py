@@ -69,6 +69,7 @@ class Launched(Record):
         *,
         options: RunOptions = SUSTAINED,
         fidelity: Fidelity = "windows",
+        measured: str | None = None,
         **stated: Any,
     ) -> Step:
         """A step of the run on a system, as `weft.step` times it.
@@ -88,7 +89,7 @@ class Launched(Record):
         if isinstance(used, str):
             used = replace(framework_of(used), **self.settings)
         plan = self.plan(machine.gpus, given)
-        answer = step(found, machine, framework=used, options=options, fidelity=fidelity, **plan)
+        answer = step(found, machine, framework=used, options=options, fidelity=fidelity, measured=measured, **plan)
         return replace(answer, notes=(*self._said(found), *answer.notes))
 
     def plan(self, gpus: int, stated: Mapping[str, Any]) -> dict[str, Any]:

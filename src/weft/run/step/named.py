@@ -24,6 +24,7 @@ from weft.result.memory import Memory
 from weft.result.step import Step
 from weft.run.step.clock import train
 from weft.run.step.graphs import graph_step
+from weft.run.step.measured import Measured, judged
 from weft.run.step.memory import memory as needed
 from weft.schedule import OVERLAPS, applicable
 
@@ -39,7 +40,7 @@ def step(model: Graph, on: Described, *, options: RunOptions = SUSTAINED) -> Gra
 def step(
     model: Transformer | str | Path, on: Described, plan: Parallelism | None = None, *,
     framework: Framework | str | None = None, options: RunOptions = SUSTAINED, fidelity: Fidelity = "windows",
-    **stated: Any,
+    measured: str | None = None, **stated: Any,
 ) -> Step: ...  # fmt: skip
 
 
@@ -51,6 +52,7 @@ def step(
     framework: Framework | str | None = None,
     options: RunOptions = SUSTAINED,
     fidelity: Fidelity = "windows",
+    measured: str | None = None,
     **stated: Any,
 ) -> Step | GraphStep:
     """How long a training step takes, and where it goes: `model` and `on` by name, file or object.
@@ -58,21 +60,24 @@ def step(
     Without a `plan`, keywords state fields of one (`Parallelism`); replicas take the GPUs that are left, and the
     answer's notes say what else was chosen. A graph, such as `weft.capture` answers, is timed as it is, in closed form,
     on a rank with its collectives. Without a `framework`, it is Megatron Core, or torchtitan where weights are sharded
-    (zero=3); `fidelity` as in `weft.run.step.train`. Raises
-    UnknownNameError for unknown names, InputError for a plan that does not fit, with the nearest one that does.
+    (zero=3); `fidelity` as in `weft.run.step.train`. With a `measured` time, "9.3 s", or throughput of each GPU,
+    "1400 tokens/s" or "412 TFLOP/s", the answer says whether that is to be expected, where time may be lost, and which
+    three changes of the plan would gain most. Raises UnknownNameError for unknown names, InputError for a plan that
+    does not fit, with the nearest one that does.
 
     >>> step("gpt-3", "64xa100", tp=8, pp=8, batch=64, fidelity="estimate").plan.micro_batches
     64
     """
     if isinstance(model, Graph):
-        if plan is not None or framework is not None or stated:
+        if plan is not None or framework is not None or measured is not None or stated:
             raise InputError("a graph is timed as it is, without a plan or a framework; leave them out")
         return graph_step(model, on, options)
+    seen = None if measured is None else Measured.of(measured)
     found, where, plan, used, notes = asked(model, on, plan, framework, stated)
     answer = train(found, where, plan, used, options, fidelity)
-    return replace(
-        answer, memory=needed(found, where, plan, used, answer.pipeline.schedule), notes=(*notes, *answer.notes)
-    )
+    held = needed(found, where, plan, used, answer.pipeline.schedule)
+    answer = replace(answer, memory=held, notes=(*notes, *answer.notes))
+    return answer if seen is None else judged(answer, seen, options)
 
 
 def step_overlaps(
