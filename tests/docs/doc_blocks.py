@@ -28,7 +28,7 @@ from sybil import Document, Example, Region
 from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown import CodeBlockParser
 
-FILE_LANGUAGES = ("toml", "yaml")
+FILE_LANGUAGES = ("toml", "yaml", "bash")
 COMMANDS = {"weft": [sys.executable, "-m", "weft"], "python": [sys.executable]}
 TIMEOUT_S = 300
 NOTICE = re.compile(r"^weft: compiling .*\n", re.MULTILINE)

@@ -152,6 +152,7 @@ class Parallelism(Record):
         if isinstance(self.overlap, str):
             object.__setattr__(self, "overlap", overlap_of(self.overlap))
         check_type("overlap", self.overlap, Mapping, "give methods by axis, such as {'tp': 'flux'} or 'tp=flux,dp=dma'")
+        check_type("dtype", self.dtype, str, "name one, like 'bf16'")
         check_type("schedule", self.schedule, str, "name one, like '1f1b' or 'interleaved:4'")
         check_type("order", self.order, (tuple, list), f"name each of {', '.join(ORDER)} once")
         check_fields(self)

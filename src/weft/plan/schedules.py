@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.answer import Answer
-from weft.errors import InputError, UnitError, check_name, shown
+from weft.errors import InputError, UnitError, check_name, is_whole, shown
 from weft.files import write_json
 from weft.schedule.pipeline import (
     Durations,
@@ -121,6 +121,10 @@ class TimedSchedule(Answer):
         }
 
 
+_MOST = 1 << 16
+"""Most stages, and micro-batches, whose order is searched."""
+
+
 def find_schedule(
     stages: int,
     micro_batches: int,
@@ -148,6 +152,9 @@ def find_schedule(
     '0.0%, 7 micro-batches'
     """
     check_name("objective", objective, OBJECTIVES)
+    for name, value in (("stages", stages), ("micro_batches", micro_batches)):
+        if is_whole(value) and value > _MOST:
+            raise InputError(f"{name} is {value}; a search takes at most {_MOST}")
     durations, latency = _times(stages, forward, backward, weight, send)
     limit, kept, sizes = _memory(stages, memory, activations, kept_for_weight)
     problem = OrderProblem(stages, micro_batches, durations, Send(latency), limit, kept)

@@ -151,6 +151,8 @@ def sample(
         if not 0 < value < 1:
             raise InputError(f"{name} is {value:g}; give a fraction between 0 and 1, such as 0.01")
     check_whole("seed", seed, 0, 1)
+    if not 0 <= again < 1:
+        raise InputError(f"again is {again:g}; give the variation of whole runs as a fraction, such as 0.01")
     if iterations is not None:
         check_whole("iterations", iterations, 2, 12)
     used = log if isinstance(log, Iterations) else read_log(log)

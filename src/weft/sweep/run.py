@@ -114,7 +114,7 @@ def sweep_file(
         if dask is not None:
             workers = running.enter_context(Cluster(dask))  # before anything is written
         elif jobs > 1 and is_shared():
-            workers = running.enter_context(Processes(jobs))
+            workers = running.enter_context(Processes(min(jobs, max(len(matrix), 2))))
         store = (
             begin(folder, Manifest(matrix, version, (index, shards)))
             if folder

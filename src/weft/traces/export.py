@@ -31,6 +31,10 @@ class Exported(NamedTuple):
     nodes: tuple[int, ...]
 
 
+_MOST_RANKS = 65536
+"""Most ranks of an export: each is a file."""
+
+
 def write_chakra(
     graph: Graph, folder: str | Path, ranks: int | None = None, seconds: Mapping[str, float] | None = None
 ) -> Exported:
@@ -45,6 +49,8 @@ def write_chakra(
     check_type("the graph", graph, Graph, "give a weft.Graph, such as weft.capture answers")
     count = graph.ranks if ranks is None else ranks
     check_whole("the number of ranks", count, 1, graph.ranks)
+    if count > _MOST_RANKS:
+        raise InputError(f"{count} ranks are a file each; give at most {_MOST_RANKS}")
     if count % graph.ranks:
         raise InputError(
             f"{count} ranks are no multiple of the graph's {graph.ranks}; give {graph.ranks}, or a multiple of it"
