@@ -68,6 +68,10 @@ def examples_of(command):
 def folder(tmp_path, monkeypatch):
     for name, content in OWN.items():
         (tmp_path / name).write_text(content)
+    (tmp_path / "pretrain.sh").write_text(
+        "torchrun --nproc-per-node 8 --nnodes 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --swiglu --bf16 "
+        "--num-attention-heads 32 --vocab-size 32000 --seq-length 2048 --micro-batch-size 1 --global-batch-size 64\n"
+    )
     write_graph(Graph((Node(Gemm(512, 512, 512, "bf16"), "product"),)), tmp_path / "llama.graph.jsonl.gz")
     recorded = Recorded()
     recorded.gemm(0)

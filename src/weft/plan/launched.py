@@ -347,8 +347,12 @@ def _model(read: _Reading, fields: Mapping[str, Any]) -> Transformer | None:
     layers, hidden = read.number("num-layers"), read.number("hidden-size")
     heads, context = read.number("num-attention-heads"), read.number("max-position-embeddings")
     words = read.number("vocab-size")
-    words = words + (read.given.get("tokenizer-type") == ["NullTokenizer"]) if words else None
-    words = words or _TOKENIZERS.get(" ".join(read.given.get("tokenizer-type", [])))
+    tokenizer = read.given.get("tokenizer-type", [""])[0]
+    if words:
+        words += tokenizer == "NullTokenizer"  # which adds a token for the end of a document
+    elif tokenizer in _TOKENIZERS:
+        words = _TOKENIZERS[tokenizer]
+        read.flag("tokenizer-type", f"vocabulary {words}")
     gated = read.flag("swiglu", "activation")
     shape = {
         "kv_heads": read.number("num-query-groups"),
