@@ -22,7 +22,10 @@ SEED = 20
 
 @dataclass(frozen=True)
 class Proof:
-    """How far two graphs' results differ, relative to the largest: `exact` in fp64, `rounded` in the number formats."""
+    """How far two graphs' results differ: `exact` in fp64, `rounded` in the number formats.
+
+    Both are relative to the largest element of a result, or of the sum of magnitudes behind it where its terms cancel.
+    """
 
     exact: float
     rounded: float
@@ -39,17 +42,19 @@ def compared(before: Graph, after: Graph, seed: int = SEED) -> Proof:
     given = random_values(before, seed)
     dtypes = {tensor.dtype for node in before for tensor in node.op.writes if tensor.dtype in BITS}
     tolerance = ROUNDINGS * 2.0 ** -min((BITS[dtype] for dtype in dtypes), default=52)
+    magnitudes = execute(before, {name: [np.abs(one) for one in arrays] for name, arrays in given.items()})
     exact, rounded = (
-        _difference(execute(before, given, as_stored), execute(after, given, as_stored)) for as_stored in (False, True)
+        _difference(execute(before, given, as_stored), execute(after, given, as_stored), magnitudes)
+        for as_stored in (False, True)
     )
     return Proof(exact, rounded, tolerance)
 
 
-def _difference(first: Values, second: Values) -> float:
+def _difference(first: Values, second: Values, magnitudes: Values) -> float:
     worst = 0.0
     for name, arrays in first.items():
-        for one, other in zip(arrays, second[name], strict=True):
-            largest = max(float(np.max(np.abs(one))), 1e-30)
+        for one, other, terms in zip(arrays, second[name], magnitudes[name], strict=True):
+            largest = max(float(np.max(np.abs(one))), float(np.max(np.abs(terms))), 1e-30)
             worst = max(worst, float(np.max(np.abs(one - other.reshape(one.shape)))) / largest)
     return worst
 
