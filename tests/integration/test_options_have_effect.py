@@ -58,6 +58,7 @@ DEFAULTS = {
     "--dp": [*map(str, range(1, 17))],
     "--context": ("ring", "2048"),
     "--schedule": ("1f1b",),
+    "--precision": ("bf16",),
 }
 """Values that state what holds anyhow."""
 MOOT = {
