@@ -9,7 +9,7 @@ from importlib import import_module
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from weft.errors import LARGEST_WHOLE, InputError, check_name, check_whole, shown
+from weft.errors import LARGEST_WHOLE, InputError, check_name, check_whole, is_whole, shown
 
 _KEY = "declared"
 
@@ -70,7 +70,7 @@ def _described(owner: Any) -> Iterator[Described]:
 def check_fields(options: Any) -> None:
     """Check every declared choice, whole number and flag of a dataclass's object.
 
-    Raises UnknownNameError for an unknown name, InputError for a number below its range and for no flag.
+    Raises UnknownNameError for an unknown name, InputError for a number below its range, no flag and no whole numbers.
     """
     owner: Any = type(options)
     for name, kind, choices, one in _rules(owner):
@@ -84,6 +84,10 @@ def check_fields(options: Any) -> None:
             object.__setattr__(options, name, int(value))  # numpy's integers overflow
         elif kind is bool and not isinstance(value, bool):
             raise InputError(f"{name} is {shown(value)}; give True or False")
+        elif kind == tuple[int, ...] and value != ():
+            if not isinstance(value, tuple | list) or not all(is_whole(each) for each in value):
+                raise InputError(f"{name} is {shown(value)}; give a whole number for each, as (4, 4)")
+            object.__setattr__(options, name, tuple(map(int, value)))
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import inspect
 
+import hostile
 import pytest
 
 import weft
@@ -36,6 +37,32 @@ def test_a_call_with_wrong_types_answers_or_says_what_it_takes(name, tmp_path, m
             refused.append(str(error))
     assert refused
     assert not [text for text in refused if not text or "object at 0x" in text]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with hostile.work_folder(tmp_path):
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", [3, "x", [], None, float("nan"), object()], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "name", sorted({*hostile.CALLS} - {"advise", "balanced", "calibrate", "plan", "tune", "validate"})
+)
+def test_one_wrong_argument_among_right_ones_ends_in_an_answer_or_a_sentence(name, value, folder):
+    """But for functions that search or simulate for seconds, whose arguments are checked as those of the others are."""
+    function = getattr(weft, name)
+    for one in inspect.signature(function).parameters.values():
+        if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+            given = {**hostile.CALLS[name], one.name: value}
+            assert hostile.tried(hostile.Try(name, lambda given=given: function(**given), one.name, 60)) is None
+
+
+@pytest.mark.parametrize("stated", [{"overlap": 0}, {"layers": False}, {"layers": [1.5]}, {"dtype": None}])
+def test_a_plan_of_wrong_types_is_refused(stated):
+    with pytest.raises(WeftError, match=f"^{next(iter(stated))} is "):
+        weft.Parallelism(pp=2, **stated)
 
 
 def test_a_wrong_type_is_named_with_what_the_argument_takes():

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from weft.engine import code
+
 WEFT = [sys.executable, "-m", "weft"]
 LISTED = ["hardware", "list"]
 SMALL = ["simulate", "--gemm", "512,512,128", "--tp", "2"]
@@ -219,7 +221,7 @@ def test_a_page_that_does_not_fit_takes_its_figures_with_it(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after_s", [0.2, 0.5, 0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.3, 2.6, 3.0])
+@pytest.mark.parametrize("after_s", [0.2, 0.5, 0.8, 1.1, 1.4, 1.8, 2.3])
 def test_ctrl_c_at_any_moment_leaves_the_whole_answer_or_what_stood_there(after_s, tmp_path):
     before = {"memory.json": "before", "report.html": "before"}
     for name, text in before.items():
@@ -261,28 +263,37 @@ def test_two_processes_on_one_new_cache_answer_alike(tmp_path):
     assert list(tmp_path.rglob("*.part")) == []
 
 
-@pytest.mark.slow
+@pytest.fixture
+def filled(tmp_path):
+    """A new cache that holds a run; the engine is compiled already, in the cache of this user."""
+    variables = {"WEFT_CACHE": str(tmp_path), "WEFT_ENGINE": str(code.cache_root())}
+    answer, _ = simulated(**variables)
+    entries = list((tmp_path / "runs").rglob("*.json.gz"))
+    assert entries
+    return variables, entries, answer
+
+
 @pytest.mark.parametrize("share", [0.0, 0.9])
-def test_cut_off_entries_of_the_cache_are_made_again(share, tmp_path):
-    whole, _ = simulated(WEFT_CACHE=str(tmp_path))
-    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+def test_cut_off_entries_of_the_cache_are_made_again(share, filled):
+    variables, entries, whole = filled
+    for path in entries:
         content = path.read_bytes()
         path.write_bytes(content[: int(share * len(content))])
-    again, said = simulated(WEFT_CACHE=str(tmp_path))
+    again, said = simulated(**variables)
     assert again == whole
     assert "damaged" in said
+    assert simulated(**variables)[1].count("damaged") == 0
 
 
 @pytest.mark.parametrize("moved_s", [-(10**9), 10**9])
-def test_a_clock_that_jumped_hides_and_loses_no_entries(moved_s, tmp_path):
-    simulated(WEFT_CACHE=str(tmp_path), WEFT_ENGINE=os.environ.get("WEFT_CACHE", ""))
-    entries = list((tmp_path / "runs").rglob("*.json.gz"))
+def test_a_clock_that_jumped_hides_and_loses_no_entries(moved_s, filled):
+    variables, entries, _ = filled
     for path in entries:
         os.utime(path, (time.time() + moved_s,) * 2)
-    shown = ran(["cache", "show"], stdout=subprocess.PIPE, env={"WEFT_CACHE": str(tmp_path)})
+    shown = ran(["cache", "show"], stdout=subprocess.PIPE, env=variables)
     assert shown.returncode == 0
     assert "-" not in shown.stdout.split("simulated runs", 1)[1].splitlines()[0].replace("—", "")
-    ran(["cache", "clear", "--older-than", "1d"], stdout=subprocess.DEVNULL, env={"WEFT_CACHE": str(tmp_path)})
+    ran(["cache", "clear", "--older-than", "1d"], stdout=subprocess.DEVNULL, env=variables)
     assert [path.exists() for path in entries] == [moved_s > 0] * len(entries)
 
 
