@@ -65,6 +65,12 @@ def test_a_plan_of_wrong_types_is_refused(stated):
         weft.Parallelism(pp=2, **stated)
 
 
+@pytest.mark.parametrize("stated", [{"tp": "8"}, {"pp": 0.5}, {"overlap": 5}, {"overlap": "flux"}])
+def test_a_scaling_of_wrong_types_is_refused(stated):
+    with pytest.raises(WeftError, match=next(iter(stated))):
+        weft.scale("llama-3-8b", "8xh100", compute=(1, 2), **stated)
+
+
 def test_a_wrong_type_is_named_with_what_the_argument_takes():
     with pytest.raises(WeftError, match=r"^half_width is '1 us'; it takes a number$"):
         weft.sample("log.csv", half_width="1 us")

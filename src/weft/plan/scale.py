@@ -14,12 +14,13 @@ from typing import Any
 
 from weft import hardware
 from weft.answer import Answer, Record
-from weft.errors import InputError, check_type
+from weft.errors import InputError, check_type, check_whole
 from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.check import divisors
+from weft.parallel.plan import Parallelism
 from weft.result.errors import Error, collective_error, gemm_error
 from weft.result.step import Step
 from weft.run.step.named import memory as memory_of
@@ -72,6 +73,7 @@ def faster(system: System, compute: float = 1.0, network: float = 1.0, memory: f
 
 
 _MOST = 1000.0
+_DEGREES = ("tp", "pp", "cp", "dp", "ep")
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,10 @@ def scale(
         if not values:
             raise InputError(f"{name} is empty; give at least one value")
     found = load_model(model)
-    overlap = dict(plan.pop("overlap", None) or {})
+    overlap = dict(Parallelism(overlap=plan.pop("overlap", None) or {}).overlap)
+    for axis in _DEGREES:
+        if plan.get(axis) is not None:
+            check_whole(axis, plan[axis], 1, 8)
     where, plan, chosen = _placed(found, where, plan)
     tp = plan.get("tp") or 1
     used = methods if tp > 1 else (AS_PLANNED,)
@@ -226,7 +231,7 @@ def scale(
 
 def _placed(model: Transformer, where: System, plan: dict[str, Any]) -> tuple[System, dict[str, Any], tuple[str, ...]]:
     """The machine and the plan; without degrees: a node shares every layer, with as many stages as the model needs."""
-    degrees = (plan.get(axis) or 1 for axis in ("tp", "pp", "cp", "dp", "ep"))
+    degrees = (plan.get(axis) or 1 for axis in _DEGREES)
     if any(degree > 1 for degree in degrees) or plan.get("zero") or where.gpus == 1:
         return where, plan, ()
     heads = math.gcd(model.attention_heads, model.key_heads)
