@@ -71,6 +71,12 @@ def test_a_scaling_of_wrong_types_is_refused(stated):
         weft.scale("llama-3-8b", "8xh100", compute=(1, 2), **stated)
 
 
+@pytest.mark.parametrize(("stages", "micro_batches"), [(10**40, 2), (-1, 2), ("x", 2), (2, None), (100_000, 2)])
+def test_a_schedule_of_no_stages_or_too_many_is_refused(stages, micro_batches):
+    with pytest.raises(WeftError, match=r"devices|micro-batches"):
+        weft.find_schedule(stages, micro_batches, "1 ms", "1 ms", "1 ms")
+
+
 def test_a_wrong_type_is_named_with_what_the_argument_takes():
     with pytest.raises(WeftError, match=r"^half_width is '1 us'; it takes a number$"):
         weft.sample("log.csv", half_width="1 us")

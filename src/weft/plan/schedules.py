@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.answer import Answer
-from weft.errors import InputError, UnitError, check_name, is_whole, shown
+from weft.errors import InputError, UnitError, check_name, shown
 from weft.files import write_json
 from weft.schedule.pipeline import (
     Durations,
@@ -26,7 +26,7 @@ from weft.schedule.pipeline import (
     schedule_to_dict,
 )
 from weft.schedule.pipeline.orders import Floats
-from weft.schedule.pipeline.problem import OrderProblem, least_end, least_spans
+from weft.schedule.pipeline.problem import OrderProblem, check_tasks, least_end, least_spans
 from weft.schedule.pipeline.search import OBJECTIVES, Objective, find_order
 from weft.units import Dimension, parse
 
@@ -121,10 +121,6 @@ class TimedSchedule(Answer):
         }
 
 
-_MOST = 1 << 16
-"""Most stages, and micro-batches, whose order is searched."""
-
-
 def find_schedule(
     stages: int,
     micro_batches: int,
@@ -152,9 +148,7 @@ def find_schedule(
     '0.0%, 7 micro-batches'
     """
     check_name("objective", objective, OBJECTIVES)
-    for name, value in (("stages", stages), ("micro_batches", micro_batches)):
-        if is_whole(value) and value > _MOST:
-            raise InputError(f"{name} is {value}; a search takes at most {_MOST}")
+    check_tasks(stages, micro_batches)
     durations, latency = _times(stages, forward, backward, weight, send)
     limit, kept, sizes = _memory(stages, memory, activations, kept_for_weight)
     problem = OrderProblem(stages, micro_batches, durations, Send(latency), limit, kept)

@@ -19,6 +19,17 @@ from weft.schedule.pipeline.orders import BACKWARD, FORWARD, WEIGHT, Floats, Sch
 _MOST_TASKS = 300_000
 
 
+def check_tasks(devices: int, micro_batches: int) -> None:
+    """Raise InputError for numbers of devices and micro-batches below 1, and for more than can be searched."""
+    check_whole("the number of pipeline devices", devices, 1, 8)
+    check_whole("the number of micro-batches", micro_batches, 1, 32)
+    if 3 * devices * micro_batches > _MOST_TASKS:
+        raise InputError(
+            f"{micro_batches} micro-batches on {devices} devices are too many to search an order for; "
+            f"devices x micro-batches must be at most {_MOST_TASKS // 3}"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class OrderProblem:
     """A pipeline of one stage a device, whose order is to be found.
@@ -37,13 +48,7 @@ class OrderProblem:
     kept_for_weight: ArrayLike = 1.0
 
     def __post_init__(self) -> None:
-        check_whole("the number of pipeline devices", self.devices, 1, 8)
-        check_whole("the number of micro-batches", self.micro_batches, 1, 32)
-        if 3 * self.devices * self.micro_batches > _MOST_TASKS:
-            raise InputError(
-                f"{self.micro_batches} micro-batches on {self.devices} devices are too many to search an order for; "
-                f"devices x micro-batches must be at most {_MOST_TASKS // 3}"
-            )
+        check_tasks(self.devices, self.micro_batches)
         if not (self.costs.limit >= 1 - SLACK).all():
             raise InputError(
                 f"a stage may hold {self.costs.limit.min():g} micro-batches, but needs at least 1; raise the limit"
