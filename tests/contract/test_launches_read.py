@@ -156,6 +156,7 @@ def test_deepspeed_leaves_what_is_auto_to_the_program(tmp_path):
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
+        (("--micro-batch-size 1", f"--micro-batch-size {'9' * 5000}"), "; it takes a whole number"),
         (("--micro-batch-size 1", "--micro-batch-size one"), "--micro-batch-size is 'one'; it takes a whole number"),
         (
             ("--micro-batch-size 1", "--micro-batch-size $MBS"),
@@ -182,7 +183,9 @@ def test_what_contradicts_the_file_is_refused(tmp_path):
         found.step("32xh100")
 
 
-@pytest.mark.parametrize("text", ["", "hello world", "{}", "[a]\nb = 1\n", "echo --verbose"])
+@pytest.mark.parametrize(
+    "text", ["", "hello world", "{}", "[a]\nb = 1\n", "echo --verbose", f"[training]\na = {'[' * 3000}"]
+)
 def test_a_file_that_starts_no_training_is_refused(text, tmp_path):
     (tmp_path / "file").write_text(text)
     with pytest.raises(InputError, match="starts no training that Weft knows"):

@@ -139,6 +139,11 @@ def read_launch(path: str | Path) -> Launched:
     )
 
 
+def _whole(text: str) -> bool:
+    """Whether a text is a whole number that some setting may have."""
+    return text.isdecimal() and len(text) <= 15
+
+
 class _Reading:
     """Arguments that are read one after the other; what nobody asked for is left at the end."""
 
@@ -168,7 +173,7 @@ class _Reading:
         value = self.text(*names)
         if value is None:
             return None
-        if not value.isdecimal():
+        if not _whole(value):
             name = next(name for name in names if name in self.given)
             rule = "a whole number; the script does not set its variable" if "$" in value else "a whole number"
             raise self._wrong(name, value, rule)
@@ -396,11 +401,11 @@ def _mixture(read: _Reading, wide: int | None) -> dict[str, Any]:
     if read.given.get("moe-token-dispatcher-type") == ["alltoall"]:
         read.flag("moe-token-dispatcher-type", "all-to-all by the collective library")
     found = {"shared_experts": shared // wide if shared and wide else None}
-    if often.isdecimal():
+    if _whole(often):
         return {**found, "moe_every": int(often)}
     first = often.strip("()[]' ").partition("+")[0]
     dense = first.rpartition("*")[2] if first.startswith("0]") else ""
-    return {**found, "dense_layers": int(dense) if dense.isdecimal() else None}
+    return {**found, "dense_layers": int(dense) if _whole(dense) else None}
 
 
 def _latent(read: _Reading) -> dict[str, Any]:
@@ -433,7 +438,7 @@ _FLOAT8 = "quantize.linear.float8"
 def _toml(text: str, file: str) -> Launched | None:
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return None
     if not {"parallelism", "training"} & document.keys():
         return None
@@ -447,7 +452,7 @@ def _toml(text: str, file: str) -> Launched | None:
     fields |= {"cp": degree("context_parallel"), "ep": degree("expert_parallel"), "sp": fields["tp"] > 1}
     if length := read.number("training.seq_len"):
         fields["sequence"] = length
-    if batch and batch.isdecimal():
+    if batch and _whole(batch):
         fields["batch"] = int(batch)
     elif local:
         fields["local_batch"] = local
