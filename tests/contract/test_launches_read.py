@@ -157,6 +157,7 @@ def test_deepspeed_leaves_what_is_auto_to_the_program(tmp_path):
     ("change", "rule"),
     [
         (("--micro-batch-size 1", f"--micro-batch-size {'9' * 5000}"), "; it takes a whole number"),
+        (("--bf16", "--bf16 --pipeline-model-parallel-layout Et*x|tL"), r"layout is 'Et\*x\|tL'; it takes stages like"),
         (("--micro-batch-size 1", "--micro-batch-size one"), "--micro-batch-size is 'one'; it takes a whole number"),
         (
             ("--micro-batch-size 1", "--micro-batch-size $MBS"),

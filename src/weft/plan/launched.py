@@ -17,7 +17,7 @@ from typing import Any
 
 from weft import hardware
 from weft.answer import Record
-from weft.errors import ConfigError, InputError
+from weft.errors import ConfigError, InputError, shown
 from weft.files import packaged_toml, read_text
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
@@ -164,7 +164,7 @@ class _Reading:
                 value = " ".join(self.given[name][:1])
                 self.used[self.dash + name] = value
                 if known and value not in known:
-                    raise self._wrong(name, value, f"one of {', '.join(known)}")
+                    raise self.wrong(name, value, f"one of {', '.join(known)}")
                 return value
         return None
 
@@ -176,7 +176,7 @@ class _Reading:
         if not _whole(value):
             name = next(name for name in names if name in self.given)
             rule = "a whole number; the script does not set its variable" if "$" in value else "a whole number"
-            raise self._wrong(name, value, rule)
+            raise self.wrong(name, value, rule)
         return int(value)
 
     def rest(self, without: Callable[[str], bool]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -185,8 +185,9 @@ class _Reading:
         idle = [name for name in left if without(name)]
         return tuple(self.dash + name for name in idle), tuple(self.dash + name for name in left if name not in idle)
 
-    def _wrong(self, name: str, value: str, rule: str) -> ConfigError:
-        return ConfigError(f"{self.dash}{name} is '{value}'; it takes {rule}", self.file)
+    def wrong(self, name: str, value: str, rule: str) -> ConfigError:
+        """The error of a value that breaks a rule."""
+        return ConfigError(f"{self.dash}{name} is {shown(value)}; it takes {rule}", self.file)
 
 
 # -- Megatron-LM, and the same arguments as overrides of Megatron-Bridge and NeMo
@@ -269,7 +270,10 @@ def _stages(read: _Reading, pp: int) -> dict[str, Any]:
         chunks = max(layers // (pp * held), 1)
     found: dict[str, Any] = {}
     if layout := read.text("pipeline-model-parallel-layout"):
-        found["layers"] = tuple(_counted(stage) for stage in layout.split("|"))
+        name, stages = "pipeline-model-parallel-layout", layout.split("|")
+        if not all(_whole(part.partition("*")[2] or "1") for stage in stages for part in stage.split(",")):
+            raise read.wrong(name, layout, "stages like Ettt|t*3|tL")
+        found["layers"] = tuple(map(_counted, stages))
         chunks = len(found["layers"]) // pp
     first, last = (read.number(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
     if pp > 1 and layers and (first or last):
