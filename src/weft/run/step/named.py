@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
-from weft.errors import InputError, check_type
+from weft.errors import InputError, check_type, check_whole
 from weft.graph import Graph
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
@@ -188,4 +188,6 @@ def framework_for(named: Framework | str | None, zero: int | None) -> Framework:
     """The framework that is named; without a name Megatron Core, or torchtitan where weights are sharded."""
     if isinstance(named, Framework):
         return named
+    if zero is not None:
+        check_whole("zero", zero, 0, 1)
     return framework_of((_SHARDED if zero == 3 else _USUAL) if named is None else named)
