@@ -48,7 +48,7 @@ class Record:
     RECORD = "*"
 
     def to_dict(self) -> dict[str, Any]:
-        """It as plain data for JSON."""
+        """The object as plain data for JSON."""
         return attributes(self, self.RECORD)
 
 

@@ -47,7 +47,7 @@ class Described:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The names that it takes, if it takes nothing else; else empty."""
+        """The names that the field takes, if it takes only names; else empty."""
         return get_args(self.kinds[0]) if len(self.kinds) == 1 and get_origin(self.kinds[0]) is Literal else ()
 
 

@@ -117,12 +117,12 @@ def is_wrapped(types: Any) -> bool:
 
 
 def communicates(func: Any) -> bool:
-    """Whether a call is of a library of collectives."""
+    """Whether a call belongs to a library of collectives, such as c10d."""
     return func.namespace in LIBRARIES
 
 
 def moved(func: Any, args: Any, results: tuple[torch.Tensor, ...]) -> Moved | None:
-    """What a call sends, and where; None for one that sends nothing. Raises InputError for one that has no operator."""
+    """What a call sends, and to which ranks; None if nothing. Raises InputError for a call without an operator."""
     base = func._schema.name.partition("::")[2]
     if base in ("barrier", "monitored_barrier_", "check_for_nan"):
         return None

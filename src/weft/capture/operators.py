@@ -45,7 +45,7 @@ class Called:
 
     @property
     def reads(self) -> tuple[Described, ...]:
-        """What it reads, each tensor once; one that it reads in part counts with the part."""
+        """The tensors that the call reads, each once; of a tensor that it reads in part, only the part counts."""
         part = PARTLY_READ.get(self.base)
         listed = []
         for place, one in enumerate((*self.args, *self.named.values())):
@@ -57,7 +57,7 @@ class Called:
 
     @property
     def writes(self) -> tuple[Described, ...]:
-        """What it writes: tensors in place, else its results."""
+        """The tensors that the call writes: those that it changes in place, else its results."""
         part = PARTLY_WRITTEN.get(self.base)
         if part is not None and self.written:
             return tuple(one for one in map(tensors.described, tensors.found(self.args[part])) if one is not None)

@@ -45,7 +45,7 @@ def dtype_of(dtype: torch.dtype) -> str:
 
 @cache
 def made(shape: tuple[int, ...], dtype: str, role: Role = "activation") -> graph.Tensor:
-    """A tensor of Weft; one object for equal ones."""
+    """The tensor as Weft describes it; equal tensors share one object."""
     return graph.Tensor(shape, dtype, role)
 
 

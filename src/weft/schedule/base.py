@@ -64,5 +64,5 @@ class Ideal(Pass):
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """The passes whose runs it is assembled from."""
+        """The passes from whose runs this ideal is assembled."""
         return tuple(dict.fromkeys((self.usually, *(name for _, name in self.taken))))

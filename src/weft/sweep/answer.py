@@ -51,7 +51,7 @@ class Point:
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """Its value on each axis, as given."""
+        """The value of the point on each axis, as given."""
         return self.case.values
 
     @property

@@ -53,7 +53,7 @@ class Alone(NamedTuple):
 
     @property
     def serial_s(self) -> float:
-        """One after the other [s]."""
+        """Time of the GEMMs and the collectives, one after the other [s]."""
         return self.gemm_s + self.collective_s
 
     @property

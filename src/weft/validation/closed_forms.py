@@ -37,7 +37,7 @@ class Case(Hashable, Protocol):
         """Predicted times of its rows [s]; InputError if the model has none."""
 
     def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
-        """Lower bounds of its rows' times [s]."""
+        """Lower bounds of the times of the rows [s]."""
 
 
 Cases = Callable[[pd.DataFrame], Iterable[Any]]
