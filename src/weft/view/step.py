@@ -284,7 +284,7 @@ def _exchanges(answer: Step) -> list[str]:
             for node in one.graph or ():
                 if isinstance(node.op, Collective) and node.stream == "ep":
                     begin, end = one.times[node.name]
-                    found[str(node.op), end - begin] += counts
+                    found[str(node.op), round(end - begin, 9)] += counts
     if not found:
         return []
     ((most, _), _), many = found.most_common(1)[0], found.total()
