@@ -107,7 +107,8 @@ def test_the_first_lines_say_what_arbitration_is_worth_in_step_and_free(small):
     rows = {row.id: row.weft for row in small.headline()}
     for line, prefix in ((in_step, ""), (free, "free.")):
         low, high = (rows[f"{prefix}{name}.speedup.geomean"] for name in ("t3", "t3_mca"))
-        assert f"worth {high / low - 1:+.1%} with " in line
+        assert f"worth {100 * (high - low):+.1f} points of speedup with " in line
+        assert f"T3-MCA is {high / low:.3f} times as fast as T3" in line
         assert f"T3 {low:.3f}x, T3-MCA {high:.3f}x" in line
     assert "stages in step" in in_step
     assert "free stages" in free
