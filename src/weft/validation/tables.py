@@ -271,6 +271,8 @@ def data_folder(given: str | os.PathLike[str] | None = None) -> Path:
 
     Raises InputError if there is none.
     """
+    if given is not None and not str(given):
+        raise InputError("the folder of measurements is an empty text; name one, or leave it out")
     named = given if given is not None else os.environ.get("WEFT_DATA")
     if named:
         if not Path(named).exists():
