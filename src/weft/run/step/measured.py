@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from weft.errors import InputError
@@ -12,7 +12,7 @@ from weft.options import SUSTAINED, RunOptions
 from weft.parallel.check import problems
 from weft.parallel.plan import Parallelism
 from weft.parallel.words import changes
-from weft.result.step import Step
+from weft.result.step import Step, exposed_axis
 from weft.run.step.clock import many
 from weft.units import format_time
 
@@ -70,7 +70,8 @@ def judged(step: Step, measured: Measured, options: RunOptions = SUSTAINED) -> S
         said += ", below the range: check what was timed, and what the plan computes."
     lost = {name: part for name, part in step.parts.items() if name not in _NEEDED and part > 0.01 * step.seconds}
     ranked = sorted(lost.items(), key=lambda one: -one[1])[:_SUGGESTED]
-    words = {name: name.replace("exposed", "exposed communication of") for name, _ in ranked}
+    axes = {name: exposed_axis(name).upper() for name, _ in ranked}
+    words = {name: f"exposed {axis} communication" if axis else name for name, axis in axes.items()}
     where = ", ".join(f"{words[name]} {format_time(part, 3)}" for name, part in ranked)
     look = [f"Where time may be lost: {where}; a trace of the step shows it (weft import TRACE)."] * bool(where)
     gains = list(_gains(step, options))
@@ -89,11 +90,12 @@ def _gains(step: Step, options: RunOptions) -> Iterator[str]:
     for plan, seconds, peak in zip(plans[1:], found.seconds[1:].tolist(), found.peak_bytes[1:].tolist(), strict=True):
         if seconds < 0.995 * now and peak <= room:
             best.append((seconds, peak, plan))
-    shown: set[str] = set()
+    shown: set[frozenset[str]] = set()
     for seconds, peak, plan in sorted(best, key=lambda one: one[0]):
         said = ", ".join(changes(plan, step.plan))
-        if said and said not in shown and len(shown) < _SUGGESTED:
-            shown.add(said)
+        kind = frozenset(one.name for one in fields(plan) if getattr(plan, one.name) != getattr(step.plan, one.name))
+        if said and kind not in shown and len(shown) < _SUGGESTED:
+            shown.add(kind)
             yield f"{said} ({now / seconds:.2f}x as fast, {peak / 1e9:.0f} of {room / 1e9:.0f} GB)"
 
 
