@@ -75,31 +75,33 @@ def test_a_gemm_is_no_slower_on_a_better_gpu(gpu, gemm, what, factor):
     st.sampled_from([2, 4, 8]),
 )
 def test_a_collective_is_no_slower_on_faster_links_and_no_faster_with_more_bytes(gpu, name, power, factor, ranks):
-    """But where the library takes another algorithm by its own thresholds, which no user tuned for such links."""
+    """But where the library takes another algorithm or protocol by its own thresholds, which are not always those of
+    least time, and which no user tuned for such links."""
     assume(gpu != "v100-sxm2-32gb")
     system = weft.system(gpu, gpus=8)
     faster = scaled(system, "link.bandwidth", factor, "GB/s")
     sizes = (round(size) // 1024 * 1024 for size in (2.0**power, factor * 2.0**power))
     one, more = (weft.Collective(name, size, ranks, "fp16") for size in sizes)
     took = weft.estimate(one, system)
-    assert weft.estimate(more, system).seconds >= took.seconds / EQUAL
-    then = weft.estimate(one, faster)
+    larger, then = weft.estimate(more, system), weft.estimate(one, faster)
+    assert larger.by != took.by or larger.seconds >= took.seconds / EQUAL
     assert then.by != took.by or then.seconds <= took.seconds * EQUAL
 
 
 @laws
 @given(MODELS, st.sampled_from([1, 2, 4, 8]), st.integers(1, 256), st.integers(1, 64), st.integers(1, 16))
-def test_a_token_takes_longer_with_more_context_and_more_sequences(model, tp, batch, parts, more):
+def test_a_token_takes_longer_with_more_context_and_twice_the_sequences(model, tp, batch, parts, more):
     """Contexts are whole parts of keys as attention splits them among compute units: with one key more, there are more
-    and shorter parts, which work at the same time. Norms of up to 64 rows count their gain once, not once for each row:
-    up to 1 % of a token."""
+    and shorter parts, which work at the same time. A few sequences more can be faster, since libraries choose tiles and
+    protocols by thresholds (257 rows x 4096 x 1792 on H100: 11.1 us, 256 rows: 12.9); twice as many never are, but for
+    norms of up to 64 rows, which count their gain once and not once for each row: up to 1 % of a token."""
     context = LEAST_SPLIT * parts
 
     def took(batch, context):
         return weft.decode(model, "8xh100", tp=tp, batch=batch, context=context).seconds
 
     assert took(batch, context + LEAST_SPLIT * more) >= took(batch, context) / EQUAL
-    assert took(batch + more, context) >= took(batch, context) / 1.01
+    assert took(2 * batch, context) >= took(batch, context) / 1.01
 
 
 @st.composite
