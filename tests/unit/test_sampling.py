@@ -245,3 +245,10 @@ def test_numbers_out_of_range_are_refused(wrong):
 def test_an_unknown_method_is_refused():
     with pytest.raises(UnknownNameError, match="stratified"):
         weft.sample(iterations(LENGTHS), method="neyman")
+
+
+def test_times_that_no_chosen_iteration_has_are_named(tmp_path):
+    rows = "\n".join(f"{64 + 8 * (n % 9)},{10 + n % 9}.5" for n in range(40))
+    (tmp_path / "log.csv").write_text(f"length,tih,tih,time_ms\n{rows}\n")
+    with pytest.raises(InputError, match=r"the times time_ms lack some of the chosen iterations; measure them"):
+        weft.sample(read_log(tmp_path / "log.csv", "length", ("time_ms",)))

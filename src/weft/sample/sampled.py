@@ -171,6 +171,9 @@ def sample(
             if np.isfinite(seconds[chosen]).all():
                 found = estimate(used.lengths, own, chosen, seconds[chosen], method, again)
                 totals[name] = _scaled(found, used.step)
+        if not totals:
+            named = ", ".join(used.times)
+            raise InputError(f"the times {named} lack some of the chosen iterations; measure them, or leave these out")
         first, *rest = totals
         for name in rest:
             before, after = used.times[first][chosen], used.times[name][chosen]
