@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.report.table import Table, number, text
+from weft.validation.classes import SERVED_CLASSES
 from weft.view.error_tables import bar_table, errors_table, without_rows
 from weft.view.validation import PICTURES, TITLES
 
@@ -28,6 +29,8 @@ HEAD = """# Written by docs/errors.py (make validate), from what `weft validate 
 # the bounds: GEMMs in bf16 and fp16 and pairs joined by software by time [s], collectives (one node, the library's own
 # test) by bytes. `left_out`: each machine predicted from its data sheet and the fits of the others; of pairs, each
 # system left out of the fit of software costs. `beside`: the largest error of GEMMs beside a collective.
+# `exchange`: exchanges of tokens by library; `attention` and the like: kernels of inference by library and what it
+# runs; `serving`: served loads by framework, layers and quantity; all as shipped.
 """
 INTRODUCTION = """# Accuracy: how far off Weft is today
 
@@ -74,6 +77,20 @@ NOTES = {
     "hold the framework's 48 µs per operator, which no model of the GPU has.",
     "overlap": "*Sequential* and async TP are in closed form, the rest is simulated where the engine can cut "
     "the shape; [software costs](joined.md) are added. Rows that state only a speedup are compared in that.",
+    "exchange": "Kernels alone, without the host's wait; rows that state only a bandwidth count the copies or "
+    "rows of their source. Forms: [collectives](collective-model.md#exchanges-of-a-mixture-of-experts).",
+    "attention": "Kernels alone, repeated, by library, phase and data types of queries and cache. "
+    "Forms: [operators](operators.md#attention-by-libraries-of-inference).",
+    "mla": "Kernels of latent attention, and the products that generation absorbs; whole blocks are left out. "
+    "Forms: [operators](operators.md#attention-by-libraries-of-inference).",
+    "all_reduce": "Kernels in one node, repeated, launched by a graph or eagerly by the host. "
+    "Forms: [collectives](collective-model.md#all-reduce-of-servers).",
+    "serving": "Closed loops of clients in their steady state; the host's time for each step is fitted, by framework.",
+    "small_operators": "Medians of vLLM's kernels, rounded to a microsecond by their source.",
+    "experts": "One call of a library of inference, repeated, by library and format; loads of power laws are drawn as "
+    "the source of the rows draws them, with other random numbers.",
+    "gemm_lowbit": "Products with the conversion of A, repeated, by library and format; `bf16-int4` has weights of "
+    "4 bits. Forms: [GEMMs](gemm-model.md#narrow-formats-by-libraries-of-inference).",
     "contention": "Loops of both on two streams, simulated request by request.",
 }
 
@@ -171,7 +188,7 @@ def classes_in(classes: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], li
 def classes_toml(classes: Mapping[str, Any]) -> str:
     """The classes as TOML: a line for each list of classes by size."""
     parts = [HEAD]
-    for table in ("bounds", "beside"):
+    for table in ("bounds", "beside", "exchange", *SERVED_CLASSES):
         parts += [f"[{table}]", *(f"{name} = {json.dumps(value)}" for name, value in classes[table].items()), ""]
     last: tuple[str, ...] = ()
     for path, sizes in classes_in(classes):

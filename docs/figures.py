@@ -89,6 +89,9 @@ def summary(name: str, rows: Sequence[Mapping[str, Any]], claims: Mapping[str, C
     """How many bars are met, where all figures are, and a table of those that are missed, with their causes."""
     judged = [row for row in rows if row["published"] is not None]
     missed = [row for row in judged if is_missed(row, claims[row["id"]])]
+    if not judged:
+        yield f"No figure has a published one beside it ([all {len(rows)} figures](figures/{name}.csv))."
+        return
     yield f"**{len(judged) - len(missed)} of {len(judged)} bars met** ([all {len(rows)} figures](figures/{name}.csv))."
     if not missed:
         return

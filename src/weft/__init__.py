@@ -30,11 +30,13 @@ if TYPE_CHECKING:
         Graph,
         Node,
         Opaque,
+        Routing,
         Streaming,
         all_gather,
         all_reduce,
         all_to_all,
         concurrent,
+        experts,
         gemm,
         gemm_queue,
         operator,
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from weft.hardware import System, gpu, system
     from weft.hardware import gpu_names as gpus
     from weft.hardware import node_names as systems
+    from weft.kernels.execution_file import read_collective
+    from weft.kernels.execution_plan import ExecutionPlan
     from weft.models import load_model
     from weft.models.sequence import iteration
     from weft.options import RunOptions
@@ -68,6 +72,8 @@ if TYPE_CHECKING:
     from weft.sample import sample
     from weft.schedule import overlap_names as overlaps
     from weft.schedule.arbiters import arbiter
+    from weft.serving.search import plan_serving
+    from weft.serving.serve import serve
     from weft.sweep.answer import Sweep
     from weft.sweep.run import sweep, sweep_file
     from weft.traces import read_execution_trace, read_graph, read_trace
@@ -87,12 +93,14 @@ _HOMES = {
     "Collective": ("weft.graph", "Collective"),
     "Comparison": ("weft.result", "Comparison"),
     "Contrast": ("weft.result.contrast", "Contrast"),
+    "ExecutionPlan": ("weft.kernels.execution_plan", "ExecutionPlan"),
     "Gemm": ("weft.graph", "Gemm"),
     "Graph": ("weft.graph", "Graph"),
     "Harness": ("weft.estimate", "Harness"),
     "Node": ("weft.graph", "Node"),
     "Opaque": ("weft.graph", "Opaque"),
     "Parallelism": ("weft.parallel.plan", "Parallelism"),
+    "Routing": ("weft.graph", "Routing"),
     "RunOptions": ("weft.options", "RunOptions"),
     "Step": ("weft.result.step", "Step"),
     "Streaming": ("weft.graph", "Streaming"),
@@ -116,6 +124,7 @@ _HOMES = {
     "dependent": ("weft.parallel", "dependent"),
     "compare_trace": ("weft.run.trace", "compare_trace"),
     "estimate": ("weft.estimate", "estimate"),
+    "experts": ("weft.graph", "experts"),
     "find_schedule": ("weft.plan.schedules", "find_schedule"),
     "gemm": ("weft.graph", "gemm"),
     "gemm_queue": ("weft.graph", "gemm_queue"),
@@ -130,7 +139,9 @@ _HOMES = {
     "overlaps": ("weft.schedule", "overlap_names"),
     "perturb": ("weft.tune.perturb", "perturb"),
     "plan": ("weft.plan", "plan"),
+    "plan_serving": ("weft.serving.search", "plan_serving"),
     "prefill": ("weft.run.step.inference", "prefill"),
+    "read_collective": ("weft.kernels.execution_file", "read_collective"),
     "read_execution_trace": ("weft.traces", "read_execution_trace"),
     "read_graph": ("weft.traces", "read_graph"),
     "write_chakra": ("weft.run.chakra", "write_chakra"),
@@ -143,6 +154,7 @@ _HOMES = {
     "rewrite": ("weft.rewrite", "rewrite"),
     "sample": ("weft.sample", "sample"),
     "scale": ("weft.plan.scale", "scale"),
+    "serve": ("weft.serving.serve", "serve"),
     "simulate": ("weft.run", "simulate"),
     "step": ("weft.run.step.named", "step"),
     "step_overlaps": ("weft.run.step.named", "step_overlaps"),
@@ -163,12 +175,14 @@ __all__ = [
     "Collective",
     "Comparison",
     "Contrast",
+    "ExecutionPlan",
     "Gemm",
     "Graph",
     "Harness",
     "Node",
     "Opaque",
     "Parallelism",
+    "Routing",
     "RunOptions",
     "Step",
     "Streaming",
@@ -193,6 +207,7 @@ __all__ = [
     "decode",
     "dependent",
     "estimate",
+    "experts",
     "find_schedule",
     "gemm",
     "gemm_queue",
@@ -207,7 +222,9 @@ __all__ = [
     "overlaps",
     "perturb",
     "plan",
+    "plan_serving",
     "prefill",
+    "read_collective",
     "read_execution_trace",
     "read_graph",
     "read_launch",
@@ -219,6 +236,7 @@ __all__ = [
     "roofline",
     "sample",
     "scale",
+    "serve",
     "simulate",
     "step",
     "step_overlaps",

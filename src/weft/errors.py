@@ -51,10 +51,10 @@ def check_type(what: str, value: object, kinds: type | tuple[type, ...], rule: s
         raise InputError(f"{what} is {shown(value)}; {rule}")
 
 
-def check_name(kind: str, name: object, known: Collection[str]) -> None:
-    """Raise UnknownNameError unless a value is one of the known names."""
+def check_name(kind: str, name: object, known: Collection[str], listed: bool = False) -> None:
+    """Raise UnknownNameError, which lists even many names if `listed`, unless a value is one of the known names."""
     if not isinstance(name, str) or name not in known:
-        raise UnknownNameError(kind, name, known)
+        raise UnknownNameError(kind, name, known, listed)
 
 
 def is_whole(value: object) -> bool:
@@ -95,13 +95,14 @@ class UnitError(InputError):
 
 
 class UnknownNameError(InputError):
-    """An unknown name; the message lists the known names and suggests the nearest."""
+    """An unknown name; the message lists the known names, if few or if `listed`, and suggests the nearest."""
 
-    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: object, known: Iterable[str], listed: bool = False) -> None:
         self.kind = kind
         self.name = name if isinstance(name, str) else shown(name)  # any object that the caller passed as a name
         self.known = tuple(known)
-        super().__init__(kind, name, self.known)
+        self.listed = listed
+        super().__init__(kind, name, self.known, listed)
 
     def __str__(self) -> str:
         close = nearest(self.name, self.known)
@@ -111,7 +112,7 @@ class UnknownNameError(InputError):
     def _listing(self) -> str:
         if not self.known:
             return f"no {self.kind} is known"
-        if len(self.known) <= _LISTED_IN_FULL:
+        if self.listed or len(self.known) <= _LISTED_IN_FULL:
             return f"known: {', '.join(self.known)}"
         return f"{len(self.known)} are known, from '{self.known[0]}' to '{self.known[-1]}'"
 

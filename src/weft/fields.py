@@ -84,7 +84,7 @@ def check_fields(options: Any) -> None:
             object.__setattr__(options, name, int(value))  # numpy's integers overflow
         elif kind is bool and not isinstance(value, bool):
             raise InputError(f"{name} is {shown(value)}; give True or False")
-        elif kind == tuple[int, ...] and value != ():
+        elif kind == tuple[int, ...] and not (type(value) is tuple and set(map(type, value)) <= {int}):
             if not isinstance(value, tuple | list) or not all(is_whole(each) for each in value):
                 raise InputError(f"{name} is {shown(value)}; give a whole number for each, as (4, 4)")
             object.__setattr__(options, name, tuple(map(int, value)))

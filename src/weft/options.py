@@ -26,6 +26,9 @@ pays for turnarounds between reads and writes alone."""
 Heatmap = Literal["channel", "bank"]
 """What a run records the load of over time: memory channels, or each of their banks."""
 
+MOST_SPREAD = 0.5
+"""Largest share by which clocks may differ: beyond it a GPU is broken, not late."""
+
 Fidelity = Literal["estimate", "windows"]
 """Where a step's durations come from: closed forms, or also the engine where kernels and collectives run at once."""
 
@@ -46,6 +49,9 @@ class RunOptions:
     as GPUs do; without it, they lie in one.
 
     `updates` records when near-memory updates of each tile reached memory: `Timeline.updates`.
+
+    `workgroup_spread` lets each workgroup of a GEMM compute at a clock of its own, anywhere between half of that share
+    below the usual one and half of it above, equally likely, drawn from `workgroup_seed` (0: all alike).
 
     Raises UnknownNameError for an unknown clock, mode, memory or heatmap, InputError for an invalid size or budget, and
     for a heat map of banks where the memory has none.
@@ -79,6 +85,8 @@ class RunOptions:
         True, "Spread addresses over the channels by a hash, as GPUs do, or plainly one stripe after the other."
     )
     updates: bool = declared(False, "Record when near-memory updates of each tile reached memory.")
+    workgroup_spread: float = 0.0
+    workgroup_seed: int = declared(0, "Seed of the clocks of workgroups.", least=0)
 
     def __post_init__(self) -> None:
         if self.request_bytes is not None and not (is_whole(self.request_bytes) and 0 < self.request_bytes < 2**40):
@@ -90,6 +98,16 @@ class RunOptions:
             raise InputError(f"memory_work is {shown(self.memory_work)}; give weft.kernels.pim.MemoryWork(...) or None")
         if self.heatmap == "bank" and self.memory == "bandwidth":
             raise InputError('heatmap is "bank", but memory="bandwidth" leaves out banks; choose memory="banks"')
+        spread: object = self.workgroup_spread
+        if isinstance(spread, bool) or not isinstance(spread, int | float) or not 0 <= spread <= MOST_SPREAD:
+            raise InputError(
+                f"workgroup_spread is {shown(self.workgroup_spread)}; give a share from 0 to {MOST_SPREAD}, like 0.02"
+            )
+        if self.workgroup_spread and self.updates:
+            raise InputError(
+                "updates record tiles by the parts of K that make them, not by workgroups whose clocks differ; leave "
+                "out updates or workgroup_spread"
+            )
         if self.progress is not None and not callable(self.progress):
             raise InputError(f"progress is {shown(self.progress)}; give a function of events and time")
 

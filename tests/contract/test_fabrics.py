@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from operator import attrgetter
 
 import pytest
 
@@ -62,6 +63,25 @@ def test_rotating_the_ranks_of_a_symmetric_fabric_maps_routes_onto_links_of_the_
         by_kind.setdefault(fabric.links[k].kind, set()).add(load)
     if fabric.symmetric:
         assert all(len(found) == 1 for found in by_kind.values())
+
+
+@every
+def test_rotating_the_ranks_by_the_period_maps_routes_onto_equivalent_links(fabric: Fabric):
+    if not fabric.period:
+        assert fabric.symmetric
+        return
+    many, rates = Counter(link.kind for link in fabric.links), attrgetter("bandwidth", "latency", "payload")
+
+    def links(source: int, target: int, turned: int) -> list[tuple[str, int, float, float, float | None]]:
+        found = [fabric.links[k] for k in fabric.routes[source, target]]
+        return [
+            (one.kind, (one.owner + turned * many[one.kind] // fabric.gpus) % many[one.kind], *rates(one))
+            for one in found
+        ]
+
+    for s, t in fabric.routes:
+        moved = (s + fabric.period) % fabric.gpus, (t + fabric.period) % fabric.gpus
+        assert links(s, t, fabric.period) == links(*moved, 0)
 
 
 def test_a_torus_sends_along_x_first_and_the_shorter_way_round():

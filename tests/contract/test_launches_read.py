@@ -5,8 +5,10 @@ import json
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
 import weft
+from weft.cli.main import weft as cli
 from weft.errors import ConfigError, InputError
 from weft.models import load_model
 from weft.parallel.check import problems
@@ -198,3 +200,132 @@ def test_a_file_that_starts_no_training_is_refused(text, tmp_path):
 )
 def test_broken_scripts_are_read_as_far_as_they_go(text):
     assert isinstance(arguments(text), dict)
+
+
+UNUSED = [
+    ("--fp8-format hybrid --fp8-recipe round", "--fp8-recipe round"),
+    ("--fp4-format e2m1 --fp4-recipe other", "--fp4-recipe other"),
+    ("--recompute-granularity selective --recompute-modules mlp", "--recompute-modules mlp"),
+    (
+        "--recompute-granularity full --recompute-method block --recompute-num-layers 4",
+        "--recompute-method block, --recompute-num-layers 4",
+    ),
+    ("--expert-tensor-parallel-size 2", "--expert-tensor-parallel-size 2"),
+    ("--order tp-pp-dp", "--order"),
+]
+
+
+@pytest.mark.parametrize(("added", "named"), UNUSED)
+def test_an_argument_of_megatron_without_a_model_of_it_is_named(added, named, tmp_path):
+    (tmp_path / "pretrain.sh").write_text(SCRIPT.replace("--a-new-argument 3", added))
+    found = weft.read_launch(tmp_path / "pretrain.sh")
+    assert ", ".join(found.not_understood) == named
+    assert not set(found.not_understood) & set(found.used)
+
+
+def test_parameters_in_8_bits_are_gathered_in_8_bits(tmp_path):
+    times = {}
+    for added in ("", " --fp8-param-gather"):
+        (tmp_path / "pretrain.sh").write_text(
+            SCRIPT.replace("--a-new-argument 3", "--fp8-format hybrid --overlap-param-gather" + added)
+        )
+        found = weft.read_launch(tmp_path / "pretrain.sh")
+        assert found.settings.get("keeps_low", False) is bool(added)
+        times[added] = found.step("64xh100", fidelity="estimate").parts
+    assert times[""] != times[" --fp8-param-gather"]
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (("embedding-type rope", "embedding-type mrope"), "position-embedding-type is 'mrope'; it takes one of"),
+        (("--normalization RMSNorm", "--normalization Other"), "normalization is 'Other'; it takes one of LayerNorm"),
+    ],
+)
+def test_an_architecture_that_weft_lacks_is_refused(change, rule, tmp_path):
+    (tmp_path / "pretrain.sh").write_text(SCRIPT.replace(*change))
+    with pytest.raises(ConfigError, match=rule):
+        weft.read_launch(tmp_path / "pretrain.sh")
+
+
+def test_what_overrides_turn_off_is_off_and_what_they_leave_is_the_frameworks(tmp_path):
+    file = tmp_path / "overrides.txt"
+    text = "model.tensor_model_parallel_size=4\ntrain.global_batch_size=128\ntrain.micro_batch_size=1\n"
+    file.write_text(text)
+    left = weft.read_launch(file)
+    assert not {"sp", "zero"} & left.fields.keys()
+    assert left.settings == {}
+    assert any("recipe of the model" in note for note in left.notes)
+    file.write_text(
+        text + "model.sequence_parallel=False\nddp.use_distributed_optimizer=false\nddp.overlap_grad_reduce=False\n"
+    )
+    off = weft.read_launch(file)
+    assert (off.fields["sp"], off.fields["zero"], off.settings) == (False, 0, {"dp_overlap": False})
+    assert set(off.not_understood) == set()
+    times = [each.step("64xh100", "llama-3-8b", sequence=4096, fidelity="estimate").seconds for each in (left, off)]
+    assert times[1] > times[0]
+
+
+TITAN = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 4096
+"""
+
+
+@pytest.mark.parametrize(
+    ("added", "named"),
+    [
+        ('[activation_checkpoint]\nmode = "selective"\nselective_ac_option = "2"\n', "selective_ac_option 2"),
+        ("[parallelism]\nexpert_tensor_parallel_degree = 2\n", "expert_tensor_parallel_degree 2"),
+        ('mixed_precision_param = "float32"\n', "mixed_precision_param float32"),
+        ('mixed_precision_reduce = "bfloat16"\n', "mixed_precision_reduce bfloat16"),
+        ('dtype = "bfloat16"\n', "training.dtype"),
+    ],
+)
+def test_a_setting_of_torchtitan_without_a_model_of_it_is_named(added, named, tmp_path):
+    file = tmp_path / "train.toml"
+    file.write_text(TITAN + added)
+    assert [each for each in weft.read_launch(file).not_understood if each.endswith(named)]
+
+
+def test_torchtitan_without_compile_runs_more_kernels(tmp_path):
+    file, times = tmp_path / "train.toml", []
+    for enabled in ("true", "false"):
+        file.write_text(f"{TITAN}[compile]\nenable = {enabled}\n")
+        times.append(weft.read_launch(file).step("8xh100", fidelity="estimate").parts["element-wise"])
+    assert times[1] > times[0]
+
+
+def test_states_of_deepspeed_on_a_disk_are_named(tmp_path):
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({
+        "train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}, "torch_autocast": {"enabled": True},
+        "zero_optimization": {
+            "stage": 3, "offload_optimizer": {"device": "nvme"}, "offload_param": {"device": "cpu"},
+        },
+    }))  # fmt: skip
+    found = weft.read_launch(file)
+    assert {
+        "zero_optimization.offload_optimizer.device nvme", "zero_optimization.offload_param.device cpu",
+        "torch_autocast.enabled",
+    } == set(found.not_understood)  # fmt: skip
+    assert "offload" not in found.fields
+
+
+def test_what_against_changes_replaces_what_the_file_states(tmp_path):
+    file, answer = tmp_path / "pretrain.sh", tmp_path / "step.json"
+    file.write_text(SCRIPT)
+    command = ["step", "--launch", str(file), "--system", "64xh100", "--fidelity", "estimate", "--json", str(answer)]
+    ran = CliRunner().invoke(cli, [*command, "--against", "tp=8", "--against", "recompute=full"])
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(answer.read_text())
+    before, after = (weft.read_launch(file).step("64xh100", fidelity="estimate", instead=instead)
+                     for instead in ({}, {"tp": 8, "recompute": "full"}))  # fmt: skip
+    assert (after.plan.tp, after.plan.recompute, after.plan.batch) == (8, "full", before.plan.batch)
+    assert before.seconds != after.seconds
+    text = json.dumps(found)
+    assert json.dumps(before.seconds) in text
+    assert json.dumps(after.seconds) in text

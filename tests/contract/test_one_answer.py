@@ -1,6 +1,7 @@
 """One question has one answer: every command and function that can time the same work says the same."""
 
 import json
+from dataclasses import replace
 from functools import cache, partial
 
 import pytest
@@ -10,12 +11,14 @@ import weft
 from weft.cli.main import weft as cli
 from weft.estimate.joined import joined
 from weft.graph import Graph, Node, concurrent
+from weft.models import SubLayer
 from weft.options import SHORT, SUSTAINED
-from weft.parallel import dependent, share_of
+from weft.parallel import dependent, share_of, split
 from weft.plan.scale import AS_PLANNED
 from weft.result.errors import collective_error, gemm_error
 from weft.run import alone, compare, simulate
 from weft.run.step.prices import BETWEEN_OTHERS
+from weft.schedule import PASSES
 from weft.sweep.bench import Bench
 from weft.sweep.questions import StepQuestion
 from weft.tune import joins
@@ -28,6 +31,9 @@ SYSTEM = weft.system(GPU, gpus=8)
 same = partial(pytest.approx, rel=1e-9)
 PLAN = {"tp": 8, "pp": 2, "dp": 4, "batch": 64, "micro_batch": 1, "sequence": 4096, "sp": True}
 MACHINE = "64xh100"
+
+
+EXPLICIT = weft.RunOptions(mode="explicit")
 
 
 def command(tmp_path, *arguments):
@@ -96,6 +102,18 @@ def test_a_pair_is_one_question_for_simulate_and_advise(tmp_path):
     alike = compare(concurrent(gemm, gather), SYSTEM, ["dma"])["dma"]
     assert advised.makespan == alike.makespan
     assert written["runs"][0]["makespan_us"] / 1e6 == same(alike.makespan)
+
+
+def test_a_gemm_behind_an_all_gather_takes_as_long_by_command_as_by_function(tmp_path):
+    """N is that of all GPUs for the command, as for predict overlap; a graph has one GPU's."""
+    whole = ("--gemm", "1024,1024,512", "--tp", 4, "--dtype", "fp16", "--form", "ag_gemm")
+    written = command(tmp_path, "simulate", *whole)
+    graph = weft.dependent("ag_gemm", weft.Gemm(1024, 256, 512, "fp16"), ranks=4)
+    assert [run["overlap"] for run in written["runs"]] == ["t3-all-gather"]
+    seconds = weft.simulate(graph, "t3-paper", "t3-all-gather").seconds
+    assert written["runs"][0]["total_us"] / 1e6 == same(seconds)
+    replayed = command(tmp_path, "replay", "t3-all-gather", "--gemm", "1024,1024,512", "--tp", 4)
+    assert replayed["seconds"] == weft.simulate(graph, "t3-paper", "t3-all-gather", EXPLICIT).seconds
 
 
 def test_a_sub_layer_takes_as_long_by_name_as_by_its_operators():
@@ -199,3 +217,12 @@ def test_a_joined_pair_takes_as_long_by_command_as_by_function(tmp_path, method)
     assert written["ways"][1]["seconds"] == same(found)
     work = dependent("gemm_rs", share_of("gemm_rs", GEMM, 8), 8)
     assert found == same(joined(work, "8xh100", method))
+
+
+def test_a_sub_layer_by_an_algorithm_takes_as_long_by_command_as_by_function(tmp_path):
+    shape = ("--gemm", "1024,1024,4096", "--gpu", GPU, "--algorithm", "nvls")
+    written = command(tmp_path, "simulate", *shape, "--compare", "sequential,t3-nvls")
+    chosen = replace(PASSES["sequential"], algorithm="nvls")
+    found = compare(split(SubLayer.custom(1024, 1024, 4096), 8), SYSTEM, [chosen, "t3-nvls"])
+    for run in written["runs"]:
+        assert run["total_us"] / 1e6 == same(found[run["overlap"]].seconds)

@@ -69,7 +69,7 @@ def test_no_operator_runs_that_the_graph_lacks_and_none_is_left_out(results, nam
         assert ran >= kernels
 
 
-@pytest.mark.parametrize("name", [p.name for p in SUBLAYER_PASSES if p.takes(SCATTERED) and p.name != "rs-nmc"])
+@pytest.mark.parametrize("name", [p.name for p in SUBLAYER_PASSES if p.takes(SCATTERED) and p.name in OVERLAPS])
 def test_behind_a_reduce_scatter_there_is_no_all_gather(results, name):
     run = simulate(SCATTERED, GPU, name)
     assert {node.name for node in run.graph} == set(run.durations)
@@ -188,6 +188,7 @@ def test_every_overlap_moves_the_bytes_that_its_protocol_needs(results, name):
         ("tracker", "library"): fused,
         ("tracker", "direct"): to_owners,
         ("tracker", "direct-dma"): stored_first,
+        ("tracker", "two-level"): fused,  # one node
         ("tracker", "split-k"): fused,  # a K of four steps stays in one piece
         ("tiles", "tiles"): scattered,
         ("cu", "plain-ring"): near_memory if choice.near_memory else on_units,

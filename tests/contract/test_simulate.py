@@ -11,7 +11,7 @@ from runs import run as simulate
 import weft
 from weft.errors import InputError, SimulationError, UnknownNameError
 from weft.graph import Collective, Gemm, Graph, Node, Opaque, all_reduce
-from weft.hardware import System
+from weft.hardware import FABRICS, System
 from weft.kernels import GemmTiling
 from weft.parallel import dependent
 from weft.run import compare
@@ -79,13 +79,13 @@ def test_an_output_with_fewer_tiles_than_gpus_is_refused():
 
 
 def test_a_system_of_another_size_than_the_split_is_refused():
-    with pytest.raises(InputError, match="the system has 8 GPUs that differ, but 4 are asked for"):
-        simulate(LAYER, System(gpu=GPU, gpus=8, start={7: 1e-6}))
+    with pytest.raises(InputError, match="the system has 6 GPUs that differ, but 4 are asked for"):
+        simulate(LAYER, System(gpu=GPU, gpus=6, start={5: 1e-6}))
 
 
 def test_too_many_gpus_to_simulate_each_are_refused_before_any_work():
-    wide = layer(m=1024, n=1024, k=128, tp=32)
-    with pytest.raises(InputError, match="32 GPUs are too many to simulate each"):
+    wide = layer(m=2048, n=1024, k=256, tp=128)
+    with pytest.raises(InputError, match="128 GPUs are too many to simulate each"):
         simulate(wide, GPU, mode="explicit")
 
 
@@ -264,6 +264,29 @@ def test_the_one_that_stands_for_all_ends_when_gpus_do_on_average(overlap):
     one, all_ = (simulate(layer(*RING_BOUND), GPU, overlap, mode=mode) for mode in ("mirrored", "explicit"))
     ends = [max(span.end_fs for span in all_.spans if span.gpu == gpu) / 1e15 for gpu in range(RING_BOUND[-1])]
     assert fmean(ends) == pytest.approx(one.seconds, rel=0.005)
+
+
+def on_fabric(name, mode, ranks=64):
+    """A small sub-layer on `ranks` GPUs, whose links together move as much as the GPU's own, whatever joins them."""
+    each = GPU.link.bandwidth / (ranks - 1 if name == "full" else 1)
+    joined = FABRICS[name](ranks, each, GPU.link.latency)
+    wide = layer(m=1024, n=1024, k=64 * ranks, tp=ranks)
+    return simulate(wide, System(gpu=GPU, gpus=ranks, fabric=joined), "t3-mca", mode=mode)
+
+
+@pytest.mark.parametrize("fabric", ["ring", "switch", "full"])
+def test_sixty_four_equal_gpus_end_with_the_one_that_represents_them(fabric):
+    one, all_ = on_fabric(fabric, "mirrored"), on_fabric(fabric, "explicit")
+    assert all_.seconds == pytest.approx(one.seconds, rel=0.01)
+    assert dict(all_.traffic) == dict(one.traffic)
+
+
+def test_a_torus_takes_longer_than_a_ring_by_a_link_for_each_of_its_rows():
+    """Chunks go round all 64 GPUs, row after row; from one row to the next they pass two links. Twice: the
+    reduce-scatter and the all-gather."""
+    ring, torus = on_fabric("ring", "explicit"), on_fabric("torus", "explicit")
+    rows = 8
+    assert torus.seconds - ring.seconds == pytest.approx(2 * rows * GPU.link.latency, rel=0.1)
 
 
 def test_equal_gpus_end_at_the_same_time_in_a_ring():

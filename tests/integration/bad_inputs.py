@@ -237,6 +237,18 @@ llama-3-8b
 --request-bytes 7
 """,
     "simulate": r"""
+--stragglers ''
+--stragglers two:5%
+--stragglers one:0%
+--stragglers one:60%
+--stragglers one:5
+--stragglers one:5%,draws=3
+--stragglers gpus:5%,draws=0
+--stragglers gpus:5/8%
+--stragglers one:1/60%
+--stragglers workgroups:0%
+--stragglers gpus:5%,draws=3,seed=x
+--stragglers one:5% --gemm 512,512,512 --beside all_reduce:1MiB
 --gemm 0,1,2
 --gemm -1,1,2
 --gemm 2147483648,1,2
@@ -316,7 +328,7 @@ extra
 --beside all_gather:1MiB
 --gemm 512,512,512 --beside all_gather:1MiB --ranks 16 --gpu h100-sxm
 --gemm 8192,8192,8192 --beside all_reduce:1MiB --overlap dma
---gemm 512,512,512 --beside all_gather:1MiB --mode explicit --ranks 32
+--gemm 512,512,512 --beside all_gather:1MiB --mode explicit --ranks 128
 --model=
 """,
     "advise --gemm 8192,8192,8192 --beside all_gather:1MiB --gpu mi300x": r"""

@@ -27,6 +27,8 @@ LINES = (
     "sample lengths.csv",
     "prefill llama-3-8b --system 8xh100 --tp 8",
     "decode llama-3-8b --system 8xh100 --tp 8",
+    "serve llama-3-8b --system 8xh100 --tp 4 --rate 40 --requests 64",
+    "serve llama-3-8b --system 8xh100 --tp 4 --concurrency 4 --requests 16 --input 100-2000",
     "predict collective all_reduce:1MiB --ranks 8 --system dgx-h100",
     "predict collective all_gather:1MiB --ranks 8 --system mi300x-x8",
     "predict gemm 4096,4096,4096",
@@ -64,6 +66,7 @@ DEFAULTS = {
 MOOT = {
     ("memory", "--batch"): "without a pipeline, micro-batches follow each other in the same memory",
     ("memory", "--context"): "the keys of other ranks are held for a moment, which is not counted",
+    ("memory", "--dispatcher"): "the buffers of the library that exchanges tokens are not counted",
     ("rewrite", "--alpha"): "the best graph is found at once, where few rules apply",
     ("memory", "--set"): "only the capacity of the memory counts",
     ("roofline", "--batch"): "a roofline shows a micro-batch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +14,13 @@ import weft
 from weft import parallel
 from weft.cli.main import main
 from weft.errors import InputError, SimulationError, UnknownNameError
+from weft.hardware import FABRICS
 from weft.kernels import GemmTiling
 from weft.models import SubLayer
 from weft.result.timeline import TileUpdates
+from weft.run.gathered import performed as gathered
 from weft.run.replay import ROUNDED, performed, products, ring_sums
+from weft.schedule import PASSES
 
 GPU = weft.gpu("t3-paper")
 
@@ -112,6 +116,96 @@ def test_what_updates_nothing_near_memory_is_refused():
         replayed(overlap="sequential")
     with pytest.raises(UnknownNameError, match="fp8"):
         weft.replay(graph(4), "t3-paper", dtype="fp8")
+
+
+# -- an all-gather before a GEMM
+
+GATHERED = parallel.dependent("ag_gemm", weft.Gemm(1024, 256, 64, "fp16"), 4)
+WAYS = ["sequential", "flux", "userbuffers", "t3-all-gather"]
+
+
+def joined(fabric: str, **changes: object) -> weft.System:
+    """Four GPUs, each with its own rate to each peer in a full mesh."""
+    return weft.System(gpu=GPU, gpus=4, fabric=FABRICS[fabric](4, 50e9, 500e-9))._with(**changes)
+
+
+@pytest.mark.parametrize("fabric", ["switch", "ring", "full"])
+@pytest.mark.parametrize("overlap", WAYS)
+def test_no_tile_multiplies_rows_that_are_not_there_yet(overlap, fabric):
+    done = weft.replay(GATHERED, joined(fabric), overlap)
+    lines = 2 if overlap == "t3-all-gather" else 1
+    assert (done.pieces, done.tiles) == (4 * 3 * lines, 4 * 8 * 2)
+    assert done.same == 1
+    whole = done.operand.astype(np.float64) @ done.weights.astype(np.float64)
+    assert np.allclose(done.products, whole, rtol=1e-4, atol=1e-3)
+
+
+def test_products_are_the_same_however_slow_a_gpu_is_and_whatever_the_grain():
+    ways = [PASSES["t3-all-gather"], replace(PASSES["t3-all-gather"], lines=2)]
+    done = [weft.replay(GATHERED, joined("ring", start=start), way) for way in ways for start in ({}, {2: "40 us"})]
+    assert len({one.run.seconds for one in done}) == 4
+    assert all(np.array_equal(one.products, done[0].products) for one in done)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from([2, 3, 4]),
+    st.integers(1, 4),
+    st.integers(1, 300),
+    st.integers(1, 90),
+    st.sampled_from(["switch", "ring", "full"]),
+    st.sampled_from(["20 GB/s", "150 GB/s", "900 GB/s"]),
+)
+def test_lines_of_any_shape_on_any_fabric_multiply_the_right_rows(ranks, lines, columns, k, fabric, rate):
+    """Also where lines do not fill pages of memory, and links are far slower or faster than the GEMM."""
+    one = GPU.replace({"link.bandwidth": rate})
+    each = one.link.bandwidth / (ranks - 1 if fabric == "full" else 1)
+    on = weft.System(gpu=one, gpus=ranks, fabric=FABRICS[fabric](ranks, each, one.link.latency))
+    work = parallel.dependent("ag_gemm", weft.Gemm(64 * lines * ranks, columns, k, "fp16"), ranks)
+    tiled = work.map(
+        lambda node: (
+            replace(node, choice=replace(node.choice, tiling=GemmTiling(rows=64, columns=64)))
+            if node.id == "gemm"
+            else node
+        )
+    )
+    done = weft.replay(tiled, on, "t3-all-gather")
+    assert done.pieces == ranks * (ranks - 1) * lines
+    assert done.same == 1
+    mirrored = weft.simulate(tiled, on, "t3-all-gather")
+    assert mirrored.seconds == pytest.approx(done.run.seconds, rel=0.03)
+
+
+@pytest.mark.parametrize("fabric", ["switch", "ring"])
+def test_a_tile_or_a_line_that_is_early_is_found(fabric):
+    """Every time of the log matters: a tile begun before its line, and a line passed on before it came."""
+    done = weft.replay(GATHERED, joined(fabric), "t3-all-gather")
+    tiling = done.run.graph.gemms[0].choice.tiling
+
+    def again(begun_fs=done.run.updates.begun_fs, chunks=done.run.chunks):
+        updates = replace(done.run.updates, begun_fs=begun_fs)
+        return gathered(updates, chunks, done.operand, done.weights, tiling)[0]
+
+    assert np.array_equal(again(), done.products)
+    early = done.run.updates.begun_fs.copy()
+    early[1, -1] = min(one.last_remote_fs for one in done.run.chunks if one.last_remote_fs) - 1
+    with pytest.raises(SimulationError, match="tile 15 of GPU 1 began before its rows were there"):
+        again(begun_fs=early)
+    if fabric == "ring":
+        hasty = [
+            replace(one, first_sent_fs=0) if one.last_remote_fs and one.first_sent_fs else one
+            for one in done.run.chunks
+        ]
+        with pytest.raises(SimulationError, match="passed rows on before it had them"):
+            again(chunks=tuple(hasty))
+
+
+def test_the_command_replays_an_all_gather(capsys):
+    status, said, _ = run(capsys, "t3-all-gather", "--tp", "4", "--gemm", "1024,512,64")
+    assert status == 0
+    assert "no tile began before its rows were there, and 100% of the elements" in said
+    status, said, _ = run(capsys, "flux", "--form", "ag_gemm", "--tp", "2", "--gemm", "512,512,64")
+    assert (status, "under flux, 2 pieces" in said) == (0, True)
 
 
 def run(capsys, *words: str) -> tuple[int, str, str]:

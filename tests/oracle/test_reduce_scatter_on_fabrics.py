@@ -28,7 +28,7 @@ def around(ranks: int, gpus: int) -> Plan:
     chunk = BYTES // ranks
     rules = [DmaMap("output", p + 1, True, "reduce_scatter", direct=True) for p in range(ranks - 1)]
     kernels = [
-        PlacedKernel(copy_kernel("output", p), (p - 1,) if p else (), (Wait("output", p),) if p else ())
+        PlacedKernel(copy_kernel("output", p, (p,)), (p - 1,) if p else (), (Wait("output", p),) if p else ())
         for p in range(ranks - 1)
     ]
     chunks = Buffer("output", ((chunk,) * ranks,) * gpus, (*(ChunkRule(dma=rule) for rule in rules), PLAIN_STORE))
@@ -42,7 +42,7 @@ def straight(ranks: int, gpus: int) -> Plan:
         ChunkRule(dma=DmaMap("own", 0, True, "reduce_scatter", distance, direct=True)) for distance in distances
     )
     return Plan(
-        tuple(PlacedKernel(copy_kernel("output", distance - 1)) for distance in distances),
+        tuple(PlacedKernel(copy_kernel("output", distance - 1, (distance - 1,))) for distance in distances),
         (Buffer("own", ((chunk,),) * gpus), Buffer("output", ((chunk,) * len(rules),) * gpus, rules)),
         (),
     )

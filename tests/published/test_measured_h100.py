@@ -1,8 +1,9 @@
 """Kernels of steps, of next tokens and of experts on one H100 of 700 W, beside what Weft says of them.
 
-Measured on 26 November 2026 with PyTorch 2.11 (CUDA 13.0) in bf16; no row was in sight of any fit. Steps: eager, fused
-AdamW, the kernels' times by torch.profiler after 27 steps; the clock that nvidia-smi told meanwhile lay between 1,635
-and 1,740 MHz. Next tokens: Llama-3-8B in plain PyTorch, whole ones in a CUDA graph. Experts: torch._grouped_mm.
+Measured on 26 November 2026 with PyTorch 2.11 (CUDA 13.0) in bf16; no row was in sight of any fit but those of experts,
+to which grouped GEMMs of training libraries are fitted. Steps: eager, fused AdamW, the kernels' times by torch.profiler
+after 27 steps; the clock that nvidia-smi told meanwhile lay between 1,635 and 1,740 MHz. Next tokens: Llama-3-8B in
+plain PyTorch, whole ones in a CUDA graph. Experts: torch._grouped_mm.
 """
 
 import pytest

@@ -109,6 +109,8 @@ PAGES: Mapping[str, Callable[[Path], Answer]] = {
     "scaling": lambda _: _scaling(),
     "schedule": lambda _: weft.find_schedule(3, 4, "1 ms", "1 ms", "1 ms", memory=4),
     "sensitivity": lambda _: Sensitivity("t3", ["t-nlg"], _MOVED, {"speedup": ".3f"}),
+    "serving": lambda _: weft.serve("llama-3-8b", "1xh100", rate=4, requests=40),
+    "serving plans": lambda _: weft.plan_serving("llama-3-8b", "2xh100", rate=8, requests=40, ttft="1s", tpot="40ms"),
     "step: pipeline": lambda _: _step(tp=2, pp=2),
     "step: sharded": lambda _: _step(zero=3, recompute="full"),
     "study": lambda _: study("memo").run(),

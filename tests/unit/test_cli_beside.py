@@ -183,6 +183,8 @@ def test_every_strategy_stands_beside_the_others_or_is_left_out_with_a_reason(we
         ([*PARTED, "--channels", "65"], "channels is 65, but NCCL has 1 to 64"),
         ([*COPIED, "--channels", "8"], "DMA engines, which have no channels, but channels is 8"),
         (["simulate", "--channels", "8"], "--channels says nothing without --beside"),
+        (["simulate", "--algorithm", "nvls"], "but --overlap is t3-mca; add --compare sequential to set t3-mca beside"),
+        (["simulate", "--overlap", "sequential", "--algorithm", "nvls"], "t3-paper has no switch that reduces"),
         ([*PARTED, "--copies", "prelaunched"], "choose dma or dma-partition, or leave them out"),
     ],
 )

@@ -399,5 +399,5 @@ def test_refreshes_must_leave_time_for_something_else(gpu):
 
 @pytest.mark.parametrize("value", ["0.5", "2", "-1"])
 def test_a_flag_that_is_neither_0_nor_1_is_refused_with_a_value_that_works(gpu, value):
-    with pytest.raises(ConfigError, match=f"link.posted_stores: '{value}' must be .*; write it like '1'"):
-        gpu.replace({"link.posted_stores": value})
+    with pytest.raises(ConfigError, match=f"compute.stages_in_step: '{value}' must be .*; write it like '1'"):
+        gpu.replace({"compute.stages_in_step": value})

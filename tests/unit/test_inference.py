@@ -94,3 +94,25 @@ def test_narrow_weights_go_with_products_of_16_bits():
 def test_experts_have_narrow_weights_and_the_router_has_not():
     plain, narrow = (weft.decode("mixtral-8x7b", "8xh100", tp=2, batch=8, weights=name) for name in ("", "int8"))
     assert narrow.parts["grouped_gemm"] == pytest.approx(plain.parts["grouped_gemm"] / 2, rel=0.2)
+
+
+def test_a_chunk_shares_the_weights_with_the_next_tokens_of_others():
+    """Chunked prefill (Sarathi-Serve): one pass over both reads the weights once, and costs less than two."""
+    alone, chunk = weft.decode("llama-3-8b", "1xh100", batch=32), weft.prefill("llama-3-8b", "1xh100", sequence=256)
+    both = weft.decode("llama-3-8b", "1xh100", batch=32, chunk=256)
+    assert max(alone.seconds, chunk.seconds) < both.seconds < 0.9 * (alone.seconds + chunk.seconds)
+    assert both.parts["attention"] == pytest.approx(alone.parts["attention"] + chunk.parts["attention"])
+
+
+def test_a_prompt_behind_cached_tokens_costs_their_attention_alone():
+    plain, behind = (weft.prefill("llama-3-8b", "1xh100", sequence=512, cached=cached) for cached in (0, 4096))
+    assert behind.parts["gemm"] == plain.parts["gemm"]
+    assert behind.parts["attention"] > 2 * plain.parts["attention"]
+    assert behind.cache == 9 * plain.cache
+    assert behind.cache_per_token == plain.cache_per_token
+
+
+def test_a_prompt_in_chunks_computes_no_less_than_at_once():
+    whole = weft.prefill("llama-3-8b", "1xh100", sequence=4096).seconds
+    chunks = [weft.prefill("llama-3-8b", "1xh100", sequence=1024, cached=at).seconds for at in range(0, 4096, 1024)]
+    assert whole < sum(chunks) < 1.2 * whole

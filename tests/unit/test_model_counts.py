@@ -35,6 +35,8 @@ PUBLISHED = {
     "qwen2.5-32b": 32.8,
     "qwen3-30b-a3b": 30.5,
     "qwen3-235b-a22b": 235,
+    "qwen3-32b": 32.8,
+    "minimax-m2": 229,
     "mixtral-8x7b": 46.7,
     "mixtral-8x22b": 141,
     "gpt-oss-20b": 20.9,
@@ -56,7 +58,13 @@ PUBLISHED = {
     "mpt-70b": 64.8624,
     "t5-11b": 11.1,
 }
-ACTIVE = {"qwen3-30b-a3b": 3.3, "qwen3-235b-a22b": 22, "mixtral-8x7b": 12.9, "mixtral-8x22b": 39, "deepseek-v3": 37}
+ACTIVE = {
+    "qwen3-30b-a3b": 3.3,
+    "qwen3-235b-a22b": 22,
+    "mixtral-8x7b": 12.9,
+    "mixtral-8x22b": 39,
+    "deepseek-v3": 37,
+}
 
 
 @pytest.mark.parametrize(("name", "billions"), PUBLISHED.items())

@@ -57,9 +57,33 @@ def test_t3_says_which_hardware_it_needs():
 
 
 def test_parts_add_up_under_every_method():
-    for name in (*(name for name in applicable("tp") if OVERLAPS[name].forms), "dma"):
+    anywhere = [name for name in applicable("tp") if OVERLAPS[name].forms and name != "t3-nvls"]
+    for name in (*anywhere, "dma"):
         found = step(overlap={"tp": name}, sp=name != "in-network")
         assert sum(found.parts.values()) == pytest.approx(found.seconds, rel=1e-3)
+
+
+def test_tile_lines_hide_all_gathers():
+    lines, sequence = (step(overlap={"tp": name}) for name in ("t3-all-gather", "sequential"))
+    assert 0 < lines.exposed["tp"] < 0.5 * sequence.exposed["tp"]
+    assert "all-gathers, at either fidelity" in " ".join(lines.notes)
+    assert "set sp" in refused(overlap={"tp": "t3-all-gather"}, sp=False)
+
+
+@pytest.mark.parametrize("tokens", [2048, 8192])
+def test_an_all_gather_and_its_gemm_take_what_the_gemm_and_the_link_allow(tokens):
+    gemm, moved = Gemm(tokens, 1024, 4096, "bf16"), Collective("all_gather", tokens * 4096 * 2, 8)
+    alone = {op.kind: weft.estimate(op, NODE).seconds for op in (gemm, moved)}
+    both = Pair(gemm, moved, alone["gemm"], alone["collective"], 0.0, NODE, SUSTAINED)
+    wire = moved.bytes * 7 / 8 / NODE.gpu.link.bandwidth
+    assert max(0.9 * alone["gemm"], wire) < sum(join(both, "t3-all-gather")) < sum(alone.values())
+
+
+def test_tiles_are_summed_where_the_switch_adds():
+    assert "dgx-a100 has no switch that adds" in refused(overlap={"tp": "t3-nvls"})
+    plan = Parallelism(tp=8, batch=4, sp=True, overlap={"tp": "t3-nvls"})
+    found = train(MODEL, weft.system("8xh100"), plan, Framework(), fidelity="estimate")
+    assert sum(found.parts.values()) == pytest.approx(found.seconds, rel=1e-3)
 
 
 def test_unknown_methods_and_axes_are_named():

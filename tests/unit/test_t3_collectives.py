@@ -72,15 +72,15 @@ def test_one_gpu_stands_for_all_that_store_at_owners(fabric):
 
 @pytest.mark.parametrize("fabric", ["full", "switch"])
 @pytest.mark.parametrize("egress", [150e9, 37.5e9])
-@pytest.mark.parametrize("posted", [0, 1])
-def test_gemm_and_reduce_scatter_take_as_long_as_the_longer_where_no_store_waits_for_the_link(fabric, egress, posted):
-    machine = joined(fabric, TP, egress, link__posted_stores=posted)
+@pytest.mark.parametrize("buffer", ["0 B", "1 TiB"])
+def test_gemm_and_reduce_scatter_take_as_long_as_the_longer_where_no_store_waits_for_the_link(fabric, egress, buffer):
+    machine = joined(fabric, TP, egress, link__store_buffer=buffer)
     ran, alone = (run(FC2, machine, overlap) for overlap in ("t3-direct", "sequential"))
     sent = (TP - 1) * FC2["gemm"].op.output_bytes / TP
     least = max(alone.duration("gemm"), sent / egress)
     joint = ran.seconds - ran.duration("all_gather")
     assert joint >= 0.99 * least
-    if posted:  # the first stage has nothing to send before it ends
+    if buffer == "1 TiB":  # the first stage has nothing to send before it ends
         first = min(stage.end_fs for stage in ran.stages if stage.kernel == "gemm") * 1e-15
         assert joint <= 1.03 * max(alone.duration("gemm"), first + sent / egress)
     else:  # a stage's stores hold its workgroups while the link sends them
@@ -131,6 +131,66 @@ def test_an_engine_sends_to_one_owner_as_far_as_there_are_enough(engines, most):
         of_engine.setdefault(dma.engine, set()).add(dma.position)
     assert max(map(len, of_owner.values())) == most
     assert max(map(len, of_engine.values())) == (1 if engines >= 3 else 2)
+
+
+# -- summed on the way
+
+
+def adding(ranks=TP, **changes):
+    """The paper's GPUs behind a switch that adds."""
+    one = gpu(**changes)
+    return System(
+        gpu=one, gpus=ranks, fabric=FABRICS["switch"](ranks, one.link.bandwidth, one.link.latency, reduces=True)
+    )
+
+
+@pytest.mark.parametrize("mode", ["mirrored", "explicit"])
+def test_memory_is_updated_by_one_sum_of_all_peers(mode):
+    ran = run(SMALL, adding(4), "t3-nvls", mode=mode)
+    chunk = SMALL["gemm"].op.output_bytes // 4
+    moved = {kind: count for (of, kind), count in ran.traffic.items() if of == "reduce_scatter"}
+    assert moved == {"update": chunk}
+    assert ran.traffic["gemm", "update"] == chunk
+    assert ran.counters["link_bytes"] == (4 if mode == "explicit" else 1) * 2 * 3 * chunk
+
+
+def test_one_gpu_stands_for_all_whose_stores_a_switch_adds():
+    one, every = (run(SMALL, adding(4), "t3-nvls", mode=mode) for mode in ("mirrored", "explicit"))
+    assert one.seconds == pytest.approx(every.seconds, rel=0.005)
+
+
+@pytest.mark.parametrize("buffer", ["0 B", "1 TiB"])
+def test_a_sum_on_the_way_saves_updates_of_memory_and_never_time_on_the_links(buffer):
+    """Each GPU sends as much as without; the owner's memory has one update in place of seven."""
+    machine = adding(link__store_buffer=buffer)
+    summed, each = (run(FC2, machine, overlap) for overlap in ("t3-nvls", "t3-direct"))
+    assert summed.counters["link_bytes"] == each.counters["link_bytes"]
+    assert summed.total_bytes < 0.9 * each.total_bytes
+    assert summed.seconds <= 1.005 * each.seconds
+
+
+def test_a_slow_gpu_holds_up_every_sum_until_its_part_is_there():
+    late = adding(4)._with(start={2: "100 us"})
+    found = run(SMALL, late, "t3-nvls", mode="explicit")
+    assert found.seconds >= run(SMALL, adding(4), "t3-nvls", mode="explicit").seconds + 99e-6
+
+
+@pytest.mark.parametrize(
+    ("system", "tiling", "words"),
+    [
+        (joined("switch", 4), None, "has no switch that adds what passes it"),
+        (adding(4), GemmTiling(splits=2), "K"),
+    ],
+)
+def test_sums_on_the_way_need_a_switch_that_adds_and_whole_tiles(system, tiling, words):
+    work = SMALL if tiling is None else tiled(SMALL, tiling)
+    with pytest.raises(InputError, match=words):
+        run(work, system, "t3-nvls")
+
+
+def test_sums_of_a_switch_are_not_replayed():
+    with pytest.raises(InputError, match="in an order that no log holds; replay 't3-direct'"):
+        weft.replay(SMALL, adding(4), "t3-nvls")
 
 
 # -- K in parts

@@ -152,8 +152,9 @@ def _small_integers(out: Any) -> bool:
 
 def _refuse_cuda(device: Any) -> None:
     if device is not None and torch.device(device).type not in ("cpu", "meta"):
+        kind = "CUDA device" if torch.device(device).type == "cuda" else "device"
         raise InputError(
-            f"the model asks for the device '{device}'; leave it on the CPU or meta, the system is chosen later"
+            f"the model asks for the {kind} '{device}'; leave it on the CPU or meta, the system is chosen later"
         )
 
 

@@ -17,6 +17,7 @@ GROUPS: Mapping[str, Mapping[str, LazyCommand | Plugin]] = {
     "Serve a model": {
         "prefill": LazyCommand("weft.cli.inference:prefill", "Time the prompt of a model, up to its first token."),
         "decode": LazyCommand("weft.cli.inference:decode", "Time the next token of a model."),
+        "serve": LazyCommand("weft.cli.serve:serve", "Serve a load of requests, and show the latencies."),
     },
     "Kernels, and sharing a GPU": {
         "predict": LazyCommand("weft.cli.predict:predict", "Predict GEMMs, collectives, operators and layers."),
@@ -32,7 +33,7 @@ GROUPS: Mapping[str, Mapping[str, LazyCommand | Plugin]] = {
         "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and compare its figures."),
         "sweep": LazyCommand("weft.cli.sweep:sweep", "Run a question under every combination of values."),
         "scale": LazyCommand("weft.cli.train:scale", "Scale a model's training into the future."),
-        "replay": LazyCommand("weft.cli.replay:replay", "Perform T3's reduce-scatter on real numbers."),
+        "replay": LazyCommand("weft.cli.replay:replay", "Perform T3's collectives on real numbers."),
     },
     "Your own programs, traces and machines": {
         "capture": LazyCommand("weft.cli.data:capture", "Capture a PyTorch model as a graph of operators."),

@@ -19,17 +19,27 @@ from weft.cli.options import (
     together,
 )
 from weft.cli.output import shows
-from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Value, later
+from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Count, Value, later
 from weft.hardware import System
 from weft.options import RunOptions
+from weft.units import LARGEST_COUNT
 
+DTYPES = "Data type of weights and GEMMs: bf16, fp16, fp8, int8, nvfp4, or fp8-block with scales of blocks."
+CACHES = ("bf16", "fp8")
 _options = together(
     option("--system", "The machine, such as 8xh100 or 4xl40s, see 'weft hardware list'.", SYSTEM_NAME, required=True),
     option("--tp", "GPUs that share every layer.", COUNT, default=1),
     option("--batch", "Sequences that run together.", COUNT, default=1),
 )
 _rest = together(
-    option("--dtype", "Data type of weights and GEMMs: bf16, fp16, fp8, int8.", DTYPE, default="bf16"),
+    option("--dtype", DTYPES, DTYPE, default="bf16"),
+    option("--kv-dtype", "Data type of keys and values in the cache.", click.Choice(CACHES), default="bf16"),
+    option(
+        "--library",
+        "Operators as libraries run them: those of vllm, sglang, trtllm, or the vendor's.",
+        Value("NAME", str, later("weft.library.kits:LIBRARIES")),
+        default="vendor",
+    ),
     set_option("every GPU, node or network"),
     against_option,
     clock_option(),
@@ -41,6 +51,9 @@ _rest = together(
 @click.argument("model", type=MODEL_NAME)
 @_options
 @option("--sequence", "Tokens of each prompt.", COUNT, default=2048)
+@option(
+    "--cached", "Tokens before each prompt whose keys and values are in the cache.", Count(0, LARGEST_COUNT), default=0
+)
 @_rest
 @as_run_options
 @on_machine
@@ -56,6 +69,12 @@ def prefill(model: str, machine: System, options: RunOptions, **sizes: Any) -> A
 @click.argument("model", type=MODEL_NAME)
 @_options
 @option("--context", "Tokens that the next one attends to.", COUNT, default=2048)
+@option(
+    "--chunk",
+    "First tokens of another prompt that the same step reads (chunked prefill).",
+    Count(0, LARGEST_COUNT),
+    default=0,
+)
 @option(
     "--weights",
     "Narrower weights of layers, converted on their way: int8, int4-g128, mxfp4, nvfp4.  [default: as --dtype]",

@@ -141,7 +141,7 @@ def _parsed(name: str, text: str) -> Any:
     known = {one.name: one for one in context.command.params if isinstance(one, click.Option) and one.expose_value}
     known = {key: one for key, one in known.items() if key and key not in _NOT_AGAINST}
     if name not in known:
-        raise UnknownNameError("value of the machine, or option of this command,", name, known)
+        raise UnknownNameError("value of the machine, or option of this command,", name, known, listed=True)
     return known[name].process_value(context, text)
 
 
@@ -214,6 +214,12 @@ def typed(options: Mapping[str, Any]) -> dict[str, Any]:
     context = click.get_current_context()
     typed_in = ParameterSource.COMMANDLINE
     return {name: value for name, value in options.items() if context.get_parameter_source(name) is typed_in}
+
+
+def tried(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options whose values --against changed from those of the command line."""
+    asked = click.get_current_context().params
+    return {name: value for name, value in options.items() if value != asked.get(name)}
 
 
 class Asks(NamedTuple):

@@ -170,7 +170,7 @@ def details_option(command: Callable[..., Any]) -> Any:
         if not context.resilient_parsing:
             context.ensure_object(Outputs).details = wanted
 
-    help_text = "Print long tables, too, and what figures count."
+    help_text = "Print long tables, too, and how figures are counted."
     return click.option("--details", is_flag=True, callback=keep, expose_value=False, help=help_text)(command)
 
 

@@ -28,12 +28,15 @@ from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
 from weft.cli.values import COUNT, GPU, GPUS, MODEL_NAME, NAMES, RANKS, SHAPE, SYSTEM_NAME, SYSTEM_NAMES, Value, names
 from weft.errors import InputError
 from weft.estimate import Estimate, Harness
+from weft.estimate.experts import FORMATS
 from weft.files import write_json
 from weft.graph import OPERATORS
 from weft.graph.collective import Form
+from weft.graph.streaming import STREAMING
 from weft.hardware import Gpu, System
 from weft.library.collectives import canonical, volume
 from weft.library.profiles import load_library
+from weft.library.served import libraries
 from weft.options import RunOptions
 from weft.report.table import Table, texts
 from weft.view import predictions
@@ -74,6 +77,10 @@ _systems_option = option(
 @dtype_option("A and B")
 @option("--batch", "GEMMs in one launch.", COUNT, default=1)
 @option(
+    "--library", "A library of inference: trtllm, sglang, vllm-deepgemm, ...  [default: the vendor's]", metavar="NAME"
+)
+@option("--weights", "Its weights' format where that is narrower than the products': int8, int4.", metavar="NAME")
+@option(
     "--shapes",
     "A CSV file with the columns m, n and k (also batch and dtype) instead of M,N,K.",
     click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -88,6 +95,8 @@ def gemm(
     shape: tuple[int, int, int] | None,
     dtype: str,
     batch: int,
+    library: str | None,
+    weights: str | None,
     shapes_file: Path | None,
     gpus: tuple[Gpu, ...],
     changes: Mapping[str, str],
@@ -101,11 +110,12 @@ def gemm(
         shapes = cases.as_columns([(*shape, batch, dtype)])
     else:
         raise InputError("give either a shape, like 8192,8192,8192, or --shapes FILE")
-    done = [_gemms(gpu.replace(changes), shapes, options) for gpu in gpus]
+    harness = Harness(**given(served=library, weights=weights))
+    done = [_gemms(gpu.replace(changes), shapes, options, harness) for gpu in gpus]
     outputs.show(predictions.GemmReport(predictions.Predictions(done)))
 
 
-def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions) -> Predicted:
+def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions, harness: Harness) -> Predicted:
     """The GEMMs on a GPU, with the rate that they reach [TFLOP/s]."""
     dtypes = shapes["dtype"]
     seconds, bound = np.empty(dtypes.size), np.empty(dtypes.size, dtype="<U7")
@@ -113,12 +123,14 @@ def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions) -> Predicted:
     for dtype in dict.fromkeys(dtypes.tolist()):
         chosen = dtypes == dtype
         m, n, k, batch = (shapes[name][chosen] for name in ("m", "n", "k", "batch"))
-        found = weft.estimate(weft.Gemm(m, n, k, dtype, batch), gpu, options)
+        found = weft.estimate(weft.Gemm(m, n, k, dtype, batch), gpu, options, harness)
         seconds[chosen], bound[chosen] = found.seconds, found.bound
         for name, part in found.parts.items():
             parts.setdefault(name, np.zeros(dtypes.size))[chosen] = part
     flops = 2.0 * shapes["m"] * shapes["n"] * shapes["k"] * shapes["batch"]
     columns = {"gpu": gpu.name, **shapes, "clock": options.clock}
+    if harness.served:
+        columns |= {"library": harness.served, "weights": harness.weights}
     return Predicted(gpu.name, columns, Estimate(seconds, bound, parts), {"tflops": flops / seconds / 1e12})
 
 
@@ -141,7 +153,8 @@ def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions) -> Predicted:
 @option("--nodes", "Nodes that hold them.  [default: as few as hold them]", COUNT)
 @option(
     "--library",
-    "A profile of the library, as 'weft calibrate --system' writes it.  [default: by the system]",
+    "A server's own all-reduce in one node, vllm-custom or sglang-custom, or a profile of the vendor's library, "
+    "as 'weft calibrate --system' writes it.  [default: by the system]",
     name="profile",
     metavar="NAME|FILE",
 )
@@ -151,6 +164,7 @@ def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions) -> Predicted:
     "Compute units that a ring may use; channels beyond what they hold at once wait.  [default: all]",
     COUNT,
 )
+@option("--eager", "Called by the host of a server each time, not in a graph.", is_flag=True)
 @option("--dma", "By copy engines instead of compute units (without reduction).", is_flag=True)
 @_file_options
 @folder_option("Write report.html with a plot of time and bandwidth to this folder.")
@@ -165,6 +179,7 @@ def collective(
     profile: str | None,
     channels: int | None,
     compute_units: int | None,
+    eager: bool,
     dma: bool,
 ) -> None:
     """Predict a collective for one size or many: all_reduce:256MiB, all_gather:1MiB,8MiB, all_reduce:1MiB..1GiB.
@@ -174,9 +189,12 @@ def collective(
     """
     if dma:
         refuse_given("beside --dma: the library is not asked", "algorithm", "profile", "channels", "compute_units")
-    found = None if profile is None else load_library(profile)
-    driver = "dma" if dma else None
-    how: Any = given(algorithm=algorithm, driver=driver, profile=found, channels=channels, compute_units=compute_units)
+    custom = profile if profile in libraries("all_reduce") else None
+    if custom:
+        refuse_given("beside a server's own all-reduce", "algorithm", "channels", "compute_units", "dma")
+    found = None if profile is None or custom else load_library(profile)
+    how: Any = given(algorithm=algorithm, driver="dma" if dma else None, profile=found, channels=channels)
+    how |= given(compute_units=compute_units, library=custom, host="eager" if eager else None)
     harness = Harness(**how)
     done = [_collectives(*what, ranks, system, nodes, harness) for system in systems]
     outputs.show(predictions.CollectiveReport(predictions.Predictions(done)))
@@ -191,7 +209,122 @@ def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | No
     rate = sizes / prediction.seconds / 1e9
     rates = {"algbw_gbs": rate, "busbw_gbs": rate * volume(proper, ranks)}
     columns = {"system": system, "collective": proper, "ranks": ranks, "bytes": sizes.astype("int64")}
+    if harness.library:
+        columns |= {"library": harness.library, "called": harness.host or "graph"}
     return Predicted(system, {**columns, "by": prediction.by}, prediction, rates)
+
+
+@predict.command(
+    "exchange",
+    short_help="Predict a dispatch or combine of a mixture of experts.",
+    epilog=examples("weft predict exchange dispatch:4096x7168,top8/256 --ep 64 --system 64xh100 --library deepep"),
+)
+@click.argument("what", type=Value("NAME:TOKENSxHIDDEN,topK/EXPERTS", cases.exchanged))
+@option("--ep", "GPUs that share the experts.", RANKS, required=True)
+@_systems_option
+@option(
+    "--library",
+    "Libraries side by side: deepep, deepep-ll, hybridep, uccl, nccl, nvlink-two-sided, ...",
+    Value("A,B", names),
+    name="libraries",
+    default="deepep",
+)
+@option("--dtype", "What a dispatch sends: bf16, fp8, nvfp4.  [default: as the library does]", metavar="NAME")
+@option("--groups", "Most nodes that a token may reach (group-limited routing).  [default: all]", COUNT)
+@option("--compute-units", "Compute units that the library takes.  [default: its own number]", COUNT)
+@_file_options
+@pass_outputs
+def exchange(
+    outputs: Outputs,
+    what: Mapping[str, Any],
+    ep: int,
+    systems: tuple[str, ...],
+    libraries: Sequence[str],
+    dtype: str | None,
+    groups: int | None,
+    compute_units: int | None,
+) -> None:
+    """Predict one exchange of tokens between the ranks that share a layer's experts, as libraries carry it out.
+
+    4096x7168,top8/256: each rank has 4096 tokens of 7168 elements, each of which goes to 8 of 256 experts. Operations
+    are dispatch, combine, combine_low_precision and prepare; routing is even.
+    """
+    from weft.estimate.exchange import Exchange, traffic
+    from weft.estimate.exchange import exchange as timed
+    from weft.library.dispatchers import dispatcher
+
+    asked = Exchange(**what, ranks=ep, dtype=dtype, groups=groups)
+    done = []
+    for system in systems:
+        for name in libraries:
+            of = dispatcher(name)
+            columns = {"system": system, "library": of.name, **what, "ep": ep}
+            columns |= traffic(asked, system, name, compute_units=compute_units)
+            done.append(Predicted(system, columns, timed(asked, system, name, compute_units=compute_units)))
+    outputs.show(predictions.ExchangeReport(predictions.Predictions(done)))
+
+
+@predict.command(
+    "experts",
+    short_help="Predict the experts of one layer on one GPU, and what uneven loads cost.",
+    epilog=examples(
+        "weft predict experts 4096x7168x2048,top8/256 --ep 64 --gpu h100-sxm --dtype fp8 --loads power:0.6",
+        "weft predict experts 64x2048x768,top8/128 --gpu h100-sxm,b200 --library trtllm,vllm-triton",
+    ),
+)
+@click.argument("what", type=Value("TOKENSxHIDDENxFFN,topK/EXPERTS", cases.layer_of_experts))
+@option("--ep", "GPUs that share the experts.", COUNT, default=1)
+@option(
+    "--loads",
+    "Tokens by expert: even, power:0.6 (the expert at place p has p to the power -0.6; those of "
+    "ai-dynamo/aiconfigurator, of densities 1.01 to 1.2, are about 0.5 to 0.6) or a number for each, like 3,2,2,1.",
+    Value("LOADS", cases.loads),
+    default="even",
+)
+@option("--dtype", f"Format: {', '.join(FORMATS)}.", metavar="NAME", default="bf16")
+@option(
+    "--library",
+    f"Libraries side by side: {', '.join(libraries('experts'))}; grouped stands for those of training.",
+    Value("A,B", names),
+    name="library_names",
+    default="grouped",
+)
+@_gpus_options
+@as_run_options
+@pass_outputs
+def experts(
+    outputs: Outputs,
+    what: Mapping[str, int],
+    ep: int,
+    loads: float | tuple[float, ...],
+    dtype: str,
+    library_names: Sequence[str],
+    gpus: tuple[Gpu, ...],
+    changes: Mapping[str, str],
+    options: RunOptions,
+) -> None:
+    """Predict the experts of one layer on the GPU that has the most rows: grouped GEMMs and the kernels around them.
+
+    4096x7168x2048,top8/256: each of the GPUs has 4096 tokens of 7168 elements, each of which goes to 8 of 256 experts
+    of inner width 2048. Exchanges of tokens between GPUs are not included, see 'weft predict exchange'.
+    """
+    from weft.estimate.experts import Experts
+    from weft.estimate.experts import experts as timed
+
+    sizes = dict(what)
+    hidden, ffn = sizes.pop("hidden"), sizes.pop("ffn")
+    asked = Experts(cases.routed(sizes, ep, loads), hidden, ffn, dtype)
+    done = []
+    for gpu in (one.replace(changes) for one in gpus):
+        for name in library_names:
+            found, even = (timed(one, gpu, name, options=options) for one in (asked, asked.even))
+            columns = {"gpu": gpu.name, "library": name, **what, "ep": ep, "dtype": dtype}
+            columns |= {"rows": int(asked.busiest.sum()), "imbalance": asked.imbalance}
+            columns |= {"even_us": 1e6 * float(even.seconds)}
+            columns |= {f"{step}_us": 1e6 * float(one.seconds) for step, one in found.operators.items()}
+            rate = np.asarray(float(asked.layer(asked.busiest).flops) / float(found.seconds) / 1e12)
+            done.append(Predicted(gpu.name, columns, found, {"tflops": rate}))
+    outputs.show(predictions.ExpertsReport(predictions.Predictions(done)))
 
 
 @predict.command(
@@ -240,7 +373,11 @@ def overlap(
 @predict.command(
     "op",
     short_help="Predict a memory-bound operator or attention.",
-    epilog=examples("weft predict op softmax --shape rows=16384,columns=4096 --gpu a100-sxm-80gb"),
+    epilog=examples(
+        "weft predict op softmax --shape rows=16384,columns=4096 --gpu a100-sxm-80gb",
+        "weft predict op attention_fused --shape batch=64,heads=32,query=1,keys=8192,head=128,kv_heads=8,causal=1 "
+        "--library trtllm,vllm-fa3",
+    ),
 )
 @click.argument("name", metavar="NAME")
 @option(
@@ -249,6 +386,13 @@ def overlap(
     Value("A=1,B=2", lambda text: cases.dimensions(NAMES.read(text))),
 )
 @dtype_option("its tensors")
+@option("--kv-dtype", "Data type of attention's keys and values.  [default: as its other tensors]", metavar="NAME")
+@option(
+    "--library",
+    "Kernels of libraries of inference side by side: trtllm, vllm-fa3, sglang-fa3, ...  [default: a tuned kernel]",
+    Value("A,B", names),
+    name="libraries",
+)
 @_gpus_options
 @as_run_options
 @pass_outputs
@@ -257,19 +401,29 @@ def operator(
     name: str,
     shape: dict[str, int] | None,
     dtype: str,
+    kv_dtype: str | None,
+    libraries: Sequence[str] | None,
     gpus: tuple[Gpu, ...],
     changes: Mapping[str, str],
     options: RunOptions,
 ) -> None:
     """Predict a memory-bound operator or attention; 'weft predict ops' lists them."""
-    done = [_operator(name, gpu.replace(changes), dtype, shape or {}, options) for gpu in gpus]
+    of = [{"library": one} for one in libraries or ()] or [{}]
+    kinds = [{**one, **({"kv_dtype": kv_dtype} if kv_dtype else {})} for one in of]
+    done = [
+        _operator(name, gpu.replace(changes), dtype, {**(shape or {}), **kind}, options)
+        for gpu in gpus
+        for kind in kinds
+    ]
     outputs.show(predictions.OperatorReport(predictions.Predictions(done)))
 
 
-def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, int], options: RunOptions) -> Predicted:
+def _operator(name: str, gpu: Gpu, dtype: str, sizes: Mapping[str, Any], options: RunOptions) -> Predicted:
     """Times of an operator on a GPU, its least DRAM traffic over its time [GB/s], and FLOP/s if matrix units run it."""
-    op = weft.operator(name, dtype, **sizes)
-    found = weft.estimate(op, gpu, options)
+    served = sizes["library"] if name in STREAMING and "library" in sizes else ""
+    harness = Harness(served=served)
+    op = weft.operator(name, dtype, **{key: size for key, size in sizes.items() if not (served and key == "library")})
+    found = weft.estimate(op, gpu, options, harness)
     seconds = np.ravel(found.seconds)
     rates = {"gbs": op.least_bytes / seconds / 1e9}
     if op.matrix_dtype is not None:

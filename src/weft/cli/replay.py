@@ -1,4 +1,4 @@
-"""`weft replay`: T3's reduce-scatter on real numbers, in the order in which the simulated memory performed it."""
+"""`weft replay`: T3's collectives on real numbers, in the order in which the simulated memory performed it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,57 @@ import click
 
 import weft
 from weft import parallel
-from weft.cli.options import examples, option, run_options
+from weft.cli.cases import layer_of_experts, loads, routed_graph
+from weft.cli.options import examples, option, refuse_given, run_options
 from weft.cli.output import Outputs, file_option, pass_outputs
 from weft.cli.progress import simulation_status
-from weft.cli.values import OVERLAP, SHAPE
+from weft.cli.values import OVERLAP, SHAPE, Value
 from weft.errors import InputError
 from weft.files import write_json
-from weft.hardware import Gpu, System
+from weft.graph.collective import Form
+from weft.hardware import Gpu, System, slower
 from weft.models import SubLayer
 from weft.options import RunOptions
 from weft.report.table import Table, number, text
+from weft.run.gathered import GatherReplay
 from weft.run.replay import ROUNDED, Replay
+from weft.run.routed_replay import ExpertReplay
+from weft.schedule import OVERLAPS
 from weft.schedule.arbiters import POLICIES
 
 _SLOWER = 0.5
 """The clock of --slow by that of the others."""
 
 
-@click.command(epilog=examples("weft replay t3 --tp 8", "weft replay t3-mca --tp 4 --dtype bf16 --slow 2"))
+@click.command(
+    epilog=examples(
+        "weft replay t3 --tp 8",
+        "weft replay t3-mca --tp 4 --dtype bf16 --slow 2",
+        "weft replay t3-all-gather --tp 8",
+        "weft replay flux --form ag_gemm --tp 4 --slow 2",
+        "weft replay t3-all-to-all --experts 256x512x256,top2/8 --tp 4 --loads power:1.1",
+    )
+)
 @click.argument("overlap", type=OVERLAP, default="t3")
 @option("--tp", "GPUs.", click.IntRange(2, 16), default=8, metavar="N")
-@option("--gemm", "The GEMM; K is that of all GPUs together.", SHAPE, default="1024,512,2048")
+@option(
+    "--gemm",
+    "The GEMM; K is that of all GPUs together, with ag_gemm N.",
+    SHAPE,
+    default="1024,512,2048",
+)
+@option(
+    "--form",
+    "The all-reduce of the GEMM's output behind it (gemm_ar), or the all-gather of its rows before it (ag_gemm).  "
+    "[default: what the overlap is for]",
+    click.Choice(["gemm_ar", "ag_gemm"]),
+)
+@option(
+    "--experts",
+    "In place of --gemm a layer of experts on --tp GPUs, as of weft simulate.",
+    Value("TOKENSxHIDDENxFFN,topK/EXPERTS", layer_of_experts),
+)
+@option("--loads", "Tokens by expert of --experts: even, power:1.1, or a number for each.", Value("LOADS", loads))
 @option("--dtype", "Format of the sums.", click.Choice([*ROUNDED]), default="fp16")
 @option("--seed", "Of the random operands.", click.IntRange(0), default=0)
 @option("--arbiter", f"Memory arbitration: {', '.join(POLICIES)}.", metavar="NAME")
@@ -44,6 +74,9 @@ def replay(
     overlap: str,
     tp: int,
     gemm: tuple[int, int, int],
+    form: Form | None,
+    experts: Mapping[str, int] | None,
+    loads: float | tuple[float, ...] | None,
     dtype: str,
     seed: int,
     slow: int | None,
@@ -51,17 +84,33 @@ def replay(
     changes: Mapping[str, str],
     options: RunOptions,
 ) -> None:
-    """Perform T3's reduce-scatter on random numbers: every update of every tile, in the order of the simulated memory.
+    """Perform T3's collectives on random numbers: every update of every tile, in the order of the simulated memory.
 
     Every GPU's memory adds tiles in the format of the output and rounds each time. The command says what that costs
-    beside sums in fp32, and what would change if tiles went straight to their owner, in whatever order they come.
+    beside sums in fp32, and what would change if tiles went straight to their owner, in whatever order they come. Of an
+    all-gather before a GEMM, each tile multiplies the rows that its GPU has when it begins. Of --experts, tokens go to
+    their experts and come back, under t3-all-to-all or deepep.
     """
-    machine = gpu.replace(changes)
-    graph = parallel.split(SubLayer.custom(*gemm, "fp16" if dtype == "fp16" else "bf16"), tp)
+    machine, operands = gpu.replace(changes), "fp16" if dtype == "fp16" else "bf16"
+    if experts is None and loads is not None:
+        raise InputError("--loads are those of experts; give --experts, like 256x512x256,top2/8, too")
+    if experts is not None:
+        refuse_given("beside --experts", "gemm", "form")
+        graph = routed_graph(experts, tp, loads or (), operands)
+    elif (form or _form_of(overlap)) == "ag_gemm":
+        shared = parallel.share_of("ag_gemm", weft.Gemm(*gemm, operands), tp)
+        graph = parallel.dependent("ag_gemm", shared, tp)
+    else:
+        graph = parallel.split(SubLayer.custom(*gemm, operands), tp)
     with simulation_status() as watch:
         watched = replace(options, progress=watch)
         done = weft.replay(graph, _system(machine, tp, slow), overlap, watched, dtype=dtype, seed=seed)
-    outputs.show([_told(done), _table(done)], lambda file: write_json(file, done.to_dict()))
+    shown: list[Table | str]
+    if isinstance(done, GatherReplay):
+        shown = [_gathered(done)]
+    else:
+        shown = [_answered(done)] if isinstance(done, ExpertReplay) else [_told(done), _table(done)]
+    outputs.show(shown, lambda file: write_json(file, done.to_dict()))
 
 
 def _system(gpu: Gpu, gpus: int, slow: int | None) -> System:
@@ -70,8 +119,30 @@ def _system(gpu: Gpu, gpus: int, slow: int | None) -> System:
         return weft.system(gpu, gpus=gpus)
     if slow >= gpus:
         raise InputError(f"--slow is {slow}, but there are GPUs 0 to {gpus - 1}; name one of these")
-    clock = f"{gpu.compute.clock * _SLOWER:.0f} Hz"
-    return System(gpu=gpu, gpus=gpus, variants={slow: gpu.replace({"compute.clock": clock})})
+    return weft.system(gpu, gpus=gpus).varied({slow: slower(gpu, _SLOWER)})
+
+
+def _form_of(overlap: str) -> Form:
+    """The form that an overlap joins, an all-reduce behind the GEMM if it joins that, too."""
+    forms = OVERLAPS[overlap].forms if overlap in OVERLAPS else ()
+    return "ag_gemm" if forms == ("ag_gemm",) else "gemm_ar"
+
+
+def _gathered(done: GatherReplay) -> str:
+    return (
+        f"{done.tiles:,} tiles on {len(done.products)} GPUs under {done.run.overlap}, {done.pieces:,} pieces of rows "
+        f"gathered: no tile began before its rows were there, and {done.same:.0%} of the elements have the bits of a "
+        f"GEMM whose operand is all there (rms error {done.error:.3g}, of {done.dtype})."
+    )
+
+
+def _answered(done: ExpertReplay) -> str:
+    return (
+        f"{done.answers:,} answers of experts to {done.result[..., 0].size:,} tokens on {len(done.result)} GPUs under "
+        f"{done.run.overlap}: no tile began before its tokens were there, and every token has the answers of all of "
+        f"its experts, once each. Their {done.dtype} sums have an rms error of {done.error:.3g}, sums in fp32 that are "
+        f"rounded once {done.fp32:.3g}."
+    )
 
 
 def _told(done: Replay) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 import weft
 from weft import parallel
+from weft.cli.cases import layer_of_experts, loads, routed_graph
 from weft.cli.fields import field_options
 from weft.cli.options import (
     Asks,
@@ -20,33 +21,48 @@ from weft.cli.options import (
     dtype_option,
     examples,
     option,
+    refuse_given,
     refuse_others,
     run_options,
     store_option,
+    typed,
 )
 from weft.cli.output import Outputs, details_option, file_option, folder_option, pass_outputs
 from weft.cli.progress import simulation_status
-from weft.cli.values import MODEL_NAME, OVERLAP, OVERLAPS, SPLIT, Value, names, numbers
+from weft.cli.values import MODEL_NAME, OVERLAP, OVERLAPS, RANKS, SPLIT, Value, names, numbers
 from weft.errors import InputError, join_or
-from weft.graph import Graph, Node, operator
+from weft.graph import Collective, Gemm, Graph, KernelChoice, Node, operator
+from weft.graph.collective import Form
 from weft.graph.graph import MOST_ITERATIONS
-from weft.hardware import Gpu
+from weft.hardware import Gpu, Stragglers, System
 from weft.library.collectives import KERNELS
 from weft.models import SubLayer
 from weft.options import RunOptions
 from weft.result import Comparison
-from weft.schedule import PASSES, SHARING, Ideal, Sharing, find_pass
+from weft.schedule import PASSES, SEQUENTIAL, SHARING, Ideal, Sharing, find_pass
 from weft.schedule.arbiters import POLICIES
 from weft.schedule.sharing import apart_of
+from weft.schedule.sublayer import LIBRARY, Sequential
 from weft.store import Store
 from weft.store.records import say
+from weft.units import Dimension, parse
 
 ALL = "all"
 """The value of --overlap that compares every way to share a GPU."""
 _DEFAULT_MODEL, _DEFAULT_SUBLAYER = "t-nlg", "fc2"
+_DEFAULT_OVERLAP: Mapping[Form, str] = {"ag_gemm": "t3-all-gather", "gemm_rs": "t3-mca", "gemm_ar": "t3-mca"}
 _QUESTIONS = {
     "program": Asks("beside --graph and --op, which run a program on one GPU", ("graph", "op")),
-    "sub-layer": Asks("without --beside", ("model", "sublayer", "gemm", "tp", "overlap", "compare")),
+    "plan": Asks(
+        "beside --collective, whose kernel the plan describes",
+        ("gemm", "collective", "overlap", "ranks", "loops", "split", "first"),
+    ),
+    "sub-layer": Asks(
+        "without --beside", ("model", "sublayer", "gemm", "form", "tp", "overlap", "compare", "algorithm", "stragglers")
+    ),
+    "experts": Asks(
+        "beside --experts, a layer of a mixture", ("experts", "ep", "loads", "overlap", "compare", "stragglers")
+    ),
     "co-run": Asks(
         "beside --beside, which runs --gemm and the collective alone",
         ("gemm", "beside", "overlap", "ranks", "loops", "split", "channels", "algorithm", "copies", "first"),
@@ -66,6 +82,15 @@ def _loops(text: str) -> tuple[int, ...]:
     if max(loops) > MOST_ITERATIONS:
         raise InputError(f"--loops has {max(loops)} in it; a loop runs at most {MOST_ITERATIONS} times")
     return loops
+
+
+def _planned(text: str) -> tuple[str, str]:
+    """Parse "plan.json:16MiB", a file and the size of the whole buffer; InputError for one without the other."""
+    file, _, size = text.rpartition(":")
+    if not file or not size:
+        raise InputError(f"--collective {text} needs a file and a size, like plan.json:16MiB")
+    parse(size, Dimension.BYTES)
+    return file, size
 
 
 def _copies(text: str) -> tuple[tuple[str, int | bool], ...]:
@@ -92,17 +117,41 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
         "weft simulate --model t-nlg --sublayer fc2 --tp 8 --compare sequential,t3",
         "weft simulate --gemm 8192,8192,8192 --beside all_reduce:256MiB --ranks 4 --gpu a100-sxm-80gb",
         "weft simulate --gemm 8192,8192,8192 --beside all_gather:896MiB --overlap dma --gpu mi300x",
+        "weft simulate --collective plan.json:16MiB --gemm 8192,8192,8192 --gpu h100-sxm",
+        "weft simulate --sublayer op --compare sequential,t3,t3-mca --stragglers one:5%",
+        "weft simulate --gemm 8192,17024,4256 --form ag_gemm --compare flux,t3-all-gather",
+        "weft simulate --experts 512x7168x2048,top8/64 --ep 8 --gpu h100-sxm --compare sequential,t3-all-to-all",
         "weft simulate --op gemv:rows=16384,columns=1024,stride=131072 --gpu v100-sxm2-32gb --heatmap channel",
     )
 )
 @option("--model", f"A model, see 'weft models list'.  [default: {_DEFAULT_MODEL}]", MODEL_NAME)
 @option("--sublayer", f"op, fc2, fc1 or ip.  [default: {_DEFAULT_SUBLAYER}]", metavar="NAME")
 @dtype_option("the GEMM", "bf16, of --model its own")
+@option(
+    "--form",
+    "How the GEMM of a sub-layer and its collective depend on each other: the all-reduce (gemm_ar) or reduce-scatter "
+    "(gemm_rs) of its output behind it or, with --gemm, the all-gather of its rows before it (ag_gemm; N is that of "
+    "all GPUs together).  [default: gemm_ar]",
+    click.Choice(get_args(Form)),
+)
 @option("--tp", "GPUs that share the sub-layer.", int, default=8, metavar="N")
+@option(
+    "--experts",
+    "A layer of experts, sent to and back: tokens of each GPU, hidden size and inner width, top 8 of 256 experts; "
+    "those of a token may lie on fewer GPUs, as under group-limited routing: ...,reach4.",
+    Value("TOKENSxHIDDENxFFN,topK/EXPERTS[,reachGPUS]", layer_of_experts),
+)
+@option("--ep", "GPUs that share --experts.", RANKS, default=8)
+@option(
+    "--loads",
+    "Tokens by expert of --experts: even, power:1.1 (a power law of this exponent) or a number for each, like 3,2,2,1.",
+    Value("LOADS", loads),
+    default="even",
+)
 @option(
     "--overlap",
     "How compute and communication overlap, see 'weft overlaps list'; with --beside also 'all'.  "
-    "[default: t3-mca, with --beside streams]",
+    "[default: t3-mca, with --form ag_gemm t3-all-gather, with --beside streams]",
     OVERLAP,
 )
 @option(
@@ -110,6 +159,14 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
     "Overlaps side by side, each with its speedup over 'sequential', which is simulated for them. Without "
     "--overlap exactly these are compared.",
     OVERLAPS,
+)
+@option(
+    "--stragglers",
+    "Clocks that differ: one:5% (one GPU 5 % slower; one:1/2/5/10%: by each), gpus:8%,draws=5,seed=0 (those of all "
+    "GPUs spread over 8 %), iterations:8% (another GPU in each draw up to 8 % slower), or workgroups:2% (those of "
+    "all workgroups). "
+    "Each GPU is simulated; the answer says what they cost against equal ones.",
+    Value("WHO:SHARE", Stragglers.of),
 )
 @option("--graph", "A program to run on one GPU, operator after operator.", click.Path(path_type=Path), metavar="FILE")
 @option("--op", "An operator to run on one GPU, see 'weft predict ops'.", metavar="NAME:A=1,B=2")
@@ -119,6 +176,12 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
     gemm="A GEMM of your own instead of a model's; K is that of all GPUs together.",
     beside="Run --gemm in a loop beside a loop of this independent collective, like all_reduce:256MiB",
     ranks="GPUs of --beside.",
+)
+@option(
+    "--collective",
+    "An execution plan of MSCCL++ and the size of its whole buffer, to run alone or beside --gemm; the plan says how "
+    "many GPUs.",
+    Value("FILE:SIZE", _planned),
 )
 @option(
     "--loops",
@@ -140,8 +203,9 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 )
 @option(
     "--algorithm",
-    "Algorithm of the collective of --beside where compute units drive it: ring, direct (a link to each peer) or nvls "
-    "(a switch that reduces).  [default: the library's choice]",
+    "Algorithm of the collective of --beside, or of both collectives of a sub-layer under 'sequential', where compute "
+    "units drive them: ring, direct (a link to each peer), nvls (a switch that reduces), or auto (the library's "
+    "choice).  [default: auto, of a sub-layer the paper's ring]",
     click.Choice(["auto", *KERNELS]),
 )
 @option(
@@ -170,6 +234,8 @@ def simulate(outputs: Outputs, /, options: RunOptions, store: Store | None, **va
     --overlap if it is given, too.
     --beside instead runs --gemm (what one GPU computes) and a collective in two independent streams, and shows what
     each costs the other; --overlap then says how they share the GPU.
+    --collective runs an execution plan of MSCCL++, alone or beside --gemm.
+    --experts runs a layer of a mixture: tokens to their experts, two grouped GEMMs, and the results back.
     --graph runs a file that 'weft capture' or 'weft import' wrote, operator after operator on one GPU, --op a single
     operator.
     """
@@ -179,11 +245,21 @@ def simulate(outputs: Outputs, /, options: RunOptions, store: Store | None, **va
         if asked.graph is not None or asked.op is not None:
             show = _program(asked, options, outputs)
         else:
-            shown, answer = (_sub_layer if asked.beside is None else _beside)(asked, options)
+            question = _question(asked)
+            shown, answer = question(asked, options)
             show = partial(outputs.show, answer, traced=answer[shown])
     show()
     if store is not None and store.found:
         say(f"{store.found} of the runs {'was' if store.found == 1 else 'were'} kept from before; --no-cache runs anew")
+
+
+def _question(asked: SimpleNamespace) -> Callable[[SimpleNamespace, RunOptions], tuple[str, Comparison]]:
+    """What is asked, by the option that names the work."""
+    if asked.beside is not None:
+        return _beside
+    if asked.collective is not None:
+        return _plan
+    return _sub_layer if asked.experts is None else _experts
 
 
 def _program(asked: SimpleNamespace, options: RunOptions, outputs: Outputs) -> Callable[[], None]:
@@ -206,10 +282,17 @@ def _program(asked: SimpleNamespace, options: RunOptions, outputs: Outputs) -> C
     return partial(outputs.show, ProgramReport(found, closed), traced=found)
 
 
+def _experts(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
+    """Simulate --experts under --overlap and --compare, and return the overlap to trace and the answer."""
+    refuse_others("experts", _QUESTIONS)
+    graph = routed_graph(asked.experts, asked.ep, asked.loads, asked.dtype or "bf16")
+    return _overlapped(asked, graph, asked.ep, asked.overlap or (asked.compare or ("t3-all-to-all",))[-1], options)
+
+
 def _sub_layer(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
     """Simulate a sub-layer under --overlap and --compare, and return the overlap to trace and the answer."""
     refuse_others("sub-layer", _QUESTIONS)
-    shown = asked.overlap or (asked.compare[-1] if asked.compare else "t3-mca")
+    shown = asked.overlap or (asked.compare[-1] if asked.compare else _DEFAULT_OVERLAP[asked.form or "gemm_ar"])
     if shown in (*SHARING, ALL):
         raise InputError(
             f"overlap '{shown}' shares a GPU between kernels that do not depend on each other, but those of a "
@@ -219,21 +302,50 @@ def _sub_layer(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Compar
         raise InputError(
             f"'{shown}' is computed, not simulated: it has no trace; choose another --overlap, like t3-mca"
         )
-    graph, system = _layer(asked), weft.system(asked.gpu, gpus=asked.tp).replace(asked.changes)
-    if asked.compare is None:
-        return shown, Comparison({shown: weft.simulate(graph, system, shown, options, store=asked.store)})
-    return shown, weft.compare(graph, system, (*asked.compare, shown), options, store=asked.store)
+    return _overlapped(asked, _layer(asked), asked.tp, shown, options)
+
+
+def _overlapped(
+    asked: SimpleNamespace, graph: Graph, gpus: int, shown: str, options: RunOptions
+) -> tuple[str, Comparison]:
+    """Simulate a graph on so many GPUs under the overlap `shown` and those of --compare."""
+    system = weft.system(asked.gpu, gpus=gpus).replace(asked.changes)
+    if asked.compare is None and asked.stragglers is None:
+        one = _baseline(asked) if shown == SEQUENTIAL else shown
+        if asked.algorithm is not None and one == shown:
+            raise InputError(
+                f"--algorithm is that of both collectives under 'sequential', but --overlap is {shown}; add --compare "
+                f"sequential to set {shown} beside it, or leave --algorithm out"
+            )
+        return shown, Comparison({shown: weft.simulate(graph, system, one, options, store=asked.store)})
+    overlaps = (_baseline(asked), *(name for name in (*(asked.compare or ()), shown) if name != SEQUENTIAL))
+    return shown, weft.compare(graph, system, overlaps, options, store=asked.store, stragglers=asked.stragglers)
+
+
+def _baseline(asked: SimpleNamespace) -> Sequential:
+    """The baseline of a sub-layer, its collectives by --algorithm."""
+    one = PASSES[SEQUENTIAL]
+    assert isinstance(one, Sequential)
+    return replace(one, algorithm={"auto": LIBRARY}.get(asked.algorithm, asked.algorithm))
 
 
 def _layer(asked: SimpleNamespace) -> Graph:
-    """The sub-layer that --model and --sublayer or --gemm name; InputError if both are given."""
+    """The sub-layer that --model and --sublayer or --gemm name, in its --form; InputError if both are given."""
     if asked.gemm is None:
+        if asked.form == "ag_gemm":
+            raise InputError("sub-layers of models end with a collective; give --form ag_gemm a --gemm M,N,K")
         name, kind = asked.model or _DEFAULT_MODEL, asked.sublayer or _DEFAULT_SUBLAYER
-        return parallel.sublayer(name, kind, tp=asked.tp, dtype=asked.dtype)
+        work = parallel.sublayer(name, kind, tp=asked.tp, dtype=asked.dtype)
+        gemm = work["gemm"].op
+        assert isinstance(gemm, Gemm)
+        return work if asked.form != "gemm_rs" else parallel.dependent("gemm_rs", gemm, asked.tp)
     if asked.model is not None or asked.sublayer is not None:
         raise InputError("--gemm replaces --model and --sublayer; give one or the other")
     m, n, k = asked.gemm
-    return parallel.split(SubLayer.custom(m, n, k, asked.dtype or "bf16"), asked.tp)
+    if asked.form in (None, "gemm_ar"):
+        return parallel.split(SubLayer.custom(m, n, k, asked.dtype or "bf16"), asked.tp)
+    whole = weft.Gemm(m, n, k, asked.dtype or "bf16")
+    return parallel.dependent(asked.form, parallel.share_of(asked.form, whole, asked.tp), asked.tp)
 
 
 def _beside(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
@@ -246,13 +358,47 @@ def _beside(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Compariso
     (m, n, k), (name, size) = asked.gemm, asked.beside
     dtype = asked.dtype or "bf16"
     work = weft.Gemm(m, n, k, dtype), weft.Collective(name, size, asked.ranks, dtype)
+    return _looped(asked, *work, system, passes, options)
+
+
+def _looped(
+    asked: SimpleNamespace,
+    gemm: Gemm,
+    moved: Collective,
+    system: System,
+    passes: list[Sharing],
+    options: RunOptions,
+    choice: KernelChoice | None = None,
+) -> tuple[str, Comparison]:
+    """Simulate --loops of a GEMM and a collective under several overlaps; return the best one and the answer."""
     loops = asked.loops or (1, 1)
     if len(loops) == 2:
-        graph = weft.concurrent(*work, *loops)
+        graph = weft.concurrent(gemm, moved, loops[0], loops[1], choice)
     else:
-        graph = weft.balanced(*work, system, passes[0], options, loops[0], store=asked.store)
+        graph = weft.balanced(gemm, moved, system, passes[0], options, loops[0], asked.store, choice)
     answer = weft.compare(graph, system, passes, options, store=asked.store)
     return answer.best, answer
+
+
+def _plan(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
+    """Simulate a plan of --collective, alone or beside loops of --gemm; return the best overlap and the answer."""
+    refuse_others("plan", _QUESTIONS)
+    file, size = asked.collective
+    plan = weft.read_collective(file)
+    if asked.ranks != plan.ranks and typed({"ranks": asked.ranks}):
+        raise InputError(
+            f"--ranks is {asked.ranks}, but the plan in {file} is for {plan.ranks} GPUs; leave --ranks out, or give a "
+            f"plan for {asked.ranks}"
+        )
+    system = weft.system(asked.gpu, gpus=plan.ranks).replace(asked.changes)
+    op = plan.op(size, asked.dtype or "bf16")
+    if asked.gemm is None:
+        refuse_given("without --gemm beside --collective", "loops", "split", "first", "overlap")
+        alone = weft.simulate(plan.graph(size, op.dtype), system, options=options, store=asked.store)
+        return alone.overlap, Comparison({alone.overlap: alone})
+    passes = [one for one in _sharing(asked, system.gpu) if one.driver == "cu" or asked.overlap != ALL]
+    m, n, k = asked.gemm
+    return _looped(asked, weft.Gemm(m, n, k, op.dtype), op, system, passes, options, plan.choice())
 
 
 def _sharing(asked: SimpleNamespace, gpu: Gpu) -> list[Sharing]:

@@ -20,11 +20,13 @@ from weft.cli.options import (
     refuse_given,
     set_option,
     together,
+    tried,
     typed,
 )
 from weft.cli.output import details_option, shows
 from weft.cli.values import DTYPE, FACTORS, MODEL_NAME, SYSTEM_NAME, Value, later, names
 from weft.errors import InputError
+from weft.graph import EXCHANGES
 from weft.hardware import System
 from weft.models.load import graph_in
 from weft.options import Fidelity, RunOptions
@@ -73,10 +75,12 @@ plan_options = together(
         "shard",
         "dtype",
         "precision",
+        "dispatcher",
         schedule=Value("NAME[:N]", str, schedule_names),
         recompute=Value("POLICY|A,B", recomputed, lambda: get_args(Recompute)),
         dtype=DTYPE,
         precision=Value("RECIPE", str, lambda: RECIPES),
+        dispatcher=Value("LIBRARY", str, lambda: EXCHANGES),
     ),
     option(
         "--framework",
@@ -148,7 +152,9 @@ def step(
     """
     if launch is not None:
         refuse_given("beside --launch; change the file", "compare_overlaps")
-        return weft.read_launch(launch).step(machine, model, options=options, **typed(stated))
+        changed = tried(stated)
+        kept = {name: value for name, value in typed(stated).items() if name not in changed}
+        return weft.read_launch(launch).step(machine, model, options=options, instead=changed, **kept)
     if model is None:
         raise InputError("name a model, like llama-3-8b, or the file that starts the run: --launch pretrain.sh")
     if (graph := graph_in(model)) is not None:
@@ -156,7 +162,8 @@ def step(
         return weft.step(graph, machine, options=options)
     if compare_overlaps:
         refuse_given("beside --compare-overlaps, which times in closed form", "fidelity", "measured")
-        stated.pop("fidelity", None), stated.pop("measured", None)
+        for closed in ("fidelity", "measured"):
+            stated.pop(closed, None)
         return weft.step_overlaps(model, machine, options=options, **stated)
     return weft.step(model, machine, options=options, **stated)
 

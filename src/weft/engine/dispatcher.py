@@ -278,7 +278,7 @@ def _find_critical(m: Machine, g: int, k: int, now: int) -> None:
     """Estimate which ends later: kernel `k` at its pace so far, or the updates that are left at the links' rate.
 
     The pace is that of the kernel's computing, without the time that its workgroups waited for a link to take their
-    stores.
+    stores. What is left is that of the busiest compute unit: a last round of few workgroups takes as long as any other.
     """
     run = m.kernel_run
     occupied = run[g, k, y.RUN_COMPUTE] + run[g, k, y.RUN_WAIT_LOAD]
@@ -287,6 +287,8 @@ def _find_critical(m: Machine, g: int, k: int, now: int) -> None:
     elapsed -= elapsed // 1000 * (run[g, k, y.RUN_WAIT_LINK] // (occupied // 1000 + 1))
     done = run[g, k, y.RUN_COMPUTE] // (m.flow[g, y.FLOW_TO_COMPUTE] // 1000 + 1)
     left = elapsed // max(done, 1) * (1000 - done)
+    if run[g, k, y.RUN_FINISHED] == m.kernel[g, k, y.KERNEL_WORKGROUPS]:
+        left = 0
     unsent = (m.flow[g, y.FLOW_TO_SEND] - m.flow[g, y.FLOW_SENT]) // 64 * m.flow[g, y.FLOW_SEND64]
     m.flow[g, y.FLOW_CRITICAL] = y.COMMUNICATION_STREAM if unsent > left else y.COMPUTE_STREAM
 

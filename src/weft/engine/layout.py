@@ -32,8 +32,9 @@ QUEUE_ENTRY = 32
     GPU_THRESHOLD_MEDIUM, GPU_THRESHOLD_LOW, GPU_INTENSITY_HIGH, GPU_INTENSITY_MEDIUM, GPU_INTENSITY_LOW,
     GPU_STARVATION, GPU_START, GPU_PEAK64, GPU_LAUNCH, GPU_STRICT, GPU_DMA_RATE64, GPU_SIDE64, GPU_SIDE_LATENCY,
     GPU_SIDE_DIRTY, GPU_T_PATH, GPU_PATH_SLACK, GPU_SHARE_LONG, GPU_SHARE_UPDATE, GPU_T_FAW, GPU_T_RFC,
-    GPU_REFRESH_EVERY, GPU_REFRESH_BANKS, GPU_POSTED, GPU_UP, GPU_DOWN, GPU_PIM_EVERY, GPU_PIM_PATIENCE, GPU_COLUMNS,
-) = _columns(60)  # fmt: skip
+    GPU_REFRESH_EVERY, GPU_REFRESH_BANKS, GPU_STORE_BUFFER, GPU_UP, GPU_DOWN, GPU_PIM_EVERY, GPU_PIM_PATIENCE,
+    GPU_MERGE_ENTRIES, GPU_MERGE_WINDOW, GPU_COLUMNS,
+) = _columns(62)  # fmt: skip
 # GPU_INTENSITY_* are per mille of the peak DRAM bandwidth; GPU_THRESHOLD_* are bytes of queue; GPU_PEAK64 is the
 # whole memory's femtoseconds per 64 bytes. GPU_DMA_RATE64: time per 64 bytes in one engine (0: none).
 # GPU_STRICT: workgroups of a later kernel wait until the earlier ones are placed. GPU_SIDE64 is one slice of the
@@ -41,10 +42,12 @@ QUEUE_ENTRY = 32
 # the per mille of its lines that are dirty at the start. GPU_T_PATH: time of a burst on the path from a channel to
 # the rest of the chip, which may lag behind the bus by GPU_PATH_SLACK. GPU_SHARE_*: the share of the bus, in parts of
 # WHOLE_BUS, that a bank group takes for a burst every GPU_T_LONG or GPU_T_UPDATE. GPU_REFRESH_EVERY: from one refresh
-# of GPU_REFRESH_BANKS banks to the next (0: no refresh). GPU_POSTED: a store to a peer is complete when it has left its
-# compute unit, not when the link has sent it. GPU_UP, GPU_DOWN: the rows of `route` to the switch and from it, if that
+# of GPU_REFRESH_BANKS banks to the next (0: no refresh). GPU_STORE_BUFFER: bytes of stores to peers that leave their
+# workgroup before their link has sent them. GPU_UP, GPU_DOWN: the rows of `route` to the switch and from it, if that
 # can reduce (NONE: it cannot). GPU_PIM_EVERY: from the time that a group of commands of memory that computes is due to
 # the next one's (0: each is due when the one before has ended); GPU_PIM_PATIENCE: how long it gives way to requests.
+# GPU_MERGE_ENTRIES: the requests for this GPU that the switch's table holds (0: any number); GPU_MERGE_WINDOW: how long
+# it holds one for others to the same place (0: it has no table, and adds up whole tiles).
 
 # shape[:] — sizes shared by all GPUs.
 (
@@ -88,13 +91,15 @@ QUEUE_ENTRY = 32
 (
     ACCESS_BASE, ACCESS_ROW_STRIDE, ACCESS_COLUMN_STRIDE, ACCESS_STEP_STRIDE, ACCESS_EXTENT, ACCESS_UNIT,
     ACCESS_LAST_UNIT, ACCESS_LIMIT, ACCESS_CACHED, ACCESS_OPERATOR, ACCESS_REGION, ACCESS_SHARE, ACCESS_MEMBERS,
-    ACCESS_MEMBER_STRIDE, ACCESS_COLUMNS,
-) = _columns(15)  # fmt: skip
+    ACCESS_MEMBER_STRIDE, ACCESS_SOURCE, ACCESS_ROUTE, ACCESS_ASKING, ACCESS_COLUMNS,
+) = _columns(18)  # fmt: skip
 # ACCESS_REGION: for stores, the first region of the destination buffer (and ACCESS_BASE is an offset in it). With
 # tiled work (WORK_REGION >= 0) the workgroup's own region is added, and offset and bytes come from its work row.
 # ACCESS_SHARE: the workgroups of that many neighbouring rows of tiles (below zero: columns) fetch a load together, a
 # part each; 0 and 1: each fetches all of it. ACCESS_MEMBERS: the number of GPUs from which a load through the switch
-# fetches (0: an ordinary load); at the GPU d ranks below, its address is ACCESS_MEMBER_STRIDE times d further on.
+# fetches (0: an ordinary load); at the GPU d ranks below, its address is ACCESS_MEMBER_STRIDE times d further on. NONE
+# there: a load from the memory of the GPU ACCESS_SOURCE, whose data comes back by the route in row ACCESS_ROUTE,
+# ACCESS_ASKING after the load is issued at the earliest: the time that the request takes to that GPU.
 EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
 
 # work[g, w, :] — what one workgroup works on.
@@ -112,7 +117,8 @@ EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
     REGION_ALSO_TARGET, REGION_ALSO_ROUTE, REGION_SOURCE, REGION_SOURCE_LATENCY, REGION_MEMBERS,
     REGION_MEMBER_STRIDE, REGION_COLUMNS,
 ) = _columns(26)  # fmt: skip
-# REGION_TRACKED: updates per element that complete a tile (0: untracked); REGION_TO_REGION: the region at the
+# REGION_TRACKED: updates per element that complete a tile (0: untracked; NONE: untracked, and stores of the GPU itself
+# count like those that arrive); REGION_TO_REGION: the region at the
 # receiver for remote modes; REGION_DMA_*: the pre-programmed command that a complete block triggers (REGION_DMA_MODE
 # NONE: none). REGION_COUNTER counts bytes received or reduced (REGION_LANED: one counter per lane from there on),
 # REGION_SENT_COUNTER bytes that DMA commands have sent on. REGION_TARGET: the GPU that stores and commands go
@@ -120,7 +126,8 @@ EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
 # (REGION_ALSO_REGION NONE: there is none). REGION_SOURCE: the GPU that a command reads from, whose row of the region
 # says where the bytes go; REGION_SOURCE_LATENCY: time for the request to reach that GPU. REGION_MEMBERS: the number of
 # GPUs to which the switch copies a store (0: the store goes to one GPU); at the GPU d ranks below, its place in the
-# region is REGION_MEMBER_STRIDE times d further on.
+# region is REGION_MEMBER_STRIDE times d further on. If that is NONE, the switch adds up instead what so many GPUs store
+# to a wavefront's part of a tile, and sends the sum to REGION_TARGET.
 LOCAL_STORE, LOCAL_UPDATE, REMOTE_STORE, REMOTE_UPDATE = range(4)
 
 # tile[g, t, :] — the output tiles in run order, then the copies: TILE_ROWS rows for each command, the first of which
@@ -185,17 +192,22 @@ WINDOWS = 1024
 (
     REQ_NEXT, REQ_PREVIOUS, REQ_GPU, REQ_CHANNEL, REQ_BANK, REQ_ROW, REQ_BYTES, REQ_KIND,
     REQ_CAUSE, REQ_STREAM, REQ_ARRIVE, REQ_OWNER_KIND, REQ_OWNER, REQ_TICKET, REQ_ADDRESS, REQ_REGION,
-    REQ_TILE, REQ_WAVEFRONT, REQ_MEMBERS, REQ_STRIDE, REQ_FILLS, REQ_FROM,
-) = _columns(22)  # fmt: skip
+    REQ_TILE, REQ_WAVEFRONT, REQ_MEMBERS, REQ_STRIDE, REQ_FILLS, REQ_FROM, REQ_WEIGHT,
+) = _columns(23)  # fmt: skip
 REQ_COLUMNS = 24
+MERGE_GRAIN = 64
 # REQ_ROW: the row of its bank; for a message, its current row of `route`. REQ_ARRIVE: when it is ready, then when
 # its last byte arrives where its head is. REQ_FILLS: the line of the memory-side cache that a read fills,
 # or NONE. REQ_FROM: who serves it, the DRAM or that cache. REQ_TICKET: its number in the order of admission;
 # for a message, 1 if it is entered at its receiver when it leaves its first link, ahead of REQ_ARRIVE.
 # REQ_MEMBERS: for a message, the number of GPUs to which the switch copies it; for the sum that a slot waits for, the
-# answers that are missing. REQ_STRIDE: the distance of the copies' places [bytes].
+# answers that are missing. REQ_STRIDE: the distance of the copies' places [bytes]. REQ_WEIGHT: of a store that passed
+# the switch's table, the GPUs whose stores it adds up.
+# Of a store to one peer that waits for room in the store buffer, 1 + the stores behind and before it (0: none) take the
+# columns that it needs later.
+REQ_BEHIND, REQ_BEFORE = REQ_PREVIOUS, REQ_STRIDE
 COMPUTE_STREAM, COMMUNICATION_STREAM = range(2)
-OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE, OWNER_POSTED, OWNER_SUM = range(8)
+OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE, OWNER_BUFFERED, OWNER_SUM = range(8)
 
 # channel[c, :] — c counts over all GPUs.
 (
@@ -285,12 +297,18 @@ LARGEST = (1 << 63) - 1
     FLOW_SPILLS, FLOW_REFILLS, FLOW_LIVE_ENTRIES, FLOW_MAX_LIVE, FLOW_HITS, FLOW_MERGES, FLOW_MISSES,
     FLOW_WRITEBACKS, FLOW_CHOSEN_THRESHOLD, FLOW_PAST_LIMIT, FLOW_SIDE_HITS, FLOW_SIDE_MERGES, FLOW_SIDE_MISSES,
     FLOW_SIDE_WRITES, FLOW_SIDE_WRITEBACKS, FLOW_TO_SEND, FLOW_SENT, FLOW_SEND64, FLOW_TO_COMPUTE,
-    FLOW_CRITICAL, FLOW_COLUMNS,
-) = _columns(27)  # fmt: skip
+    FLOW_CRITICAL, FLOW_BUFFERED, FLOW_BUFFER_FIRST, FLOW_BUFFER_LAST, FLOW_MERGE_FIRST, FLOW_MERGE_LAST,
+    FLOW_MERGE_HELD, FLOW_MERGE_MOST, FLOW_MERGE_EVICTED, FLOW_MERGE_EXPIRED, FLOW_COLUMNS,
+) = _columns(36)  # fmt: skip
 
 # FLOW_TO_SEND, FLOW_SENT: bytes of updates that the GPU sends to peers, in all and so far; FLOW_SEND64: what 64 of them
-# take on its links together. FLOW_TO_COMPUTE: what the workgroups of the monitored kernel compute in all [fs].
-# FLOW_CRITICAL: the stream that is expected to end later, by the progress of that kernel and of these bytes.
+# take on its links together. FLOW_TO_COMPUTE: what the compute units compute of the monitored kernel until the busiest
+# one ends, as if all were as busy [fs]. FLOW_CRITICAL: the stream that is expected to end later, by the progress of
+# that kernel and of these bytes.
+# FLOW_BUFFERED: bytes in the store buffer; FLOW_BUFFER_FIRST, _LAST: 1 + the first and the last store that wait for
+# room in it (0: none does). FLOW_MERGE_FIRST, _LAST: 1 + the oldest and the newest request for this GPU in the switch's
+# table (0: none); FLOW_MERGE_HELD, _MOST: how many it holds, and held at most; FLOW_MERGE_EVICTED, _EXPIRED: those that
+# went on before all had come, as the table was full or the window over.
 
 # kernel_run[g, k, :]
 WAITS, LAUNCHING, LAUNCHED = range(3)
@@ -324,8 +342,8 @@ LEVEL_HIT, LEVEL_MERGED, LEVEL_SIDE_HIT, LEVEL_SIDE_MERGED, LEVEL_SIDE_WRITTEN, 
 # dma_log[g, b, :] — one DMA command.
 COMMAND_READY, COMMAND_START, COMMAND_END, COMMAND_ENGINE, COMMAND_BYTES, COMMAND_COLUMNS = _columns(6)
 
-# work_log[g, w, :]
-WORKLOG_START, WORKLOG_END, WORKLOG_UNIT, WORKLOG_COLUMNS = _columns(4)
+# work_log[g, w, :] — WORKLOG_RESUMED: when its last wait for a counter ended (NONE: it found what it needed).
+WORKLOG_START, WORKLOG_END, WORKLOG_UNIT, WORKLOG_RESUMED, WORKLOG_COLUMNS = _columns(5)
 
 # pim_log[c, k, :] — when the first command of run `k` was given on a channel, and when the run ended.
 PIM_BEGIN, PIM_END, PIM_LOG_COLUMNS = _columns(3)
@@ -380,8 +398,8 @@ UNIT_TIME, UNIT_BYTES = 1_000_000, 1
 # -- events; at equal times the lower kind goes first, then the lower index
 (
     EV_LAUNCH, EV_ARRIVE, EV_READ_DONE, EV_LINK, EV_DMA, EV_PHASE, EV_SLOT, EV_COMPUTED, EV_CHANNEL, EV_COMMAND,
-    EV_COMPLETE, EV_TAKEN, EV_HOP, EV_PIM,
-) = range(14)  # fmt: skip
+    EV_COMPLETE, EV_TAKEN, EV_HOP, EV_PIM, EV_MERGE,
+) = range(15)  # fmt: skip
 
 # -- statuses
 (

@@ -7,14 +7,15 @@ from weft.engine.cache import brings_more, complete_from, filled, release_waiter
 from weft.engine.calendar import INDEX_MASK, KIND_SHIFT, pending, schedule, settle, take
 from weft.engine.dispatcher import consider_launch, count, end_kernel, launch, released, retire
 from weft.engine.dma import block_bytes, departed, forward, pump, start_copies, trigger
-from weft.engine.jit import block, entry
+from weft.engine.jit import block, entry, shared
 from weft.engine.link import arrive, depart, hop
 from weft.engine.memory import free_request, look, starved, woken
 from weft.engine.memory_cache import begin_used, fill
 from weft.engine.pim import begin_commands, give_commands
 from weft.engine.record import record_chunk, record_load, record_traffic, record_update
 from weft.engine.state import WAITER_NEXT, WAITER_SLOT, Machine
-from weft.engine.switch import answer, pass_switch
+from weft.engine.store_buffer import give_up, next_taken
+from weft.engine.switch import answer, asked_by, expire, pass_switch
 from weft.engine.tracker import track
 from weft.engine.workgroup import (
     arrived,
@@ -101,6 +102,8 @@ def _on_written(m: Machine, i: int, g: int, now: int) -> None:
             owner, key = request[i, y.REQ_OWNER], request[i, y.REQ_TILE] * m.shape[y.SIZE_WAVEFRONTS]
             maker = owner if remote else m.work[g, work_row(m, owner // y.SLOTS), y.WORK_SCRIPT]
             record_update(m, g, key + request[i, y.REQ_WAVEFRONT], remote, maker, now)
+        if remote and m.merging.shape[1] > 0:
+            bytes_ *= request[i, y.REQ_WEIGHT]
         lead = track(m, g, region, request[i, y.REQ_TILE], request[i, y.REQ_WAVEFRONT], bytes_, now)
         if lead == y.NONE:
             return
@@ -108,7 +111,7 @@ def _on_written(m: Machine, i: int, g: int, now: int) -> None:
         if m.region[g, region, y.REGION_DMA_MODE] != y.NONE:
             trigger(m, g, lead, now)
         bytes_ = block_bytes(m, g, lead)
-    elif not remote:
+    elif not remote and m.region[g, region, y.REGION_TRACKED] == 0:
         return
     if counter != y.NONE:
         count(m, g, counter, bytes_, now)
@@ -150,21 +153,35 @@ def _on_link(m: Machine, k: int, now: int) -> None:
     if m.request[i, y.REQ_KIND] == y.UPDATE:
         m.flow[m.request[i, y.REQ_GPU], y.FLOW_SENT] += m.request[i, y.REQ_BYTES]
     if m.request[i, y.REQ_OWNER_KIND] == y.OWNER_SLOT:
+        if m.gpu[m.request[i, y.REQ_GPU], y.GPU_STORE_BUFFER] > 0 and m.request[i, y.REQ_MEMBERS] == 0:
+            give_up(m, m.request[i, y.REQ_GPU], i)
         arrived(m, owner, now, y.FROM_LINK)
+    elif m.request[i, y.REQ_OWNER_KIND] == y.OWNER_BUFFERED:
+        _leave_buffer(m, m.request[i, y.REQ_GPU], m.request[i, y.REQ_BYTES], now)
     elif m.request[i, y.REQ_OWNER_KIND] == y.OWNER_ENGINE:
         departed(m, owner, m.request[i, y.REQ_BYTES], now)
     if m.request[i, y.REQ_TICKET] == 1:
         arrive(m, i, m.request[i, y.REQ_ARRIVE])
 
 
+@shared
+def _leave_buffer(m: Machine, g: int, bytes_: int, now: int) -> None:
+    """A link has sent `bytes_` of the store buffer of GPU `g`: stores that waited for room leave their workgroups."""
+    m.flow[g, y.FLOW_BUFFERED] -= bytes_
+    i = next_taken(m, g)
+    while i != y.NONE:
+        arrived(m, m.request[i, y.REQ_OWNER], now, y.FROM_LINK)
+        i = next_taken(m, g)
+
+
 @block
 def _on_arrive(m: Machine, i: int, now: int) -> None:
-    """A message is at the switch that works on it, or at its receiver: the sum that a slot waits for, or a store."""
+    """A message is at the switch that works on it, or at its receiver: what a slot waits for, or a store."""
     if m.request[i, y.REQ_MEMBERS] > 0:
         pass_switch(m, i, now)
     elif m.request[i, y.REQ_KIND] == y.READ:
         back = now + m.gpu[m.request[i, y.REQ_GPU], y.GPU_CACHE_BACK]
-        arrived(m, m.request[i, y.REQ_OWNER], back, y.FROM_LINK)
+        arrived(m, asked_by(m, i), back, y.FROM_LINK)
         free_request(m, i)
     else:
         arrive(m, i, now)
@@ -201,6 +218,8 @@ def _on_launch(m: Machine, index: int, now: int) -> None:
     launch(m, g, k, now)
     if m.kernel[g, k, y.KERNEL_COPIES] > 0:
         start_copies(m, g, k, now)
+    elif m.kernel[g, k, y.KERNEL_WORKGROUPS] == 0:  # a kernel of other GPUs
+        end_kernel(m, g, k, now)
 
 
 @block
@@ -224,6 +243,8 @@ def _act(m: Machine, kind: int, index: int, now: int, policy) -> None:  # type: 
             retire(m, index, now)
     elif kind == y.EV_LAUNCH:
         _on_launch(m, index, now)
+    elif kind == y.EV_MERGE:
+        expire(m, index, now)
     elif kind == y.EV_COMMAND:
         trigger(m, index // m.shape[y.SIZE_TILES], index % m.shape[y.SIZE_TILES], now)
     elif kind == y.EV_COMPLETE:

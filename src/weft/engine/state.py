@@ -58,6 +58,8 @@ class Machine(NamedTuple):
     dma_queue: Table
     block_left: Table
     seen: Table
+    summed: Table
+    merging: Table
     entry: Table
     spilled: Table
     counter: Table
@@ -233,6 +235,8 @@ def allocate(
         dma_queue=table(gpus, tiles),
         block_left=table(gpus, tiles),
         seen=table(gpus, tiles * wavefronts),
+        summed=table(gpus, tiles * wavefronts if _added(tables) else 0),
+        merging=table(gpus, _merged_places(tables)),
         entry=table(gpus * sets, ways, fill=y.NONE),
         spilled=table(gpus, tiles * wavefronts),
         counter=table(gpus, max(int(s[y.SIZE_COUNTERS]), 1), y.COUNTER_COLUMNS),
@@ -287,6 +291,20 @@ def table_records(tables: Sequence[Table], names: Sequence[str] = ()) -> Table:
         record[RECORD_ADDRESS] = each.__array_interface__["data"][0]
         record[RECORD_SIZES : RECORD_SIZES + each.ndim] = each.shape
     return records
+
+
+def _added(tables: Tables) -> bool:
+    """Whether a switch adds up what several GPUs store."""
+    of = tables.region
+    return bool(((of[:, :, y.REGION_MEMBERS] > 0) & (of[:, :, y.REGION_MEMBER_STRIDE] == y.NONE)).any())
+
+
+def _merged_places(tables: Tables) -> int:
+    """The places of a GPU's memory where requests that the switch merges may begin; 0 if it merges none."""
+    if not _added(tables) or not tables.gpu[:, y.GPU_MERGE_WINDOW].any():
+        return 0
+    tracked = tables.region[:, :, y.REGION_TRACKED] > 0
+    return int(tables.region[:, :, y.REGION_SIZE][tracked].max()) // y.MERGE_GRAIN + 1
 
 
 def _shifts(shape: Table) -> Table:
@@ -380,14 +398,20 @@ def _plan_sends(m: Machine) -> None:
 
 
 def _plan_computing(m: Machine) -> None:
-    """Sum what the workgroups of each GPU's monitored kernel compute [fs]."""
+    """Sum what each GPU's compute units compute of its monitored kernel until the busiest one ends [fs].
+
+    Units take workgroups round by round; those without one in the last round wait for the others.
+    """
     for g, k in np.argwhere(m.kernel[:, :, y.KERNEL_MONITOR] == 1):
         kernel = m.kernel[g, k]
         first, work = kernel[y.KERNEL_FIRST_PHASE], kernel[y.KERNEL_FIRST_WORK]
         scripts = m.work[g, work : work + kernel[y.KERNEL_WORKGROUPS], y.WORK_SCRIPT]
         phases = first + scripts[:, None] * kernel[y.KERNEL_PHASES] + np.arange(kernel[y.KERNEL_PHASES])
         iteration = m.phase[g, phases, y.PHASE_CYCLES] * m.gpu[g, y.GPU_CYCLE] // 1000
-        m.flow[g, y.FLOW_TO_COMPUTE] = (m.phase[g, phases, y.PHASE_ITERATIONS] * iteration).sum()
+        computing = (m.phase[g, phases, y.PHASE_ITERATIONS] * iteration).sum(axis=1)
+        units = max(int(m.unit_mask[g, k, : m.gpu[g, y.GPU_CUS]].sum()), 1)
+        longest = np.maximum.reduceat(computing, np.arange(0, len(computing), units)) if len(computing) else computing
+        m.flow[g, y.FLOW_TO_COMPUTE] = units * longest.sum()
 
 
 def _count_blocks(m: Machine) -> None:

@@ -16,7 +16,8 @@ from weft.engine.link import new_message, send
 from weft.engine.memory import stream_of
 from weft.engine.record import record_misses
 from weft.engine.state import Machine
-from weft.engine.switch import load_sum
+from weft.engine.store_buffer import takes, wait_for_room
+from weft.engine.switch import load_afar
 
 
 @block
@@ -47,6 +48,7 @@ def begin_phase(m: Machine, w: int, now: int) -> bool:
             return False
         if resident[w, y.WG_WAITING] != 0:
             resident[w, y.WG_WAITING] = 0
+            m.work_log[g, work_row(m, w), y.WORKLOG_RESUMED] = now
             m.kernel_run[g, k, y.RUN_WAIT_COUNTER] += now - resident[w, y.WG_LAST]
             resident[w, y.WG_LAST] = now
         start = now + m.phase[g, p, y.PHASE_DELAY]
@@ -122,7 +124,7 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
         address = m.access[g, a, y.ACCESS_BASE] + offset
         cause = m.access[g, a, y.ACCESS_OPERATOR] * y.KINDS + y.READ
         stream = stream_of(m, cause)
-        cached, summed = m.access[g, a, y.ACCESS_CACHED], m.access[g, a, y.ACCESS_MEMBERS] > 0
+        cached, afar = m.access[g, a, y.ACCESS_CACHED], m.access[g, a, y.ACCESS_MEMBERS] != 0
         request = m.shape[y.SIZE_REQUEST]
         port = max(m.unit[u, y.UNIT_PORT_FREE], now)
         in_lines = cached == 1 or m.shape[y.SIZE_SIDE_SETS] > 0
@@ -131,8 +133,8 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
             size = min(request, bytes_ - position)
             if in_lines:  # split at cache-line boundaries
                 size = min(size, request - remainder(m, address + position, y.SIZE_REQUEST))
-            if summed:
-                load_sum(m, g, a, address + position, size, port + m.gpu[g, y.GPU_CACHE_OUT], q)
+            if afar:
+                load_afar(m, g, a, address + position, size, port + m.gpu[g, y.GPU_CACHE_OUT], q)
             else:
                 load(m, g, partition, address + position, size, cause, stream, cached, port, q)
             port += duration(size, m.gpu[g, y.GPU_PORT64])
@@ -234,6 +236,7 @@ def store_iteration(m: Machine, q: int, now: int) -> None:
             offset = (
                 m.access[g, a, y.ACCESS_BASE]
                 + m.work[g, t, y.WORK_ROW] * m.access[g, a, y.ACCESS_ROW_STRIDE]
+                + m.work[g, t, y.WORK_COLUMN] * m.access[g, a, y.ACCESS_COLUMN_STRIDE]
                 + it * m.access[g, a, y.ACCESS_STEP_STRIDE]
             )
             bytes_ = _iteration_bytes(m, g, a, p, t, it, offset)
@@ -269,17 +272,19 @@ def _store_one(m: Machine, q, g, a, region, tile, wavefront, offset, size, time)
         receiver = m.region[g, region, y.REGION_TARGET]
         if tile != y.NONE and m.region[g, region, y.REGION_LANED] == 0:
             tile += m.region[receiver, target, y.REGION_FIRST_TILE] - m.region[g, region, y.REGION_FIRST_TILE]
-        posted = m.gpu[g, y.GPU_POSTED] == 1
+        buffered, members = takes(m, g, size), m.region[g, region, y.REGION_MEMBERS]
         i = new_message(
             m, g, receiver, target, offset, size, mode == y.REMOTE_UPDATE, m.region[g, region, y.REGION_REMOTE_CAUSE],
-            y.OWNER_POSTED if posted else y.OWNER_SLOT, q, tile, wavefront,
+            y.OWNER_BUFFERED if buffered else y.OWNER_SLOT, q, tile, wavefront,
         )  # fmt: skip
-        m.request[i, y.REQ_MEMBERS] = m.region[g, region, y.REGION_MEMBERS]
+        m.request[i, y.REQ_MEMBERS] = members
         m.request[i, y.REQ_STRIDE] = m.region[g, region, y.REGION_MEMBER_STRIDE]
-        if posted:
+        if buffered:
             m.slot[q, y.SLOT_TIME] = max(m.slot[q, y.SLOT_TIME], time)
         else:
             m.slot[q, y.SLOT_PENDING] += 1
+            if m.gpu[g, y.GPU_STORE_BUFFER] > 0 and members == 0:
+                wait_for_room(m, g, i)
         send(m, m.region[g, region, y.REGION_ROUTE], i, time + m.gpu[g, y.GPU_CACHE_OUT])
         return
     address = m.region[g, region, y.REGION_BASE] + offset

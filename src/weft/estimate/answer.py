@@ -36,9 +36,12 @@ BOUND_OF = {
     "memory": Bound.MEMORY,
     "cache": Bound.CACHE,
     "compute": Bound.COMPUTE,
+    "tail": Bound.COMPUTE,
+    "fill": Bound.LATENCY,
     "link": Bound.LINK,
     "network": Bound.LINK,
     "copy": Bound.MEMORY,
+    "units": Bound.COMPUTE,
 }
 """The bound of each part of a streaming kernel's or a collective's time."""
 
@@ -131,6 +134,18 @@ def slowest(times: Parts) -> dict[str, FloatArray]:
     stacked = np.stack(np.broadcast_arrays(*times.values()))
     longest = stacked.argmax(axis=0)
     return {name: np.where(longest == place, stacked[place], 0.0) for place, name in enumerate(times)}
+
+
+def blended(times: Parts, power: float) -> dict[str, FloatArray]:
+    """Parts that overlap in the main, under their own names: they add up to their norm of exponent `power`.
+
+    It lies between their sum (1) and the longest of them (infinity), as they share pipelines.
+    """
+    powers = {name: np.asarray(time, dtype=np.float64) ** power for name, time in times.items()}
+    total = sum(powers.values(), np.float64(0.0))
+    longest = total ** (1 / power)
+    scale = np.divide(longest, total, out=np.zeros_like(longest), where=total > 0)
+    return {name: part * scale for name, part in powers.items()}
 
 
 def in_sequence(steps: Sequence[Estimate]) -> Estimate:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from weft.estimate.answer import Estimate, FloatArray, floats, from_parts, in_sequence, slowest
+from weft.errors import InputError
+from weft.estimate.answer import Estimate, FloatArray, blended, floats, from_parts, in_sequence, slowest
 from weft.estimate.gemm import gemm
 from weft.estimate.kernel import SPECIALS_PER_CLOCK, Residency, idle_latency, memory_seconds
 from weft.estimate.streaming import streaming
 from weft.estimate.target import Target
 from weft.graph import DTYPE_BYTES, Attention, Gemm, Streaming
+from weft.graph.op import width
 from weft.graph.streaming import EXP
 from weft.hardware import Gpu
 from weft.kernels.gemm import main_loop_flops
+from weft.library.served import Library, library, table_of, values_of
 
 QUERY_TILE, KEY_TILE = 128, 64
 """Queries that a workgroup of the fused kernel holds, and keys that it takes at a time (FlashAttention-2,
@@ -80,8 +85,11 @@ def attention(op: Attention, machine: Target) -> Estimate:
 
     Masked attention skips the tiles that no query sees. With few queries the keys are split among workgroups until
     every compute unit has work. Query heads that share keys and values are packed into common tiles and read them once
-    (packed GQA, as in FlashAttention-3 and FlashInfer). Raises InputError for a dtype that the GPU's matrix units lack.
+    (packed GQA, as in FlashAttention-3 and FlashInfer). Kernels of a library of inference take its own costs and shares
+    (`served_attention`). Raises InputError for a dtype that the GPU's matrix units lack.
     """
+    if op.library:
+        return served_attention(op, machine)
     if not op.fused:
         return in_sequence([_kernel(kernel, machine) for kernel in op.kernels])
     return _gradient(op, machine) if op.gradient else _forward(op, machine)
@@ -102,11 +110,141 @@ def _forward(op: Attention, machine: Target) -> Estimate:
     compute = _unit_seconds(scores * rows, floats(op.head) + op.value_head, tiles * splits, 1.0, op, machine)
     compute = compute / _older(op, gpu).forward
     widths = floats(op.head) + op.value_head
-    own, kept = count * query * widths * size, kv_count * keys * widths * size * _reached(op)
-    through = own + tiles * keys * widths * size * seen
+    held = width(op.kv_dtype or op.dtype)
+    own, kept = count * query * widths * size, kv_count * keys * widths * held * _reached(op)
+    through = own + tiles * keys * widths * held * seen
     memory, cache, latency = _moved(own, kept, through, gpu)
     # Split keys need a second, small kernel that combines the partial results.
     return _estimate(compute, memory, cache, latency, np.where(splits > 1, 2.0, 1.0), gpu)
+
+
+_ROWS = 64
+"""Fewest query rows that a library's matrix instruction processes (wgmma and the tensor cores' tiles of FA2)."""
+_NARROW = 128
+"""Elements of a head whose output all libraries keep in registers beside the scores."""
+_BLENDED = 4.0
+"""How sharply the longest of compute units, cache and memory decides [assumed, 2 to infinity: it alone counts]."""
+
+
+def served_attention(op: Attention, machine: Target, values: Mapping[str, float] | None = None) -> Estimate:
+    """Attention by a library of inference, as frameworks run it: a prompt ("context") or the next token ("generation").
+
+    One query that looks at several keys of each sequence is generation, all else context. The time is the launch and
+    what surrounds the kernel, and the longest of compute units, cache and memory, blended. `values` replace shipped
+    ones by path. Raises UnknownNameError for an unknown library, InputError for what it has no values of.
+    """
+    of = library("attention", op.library)
+    alone = (floats(op.query) == 1) & (floats(op.keys) > 1)
+    cases = {"context": ~alone, "generation": alone}
+    done = [(here, _phase(phase, op, machine, of, values)) for phase, here in cases.items() if np.any(here)]
+    if len(done) == 1:
+        return from_parts(done[0][1])
+    (first, ours), (_, others) = done
+    return from_parts({name: np.where(first, ours[name], others[name]) for name in ours})
+
+
+def _phase(
+    phase: str, op: Attention, machine: Target, of: Library, values: Mapping[str, float] | None
+) -> dict[str, FloatArray]:
+    names = ["bf16" if dtype == "fp16" else dtype for dtype in (op.dtype, op.kv_dtype or op.dtype)]
+    place = table_of("attention", of.name, f"{phase}.{'-'.join(names)}", machine.gpu.architecture)
+    own = values_of(place, values)
+    if phase not in of.how:
+        raise InputError(f"{of.name} has no {phase}; choose another library")
+    return (_context if phase == "context" else _generation)(op, machine, of.how[phase], own)
+
+
+def _spread(workgroups: FloatArray, units: int, total: FloatArray, longest: FloatArray) -> FloatArray:
+    """Time of the compute units [s]: the longest workgroup, or all of them evenly and half a workgroup for the tail."""
+    return np.where(workgroups <= units, longest, total / units + longest / 2)
+
+
+def _context(
+    op: Attention, machine: Target, how: Mapping[str, float], own: Mapping[str, float]
+) -> dict[str, FloatArray]:
+    """A prompt's kernel: workgroups hold `tile` query rows, of one head or of all that share keys (`packed`)."""
+    gpu, units = machine.gpu, machine.gpu.compute.compute_units
+    query, keys, widths = floats(op.query), floats(op.keys), floats(op.head) + op.value_head
+    count, kv_count = floats(op.batch) * op.heads, floats(op.batch) * op.key_heads
+    shared = count / kv_count if how["packed"] else floats(1.0)
+    tile, window = how["tile"], floats(op.window) * how["window"]
+    workgroups = count / shared * np.ceil(query * shared / tile)
+    rows = np.ceil(np.minimum(query * shared, tile) / _ROWS) * _ROWS
+    reach = np.where(window > 0, np.minimum(window, keys), keys)
+    edge = np.where(window > 0, 2.0, 1.0) * np.minimum(query, np.ceil(tile / shared)) / 2 + KEY_TILE / 2
+    whole = np.ceil(keys / KEY_TILE) * KEY_TILE
+    pairs = floats(op.pairs) if how["window"] else floats(replace(op, window=0).pairs)
+    wide = np.where(floats(op.head) > _NARROW, own.get("wide", 1.0), 1.0)
+    rate = own["peak"] * wide * main_loop_flops(op.dtype, gpu, machine.options)
+    each = 2 * widths / rate + own["softmax"] / (gpu.vector_lanes * gpu.compute.clock)
+    mean, longest = (
+        own["begin"] + rows * np.minimum(seen, whole) * each for seen in (pairs / query + edge, reach + edge)
+    )
+    size, kept = DTYPE_BYTES[op.dtype], kv_count * keys * widths * DTYPE_BYTES[op.kv_dtype or op.dtype]
+    busy = blended(
+        {
+            "compute": _spread(workgroups, units, workgroups * mean, longest),
+            "memory": (count * query * widths * size + kept) / (own["memory"] * gpu.memory.bandwidth),
+        },
+        _BLENDED,
+    )
+    stored = kept / own["store"] if "store" in own else np.zeros(np.shape(kept))
+    return {
+        "launch": np.broadcast_to(own["start"], np.shape(kept)),
+        "compute": busy["compute"],
+        "cache": np.zeros(np.shape(kept)),
+        "memory": busy["memory"] + stored,
+        "latency": np.zeros(np.shape(kept)),
+    }
+
+
+def _generation(
+    op: Attention, machine: Target, how: Mapping[str, float], own: Mapping[str, float]
+) -> dict[str, FloatArray]:
+    """The next token's kernel: query heads that share keys go in one workgroup if a library packs so many of them.
+
+    It packs `least` to `most` (0: any number), `rows` to a workgroup; other heads read their keys one by one, through
+    the cache. Keys are split among workgroups, which a combination follows.
+    """
+    gpu, units = machine.gpu, machine.gpu.compute.compute_units
+    keys, widths = floats(op.keys), floats(op.head) + op.value_head
+    count, kv_count = floats(op.batch) * op.heads, floats(op.batch) * op.key_heads
+    group, window = count / kv_count, floats(op.window) * how["window"]
+    packed = (group >= how["least"]) & (group <= (how["most"] or np.inf))
+    reach = np.where(window > 0, np.minimum(window, keys), keys)
+    rows = how.get("rows", _ROWS)
+    readers = np.where(packed, np.ceil(group / rows), group)  # how often keys are read
+    splits = how.get("waves", 2) * units / (kv_count * readers)
+    splits = np.clip(np.floor(splits), 1, np.ceil(reach / LEAST_SPLIT))
+    splits = np.where(packed | bool(how["split"]), splits, 1.0)
+    workgroups = kv_count * readers * splits
+    element = DTYPE_BYTES[op.kv_dtype or op.dtype]
+    step = own["step"] * widths * element / _STEP_BYTES
+    if "peak" in own:
+        rate = own["peak"] * main_loop_flops(op.dtype, gpu, machine.options)
+        step = np.maximum(step, 2 * rows * KEY_TILE * widths / rate)
+    begin = np.where(packed, own["begin"], own.get("single", own["begin"]))
+    longest = begin + np.ceil(reach / splits / KEY_TILE) * step
+    stored = floats(op.head) if how.get("latent") else widths  # a latent key holds its value
+    kept, passed = kv_count * reach * stored * element, count * widths * DTYPE_BYTES[op.dtype]
+    held = Residency(kept, gpu)
+    busy = blended(
+        {
+            "compute": _spread(workgroups, units, workgroups * longest, longest),
+            "cache": (readers * kept + passed) / (own["cache"] * gpu.cache.bandwidth * gpu.cache.efficiency),
+            "memory": (1 - held.cache) * kept / (own["memory"] * gpu.memory.bandwidth),
+        },
+        _BLENDED,
+    )
+    return {
+        "launch": np.broadcast_to(own["start"], np.shape(kept)),
+        **busy,
+        "latency": np.where(splits > 1, own["combine"], 0.0),
+    }
+
+
+_STEP_BYTES = 512
+"""Bytes of a key and its value in a step of reference: 128 elements of 16 bits each."""
 
 
 def _gradient(op: Attention, machine: Target) -> Estimate:

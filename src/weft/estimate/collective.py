@@ -6,6 +6,8 @@ latencies and efficiencies.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +16,7 @@ from weft.estimate.answer import Estimate, FloatArray, Parts, floats, from_parts
 from weft.estimate.collective_forms import (
     Group,
     copied,
+    custom,
     direct,
     nvls,
     oneshot,
@@ -43,6 +46,7 @@ from weft.library.collectives import (
     way_name,
 )
 from weft.library.profiles import at_clock, of_release, profile_for
+from weft.library.served import libraries
 
 Names = npt.NDArray[np.str_]
 
@@ -50,9 +54,11 @@ _ONESHOT_BYTES = 8 * MiB
 """Buffer size of TensorRT-LLM's own all-reduce [bytes]."""
 
 
-def collective(op: Collective, machine: Target) -> Estimate:
+def collective(op: Collective, machine: Target, values: Mapping[str, float] | None = None) -> Estimate:
     """How long a collective takes [s], what bounds it, and by which algorithm and protocol it runs.
 
+    The harness may name a server's library: its custom all-reduce in one node, and the vendor's library for all else.
+    `values` of such libraries replace shipped ones by path.
     Raises InputError for ranks that cannot be spread evenly over the nodes, for an algorithm that the library does not
     have there, and for copy engines that would have to reduce.
     """
@@ -61,7 +67,7 @@ def collective(op: Collective, machine: Target) -> Estimate:
     by = np.empty(size.shape, dtype=_NAMES)
     for count in _different(op.ranks):
         of = ranks == count
-        found, by[of] = _among(count, size[of], op, machine)
+        found, by[of] = _among(count, size[of], op, machine, values)
         _fill(parts, of, found)
     return from_parts(parts, by)
 
@@ -79,7 +85,9 @@ def _fill(parts: dict[str, FloatArray], cases: npt.NDArray[np.bool_], times: Par
         parts.setdefault(part, np.zeros(cases.shape))[cases] = seconds
 
 
-def _among(ranks: int, size: FloatArray, op: Collective, machine: Target) -> tuple[Parts, Names]:
+def _among(
+    ranks: int, size: FloatArray, op: Collective, machine: Target, values: Mapping[str, float] | None = None
+) -> tuple[Parts, Names]:
     """The parts of every size [s] for one number of ranks, and the algorithm that is used."""
     harness, nodes = machine.harness, machine.nodes(ranks)
     group = _group(ranks, nodes, op, machine)
@@ -89,6 +97,9 @@ def _among(ranks: int, size: FloatArray, op: Collective, machine: Target) -> tup
                 f"copy engines have no channels, but channels is {harness.channels}; leave it out, or drop driver 'dma'"
             )
         return copied(size, group), np.full(size.shape, "copy engines", dtype=_NAMES)
+    named = harness.library or ""
+    if named in libraries("all_reduce") and group.name == "all_reduce" and nodes == 1:
+        return custom(size, group, named, harness.host, values)
     algorithm, protocol = _ways(size, group, op.dtype in FLOATS, machine)
     if harness.channels is not None or harness.compute_units is not None:
         algorithm, protocol = _rings(algorithm, protocol, size, group, harness)
@@ -223,7 +234,7 @@ def _host(parts: Parts, size: FloatArray, group: Group, harness: Harness) -> Flo
         return np.maximum(group.value("host.floor") - _total(parts), 0)
     call = np.full_like(size, group.value("host.launch"))
     tensor = {"all_gather": "gather", "reduce_scatter": "scatter", "all_to_all": "exchange"}.get(group.name)
-    if harness.host == "framework" or tensor is None:
+    if harness.host in ("framework", "eager") or tensor is None:
         return call
     copies = 0.0 if tensor == "exchange" else group.value("host.copies")
     packing = group.value("host.list") + group.ranks * group.value(f"host.{tensor}_tensor")

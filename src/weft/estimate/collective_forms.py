@@ -8,11 +8,12 @@ local copies count as `copy` further shares of 1/n.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from weft.errors import InputError, UnknownNameError
 from weft.estimate.answer import FloatArray, Parts
@@ -33,6 +34,7 @@ from weft.library.collectives import (
 )
 from weft.library.interconnect import Interconnect, interconnect
 from weft.library.profiles import Profile
+from weft.library.served import library, table_of, values_of
 
 # In a ring step of LL every thread of a workgroup has one line of 8 B of data, and there are 512 of them
 # (NCCL src/device/prims_ll.h).
@@ -249,6 +251,45 @@ def oneshot(size: FloatArray, group: Group) -> Parts:
     """The one-shot all-reduce of inference libraries: every GPU reads all others' buffers and adds them up itself."""
     rate = group.value("oneshot.efficiency") * group.figure
     return _launch_and_link(size, group.value("oneshot.launch"), size * (group.ranks - 1) / rate)
+
+
+_HOSTED = 8.0
+"""How sharply the longer of the host's call and the device decides [assumed; 4 to infinity]."""
+
+
+_ON_PACKAGE = 150e9
+"""Rate beyond any PCIe at which a GPU reaches the memory of a host that is on its package: Grace [bytes/s]."""
+
+
+def custom(
+    size: FloatArray, group: Group, name: str, host: str, values: Mapping[str, float] | None = None
+) -> tuple[Parts, npt.NDArray[np.str_]]:
+    """The all-reduce of a server's own kernels in one node, and whether it runs in one shot or two.
+
+    Below a limit (always between two GPUs) every GPU reads all others' buffers and adds them up; else each reduces its
+    part and gathers those of the others, after another barrier. GPUs without NVLink share the `bridge` of the host from
+    three on. In a graph the kernel is launched by the device; "eager", the host calls, and the input is first copied.
+    """
+    of, gpu, ranks = library("all_reduce", name), group.fabric.gpu, group.ranks
+    place = table_of("all_reduce", of.name, "nvlink" if gpu.link.links else "pcie", gpu.architecture)
+    own = values_of(place, values)
+    bridged = not gpu.link.links and ranks > 2
+    most = np.inf if ranks == 2 else next((most for count, most in of.how["once"] if ranks <= count), 0)
+    once = (size < most) & (not bridged)
+    rate = (own["link"] if ranks > 2 else own["pair"]) * gpu.link.bandwidth
+    if bridged:
+        rate = min(rate, own["bridge"] / ranks)
+    parts = {
+        "launch": np.full_like(size, own["start"]),
+        "latency": (ranks - 2) * own["peer"] + np.where(once, 0.0, own["second"]),
+        "link": np.where(once, ranks - 1.0, 2 * (ranks - 1) / ranks) * size / rate,
+    }
+    if host == "eager":
+        parts["copy"] = 2 * size / (own["copy"] * gpu.memory.bandwidth)
+        device = sum(parts.values(), np.zeros_like(size))
+        call = own["grace"] if "grace" in own and gpu.host.bandwidth > _ON_PACKAGE else own["host"]
+        parts["host"] = (device**_HOSTED + call**_HOSTED) ** (1 / _HOSTED) - device
+    return parts, np.where(once, "one-shot", "two-shot")
 
 
 def pairwise(protocol: Protocol, size: FloatArray, group: Group) -> Parts:

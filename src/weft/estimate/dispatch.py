@@ -14,7 +14,9 @@ from weft.estimate.answer import Bound, Estimate, in_sequence, side_by_side
 from weft.estimate.attention import attention
 from weft.estimate.collective import collective
 from weft.estimate.convolution import convolution
-from weft.estimate.gemm import gemm, grouped_gemm
+from weft.estimate.exchange import of_operator
+from weft.estimate.experts import grouped_gemm
+from weft.estimate.gemm import gemm
 from weft.estimate.recurrent import recurrent
 from weft.estimate.streaming import ctc, gemv, opaque, pooling, streaming
 from weft.estimate.target import Harness, Target, check_held, target
@@ -34,6 +36,7 @@ from weft.graph import (
     Recurrent,
     Send,
     Streaming,
+    TokenExchange,
 )
 from weft.hardware import Described
 from weft.options import RunOptions
@@ -61,6 +64,7 @@ _MODELS: Mapping[type[Op], Callable[[Any, Target], Estimate]] = {
     Ctc: ctc,
     Attention: attention,
     Streaming: streaming,
+    TokenExchange: of_operator,
     Collective: collective,
     Send: _send,
     Call: _call,

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from weft.errors import InputError
 from weft.estimate import gemm_kernel
-from weft.estimate.answer import Bound, Estimate, FloatArray, Words, floats, side_by_side
+from weft.estimate.answer import Bound, Estimate, FloatArray, Words, blended, floats, from_parts
 from weft.estimate.target import Harness, Target, target
-from weft.graph import DTYPE_BYTES, Gemm, GroupedGemm
+from weft.graph import DTYPE_BYTES, Gemm
 from weft.graph.op import OUTPUT_DTYPES, width
 from weft.hardware import Gpu
-from weft.kernels.gemm import GemmTiling, main_loop_flops
+from weft.kernels.gemm import GemmTiling, main_loop_flops, running_clock
+from weft.library.served import library, table_of, values_of
 from weft.library.tiles import Candidate, batched_candidates, candidates, most_parts
 from weft.options import RunOptions
 
@@ -55,8 +56,10 @@ def gemm(op: Gemm, machine: Target, inside: Inside = _ALONE) -> Estimate:
     than a tuner tries. The GEMMs of a batch share one launch. A and C count as cached if they fit beside B, and B if
     all `rotation` Bs fit. Parts [s]: launch, convert, compute (the matrix units at their achieved rate), tail (units
     idle or computing padding), cache, latency, fill (begin and end of workgroups), memory (what DRAM adds), split.
-    Raises InputError for data types that the GPU lacks.
+    The harness may name a library of inference (`served_gemm`). Raises InputError for data types that the GPU lacks.
     """
+    if machine.harness.served and inside is _ALONE:
+        return served_gemm(op, machine)
     given = np.broadcast_arrays(*map(floats, (op.m, op.n, op.k, op.batch, *inside.distinct)))
     flat: Any = map(np.ravel, given)
     shapes: Shapes = gemm_kernel.Shape(*flat)
@@ -75,7 +78,7 @@ def gemm(op: Gemm, machine: Target, inside: Inside = _ALONE) -> Estimate:
         times = gemm_kernel.Attempt(*batched)
     parts = _parts(shapes, times, rates)
     launch = achieved.gemm_host if harness.timed == "host" else achieved.gemm_launch
-    parts["launch"] = np.full(len(shapes.m), launch)
+    parts["launch"] = np.full(len(shapes.m), launch or machine.gpu.compute.launch_latency)
     if harness.quantize:
         parts["convert"] = _conversion(shapes, machine, rates)
     seconds = reduce(np.add, parts.values())
@@ -87,38 +90,54 @@ def gemm(op: Gemm, machine: Target, inside: Inside = _ALONE) -> Estimate:
     )
 
 
-def grouped_gemm(op: GroupedGemm, machine: Target) -> Estimate:
-    """The time of the products of a mixture's experts: as a batch in one launch, or one launch after the other.
+_ADDED = 4.0
+"""How sharply the longer of units and memory decides [assumed, 2 to infinity, where it alone counts]."""
+_CALLED = 8.0
+"""The same of the device and the host's calls [assumed, 4 to infinity]."""
+_SLAB = 128
+"""Elements of K in a step of a library's main loop."""
+_CONVERTED = 4.0
+"""Bytes that a conversion of an element of A moves: 16 bits read twice, for the scale and the value; less where rows
+stay in registers."""
 
-    Where one group is the `busiest`, the others share the remaining rows evenly, and each group takes its share of a
-    batch of groups like it: the tiles of all are spread over the compute units. Raises as `gemm`.
+
+def served_gemm(op: Gemm, machine: Target, values: Mapping[str, float] | None = None) -> Estimate:
+    """A GEMM of a narrow format by a library of inference, which the harness names, with its conversion of A.
+
+    Of the library's tiles the one with the least time is taken. A workgroup goes through K in steps of 128, each as
+    long as its products or as its loads take to arrive; the longest of them counts while all run at once, else all work
+    over the compute units and half a workgroup for the tail. Weights that are narrower than the products become 16 bits
+    on their way. `after_others`, as in a step, no call of the host is waited for. `values` replace shipped ones by
+    path. Raises UnknownNameError for an unknown library, InputError for
+    a format that it has no values of.
     """
-    mean = floats(op.rows) / op.groups
-    most = np.where(floats(op.busiest) > 0, op.busiest, mean)
-    if np.all(most == mean):
-        return _of_groups(op, np.ceil(mean), machine)
-    others = np.maximum(floats(op.groups) - 1, 1.0)
-    rest = np.maximum((floats(op.rows) - most) / others, 1.0)
-    return _mixed([_of_groups(op, np.ceil(rows), machine) for rows in (most, rest)], 1 / floats(op.groups))
+    gpu, harness = machine.gpu, machine.harness
+    of = library("gemm", harness.served)
+    what = f"{op.dtype}-{harness.weights}" if harness.weights else op.dtype
+    own = values_of(table_of("gemm", of.name, what, gpu.architecture), values)
+    m, n, k, batch = map(floats, (op.m, op.n, op.k, op.batch))
+    units, rate = gpu.compute.compute_units, own["peak"] * main_loop_flops(op.dtype, gpu, machine.options)
+    ways = []
+    for rows, columns in of.how["tiles"]:
+        workgroups = np.ceil(m / rows) * np.ceil(n / columns) * batch
+        step = np.maximum(2 * rows * columns * _SLAB / rate, own["step"])
+        each = own["begin"] + np.ceil(k / _SLAB) * step
+        ways.append(np.where(workgroups <= units, each, (workgroups / units + 0.5) * each))
+    weight = _WEIGHTS[harness.weights] if harness.weights else width(op.dtype)
+    moved = batch * (n * k * weight + m * k * width(op.dtype) + m * n * DTYPE_BYTES["bf16"])
+    busy = blended({"compute": np.min(ways, axis=0), "memory": moved / (own["memory"] * gpu.memory.bandwidth)}, _ADDED)
+    converted = (
+        batch * m * k * _CONVERTED / (own["convert"] * gpu.memory.bandwidth) if "convert" in own else 0.0 * moved
+    )
+    parts = {"launch": own["start"] + 0.0 * moved, **busy, "copy": converted}
+    device = sum(parts.values(), np.zeros(np.shape(moved)))
+    if harness.after_others:
+        return from_parts(parts)
+    return from_parts({**parts, "host": (device**_CALLED + own["host"] ** _CALLED) ** (1 / _CALLED) - device})
 
 
-def _of_groups(op: GroupedGemm, rows: FloatArray, machine: Target) -> Estimate:
-    """The time of all groups, with so many rows each."""
-    n, k, count = floats(op.n), floats(op.k), floats(op.groups)
-    m, k = (k, rows) if op.over_rows else (rows, k)
-    shape = Gemm(*cast("tuple[int, int, int]", (m, n, k)), op.dtype, accumulates=op.accumulates)
-    if op.fused:
-        return gemm(replace(shape, batch=cast(int, count)), machine)
-    one = gemm(shape, machine)
-    return replace(one, seconds=one.seconds * count, parts={name: part * count for name, part in one.parts.items()})
-
-
-def _mixed(ends: Sequence[Estimate], first: FloatArray) -> Estimate:
-    """The mean of two estimates, of which the `first` has this share."""
-    every = side_by_side(ends)
-    shares = np.stack(np.broadcast_arrays(first, 1 - first))
-    parts = {name: (part * shares).sum(axis=0) for name, part in every.parts.items()}
-    return Estimate((every.seconds * shares).sum(axis=0), every.bound[0], parts)
+_WEIGHTS = {"int8": 1.0, "int4": 0.5}
+"""Bytes of an element of weights that are narrower than the products."""
 
 
 def _library(dtype: str, machine: Target) -> tuple[Candidate, ...]:
@@ -140,7 +159,7 @@ def effective_rates(dtype: str, machine: Target) -> gemm_kernel.Machine:
         resident=(gpu.cache.capacity + gpu.memory_cache.capacity) * achieved.gemm_resident,
         issue=achieved.gemm_issue / gpu.compute.clock,
         latency=achieved.gemm_latency,
-        fill=achieved.gemm_fill,
+        fill=achieved.gemm_fill or _first_loads(dtype, gpu, machine.options),
         split=achieved.gemm_split,
         element=width(dtype),
         output=float(DTYPE_BYTES[OUTPUT_DTYPES.get(dtype, dtype)]),
@@ -176,6 +195,17 @@ def time_each(op: Gemm, tiles: FloatArray, splits: Any, rates: gemm_kernel.Machi
     run: Any = gemm_kernel.compiled("each") if len(tiles) > _COMPILE_EACH_FROM else gemm_kernel.each
     run(gemm_kernel.Shape(op.m, op.n, op.k, op.batch), tiles, np.asarray(splits, dtype=float), rates, times)
     return times
+
+
+def _first_loads(dtype: str, gpu: Gpu, options: RunOptions) -> float:
+    """Time from a workgroup's start until it can compute [s]: latencies, and the slabs of a K step through its port."""
+    tile = GemmTiling()
+    slabs = (tile.rows + tile.columns) * tile.step * width(dtype)
+    return (
+        gpu.cache.latency
+        + gpu.memory.latency
+        + slabs / (gpu.compute.port_bytes_per_clock * running_clock(gpu, options))
+    )
 
 
 def as_tile(one: Candidate) -> gemm_kernel.Tile:

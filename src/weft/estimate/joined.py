@@ -200,5 +200,5 @@ def joined(
 
     Raises UnknownNameError for an unknown method, and what `pair_of` raises.
     """
-    check_name("overlap", method, METHODS)
+    check_name("overlap", method, METHODS, listed=True)
     return float(pair_of(work, system, options, harness).seconds(method))

@@ -9,13 +9,14 @@ import numpy as np
 
 from weft.errors import InputError
 from weft.estimate.answer import Estimate, FloatArray, floats, from_parts, in_sequence
-from weft.estimate.kernel import REDUCTION_CLOCKS, Kernel, Sweep, kernel_time
+from weft.estimate.kernel import REDUCTION_CLOCKS, Kernel, Residency, Sweep, kernel_time
 from weft.estimate.target import Target
 from weft.graph import Ctc, Gemv, Op, Pooling, Streaming
 from weft.graph.op import BLOCK_BYTES, width
 from weft.graph.streaming import DIVIDE, EXP, OWN, SELECT
 from weft.hardware import DTYPES, Gpu
 from weft.kernels.gemm import main_loop_flops
+from weft.library.served import library, table_of, values_of
 
 THREADS = 256
 """Threads of a workgroup of element-wise kernels [assumed; PyTorch uses 128 to 512]."""
@@ -41,16 +42,39 @@ Step = tuple[tuple[str, ...], tuple[str, ...], float, float]
 def streaming(op: Streaming, machine: Target) -> Estimate:
     """The time of a streaming operator: its kernels one after the other.
 
-    Operands that fit into the last-level cache are assumed to be cached; `after_others`, the first one only. Raises
-    InputError for formats of 8 bits or fewer on a GPU without them.
+    Operands that fit into the last-level cache are assumed to be cached; `after_others`, the first one only. The
+    harness may name a library of inference (`served_streaming`). Raises InputError for formats of 8 bits or fewer on a
+    GPU without them.
     """
     for dtype in dict.fromkeys((op.dtype, *op.about.writes)):
         if dtype in _NARROW and not machine.gpu.supports(dtype):
             known = ", ".join(one for one in DTYPES if machine.gpu.supports(one))
             raise InputError(f"{machine.gpu.name} does not compute in {dtype}; choose one of {known}")
+    if machine.harness.served:
+        return served_streaming(op, machine)
     recent = _bytes(op.reads[:1]) if machine.harness.after_others else np.inf
     found = [kernel_time(kernel, machine.gpu, recent) for kernel in _kernels(op, machine.gpu)]
     return found[0] if len(found) == 1 else in_sequence(found)
+
+
+def served_streaming(op: Streaming, machine: Target, values: Mapping[str, float] | None = None) -> Estimate:
+    """The time of a streaming operator by a library of inference, which the harness names.
+
+    The launch, and the bytes at a share of the rate of the memory, or of the cache where that holds them, as the kernel
+    is timed repeatedly. `values` replace shipped ones by path. Raises UnknownNameError for an unknown library,
+    InputError for an operator that it has no values of.
+    """
+    gpu, of = machine.gpu, library("streaming", machine.harness.served)
+    own = values_of(table_of("streaming", of.name, op.name, gpu.architecture), values)
+    size = floats(op.least_bytes)
+    held = Residency(size, gpu).cache
+    return from_parts(
+        {
+            "launch": np.broadcast_to(own["start"], size.shape),
+            "memory": size * (1 - held) / (own["memory"] * gpu.memory.bandwidth),
+            "cache": size * held / (own["cache"] * gpu.cache.bandwidth * gpu.cache.efficiency),
+        }
+    )
 
 
 def opaque(op: Op, machine: Target) -> Estimate:

@@ -23,8 +23,8 @@ Timed = Literal["device", "host"]
 
 ROTATION = 6.0
 """B matrices used in turn in a timing loop, as the public inference harnesses do (ai-dynamo/aiconfigurator)."""
-LIBRARIES = ("nccl", "rccl", "trtllm-custom")
-HOSTS = ("", "framework", "torch", "profiler")
+LIBRARIES = ("nccl", "rccl", "trtllm-custom", "vllm-custom", "sglang-custom")
+HOSTS = ("", "framework", "torch", "profiler", "eager")
 UNTHROTTLED = 0.94
 """Share of the matrix rate at the running clock that a tuned main loop reaches (ROCm/rocm-blogs, maximum achievable
 FLOPs: 0.942 on MI300X and 0.936 on MI325X, in bf16)."""
@@ -40,11 +40,15 @@ class Harness:
     the conversion of a 16-bit A to scaled 8-bit rows; `tuned` takes the best kernel that a tuner finds, not the choice
     of the library.
 
+    GEMMs and streaming operators may be `served` by a library of inference (`weft.library.served`), GEMMs with
+    `weights` of a narrower format ("int8", "int4") that become 16 bits on their way to the matrix units.
+
     Of collectives: `library` carries them out (None: the vendor's), of `version`, with a `profile` of its own (None:
     the machine's), by `algorithm` ("auto", or one like "ring", "nvls", "direct", "tree" or "ring-ll128"), with `driver`
     "cu" or "dma". Of a ring in one node, `channels` run, each one workgroup (None: the library's own number), on
     `compute_units` compute units (None: all). `host` is who calls: "" (the library's own test), "framework", "torch"
-    (packs lists of tensors) or "profiler" (times kernels, which wait for the last rank to begin). `network` is the rate
+    (packs lists of tensors), "profiler" (times kernels, which wait for the last rank to begin) or "eager" (a server
+    without graphs, whose custom all-reduce first copies to its own buffer). `network` is the rate
     per GPU of a network that differs from the machine's [bytes/s], like "50 GB/s".
 
     Raises UnknownNameError for an unknown library, host or way of timing, InputError for numbers below 1.
@@ -64,6 +68,8 @@ class Harness:
     compute_units: int | None = None
     host: str = ""
     network: float | str | None = None
+    served: str = ""
+    weights: str = ""
 
     def __post_init__(self) -> None:
         named: tuple[tuple[str, object, tuple[str, ...]], ...] = (
@@ -90,9 +96,11 @@ class Harness:
         network: object = self.network
         if network is not None and not (isinstance(network, int | float) and 0 < network < math.inf):
             raise InputError(f"network is {shown(network)}; it must be a rate above zero, in bytes/s")
+        if self.weights and not self.served:
+            raise InputError(f"weights is {shown(self.weights)}; it goes with served, a library of inference: name one")
         if self.profile is not None:
             check_type("profile", self.profile, Profile, "give what weft.library.profiles.load_library answers")
-        for text in ("algorithm", "version"):
+        for text in ("algorithm", "version", "served", "weights"):
             check_type(text, getattr(self, text), str, "give a text")
 
 

@@ -4,9 +4,11 @@ from weft.graph.attention import Attention
 from weft.graph.call import Call
 from weft.graph.collective import (
     COLLECTIVES,
+    EXCHANGES,
     Collective,
     Copy,
     Send,
+    TokenExchange,
     all_gather,
     all_reduce,
     all_to_all,
@@ -24,11 +26,13 @@ from weft.graph.op import DTYPE_BYTES, Op, Opaque, Tensor
 from weft.graph.operators import OPERATORS, operator
 from weft.graph.pooling import Pooling
 from weft.graph.recurrent import Recurrent
+from weft.graph.routing import Routing, experts
 from weft.graph.streaming import STREAMING, Streaming
 
 __all__ = [
     "COLLECTIVES",
     "DTYPE_BYTES",
+    "EXCHANGES",
     "KINDS",
     "OPERATORS",
     "STREAMING",
@@ -51,15 +55,18 @@ __all__ = [
     "Opaque",
     "Pooling",
     "Recurrent",
+    "Routing",
     "Send",
     "Storages",
     "Streaming",
     "Tensor",
+    "TokenExchange",
     "View",
     "all_gather",
     "all_reduce",
     "all_to_all",
     "concurrent",
+    "experts",
     "gemm",
     "gemm_queue",
     "graph_lines",

@@ -17,14 +17,16 @@ from weft.graph.streaming import Streaming
 class Attention(Op):
     """`heads` heads of `batch` sequences, `head` elements wide: `query` tokens of each look at `keys` tokens.
 
-    `fused` attention is one kernel, else it is `kernels`. A fused kernel may share `kv_heads` heads of keys and values
-    among the query heads (0: each has its own), and be `causal` (1): a query sees the keys up to its own, the last one
-    all of them; of these, the nearest `window` (0: all). Values have `value` elements a head (0: as many as keys), as
-    in latent attention. A fused kernel is of a `generation` of FlashAttention (0: the newest on its GPU). Unfused
-    attention may have `dropout` of its scores; `eager`, their scale and mask are kernels of their own; `wide`, these
-    and the softmax are in fp32, between copies to it and back. The `gradient` is the backward pass: fused, it computes
-    the scores again and does five products where the forward pass does two (FlashAttention-2, arXiv:2307.08691). Raises
-    InputError for sizes that do not fit, UnknownNameError for an unknown dtype.
+    `fused` attention is one kernel, else it is `kernels`. A fused kernel may share `kv_heads` heads of keys and
+    values among the query heads (0: each has its own), and be `causal` (1): a query sees the keys up to its own, the
+    last one all of them; of these, the nearest `window` (0: all). Values have `value` elements a head (0: as many as
+    keys), as in latent attention. A fused kernel is of a `generation` of FlashAttention (0: the newest on its GPU).
+    Unfused attention may have `dropout` of its scores; `eager`, their scale and mask are kernels of their own;
+    `wide`, these and the softmax are in fp32, between copies to it and back. Keys and values may be kept in a
+    `kv_dtype` ("": as the queries), and a fused kernel be of a `library` of inference (`weft.library.served`; "": a
+    tuned kernel). The `gradient` is the backward pass: fused, it computes the scores again and does five products
+    where the forward pass does two (FlashAttention-2, arXiv:2307.08691). Raises InputError for sizes that do not fit,
+    UnknownNameError for an unknown dtype.
 
     >>> Attention(batch=8, heads=32, query=2048, keys=2048, head=128).flops
     549755813888
@@ -48,12 +50,18 @@ class Attention(Op):
     generation: int = 0
     eager: bool = False
     wide: bool = False
+    kv_dtype: str = ""
+    library: str = ""
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("batch", "heads", "query", "keys", "head"), 1)
         least |= dict.fromkeys(("kv_heads", "causal", "window", "value", "generation"), 0)
         check_sizes(self, "{} of attention", least)
         check_dtype(self.dtype)
+        check_dtype(self.kv_dtype or self.dtype)
+        check_type("library", self.library, str, "name a library of inference, such as trtllm")
+        if self.library and not (self.fused and not self.gradient):
+            raise InputError(f"library {self.library} goes with fused attention, forward; leave it out")
         for name in ("fused", "eager"):
             check_type(name, getattr(self, name), (bool, np.bool_), "say True or False")
         heads, shared, causal, window = np.broadcast_arrays(self.heads, self.kv_heads, self.causal, self.window)
@@ -97,11 +105,11 @@ class Attention(Op):
 
     @property
     def _keys(self) -> Tensor:
-        return Tensor((self.batch, self.key_heads, self.keys, self.head), self.dtype)
+        return Tensor((self.batch, self.key_heads, self.keys, self.head), self.kv_dtype or self.dtype)
 
     @property
     def _values(self) -> Tensor:
-        return Tensor((self.batch, self.key_heads, self.keys, self.value_head), self.dtype)
+        return Tensor((self.batch, self.key_heads, self.keys, self.value_head), self.kv_dtype or self.dtype)
 
     @property
     def _output(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
@@ -73,6 +74,47 @@ class Collective(Op):
 
     def __str__(self) -> str:
         return f"{self.name} of {format_bytes(self.bytes, 3)} over {self.ranks} GPUs"
+
+
+Copies = Literal["rank", "expert"]
+"""Whether a token is sent once to each rank that has any of its experts, or once for each expert."""
+EXCHANGES: Mapping[str, Copies] = {
+    "nccl": "expert",
+    "deepep": "rank",
+    "deepep-ll": "expert",
+    "hybridep": "rank",
+    "uccl": "rank",
+    "uccl-ll": "expert",
+    "pplx": "expert",
+    "nvlink-one-sided": "rank",
+    "nvlink-two-sided": "rank",
+}
+"""Libraries that exchange a mixture's tokens between ranks, and the copies of a token that they send."""
+
+
+@dataclass(frozen=True)
+class TokenExchange(Collective):
+    """The all-to-all of a mixture's tokens by a `library`: a rank's `tokens` of `hidden` elements to `top_k` experts.
+
+    `bytes` counts what a rank sends, its own part included; `operation` is "dispatch" or "combine"; `units` are the
+    compute units that the library takes (0: its own number). Raises InputError for other numbers below one.
+    """
+
+    operation: Literal["dispatch", "combine"] = "dispatch"
+    library: str = "nccl"
+    tokens: int = 1
+    hidden: int = 1
+    top_k: int = 1
+    experts: int = 2
+    units: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_name("dispatcher", self.library, EXCHANGES)
+        check_sizes(self, "{} of an exchange", {"tokens": 1, "hidden": 1, "top_k": 1, "experts": 1})
+
+    def __str__(self) -> str:
+        return f"{self.library} {self.operation} of {format_bytes(self.bytes, 3)} over {self.ranks} GPUs"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from weft.graph.named import Constant, Joined, View
 from weft.graph.op import Op, Opaque, Tensor
 from weft.graph.pooling import Pooling
 from weft.graph.recurrent import Recurrent
+from weft.graph.routing import Routing
 from weft.graph.streaming import Streaming
 
 FORMAT, VERSION = "weft-graph", 2
@@ -34,7 +35,7 @@ _OTHERS = (Collective, Send, Copy, Opaque, Call)
 KINDS: Mapping[str, type[Op]] = {each.kind: each for each in (*_COMPUTE, *_OTHERS)}
 """Every kind of operator by the name that files and tables use."""
 _CLASSES: Mapping[str, type] = {
-    each.__name__: each for each in (*KINDS.values(), Constant, Joined, KernelChoice, Tensor, View)
+    each.__name__: each for each in (*KINDS.values(), Constant, Joined, KernelChoice, Routing, Tensor, View)
 }
 
 

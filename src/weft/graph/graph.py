@@ -47,7 +47,8 @@ class KernelChoice:
     number), with the `protocol` "ll", "ll128" or "simple" (None: the library's choice). `compute_units` are those that
     a kernel may use (None: all); workgroups beyond what they hold at once wait for the earlier ones. Waiting workgroups
     of higher `priority` are placed first. The host launches a kernel after `launches_before` others, one launch latency
-    each. `copies` are options of copies by DMA engines (`weft.kernels.copies.DmaGather`).
+    each. `copies` are options of copies by DMA engines (`weft.kernels.copies.DmaGather`). The kernel "plan" does what
+    the execution plan `plan` says (`weft.read_collective`); exchanges of a layer of experts move what `routing` says.
     """
 
     driver: Driver = "cu"
@@ -62,6 +63,8 @@ class KernelChoice:
     launches_before: int = 0
     tiles_of: Op | None = None
     copies: tuple[tuple[str, int | bool], ...] = ()
+    plan: Any = None
+    routing: Any = None
 
     def __post_init__(self) -> None:
         check_name("driver of a collective", self.driver, get_args(Driver))
@@ -69,7 +72,7 @@ class KernelChoice:
     @property
     def to_owners(self) -> bool:
         """Whether tiles of a tracked GEMM go straight to the GPUs that own them, by stores or by DMA engines."""
-        return self.driver == "tracker" and self.kernel in ("direct", "direct-dma")
+        return self.driver == "tracker" and self.kernel in ("direct", "direct-dma", "direct-summed")
 
 
 @dataclass(frozen=True)
@@ -267,10 +270,13 @@ def loop(op: Op, name: str, count: int, stream: str, choice: KernelChoice | None
     return tuple(Node(op, name, i, stream=stream, choice=choice or KernelChoice()) for i in range(count))
 
 
-def concurrent(gemm: Gemm, collective: Collective, gemms: int = 1, collectives: int = 1) -> Graph:
+def concurrent(
+    gemm: Gemm, collective: Collective, gemms: int = 1, collectives: int = 1, choice: KernelChoice | None = None
+) -> Graph:
     """A loop of GEMMs in the stream "compute" and a loop of collectives in the stream "communication".
 
-    Neither waits for the other. Raises InputError for a loop without, or with too many, iterations.
+    Neither waits for the other. `choice` says what is known of the collective's kernel. Raises InputError for a loop
+    without, or with too many, iterations.
 
     >>> concurrent(Gemm(8192, 8192, 8192), Collective("all_gather", 1 << 28, 8), gemms=4).streams
     ('communication', 'compute')
@@ -278,7 +284,10 @@ def concurrent(gemm: Gemm, collective: Collective, gemms: int = 1, collectives: 
     check_type("the GEMM", gemm, Gemm, "give one, like weft.gemm(8192, 8192, 8192)")
     check_type("the collective", collective, Collective, "give one, like weft.all_gather('896 MiB')")
     return Graph(
-        (*loop(collective, collective.name, collectives, "communication"), *loop(gemm, "gemm", gemms, "compute")),
+        (
+            *loop(collective, collective.name, collectives, "communication", choice),
+            *loop(gemm, "gemm", gemms, "compute"),
+        ),
         ranks=collective.ranks,
         title=f"GEMM {gemm} beside {collective}",
     )

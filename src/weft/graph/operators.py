@@ -35,13 +35,16 @@ _ATTENTION = {
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator that users can name: description, dimensions with their meaning, and those that have a default."""
+    """An operator that users can name: description, dimensions with their meaning, those that have a default, and what
+    else it takes, in `words`.
+    """
 
     name: str
     about: str
     dimensions: Mapping[str, str]
     make: Callable[..., Op]
     defaults: Mapping[str, int] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
 
     @property
     def example(self) -> str:
@@ -99,6 +102,7 @@ OPERATORS: Mapping[str, Operator] = {
         },
         Attention,
         {"kv_heads": 0, "causal": 0, "window": 0, "value": 0},
+        ("kv_dtype", "library"),
     ),
 }
 """The operators that users can name."""
@@ -106,6 +110,8 @@ OPERATORS: Mapping[str, Operator] = {
 
 def operator(name: str, dtype: str = "bf16", **sizes: Any) -> Op:
     """The declared operator of that name with its dimensions, whole numbers or arrays of them that broadcast.
+
+    Fused attention also takes a `library` of inference and the `kv_dtype` of its keys and values.
 
     Raises UnknownNameError for an unknown operator or dtype, InputError for dimensions that are missing, unknown, no
     whole numbers or contradict each other.
@@ -115,7 +121,7 @@ def operator(name: str, dtype: str = "bf16", **sizes: Any) -> Op:
     """
     check_name("operator", name, OPERATORS)
     declared = OPERATORS[name]
-    unknown = [key for key in sizes if key not in declared.dimensions]
+    unknown = [key for key in sizes if key not in declared.dimensions and key not in declared.words]
     missing = [key for key in declared.dimensions if key not in sizes and key not in declared.defaults]
     if unknown or missing:
         problem = f"has no dimension '{unknown[0]}'" if unknown else f"lacks its dimension '{missing[0]}'"

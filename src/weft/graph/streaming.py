@@ -104,7 +104,7 @@ class Streaming(Op):
             check_name("function of an element", word, FUNCTIONS)
         shown = dict(zip(("rows", "columns"), STREAMING[self.name].dimensions, strict=False))
         subject = f"{{}} of operator '{self.name}'"
-        check_sizes(self, subject, {"rows": 1, "columns": 1, "inputs": 0, "outputs": 0}, **shown)
+        check_sizes(self, subject, {"rows": 1, "columns": 1}, **shown)
         for name, value in (("inputs", self.inputs), ("outputs", self.outputs)):
             check_whole(subject.format(name), value, 0, 1)
         if self.inputs + self.outputs == 0:

@@ -5,6 +5,7 @@ from weft.hardware.fabric import FABRICS, Fabric
 from weft.hardware.form import form
 from weft.hardware.gpus import DTYPES, Gpu, GpuLink, parse_assignment
 from weft.hardware.resolve import Described, gpu, gpu_names, known_nodes, node_names, system
+from weft.hardware.stragglers import Stragglers, slower, slowest
 from weft.hardware.systems import KernelCost, Network, Node, RingKernels, System, Topology
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Node",
     "Provenance",
     "RingKernels",
+    "Stragglers",
     "System",
     "Topology",
     "form",
@@ -27,5 +29,7 @@ __all__ = [
     "known_nodes",
     "node_names",
     "parse_assignment",
+    "slower",
+    "slowest",
     "system",
 ]

@@ -43,7 +43,10 @@ class Fabric:
 
     `striped` are the routes of data that is spread over all links of its sender, as parallel rings do (empty: the same
     as `routes`). `symmetric` says that rotating the ranks maps every route onto links of the same kinds, so that one
-    GPU can represent all. `reduces` says whether its switches can add up data that passes them.
+    GPU can represent all; `period` that rotating them by as many ranks does, so that one node or row can (0: none).
+    `reduces` says whether its switches can add up data that passes them. With a `merge_window` [s] they merge stores to
+    one place that come within it, in a table of `merge_entries` requests for each GPU (0: any number), as CAIS proposes
+    (arXiv:2605.05628); without, they hold every tile until all its stores have come.
     """
 
     name: str
@@ -52,14 +55,22 @@ class Fabric:
     routes: Mapping[tuple[int, int], tuple[int, ...]]
     striped: Mapping[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
     symmetric: bool = False
+    period: int = 0
     reduces: bool = False
+    merge_entries: int = 0
+    merge_window: float = 0.0
 
     @property
-    def adjacent(self) -> bool:
-        """Whether data between any two GPUs pass links and switches, but no third GPU."""
+    def merges(self) -> bool:
+        """Whether its switches merge request by request, for a limited time."""
+        return self.reduces and self.merge_window > 0
+
+    def adjacent(self, group: int) -> bool:
+        """Whether data between any two GPUs of a group of `group` consecutive ones pass links and switches alone."""
         return all(
             self.links[k].source == source or self.links[k].source >= self.gpus
-            for (source, _), passed in self.routes.items()
+            for (source, target), passed in self.routes.items()
+            if source // group == target // group
             for k in passed
         )
 
@@ -104,6 +115,8 @@ def full(
     return Fabric("full", gpus, (*out, *into, *rings, *peers), direct, cut, symmetric=True)
 
 
+LONGEST_WINDOW = 1e-3
+"""Longest time that a switch waits for stores to one place [s]: beyond any sub-layer's burst."""
 NETWORK_PAYLOAD = 0.92
 """Payload share of the network between nodes, for any sender (assumed; 0.85 to 0.97)."""
 
@@ -151,7 +164,8 @@ def nodes(
         change = () if mate == source else (source, gpus + mate)
         return *change, 2 * gpus + mate, 3 * gpus + target
 
-    return Fabric("nodes", gpus, tuple(links), {(s, t): route(s, t) for s, t in pairs(gpus)})
+    routes = {(s, t): route(s, t) for s, t in pairs(gpus)}
+    return Fabric("nodes", gpus, tuple(links), routes, symmetric=each == 1, period=each)
 
 
 def ring(gpus: int, bandwidth: float, latency: float) -> Fabric:
@@ -177,12 +191,34 @@ def _around(source: int, target: int, length: int) -> tuple[bool, list[int]]:
     return upwards, [(source + step * n) % length for n in range(up if upwards else length - up)]
 
 
-def switch(gpus: int, bandwidth: float, latency: float, *, reduces: bool = False) -> Fabric:
-    """`gpus` GPUs that send and receive at `bandwidth` [bytes/s] each, to and from any peer."""
+def switch(
+    gpus: int,
+    bandwidth: float,
+    latency: float,
+    *,
+    reduces: bool = False,
+    merge_entries: int = 0,
+    merge_window: float = 0.0,
+) -> Fabric:
+    """`gpus` GPUs that send and receive at `bandwidth` [bytes/s] each, to and from any peer.
+
+    The other values are those of `Fabric`. Raises InputError for a window out of range, and for a table without one:
+    what comes after a sum has left would wait there for ever.
+    """
+    if not 0 <= merge_window <= LONGEST_WINDOW:
+        raise InputError(f"merge_window is {merge_window} s; give 0 (none) to {LONGEST_WINDOW} s, such as 2e-6")
+    if merge_entries < 0 or (merge_entries and not merge_window):
+        raise InputError(
+            f"merge_entries is {merge_entries} with a merge_window of {merge_window} s; a table holds any number of "
+            "requests (0) or some, each for a merge_window above zero, such as 2 us: set both, or neither"
+        )
     out = [Link("egress", g, g, gpus, bandwidth) for g in range(gpus)]
     into = [Link("ingress", g, gpus, g, bandwidth, latency) for g in range(gpus)]
     routes = {(s, t): (s, gpus + t) for s, t in pairs(gpus)}
-    return Fabric("switch", gpus, (*out, *into), routes, symmetric=True, reduces=reduces)
+    return Fabric(
+        "switch", gpus, (*out, *into), routes,
+        symmetric=True, reduces=reduces, merge_entries=merge_entries, merge_window=merge_window,
+    )  # fmt: skip
 
 
 _STEPS = (("x-", -1, 0), ("x+", 1, 0), ("y-", 0, -1), ("y+", 0, 1))
@@ -213,7 +249,7 @@ def torus(gpus: int, bandwidth: float, latency: float, columns: int | None = Non
         (right, xs), (down, ys) = _around(x, to_x, columns), _around(y, to_y, rows)
         return (*(right * gpus + at(x, y) for x in xs), *((2 + down) * gpus + at(to_x, y) for y in ys))
 
-    return Fabric("torus", gpus, tuple(links), {(s, t): route(s, t) for s, t in pairs(gpus)})
+    return Fabric("torus", gpus, tuple(links), {(s, t): route(s, t) for s, t in pairs(gpus)}, period=columns)
 
 
 FABRICS: Mapping[str, Callable[..., Fabric]] = {

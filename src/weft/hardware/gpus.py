@@ -239,8 +239,8 @@ class GpuLink(Part):
     """The connection to other GPUs; `bandwidth` is what the whole GPU can send, in one direction.
 
     With `links` = 0 there are none of its own: peers are reached over PCIe. `kernel_efficiency` is the payload share of
-    stores by compute units, `dma_efficiency` that of copy engines, with all links busy. A store to a peer is complete
-    when the link has sent it or, with `posted_stores`, when it has left its compute unit.
+    stores by compute units, `dma_efficiency` that of copy engines, with all links busy. A store to a peer leaves its
+    workgroup when a buffer of `store_buffer` took it, at the latest when the link has sent it.
     """
 
     bandwidth: BytesPerSecond
@@ -248,7 +248,7 @@ class GpuLink(Part):
     links: CountOrNone
     kernel_efficiency: Share
     dma_efficiency: Share
-    posted_stores: Flag
+    store_buffer: BytesOrNone
 
 
 class Host(Part):
@@ -312,7 +312,8 @@ class Achieved(Part):
     besides its matrix instructions [cycles]. Times [s]: `gemm_latency` from requesting a K step's operands to their
     arrival under load; `gemm_fill` to begin and end a workgroup; `gemm_split` to add up the partial sums of a split K;
     `gemm_launch` from one kernel to the next back to back; `gemm_host` the same where the host launches each kernel and
-    waits for it.
+    waits for it. Where `gemm_fill` or `gemm_launch` is 0, closed forms take what the engine simulates: the first loads
+    of a workgroup, and `compute.launch_latency`.
     """
 
     matrix_fp16: Share

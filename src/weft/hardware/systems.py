@@ -108,7 +108,8 @@ class Node(Sourced):
     `links_per_pair` joins each two GPUs of a mesh. In an irregular graph `edges` lists (GPU, GPU, links), and `lanes`
     lists (number of GPUs, how many one-directional rings of one link's width they form at once). `host_path` is the
     share of the PCIe rate that peers reach through root complexes and sockets. `switch_reduces` says whether the switch
-    sums (NVLS). `usual` marks the node that a GPU's bare name means.
+    sums (NVLS), `merge_entries` and `merge_window` [s] whether it merges stores, as in `Fabric` (no switch on sale
+    does; assumed: 64 to 4096 entries and 0.5 to 10 us, or 0 and 0). `usual` marks the node of a GPU's bare name.
     """
 
     _texts: ClassVar[tuple[str, ...]] = ("topology", "switch_reduces", "edges", "lanes", "network.kind")
@@ -122,6 +123,8 @@ class Node(Sourced):
     links_per_pair: CountOrNone = 0
     host_path: Share = 1.0
     switch_reduces: bool = False
+    merge_entries: CountOrNone = 0
+    merge_window: Delay = 0.0
     edges: tuple[tuple[int, int, int], ...] = ()
     lanes: tuple[tuple[int, int], ...] = ()
     network: Network
@@ -244,8 +247,14 @@ class System(Whole):
     @property
     def uniform(self) -> bool:
         """Whether all GPUs are equal, equally connected and start together, so that one can represent all."""
-        joined = self.fabric is None or self.fabric.symmetric
-        return joined and all(gpu == self.gpu for gpu in self.variants.values()) and not any(self.start.values())
+        return self.representatives == 1
+
+    @property
+    def representatives(self) -> int:
+        """How many neighbouring GPUs can represent all: 1, those of a node or a row of the fabric, or 0 (none can)."""
+        if any(gpu != self.gpu for gpu in self.variants.values()) or any(self.start.values()):
+            return 0
+        return 1 if self.fabric is None or self.fabric.symmetric else self.fabric.period
 
     def gpu_of(self, rank: int) -> Gpu:
         """The GPU of a rank."""
@@ -272,6 +281,10 @@ class System(Whole):
         """The same system with another description of its GPU, such as a calibrated one."""
         alike = (gpu.vendor, gpu.architecture) == (self.gpu.vendor, self.gpu.architecture)
         return self._with(gpu=gpu, library=self.library if alike else None)
+
+    def varied(self, variants: Mapping[int, Gpu]) -> Self:
+        """The same system with other GPUs at some ranks."""
+        return self._with(variants=variants)
 
     @property
     def in_training(self) -> Self:

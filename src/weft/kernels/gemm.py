@@ -212,15 +212,17 @@ def operands(gemm: Gemm, tiling: GemmTiling, prefix: str = "") -> list[Buffer]:
     return [Buffer(prefix + name, ((size,),)) for name, size in zip("ab", operand_sizes(gemm, tiling), strict=True)]
 
 
-def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0) -> Work:
+def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0, nodes: int = 1) -> Work:
     """The output tiles in run order, one row each: chunk by chunk, beginning with `first_chunk` (the stagger).
 
     Chunks cut the longer side of the tile grid, so that a chunk is as square as can be and its operands are reused in
-    the cache; they are equal runs of tiles in raster order. Where K is cut, its parts follow each other, and the tiles
-    of each part fill a chunk of partial sums. The tiles of a batch's GEMMs follow each other.
+    the cache; they are equal runs of tiles in raster order. With several `nodes`, the chunks of a node stay together:
+    those of the first chunk's node from it on, around the node, then the next node's likewise. Where K is cut, its
+    parts follow each other, and the tiles of each part fill a chunk of partial sums. The tiles of a batch's GEMMs
+    follow each other.
     """
     parts = np.array_split(_raster(gemm, tiling, chunks), chunks)
-    ordered = [parts[(first_chunk + p) % chunks] for p in range(chunks)]
+    ordered = [parts[chunk] for chunk in _staggered(chunks, first_chunk, nodes)]
     lengths, tiles = [len(part) for part in ordered], np.concatenate(ordered)
     table = np.zeros((len(tiles), y.WORK_FIELDS), dtype=np.int64)
     table[:, y.WORK_ROW], table[:, y.WORK_COLUMN] = tiles[:, 0], tiles[:, 1]
@@ -236,6 +238,13 @@ def tile_table(gemm: Gemm, tiling: GemmTiling, chunks: int, first_chunk: int = 0
         table = _one_by_one(table, gemm, tiling)
     table[:, y.WORK_TILE] = np.arange(len(table))
     return table
+
+
+def _staggered(chunks: int, first: int, nodes: int) -> list[int]:
+    """The order of chunks from the `first` one on, the places in a node inside, the nodes outside."""
+    each = chunks // nodes
+    node, place = divmod(first, each)
+    return [(node + q) % nodes * each + (place + s) % each for q in range(nodes) for s in range(each)]
 
 
 def in_parts(tiles: Work, gemm: Gemm, tiling: GemmTiling) -> Work:

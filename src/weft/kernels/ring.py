@@ -4,6 +4,10 @@ Workgroup w of n takes every n-th piece of a chunk; a step begins when the chunk
 GPU sends to one neighbour, and a chunk visits all GPUs. Chunks are numbered by *position*, the order in which a GPU
 handles them: GPU g produces chunk g + 1 first and its own chunk g last, so position p of one GPU is position p + 1 of
 the neighbour that it sends to.
+
+Over several nodes of r GPUs each, every node has a ring of its own, and DMA engines send between GPUs of equal place in
+their nodes. Positions q * r to q * r + r - 1 then hold the chunks of one node: of the next node first where chunks are
+reduced, of the GPU's own node first where they are gathered.
 """
 
 from __future__ import annotations
@@ -96,23 +100,46 @@ def near_memory_reduce_kernel(chunks: int, gpu: Gpu, tiling: RingTiling) -> Kern
     return _forwarding("reduce_scatter", "output", chunks, gpu, tiling, ("output", 0))
 
 
-def gather_kernel(chunks: int, gpu: Gpu, tiling: RingTiling, own: tuple[str, int]) -> Kernel:
-    """Ring all-gather of `chunks` chunks on compute units: send the GPU's own (at `own`), forward what arrives."""
-    return _forwarding("all_gather", "gathered", chunks, gpu, tiling, own)
+def gather_kernel(
+    chunks: int, gpu: Gpu, tiling: RingTiling, own: tuple[str, int], buffer: str = "gathered", nodes: int = 1
+) -> Kernel:
+    """Ring all-gather of `chunks` chunks into `buffer` on compute units: send the GPU's own (at `own`), then forward.
+
+    Over several `nodes` the ring is that of a node, and DMA engines send the GPU's own chunk to the others
+    (`exchanged`).
+    """
+    return _forwarding("all_gather", buffer, chunks, gpu, tiling, own, nodes)
 
 
-def _forwarding(operator: str, buffer: str, chunks: int, gpu: Gpu, tiling: RingTiling, own: tuple[str, int]) -> Kernel:
-    """A kernel that sends `own`, then each complete chunk of `buffer` but the last, whose completion ends it."""
-    first = _phase(tiling, gpu, operator, (own,), (buffer, 0))
-    others = (_phase(tiling, gpu, operator, ((buffer, p),), (buffer, p), Wait(buffer, p)) for p in range(1, chunks - 1))
-    return _kernel(operator, gpu, tiling, [first, *others, Phase(0, 1, 0, wait=Wait(buffer, chunks - 1))])
+def _forwarding(
+    operator: str, buffer: str, chunks: int, gpu: Gpu, tiling: RingTiling, own: tuple[str, int], nodes: int = 1
+) -> Kernel:
+    """A kernel that sends `own`, then each complete chunk of `buffer` but those that have been around a node's ring.
+
+    It ends when all of these are complete.
+    """
+    each = chunks // nodes
+    sent = [p for p in range(chunks) if p % each < each - 1]
+    phases = [
+        _phase(tiling, gpu, operator, ((buffer, p),), (buffer, p), Wait(buffer, p))
+        if p
+        else _phase(tiling, gpu, operator, (own,), (buffer, 0))
+        for p in sent
+    ]
+    last = (Phase(0, 1, 0, wait=Wait(buffer, p)) for p in range(each - 1, chunks, each) if p)
+    return _kernel(operator, gpu, tiling, [*phases, *last])
 
 
 def sum_kernel(
-    name: str, sources: tuple[tuple[str, int], ...], gpu: Gpu, tiling: RingTiling, element_bytes: int = 2
+    name: str,
+    sources: tuple[tuple[str, int], ...],
+    gpu: Gpu,
+    tiling: RingTiling,
+    element_bytes: int = 2,
+    operator: str = "reduce_scatter",
 ) -> Kernel:
     """A local kernel that stores the sum of chunks of equal size (buffer, position) into the result."""
-    phase = _phase(tiling, gpu, "reduce_scatter", sources, ("result", 0), None, element_bytes)
+    phase = _phase(tiling, gpu, operator, sources, ("result", 0), None, element_bytes)
     return _kernel(name, gpu, tiling, [phase])
 
 
@@ -177,39 +204,89 @@ def whole_ring(bytes_: int, ranks: int, units: int | None, in_flight: int, eleme
 # -- address maps
 
 
-def forwarded(buffer: str, operator: str, gpus: int, *, update: bool = False) -> tuple[ChunkRule, ...]:
-    """The address map of a buffer around a ring: a store (or `update`) at position p goes to the neighbour's p + 1."""
-    steps = range(1, gpus)
-    return (*(ChunkRule(remote=RemoteMap(buffer, p, update, operator)) for p in steps), PLAIN_STORE)
+def forwarded(buffer: str, operator: str, gpus: int, *, update: bool = False, nodes: int = 1) -> tuple[ChunkRule, ...]:
+    """The address map of a buffer around a ring: a store (or `update`) at position p goes to the neighbour's p + 1.
+
+    Over several `nodes` there is a ring in each, for the chunks of every node.
+    """
+    within = _node(gpus, nodes)
+    steps = (ChunkRule(remote=RemoteMap(buffer, p, update, operator, within=within)) for p in range(1, gpus + 1))
+    return tuple(PLAIN_STORE if p % (gpus // nodes) == 0 else rule for p, rule in enumerate(steps, 1))
 
 
-def fused_reduce_scatter(gpus: int, parts: int = 1) -> tuple[ChunkRule, ...]:
+def exchanged(gpus: int, nodes: int) -> tuple[ChunkRule, ...]:
+    """The address map of copies of a GPU's own chunk to the GPUs of its place in the other nodes, nearest first."""
+    far = (gpus // nodes * q for q in range(1, nodes))
+    return tuple(ChunkRule(dma=DmaMap("gathered", step, False, "all_gather", step, direct=True)) for step in far)
+
+
+def _node(gpus: int, nodes: int) -> int:
+    """The GPUs around which ranks are counted in a node; 0 where one node holds all."""
+    return gpus // nodes if nodes > 1 else 0
+
+
+def two_level_reduce_scatter(
+    gpus: int, nodes: int, parts: int = 1, engines: tuple[int, ...] = ()
+) -> tuple[ChunkRule, ...]:
+    """T3's map over several nodes: around a ring inside a node, then DMA sends a node's sum to the owner (`engines`).
+
+    The chunks of every other node end their ring at the GPU that has their owner's place in its node. A GPU's own chunk
+    is complete with its node's ring and a sum of every other node.
+    """
+    each = gpus // nodes
+    ring, mine = (fused_reduce_scatter(each, parts, within=each) if each > 1 else ()), parts + (each > 1)
+    rules = []
+    for q in range(nodes):
+        inside = [_moved(rule, each * q) for rule in ring[:-1]]
+        there = DmaMap("output", gpus - 1, True, "reduce_scatter", gpus - each * (q + 1), direct=True, engines=engines)
+        rules += [*inside, ChunkRule(update=True, updates_per_element=mine, dma=there)]
+    own = ChunkRule(update=True, updates_per_element=mine + nodes - 1)
+    return (*rules[:-1], own)
+
+
+def _moved(rule: ChunkRule, by: int) -> ChunkRule:
+    """The rule of a chunk whose receiver's position is `by` further on."""
+    remote, dma = rule.remote, rule.dma
+    return replace(
+        rule,
+        remote=remote and replace(remote, position=remote.position + by),
+        dma=dma and replace(dma, position=dma.position + by),
+    )
+
+
+def fused_reduce_scatter(gpus: int, parts: int = 1, within: int = 0) -> tuple[ChunkRule, ...]:
     """T3's map of the producer's output (ASPLOS 2024, arXiv:2401.16677).
 
     The first chunk has a ``remote_map``: the producer's stores update the neighbour's memory. The later ones are
     updated here, by the producer and by the neighbour, and have a ``dma_map``: complete blocks are sent on as updates.
     The last one stays. A producer that cuts K into `parts` updates each element as often; the first chunk is then added
-    up here and sent on, too, so that it crosses the link once.
+    up here and sent on, too, so that it crosses the link once. The neighbour is one of `within` GPUs (0: of all).
     """
-    sent_on = (DmaMap("output", p + 1, True, "reduce_scatter") for p in range(1, gpus - 1))
+    sent_on = (DmaMap("output", p + 1, True, "reduce_scatter", within=within) for p in range(1, gpus - 1))
     return (
-        _summed_first(RemoteMap("output", 1, True, "reduce_scatter"), parts),
+        _summed_first(RemoteMap("output", 1, True, "reduce_scatter", within=within), parts),
         *(ChunkRule(update=True, updates_per_element=parts + 1, dma=dma) for dma in sent_on),
         ChunkRule(update=True, updates_per_element=parts + 1),
     )
 
 
-def direct_reduce_scatter(gpus: int, parts: int = 1, engines: int = 0) -> tuple[ChunkRule, ...]:
+def direct_reduce_scatter(
+    gpus: int, parts: int = 1, engines: int = 0, *, summed: bool = False, merged: bool = False
+) -> tuple[ChunkRule, ...]:
     """The map of the producer's output that sends every tile straight to its owner (discussed in the same paper).
 
     All chunks but the last have a ``remote_map``: the producer's stores update the memory of the GPU that owns the
     chunk. The last one, the GPU's own, is complete when all GPUs have updated it. A producer that cuts K into `parts`
     adds them up first; with `engines` tiles are always stored here first, and that many DMA engines send them, each
-    to one owner as far as they suffice, so that none waits for the link to another.
+    to one owner as far as they suffice, so that none waits for the link to another. If `summed`, the switch adds up
+    what the peers store to a tile, and the owner's memory is updated by the sum; if `merged`, by as many sums of some
+    peers' stores as make them all.
     """
-    peers = range(gpus - 1)
-    owners = (RemoteMap("output", gpus - 1, True, "reduce_scatter", gpus - 1 - p, direct=True) for p in peers)
-    own = ChunkRule(update=True, updates_per_element=parts + gpus - 1)
+    peers, others = range(gpus - 1), gpus - 1 if summed else 0
+    owners = (
+        RemoteMap("output", gpus - 1, True, "reduce_scatter", gpus - 1 - p, direct=True, summed=others) for p in peers
+    )
+    own = ChunkRule(update=True, updates_per_element=parts + (1 if summed and not merged else gpus - 1))
     senders = (tuple(range(p % engines, engines, gpus - 1)) if engines else () for p in peers)
     return (*(_summed_first(owner, parts, each) for owner, each in zip(owners, senders, strict=True)), own)
 

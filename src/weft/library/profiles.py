@@ -36,7 +36,7 @@ REFERENCE_CLOCK = 1.98e9
 """Clock at which profiles state the latencies of library code: H100's boost clock [hertz]."""
 _ELSEWHERE = ("network", "host")
 """Tables of times that do not scale with the compute units' clock."""
-_CALLS = {"trtllm-custom": "nccl"}
+_CALLS = {"trtllm-custom": "nccl", "vllm-custom": "nccl", "sglang-custom": "nccl"}
 """Libraries that extend another library; their profiles hold the values of both."""
 _ABOUT = ("name", "title", "description", "library", "version", "architecture")
 

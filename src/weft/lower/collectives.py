@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from weft.errors import InputError, check_name, join_or
+from weft.errors import InputError, check_name, check_type, join_or
 from weft.estimate import estimate
-from weft.graph import Collective, KernelChoice, Node
+from weft.graph import DTYPE_BYTES, Collective, KernelChoice, Node
 from weft.hardware import System
 from weft.hardware.systems import KernelCost
 from weft.kernels.channels import PAGE, ChannelRing, ChannelTiling
@@ -18,6 +18,8 @@ from weft.kernels.copies import DmaGather
 from weft.kernels.direct import DirectExchange
 from weft.kernels.direct_reduce import DirectReduce
 from weft.kernels.exchange import ChannelExchange
+from weft.kernels.execution_kernel import PlanKernel
+from weft.kernels.execution_plan import ExecutionPlan
 from weft.kernels.multicast import SwitchCollective
 from weft.kernels.ring import WholeRing, whole_ring
 from weft.library.collectives import (
@@ -43,6 +45,7 @@ from weft.library.collectives import (
     own_channels,
     protocol_of,
 )
+from weft.library.execution import costs as execution_costs
 from weft.library.interconnect import Interconnect, interconnect
 from weft.lower.fit import occupancy
 from weft.lower.machine import fabric_of
@@ -74,7 +77,7 @@ _LARGEST_PART = 32
 """Slices above which a part is cut further, up to a peer's channels (NCCL enqueue.cc, addP2pToPlan)."""
 _OPERATIONS = 4
 """Most rounds per channel while a peer's data can be cut into fewer parts (NCCL enqueue.cc, addP2pToPlan)."""
-UnitsKernel = ChannelRing | ChannelExchange | DirectExchange | DirectReduce | SwitchCollective
+UnitsKernel = ChannelRing | ChannelExchange | DirectExchange | DirectReduce | SwitchCollective | PlanKernel
 """A library's kernel of a collective on compute units."""
 CollectiveKernel = UnitsKernel | WholeRing | DmaGather
 """A kernel of a collective: its buffers on a GPU, its script, and the name of its `algorithm`."""
@@ -93,6 +96,8 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
             f"the buffer of the {op.name} is {format_bytes(op.bytes)}, but the memory of each GPU holds "
             f"{format_bytes(held)}; give a whole buffer of no more than that"
         )
+    if choice.plan is not None:
+        return _planned(op, choice, system)
     known = ("library", *KERNELS, "plain-ring", ChannelExchange.algorithm, DmaGather.algorithm)
     check_name("kernel of a collective", choice.kernel, known)
     if choice.channels is not None and choice.driver == "dma":
@@ -119,6 +124,51 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
     algorithm = choice.kernel if choice.kernel in KERNELS else None
     kernel = cu_collective(op.name, op.bytes, op.ranks, system, op.dtype, choice.channels, choice.protocol, algorithm)
     _check_mask(kernel, choice, system)
+    return kernel
+
+
+def _planned(op: Collective, choice: KernelChoice, system: System) -> PlanKernel:
+    """The kernel of an execution plan; InputError for another collective, other ranks, or too few compute units.
+
+    Its workgroups wait for each other, so that all must fit on the compute units at once.
+    """
+    plan, gpu = choice.plan, system.gpu
+    check_type("the plan of a collective", plan, ExecutionPlan, "give one that weft.read_collective has read")
+    if choice.driver != "cu":
+        raise InputError(
+            f"the plan '{plan.name}' runs on compute units (and DMA engines for its ports), not as copies of the "
+            f"{choice.driver}; choose an overlap that leaves compute units to it, like 'streams'"
+        )
+    if (plan.collective, plan.ranks) != (op.name, op.ranks):
+        raise InputError(
+            f"the plan '{plan.name}' is an {plan.collective} over {plan.ranks} GPUs, but is to run an {op.name} over "
+            f"{op.ranks}; take {plan.ranks} GPUs, or a plan for {op.ranks}"
+        )
+    if plan.through_switch and not fabric_of(system).reduces:
+        raise InputError(
+            f"the plan '{plan.name}' adds up or copies in the switch, but {system.name} has none that does; choose a "
+            "system with NVLS, like dgx-h100, or a plan without switch channels"
+        )
+    cost = execution_costs()
+    tiling = ChannelTiling(
+        plan.workgroups,
+        threads=plan.threads,
+        registers_per_thread=int(cost["kernel.registers"]),
+        lds=int(cost["kernel.lds"]),
+        in_flight=int(plan.threads * cost["kernel.in_flight"]),
+        wire=2.0,
+        link=cost["kernel.link"],
+        sync=cost["signal.poll"],
+        start=cost["kernel.start"],
+    )
+    kernel = PlanKernel(plan, op.bytes, tiling, cost["signal.fence"], cost["port.proxy"], int(DTYPE_BYTES[op.dtype]))
+    units = gpu.compute.compute_units if choice.compute_units is None else len(choice.compute_units)
+    most = units * occupancy(kernel.kernel(gpu), gpu)
+    if plan.workgroups > most:
+        raise InputError(
+            f"the plan '{plan.name}' has {plan.workgroups} threadblocks, which wait for each other, but {units} "
+            f"compute units of {gpu.name} hold {most} of them at once; give it more compute units, or a plan with fewer"
+        )
     return kernel
 
 

@@ -51,15 +51,25 @@ from weft.program.plan import CACHED_STORE, PLAIN_STORE, Work
 
 PIECE = 16 * 1024
 """Bytes per iteration of the kernels that reduce and scatter [assumed]."""
+PASSING_ENGINES = 2
+"""DMA engines that pass lines on in turn [assumed; 1 to 16]: one is set up while the other one's line is on the link.
+
+With more, lines share the link and come out of the order of the tiles.
+"""
 
 
 def fitting(gemm: Gemm, tiling: GemmTiling, ranks: int) -> GemmTiling:
-    """The tiling, transposed or halved in rows until whole tiles make up a GPU's share of the rows."""
-    rows, columns = tiling.rows, tiling.columns
-    if gemm.m // ranks % rows and gemm.m // ranks % columns == 0:
+    """The tiling, transposed or halved in rows until whole tiles make up a GPU's share of the rows.
+
+    Where no half does, the tile has the most rows that are a power of two and make up the share, if these are 16.
+    """
+    rows, columns, share = tiling.rows, tiling.columns, gemm.m // ranks
+    if share % rows and share % columns == 0:
         rows, columns = columns, rows
-    while gemm.m // ranks % rows and rows > 16:
+    while share % rows and rows > 16:
         rows //= 2
+    if share % rows and share % 16 == 0:
+        rows = min(share & -share, 1 << max(tiling.rows.bit_length() - 1, 4))
     return replace(tiling, rows=rows, columns=columns)
 
 
@@ -82,11 +92,8 @@ class _Joined:
     def _plan(self, gpu: Gpu, kernels: Iterable[PlacedKernel], buffers: Iterable[Buffer], work: Work) -> Plan:
         return Plan(tuple(kernels), tuple(buffers), (work,), self.tiling.wavefronts(gpu))
 
-    def _chunked_tiles(self) -> Work:
-        """The output tiles, chunk of rows by chunk of rows; a tile's lane is its chunk.
-
-        Raises InputError where the rows do not make `ranks` equal chunks of whole tiles, or K is cut.
-        """
+    def _check_chunks(self) -> None:
+        """Raise InputError where the rows do not make `ranks` equal chunks of whole tiles, or K is cut."""
         check_whole(self.tiling)
         gemm, ranks, rows = self.gemm, self.ranks, self.tiling.rows
         if gemm.m % ranks or gemm.m // ranks % rows:
@@ -94,8 +101,16 @@ class _Joined:
                 f"{gemm.m} rows over {ranks} GPUs are not chunks of whole tiles of {rows} rows; "
                 "choose a smaller tile or other dimensions"
             )
-        work, chunk = _repeated(replace(gemm, m=gemm.m // ranks), self.tiling, ranks)
-        work[:, y.WORK_LANE] = chunk
+
+    def _chunked_tiles(self, pieces: int = 1) -> Work:
+        """The output tiles, chunk of rows by chunk of rows, each in `pieces`; a tile's lane is its piece.
+
+        Raises InputError where the rows do not make `ranks` equal chunks of whole tiles, or K is cut.
+        """
+        self._check_chunks()
+        gemm, ranks = self.gemm, self.ranks
+        work, piece = _repeated(replace(gemm, m=gemm.m // ranks // pieces), self.tiling, ranks * pieces)
+        work[:, y.WORK_LANE] = piece
         return work
 
 
@@ -122,18 +137,28 @@ def _in_parts(kernel: Kernel, parts: int, tiles: int, row: int, stream: int) -> 
     ]
 
 
-def copy_kernel(buffer: str, position: int) -> Kernel:
-    """One chunk sent by a DMA engine, as an entry of a stream."""
-    return Kernel(f"copy {position}", 0, 0, 0, 0, (), copies=(Command(((buffer, position),)),))
+def copy_kernel(buffer: str, number: int, positions: Iterable[int]) -> Kernel:
+    """Chunks sent one behind the other by a DMA engine, as an entry of a stream with a number."""
+    return _copying(number, [Command(tuple((buffer, position) for position in positions))])
+
+
+def _copying(number: int, commands: Iterable[Command]) -> Kernel:
+    """Commands of DMA engines, as an entry of a stream with a number."""
+    return Kernel(f"copy {number}", 0, 0, 0, 0, (), copies=tuple(commands))
 
 
 class _Gathered(_Joined):
-    """C = gather(A) x B: every GPU starts with 1/`ranks` of A's rows and receives the others by copies."""
+    """C = gather(A) x B: every GPU starts with 1/`ranks` of A's rows and receives the others, its own rows first in A.
+
+    A comes in pieces of equal size, `_pieces` of every GPU: whole chunks, if not cut further.
+    """
+
+    @property
+    def _pieces(self) -> int:
+        return 1
 
     def _tiles(self) -> Work:
-        work = self._chunked_tiles()
-        work[:, y.WORK_OFFSET] = np.cumsum(work[:, y.WORK_BYTES]) - work[:, y.WORK_BYTES]
-        return work
+        return _stored_in_order(self._chunked_tiles(self._pieces))
 
     def _product(self, gpu: Gpu, wait: Wait | None = None) -> Kernel:
         """The GEMM, whose operand A is all chunks of a buffer, and whose workgroups start after `wait`."""
@@ -145,11 +170,34 @@ class _Gathered(_Joined):
 
     def _data(self, rules: tuple[ChunkRule, ...] = ()) -> tuple[Buffer, ...]:
         size_a, size_b = operand_sizes(self.gemm, self.tiling)
+        pieces = self.ranks * self._pieces
         return (
-            Buffer("a", ((size_a // self.ranks,) * self.ranks,), rules),
+            Buffer("a", ((size_a // pieces,) * pieces,), rules),
             Buffer("b", ((size_b,),)),
             Buffer("output", ((self.gemm.output_bytes,),), (CACHED_STORE,)),
         )
+
+
+def _stored_in_order(work: Work) -> Work:
+    """Tiles that are stored one behind the other in the order of their rows."""
+    work[:, y.WORK_TILE] = np.arange(len(work))
+    work[:, y.WORK_OFFSET] = np.cumsum(work[:, y.WORK_BYTES]) - work[:, y.WORK_BYTES]
+    return work
+
+
+@dataclass(frozen=True)
+class GatherFirst(_Gathered):
+    """C = gather(A) x B in sequence: a ring's kernel on compute units gathers A, then the GEMM runs."""
+
+    def plan(self, gpu: Gpu) -> Plan:
+        """The all-gather, then the GEMM, whose tiles run in the order of a GEMM alone."""
+        self._check_chunks()
+        kernels = (
+            PlacedKernel(gather_kernel(self.ranks, gpu, RING, own=("a", 0), buffer="a"), operator="all_gather"),
+            PlacedKernel(self._product(gpu), after=(0,), operator="gemm"),
+        )
+        data = self._data(forwarded("a", "all_gather", self.ranks))
+        return self._plan(gpu, kernels, data, tile_table(self.gemm, self.tiling, 1))
 
 
 @dataclass(frozen=True)
@@ -157,28 +205,78 @@ class GatherGemm(_Gathered):
     """C = gather(A) x B in one GEMM, whose tiles wait for their rows of A.
 
     With `at_once` each peer's copy has a stream of its own, for GPUs with a link to each peer (as
-    ByteDance-Seed/Triton-distributed @57d36b2 does on AMD's).
+    ByteDance-Seed/Triton-distributed @57d36b2 does on AMD's). Rows are awaited by chunk or, with `lines`, as soon as
+    that many tile lines of a chunk have arrived: the tiles run in the order in which these do. With `passed_on` they go
+    around the ring: each is sent to the neighbour, which sends it on when it has arrived.
     """
 
     at_once: bool = False
+    lines: int = 0
+    passed_on: bool = False
+
+    @property
+    def _pieces(self) -> int:
+        """Pieces of a chunk; InputError for lines that do not divide a chunk's."""
+        of_chunk = self.gemm.m // self.ranks // self.tiling.rows
+        if self.lines and of_chunk % self.lines:
+            raise InputError(
+                f"a chunk of {self.gemm.m // self.ranks} rows has {of_chunk} tile lines of {self.tiling.rows}, which "
+                f"{self.lines} at a time do not divide; choose a divisor of {of_chunk}, such as 1"
+            )
+        return max(of_chunk // self.lines, 1) if self.lines else 1
+
+    def _tiles(self) -> Work:
+        work = super()._tiles()
+        if self.at_once:  # a piece of every peer at a time, after the GPU's own
+            peer, piece = np.divmod(work[:, y.WORK_LANE], self._pieces)
+            work = work[np.lexsort((peer, piece, peer > 0))]
+        return _stored_in_order(work)
 
     def plan(self, gpu: Gpu) -> Plan:
-        """The copies in one stream or in one for each peer, the waiting GEMM in another."""
-        work = self._tiles()
-        work[work[:, y.WORK_LANE] == 0, y.WORK_LANE] = y.NONE  # the GPU's own rows need no copy
+        """The waiting GEMM in one stream, the copies in another, or in one for each peer or each piece passed on."""
+        work, pieces = self._tiles(), self._pieces
+        work[work[:, y.WORK_LANE] < pieces, y.WORK_LANE] = y.NONE  # the GPU's own rows need no copy
+        copies, buffers = self._passing(gpu) if self.passed_on else self._pushing()
+        # The GEMM comes first, so that the counters of the pieces that it waits for are in their order.
+        product = PlacedKernel(self._product(gpu, Wait("a", None)), stream=1, operator="gemm")
+        return self._plan(gpu, (product, *copies), buffers, work)
+
+    def _pushing(self) -> tuple[list[PlacedKernel], tuple[Buffer, ...]]:
+        """Copies of the GPU's own pieces to every peer, nearest first, and all buffers."""
+        pieces, data = self._pieces, self._data()
         copies = [
             PlacedKernel(
-                copy_kernel("sends", peer),
-                after=() if self.at_once or peer == 0 else (peer - 1,),
+                copy_kernel("sends", peer, range(peer * pieces, (peer + 1) * pieces)),
+                after=() if self.at_once or peer == 0 else (peer,),
                 operator="all_gather",
             )
             for peer in self._peers
         ]
-        product = PlacedKernel(self._product(gpu, Wait("a", None)), stream=1, operator="gemm")
-        data = self._data()
-        pushes = tuple(ChunkRule(dma=DmaMap("a", peer + 1, False, "all_gather", peer + 1)) for peer in self._peers)
-        sends = Buffer("sends", (data[0].sizes[0][1:],), pushes, within=("a", 0))
-        return self._plan(gpu, (*copies, product), (*data, sends), work)
+        size = data[0].sizes[0][0]
+        pushes = tuple(
+            ChunkRule(dma=DmaMap("a", (peer + 1) * pieces + piece, False, "all_gather", peer + 1))
+            for peer in self._peers
+            for piece in range(pieces)
+        )
+        offsets = tuple(piece * size for piece in range(pieces)) * len(self._peers)
+        sends = Buffer("sends", ((size,) * len(pushes),), pushes, within=("a", 0), offsets=(offsets,))
+        return copies, (*data, sends)
+
+    def _passing(self, gpu: Gpu) -> tuple[list[PlacedKernel], tuple[Buffer, ...]]:
+        """The copy of the GPU's own pieces to its neighbour, one for each piece that it passes on, and all buffers.
+
+        The arrival of a piece triggers its copy, without the host.
+        """
+        pieces, engines = self._pieces, min(PASSING_ENGINES, gpu.dma.engines)
+        last = len(self._peers) * pieces
+        sends = [Command((("a", p),), engine=p % engines) for p in range(last)]
+        own, *others = sends[:pieces], *([send] for send in sends[pieces:])
+        copies = [PlacedKernel(_copying(0, own), operator="all_gather")]
+        for p, each in enumerate(others, pieces):
+            passed = replace(_copying(p, each), completion_fs=0)
+            copies.append(PlacedKernel(passed, after_chunks=(Wait("a", p),), operator="all_gather"))
+        passing = tuple(ChunkRule(dma=DmaMap("a", p + pieces, False, "all_gather")) for p in range(last))
+        return copies, self._data((*passing, *[PLAIN_STORE] * pieces))
 
 
 @dataclass(frozen=True)
@@ -189,7 +287,7 @@ class ChunkedGather(_Gathered):
         """A stream of copies around the ring and `COPY_STREAMS` streams of chunk GEMMs."""
         work = self._tiles()
         copies = [
-            PlacedKernel(copy_kernel("a", p), after=(p - 1,) if p else (), operator="all_gather", iteration=p)
+            PlacedKernel(copy_kernel("a", p, (p,)), after=(p - 1,) if p else (), operator="all_gather", iteration=p)
             for p in self._peers
         ]
         products = _in_parts(self._product(gpu), self.ranks, len(work) // self.ranks, len(copies), 1)

@@ -24,11 +24,12 @@ from weft.kernels import (
     stored_sizes,
     tile_table,
 )
+from weft.kernels.execution_kernel import PlanKernel
 from weft.lower.collectives import CollectiveKernel
 from weft.lower.fit import MOST_TILES, check_tile
 from weft.options import RunOptions
 from weft.program import Buffer, Kernel, PlacedKernel, Plan
-from weft.program.plan import CACHED_STORE, Work, renamed, renamed_buffer
+from weft.program.plan import CACHED_STORE, Work, renamed, renamed_aside, renamed_buffer
 from weft.units import to_fs
 
 
@@ -108,7 +109,7 @@ def in_order(graph: Graph, gpu: Gpu, kernels: Callable[[Node], list[PlacedKernel
     of_stream: dict[str, int] = {}
     for node in graph:
         before = {last[edge.node] for edge in node.edges} | {of_stream[s] for s in (node.stream,) if s in of_stream}
-        delay = node.choice.launches_before * launch
+        delay, main = node.choice.launches_before * launch, 0
         for one in kernels(node):
             placed.append(
                 replace(
@@ -116,14 +117,16 @@ def in_order(graph: Graph, gpu: Gpu, kernels: Callable[[Node], list[PlacedKernel
                     after=tuple(sorted(before)),
                     priority=node.choice.priority,
                     compute_units=node.choice.compute_units,
-                    delay_fs=delay,
+                    delay_fs=one.delay_fs if one.aside else delay,
                     stream=graph.streams.index(node.stream),
                     operator=node.name,
                     iteration=node.iteration,
                 )
             )
-            before, delay = {len(placed) - 1}, 0
-        last[node.id] = of_stream[node.stream] = len(placed) - 1
+            if not one.aside:
+                main = len(placed) - 1
+                before, delay = {main}, 0
+        last[node.id] = of_stream[node.stream] = main
     return tuple(placed)
 
 
@@ -132,8 +135,11 @@ def _kernels(
 ) -> list[PlacedKernel]:
     """The kernels of a node in launch order."""
     if isinstance(node.op, Collective):
-        kernel = moved[node.name].kernel(gpu, node.id, node.iteration)
-        return [PlacedKernel(renamed(kernel, _prefix(node.name, moved)))]
+        moves, prefix = moved[node.name], _prefix(node.name, moved)
+        kernel = PlacedKernel(renamed(moves.kernel(gpu, node.id, node.iteration), prefix))
+        if not isinstance(moves, PlanKernel):
+            return [kernel]
+        return [*(renamed_aside(one, prefix) for one in moves.aside(gpu, node.id, node.iteration)), kernel]
     main, *adding = products[node.name].kernels
     # Dies with separate caches share only the memory: partial sums are written back before they are added.
     return [

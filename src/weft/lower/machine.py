@@ -7,7 +7,8 @@ compute units. DRAM's losses by row misses and bus turnarounds follow from its t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,10 +16,11 @@ from weft.engine import layout as y
 from weft.engine.state import Table
 from weft.errors import InputError
 from weft.hardware import Fabric, Gpu, GpuLink, System
-from weft.hardware.fabric import NETWORK_PAYLOAD, full, switch
+from weft.hardware.fabric import NETWORK_PAYLOAD, full, nodes, switch
+from weft.hardware.systems import Node
 from weft.kernels import running_clock
 from weft.options import SUSTAINED, RunOptions
-from weft.program import Hardware, Wiring
+from weft.program import Hardware, Wiring, below
 from weft.units import format_bytes, format_rate, to_fs
 
 UNIT = 64
@@ -56,7 +58,7 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
         y.GPU_PORT64: _per_unit(compute.port_bytes_per_clock * hertz),
         y.GPU_LAUNCH: to_fs(compute.launch_latency),
         y.GPU_STRICT: int(gpu.vendor == "nvidia"),
-        y.GPU_POSTED: gpu.link.posted_stores,
+        y.GPU_STORE_BUFFER: gpu.link.store_buffer,
         y.GPU_SLICE64: _per_unit(
             cache.bandwidth * gpu.achieved.gemm_cache / (gpu.dies * slices_of(gpu, memory.channels))
         ),
@@ -132,7 +134,7 @@ def slices_of(gpu: Gpu, channels: int) -> int:
     return max(channels // gpu.dies, 1)
 
 
-def machine_tables(system: System, ranks: int, options: RunOptions, residents: int) -> Hardware:
+def machine_tables(system: System, ranks: int, options: RunOptions, residents: int, group: int = 0) -> Hardware:
     """The engine's tables of the machine: rows of simulated GPUs, shared sizes, and wiring.
 
     `residents` is the most workgroups of a compute unit; `options` have a request size. Raises InputError where GPUs
@@ -180,8 +182,10 @@ def machine_tables(system: System, ranks: int, options: RunOptions, residents: i
     }
     if options.memory == "bandwidth":
         _leave_out_banks(rows, sizes)
-    wired = wiring(system, ranks)
+    wired = wiring(system, ranks, group)
     rows[:, [y.GPU_UP, y.GPU_DOWN]] = wired.switch
+    fabric = fabric_of(system)
+    rows[:, [y.GPU_MERGE_ENTRIES, y.GPU_MERGE_WINDOW]] = fabric.merge_entries, to_fs(fabric.merge_window)
     return Hardware(rows, _row(y.SIZE_COLUMNS, sizes), wired)
 
 
@@ -316,9 +320,7 @@ def ring_link(system: System, gpu: Gpu | None = None) -> GpuLink:
     link, each = gpu.link, system.gpus_per_node
     if system.node is None:
         return link
-    inside = (
-        system.node.with_gpu(gpu).bandwidth_among(each) * system.node.path_share(each) if each > 1 else float("inf")
-    )
+    inside = _inside(system.node.with_gpu(gpu), each)
     if system.nodes == 1:
         return link.model_copy(update={"bandwidth": inside}) if each > 1 else link
     network = system.node.network
@@ -333,6 +335,41 @@ def ring_link(system: System, gpu: Gpu | None = None) -> GpuLink:
     return link.model_copy(update=values)
 
 
+def _inside(node: Node, gpus: int) -> float:
+    """What a ring of `gpus` GPUs of a node moves on each GPU's links [bytes/s]; infinite for one alone."""
+    return node.bandwidth_among(gpus) * node.path_share(gpus) if gpus > 1 else float("inf")
+
+
+def of_levels(system: System) -> System:
+    """The system with the links of its nodes and the adapters of its network apart, where a ring sees their mean."""
+    if system.node is None or system.nodes == 1 or system.fabric is not None:
+        return system
+    network, link, each = system.node.network, system.gpu.link, system.gpus_per_node
+    inside = min(_inside(system.node, each), link.bandwidth)
+    joined = nodes(system.gpus, inside, link.latency, each, network.bandwidth, network.latency)
+    return system.model_copy(update={"fabric": joined})
+
+
+def nodes_among(system: System, ranks: int) -> int:
+    """Over how many nodes, or rows, of the system's fabric `ranks` neighbouring GPUs are spread; 1 without any.
+
+    Raises InputError for a fabric without equal parts, and for GPUs that are neither whole nodes nor part of one.
+    """
+    fabric = fabric_of(system)
+    each = fabric.period or fabric.gpus * fabric.symmetric
+    if not each:
+        raise InputError(
+            f"the fabric '{fabric.name}' has no equal nodes or rows to reduce in first; say how many GPUs each has "
+            "(period of Fabric), or send tiles around one ring, like 't3'"
+        )
+    if ranks % each and each % ranks:
+        raise InputError(
+            f"{ranks} ranks are no whole nodes of the fabric '{fabric.name}', which has {each} GPUs in each; choose a "
+            f"multiple or a part of {each}, or send tiles around one ring, like 't3'"
+        )
+    return max(ranks // each, 1)
+
+
 def fabric_of(system: System) -> Fabric:
     """The fabric of a system: its own, a full mesh if its node is one, else a switch with a ring's share of links."""
     if system.fabric is not None:
@@ -341,8 +378,13 @@ def fabric_of(system: System) -> Fabric:
     if system.peer_bandwidth:
         whole = system.gpu.link.bandwidth  # links to GPUs that take no part carry traffic, too
         return full(system.gpus, system.peer_bandwidth, ring.latency, whole, ring.bandwidth)
-    reduces = system.node is not None and system.nodes == 1 and system.node.switch_reduces
-    return switch(system.gpus, ring.bandwidth, ring.latency, reduces=reduces)
+    node = system.node
+    if node is None or system.nodes > 1 or not node.switch_reduces:
+        return switch(system.gpus, ring.bandwidth, ring.latency)
+    return switch(
+        system.gpus, ring.bandwidth, ring.latency,
+        reduces=True, merge_entries=node.merge_entries, merge_window=node.merge_window,
+    )  # fmt: skip
 
 
 def ring_note(system: System) -> str:
@@ -357,16 +399,23 @@ def ring_note(system: System) -> str:
     )
 
 
-def wiring(system: System, ranks: int) -> Wiring:
+def wiring(system: System, ranks: int, group: int = 0) -> Wiring:
     """The links of `ranks` simulated GPUs and the routes between them.
 
     With one rank, that GPU has one link of each kind: traffic that others send through theirs goes through its own.
+    With a `group`, only as many consecutive GPUs send to each other (0: all); if these are more than `ranks`, the
+    simulated ones represent them: those of one node or row.
 
     Raises InputError for one rank of a fabric that is not symmetric.
     """
     fabric = fabric_of(system)
     links, every = fabric.links, range(len(fabric.links))
-    kept, rows = _mirrored(fabric) if ranks == 1 else (every, every)
+    kept: Sequence[int] = every
+    rows: Sequence[int] = every
+    if ranks == 1:
+        kept, rows = _mirrored(fabric)
+    elif group > ranks:
+        kept, rows = _represented(fabric, ranks)
     common, own = _link_of(system, system.gpu), {r: _link_of(system, gpu) for r, gpu in system.variants.items()}
     # A fabric's link takes its payload share from the GPU that owns it; network links have no owner.
     owners = [common if link.payload is not None else own.get(link.owner, common) for link in links]
@@ -381,19 +430,20 @@ def wiring(system: System, ranks: int) -> Wiring:
         table[row] = _per_unit(stores), _per_unit(engines), y.NONE if link.bundle is None else rows[link.bundle]
     route: list[tuple[int, int]] = []
     first: dict[tuple[int, int, bool], int] = {}
-    peers = fabric.gpus if ranks == 1 else ranks
+    peers = fabric.gpus if ranks == 1 else group or ranks
     for g, distance, direct in itertools.product(range(ranks), range(1, peers), (False, True)):
         first[g, distance, direct] = len(route)
-        passed = fabric.route(g, (g - distance) % peers, direct=direct)
+        passed = fabric.route(g, below(g, distance, peers), direct=direct)
         route += [*_hops([(rows[k], delays[k]) for k in passed]), (y.NONE, 0)]
     through = np.full((ranks, 2), y.NONE, dtype=np.int64)
     for g in range(ranks) if fabric.reduces else ():
-        up, down = fabric.route(g, (g + 1) % peers)[0], fabric.route((g + 1) % peers, g)[-1]
+        above = below(g, -1, peers)
+        up, down = fabric.route(g, above)[0], fabric.route(above, g)[-1]
         for way, k in enumerate((up, down)):
             through[g, way] = len(route)
             route += [*_hops([(rows[k], delays[k])]), (y.NONE, 0)]
     names = tuple(links[k].kind if ranks == 1 else links[k].name for k in kept)
-    return Wiring(table, names, np.array(route or [(y.NONE, 0)], dtype=np.int64), first, through)
+    return Wiring(table, names, np.array(route or [(y.NONE, 0)], dtype=np.int64), first, through, group)
 
 
 def _link_of(system: System, gpu: Gpu) -> GpuLink:
@@ -421,6 +471,14 @@ def _mirrored(fabric: Fabric) -> tuple[list[int], list[int]]:
             del first["ingress"]
     row = {kind: number for number, kind in enumerate(first)}
     return list(first.values()), [row.get(link.kind, y.NONE) for link in fabric.links]
+
+
+def _represented(fabric: Fabric, ranks: int) -> tuple[list[int], list[int]]:
+    """The links of the first `ranks` GPUs and their switches, and the row of each link's equivalent among them."""
+    each = {kind: count * ranks // fabric.gpus for kind, count in Counter(link.kind for link in fabric.links).items()}
+    kept = [k for k, link in enumerate(fabric.links) if link.owner < each[link.kind]]
+    row = {(fabric.links[k].kind, fabric.links[k].owner): number for number, k in enumerate(kept)}
+    return kept, [row[link.kind, link.owner % each[link.kind]] for link in fabric.links]
 
 
 def _hops(passed: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -21,17 +21,26 @@ from weft.kernels import (
     tile_table,
 )
 from weft.kernels.gemm import in_parts, owner_by_owner
-from weft.kernels.ring import RING, direct_reduce_scatter, forwarded, fused_reduce_scatter
+from weft.kernels.ring import (
+    RING,
+    direct_reduce_scatter,
+    exchanged,
+    forwarded,
+    fused_reduce_scatter,
+    two_level_reduce_scatter,
+)
 from weft.lower.fit import check_tile, check_whole
 from weft.lower.independent import in_order
 from weft.options import RunOptions
-from weft.program import Buffer, ChunkRule, Kernel, PlacedKernel, Plan, Wait, tiles_of
+from weft.program import Buffer, ChunkRule, Command, Kernel, PlacedKernel, Plan, Wait, tiles_of
 from weft.program.plan import CACHED_STORE, Work
 
 
 @dataclass(frozen=True)
 class RingSubLayer:
-    """One GPU's share of a GEMM whose output `ranks` GPUs reduce around a ring.
+    """One GPU's share of a GEMM whose output `ranks` GPUs reduce around a ring, or in each of `nodes` nodes.
+
+    The switch `merges` stores one by one, or adds up whole tiles.
 
     `options` give the clock of the compute units. Raises InputError for tiles that the GPU cannot hold, and for fewer
     tiles than GPUs.
@@ -42,6 +51,8 @@ class RingSubLayer:
     gpu: Gpu
     tiling: GemmTiling
     options: RunOptions
+    nodes: int = 1
+    merges: bool = False
 
     def __post_init__(self) -> None:
         tiles = check_tile(self.gemm, self.tiling, self.gpu) // self.tiling.splits
@@ -53,7 +64,7 @@ class RingSubLayer:
 
     @cached_property
     def tiles(self) -> Work:
-        """The output tiles of GPU 0 in order; GPU g computes chunk g + 1 first."""
+        """The output tiles of GPU 0 in order; GPU g computes chunk g + 1 first, of several nodes the next one's."""
         return self._tiles_of(0)
 
     @property
@@ -62,7 +73,10 @@ class RingSubLayer:
         return len(set(self._sizes(self.tiles))) == 1
 
     def _tiles_of(self, rank: int) -> Work:
-        return tile_table(self.gemm, replace(self.tiling, splits=1), self.ranks, rank + 1)
+        each = self.ranks // self.nodes
+        node, place = divmod(rank, each)
+        first = (node + 1) % self.nodes * each + (place + 1) % each
+        return tile_table(self.gemm, replace(self.tiling, splits=1), self.ranks, first, self.nodes)
 
     def _work(self, gpus: int) -> tuple[Work, ...]:
         """The output tiles of every simulated GPU."""
@@ -110,23 +124,52 @@ class RingSubLayer:
     def track_and_trigger(self, graph: Graph, gpus: int = 1) -> Plan:
         """T3 (arXiv:2401.16677): the address map does the reduce-scatter; GEMM and all-gather are kernels.
 
-        Tiles go around the ring or, where the graph's kernel is "direct" or "direct-dma", straight to their owners.
+        Tiles go around the ring or, where the graph's kernel is "direct", "direct-dma" or "direct-summed", straight to
+        their owners. Over several nodes, DMA engines take them from one to the other: half of all, so that the links
+        inside a node never wait for the network [assumed].
         """
         last = self.ranks - 1
         choice, parts = graph["reduce_scatter"].choice, self.tiling.splits
         direct, engines = choice.to_owners, self.gpu.dma.engines if choice.kernel == "direct-dma" else 0
-        rules = direct_reduce_scatter(self.ranks, parts, engines) if direct else fused_reduce_scatter(self.ranks, parts)
-        gather = gather_kernel(self.ranks, self.gpu, RING, own=("output", last))
-        sent = range(last) if direct else (last - 1,)
+        summed = choice.kernel == "direct-summed"
+        if summed:
+            check_whole(self.tiling)
+            self._check_merged()
+        if direct:
+            rules = direct_reduce_scatter(self.ranks, parts, engines, summed=summed, merged=self.merges)
+        elif self.nodes > 1:
+            far = tuple(range(-(-self.gpu.dma.engines // 2)))
+            rules = two_level_reduce_scatter(self.ranks, self.nodes, parts, far)
+        else:
+            rules = fused_reduce_scatter(self.ranks, parts)
+        gather = gather_kernel(self.ranks, self.gpu, RING, own=("output", last), nodes=self.nodes)
+        sent = (
+            range(last) if direct else {*range(self.ranks // self.nodes - 1, last, self.ranks // self.nodes), last - 1}
+        )
         # The reduce-scatter ends on a GPU when its own chunk is reduced and the last chunk for others has been sent.
         over = (Wait("output", last), *(Wait("output", p, sent=True) for p in sent if rules[p].dma))
-        kernels = (
+        kernels = [
             PlacedKernel(self.product, monitor=True, operator="gemm"),
             PlacedKernel(gather, after=(0,), after_chunks=over, operator="all_gather"),
-        )
+        ]
+        if self.nodes > 1:
+            commands = tuple(Command((("own", q),)) for q in range(self.nodes - 1))
+            copies = Kernel("all_gather over nodes", 0, 0, 0, 0, (), copies=commands)
+            kernels.append(PlacedKernel(copies, (0,), over, stream=1, operator="all_gather"))
         kept = tuple(kernel for kernel in kernels if kernel.operator in graph.operators)
         work = tuple(self._tracked(tiles, direct=direct) for tiles in self._work(gpus))
         return self._plan(kept, graph, work, rules)
+
+    def _check_merged(self) -> None:
+        """Raise InputError for wavefronts' parts of tiles that begin between the places of merged requests."""
+        grain = y.MERGE_GRAIN * self.tiling.wavefronts(self.gpu)
+        odd = next((int(size) for size in self.tiles[:, y.WORK_BYTES] if size % grain), None)
+        if self.merges and odd is not None:
+            raise InputError(
+                f"a tile of {odd} B gives each of {self.tiling.wavefronts(self.gpu)} wavefronts no multiple of "
+                f"{y.MERGE_GRAIN} B, which requests need that the switch merges; choose a tile that divides the "
+                "output, or set merge_window to 0"
+            )
 
     def near_memory_scatter(self, gpus: int = 1) -> Plan:
         """The reduce-scatter alone: one kernel sends each chunk on, as updates, once its data have arrived."""
@@ -148,12 +191,19 @@ class RingSubLayer:
         """The plan: the GEMM stores its output by `rules`; `others` are additional buffers."""
         sizes = tuple(map(self._sizes, map(tiles_of, work)))
         # The all-gather begins with a GPU's own chunk, which it computed last.
-        own_first = tuple((own[-1], *own[:-1]) for own in sizes)
-        gathered = Buffer("gathered", own_first, forwarded("gathered", "all_gather", self.ranks))
+        each, nodes = self.ranks // self.nodes, self.nodes
+        places = [(q - 1) % nodes * each + (s - 1) % each for q in range(nodes) for s in range(each)]
+        own_first = tuple(tuple(own[p] for p in places) for own in sizes)
+        gathered = Buffer("gathered", own_first, forwarded("gathered", "all_gather", self.ranks, nodes=nodes))
+        gathers = [gathered] * ("all_gather" in graph.operators)
+        if gathers and nodes > 1:
+            last = self.ranks - 1
+            copied = tuple((own[last],) * (nodes - 1) for own in sizes)
+            gathers.append(Buffer("own", copied, exchanged(self.ranks, nodes), within=("output", last)))
         buffers = (
             *operands(self.gemm, self.tiling),
             Buffer("output", sizes, rules),
             *others,
-            *([gathered] * ("all_gather" in graph.operators)),
+            *gathers,
         )
         return Plan(kernels, buffers, work, self.tiling.wavefronts(self.gpu))

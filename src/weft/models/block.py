@@ -34,9 +34,10 @@ class Style:
     scale and mask of the scores, projections of queries, keys and values, gradients of a norm's parameters. With `wide`
     scores, the kernels of scale, mask and softmax are in fp32, between copies; biases `apart` from what follows them
     are kernels of their own. Heads are `copied` apart before batched products, where these do not read them in strides.
-    `loss` names the kernels of the cross entropy. Shared experts may run `beside` the exchange of tokens;
-    `deduplicated` tokens are sent once to each rank that has experts for them, not once to each expert (as DeepEP
-    does), in the number format `dispatched` (none: that of the model).
+    `loss` names the kernels of the cross entropy. Shared experts may run `beside` the exchange of tokens, which travel
+    in the number format `dispatched` (none: that of the model). What Transformer Engine has no kernel for, rotations
+    that also scale and biases of experts that the router weighs, is `elementary`: several kernels of PyTorch. It
+    launches `each_expert`'s GEMM by itself.
     """
 
     flash: bool = True
@@ -49,8 +50,9 @@ class Style:
     copied: bool = False
     loss: Literal["cross_entropy", "eager_cross_entropy", "fused_cross_entropy"] = "cross_entropy"
     beside: bool = False
-    deduplicated: bool = False
     dispatched: str = ""
+    elementary: bool = False
+    each_expert: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,6 @@ class Routing:
     each: int
     hidden: int
     dtype: str
-    deduplicated: bool = False
 
 
 INPUT, PREVIOUS = "input", "previous"
@@ -295,7 +296,8 @@ class _Layer:
         if model.positions == "rotary":
             rotated = count * (model.attention_heads + 1) * model.rotary_head or every * model.head_size
             turned = projected[:-1] if len(projected) > 1 and not model.qk_norm else (PREVIOUS,)
-            yield Piece("rotary", Streaming("rotary", rotated, 1, self.dtype), "attention", "width", reads=turned)
+            name = "scaled_rotary" if model.rotary_scaled and self.style.elementary else "rotary"
+            yield Piece("rotary", Streaming(name, rotated, 1, self.dtype), "attention", "width", reads=turned)
         if self.style.copied:
             apart = Streaming("transpose", count * query_key_value(model), 1, self.dtype)
             yield Piece("heads", apart, "attention", "width")
@@ -366,7 +368,7 @@ class _Layer:
         shared = list(self.perceptron("shared_", model.shared_experts * wide, entry)) if model.shared_experts else []
         if shared:
             shared[0] = replace(shared[0], forks=True)
-        routing = Routing(experts, each, hidden, self.style.dispatched or self.dtype, self.style.deduplicated)
+        routing = Routing(experts, each, hidden, self.style.dispatched or self.dtype)
         owned = experts * (hidden + bias)
         yield Piece("router", self.gemm(experts, hidden), "moe", "tokens", owned, forks=True, reads=(entry,))
         yield Piece("top_k", Streaming("top_k", count, experts, self.dtype), "moe", "tokens")
@@ -377,7 +379,7 @@ class _Layer:
         yield from self.experts()
         restored = Streaming("unpermute", count, hidden, self.dtype, inputs=each)
         back = replace(routing, dtype=self.dtype)
-        yield Piece("unpermute", restored, "moe", "combine", routing=back, reads=("experts_fc2",))
+        yield Piece("unpermute", restored, "moe", "combine", routing=back)
         if not self.style.beside:
             yield from shared
         if shared:
@@ -388,12 +390,16 @@ class _Layer:
         model, bias = self.model, self.bias()
         experts, hidden, wide = model.experts, model.hidden, model.expert_wide
         routed, first = self.tokens.count * model.experts_per_token, _mlp_columns(model, wide)
-        up = GroupedGemm(experts, routed, first, hidden, self.dtype)
+        up = GroupedGemm(experts, routed, first, hidden, self.dtype, fused=not self.style.each_expert)
         owned = experts * first * (hidden + bias)
         yield Piece("experts_fc1", up, "moe", "expert_columns", owned, reads=("permute",))
         yield Piece("experts_activation", self.activation(routed * wide), "moe", "routed")
-        down = GroupedGemm(experts, routed, hidden, wide, self.dtype)
+        down = replace(up, n=hidden, k=wide)
         yield Piece("experts_fc2", down, "moe", "expert_rows", experts * hidden * (wide + bias))
+        if bias and self.style.elementary:
+            yield Piece(
+                "experts_fc2_bias", Streaming("weighted_bias_add", routed * hidden, 1, self.dtype), "moe", "routed"
+            )
 
     def activation(self, elements: int) -> Streaming:
         """The activation function on so many elements of its output."""

@@ -29,7 +29,8 @@ class Transformer(Sourced):
     the first `dense_layers` layers have a plain MLP, and so do all but every `moe_every`-th of the others.
 
     `norms` stand before or after attention and MLP, or at both places; a `parallel` block adds attention and MLP to the
-    same input, after `parallel_norms` norms. `biases` are those of all linear layers, of the QKV projection, or none.
+    same input, after `parallel_norms` norms. Rotations may also scale (`rotary_scaled`: YaRN with an attention factor
+    other than 1). `biases` are those of all linear layers, of the QKV projection, or none.
     `vocabulary` counts the rows of the embedding; `tied` shares them with the head. A share of `predicted` tokens
     reaches the head; that of `masked` language models has a transform of its own, and their embedding token types
     (BERT). Further `predict_layers` each predict one more token (MTP). `encoder_layers` precede the layers of an
@@ -40,8 +41,8 @@ class Transformer(Sourced):
     """
 
     _texts: ClassVar[tuple[str, ...]] = (
-        "tensor_parallel", "tied", "causal", "biases", "norm", "norms", "activation", "positions", "qk_norm",
-        "parallel", "masked", "embedding_norm", "dtype",
+        "tensor_parallel", "tied", "causal", "biases", "norm", "norms", "activation", "positions", "rotary_scaled",
+        "qk_norm", "parallel", "masked", "embedding_norm", "dtype",
     )  # fmt: skip
     title: str
     hidden: Count
@@ -72,6 +73,7 @@ class Transformer(Sourced):
     parallel: bool = False
     parallel_norms: Count = 1
     positions: Literal["learned", "rotary", "alibi", "relative", "none"] = "learned"
+    rotary_scaled: bool = False
     causal: bool = True
     biases: Literal["all", "qkv", "none"] = "all"
     vocabulary: Count = 51200

@@ -7,7 +7,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, Graph, GroupedGemm, Node, Op, Streaming, Tensor
+from weft.graph import (
+    DTYPE_BYTES,
+    EXCHANGES,
+    Attention,
+    Collective,
+    Gemm,
+    Graph,
+    GroupedGemm,
+    Node,
+    Op,
+    Streaming,
+    Tensor,
+)
 from weft.graph.op import width as bytes_of
 from weft.models.block import Piece
 from weft.parallel.cut import (
@@ -33,6 +45,11 @@ Phase = Literal["forward", "recompute", "input", "weight"]
 """What a node computes: the forward pass (again), or gradients of inputs or of weights."""
 
 
+_IN_EXPERTS = ("experts_activation", "experts_fc2_bias")
+_CAST_IN_EXPERTS = (("experts_fc2", ".quantize"), ("experts_fc1", ".input"))
+"""Operators between an expert's GEMMs, and casts of what passes from one to the other, which one kernel may do."""
+
+
 class Chain:
     """Nodes of a pass, one after the other on the stream "compute", with collectives before, after or beside them.
 
@@ -42,6 +59,9 @@ class Chain:
 
     def __init__(self, plan: Parallelism, framework: Framework, phase: Phase = "forward") -> None:
         self.plan, self.framework, self.phase = plan, framework, phase
+        self.dispatcher = plan.dispatcher or framework.dispatcher
+        self.once_a_rank = EXCHANGES[self.dispatcher] == "rank"
+        self.fused_experts = framework.fused_experts and bool(plan.recipe.operands)
         self.nodes: list[Node] = []
         self.last: tuple[str, ...] = ()
         self.fork: tuple[str, ...] = ()
@@ -87,7 +107,8 @@ class Chain:
         received, self.received = self.received, None
         if received is not None:
             received()
-        append()
+        if not (self.fused_experts and piece.name in _IN_EXPERTS):
+            append()
 
     def _forward(self, piece: Piece, op: Op) -> None:
         phase = self.phase
@@ -124,7 +145,8 @@ class Chain:
 
     def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
         """Cast a 16-bit tensor to a recipe's operands; of one that is `gathered` after, the rank's own tokens."""
-        if is_narrow(piece.op):
+        fused = self.fused_experts and (piece.name, suffix) in _CAST_IN_EXPERTS
+        if is_narrow(piece.op) and not fused:
             own = gathered and self.plan.recipe.gathered
             count = -(-math.prod(tensor.shape) // (token_ranks(self.plan) if own else 1))
             self._cast(piece, suffix, count, phase)
@@ -221,23 +243,21 @@ class Chain:
 
     def _scatter(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
         """Send each token to its experts' ranks: permuted by expert before, or by the receiver if sent once to each."""
-        routing = routing_of(piece)
-        if not routing.deduplicated:
+        if not self.once_a_rank:
             self._all(piece, ops, phase)
         self.fork, self.branch = self.last, ()
-        self._exchange(piece, phase)
-        self.received = lambda: self._all(piece, ops, phase) if routing.deduplicated else self._sort(piece, phase)
+        self._exchange(piece, phase, "dispatch")
+        self.received = lambda: self._all(piece, ops, phase) if self.once_a_rank else self._sort(piece, phase)
 
     def _collect(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
         """Send what the experts return back to its tokens, the inverse of `_scatter`."""
-        routing = routing_of(piece)
-        if routing.deduplicated:
+        if self.once_a_rank:
             self._all(piece, ops, phase)
         else:
             self._sort(piece, phase)
-        self._exchange(piece, phase)
+        self._exchange(piece, phase, "combine")
         self.last, self.branch = (*self.last, *self.branch), ()
-        if not routing.deduplicated:
+        if not self.once_a_rank:
             self._all(piece, ops, phase)
         if expert_tp(self.plan) > 1:
             self.then(".reduce", self._tp("all_reduce", *output_of(piece.op)), piece, phase, "tp")
@@ -246,15 +266,12 @@ class Chain:
         for number, op in enumerate(ops):
             self.then(f".{number}" if number else "", op, piece, phase)
 
-    def _exchange(self, piece: Piece, phase: Phase) -> None:
+    def _exchange(self, piece: Piece, phase: Phase, operation: Literal["dispatch", "combine"]) -> None:
         if self.plan.ep > 1:
-            self.then(
-                ".exchange",
-                exchange(routing_of(piece), routed_tokens(piece, self.plan), self.plan.ep),
-                piece,
-                phase,
-                "ep",
-            )
+            tokens = routed_tokens(piece, self.plan)
+            units = self.framework.dispatcher_units if self.dispatcher == self.framework.dispatcher else 0
+            moved = exchange(routing_of(piece), tokens, self.plan.ep, operation, self.dispatcher, units)
+            self.then(".exchange", moved, piece, phase, "ep")
 
     def _sort(self, piece: Piece, phase: Phase) -> None:
         """Order the tokens that other ranks have sent by their expert, if this rank has several."""

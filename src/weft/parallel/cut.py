@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
-from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, GroupedGemm, Op, Streaming
+from weft.graph import DTYPE_BYTES, EXCHANGES, Attention, Gemm, GroupedGemm, Op, Streaming, TokenExchange
+from weft.graph.collective import Copies
 from weft.models.block import Piece, Routing
 from weft.parallel.plan import Parallelism
 
@@ -137,19 +139,27 @@ def routed_tokens(piece: Piece, plan: Parallelism) -> int:
     return -(-output_of(piece.op)[0] // token_ranks(plan))
 
 
-def exchange(routing: Routing, tokens: int, ranks: int) -> Collective:
-    """The all-to-all that brings each of a rank's `tokens` to its experts, which `ranks` ranks share evenly."""
-    size = tokens * copies(routing, ranks) * routing.hidden * DTYPE_BYTES[routing.dtype]
-    return Collective("all_to_all", max(round(size), 1), ranks, routing.dtype)
+def exchange(
+    routing: Routing,
+    tokens: int,
+    ranks: int,
+    operation: Literal["dispatch", "combine"],
+    library: str = "nccl",
+    units: int = 0,
+) -> TokenExchange:
+    """The exchange by which a library brings a rank's `tokens` to their experts, which `ranks` ranks share evenly."""
+    size = tokens * copies(routing, ranks, EXCHANGES[library]) * routing.hidden * DTYPE_BYTES[routing.dtype]
+    what = operation, library, tokens, routing.hidden, routing.each, routing.experts, units
+    return TokenExchange("all_to_all", max(round(size), 1), ranks, routing.dtype, *what)
 
 
-def copies(routing: Routing, ranks: int) -> float:
+def copies(routing: Routing, ranks: int, sent: Copies) -> float:
     """How many copies of a token are sent on average, one to its own rank included.
 
-    One for each expert, or, deduplicated, one for each rank that has at least one of the token's experts: ranks x (1 -
-    C(E - E / ranks, e) / C(E, e)) for e of E experts, each set equally likely.
+    One for each expert, or one for each rank that has at least one of the token's experts: ranks x (1 - C(E - E /
+    ranks, e) / C(E, e)) for e of E experts, each set equally likely.
     """
-    if not routing.deduplicated:
+    if sent == "expert":
         return routing.each
     experts, each = routing.experts, routing.each
     missed = math.comb(experts - experts // ranks, each) / math.comb(experts, each)

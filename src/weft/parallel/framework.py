@@ -33,14 +33,20 @@ class Framework:
     it `keeps_weights` from the forward to the backward pass. Full recomputation of a layer `stops_early`, before what
     no gradient needs (PyTorch from 2.1, set_checkpoint_early_stop), or runs all of it. Of the `sends` between stages,
     "blocking" ones keep the sender from computing, "overlapped" ones do not, and "interleaved" ones only with several
-    chunks a stage; with `scatter_gather` tensor-parallel ranks share them. `optimizer` runs in one kernel over many
-    tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds the check for overflow of fp16. Weights
-    are kept in the number format `weights` (empty: that of the computation), beside `optimizer_bytes` of states per
-    parameter: 12 for Adam with fp32 master weights. Recipes of 8 or 4 bits cast weights once per step, or, with
-    `casts_each_pass`, in every forward pass; where it `keeps_low` weights, they are held and gathered in the formats
-    that the recipe offers for that, else in 16 bits; `recipes` are those that it runs (empty: not stated). The host
-    spends `launch` on each operator [s], ahead of the GPU; `likely_launch` is the middle of its plausible range, which
-    no measured step decided. If the host is `synchronous`, it waits for each kernel (CUDA_LAUNCH_BLOCKING=1).
+    chunks a stage; with `scatter_gather` tensor-parallel ranks share them. `dispatcher` is the library by which tokens
+    come to their experts, on `dispatcher_units` compute units (0: as many as it takes by itself); where passes are
+    `paired`, one micro-batch's tokens travel while another computes. With `fused_experts` one kernel does an expert's
+    first GEMM of 8 bits, its activation and the cast for the second, forward and backward. Under recipes of 8 bits
+    attention computes in the format `attention` (empty: 16 bits). `optimizer` runs in one kernel over many tensors or,
+    not `fused_optimizer`, in one per operation; `scales_loss` adds the check for overflow of fp16. Weights are kept in
+    the number format `weights` (empty: that of the computation), beside `optimizer_bytes` of states per parameter: 12
+    for Adam with fp32 master weights. Recipes of 8 or 4 bits cast weights once per step, or, with `casts_each_pass`, in
+    every forward pass; where it `keeps_low` weights, they are held and gathered in the formats that the recipe offers
+    for that, else in 16 bits; `recipes` are those that it runs (empty: not stated). The host spends `launch` on each
+    operator [s], ahead of the GPU; `likely_launch` is the middle of its plausible range, which no measured step
+    decided. If the host is `synchronous`, it waits for each kernel (CUDA_LAUNCH_BLOCKING=1). In a layer of experts it
+    spends `launch_experts` on each operator [s] but those that `graphs` hold: none, those of the "router", of
+    "attention" and the router, or of the whole "step"; elsewhere it runs ahead of the GPU.
     """
 
     name: str = "megatron"
@@ -66,6 +72,11 @@ class Framework:
     optimizer_bytes: int = 12
     sends: Literal["blocking", "interleaved", "overlapped"] = "interleaved"
     scatter_gather: bool = True
+    dispatcher: str = "nccl"
+    dispatcher_units: int = 0
+    paired: bool = False
+    fused_experts: bool = False
+    attention: str = ""
     casts_each_pass: bool = False
     keeps_low: bool = False
     recipes: tuple[str, ...] = ()
@@ -75,6 +86,9 @@ class Framework:
     launch: float = 0.0
     likely_launch: float = 0.0
     synchronous: bool = False
+    launch_experts: float = 0.0
+    likely_launch_experts: float = 0.0
+    graphs: Literal["", "router", "attention", "step"] = ""
 
     @property
     def reduced(self) -> str:
@@ -87,7 +101,7 @@ class Framework:
 
 
 _FILE = "frameworks.toml"
-_RULES = {"launch": Quantity(Dimension.SECONDS, zero_allowed=True)}
+_RULES = dict.fromkeys(("launch", "launch_experts"), Quantity(Dimension.SECONDS, zero_allowed=True))
 
 
 @cache
@@ -131,10 +145,10 @@ def _built(name: str, values: dict[str, Any]) -> Framework:
         raise ConfigError("the source is missing; say where the defaults are documented", label, "source")
     leaves = read_leaves({key: values[key] for key in _RULES if values.get(key)}, _RULES, label)
     plain: dict[str, Any] = {path: leaf.value for path, leaf in leaves.items()}
-    if "launch" in leaves:
-        ends = (leaves["launch"].provenance.low, leaves["launch"].provenance.high)
-        low, high = (_RULES["launch"].parse(end) if end else leaves["launch"].value for end in ends)
-        plain["likely_launch"] = math.sqrt(low * high)
+    for path, leaf in leaves.items():
+        ends = (leaf.provenance.low, leaf.provenance.high)
+        low, high = (_RULES[path].parse(end) if end else leaf.value for end in ends)
+        plain[f"likely_{path}"] = math.sqrt(low * high)
     plain["recipes"] = tuple(values.get("recipes", ()))
     for recipe in plain["recipes"]:
         check_name("recipe", recipe, RECIPES)

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, get_args
 from weft.answer import Record
 from weft.errors import InputError, check_name, check_type
 from weft.fields import check_fields, declared
+from weft.graph import EXCHANGES
 from weft.parallel.precision import RECIPES, Recipe
 
 Axis = Literal["tp", "cp", "dp", "pp"]
@@ -101,7 +102,8 @@ class Parallelism(Record):
     pass, or, as a tuple, the names of operators of layers that run again, such as ("norm1", "activation"). `offload`
     names what is kept in the memory of the host and comes back over its link. All computes in `dtype` but for what the
     recipe `precision` (`weft.parallel.precision`) gives 8 or 4 bits: the operands of the layers' GEMMs, and tokens on
-    their way to them. `overlap` names the method for the collectives of an axis, such as {"tp": "t3-mca"} or
+    their way to them. `dispatcher` names the library that exchanges tokens among experts ("": the framework's).
+    `overlap` names the method for the collectives of an axis, such as {"tp": "t3-mca"} or
     "tp=t3-mca"; left out, they overlap as in the framework. `order` places the axes, the innermost first.
 
     Raises InputError for numbers below 1, for a batch that replicas and micro-batches do not divide, and for options
@@ -145,6 +147,9 @@ class Parallelism(Record):
     offload: Offload = declared("none", "What the memory of the host holds.")
     dtype: str = declared("bf16", "Data type of all that no recipe of --precision gives fewer bits: bf16, fp16, fp32.")
     precision: str = declared("", "Recipe of training: {names}.", default="16 bits, as --dtype")
+    dispatcher: str = declared(
+        "", "Library that brings tokens to their experts: {names}.", default="as the framework", example="hybridep"
+    )
     overlap: Mapping[str, str] = field(default_factory=dict)
     order: tuple[Axis, ...] = ORDER
 
@@ -156,6 +161,13 @@ class Parallelism(Record):
         check_type("schedule", self.schedule, str, "name one, like '1f1b' or 'interleaved:4'")
         check_type("order", self.order, (tuple, list), f"name each of {', '.join(ORDER)} once")
         check_fields(self)
+        if self.dispatcher:
+            check_name("dispatcher", self.dispatcher, EXCHANGES)
+            if self.ep == 1:
+                raise InputError(
+                    f"dispatcher {self.dispatcher} exchanges tokens among the ranks that share experts, but ep is 1; "
+                    "give ep 2 or more, or leave it out"
+                )
         if self.zero > 3:
             raise InputError(f"zero is {self.zero}; stages are 0 (none) to 3 (weights, as FSDP)")
         self._check_recompute()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from weft.errors import InputError
-from weft.graph import Gemm, GroupedGemm, Op, Streaming
+from weft.graph import Attention, Gemm, GroupedGemm, Op, Streaming
 from weft.graph.op import width
 from weft.hardware import Gpu
 from weft.models.block import Piece
@@ -123,12 +123,16 @@ def check_trains(dtype: str, precision: str, gpu: Gpu) -> None:
         raise InputError(f"{gpu.name} does not compute in {needed}, as the precision {precision} does; {can}")
 
 
-def narrowed(pieces: Iterable[Piece], recipe: Recipe) -> tuple[Piece, ...]:
-    """The pieces with GEMMs of layers on the operands of the recipe."""
-    return tuple(_narrowed(piece, recipe.operands) for piece in pieces) if recipe.operands else tuple(pieces)
+def narrowed(pieces: Iterable[Piece], recipe: Recipe, attention: str = "") -> tuple[Piece, ...]:
+    """The pieces with GEMMs of layers on the operands of the recipe, and attention in a format of its own, if any."""
+    if not recipe.operands:
+        return tuple(pieces)
+    return tuple(_narrowed(piece, recipe.operands, attention) for piece in pieces)
 
 
-def _narrowed(piece: Piece, dtype: str) -> Piece:
+def _narrowed(piece: Piece, dtype: str, attention: str) -> Piece:
+    if attention and isinstance(piece.op, Attention):
+        return replace(piece, op=replace(piece.op, dtype=attention))
     in_layer = piece.module in _PARTS and piece.name != "router"
     if in_layer and isinstance(piece.op, Gemm | GroupedGemm):
         return replace(piece, op=replace(piece.op, dtype=dtype))

@@ -38,7 +38,7 @@ def part(
     name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Framework, like: RankPart | None = None
 ) -> RankPart:
     """One rank's share of the pieces in their order; `like` is that of a plan that only recomputes otherwise."""
-    pieces = narrowed(pieces, plan.recipe)
+    pieces = narrowed(pieces, plan.recipe, framework.attention)
     mine = [(piece, cut(piece, plan)) for piece in pieces]
     passes = (like.forward, like.backward) if like else _passes(name, mine, plan, framework)
     again = None

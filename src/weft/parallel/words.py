@@ -34,6 +34,8 @@ def choices(plan: Parallelism) -> dict[str, str]:
         said["offload"] = f"{plan.offload} on the host"
     if plan.recipe.operands:
         said["precision"] = plan.precision
+    if plan.dispatcher:
+        said["dispatcher"] = f"tokens by {plan.dispatcher}"
     if plan.overlap:
         said["overlap"] = ", ".join(f"{axis.upper()} by {name}" for axis, name in plan.overlap.items())
     return said

@@ -49,7 +49,7 @@ def _megatron(model: Transformer, system: System, plan: Parallelism, framework: 
         _degrees(plan, framework),
         [
             plan.dtype != "fp32" and f"--{plan.dtype}",
-            _RECIPES[plan.precision],
+            RECIPE_FLAGS[plan.precision],
             plan.zero and framework.keeps_low and plan.recipe.weights and "--fp8-param-gather",
         ],
         _optimizer(plan, framework),
@@ -115,8 +115,18 @@ def _experts(model: Transformer, plan: Parallelism) -> _Flags:
         not all(kinds) and f"--moe-layer-freq '({_runs(kinds)})'",
         f"--expert-model-parallel-size {plan.ep}",
         f"--expert-tensor-parallel-size {expert_tp(plan)}",
-        "--moe-token-dispatcher-type alltoall --moe-grouped-gemm",
+        f"{_DISPATCHERS[plan.dispatcher]} --moe-grouped-gemm",
     ]
+
+
+_ALL_TO_ALL = "--moe-token-dispatcher-type alltoall"
+_DISPATCHERS = {
+    "": _ALL_TO_ALL,
+    "nccl": _ALL_TO_ALL,
+    "deepep": "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep",
+    "hybridep": "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
+}
+"""Megatron-LM's arguments for a library that exchanges tokens (megatron/training/arguments.py)."""
 
 
 def _runs(kinds: Iterable[int]) -> str:
@@ -150,7 +160,7 @@ _RECOMPUTED = {
 }
 
 
-_MODULES: Mapping[str, frozenset[str]] = {
+MODULES: Mapping[str, frozenset[str]] = {
     "layernorm": frozenset({"norm1", "norm2"}),
     "core_attn": frozenset({"attention"}),
     "moe_act": frozenset({"experts_activation"}),
@@ -159,11 +169,11 @@ _MODULES: Mapping[str, frozenset[str]] = {
 
 
 def _modules(names: str | tuple[str, ...]) -> list[str]:
-    return [module for module, operators in _MODULES.items() if operators <= set(names)]
+    return [module for module, operators in MODULES.items() if operators <= set(names)]
 
 
 def _is_modules(names: tuple[str, ...]) -> bool:
-    return set(names) == {name for module in _modules(names) for name in _MODULES[module]}
+    return set(names) == {name for module in _modules(names) for name in MODULES[module]}
 
 
 def _layout(layers: Iterable[int]) -> str:
@@ -171,7 +181,7 @@ def _layout(layers: Iterable[int]) -> str:
     return f"E{'|'.join('t' * count for count in layers)}L"
 
 
-_RECIPES = {
+RECIPE_FLAGS = {
     "": "",
     "bf16": "",
     "fp8-delayed": "--fp8-format hybrid --fp8-recipe delayed",
@@ -218,11 +228,13 @@ def _megatron_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
         yield f"the schedule {plan.schedule} is not among 1F1B and interleaved 1F1B"
     if isinstance(plan.recompute, tuple):
         if not _is_modules(plan.recompute):
-            yield f"recomputation of {plan.recompute_words} is no set of its modules ({', '.join(_MODULES)})"
+            yield f"recomputation of {plan.recompute_words} is no set of its modules ({', '.join(MODULES)})"
     elif plan.recompute not in _RECOMPUTED:
         yield f"recomputation '{plan.recompute}' has no flag (none, selective, full do)"
     yield from _offloaded(plan)
-    if plan.precision not in _RECIPES:
+    if plan.dispatcher not in _DISPATCHERS:
+        yield f"tokens by {plan.dispatcher} have no flag (nccl, deepep, hybridep do)"
+    if plan.precision not in RECIPE_FLAGS:
         yield f"the recipe {plan.precision} is one of torchao"
     if plan.zero > 1 and plan.pp > 1:
         yield "Megatron-FSDP has no pipeline stages"
@@ -237,9 +249,14 @@ def _offloaded(plan: Parallelism) -> Iterator[str]:
         yield f"{plan.offload} in the memory of the host are streamed to the GPU, which it does in another way"
 
 
+def _dispatched(plan: Parallelism) -> Iterator[str]:
+    if plan.dispatcher not in ("", "nccl"):
+        yield f"tokens by {plan.dispatcher} have no setting (nccl does)"
+
+
 # -- torchtitan (pytorch/torchtitan v0.2.2, torchtitan/config/job_config.py)
 
-_PIPELINES = {
+PIPELINES = {
     "gpipe": "GPipe", "1f1b": "1F1B", "interleaved": "Interleaved1F1B", "zb-v": "ZBVZeroBubble",
     "dualpipe-v": "DualPipeV",
 }  # fmt: skip
@@ -286,7 +303,7 @@ def _torchtitan(model: Transformer, system: System, plan: Parallelism, framework
 def _stages(model: Transformer, plan: Parallelism) -> list[str]:
     each = -(-len(model.layer_kinds) // (plan.pp * plan.chunks))
     return [
-        f'pipeline_parallel_schedule = "{_PIPELINES[plan.order_of_pipeline.kind]}"',
+        f'pipeline_parallel_schedule = "{PIPELINES[plan.order_of_pipeline.kind]}"',
         f"pipeline_parallel_microbatch_size = {plan.micro_batch}",
         f"pipeline_parallel_layers_per_stage = {each}",
     ]
@@ -297,11 +314,12 @@ def _toml(value: bool) -> str:
 
 
 def _torchtitan_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
-    if plan.pp > 1 and plan.order_of_pipeline.kind not in _PIPELINES:
-        yield f"the schedule {plan.schedule} is not among {', '.join(_PIPELINES)}"
+    if plan.pp > 1 and plan.order_of_pipeline.kind not in PIPELINES:
+        yield f"the schedule {plan.schedule} is not among {', '.join(PIPELINES)}"
     if plan.recompute not in _CHECKPOINTS:
         yield f"recomputation '{plan.recompute_words}' has no setting (none, operators, full do)"
     yield from _offloaded(plan)
+    yield from _dispatched(plan)
     if plan.recipe.operands and plan.precision not in ("fp8-tensorwise", "fp8-rowwise"):
         yield f"the recipe {plan.precision} is not one of its float8 linear layers"
     if plan.dp > 1 and plan.zero < 2:
@@ -345,6 +363,7 @@ def _deepspeed_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
     if plan.recompute not in ("none", "full"):
         yield f"recomputation '{plan.recompute_words}' is chosen in the program"
     yield from _offloaded(plan)
+    yield from _dispatched(plan)
     if plan.recipe.operands:
         yield f"the recipe {plan.precision} is chosen in the program"
     if plan.sp or plan.ep > 1:

@@ -2,7 +2,7 @@
 
 Arguments of Megatron-LM and Megatron Core in a shell script (NVIDIA/Megatron-LM @d98e8a6,
 megatron/training/arguments.py), the same as overrides of Megatron-Bridge and NeMo, torchtitan's TOML (v0.2.2,
-torchtitan/config/job_config.py) and DeepSpeed's JSON (deepspeed/runtime/config.py) are told apart by their content.
+torchtitan/config/job_config.py) and DeepSpeed's JSON (deepspeed/runtime/config.py). The content says which one it is.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from weft import hardware
@@ -24,9 +25,8 @@ from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.framework import Framework
 from weft.parallel.framework import framework as framework_of
-from weft.parallel.plan import ORDER
-from weft.plan.launch import _MODULES, _PIPELINES, _RECIPES
-from weft.plan.script import Arguments, arguments, has_conditions, overrides
+from weft.plan.launch import MODULES, PIPELINES, RECIPE_FLAGS
+from weft.plan.script import OFF, Arguments, arguments, has_conditions, overrides
 from weft.result.step import Step
 from weft.run.step.named import step
 
@@ -70,13 +70,14 @@ class Launched(Record):
         options: RunOptions = SUSTAINED,
         fidelity: Fidelity = "windows",
         measured: str | None = None,
+        instead: Mapping[str, Any] = MappingProxyType({}),
         **stated: Any,
     ) -> Step:
         """A step of the run on a system, as `weft.step` times it.
 
         `model` is needed where the file states none; `stated` are fields of the plan that the file leaves to the
-        program, such as recomputation under DeepSpeed. Raises InputError for what the file states otherwise, and for
-        another number of GPUs.
+        program, such as recomputation under DeepSpeed. Fields in `instead` replace what the file states, to try a
+        change. Raises InputError for `stated` fields that the file states otherwise, and for another number of GPUs.
         """
         machine = hardware.system(system)
         if self.gpus not in (None, machine.gpus):
@@ -88,31 +89,35 @@ class Launched(Record):
         used: Framework | str = given.pop("framework", None) or self.framework
         if isinstance(used, str):
             used = replace(framework_of(used), **self.settings)
-        plan = self.plan(machine.gpus, given)
+        used = instead.get("framework", used)
+        plan = self.plan(machine.gpus, given, {name: instead[name] for name in instead if name != "framework"})
         answer = step(found, machine, framework=used, options=options, fidelity=fidelity, measured=measured, **plan)
         return replace(answer, notes=(*self._said(found), *answer.notes))
 
-    def plan(self, gpus: int, stated: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of `weft.Parallelism` on a number of GPUs, with those `stated` that the file leaves open.
+    def plan(
+        self, gpus: int, stated: Mapping[str, Any], instead: Mapping[str, Any] = MappingProxyType({})
+    ) -> dict[str, Any]:
+        """The fields of `weft.Parallelism` on a number of GPUs, with those `stated` that the file leaves open, and with
+        those in `instead` of the file's.
 
-        Raises InputError for a field that the file states otherwise.
+        Raises InputError for a `stated` field that the file states otherwise.
         """
         for name in stated:
             if name in self.fields and stated[name] != self.fields[name]:
                 raise InputError(f"the launch file has {name} {self.fields[name]}, not {stated[name]}; change it there")
-        fields = {**self.fields, **stated}
+        fields = {**self.fields, **stated, **instead}
         replicas = max(gpus // (fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)), 1)
         for each in ("local_batch", "accumulated"):
             if each in fields:
-                fields.setdefault("batch", fields.pop(each) * replicas)
+                fields.setdefault("batch", fields[each] * replicas)
         if (instances := fields.pop("instances", 1)) > 1:
             fields["shard"] = replicas * fields.get("cp", 1) // instances
         return {name: value for name, value in fields.items() if name not in ("local_batch", "accumulated")}
 
     def _said(self, model: Transformer) -> Iterator[str]:
         """What a reader must know of how the file was read."""
-        other = self.model is not None and model is not self.model
-        if other and (model.layers, model.hidden) != (self.model.layers, self.model.hidden):  # type: ignore[union-attr]
+        own = model if self.model is None else self.model
+        if (model.layers, model.hidden) != (own.layers, own.hidden):
             yield f"The launch file describes another model than {model.title}, which was timed."
         yield f"Read from the launch file: {len(self.used)} arguments used, {len(self.without_effect)} without effect."
         if self.not_understood:
@@ -145,22 +150,34 @@ def _whole(text: str) -> bool:
 
 
 class _Reading:
-    """Arguments that are read one after the other; what nobody asked for is left at the end."""
+    """The arguments of a file: those that are read count as used, `rest` returns the others."""
 
     def __init__(self, given: Arguments, file: str, dash: str = "--") -> None:
         self.given, self.file, self.dash = given, file, dash
         self.used: dict[str, str] = {}
+        self.left_out: list[str] = []
 
     def flag(self, name: str, became: str = "") -> bool:
-        """Whether an argument is there."""
-        if name in self.given:
-            self.used[self.dash + name] = became
-        return name in self.given
+        """Whether an argument is there, and not turned off."""
+        return bool(self.switch(name, became))
+
+    def switch(self, name: str, became: str = "") -> bool | None:
+        """Whether an argument is turned on or off; None if it is not there."""
+        if name not in self.given:
+            return None
+        on = self.given[name] != [OFF]
+        self.used[self.dash + name] = became if on else "off"
+        return on
+
+    def leave_out(self, name: str, value: str = "") -> None:
+        """Take an argument, or one value of it, as not understood."""
+        self.used.pop(self.dash + name, None)
+        self.left_out.append(f"{self.dash}{name} {value}".rstrip())
 
     def text(self, *names: str, known: Sequence[str] = ()) -> str | None:
-        """The value of the first of some arguments that is there."""
+        """The value of the first of some arguments that is there, and not turned off."""
         for name in names:
-            if name in self.given:
+            if self.switch(name):
                 value = " ".join(self.given[name][:1])
                 self.used[self.dash + name] = value
                 if known and value not in known:
@@ -181,9 +198,11 @@ class _Reading:
 
     def rest(self, without: Callable[[str], bool]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The other arguments: those without effect, and those that are not understood."""
-        left = [name for name in self.given if self.dash + name not in self.used]
+        said = {*self.used, *(each.partition(" ")[0] for each in self.left_out)}
+        left = [name for name in self.given if self.dash + name not in said]
         idle = [name for name in left if without(name)]
-        return tuple(self.dash + name for name in idle), tuple(self.dash + name for name in left if name not in idle)
+        unknown = [self.dash + name for name in left if name not in idle]
+        return tuple(self.dash + name for name in idle), (*self.left_out, *unknown)
 
     def wrong(self, name: str, value: str, rule: str) -> ConfigError:
         """The error of a value that breaks a rule."""
@@ -195,6 +214,7 @@ class _Reading:
 _TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "Llama3Tokenizer": 128256}
 """Rows that tokenizers of a known vocabulary need."""
 _CONTEXTS = {"p2p": "ring", "allgather": "all_gather", "a2a": "all_to_all"}
+_POSITIONS = {"learned_absolute": "learned", "rope": "rotary", "yarn": "rotary", "none": "none"}
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _MIXED = {
     "bf16_with_fp8_delayed_scaling_mixed": "fp8-delayed",
@@ -217,7 +237,10 @@ def _overrides(text: str, file: str) -> Launched | None:
     given = overrides(text)
     if not given.keys() & {"tensor-model-parallel-size", "micro-batch-size", "global-batch-size", "seq-length"}:
         return None
-    return _megatron(_Reading(given, file, ""), "megatron-bridge", ())
+    return _megatron(_Reading(given, file, ""), "megatron-bridge", (_RECIPE,))
+
+
+_RECIPE = "What the overrides leave to the recipe of the model has Weft's defaults, such as TP 1."
 
 
 def _megatron(read: _Reading, framework: str, notes: tuple[str, ...]) -> Launched:
@@ -226,9 +249,9 @@ def _megatron(read: _Reading, framework: str, notes: tuple[str, ...]) -> Launche
     model = _model(read, fields)
     each, nodes = read.number("nproc-per-node", "devices"), read.number("nnodes", "num-nodes")
     experts = read.number("expert-tensor-parallel-size")
+    if experts not in (None, 1 if fields.get("sp") else fields["tp"]):
+        read.leave_out("expert-tensor-parallel-size", str(experts))
     idle, unknown = read.rest(lambda name: name in _without_effect()["megatron"])
-    if experts not in (None, 1, fields.get("tp", 1)):
-        unknown = (*unknown, f"{read.dash}expert-tensor-parallel-size {experts}")
     used, gpus = read.used, each * (nodes or 1) if each else None
     return Launched("megatron", framework, fields, model, settings, used, idle, unknown, gpus, notes)
 
@@ -240,11 +263,13 @@ def _degrees(read: _Reading) -> dict[str, Any]:
         "pp": read.number("pipeline-model-parallel-size") or 1,
         "cp": read.number("context-parallel-size") or 1,
         "ep": read.number("expert-model-parallel-size") or 1,
-        "zero": 0,
     }
-    found["sp"] = read.flag("sequence-parallel", "sp") and found["tp"] > 1
-    if read.flag("use-distributed-optimizer", "zero 1"):
-        found["zero"] = 1
+    shared, optimizer = read.switch("sequence-parallel", "sp"), read.switch("use-distributed-optimizer", "zero 1")
+    # Arguments of a script are off unless given; what overrides do not state is as in the framework.
+    if read.dash or shared is not None:
+        found["sp"] = bool(shared) and found["tp"] > 1
+    if read.dash or optimizer is not None:
+        found["zero"] = int(bool(optimizer))
     if read.flag("use-megatron-fsdp") or read.flag("use-custom-fsdp"):
         found["zero"] = _SHARDING[read.text("data-parallel-sharding-strategy", known=tuple(_SHARDING)) or "no_shard"]
     if read.flag("use-torch-fsdp2", "zero 3"):
@@ -254,11 +279,10 @@ def _degrees(read: _Reading) -> dict[str, Any]:
     ring = read.text("cp-comm-type", known=tuple(_CONTEXTS))
     if ring and found["cp"] > 1:
         found["context"] = _CONTEXTS[ring]
+    if read.given.get("moe-token-dispatcher-type") == ["flex"]:
+        found["dispatcher"] = read.text("moe-flex-dispatcher-backend", known=("deepep", "hybridep")) or "deepep"
     if read.flag("use-tp-pp-dp-mapping", "order"):
         found["order"] = ("tp", "cp", "pp", "dp")
-    elif order := read.text("order"):
-        wanted = tuple(axis for axis in order.split("-") if axis in ORDER)
-        found["order"] = wanted if sorted(wanted) == sorted(ORDER) else ORDER
     return {**found, **_stages(read, found["pp"])}
 
 
@@ -314,17 +338,23 @@ def _numbers(read: _Reading) -> dict[str, Any]:
         found["dtype"] = "fp16"
     if read.flag("bf16", "dtype") or mixed.startswith("bf16"):
         found["dtype"] = "bf16"
-    recipe = ""
+    if mixed in _MIXED:
+        found["precision"] = _MIXED[mixed]
+    elif mixed not in ("", "bf16_mixed", "bf16-mixed", "fp16_mixed", "fp16-mixed"):
+        read.leave_out("mixed-precision", mixed)
+    named = {text.rpartition("--")[2]: name for name, text in RECIPE_FLAGS.items() if text}
     for low, usual in (("fp8", "delayed"), ("fp4", "nvfp4")):
         if read.text(f"{low}-format", low):
-            recipe = f"--{low}-recipe {read.text(f'{low}-recipe') or usual}"
-    named = {text.rpartition("--")[2]: name for name, text in _RECIPES.items() if text}
-    if precision := _MIXED.get(mixed) or named.get(recipe.removeprefix("--")):
-        found["precision"] = precision
+            recipe = read.text(f"{low}-recipe") or usual
+            if precision := named.get(f"{low}-recipe {recipe}"):
+                found["precision"] = precision
+            else:
+                read.leave_out(f"{low}-recipe", recipe)
     return found
 
 
 def _recomputed(read: _Reading) -> dict[str, Any]:
+    """What the backward pass computes again."""
     grain = read.text("recompute-granularity", known=("full", "selective"))
     if read.flag("recompute-activations", "recompute"):
         grain = grain or "selective"
@@ -334,21 +364,30 @@ def _recomputed(read: _Reading) -> dict[str, Any]:
     if grain is None:
         return {"recompute": "none"}
     if grain == "full":
-        if method == "block" or (count or 1) > 1:
-            read.used.pop(f"{read.dash}recompute-num-layers", None)  # said to be left out
+        if method == "block":
+            read.leave_out("recompute-method", "block")
+        if (count or 1) > 1:
+            read.leave_out("recompute-num-layers", str(count))
         return {"recompute": "full"}
     if modules == ["core_attn"]:
         return {"recompute": "selective"}
-    return {"recompute": tuple(sorted(name for module in modules for name in _MODULES.get(module, ())))}
+    for module in modules:
+        if module not in MODULES:
+            read.leave_out("recompute-modules", module)
+    again = tuple(sorted(name for module in modules for name in MODULES.get(module, ())))
+    return {"recompute": again or "none"}
 
 
 def _overlaps(read: _Reading) -> dict[str, Any]:
-    """What overlaps: arguments of Megatron-LM are off unless given, the others keep the framework's defaults."""
-    reduce, gather = (read.flag(f"overlap-{what}") for what in ("grad-reduce", "param-gather"))
-    fused = read.flag("tp-comm-overlap", "userbuffers")
-    if not read.dash:
-        return {"tp": "userbuffers"} if fused else {}
-    return {"dp_overlap": reduce, "gather_overlap": gather, **({"tp": "userbuffers"} if fused else {})}
+    """What overlaps, and what stays in 8 bits: off in a script unless given, in overrides as in the framework."""
+    names = {"dp_overlap": "overlap-grad-reduce", "gather_overlap": "overlap-param-gather"}
+    stated = {name: read.switch(argument) for name, argument in names.items()}
+    if read.dash:
+        stated = {name: bool(on) for name, on in stated.items()}
+    fused, low = read.switch("tp-comm-overlap", "userbuffers"), read.switch("fp8-param-gather", "keeps_low")
+    stated["keeps_low"] = read.switch("fp8-param", "keeps_low") if low is None else low
+    found: dict[str, Any] = {name: on for name, on in stated.items() if on is not None}
+    return found if fused is None else {**found, "tp": "userbuffers" if fused else ""}
 
 
 def _model(read: _Reading, fields: Mapping[str, Any]) -> Transformer | None:
@@ -374,8 +413,12 @@ def _model(read: _Reading, fields: Mapping[str, Any]) -> Transformer | None:
     }
     read.flag("group-query-attention")
     shape |= {**_mixture(read, shape["expert_ffn"]), **_latent(read)}
-    positions = read.text("position-embedding-type") or ("rope" if read.flag("use-rotary-position-embeddings") else "")
-    norm = read.text("normalization")
+    rotary = read.flag("use-rotary-position-embeddings", "positions")
+    positions = read.text("position-embedding-type", known=tuple(_POSITIONS)) or (
+        "rope" if rotary else "learned_absolute"
+    )
+    norm = read.text("normalization", known=("LayerNorm", "RMSNorm"))
+    squared = read.flag("squared-relu", "activation")
     biases = "none" if read.flag("disable-bias-linear", "biases") else "all"
     biases = "qkv" if read.flag("add-qkv-bias", "biases") else biases
     tied, normed = not read.flag("untie-embeddings-and-output-weights", "tied"), read.flag("qk-layernorm")
@@ -390,9 +433,9 @@ def _model(read: _Reading, fields: Mapping[str, Any]) -> Transformer | None:
         heads=heads,
         sequence_length=context or int(fields.get("sequence", 2048)),
         vocabulary=-(-words // each) * each,
-        activation="swiglu" if gated else "relu" if read.flag("squared-relu", "activation") else "gelu",
+        activation="swiglu" if gated else "relu" if squared else "gelu",
         norm="rmsnorm" if norm == "RMSNorm" else "layernorm",
-        positions={"rope": "rotary", "none": "none"}.get(positions, "learned"),
+        positions=_POSITIONS[positions],
         biases=biases,
         tied=tied,
         qk_norm=normed,
@@ -404,6 +447,8 @@ def _mixture(read: _Reading, wide: int | None) -> dict[str, Any]:
     shared, often = read.number("moe-shared-expert-intermediate-size"), read.text("moe-layer-freq") or ""
     if read.given.get("moe-token-dispatcher-type") == ["alltoall"]:
         read.flag("moe-token-dispatcher-type", "all-to-all by the collective library")
+    if read.given.get("moe-token-dispatcher-type") == ["flex"]:
+        read.flag("moe-token-dispatcher-type", "tokens by the library of moe-flex-dispatcher-backend")
     found = {"shared_experts": shared // wide if shared and wide else None}
     if _whole(often):
         return {**found, "moe_every": int(often)}
@@ -476,20 +521,30 @@ def _toml(text: str, file: str) -> Launched | None:
         fields["schedule"] = _titan_schedule(read, fields["pp"])
     mode = read.text("activation_checkpoint.mode", known=("none", "selective", "full")) or "selective"
     fields["recompute"] = "operators" if mode == "selective" else mode
+    for usual, setting in (
+        ("op", "activation_checkpoint.selective_ac_option"),
+        ("1", "parallelism.expert_tensor_parallel_degree"),
+        ("bfloat16", "training.mixed_precision_param"),
+        ("float32", "training.mixed_precision_reduce"),
+    ):
+        if (value := read.text(setting)) not in (None, usual):
+            read.leave_out(setting, str(value))
     if recipe := read.text(f"{_FLOAT8}.recipe_name"):
         fields["precision"] = f"fp8-{recipe}"
     name, flavor = read.text("model.name"), read.text("model.flavor")
     known = _TITAN_MODELS.get((name or "", flavor or ""))
     compiled, low = (read.text(name) for name in ("compile.enable", f"{_FLOAT8}.enable_fsdp_float8_all_gather"))
     settings: dict[str, Any] = {} if low is None else {"keeps_low": low == "True"}
+    if compiled is not None:  # without, PyTorch runs every operator by itself
+        fused = compiled == "True"
+        settings["style"] = replace(framework_of("torchtitan").style, fused=fused, eager=not fused)
     idle, unknown = read.rest(lambda name: name.startswith(tuple(_without_effect()["torchtitan"])))
     model = None if known is None else load_model(known)
-    notes = ("torchtitan compiles here by default; the file turns it off.",) * (compiled == "False")
-    return Launched("torchtitan", "torchtitan", fields, model, settings, read.used, idle, unknown, None, notes)
+    return Launched("torchtitan", "torchtitan", fields, model, settings, read.used, idle, unknown)
 
 
 def _titan_schedule(read: _Reading, pp: int) -> str:
-    named = {name: kind for kind, name in _PIPELINES.items()}
+    named = {name: kind for kind, name in PIPELINES.items()}
     kind = named[read.text("parallelism.pipeline_parallel_schedule", known=tuple(named)) or "1F1B"]
     each = read.number("parallelism.pipeline_parallel_layers_per_stage")
     flavor = read.given.get("model.flavor", [""])[0], read.given.get("model.name", [""])[0]
@@ -529,17 +584,18 @@ def _json(text: str, file: str) -> Launched | None:
     fields["dtype"] = next((low for low in ("bf16", "fp16") if read.text(f"{low}.enabled") == "True"), "fp32")
     if (each := read.number("zero_optimization.zero_hpz_partition_size")) and each > 1:
         fields["shard"] = each
-    offloaded = [
-        what for what in ("optimizer", "param") if read.text(f"zero_optimization.offload_{what}.device") == "cpu"
-    ]
-    if "optimizer" in offloaded:
-        fields["offload"] = "optimizer"
+    for what, host in (("optimizer", "cpu"), ("param", "")):
+        setting = f"zero_optimization.offload_{what}.device"
+        place = read.text(setting)
+        if place == host:
+            fields["offload"] = what
+        elif place not in (None, "none"):
+            read.leave_out(setting, place)
     overlapped = read.text("zero_optimization.overlap_comm")
     settings = {} if overlapped is None else {"dp_overlap": overlapped == "True"}
     left = tuple(name for name, value in _flat(document) if value == "auto")
     notes = (f"Left to the program (auto): {', '.join(left)}.",) * bool(left)
     idle, unknown = read.rest(lambda name: name.startswith(tuple(_without_effect()["deepspeed"])))
-    unknown += tuple(f"zero_optimization.offload_{what}" for what in offloaded if what == "param")
     return Launched(
         "deepspeed", "deepspeed-zero3", fields, None, settings, read.used, idle, unknown, None, (*notes, _PROGRAM)
     )

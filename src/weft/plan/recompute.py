@@ -278,7 +278,7 @@ def stage_layers(
     counts = Counter(model.layer_kinds[: -(-len(model.layer_kinds) // stages)] if stages > 1 else model.layer_kinds)
     found = []
     for kind, count in counts.items():
-        pieces = narrowed(layer(model, kind, tokens, framework.style, plan.dtype), plan.recipe)
+        pieces = narrowed(layer(model, kind, tokens, framework.style, plan.dtype), plan.recipe, framework.attention)
         saved = saved_by_operator(pieces, [local(cut(piece, plan), plan) for piece in pieces], plain)
         seconds, gradients = (
             _by_operator(graph, [piece.name for piece in pieces], prices)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 Arguments = Mapping[str, list[str]]
 """Values of each argument by its name, without dashes and with "-" between its words; empty for a flag."""
 
+OFF = "false"
+"""The value of an argument that an override turns off."""
 _ASSIGNED = re.compile(r"(?:export\s+|local\s+|readonly\s+|declare\s+(?:-\w+\s+)*)?(\w+)(\+?)=(.*)", re.DOTALL)
 _WHOLE_ARRAY = re.compile(r'"?\$\{(\w+)\[[@*]\]\}"?')
 _VARIABLE = re.compile(r"\$\{(\w+)(?::?[-=]([^}]*))?\}|\$(\w+)")
@@ -42,12 +44,16 @@ def arguments(text: str) -> Arguments:
 
 
 def overrides(text: str) -> Arguments:
-    """The arguments that lines like `model.tensor_model_parallel_size=4` set, by the last part of their names."""
+    """The arguments that lines like `model.tensor_model_parallel_size=4` set, by the last part of their names.
+
+    A flag that a line turns off has the value "false"; so has a value that it leaves out ("null").
+    """
     found: dict[str, list[str]] = {}
     for word in _words(text, assigns=False):
         name, equals, value = word.lstrip("+").partition("=")
-        if equals and value.lower() not in ("false", "none", "null"):
-            found[name.rpartition(".")[2].replace("_", "-")] = [] if value.lower() == "true" else [value]
+        if equals:
+            off, on = value.lower() in ("false", "none", "null"), value.lower() == "true"
+            found[name.rpartition(".")[2].replace("_", "-")] = [OFF] if off else [] if on else [value]
     return found
 
 

@@ -21,6 +21,7 @@ from weft.options import RESERVE, SUSTAINED, RunOptions
 from weft.parallel.check import degrees
 from weft.parallel.framework import Framework
 from weft.parallel.framework import framework as framework_of
+from weft.parallel.plan import Parallelism
 from weft.plan.launch import LAUNCHERS
 from weft.plan.plans import Planned, Plans, Setting, roomiest_first
 from weft.plan.space import Space, smaller, space
@@ -42,6 +43,8 @@ USUAL = ("megatron-core", "torchtitan")
 """Frameworks whose plans are searched if none is named: whole weights on each rank, and weights that replicas share."""
 _LARGER = (2, 4, 8, 16, 32, 64)
 """How many times more GPUs are tried for a model that does not fit."""
+_EXCHANGED = 2_000
+"""Fastest plans of a mixture that are tried with each library that exchanges tokens: first all run the framework's."""
 _BETWEEN = 8
 """Most numbers of GPUs that are tried between a machine that holds the model and its half."""
 
@@ -66,7 +69,8 @@ def plan(
     """The best plans of a training step of `batch` sequences on a system, and why the others are not.
 
     Every uniform plan that fills the GPUs is timed in closed forms; the best `refine` again with the engine's windows,
-    until `budget_s` seconds have passed. `fix` gives fields of the plan (`weft.Parallelism`) a value, or lists of
+    until `budget_s` seconds have passed. The fastest plans of a mixture are also tried with the other libraries that
+    exchange tokens. `fix` gives fields of the plan (`weft.Parallelism`) a value, or lists of
     values to choose from. Without a `framework`, plans are those of Megatron Core and, where replicas share the
     weights, of torchtitan. The `objective` is "tokens/s" (least step time on all GPUs), "memory" (least peak), or
     "cost" (least GPU-seconds of a step, on all GPUs or fewer). Without a `sequence` it is the model's context.
@@ -161,6 +165,13 @@ def _frameworks(named: Framework | str | None, fix: Mapping[str, Any]) -> list[F
     return [framework_of(name) for name in chosen]
 
 
+def _fastest(seconds: FloatArray, fits: NDArray[np.bool_]) -> list[int]:
+    """Places of the fastest of the plans that fit, as many as are tried with other libraries that exchange tokens."""
+    places = np.flatnonzero(fits)
+    found: list[int] = places[np.argsort(seconds[places], kind="stable")][:_EXCHANGED].tolist()
+    return found
+
+
 class _Search:
     """The search of a space, whose plans on all GPUs and on fewer share what they have in common."""
 
@@ -175,20 +186,29 @@ class _Search:
         if not plans:
             return []
         capacity = (1 - self.reserve) * of.system.gpu.memory.capacity
-        found = many(of.model, of.system, plans, of.framework, self.options, self._shared, limit=capacity)
-        fits = found.peak_bytes <= capacity
+        seconds, peaks = self._clocked(of, plans, capacity)
+        others = list(of.exchanged_otherwise(plans[at] for at in _fastest(seconds, peaks <= capacity)))
+        if others:
+            found = (seconds, peaks), self._clocked(of, others, capacity)
+            plans, (seconds, peaks) = plans + others, map(np.concatenate, zip(*found, strict=True))
+        fits = peaks <= capacity
         if not fits.all():
-            rejected[
-                _too_large(found.peak_bytes[~fits], of.system.gpu.memory.capacity, self.reserve, of.framework)
-            ] += int((~fits).sum())
+            rejected[_too_large(peaks[~fits], of.system.gpu.memory.capacity, self.reserve, of.framework)] += int(
+                (~fits).sum()
+            )
         error = step_error(of.system.gpu.name, of.framework.name, bool(of.model.experts))
         on = Setting(of.model, of.system, of.framework, self.options, error)
-        rows = zip(found.seconds.tolist(), found.peak_bytes.tolist(), strict=True)
+        rows = zip(seconds.tolist(), peaks.tolist(), strict=True)
         return [
             Planned(plan, seconds, peak, on, estimated_s=seconds)
             for plan, (seconds, peak) in zip(plans, rows, strict=True)
             if peak <= capacity
         ]
+
+    def _clocked(self, of: Space, plans: Sequence[Parallelism], capacity: float) -> tuple[FloatArray, FloatArray]:
+        """Step times [s] and peaks of memory [bytes] of plans."""
+        found = many(of.model, of.system, plans, of.framework, self.options, self._shared, limit=capacity)
+        return found.seconds, found.peak_bytes
 
     def on_fewer(self) -> Iterator[Planned]:
         """The plans on half the GPUs, a quarter, and so on, as long as one fits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -36,6 +36,12 @@ RECOMPUTATIONS: Mapping[str, tuple[str, ...]] = {
     "torchtitan": ("none", "operators", "full"),
 }
 """Kinds of recomputation that a framework offers, by the beginning of its name."""
+DISPATCHERS: Mapping[str, tuple[str, ...]] = {
+    "megatron": ("nccl", "deepep", "hybridep"),
+    "automodel": ("nccl", "deepep"),
+}
+"""Libraries that exchange a mixture's tokens in a framework, by the beginning of its name: Megatron Core's dispatchers
+(--moe-token-dispatcher-type, --moe-flex-dispatcher-backend), and AutoModel's. They run on NVIDIA's GPUs alone."""
 _ALL_RECOMPUTATIONS = "none", "selective", "operators", "full"
 _MOST_UNEVEN = 0.1
 """Share of the mean by which the fullest stage may exceed it where stages do not divide the layers [assumed]."""
@@ -82,6 +88,14 @@ class Space:
                 yield from self._placed(
                     {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "sp": sp, "context": context}, rejected
                 )
+
+    def exchanged_otherwise(self, plans: Iterable[Parallelism]) -> Iterator[Parallelism]:
+        """The same plans with each other library that may exchange their tokens, unless the user stated one."""
+        names = () if "dispatcher" in self.fixed else _other_dispatchers(self.model, self.system, self.framework)
+        for plan, name in product((one for one in plans if one.ep > 1), names):
+            other = replace(plan, dispatcher=name)
+            if not (self.launcher and lacking(self.launcher, self.model, other)):
+                yield other
 
     def fits_on(self, gpus: int) -> bool:
         """Whether the degrees that the user stated fit fewer or more GPUs."""
@@ -167,9 +181,12 @@ class Space:
     def _leaves(self, degrees: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """What else a plan states: sharding, recomputation, number formats and overlaps."""
         replicas = degrees["dp"] * degrees["cp"]
-        names = "recompute", "offload", "dtype", "precision", "overlap"
+        names = "recompute", "offload", "dtype", "precision", "overlap", "dispatcher"
+        choices = dict(self.choices)
+        if degrees["ep"] == 1:  # nothing is exchanged
+            choices["dispatcher"] = ("",)
         for zero, shard in self._sharding(replicas, degrees["tp"]):
-            for values in product(*(self.choices[name] for name in names)):
+            for values in product(*(choices[name] for name in names)):
                 leaf = {"zero": zero, "shard": shard, **dict(zip(names, values, strict=True))}
                 if self._has_overlap(degrees, leaf):
                     yield leaf
@@ -269,7 +286,15 @@ def _usual(model: Transformer, system: System, framework: Framework) -> dict[str
         "dtype": ("bf16" if system.gpu.supports("bf16") else "fp16",),
         "precision": ("",),
         "overlap": ({},),
+        "dispatcher": ("",),
     }
+
+
+def _other_dispatchers(model: Transformer, system: System, framework: Framework) -> tuple[str, ...]:
+    """Libraries beside the framework's own choice that may bring tokens to their experts."""
+    if not model.experts or system.gpu.vendor != "nvidia":
+        return ()
+    return tuple(name for name in _offered(DISPATCHERS, framework, ()) if name != framework.dispatcher)
 
 
 def _offered(

@@ -1,6 +1,6 @@
 """The lowered form: workgroup scripts, address maps and DMA commands, and how they become integer tables."""
 
-from weft.program.build import Hardware, Program, Wiring, build, tiles_of
+from weft.program.build import Hardware, Program, Wiring, below, build, tiles_of
 from weft.program.plan import (
     Access,
     Buffer,
@@ -36,6 +36,7 @@ __all__ = [
     "Store",
     "Wait",
     "Wiring",
+    "below",
     "build",
     "tiles_of",
 ]

@@ -22,12 +22,18 @@ SYSTEM = ("tracker", "earlier")
 """Operators of every machine: the tracker, and work before the run (`engine.layout`, OPERATOR_*)."""
 
 
+def below(gpu: int, distance: int, group: int) -> int:
+    """The GPU `distance` ranks below `gpu` around its group of `group` consecutive GPUs."""
+    return gpu - gpu % group + (gpu - distance) % group
+
+
 class Wiring(NamedTuple):
     """The links of the simulated GPUs, `link[k, :]`, their names, and all routes over them, `route[p, :]`.
 
     `first` is the first row of each route, by (GPU, distance, direct). A distance counts ranks downwards around the
     group; `direct` routes take the links to that GPU alone. `switch[g]` are the first rows of the routes from GPU g to
-    a switch that reduces and back (NONE: there is none).
+    a switch that reduces and back (NONE: there is none). `group` is the number of consecutive GPUs that form a group
+    (0: all of them form one); if more than are simulated, these represent it.
     """
 
     link: Table
@@ -35,6 +41,12 @@ class Wiring(NamedTuple):
     route: Table
     first: Mapping[tuple[int, int, bool], int]
     switch: Table
+    group: int = 0
+
+    @property
+    def peers(self) -> int:
+        """The number of GPUs of the system, however few of them are simulated."""
+        return 1 + max((distance for _, distance, _ in self.first), default=0)
 
     def hops(self, gpu: int, distance: int, direct: bool) -> Table:
         """The rows of a route: links, each with the latency from its end to the next one or to the receiver [fs].
@@ -101,7 +113,7 @@ class _Builder:
         # Operators whose data the address map sends are communication; the others are compute.
         routes = (rule.route for buffer in plan.buffers for rule in buffer.rules)
         communicating = dict.fromkeys((*SYSTEM, *(route.operator for route in routes if route is not None)))
-        phases = [phase for placed in plan.kernels for phase in placed.kernel.phases]
+        phases = [phase for placed in plan.kernels for phase in placed.kernel.every_phase]
         accesses = (access for phase in phases for access in (*phase.loads, *phase.stores))
         names = dict.fromkeys((*communicating, *(access.operator for access in accesses)))
         self.operator = {name: number for number, name in enumerate(names)}
@@ -159,10 +171,10 @@ class _Builder:
         groups: list[tuple[Wait, ...]] = []
         for placed in self.plan.kernels:
             groups.append(placed.after_chunks)
-            for wait in (phase.wait for phase in placed.kernel.phases if phase.wait is not None):
+            for wait in (phase.wait for phase in placed.kernel.every_phase if phase.wait is not None):
                 chunks = range(len(self.buffers[wait.buffer].sizes[0])) if wait.position is None else ()
                 groups += [(Wait(wait.buffer, position),) for position in chunks] or [(wait,)]
-        for group in groups:
+        for group in dict.fromkeys(groups):
             number = self.counters
             for wait in group:
                 if len(group) > 1 and wait in self.counter:
@@ -181,6 +193,7 @@ class _Builder:
                 base = address
                 if buffer.within is not None:
                     base = int(self.region[g, self.row[buffer.within], y.REGION_BASE])
+                    base += _of_gpu(buffer.offsets, g)[position] if buffer.offsets else 0
                 else:
                     address += -(-size // grain) * grain
                 self.region[g, self.row[buffer.name, position]] = self._chunk(g, buffer, position, size, base)
@@ -195,7 +208,7 @@ class _Builder:
             y.REGION_CACHED: int(rule.cached),
             y.REGION_COUNTER: self.counter.get(Wait(buffer.name, position), y.NONE),
             y.REGION_SENT_COUNTER: self.counter.get(Wait(buffer.name, position, sent=True), y.NONE),
-            y.REGION_TRACKED: rule.updates_per_element,
+            y.REGION_TRACKED: y.NONE if rule.counted else rule.updates_per_element,
             y.REGION_FIRST_TILE: 0,
             y.REGION_TILES: 0,
             y.REGION_LANED: int(buffer.lanes > 0),
@@ -206,7 +219,13 @@ class _Builder:
         if rule.route is not None and rule.route.members:
             row |= self._multicast(g, rule.route)
         elif rule.route is not None:
-            row[y.REGION_TARGET], row[y.REGION_ROUTE] = self._to(g, rule.route.distance, rule.route.direct)
+            row[y.REGION_TARGET], row[y.REGION_ROUTE] = self._to(
+                g, rule.route.distance, rule.route.direct, rule.route.within
+            )
+            if rule.route.summed:
+                self._check_one_group()
+                row[y.REGION_ROUTE] = int(self.gpu[g, y.GPU_UP])
+                row[y.REGION_MEMBERS], row[y.REGION_MEMBER_STRIDE] = rule.route.summed, y.NONE
         if rule.remote is not None:
             row[y.REGION_TO_REGION] = self.row[rule.remote.buffer, rule.remote.position]
             row[y.REGION_REMOTE_CAUSE] = self._sent(rule.remote)
@@ -216,12 +235,20 @@ class _Builder:
 
     def _multicast(self, g: int, route: RemoteMap) -> dict[int, int]:
         """Columns of a chunk whose stores the switch copies to all members."""
+        self._check_one_group()
         return {
             y.REGION_TARGET: g,
             y.REGION_ROUTE: int(self.gpu[g, y.GPU_UP]),
             y.REGION_MEMBERS: route.members,
             y.REGION_MEMBER_STRIDE: route.member_stride,
         }
+
+    def _check_one_group(self) -> None:
+        if self.wiring.group:
+            raise InputError(
+                f"a switch that adds joins the {self.gpus} GPUs of a run, but groups have {self.wiring.group}; choose "
+                "a system with as many GPUs as a group, or kernels that do not add in the switch"
+            )
 
     def _command(self, g: int, dma: DmaMap) -> dict[int, int]:
         """Columns of the DMA command of a chunk."""
@@ -240,10 +267,15 @@ class _Builder:
             row[y.REGION_ALSO_TARGET], row[y.REGION_ALSO_ROUTE] = self._to(g, distance, dma.direct)
         return row
 
-    def _to(self, g: int, distance: int, direct: bool) -> tuple[int, int]:
-        """The GPU `distance` ranks below GPU `g` (itself if one GPU represents all), and the first row of the route."""
+    def _to(self, g: int, distance: int, direct: bool, within: int = 0) -> tuple[int, int]:
+        """The GPU `distance` ranks below GPU `g`, or the one that represents it, and the first row of the route.
+
+        With `within`, ranks are counted around a node of so many GPUs.
+        """
+        if within:
+            distance = (g - below(g, distance, within)) % self.wiring.peers
         self.wiring.hops(g, distance, direct)
-        return (g - distance) % self.gpus, self.wiring.first[g, distance, direct]
+        return below(g, distance, self.wiring.group or self.gpus) % self.gpus, self.wiring.first[g, distance, direct]
 
     def _sent(self, route: RemoteMap) -> int:
         """The cause that traffic has at the receiver."""
@@ -251,7 +283,8 @@ class _Builder:
 
     def _add_tiles(self) -> None:
         """Add the rows of the output tiles, and record in the chunks' rows which tiles they hold."""
-        for g, work in enumerate(map(tiles_of, self.works)):
+        for g, tiles in enumerate(map(tiles_of, self.works)):
+            work = tiles[tiles[:, y.WORK_REGION] >= 0]  # those without a chunk have the highest numbers
             first, tile = self.row["output", 0], self.tile[g, : len(work)]
             tile[:, y.TILE_REGION] = first + work[:, y.WORK_REGION]
             tile[:, y.TILE_OFFSET], tile[:, y.TILE_BYTES] = work[:, y.WORK_OFFSET], work[:, y.WORK_BYTES]
@@ -289,7 +322,7 @@ class _Builder:
             work = [self._work(g, placed.kernel) for placed in kernels]
             for k, placed in enumerate(kernels):
                 table[g, k] = self._kernel(g, placed)
-                for phase in placed.kernel.phases:
+                for phase in placed.kernel.on(g):
                     self._add_phase(g, phase)
             lengths = [len(part) for part in work]
             table[g, :, y.KERNEL_FIRST_WORK] = np.cumsum(lengths) - lengths
@@ -308,6 +341,9 @@ class _Builder:
     def _kernel(self, g: int, placed: PlacedKernel) -> list[int]:
         kernel, after = placed.kernel, placed.after_chunks
         launch = 0 if kernel.completion_fs is not None else int(self.gpu[g, y.GPU_LAUNCH])
+        if placed.gpus is not None and g not in placed.gpus:
+            row = {y.KERNEL_PREDECESSORS: len(placed.after), y.KERNEL_AFTER_COUNTER: y.NONE}
+            return _filled(y.KERNEL_COLUMNS, row, rest=0)
         row = {
             y.KERNEL_FIRST_PHASE: len(self.phases[g]),
             y.KERNEL_WORKGROUPS: kernel.workgroups,
@@ -386,6 +422,7 @@ class _Builder:
             y.ACCESS_STEP_STRIDE: access.unit_bytes if access.step_stride is None else access.step_stride,
             y.ACCESS_UNIT: access.unit_bytes,
             y.ACCESS_LAST_UNIT: access.last_unit_bytes or access.unit_bytes,
+            y.ACCESS_COLUMN_STRIDE: access.column_stride,
             y.ACCESS_OPERATOR: self.operator[access.operator],
         }
         if isinstance(access, Load):
@@ -393,19 +430,35 @@ class _Builder:
             row |= {
                 y.ACCESS_BASE: base + access.offset,
                 y.ACCESS_LIMIT: size - access.offset,
-                y.ACCESS_COLUMN_STRIDE: access.column_stride,
                 y.ACCESS_EXTENT: access.extent,
                 y.ACCESS_CACHED: int(access.cached),
                 y.ACCESS_SHARE: rows if rows > 1 else -columns if columns > 1 else 1,
                 y.ACCESS_REGION: y.NONE,
             }
-            if access.members:
+            if access.distance:
+                row |= self._from_afar(g, access)
+            elif access.members:
+                self._check_one_group()
                 row[y.ACCESS_BASE], row[y.ACCESS_REGION] = access.offset, self.row[access.buffer, access.position or 0]
                 row[y.ACCESS_MEMBERS], row[y.ACCESS_MEMBER_STRIDE] = access.members, access.member_stride
         else:
             region = self.row[access.buffer, access.position or 0]
             row |= {y.ACCESS_BASE: access.offset, y.ACCESS_LIMIT: size, y.ACCESS_REGION: region}
         return _filled(y.ACCESS_COLUMNS, row, rest=0)
+
+    def _from_afar(self, g: int, load: Load) -> dict[int, int]:
+        """Columns of a load from another GPU's memory."""
+        source, _ = self._to(g, load.distance, load.direct)
+        back = -load.distance % self.wiring.peers
+        base, size = self._extent(source, load)
+        return {
+            y.ACCESS_BASE: base + load.offset,
+            y.ACCESS_LIMIT: size - load.offset,
+            y.ACCESS_MEMBERS: y.NONE,
+            y.ACCESS_SOURCE: source,
+            y.ACCESS_ROUTE: self._to(source, back, load.direct)[1],
+            y.ACCESS_ASKING: int(self.wiring.hops(g, load.distance, load.direct)[:, y.ROUTE_LATENCY].sum()),
+        }
 
     # -- order and place
 
@@ -454,8 +507,8 @@ def tiles_of(work: Table) -> Table:
 
 
 def _of_gpu(rows: tuple[Any, ...], g: int) -> Any:
-    """The row of GPU g, or the only row if one holds for all GPUs."""
-    return rows[g] if len(rows) > 1 else rows[0]
+    """The row of GPU g: its own, that of its rank in a group, or the only one if one holds for all GPUs."""
+    return rows[g % len(rows)]
 
 
 def _filled(columns: int, values: Mapping[int, int], rest: int = y.NONE) -> list[int]:
@@ -468,6 +521,7 @@ def _filled(columns: int, values: Mapping[int, int], rest: int = y.NONE) -> list
 
 def _stack(rows: list[list[list[int]]], columns: int) -> Table:
     """The rows of all GPUs in one table, padded to equal length and to at least one row."""
-    table = np.zeros((len(rows), max(len(rows[0]), 1), columns), dtype=np.int64)
-    table[:, : len(rows[0])] = np.array(rows, dtype=np.int64).reshape(len(rows), -1, columns)
+    table = np.zeros((len(rows), max(1, *map(len, rows)), columns), dtype=np.int64)
+    for g, each in enumerate(rows):
+        table[g, : len(each)] = np.array(each, dtype=np.int64).reshape(-1, columns)
     return table

@@ -16,9 +16,9 @@ from weft.engine import layout as y
 class Access:
     """Bytes of a chunk that one iteration of a workgroup loads or stores, as traffic of `operator`.
 
-    The address is the chunk's base + `offset` + `row_stride` times the workgroup's row + `step_stride` times the
-    iteration [bytes]; by default (None) iterations follow each other without gaps. An iteration moves `unit_bytes`, the
-    last one `last_unit_bytes` (0: as many).
+    The address is the chunk's base + `offset` + `row_stride` times the workgroup's row + `column_stride` times its
+    column + `step_stride` times the iteration [bytes]; by default (None) iterations follow each other without gaps. An
+    iteration moves `unit_bytes`, the last one `last_unit_bytes` (0: as many).
     """
 
     buffer: str
@@ -29,6 +29,7 @@ class Access:
     row_stride: int = 0
     step_stride: int | None = None
     offset: int = 0
+    column_stride: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,24 +37,28 @@ class Load(Access):
     """A load, clipped at the chunk's end; with position None it covers all chunks of the buffer in sequence.
 
     `unit_bytes` count per unit of `extent`: one (`EXTENT_ONE` of `engine.layout`), the rows or the columns of the
-    workgroup's tile. The address also grows by `column_stride` times the workgroup's column [bytes]. The workgroups of
-    `shared_by_rows` or `shared_by_columns` neighbouring tiles fetch the bytes together, a part each (clusters). With
-    `members` the switch fetches the bytes from that many GPUs and returns the sum: at the GPU d ranks below, from
-    `member_stride` times d further on [bytes].
+    workgroup's tile. The workgroups of `shared_by_rows` or `shared_by_columns` neighbouring tiles fetch the bytes
+    together, a part each (clusters). With `members` the switch fetches the bytes from that many GPUs and returns the
+    sum: at the GPU d ranks below, from `member_stride` times d further on [bytes]. With a `distance` they come from the
+    memory of the GPU that many ranks below, over the links to it alone if `direct` and the fabric has any.
     """
 
     extent: int = y.EXTENT_ONE
-    column_stride: int = 0
     cached: bool = False
     shared_by_rows: int = 1
     shared_by_columns: int = 1
     members: int = 0
     member_stride: int = 0
+    distance: int = 0
+    direct: bool = False
 
 
 @dataclass(frozen=True)
 class Store(Access):
-    """A store; a workgroup of a tiled kernel stores its whole tile at the tile's place in the buffer."""
+    """A store; a workgroup whose tile has a chunk stores all of it, at the tile's place in the buffer.
+
+    That of a tile without one (WORK_REGION is NONE in `Work`) stores what the access says, wherever it says.
+    """
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,8 @@ class Kernel:
     is no launch on the GPU, and the kernel ends that long after the last byte has left. If workgroups run different
     scripts, `phases` holds the scripts one after another, all of one length (`scripts` pads them), and `script_of` has
     the script of each workgroup; in a tiled kernel it lists the scripts, and `Work` has the script of each tile. With
-    `in_step` its workgroups are dispatched stage by stage, as many at once as the compute units hold.
+    `in_step` its workgroups are dispatched stage by stage, as many at once as the compute units hold. Where GPUs run
+    different scripts, `by_gpu` has those of each, all as long as `phases`, which are the first one's.
     """
 
     name: str
@@ -125,6 +131,16 @@ class Kernel:
     completion_fs: int | None = None
     script_of: tuple[int, ...] = ()
     in_step: bool = False
+    by_gpu: tuple[tuple[Phase, ...], ...] = ()
+
+    def on(self, gpu: int) -> tuple[Phase, ...]:
+        """The scripts that a GPU runs."""
+        return self.by_gpu[gpu] if self.by_gpu else self.phases
+
+    @property
+    def every_phase(self) -> tuple[Phase, ...]:
+        """The phases of all scripts of all GPUs."""
+        return tuple(phase for each in self.by_gpu for phase in each) or self.phases
 
     @property
     def script_length(self) -> int:
@@ -151,9 +167,11 @@ class Mode(IntEnum):
 class RemoteMap:
     """Redirects stores into the chunk to a chunk of the GPU `distance` ranks below, around the group.
 
+    With `within`, ranks are counted around so many neighbouring GPUs: those of a node.
     They are striped over all links of the GPU or, if `direct`, take the links to that GPU alone, if the fabric has any.
     The receiver counts them as traffic of `operator`, as updates if `update`. With `members` the switch copies them to
-    that many GPUs, the sender included: at the GPU d ranks below, to `member_stride` times d further on [bytes].
+    that many GPUs, the sender included: at the GPU d ranks below, to `member_stride` times d further on [bytes]. With
+    `summed` the switch adds up what that many GPUs store to one place, and sends it the sum.
     """
 
     buffer: str
@@ -164,6 +182,8 @@ class RemoteMap:
     direct: bool = False
     members: int = 0
     member_stride: int = 0
+    summed: int = 0
+    within: int = 0
 
 
 @dataclass(frozen=True)
@@ -182,11 +202,15 @@ class DmaMap(RemoteMap):
 
 @dataclass(frozen=True)
 class ChunkRule:
-    """One chunk's entry of the address map; the default is an ordinary uncached local store."""
+    """One chunk's entry of the address map; the default is an ordinary uncached local store.
+
+    With `counted` the GPU's own stores count like those that arrive, for those who wait for bytes.
+    """
 
     update: bool = False
     cached: bool = False
     updates_per_element: int = 0
+    counted: bool = False
     remote: RemoteMap | None = None
     dma: DmaMap | None = None
 
@@ -208,7 +232,10 @@ PLAIN_STORE = ChunkRule()
 
 
 Work = npt.NDArray[np.int64]
-"""One row per workgroup: row, column, rows, columns, chunk position, offset in the chunk, bytes, tile number, lane."""
+"""One row per workgroup: row, column, rows, columns, chunk position, offset in the chunk, bytes, tile number, lane.
+
+Tiles without a chunk of "output" (NONE) are numbered after those with one.
+"""
 
 
 @dataclass(frozen=True)
@@ -216,7 +243,8 @@ class Buffer:
     """A buffer in chunks: `sizes[g][p]` bytes on GPU g at position p, or `sizes[0][p]` on every GPU; `rules[p]` each.
 
     With `lanes`, arriving bytes are counted per workgroup of the sending kernel. With `within`, the chunks are other
-    names of that chunk (buffer, position), so that it can be sent to several GPUs.
+    names of that chunk (buffer, position), so that it can be sent to several GPUs; each begins as far into it as
+    `offsets[g][p]` say, or `offsets[0][p]` on every GPU [bytes] (none: at its start).
     """
 
     name: str
@@ -224,6 +252,7 @@ class Buffer:
     rules: tuple[ChunkRule, ...] = ()
     lanes: int = 0
     within: tuple[str, int] | None = None
+    offsets: tuple[tuple[int, ...], ...] = ()
 
     def rule(self, position: int) -> ChunkRule:
         """The rule of a chunk; ordinary uncached stores without one."""
@@ -237,7 +266,8 @@ class PlacedKernel:
     Of kernels that wait for compute units, the higher priority is served first, then the earlier launch; nothing is
     preempted. `delay_fs` [fs] delays its launch, because one host thread launches all streams. With `release` its end
     writes dirty cache lines back, so that others can read them; with `monitor` its first stage sets the arbiter's
-    threshold. It runs iteration `iteration` of the graph's node `operator`, in `stream` (for traces).
+    threshold. It runs iteration `iteration` of the graph's node `operator`, in `stream` (for traces). With `gpus` only
+    those run it. A kernel `aside` holds up no later one of its stream.
     """
 
     kernel: Kernel
@@ -251,6 +281,8 @@ class PlacedKernel:
     stream: int = 0
     operator: str = ""
     iteration: int = 0
+    gpus: tuple[int, ...] | None = None
+    aside: bool = False
 
 
 @dataclass(frozen=True)
@@ -269,17 +301,27 @@ class Plan:
 
 def renamed(kernel: Kernel, prefix: str) -> Kernel:
     """A kernel with `prefix` before the name of every buffer that it uses, so that a plan can hold several."""
-    phases = (
+    copies = (replace(c, chunks=tuple((prefix + buffer, at) for buffer, at in c.chunks)) for c in kernel.copies)
+    by_gpu = tuple(_phases_named(phases, prefix) for phases in kernel.by_gpu)
+    return replace(kernel, phases=_phases_named(kernel.phases, prefix), copies=tuple(copies), by_gpu=by_gpu)
+
+
+def _phases_named(phases: tuple[Phase, ...], prefix: str) -> tuple[Phase, ...]:
+    return tuple(
         replace(
             phase,
             loads=tuple(_named(load, prefix) for load in phase.loads),
             stores=tuple(_named(store, prefix) for store in phase.stores),
             wait=_named(phase.wait, prefix),
         )
-        for phase in kernel.phases
+        for phase in phases
     )
-    copies = (replace(c, chunks=tuple((prefix + buffer, at) for buffer, at in c.chunks)) for c in kernel.copies)
-    return replace(kernel, phases=tuple(phases), copies=tuple(copies))
+
+
+def renamed_aside(placed: PlacedKernel, prefix: str) -> PlacedKernel:
+    """A kernel that waits for chunks, with `prefix` before the names of its buffers and of theirs."""
+    waits = tuple(_named(wait, prefix) for wait in placed.after_chunks)
+    return replace(placed, kernel=renamed(placed.kernel, prefix), after_chunks=waits)
 
 
 def renamed_buffer(buffer: Buffer, prefix: str) -> Buffer:

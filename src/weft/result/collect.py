@@ -43,6 +43,10 @@ LEVELS = {
 _TILE = (y.WORK_REGION, y.WORK_ROW, y.WORK_COLUMN, y.WORK_ROWS, y.WORK_COLUMNS)
 
 
+SUMMED = "summed"
+"""The buffer whose chunks name the tokens that T3's combine updates."""
+
+
 def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[str, Any]:
     """The fields of a Timeline from a finished run; `resident` workgroups of a kernel fit on a compute unit."""
     spans, chunks = _spans(program, m, resident), _chunks(program, m)
@@ -51,8 +55,9 @@ def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[s
     causes: list[Cause] = [(name, kind) for name in program.operators for kind in ("read", "write", "update")]
     traffic, served, series = m.traffic.sum(axis=0), m.served.sum(axis=0), _series(m, causes)
     begin = min(int(start) for start in m.gpu[:, y.GPU_START])
-    # A fused reduce-scatter has no kernel: it ends when its last chunk is complete and sent.
+    # A fused reduce-scatter or combine has no kernel: it ends when its last chunk is complete and sent, or updated.
     fused = [at for one in chunks if one.buffer == "output" for at in (one.complete_fs, one.last_sent_fs) if at]
+    fused += [at for one in chunks if one.buffer == SUMMED for at in (one.last_local_fs, one.last_remote_fs) if at]
     end = max((*(span.end_fs for span in spans), *fused), default=int(m.clock[y.CLOCK_NOW]))
     held: dict[str, set[int]] = {}
     for k, placed in enumerate(program.plan.kernels):
@@ -66,7 +71,7 @@ def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[s
             for name, level in LEVELS.items()
             if served[level].any()
         },
-        "counters": _counters(m),
+        "counters": _counters(m, program.link_names),
         "held": {name: len(units) for name, units in held.items()},
         "spans": spans,
         "stages": _stages(program, m),
@@ -196,7 +201,25 @@ def _series(m: Machine, causes: list[Cause]) -> Series:
     return Series(bin_fs=int(m.clock[y.CLOCK_BIN]), traffic=traffic, link=m.link_series[:, :used].copy())
 
 
-def _counters(m: Machine) -> dict[str, float]:
+def _on_network(names: tuple[str, ...], m: Machine) -> dict[str, float]:
+    """What left the nodes by the adapters of a network between them [bytes]; nothing without one."""
+    adapters = [k for k, name in enumerate(names) if name.startswith("adapter out")]
+    return {"network_bytes": int(m.link_run[adapters, y.LINK_BYTES].sum())} if adapters else {}
+
+
+def _merged(m: Machine) -> dict[str, float]:
+    """How full the switch's tables were, and what left them before all GPUs' stores had come; nothing without any."""
+    if not m.merging.shape[1]:
+        return {}
+    flow = m.flow
+    return {
+        "merge_most_entries": int(flow[:, y.FLOW_MERGE_MOST].max()),
+        "merge_evicted": int(flow[:, y.FLOW_MERGE_EVICTED].sum()),
+        "merge_expired": int(flow[:, y.FLOW_MERGE_EXPIRED].sum()),
+    }
+
+
+def _counters(m: Machine, names: tuple[str, ...]) -> dict[str, float]:
     flow, channel = m.flow, m.channel
     now = max(int(m.clock[y.CLOCK_NOW]), 1)
     counted, most = flow.sum(axis=0).tolist(), flow.max(axis=0).tolist()
@@ -220,6 +243,8 @@ def _counters(m: Machine) -> dict[str, float]:
         "drained_s": now * 1e-15,
         "compute_unit_utilization": float(m.unit[:, y.UNIT_BUSY].mean() / now),
         "link_bytes": int(m.link_series.sum()),
+        **_on_network(names, m),
+        **_merged(m),
         "link_utilization": float(m.link_run[first, y.LINK_BUSY].mean() / now) if len(first) else 0.0,
     }
     if m.shape[y.SIZE_SIDE_SETS] > 0:
@@ -239,7 +264,8 @@ def _counters(m: Machine) -> dict[str, float]:
 def _durations(gpus: int, spans: tuple[Span, ...], chunks: tuple[ChunkSpan, ...]) -> dict[str, float]:
     """How long each operator ran [s]: from its first request to its last end, on the slowest GPU.
 
-    A reduce-scatter without a kernel runs from its first byte sent to its last one reduced.
+    A reduce-scatter without a kernel runs from its first byte sent to its last one reduced, a combine without one from
+    the first update of a token to the last.
     """
     found: dict[str, int] = {}
     for name in dict.fromkeys(span.operator for span in spans):
@@ -254,6 +280,11 @@ def _durations(gpus: int, spans: tuple[Span, ...], chunks: tuple[ChunkSpan, ...]
             ends = [chunk.complete_fs for chunk in output if chunk.complete_fs is not None]
             if starts and ends:
                 found["reduce_scatter"] = max(found.get("reduce_scatter", 0), max(ends) - min(starts))
+    for g in sorted({chunk.gpu for chunk in chunks if chunk.buffer == SUMMED}):
+        sums = [chunk for chunk in chunks if chunk.gpu == g and chunk.buffer == SUMMED]
+        firsts = [at for one in sums for at in (one.first_local_fs, one.first_remote_fs) if at is not None]
+        lasts = [at for one in sums for at in (one.last_local_fs, one.last_remote_fs) if at is not None]
+        found["combine"] = max(found.get("combine", 0), max(lasts) - min(firsts))
     return {name: ran * 1e-15 for name, ran in found.items()}
 
 
@@ -286,4 +317,16 @@ def _updates(program: Program, m: Machine) -> TileUpdates | None:
     tiles = np.stack([tiles_of(work[g if len(work) > 1 else 0])[:, _TILE] for g in range(gpus)])
     log = m.update_log.reshape(gpus, m.seen.shape[1] // wavefronts, wavefronts, -1)[:, : tiles.shape[1]]
     peers = max(gpus - 1, 1)
-    return TileUpdates(tiles, log[..., :-peers].copy(), log[..., -peers:].copy())
+    return TileUpdates(tiles, log[..., :-peers].copy(), log[..., -peers:].copy(), _begun(program, m, tiles.shape[1]))
+
+
+def _begun(program: Program, m: Machine, tiles: int) -> Ints:
+    """When the first workgroup of each tile began to read, after its wait [fs]; of the shape (gpus, tiles)."""
+    begun = np.full((len(m.kernel), tiles), y.NEVER)
+    for g in range(len(begun)):
+        for k, placed in enumerate(program.plan.kernels):
+            if placed.kernel.tiled:
+                first, log = int(m.kernel[g, k, y.KERNEL_FIRST_WORK]), _log(m, g, k)
+                tile = m.work[g, first : first + len(log), y.WORK_TILE]
+                np.minimum.at(begun[g], tile, log[:, (y.WORKLOG_START, y.WORKLOG_RESUMED)].max(axis=1))
+    return begun

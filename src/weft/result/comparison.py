@@ -8,15 +8,54 @@ from typing import Any
 
 from weft.answer import Answer
 from weft.errors import UnknownNameError
+from weft.hardware import Stragglers
 from weft.result.corun import CoRun
 from weft.result.metrics import speedup
 from weft.result.timeline import Timeline
 from weft.schedule import SHARING
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What stragglers cost under an overlap: `equal_s` with equal GPUs, `seconds` with those of each draw."""
+
+    equal_s: float
+    seconds: tuple[float, ...]
+
+    @property
+    def mean_s(self) -> float:
+        """The mean of the draws [s]."""
+        return sum(self.seconds) / len(self.seconds)
+
+    @property
+    def lost(self) -> float:
+        """How much longer the mean draw takes than equal GPUs, as a share of their time."""
+        return self.mean_s / self.equal_s - 1
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The same of the shortest and the longest draw."""
+        return min(self.seconds) / self.equal_s - 1, max(self.seconds) / self.equal_s - 1
+
+    def record(self) -> dict[str, Any]:
+        """Plain data."""
+        low, high = self.range
+        return {
+            "equal_s": self.equal_s,
+            "mean_s": self.mean_s,
+            "lost": self.lost,
+            "lost_low": low,
+            "lost_high": high,
+            "draws_s": list(self.seconds),
+        }
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison(Answer):
     """Timelines by overlap, the baseline first; `refused` gives the reason for overlaps that cannot run.
+
+    With stragglers, `timelines` are those of the first draw, and `drawn` says what all draws cost, by overlap;
+    `slowest` names the slowest GPU of each draw, and by what share its clock is lower (None: GPUs are equal).
 
     For streams that do not wait for each other, `alone` holds a short loop of each operator on its own, by operator,
     and for collectives also by driver, as in "all_gather by dma".
@@ -29,6 +68,9 @@ class Comparison(Answer):
     timelines: Mapping[str, Timeline]
     alone: Mapping[str, Timeline] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    drawn: Mapping[str, Drawn] = field(default_factory=dict)
+    stragglers: Stragglers | None = None
+    slowest: tuple[tuple[int, float] | None, ...] = ()
 
     @property
     def baseline(self) -> Timeline:
@@ -75,7 +117,33 @@ class Comparison(Answer):
             return [self.baseline.to_dict()]
         return [{**one.to_dict(), "speedup": speedup(one, self.baseline)} for one in self]
 
+    @property
+    def is_by_share(self) -> bool:
+        """Whether the draws are of one slow GPU, slower by another share in each."""
+        return self.stragglers is not None and len(self.stragglers.shares) > 1
+
+    def late_rows(self) -> list[dict[str, Any]]:
+        """One plain record per draw of stragglers and overlap: the slowest GPU, and how much longer the run takes."""
+        return [
+            {
+                "draw": draw,
+                "slowest_gpu": late and late[0],
+                "slower": late and late[1],
+                "overlap": name,
+                "seconds": one.seconds[draw],
+                "lost": one.seconds[draw] / one.equal_s - 1,
+            }
+            for draw, late in enumerate(self.slowest)
+            for name, one in self.drawn.items()
+        ]
+
     def to_dict(self) -> dict[str, Any]:
         """Every run as plain data, and the reason for each overlap that cannot run."""
         best = {"best": self.best} if self.is_shared else {}
-        return {**best, "runs": self.rows(), "refused": dict(self.refused)}
+        drawn = {name: one.record() for name, one in self.drawn.items()}
+        late: dict[str, Any] = {}
+        if self.stragglers is not None:
+            late["stragglers"] = {
+                "who": self.stragglers.title, "by_overlap": drawn, "by_draw": self.late_rows()
+            }  # fmt: skip
+        return {**best, "runs": self.rows(), "refused": dict(self.refused), **late}

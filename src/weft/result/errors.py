@@ -1,4 +1,4 @@
-"""Errors of Weft's times against public figures by class: GEMMs, collectives, joined pairs, co-runs, training steps.
+"""Errors of Weft's times against public figures by class: GEMMs, collectives, joined pairs, co-runs, steps, loads.
 
 A class is a machine or a way to join, a size, and whether a fit saw the rows. `docs/errors.py` writes
 `model_errors.toml` and `step_errors.toml` from what `weft validate --bar` finds, `docs/figures.py` the speedups of C3.
@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from weft import hardware
 from weft.catalog import read_toml
-from weft.graph import Collective, Gemm, Op
+from weft.graph import Attention, Collective, Gemm, Op
 from weft.hardware import Gpu
+from weft.library.served import library
 from weft.units import format_bytes
 
 
@@ -67,6 +70,48 @@ def collective_error(gpu: str, collective: str, size: float) -> Error:
     return _error(f"{collective} {words}", gpu, here, others, place)
 
 
+def exchange_error(library: str) -> Error:
+    """The mean error of exchanges of tokens by a library; the largest of any library, if no row is about it."""
+    known = CARRIED["exchange"]
+    if library in known:
+        value, rows, machines = known[library]
+        thin = _thin(rows, machines)
+        return Error(value, f"exchanges by {library}: off by {value:.1%}, the mean of public rows{thin}")
+    worst = max(value for value, _, _ in known.values())
+    return Error(worst, f"exchanges by {library}: no public row, {worst:.1%}, the largest error of any other library")
+
+
+def served_error(kind: str, name: str) -> Error:
+    """The mean error of a kind of kernels of inference by library, such as "trtllm-context" of "attention".
+
+    It is the largest of any library, if no row is about it.
+    """
+    known = CARRIED[kind]
+    if name in known:
+        value, rows, machines = known[name]
+        return Error(value, f"{kind} by {name}: off by {value:.1%}, the mean of public rows{_thin(rows, machines)}")
+    worst = max(value for value, _, _ in known.values())
+    return Error(worst, f"{kind} by {name}: no public row, {worst:.1%}, the largest error of any other library")
+
+
+def load_error(framework: str, mixture: bool) -> Error | None:
+    """The mean error of the time per further token of loads that a framework serves; None where none is carried."""
+    layers, what = ("mixture", "models with experts") if mixture else ("dense", "dense models")
+    known: Mapping[str, Sequence[float]] = CARRIED.get("serving", {})
+    found = known.get(f"{framework}-{layers}-TPOT")
+    if found is None:
+        return None
+    value, rows, machines = found
+    thin = _thin(rows, machines)
+    return Error(value, f"loads of {what} on {framework}: off by {value:.0%}, the mean of public rows{thin}")
+
+
+def attention_error(of: str, query: Any, keys: Any) -> Error:
+    """The mean error of attention by a library of inference: of one query a sequence (generation), or of more."""
+    phase = "generation" if np.all((np.asarray(query) == 1) & (np.asarray(keys) > 1)) else "context"
+    return served_error("attention", f"{library('attention', of).name}-{phase}")
+
+
 def operator_errors(timed: Iterable[tuple[Op, float]], gpu: Gpu) -> list[str]:
     """The classes of error of operators and their times [s] on a GPU, in words, those with the most time first.
 
@@ -81,6 +126,8 @@ def operator_errors(timed: Iterable[tuple[Op, float]], gpu: Gpu) -> list[str]:
             why = gemm_error(gpu.name, seconds).why
         elif isinstance(op, Collective):
             why = collective_error(gpu.name, op.name, op.bytes).why
+        elif isinstance(op, Attention) and op.library:
+            why = attention_error(op.library, op.query, op.keys).why
         else:
             name = getattr(op, "name", op.kind)
             unknown[name] = unknown.get(name, 0.0) + seconds

@@ -22,14 +22,15 @@ class Inference(Answer):
 
     Prefill computes all `tokens` of each of `batch` sequences; decode computes the next token of each, which attends to
     `tokens` of context. `weights` and `cache` are what a GPU holds [bytes]: the cache of keys and values of all
-    sequences.
+    sequences. Prompts may follow `cached` tokens each; beside next tokens, the first `chunk` tokens of a prompt may be
+    read, whose cache holds `chunk_cache` [bytes].
     """
 
     kind = "inference"
     RECORD = """
-        phase model=model.name system=system.label tp=plan.tp replicas dtype=plan.dtype batch tokens latency_s=seconds
-        tokens_per_s tokens_per_s_per_gpu parts weight_bytes_per_gpu=weights kv_cache_bytes_per_gpu=cache
-        capacity_bytes=capacity fits most_sequences notes
+        phase model=model.name system=system.label tp=plan.tp replicas dtype=plan.dtype batch tokens cached chunk
+        latency_s=seconds tokens_per_s tokens_per_s_per_gpu parts weight_bytes_per_gpu=weights
+        kv_cache_bytes_per_gpu=cache capacity_bytes=capacity fits most_sequences notes
     """
 
     phase: Phase
@@ -42,6 +43,9 @@ class Inference(Answer):
     weights: int
     cache: int
     notes: tuple[str, ...] = ()
+    cached: int = 0
+    chunk: int = 0
+    chunk_cache: int = 0
 
     @property
     def seconds(self) -> float:
@@ -64,9 +68,14 @@ class Inference(Answer):
         return self.tokens_per_s / self.plan.tp
 
     @property
+    def length(self) -> int:
+        """Tokens of each sequence in the cache."""
+        return self.tokens + self.cached
+
+    @property
     def cache_per_token(self) -> float:
         """Cache of keys and values of one token on one GPU [bytes]."""
-        return self.cache / (self.batch * self.tokens)
+        return self.cache / (self.batch * self.length)
 
     @property
     def capacity(self) -> int:
@@ -76,9 +85,9 @@ class Inference(Answer):
     @property
     def fits(self) -> bool:
         """Whether weights and cache fit into the GPU; activations and what else a server keeps are left out."""
-        return self.weights + self.cache <= self.capacity
+        return self.weights + self.cache + self.chunk_cache <= self.capacity
 
     @property
     def most_sequences(self) -> int:
         """Sequences of this length whose cache fits beside the weights."""
-        return max(int((self.capacity - self.weights) // (self.cache_per_token * self.tokens)), 0)
+        return max(int((self.capacity - self.weights - self.chunk_cache) // (self.cache_per_token * self.length)), 0)

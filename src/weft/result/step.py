@@ -41,6 +41,10 @@ Times = Mapping[str, tuple[float, float]]
 """Start and end of every node of a graph by its id [s]."""
 
 
+LAUNCH_GAPS = "launch gaps"
+"""The part of a pass in which the GPU waits for the host to launch its kernels."""
+
+
 @dataclass(frozen=True)
 class Pass:
     """A pass over a part of a model takes `seconds`, which `parts` add up to.

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.errors import InputError
-from weft.graph import KINDS, Constant, Edge, Graph, Joined, KernelChoice, Node, Tensor, View
+from weft.graph import KINDS, Constant, Edge, Graph, Joined, KernelChoice, Node, Routing, Tensor, View
 from weft.hardware import System
 from weft.hardware.fabric import Fabric, Link
 from weft.hardware.pim import Pim
 from weft.kernels import GemmTiling
+from weft.kernels.execution_plan import Channel, Chunks, ExecutionPlan, Move, Part, Step
 from weft.options import RunOptions
 from weft.result.heat import Heat
 from weft.result.interference import Interference, Percentiles, StreamInterference
@@ -30,7 +31,8 @@ def stored_kinds(*kinds: type) -> None:
     _KINDS.update((kind.__name__, kind) for kind in kinds)
 
 
-stored_kinds(Graph, Node, Tensor, View, Joined, Constant, KernelChoice, *KINDS.values())
+stored_kinds(Graph, Node, Tensor, View, Joined, Constant, KernelChoice, Routing, *KINDS.values())
+stored_kinds(ExecutionPlan, Step, Move, Chunks, Channel, Part)
 stored_kinds(RunOptions, GemmTiling, Fabric, Link, Heat, Interference, StreamInterference, Percentiles)
 
 

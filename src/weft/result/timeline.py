@@ -61,12 +61,14 @@ class TileUpdates:
     `here_fs` is when a GPU's own products were in its memory, for each part of K, `peer_fs` when what came from a peer
     was, for each peer, the GPU above first; arrays of the shapes (gpus, tiles, wavefronts, parts of K) and (gpus,
     tiles, wavefronts, peers). `tiles` has the shape (gpus, tiles, 5): the position of a tile's chunk in the order in
-    which the GPU makes chunks, the tile's row and column in the grid, and its rows and columns.
+    which the GPU makes chunks, the tile's row and column in the grid, and its rows and columns. `begun_fs`, (gpus,
+    tiles), is when a tile's first workgroup began to read its operands, after it had waited for them.
     """
 
     tiles: Ints
     here_fs: Ints
     peer_fs: Ints
+    begun_fs: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -338,6 +340,7 @@ class Timeline(Answer):
         """Hardware in use that no GPU on the market has."""
         parts = {
             "a tracker that triggers copies": any(node.choice.driver == "tracker" for node in self.graph),
+            "a tracker of tile lines that arrive": any("lines" in dict(node.choice.copies) for node in self.graph),
             "updates near memory": any(kind == "update" for _, kind in self.traffic),
         }
         return tuple(part for part, is_used in parts.items() if is_used)

@@ -17,13 +17,18 @@ import numpy.typing as npt
 
 from weft.answer import attributes
 from weft.errors import InputError, SimulationError, check_name, check_type, check_whole
-from weft.graph import Gemm, Graph
+from weft.graph import Gemm, Graph, Routing
+from weft.graph.routing import routing_of
 from weft.hardware import Described
 from weft.kernels import GemmTiling
+from weft.lower import expert_layer
 from weft.options import RunOptions
 from weft.result import Timeline
 from weft.result.timeline import TileUpdates
-from weft.run.single import simulate
+from weft.run.gathered import GatherReplay, gathered
+from weft.run.routed_replay import ExpertReplay, check_size, routed
+from weft.run.single import Runner, simulate
+from weft.schedule.sublayer import consumed
 
 Floats = npt.NDArray[Any]
 MOST_ELEMENTS = 1 << 27
@@ -94,8 +99,12 @@ def replay(
     *,
     dtype: str = "fp16",
     seed: int = 0,
-) -> Replay:
-    """Simulate a sub-layer on every GPU, then perform its reduce-scatter on random numbers in the logged order.
+) -> Replay | GatherReplay | ExpertReplay:
+    """Simulate a sub-layer on every GPU, then perform it on random numbers in the logged order.
+
+    Of a GEMM with the collective behind it, that is the reduce-scatter; of an all-gather before a GEMM, its copies and
+    the tiles, each of which multiplies the rows that are there when it begins. Of a layer of experts, it is all of it,
+    under "t3-all-to-all" or "deepep".
 
     Operands are normal; each GPU multiplies its part of K in fp32 and rounds to `dtype`, "fp16" or "bf16". Raises
     UnknownNameError for another format, InputError for an overlap whose tiles are not updated near memory and for
@@ -104,14 +113,23 @@ def replay(
     check_name("format of the sums", dtype, ROUNDED)
     check_whole("seed", seed, 0, 1)
     check_type("the graph", graph, Graph, 'give a sub-layer, like weft.sublayer("t-nlg", "fc-2", tp=8)')
+    chosen = replace(options or RunOptions(), mode="explicit", updates=True)
+    if (routing := routing_of(graph)) is not None:
+        return _experts(graph, routing, system, overlap, chosen, dtype, seed)
     gemm = next((node.op for node in graph.gemms if isinstance(node.op, Gemm)), None)
     if gemm is None or gemm.m * gemm.n * graph.ranks > MOST_ELEMENTS:
         raise InputError(
             f"{graph} has no GEMM, or its outputs on all GPUs have more than {MOST_ELEMENTS:,} elements; replay a "
             "smaller one, such as 1024 x 512 x 2048"
         )
-    chosen = replace(options or RunOptions(), mode="explicit", updates=True)
     run = simulate(graph, system, overlap, chosen)
+    if any(node.choice.kernel == "direct-summed" for node in run.graph):
+        raise InputError(
+            f"under '{overlap}' a switch adds up tiles before memory is updated, in an order that no log holds; replay "
+            "'t3-direct', whose memory adds up the same tiles"
+        )
+    if consumed(graph) is not None:
+        return gathered(run, dtype, seed, ROUNDED[dtype])
     node = run.graph.gemms[0]
     if run.updates is None or not (run.updates.peer_fs >= 0).any():
         raise InputError(f"'{overlap}' updates no tiles near memory, so there is nothing to replay; choose 't3'")
@@ -122,6 +140,17 @@ def replay(
     parts = products(*shape, [n * tiling.step for n in tiling.part_steps(gemm)]) if cut else partials[:, None]
     chunks, count = performed(run.updates, parts, tiling, dtype)
     return Replay(run, dtype, partials, chunks, count, _errors(run.updates, partials, parts, chunks, tiling, dtype))
+
+
+def _experts(
+    graph: Graph, routing: Routing, system: Described, overlap: str, options: RunOptions, dtype: str, seed: int
+) -> ExpertReplay:
+    """The replay of a layer of experts."""
+    check_size(graph, MOST_ELEMENTS)
+    runner = Runner(graph, system, options)
+    run = runner.timeline(overlap)
+    layer, _ = expert_layer(run.graph, routing, runner.system, runner.options)
+    return routed(run, layer, dtype, seed, ROUNDED[dtype])
 
 
 def products(

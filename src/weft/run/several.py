@@ -7,11 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from weft.errors import InputError, check_type, check_whole
-from weft.graph import Collective, Gemm, Graph, concurrent
-from weft.hardware import Described
+from weft.graph import Collective, Gemm, Graph, KernelChoice, concurrent
+from weft.hardware import Described, Stragglers, slowest
 from weft.options import RunOptions
 from weft.parallel import work_of
 from weft.result import Comparison, Timeline
+from weft.result.comparison import Drawn
 from weft.run.single import Runner, baseline, settled, simulate
 from weft.schedule import PASSES, SHARING, Pass, Sharing, find_pass
 from weft.store import Store
@@ -29,13 +30,20 @@ def compare(
     tp: int | None = None,
     dtype: str | None = None,
     store: Store | None = None,
+    stragglers: Stragglers | str | None = None,
 ) -> Comparison:
     """Simulate `work` on `system` under one or several overlaps (None: every overlap that accepts the graph).
 
     `work` is a graph, or a sub-layer's name, like "t-nlg/fc2", with its `tp` (and `dtype`). For a GEMM with the
-    collective of its own output the baseline "sequential" is added. For independent streams a short loop of each
-    operator alone is added. Runs that several overlaps need are made once. If an overlap cannot run a collective, it is
-    listed with the reason, as long as another one can. `store` as in `simulate`.
+    collective of its own output the baseline "sequential" is added; a pass of that name, such as one with another
+    algorithm, takes its place, also where an ideal takes its times from. For independent streams a short loop of each
+    operator alone is added. Runs that several overlaps need are made once. Of every overlap, those that the machine
+    cannot run are listed with the reason; so are ways to share a GPU that cannot run a collective, as long as another
+    one can. `store` as in `simulate`.
+
+    `stragglers`, like "one:5%", "one:1/2/5/10%", "gpus:8%,draws=5" or "workgroups:2%" (`weft.hardware.Stragglers`),
+    differ in their clocks; a GEMM with the collective of its own output then also runs on equal GPUs, to say what they
+    cost (`Comparison.drawn`, `Comparison.late_rows`).
 
     Raises what `simulate` raises.
     """
@@ -43,9 +51,41 @@ def compare(
     runner = Runner(graph, system, options, store)
     first = baseline(graph)
     chosen = _taking(graph) if overlaps is None else _passes(overlaps)
+    first = next((one for one in chosen if one.name == first.name), first)
+    runner.own[first.name] = first
     if isinstance(first, Sharing):
+        if stragglers is not None:
+            raise InputError(
+                "stragglers make GPUs wait for each other in a sub-layer, but these streams are independent; leave "
+                "stragglers out, or give a GEMM with the collective of its own output"
+            )
         return _shared(runner, chosen)
-    return Comparison({one.name: runner.timeline(one) for one in dict.fromkeys((first, *chosen))})
+    late = None if stragglers is None else Stragglers.of(stragglers)
+    runners = [runner] if late is None else _drawn(runner, late)
+    runs: dict[str, list[Timeline]] = {}
+    refused: dict[str, str] = {}
+    for one in dict.fromkeys((first, *chosen)):
+        try:
+            runs[one.name] = [each.timeline(one) for each in runners]
+        except InputError as error:  # of every overlap, those that the machine cannot run are left out
+            if overlaps is not None or one is first:
+                raise
+            refused[one.name] = str(error)
+    if late is None:
+        return Comparison({name: each[0] for name, each in runs.items()}, refused=refused)
+    return Comparison(
+        {name: each[1] for name, each in runs.items()},
+        refused=refused,
+        drawn={name: Drawn(first.seconds, tuple(run.seconds for run in rest)) for name, (first, *rest) in runs.items()},
+        stragglers=late,
+        slowest=tuple(slowest(each.system) for each in runners[1:]),
+    )
+
+
+def _drawn(equal: Runner, stragglers: Stragglers) -> list[Runner]:
+    """Runners of equal GPUs and of the stragglers of every draw, all simulated GPU by GPU."""
+    machines = [(equal.system, replace(equal.options, mode="explicit")), *stragglers.runs(equal.system, equal.options)]
+    return [Runner(equal.graph, system, options, equal.store, own=equal.own) for system, options in machines]
 
 
 def _passes(overlaps: str | Pass | Iterable[str | Pass]) -> list[Pass]:
@@ -121,17 +161,18 @@ def balanced(
     options: RunOptions | None = None,
     gemms: int = 4,
     store: Store | None = None,
+    choice: KernelChoice | None = None,
 ) -> Graph:
     """Loops of GEMMs and collectives that take about equally long when each runs alone.
 
-    `store` as in `simulate`. Raises as `simulate` does.
+    `choice` says what is known of the collective's kernel. `store` as in `simulate`. Raises as `simulate` does.
     """
     check_whole("gemms", gemms, 1, 4)
-    graph = concurrent(gemm, collective, min(gemms, ALONE), ALONE)
+    graph = concurrent(gemm, collective, min(gemms, ALONE), ALONE, choice)
     lone = _Alone(Runner(graph, system, options, store))
     lone.add(find_pass(overlap))
     ratio = lone.found["gemm"].period("gemm") / lone.found[collective.name].period(collective.name)
-    return concurrent(gemm, collective, gemms, max(1, round(gemms * ratio)))
+    return concurrent(gemm, collective, gemms, max(1, round(gemms * ratio)), choice)
 
 
 __all__ = ["balanced", "compare", "settled"]

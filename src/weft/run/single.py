@@ -14,11 +14,13 @@ from weft.engine.state import Machine as State
 from weft.errors import InputError, SimulationError, check_type
 from weft.estimate import estimate
 from weft.graph import Collective, Gemm, Graph, KernelChoice, Node
+from weft.graph.routing import routing_of
 from weft.hardware import Described, System
 from weft.lower import check_operators, is_joined, is_program, lower
 from weft.lower.collectives import units_held
 from weft.lower.fit import check_state, most_resident, occupancy
 from weft.lower.machine import default_request_bytes, machine_tables
+from weft.lower.workgroups import unequal_workgroups
 from weft.options import RunOptions
 from weft.parallel import work_of
 from weft.program import Program, build
@@ -80,19 +82,22 @@ def request_bytes(graph: Graph, gpu: hardware.Gpu, fine: bool = False) -> int:
     since what one operator leaves in the cache serves the next; otherwise the GPU's coarse default. `fine`: also fine,
     as where single channels are held or watched.
     """
+    if not fine and routing_of(graph) is not None:
+        return default_request_bytes(gpu)
     dependent = fine or any(node.edges for node in graph) or is_joined(graph) or is_program(graph)
     return FINE_REQUEST if dependent else default_request_bytes(gpu)
 
 
 @dataclass
 class Runner:
-    """Runs one graph on one system under any overlap, each at most once."""
+    """Runs one graph on one system under any overlap, each at most once; names mean the passes of `own` first."""
 
     graph: Graph
     machine: Described
     given: RunOptions | None = None
     store: Store | None = None
     done: dict[Pass, Timeline] = field(default_factory=dict)
+    own: dict[str, Pass] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_type("the work", self.graph, Graph, "give a graph, like weft.sublayer('t-nlg', 'fc2', tp=8)")
@@ -107,7 +112,7 @@ class Runner:
 
     def timeline(self, overlap: str | Pass) -> Timeline:
         """The timeline under an overlap: simulated, or assembled from the runs that an ideal takes its times from."""
-        chosen = find_pass(overlap)
+        chosen = find_pass(overlap if isinstance(overlap, Pass) else self.own.get(overlap, overlap))
         if chosen in self.done:
             return self.done[chosen]
         if isinstance(chosen, Ideal):
@@ -187,14 +192,14 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
 
     lowered, policy = lower(graph, system, options), options.arbiter
     assert isinstance(policy, ArbiterPolicy)
-    plan, gpu = lowered.plan, lowered.system.gpu
-    tables = machine_tables(lowered.system, lowered.gpus, options, most_resident(plan, gpu))
+    plan, gpu = unequal_workgroups(lowered.plan, lowered.gpus, options), lowered.system.gpu
+    tables = machine_tables(lowered.system, lowered.gpus, options, most_resident(plan, gpu), lowered.group)
     program = build(plan, tables, take_commands(tables, gpu, options.memory_work, options))
     check_state(program.tables, gpu)
     recorded = {"interference": options.interference, "heat": options.heatmap, "updates": options.updates}
     state, wall = run_program(program, policy, options.event_budget, _watch(graph, system, options), **recorded)
     kernels = [placed.kernel for placed in plan.kernels]
-    explicit = options.mode == "explicit" or lowered.gpus > 1
+    explicit = options.mode == "explicit" or (options.mode == "auto" and lowered.gpus > 1)
     resident = {kernel.name: occupancy(kernel, gpu) for kernel in kernels if kernel.workgroups}
     return Timeline(
         graph=lowered.graph,
@@ -275,6 +280,8 @@ def _system(what: Described, graph: Graph) -> System:
     """
     if not graph.collectives:
         return hardware.system(what)
+    if isinstance(what, System) and _is_of_groups(what, graph):
+        return what
     system = hardware.system(what, gpus=graph.ranks)
     if system.node and system.nodes > 1 and SHARING["streams"].takes(graph):
         most = system.node.gpus_per_node
@@ -283,3 +290,10 @@ def _system(what: Described, graph: Graph) -> System:
             f"simulated within one node; take at most {most} ranks"
         )
     return system
+
+
+def _is_of_groups(system: System, graph: Graph) -> bool:
+    """Whether GPUs that differ or that a fabric joins form several whole groups, each of which shares the graph."""
+    unlike = system.fabric is not None or (system.node is None and (system.variants or system.start))
+    whole = system.gpus > graph.ranks and system.gpus % graph.ranks == 0
+    return bool(unlike) and whole and not SHARING["streams"].takes(graph)

@@ -26,7 +26,7 @@ def find_pass(overlap: str | Pass) -> Pass:
             f"the overlap '{overlap}' is timed in closed form only, not by the engine; ask 'weft predict overlap' or "
             f"'weft step --overlap tp={overlap}', or choose one of {', '.join(PASSES)}"
         )
-    check_name("overlap", overlap, PASSES)
+    check_name("overlap", overlap, PASSES, listed=True)
     return PASSES[overlap]
 
 

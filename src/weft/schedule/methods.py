@@ -14,9 +14,9 @@ from weft.schedule.base import Pass
 from weft.schedule.sharing import SHARING_PASSES
 from weft.schedule.sublayer import SUBLAYER_PASSES
 
-Place = Literal["sub-layer", "pair", "program", "tp", "cp", "ep", "dp"]
-"""A GEMM with the collective of its operand or output, a GEMM beside an independent collective, the operators of one
-GPU, or the collectives of one axis of a training step."""
+Place = Literal["sub-layer", "experts", "pair", "program", "tp", "cp", "ep", "dp"]
+"""A GEMM with the collective of its operand or output, a layer of experts with the exchanges around it, a GEMM beside
+an independent collective, the operators of one GPU, or the collectives of one axis of a training step."""
 PLACES: tuple[Place, ...] = get_args(Place)
 Clock = Literal["engine", "closed form"]
 """What times a method: the request-level engine, or formulas."""
@@ -98,14 +98,16 @@ class InOrder(Pass):
                 )
 
 
-_TRACKED = ("t3", "t3-mca", "t3-critical", "t3-direct", "t3-direct-dma", "t3-split-k")
+_TRACKED = ("t3", "t3-mca", "t3-critical", "t3-direct", "t3-direct-dma", "t3-nvls", "t3-two-level", "t3-split-k")
 _TILES = "tiles of a GEMM and its reduce-scatter"
 _ENGINE = {one.name: one for one in (*SUBLAYER_PASSES, *SHARING_PASSES)}
 _SHARES = "a GEMM and an independent collective"
 OVERLAPS: Mapping[str, Overlap] = {
     one.name: one
     for one in (
-        _simulated(_ENGINE[SEQUENTIAL], "nothing: one after the other", ("sub-layer", "tp", "dp"), _ALL, "places"),
+        _simulated(
+            _ENGINE[SEQUENTIAL], "nothing: one after the other", ("sub-layer", "experts", "tp", "dp"), _ALL, "places"
+        ),
         _simulated(_ENGINE["flux"], "tiles of a GEMM and its collective", ("sub-layer", "tp"), _ALL, "places"),
         _simulated(
             _ENGINE["userbuffers"], "chunks of a GEMM and its collective", ("sub-layer", "tp"), _SPLIT, "places"
@@ -118,16 +120,21 @@ OVERLAPS: Mapping[str, Overlap] = {
             _SPLIT,
             closed="places",
         ),
-        Overlap(
-            "in-network",
-            "switches add, so that the bytes of an all-reduce cross each link once; nothing runs beside it",
+        _simulated(
+            _ENGINE["in-network"],
             "nothing: a shorter all-reduce behind its GEMM",
             ("sub-layer", "tp"),
             ("gemm_ar",),
-            ("switches that add",),
-            closed="places",
+            "places",
         ),
         *(_simulated(_ENGINE[name], _TILES, ("sub-layer", "tp"), _REDUCED) for name in _TRACKED),
+        _simulated(
+            _ENGINE["t3-all-gather"], "tile lines of an all-gather and its GEMM", ("sub-layer", "tp"), ("ag_gemm",)
+        ),
+        _simulated(
+            _ENGINE["t3-all-to-all"], "tiles of a layer of experts and the exchanges around it", ("experts", "ep")
+        ),
+        _simulated(_ENGINE["deepep"], "nothing: shorter exchanges around experts", ("experts",)),
         *(
             _simulated(_ENGINE[name], "a GEMM and its reduce-scatter, without contention", ("sub-layer",), _REDUCED)
             for name in ("ideal-overlap", "ideal-rs-nmc")
@@ -163,7 +170,7 @@ def find_overlap(name: str, place: Place, clock: Clock | None = None) -> Overlap
     Raises UnknownNameError for an unknown name, InputError with the methods that apply for any other.
     """
     known = applicable(place, clock)
-    check_name("overlap", name, known if name not in OVERLAPS else OVERLAPS)
+    check_name("overlap", name, known if name not in OVERLAPS else OVERLAPS, listed=True)
     one = OVERLAPS[name]
     if one.applies(place, clock):
         return one
@@ -178,6 +185,7 @@ def find_overlap(name: str, place: Place, clock: Clock | None = None) -> Overlap
 
 _WORDS: Mapping[Place, str] = {
     "sub-layer": "a GEMM with its own collective",
+    "experts": "a layer of experts with its exchanges",
     "pair": "a GEMM beside an independent collective",
     "program": "a program of one GPU",
     "tp": "the collectives of tensor parallelism",

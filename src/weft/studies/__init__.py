@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 STUDIES: Mapping[str, str] = {
     "t3": "T3 (ASPLOS 2024): sub-layers that overlap with their own collective.",
     "t3-end-to-end": "T3 end to end: whole steps of training and prompts, and where T3 pays.",
+    "t3-beyond": "T3 beyond its paper: faster GPUs, straight to the owner, K in parts, a slow GPU.",
     "c3": "C3 and ConCCL (ISPASS 2025): a GEMM beside an independent collective.",
     "cu-split": "T3's motivation: compute units split between a GEMM and an all-reduce.",
     "goldyloc": "GOLDYLOC (TACO 2025): independent GEMMs together on one GPU.",

@@ -198,7 +198,8 @@ class CompVsCommStudy(PaperStudy):
         yield Measured("comm_share.overlapped", over, {"times": most})
         for kind, found in self.projections.items():
             yield _projected(f"{kind}_projection.error", found)
-        yield Measured("profiling.saved", self.saved, {"count": len(self._today)}, always=True)
+        if self.projections:
+            yield Measured("profiling.saved", self.saved, {"count": len(self._today)}, always=True)
         first, *_, last = self.megascale
         yield Measured("megascale.overlap", last.mfu - first.mfu, always=True)
 
@@ -210,13 +211,12 @@ class CompVsCommStudy(PaperStudy):
     def saved(self) -> float:
         """GPU time of one layer of every scenario on today's machine, over that of the baseline's rows.
 
-        The rows are those of the slowest machine for each operator; without measurements the baseline is an iteration
-        of BERT-Large on one GPU.
+        The rows are those of the slowest machine for each operator.
         """
         every = sum(one.seconds * one.scenario.tp for one in self._today)
         profiled = [found for kind, found in self.projections.items() if kind != _PARTIAL]
         rows = (max(float(one.baseline.measured.sum()) for one in found) for found in profiled)
-        return every / (sum(rows) or _bert(self.machine.name))
+        return every / sum(rows)
 
     def own(self) -> dict[str, Any]:
         """Every scenario, method, variant and projection as plain data."""
@@ -566,11 +566,6 @@ def _projected(id_: str, found: Sequence[Projection]) -> Measured:
     scaled = errors_of(np.concatenate([one.scaled for one in found]), measured)
     words = {"rows": errors.rows, "p90": errors.p90_abs_err, "scaled": scaled.mean_abs_err}
     return Measured(id_, errors.mean_abs_err, words, always=True)
-
-
-def _bert(gpu: str) -> float:
-    """Seconds of an iteration of BERT-Large on one GPU."""
-    return step("bert-large", f"1x{gpu}", batch=4, fidelity="estimate").seconds
 
 
 def _megascale() -> Iterator[Reached]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from weft.catalog import is_file, read_toml, unknown_key
 from weft.errors import ConfigError, InputError, SimulationError, UnknownNameError, check_name, check_type
+from weft.serving.requests import read_requests
 from weft.store.records import checked_cache
 from weft.store.task import as_json
 from weft.sweep.questions import (
@@ -172,14 +173,16 @@ def _systems_in(data: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]]) ->
 
 
 def _digests(data: Mapping[str, Any], axes: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:
-    """Digests of the content of all machines and models that are named by files, by name."""
+    """Digests of the content of all machines, models and traces that are named by files, by name."""
+    traces = {str(each["trace"]) for each in (data, *_choices(axes)) if each.get("trace")}
     models = {model for each in ({}, *_choices(axes)) for model in models_in({**data, **each})}
     systems = {str(system) for system in _systems_in(data, axes) if isinstance(system, str | Path)}
-    return {name: digest_of(name) for name in sorted({*systems, *models}) if _in_file(name)}
+    known = {name: digest_of(name) for name in sorted({*systems, *models}) if _in_file(name)}
+    return known | {name: _digest_of_trace(name) for name in sorted(traces)}
 
 
 def _choices(axes: Mapping[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
-    for name in ("model", "work"):
+    for name in ("model", "work", "trace"):
         yield from ({name: value} for value in axes.get(name, ()))
 
 
@@ -197,9 +200,16 @@ def digest_of(name: str) -> str:
     return hashlib.sha256(as_json(held, sort_keys=True).encode()).hexdigest()
 
 
+def _digest_of_trace(name: str) -> str:
+    """Hash of the requests of a file."""
+    return hashlib.sha256(repr(read_requests(name)).encode()).hexdigest()
+
+
 def _check_files(data: Mapping[str, Any], files: Mapping[str, str]) -> None:
-    for name in (str(data.get("system")), *models_in(data)):
-        if name in files and digest_of(name) != files[name]:
+    trace = str(data.get("trace"))
+    found = dict.fromkeys((str(data.get("system")), *models_in(data)), digest_of) | {trace: _digest_of_trace}
+    for name, digest in found.items():
+        if name in files and digest(name) != files[name]:
             raise InputError(f"the file '{name}' holds other values than when the sweep began; begin a new sweep")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from inspect import signature
 from typing import Annotated, Any, ClassVar, cast, get_type_hints
 
 import numpy as np
@@ -21,11 +22,12 @@ from weft.estimate import Estimate, estimate
 from weft.graph import Collective, Gemm, Graph, Op, concurrent
 from weft.hardware import Described, Gpu, Node, System
 from weft.models import SubLayer, Transformer, load_model
-from weft.options import Fidelity, RunOptions
+from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel import split, work_of
 from weft.parallel.plan import Parallelism, overlap_of
 from weft.result import Timeline
 from weft.result.memory import Memory as NeededMemory
+from weft.result.serving import Serving
 from weft.result.step import Step
 from weft.result.stored import as_record, from_record, plain, summary
 from weft.run.kept import policy_identity, retitled, work_weight
@@ -33,6 +35,7 @@ from weft.run.single import Runner, baseline
 from weft.run.step.named import memory, step
 from weft.schedule import Pass, find_pass
 from weft.schedule.arbiters import ArbiterPolicy, find_policy
+from weft.serving.serve import serve
 from weft.store import Record
 from weft.units import parse_collective, parse_shape
 
@@ -179,6 +182,29 @@ class MemoryQuestion(Planned):
         return flat({**answer.to_dict(), "plan": answer.plan.to_dict()})
 
 
+_ASKED = [
+    name for name, one in signature(serve).parameters.items() if one.kind is one.KEYWORD_ONLY and name != "options"
+]
+_SERVED = create_model("_SERVED", __base__=Question, **{name: _optional(Any) for name in _ASKED})
+"""A question with the keywords of `weft.serve`."""
+
+
+class ServeQuestion(_SERVED):
+    """`weft.serve`: `seconds` is the mean time of a request."""
+
+    run: ClassVar[str] = "serve"
+    model: str
+
+    def answer(self) -> Serving:
+        """The served load."""
+        given = {name: getattr(self, name) for name in _ASKED}
+        stated = {name: value for name, value in given.items() if value is not None}
+        for name in ("input", "output"):
+            if isinstance(stated.get(name), list):
+                stated[name] = tuple(stated[name])
+        return serve(found_model(self.model), self.machine(), options=self.options or SUSTAINED, **stated)
+
+
 class Worked(Question):
     """Work: a sub-layer ("t-nlg/fc2", with `tp`) or an object, a GEMM ("M,N,K"), or a collective with its `ranks`."""
 
@@ -299,7 +325,7 @@ def _runner(
 
 
 KINDS: Mapping[str, type[Question]] = {
-    kind.run: kind for kind in (StepQuestion, MemoryQuestion, SimulateQuestion, EstimateQuestion)
+    kind.run: kind for kind in (StepQuestion, MemoryQuestion, ServeQuestion, SimulateQuestion, EstimateQuestion)
 }
 """The questions by the key `run` of a file."""
 

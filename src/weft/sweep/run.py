@@ -87,8 +87,8 @@ def sweep_file(
 ) -> Sweep:
     """Run a question under every combination of the values that `vary`, and answer with a point for each.
 
-    `asked` is a TOML file, or its values: `run` ("step", "memory", "simulate" or "estimate") and the arguments of that
-    function. `vary` has a list for each key, field of a plan or path of the system, such as {"tp": [1, 2],
+    `asked` is a TOML file, or its values: `run` ("step", "memory", "serve", "simulate" or "estimate") and the arguments
+    of that function. `vary` has a list for each key, field of a plan or path of the system, such as {"tp": [1, 2],
     "link.bandwidth": ["300 GB/s", "450 GB/s"]}, and adds to the file's table [vary]. A combination that does not work
     is a row with the reason.
 

@@ -11,18 +11,34 @@ import numpy as np
 
 from weft.catalog import read_toml
 from weft.validation.calibration import hold_out, leave_one_out
+from weft.validation.exchanges import ranks_left_out
+from weft.validation.experts import formats_left_out
 from weft.validation.left_out import by_method, by_system, frameworks_left_out, left_out
+from weft.validation.library_values import gpus_left_out
 from weft.validation.overlaps import FLUX, right_signs
-from weft.validation.ranking import ranking
+from weft.validation.ranking import dispatchers_ranked, ranking, replicas_ranked
 from weft.validation.run import Validation
+from weft.validation.served import SERVED, tables_of
+from weft.validation.serving import loads_left_out
 from weft.validation.steps import UNFITTED
 from weft.validation.subjects import BoolArray, Predicted, Progress, Subject, errors_of, joined
 
 Protocol = Literal[
-    "held out", "leave one out", "as shipped", "system left out", "method left out", "framework left out"
+    "held out",
+    "leave one out",
+    "as shipped",
+    "system left out",
+    "method left out",
+    "framework left out",
+    "ranks left out",
+    "GPU left out",
+    "model left out",
+    "format left out",
 ]
 """The rows on which an error counts: a random 30 %, a machine whose rows no fit saw, all, or those of each system or
-method of overlaps with all of its rows left out of the fit of software costs, or of each framework of steps."""
+method of overlaps with all of its rows left out of the fit of software costs, of each framework of steps, of each
+number of ranks of exchanges, of each GPU of kernels of inference and of served loads, of each model of these, or of
+each format of experts."""
 
 SPLITS = 3
 """Number of random splits over which held-out errors are averaged: small groups depend on the split."""
@@ -120,6 +136,13 @@ def predicted_by(validation: Validation, progress: Progress | None = None) -> di
         "system left out": left_out(overlaps, by_system),
         "method left out": left_out(overlaps, by_method),
         "framework left out": frameworks_left_out(*(_of_kind(validation, kind) for kind in ("step", UNFITTED))),
+        "ranks left out": ranks_left_out(_of_kind(validation, "exchange")),
+        "GPU left out": [
+            *(each for kind in SERVED for each in gpus_left_out(_of_kind(validation, kind), tables_of)),
+            *loads_left_out(_of_kind(validation, "serving"), "gpu"),
+        ],
+        "model left out": loads_left_out(_of_kind(validation, "serving"), "model"),
+        "format left out": formats_left_out(_of_kind(validation, "experts"), tables_of),
     }
 
 
@@ -140,12 +163,22 @@ RANKED = "megatron-deepspeed"
 """The framework whose measured plans the choice of a plan is held against: BLOOM's."""
 
 
+_REPLICAS = "serving: pairs of replicas in the measured order"
+_DISPATCHERS = "training steps by dispatcher: pairs in the measured order"
+
+
 def _ranks(predictions: Sequence[Predicted]) -> list[Line]:
     """Whether BLOOM's plans come out in the measured order, and how much longer the chosen ones take than the best."""
     found = ranking(predictions, RANKED)
     right, regret = (found.share, found.regret) if found else (None, None)
     pairs, questions = (found.pairs, len(found.regrets)) if found else (0, 0)
+    changed = dispatchers_ranked(predictions)
+    turned, changes = (changed.share, changed.pairs) if changed else (None, 0)
+    served = replicas_ranked(predictions)
+    ordered, loads = (served.share, served.pairs) if served else (None, 0)
     return [
+        Line(_REPLICAS, "as shipped", "share", 0.85, ordered, loads, at_least=True),
+        Line(_DISPATCHERS, "as shipped", "share", 0.85, turned, changes, at_least=True),
         Line("plans of BLOOM: pairs in the measured order", "as shipped", "share", 0.85, right, pairs, at_least=True),
         Line("plans of BLOOM: regret of the chosen", "as shipped", "mean", 0.03, regret, questions),
     ]

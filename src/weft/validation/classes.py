@@ -22,6 +22,16 @@ JOINED_BOUNDS = (200e-6,)
 """Times between classes of pairs joined by software [s]."""
 _MULTIPLIED = ("bf16", "fp16")
 _LIBRARIES = ("nccl", "rccl")
+SERVED_CLASSES = {
+    "attention": ("library", "phase"),
+    "mla": ("library", "phase"),
+    "all_reduce": ("library", "called"),
+    "gemm_lowbit": ("library", "dtype"),
+    "experts": ("library", "dtype"),
+    "small_operators": ("operator",),
+    "serving": ("framework", "layers", "quantity"),
+}
+"""The labels by which the errors of each kind of kernels of inference, and of served loads, are carried."""
 
 Class = list[float]
 """Mean error, rows, and machines of a class; empty without rows."""
@@ -49,6 +59,8 @@ def class_errors(
         "left_out": left,
         "joined": _joined(*(_timed(_frame(parts, "overlap")) for parts in (shipped, system_left_out))),
         "beside": _beside(_frame(shipped, "contention")),
+        "exchange": _by(_frame(shipped, "exchange"), "library"),
+        **{kind: _by(_frame(shipped, kind), *labels) for kind, labels in SERVED_CLASSES.items()},
     }
 
 
@@ -88,6 +100,14 @@ def _joined(shipped: pd.DataFrame, left: pd.DataFrame) -> dict[str, dict[str, li
         }
         for way in shipped["join"].unique()
     }
+
+
+def _by(rows: pd.DataFrame, *labels: str) -> dict[str, Class]:
+    """The error of rows by some labels, joined by hyphens, as shipped."""
+    if rows.empty:
+        return {}
+    names = rows[[*labels]].astype(str).agg("-".join, axis=1)
+    return {name: _error(some) for name, some in rows.groupby(names)}
 
 
 def _beside(rows: pd.DataFrame) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -15,6 +15,7 @@ DIFFER = 0.02
 _MODEL = ("model", "layers", "hidden", "heads", "seq_len", "gbs_seq")
 _QUESTION = (*_MODEL, "task", "framework", "gpu", "gpus", "network", "precision")
 _PLAN = ("tp", "pp", "vp", "cp", "ep", "dp", "zero_stage", "mbs_seq", "recompute", "overlap_or_schedule")
+_LOAD = ("model", "gpu", "framework", "version", "precision", "isl", "osl", "concurrency")
 _ERA = re.compile(r"era \w")
 
 
@@ -56,11 +57,33 @@ def ranking(predictions: Sequence[Predicted], framework: str) -> Ranking | None:
     Plans count together if they ran the same model and batch on the same machine, in the same software. Rows whose
     notes name an era, within which nothing else changed, count by it.
     """
+    return _ranked(one for part in predictions for one in _rows(part, framework))
+
+
+def dispatchers_ranked(predictions: Sequence[Predicted]) -> Ranking | None:
+    """How the libraries that exchange tokens rank by measured steps of one plan each; None without a pair."""
+    return _ranked(one for part in predictions for one in _by_dispatcher(part))
+
+
+def replicas_ranked(predictions: Sequence[Predicted]) -> Ranking | None:
+    """How replicas of other numbers of GPUs rank by the time per further token of one load; None without a pair."""
+    return _ranked(one for part in predictions for one in _by_replica(part))
+
+
+def _by_replica(part: Predicted) -> Iterator[tuple[tuple[Any, ...], _Ran]]:
+    subject = part.subject
+    if subject.kind != "serving":
+        return
+    rows = zip(subject.rows.to_dict("records"), part.seconds.tolist(), subject.measured.tolist(), strict=True)
+    for row, predicted, measured in rows:
+        if row["quantity"] == "TPOT":
+            yield tuple(str(row[column]) for column in _LOAD), _Ran((row["gpus"],), predicted, measured)
+
+
+def _ranked(rows: Iterable[tuple[tuple[Any, ...], _Ran]]) -> Ranking | None:
     questions: dict[tuple[Any, ...], list[_Ran]] = {}
-    for part in predictions:
-        if part.subject.kind == "step":
-            for asked, ran in _rows(part, framework):
-                questions.setdefault(asked, []).append(ran)
+    for asked, ran in rows:
+        questions.setdefault(asked, []).append(ran)
     pairs = [pair for ran in questions.values() for pair in combinations(ran, 2) if _differs(*pair)]
     if not pairs:
         return None
@@ -68,8 +91,21 @@ def ranking(predictions: Sequence[Predicted], framework: str) -> Ranking | None:
     return Ranking(len(pairs), right, tuple(_regret(ran) for ran in questions.values() if _plans(ran) > 1))
 
 
+def _by_dispatcher(part: Predicted) -> Iterator[tuple[tuple[Any, ...], _Ran]]:
+    subject = part.subject
+    if subject.kind != "step" or "dispatcher" not in subject.rows:
+        return
+    rows = zip(subject.rows.to_dict("records"), part.seconds.tolist(), subject.measured.tolist(), strict=True)
+    for row, predicted, measured in rows:
+        if row["dispatcher"]:
+            asked = tuple(str(row[column]) for column in (*_QUESTION, *_PLAN, "overlap_ep", "routing"))
+            yield asked, _Ran((row["dispatcher"],), predicted, measured)
+
+
 def _rows(part: Predicted, framework: str) -> Iterator[tuple[tuple[Any, ...], _Ran]]:
     subject = part.subject
+    if subject.kind != "step":
+        return
     rows = subject.rows.to_dict("records")
     columns = zip(rows, part.seconds.tolist(), subject.measured.tolist(), subject.labels["framework"], strict=True)
     for row, predicted, measured, name in columns:

@@ -18,6 +18,8 @@ from weft.validation.channels import CHANNELS
 from weft.validation.checks import duplicates, unknown_names
 from weft.validation.collectives import COLLECTIVES
 from weft.validation.convolutions import CONVOLUTIONS
+from weft.validation.exchanges import EXCHANGES
+from weft.validation.experts import EXPERT_LAYERS
 from weft.validation.gemms import GEMMS
 from weft.validation.kernels import KERNELS, OPERATORS_ALONE
 from weft.validation.layers import layer_subjects
@@ -25,6 +27,8 @@ from weft.validation.machines import Machines
 from weft.validation.overlaps import contention_subjects, overlap_subjects
 from weft.validation.problems import Problem, consistent, gathered
 from weft.validation.recurrent import RECURRENT
+from weft.validation.served import SERVED
+from weft.validation.serving import serving_subjects
 from weft.validation.steps import step_subjects
 from weft.validation.streams import stream_subjects
 from weft.validation.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, joined, predicted
@@ -33,11 +37,23 @@ from weft.validation.tables import TABLES, Kind, Measurements, data_folder, read
 READERS: Mapping[Kind, Callable[[Measurements, Machines], list[Subject]]] = {
     **{
         form.kind: form.subjects
-        for form in (GEMMS, COLLECTIVES, CHANNELS, KERNELS, OPERATORS_ALONE, RECURRENT, CONVOLUTIONS)
+        for form in (
+            GEMMS,
+            COLLECTIVES,
+            CHANNELS,
+            KERNELS,
+            OPERATORS_ALONE,
+            RECURRENT,
+            CONVOLUTIONS,
+            EXCHANGES,
+            EXPERT_LAYERS,
+            *SERVED.values(),
+        )
     },
     "layer": layer_subjects,
     "overlap": overlap_subjects,
     "contention": contention_subjects,
+    "serving": serving_subjects,
     "step": step_subjects,
 }
 """For each kind of rows, the function that checks them further and assigns their model."""

@@ -16,6 +16,7 @@ from weft import hardware
 from weft.catalog import read_toml
 from weft.errors import InputError
 from weft.hardware import System
+from weft.library.dispatchers import dispatcher
 from weft.models import Transformer, load_model, model_names
 from weft.parallel.framework import Framework, framework
 from weft.parallel.plan import Parallelism, ScheduleName
@@ -50,7 +51,8 @@ class Case:
         held = {"clocks.training": clocks.sustained * share, "clocks.training_fp8": clocks.sustained_fp8 * share}
         held = {path: hertz for path, hertz in held.items() if self.system.value(path)}
         system = self.system.replace({path: format_quantity(one, Dimension.HERTZ) for path, one in held.items()})
-        framework = replace(self.framework, launch=self.framework.likely_launch)
+        of = self.framework
+        framework = replace(of, launch=of.likely_launch, launch_experts=of.likely_launch_experts)
         return replace(self, system=system, framework=framework, unfitted=None)
 
     @property
@@ -115,7 +117,7 @@ def _subject(kind: str, checked: Measurements, cases: Mapping[int, Case], found:
     labels = {
         "gpu": [case.system.gpu.name for case in mine],
         "framework": [case.framework.name for case in mine],
-        "layers": ["mixture" if case.model.experts else "dense" for case in mine],
+        "layers": [_layers_of(case, named) for case, named in zip(mine, _named(rows), strict=True)],
         **({"quantity": rows["mem_kind"]} if kind == "memory" else {}),
     }
     return Subject(
@@ -129,6 +131,16 @@ def _subject(kind: str, checked: Measurements, cases: Mapping[int, Case], found:
             [cases[line].unseen(values[SHARE]).step.seconds if SHARE in values else found[line] for line in some.index]
         ),
     )
+
+
+def _layers_of(case: Case, named: bool) -> str:
+    """The class of a row: of steps whose rows name a dispatcher, or by whether the model is a mixture."""
+    return "mixture-by-dispatcher" if named else "mixture" if case.model.experts else "dense"
+
+
+def _named(rows: pd.DataFrame) -> pd.Series:
+    """Whether rows name who exchanges their tokens."""
+    return rows["dispatcher"] != "" if "dispatcher" in rows else pd.Series(False, rows.index)
 
 
 def _peak(case: Case, quantity: str) -> float:
@@ -178,12 +190,13 @@ def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
 def _fitted(case: Case) -> Case:
     """The case, with that before anything was fitted to rows of steps, if anything was."""
     gpu = case.system.gpu
-    if gpu.in_training is gpu and not case.framework.launch:
+    experts = case.framework.launch_experts if case.model.experts else 0.0
+    if gpu.in_training is gpu and not case.framework.launch and not experts:
         return case
     fitted = [path for path in gpu.rules() if path.startswith("clocks.training") and gpu.value(path)]
     plain = replace(
         case,
-        framework=replace(case.framework, launch=0.0),
+        framework=replace(case.framework, launch=0.0, launch_experts=0.0),
         system=case.system.replace(dict.fromkeys(fitted, "0 MHz")),
     )
     return replace(case, unfitted=plain)
@@ -236,6 +249,7 @@ def _framework(row: Mapping[str, Any]) -> Framework:
     if "MegaScale" in row["model"] and name == "megatron-core":  # the paper's own baseline
         name = "megascale-baseline"
     used = framework("megatron-fsdp" if name == "megatron-bridge" and row["zero_stage"] == _FSDP else name)
+    used = _as_recipe(row, used)
     if "FP32 gradient accumulation" in row["precision"]:
         used = replace(used, gradients="fp32")
     if row["framework"] == "Megatron-LM mcore":  # the functional tests of the library, with its default of dropout
@@ -245,11 +259,51 @@ def _framework(row: Mapping[str, Any]) -> Framework:
     return replace(used, keeps_weights=used.keeps_weights or (used.zero == _FSDP and row["zero_stage"] < _FSDP))
 
 
+def _as_recipe(row: Mapping[str, Any], used: Framework) -> Framework:
+    """The framework with what its published recipe of a model on a GPU sets."""
+    if row.get("dispatcher"):
+        return replace(used, dispatcher=_dispatcher(row["dispatcher"]), paired=row["overlap_ep"] == "on")
+    release = row["framework"].removeprefix("Megatron-Bridge ")
+    if not _whole(row, "experts", 0) or release == row["framework"]:
+        return used
+    recipes = _known()["recipes"]
+    families = recipes[max(first for first in recipes if first <= release)]
+    fitting = [
+        (len(family), len(gpu), recipe)
+        for family, gpus in families.items()
+        for gpu, recipe in gpus.items()
+        if row["model"].startswith(family) and row["gpu"].startswith(gpu)
+    ]
+    recipe = dict(max(fitting, key=lambda one: one[:2])[2])
+    if "framework" in recipe and _recipe(row):
+        used = framework(recipe["framework"])
+    if "loss" in recipe:
+        used = replace(used, style=replace(used.style, loss=recipe["loss"]))
+    if "framework" in recipe and _recipe(row):
+        return used
+    units = framework("megatron-bridge-2026").dispatcher_units if recipe["dispatcher"] == "hybridep" else 0
+    return replace(
+        used,
+        dispatcher=recipe["dispatcher"],
+        dispatcher_units=units,
+        paired=recipe.get("paired", False),
+        graphs=recipe.get("graphs", ""),
+    )
+
+
+def _dispatcher(text: str) -> str:
+    """The library that a row names, such as "deepep (UCCL over EFA)"."""
+    word = next((name for name in ("UCCL", "deepep", "hybridep", "alltoall") if name in text), None)
+    if word is None:
+        raise Unfit("dispatcher", text, "this library is not known")
+    return dispatcher(word).name
+
+
 def _model(row: Mapping[str, Any]) -> Transformer:
     """The model of the catalogue that a row names, or its family's, with the dimensions that the row states."""
     name = _longest("models", row["model"])
     own = next((known for known in model_names() if _plain(known) == _plain(row["model"])), name)
-    if own is None or not row["layers"].isdigit():
+    if own is None or not (row["layers"].isdigit() or (row.get("dispatcher") and own != name)):
         raise Unfit("model", row["model"], "Weft has no operators of this model, or the row no dimensions")
     known = load_model(own)
     stated = {ours: _whole(row, theirs, 0) for theirs, ours in _DIMENSIONS.items()}
@@ -271,7 +325,7 @@ def _model(row: Mapping[str, Any]) -> Transformer:
     if "GQA" in row["model"]:  # Megatron Core's tests give grouped queries rotary positions and a head of its own
         values |= {"positions": "rotary", "tied": False}
     stated_there = {field: getattr(known, field) for field in known.model_fields_set - {"provenance"}}
-    return Transformer(**{**stated_there, "name": row["model"], **values, "layers": int(row["layers"])})
+    return Transformer(**{**stated_there, "name": row["model"], **values, "layers": int(row["layers"] or known.layers)})
 
 
 def _heads(hidden: int, size: int, ranks: int) -> int:
@@ -342,7 +396,7 @@ def _layers(layers: int, plan: Parallelism, used: Framework) -> tuple[int, ...]:
     if (layers + 2) % stages == 0:
         each = (layers + 2) // stages
         return (each - 1, *(each,) * (stages - 2), each - 1)
-    if used.name in ("megatron-deepspeed", "megatron-bridge"):
+    if used.name.startswith(("megatron-deepspeed", "megatron-bridge")):
         return tuple(min(max(layers - each * place, 0), each) for place in range(stages))
     return tuple(layers // stages + (place < layers % stages) for place in range(stages))
 
@@ -351,7 +405,8 @@ def _sequence_parallel(row: Mapping[str, Any], used: Framework) -> bool:
     """Whether ranks share the tokens between GEMMs: where the row says so, and by default in newer frameworks."""
     if used.name == "megatron-2022":
         return "sequence parallel" in row["recompute"]
-    return used.name in ("megatron-bridge", "megatron-fsdp", "torchtitan", "llama-3", "megascale", "automodel")
+    sharing = "megatron-fsdp", "torchtitan", "llama-3", "megascale", "automodel"
+    return used.name.startswith("megatron-bridge") or used.name in sharing
 
 
 def _schedule(row: Mapping[str, Any], pp: int) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import os
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -33,6 +35,15 @@ Kind = Literal[
     "operator",
     "rnn",
     "conv",
+    "exchange",
+    "attention",
+    "mla",
+    "all_reduce",
+    "gemm_lowbit",
+    "experts",
+    "expert_layers",
+    "small_operators",
+    "serving",
     "step",
     "memory",
     "dram",
@@ -155,8 +166,8 @@ class Steps(Table):
 
     @classmethod
     def of_header(cls, head: Sequence[str]) -> type[Table]:
-        """The table type for seconds, or for vTrain's milliseconds."""
-        return VTrainSteps if _MILLISECONDS in head else cls
+        """The table type for seconds, for vTrain's milliseconds, or for steps by who exchanges tokens."""
+        return VTrainSteps if _MILLISECONDS in head else DispatcherSteps if "dispatcher" in head else cls
 
 
 def _seconds(milliseconds: float) -> float:
@@ -190,6 +201,20 @@ class VTrainSteps(Steps):
     step_time_s: Annotated[Positive, AfterValidator(_seconds)]
 
 
+class DispatcherSteps(Steps):
+    """A training step of a mixture of the catalogue, whose shapes it has, by the library that exchanged its tokens."""
+
+    others = {"vpp": "vp"}
+    file = "moe_steps.csv"
+    dispatcher: str
+    overlap_ep: str = ""
+    routing: str = ""
+    notes: str = ""
+    layers: str = ""
+    hidden: Whole | None = None
+    heads: Whole | None = None
+
+
 _LAYER_TIME = re.compile(r"(prefill|decode)_bs(\d+)_(?:seq|ctx)(\d+)_s")
 _CELLS: Mapping[str, Any] = {
     "text": str,
@@ -209,7 +234,7 @@ def _declared(kind: str, about: Mapping[str, Any]) -> type[Table]:
         of = _CELLS[cell] | None if words.endswith(" or blank") else _CELLS[cell]
         fields[name] = (of, ... if not words.startswith("optional ") else "" if cell == "text" else None)
     table: type[Table] = create_model(f"Measured_{kind}", __base__=Table, **fields)
-    table.file, table.named = about["file"], tuple(about["named"])
+    table.file, table.named, table.others = about["file"], tuple(about["named"]), about.get("others", {})
     return table
 
 
@@ -289,7 +314,7 @@ def read_folder(place: Path, kinds: Sequence[Kind] | None = None) -> list[Measur
 
     Files are recognised by their columns, not their names. Raises InputError if nothing can be read.
     """
-    files = sorted(place.glob("*.csv")) if place.is_dir() else [place]
+    files = [*sorted(place.glob("*.csv")), *_below(place)] if place.is_dir() else [place]
     if not files:
         raise InputError(f"the folder '{place}' has no .csv file; {HOW_TO_GET_DATA}")
     read = list(map(read_file, files))
@@ -304,6 +329,12 @@ def read_folder(place: Path, kinds: Sequence[Kind] | None = None) -> list[Measur
     problems = [problem for one in wanted for problem in one.problems]
     reason = f": {problems[0]}" if problems else ""
     raise InputError(f"'{place}' holds no measurements that can be used{reason}; {HOW_TO_GET_DATA}")
+
+
+def _below(place: Path) -> list[Path]:
+    """Tables by their usual names in the folders of a folder, also packed by gzip."""
+    names = {f"{table.file}{ending}" for table in TABLES.values() for ending in ("", ".gz")}
+    return sorted(file for file in place.glob("*/*.csv*") if file.name in names)
 
 
 class _LeftOut(Exception):
@@ -332,7 +363,11 @@ def _text(file: Path) -> str:
     try:
         large = file.stat().st_size > LARGEST_MIB << 20
         content = b"" if large else read_bytes(file, LARGEST_MIB << 20)
+        if file.suffix == ".gz" and content:
+            content = gzip.decompress(content)
         text = content.decode("utf-8-sig")
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise _LeftOut(_of_file(file.name, "this is no file packed by gzip; pack the CSV again")) from None
     except OSError as error:
         raise InputError(f"the file '{file}' cannot be read ({error.strerror}); check its permissions") from None
     except UnicodeDecodeError:
@@ -379,7 +414,7 @@ def _kind_of(head: Sequence[str], file: str) -> Kind | None:
     """The kind whose columns a file has; else the one that its name or most of its columns suggest."""
     if {"system", "op"} <= set(head) and any(map(_LAYER_TIME.fullmatch, head)):
         return "layer"
-    if _MILLISECONDS in head:
+    if _MILLISECONDS in head or "dispatcher" in head:
         return "step"
     shares = {
         kind: len(table.columns().keys() & set(head)) / len(table.columns())

@@ -43,6 +43,8 @@ REPORTS = {
     "tiles": "tiles:TilesReport",
     "plans": "planner:PlansReport",
     "inference": "step:InferenceReport",
+    "serving": "serving:ServingReport",
+    "serving plans": "serving_plans:ServingPlansReport",
     "contrast": "contrast:ContrastReport",
 }
 """The report of an answer by the `kind` of its class: "module:name" in this room, imported when one is shown."""

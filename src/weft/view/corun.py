@@ -18,7 +18,7 @@ from weft.view.figure import Figure, Lines, bars, stacked_bars
 from weft.view.heat import heat_parts, heat_section
 from weft.view.interference import interference_parts, interference_section
 from weft.view.page import simulated_section
-from weft.view.run import RunReport, counter_table
+from weft.view.run import RunReport, counter_table, left_out
 from weft.view.units import Way, units_by_way
 from weft.view.words import changed, effort, percent, us
 
@@ -93,7 +93,7 @@ class CoRunReport(Report[Comparison]):
             *_instead(first),
             *(f"one {first.name} alone {_DRIVERS[driver]}: {time} us" for driver, time in sorted(alone.items())),
             f"one GEMM alone: {us(first.gemm.alone)} us; all in a row: {serial:,.1f} us, ideal: {ideal:,.1f} us",
-            *_refused(self.answer),
+            *left_out(self.answer),
             f"least time: {self.answer.best}, {best.speedup:.3f}x over one after the other",
             *above_ideal(one for one in answers if one.run is not best.run),
             effort([*loops.values(), *self.answer]),
@@ -161,14 +161,6 @@ def _is_single(answer: Comparison) -> bool:
 
 def _all(answer: Comparison) -> list[CoRun]:
     return [answer.corun(name) for name in answer.timelines]
-
-
-def _refused(answer: Comparison) -> list[str]:
-    """The strategies that cannot run, grouped by reason."""
-    names: dict[str, list[str]] = {}
-    for name, reason in answer.refused.items():
-        names.setdefault(reason, []).append(name)
-    return [f"left out: {', '.join(alike)}: {reason}" for reason, alike in names.items()]
 
 
 def _grids(answers: Iterable[CoRun]) -> list[str]:

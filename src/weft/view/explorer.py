@@ -24,7 +24,7 @@ _US = 1e-9
 _BINS = 1500
 """Number of time steps of the panels, over all runs together."""
 _WAITS_SHOWN = 40
-_BUFFERS = {"output": "RS", "received": "RS", "result": "RS result", "gathered": "AG"}
+_BUFFERS = {"output": "RS", "received": "RS", "gathered": "AG", "arriving": "tokens", "coming": "answers"}
 _MOVES = {"local": "written here", "remote": "arriving", "sent": "sent by DMA"}
 _WAITING, _COMPLETE = "waiting to start", "complete"
 

@@ -140,11 +140,16 @@ def machine_section(gpu: Gpu, *said: Part, title: str = "The machine") -> Sectio
     )
 
 
-def simulated_section(run: Timeline, *said: Part) -> Section:
-    """The sentences `said`, then the machine, request size and mode of a run."""
+def link_note(run: Timeline) -> str:
+    """Which ring limits the link of a GPU; empty if its own link does, or on two levels, whose links are apart."""
     from weft.lower.machine import ring_note
 
-    options, note = run.options, ring_note(run.system)
+    return "" if any(node.choice.kernel == "two-level" for node in run.graph) else ring_note(run.system)
+
+
+def simulated_section(run: Timeline, *said: Part) -> Section:
+    """The sentences `said`, then the machine, request size and mode of a run."""
+    options, note = run.options, link_note(run)
     link = [f"Link: {note}."] if note else []
     simulated = how(options.request_bytes, options.mode, options.memory)
     return machine_section(run.gpu, *said, *link, simulated, title=SIMULATED)

@@ -11,9 +11,19 @@ import numpy as np
 from weft.estimate import Estimate
 from weft.estimate.answer import FloatArray
 from weft.hardware import system
+from weft.library.served import library
 from weft.report import Part, Report, Section
 from weft.report.table import Column, Shown, Table, microseconds, number, text, times_faster
-from weft.result.errors import collective_error, gemm_error, operator_errors, unknown_error
+from weft.result.errors import (
+    CARRIED,
+    attention_error,
+    collective_error,
+    exchange_error,
+    gemm_error,
+    operator_errors,
+    served_error,
+    unknown_error,
+)
 from weft.units import format_bytes, format_time
 from weft.view import looks
 from weft.view.figure import Figure, curves, stacked_bars
@@ -180,11 +190,27 @@ class GemmReport(PredictionReport):
 
     def error(self, machine: str, case: Mapping[str, Any]) -> str:
         """The mean error of GEMMs of that time on the GPU."""
+        if "library" in case:
+            what = "-".join(filter(None, (library("gemm", case["library"]).name, case["dtype"], case["weights"])))
+            return served_error("gemm_lowbit", what).why
         return gemm_error(machine, case["time_us"] * 1e-6).why
 
 
 class OperatorReport(PredictionReport):
     """Closed-form times of an operator."""
+
+    @property
+    def columns(self) -> Sequence[Column]:
+        """The GPU, and the library of inference where one was named."""
+        return [text("gpu", "GPU"), *([text("library")] if self._by_library else [])]
+
+    @property
+    def _by_library(self) -> bool:
+        return "library" in self.answer.first.columns
+
+    def cells(self, case: Mapping[str, Any]) -> tuple[str, ...]:
+        """The library."""
+        return (case["library"],) if self._by_library else ()
 
     def title(self) -> str:
         """The operator with its dimensions."""
@@ -193,7 +219,11 @@ class OperatorReport(PredictionReport):
         return f"{case['operator']}, {shape}, {case['dtype']}"
 
     def error(self, machine: str, case: Mapping[str, Any]) -> str:
-        """What is known of the errors of such operators."""
+        """What is known of the errors of such operators, or of attention by a library."""
+        if self._by_library and "query" not in case:
+            return served_error("small_operators", case["operator"]).why
+        if self._by_library:
+            return attention_error(case["library"], case["query"], case["keys"]).why
         return unknown_error(case["operator"])
 
 
@@ -215,6 +245,8 @@ class CollectiveReport(PredictionReport):
     def error(self, machine: str, case: Mapping[str, Any]) -> str:
         """The mean error of the collective at that size on the system's GPU."""
         gpu = system(machine).gpu
+        if str(case["by"]).endswith("-shot") and "library" in case:
+            return served_error("all_reduce", f"{case['library']}-{case['called']}").why
         return "" if gpu.vendor == "none" else collective_error(gpu.name, case["collective"], case["bytes"]).why
 
     def sentences(self) -> list[str]:
@@ -262,6 +294,77 @@ class CollectiveReport(PredictionReport):
             Section("Where the time goes", parts),
             Section("All sizes", [times.data["curves"].without(["mib"])]),
         ]
+
+
+class ExchangeReport(PredictionReport):
+    """Closed-form times of one exchange of tokens, by libraries and systems."""
+
+    columns = (text("system"), text("library"), text("copies", "copies of a token"), text("moved", "links, network"))
+
+    def title(self) -> str:
+        """The exchange and its ranks."""
+        case = self.answer.first.columns
+        return (
+            f"{case['operation']} of {case['tokens']:,} tokens x {case['hidden']:,}, top {case['top_k']} of "
+            f"{case['experts']}, over {case['ep']} GPUs"
+        )
+
+    def cells(self, case: Mapping[str, Any]) -> tuple[str, ...]:
+        """The library, copies of a token, and bytes of each rank by level."""
+        sizes = [format_bytes(case[name], digits=3) for name in ("link_bytes", "network_bytes")]
+        return case["library"], f"{case['copies']:.3g}", ", ".join(sizes)
+
+    def error(self, machine: str, case: Mapping[str, Any]) -> str:
+        """The mean error of exchanges by the library."""
+        return exchange_error(case["library"]).why
+
+    def sentences(self) -> list[str]:
+        """How long one exchange takes with each library."""
+        cases = [case for one in self.answer.by_machine for case in one.records()]
+        found = []
+        for case in cases:
+            units = f", on {case['compute_units']:.0f} compute units" if case["compute_units"] else ""
+            found.append(
+                f"One {case['operation']} takes {format_time(case['time_us'] * 1e-6, digits=3)} with {case['library']} "
+                f"on {case['system']}{units}, limited by {case['bound']}."
+            )
+        return found
+
+
+class ExpertsReport(PredictionReport):
+    """Closed-form times of a layer's experts on one GPU, by libraries, beside even loads."""
+
+    columns = (text("gpu", "GPU"), text("library"), text("rows"), text("even", "with even loads"))
+
+    def title(self) -> str:
+        """The experts, their format and the GPUs that share them."""
+        case = self.answer.first.columns
+        gpus = "one GPU" if case["ep"] == 1 else f"each of {case['ep']} GPUs"
+        return (
+            f"Experts of {case['hidden']:,} x {case['ffn']:,} in {case['dtype']}: {case['tokens']:,} tokens on {gpus}, "
+            f"top {case['top_k']} of {case['experts']}"
+        )
+
+    def cells(self, case: Mapping[str, Any]) -> tuple[str, ...]:
+        """The library, rows of the GPU with the most, and the time if all had as many."""
+        return case["library"], f"{case['rows']:,}", format_time(case["even_us"] * 1e-6, digits=3)
+
+    def error(self, machine: str, case: Mapping[str, Any]) -> str:
+        """The mean error of experts by the library and format; empty for training libraries."""
+        return served_error("experts", f"{case['library']}-{case['dtype']}").why if "experts" in CARRIED else ""
+
+    def sentences(self) -> list[str]:
+        """How long the experts take with each library, and what uneven loads cost."""
+        found = []
+        for case in self.answer.records():
+            first = f"The experts take {format_time(case['time_us'] * 1e-6, digits=3)} with {case['library']} on "
+            found.append(f"{first}{case['gpu']}, limited by {case['bound']}.")
+            if case["imbalance"] > 1:
+                found.append(
+                    f"The busiest expert has {case['imbalance']:.2g}x the mean load, which costs "
+                    f"{case['time_us'] / case['even_us'] - 1:.0%} over even loads."
+                )
+        return found
 
 
 def join_table(found: Joins) -> Table:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any
 
-from weft.lower.machine import ring_link, ring_note
+from weft.graph.routing import routing_of
+from weft.lower.machine import ring_link
 from weft.report import Part, Report, Section
 from weft.report.table import NONE, Column, Shown, Table, microseconds, number, text, times_faster
 from weft.result import Comparison, Span, Timeline
@@ -19,7 +20,7 @@ from weft.view.explorer import phases, timeline, waits_table, words
 from weft.view.figure import Figure, Lines, bars, stacked_bars
 from weft.view.heat import heat_parts, heat_section
 from weft.view.interference import interference_parts, interference_section
-from weft.view.page import simulated_section
+from weft.view.page import link_note, simulated_section
 from weft.view.words import case_label, changed, effort, percent, us
 
 _PHASES = {"gemm": "GEMM", "reduce_scatter": "RS", "all_gather": "AG"}
@@ -47,6 +48,10 @@ _COUNTERS = {
     "communication_waited_past_limit": "DRAM: communication let through after its longest wait [requests]",
     "compute_unit_utilization": "compute units: time that matrix units computed",
     "link_bytes": "link: sent [B]",
+    "network_bytes": "network between nodes: sent [B]",
+    "merge_most_entries": "switch: most entries of a table in use",
+    "merge_evicted": "switch: requests that left a full table early",
+    "merge_expired": "switch: requests that left when their window was over",
     "link_utilization": "link: time that it was busy",
     "drained_s": "DRAM: when the last write had arrived [µs]",
     "arbiter_intensity": "arbiter: memory intensity seen",
@@ -83,31 +88,32 @@ class RunReport(Report[Comparison]):
     def sentences(self) -> list[str]:
         """The outcome, why a run beats an ideal, and hardware that cannot be bought."""
         needed = hypothetical(self.answer)
-        return [_outcome(self.answer), *above_ideal(self.answer), *([needed] if needed else [])]
+        return [_outcome(self.answer), *_late(self.answer), *above_ideal(self.answer), *([needed] if needed else [])]
 
     def lead(self) -> str:
         """The outcome, after hardware that cannot be bought."""
-        return " ".join(filter(None, (hypothetical(self.answer), _outcome(self.answer))))
+        return " ".join(filter(None, (hypothetical(self.answer), _outcome(self.answer), *_late(self.answer))))
 
     def notes(self) -> list[str]:
         """The link, how to get a baseline, the simulation's effort, and the typical errors."""
         first = self.answer.baseline
-        note = ring_note(first.system)
+        note = link_note(first)
         link = [f"link: {format_rate(ring_link(first.system).bandwidth, 4)}, {note}"] if note else []
-        alone = [_ALONE] if len(self.answer) == 1 else []
+        alone = [_ALONE] if len(self.answer) == 1 and self.answer.baseline.graph.gemms else []
         timed = [(node.op, first.duration(node.name)) for node in first.graph if node.name in first.durations]
         sure = [f"how sure, of operators in closed form: {why}" for why in operator_errors(timed, first.gpu)]
-        return [*link, *alone, effort(self.answer), *sure]
+        return [*link, *alone, *left_out(self.answer), effort(self.answer), *sure]
 
     def tables(self) -> list[Table]:
         """The time of each overlap."""
-        return [time_table(self.answer)]
+        return [time_table(self.answer), *late_tables(self.answer)]
 
     def on_terminal(self) -> Sequence[Table | str]:
         """The time of each overlap, its traffic by cause, and what was recorded on request."""
         some = self.simulated
         return [
             time_table(self.answer),
+            *late_tables(self.answer),
             traffic_table(list(self.answer)),
             *interference_parts(some),
             *heat_parts(some),
@@ -130,7 +136,8 @@ class RunReport(Report[Comparison]):
         return [
             f"{gemm} on each GPU.".replace(" x ", " × ") if gemm else [],
             time_table(answer),
-            Section("How much is hidden", [sub_layer_times(answer)]),
+            *late_tables(answer),
+            Section("How much is hidden", [sub_layer_times(answer)] if answer.baseline.graph.gemms else []),
             Section("What happens when", [timeline(simulated), waits_table(simulated)] if shown else []),
             Section("What moves through memory", [traffic_by_cause(answer), traffic] if shown else []),
             Section("What workgroups wait for", [waits(shown), wait_table(shown)] if shown else []),
@@ -170,7 +177,8 @@ def time_table(answer: Comparison) -> Table:
     first = answer.baseline
     # Passes may run other operators, such as a separate all-reduce.
     others = [name for run in answer for name in run.durations if name not in _PHASES]
-    phases = {**_PHASES, **{name: name for name in others}}
+    usual = _PHASES if first.graph.gemms else {name: _PHASES[name] for name in _PHASES if name in first.durations}
+    phases = {**usual, **{name: name for name in others}}
     columns = [
         text("overlap"), *(microseconds(name, head) for name, head in phases.items()), microseconds("total", "total"),
         times_faster("speedup"), number("traffic_mb", "DRAM traffic", "MB", ",.1f"),
@@ -184,6 +192,74 @@ def time_table(answer: Comparison) -> Table:
     title = f"{case_label(first.graph)}: {gemm}{first.gpu.name}{changed(first.gpu)}"
     table = Table(columns, rows, with_hypothetical(title, answer))
     return table if len(answer) > 1 else table.without(["speedup"])
+
+
+def left_out(answer: Comparison) -> list[str]:
+    """The overlaps that cannot run, grouped by reason."""
+    names: dict[str, list[str]] = {}
+    for name, reason in answer.refused.items():
+        names.setdefault(reason, []).append(name)
+    return [f"left out: {', '.join(alike)}: {reason}" for reason, alike in names.items()]
+
+
+def late_tables(answer: Comparison) -> list[Table]:
+    """What stragglers cost under each overlap, beside the same with equal GPUs; nothing without stragglers."""
+    if answer.stragglers is None:
+        return []
+    first, many = next(iter(answer.drawn.values())), len(answer.slowest) > 1
+    late = "mean of draws" if many else "with stragglers"
+    columns = [
+        text("overlap"), microseconds("equal", "equal GPUs"), microseconds("late", late),
+        number("lost", "longer", "", "+.1%"), number("low", "lowest", "", "+.1%"),
+        number("high", "highest", "", "+.1%"), times_faster("speedup"),
+    ]  # fmt: skip
+    rows = [
+        (name, one.equal_s * 1e6, one.mean_s * 1e6, one.lost, *one.range, first.mean_s / one.mean_s)
+        for name, one in answer.drawn.items()
+    ]
+    title = f"What stragglers cost: {answer.stragglers.title}"
+    if not many:
+        return [Table(columns, rows, title).without(["low", "high"])]
+    by_draw = _by_draw(answer, answer.stragglers.title)
+    return [by_draw] if answer.is_by_share else [Table(columns, rows, title), by_draw]
+
+
+def _by_draw(answer: Comparison, stragglers: str) -> Table:
+    """How much longer each overlap takes under each draw of stragglers, and which GPU is the slowest in it."""
+    columns = [
+        number("draw"), text("slowest", "slowest GPU"), number("clock", "its clock", "", "+.1%"),
+        *(number(name, name, "", "+.1%") for name in answer.drawn),
+    ]  # fmt: skip
+    rows = [
+        (draw + 1, "" if late is None else f"GPU {late[0]}", None if late is None else -late[1],
+         *(one.seconds[draw] / one.equal_s - 1 for one in answer.drawn.values()))
+        for draw, late in enumerate(answer.slowest)
+    ]  # fmt: skip
+    unknown = [] if any(answer.slowest) else ["slowest", "clock"]
+    table = Table(columns, rows, f"How much longer each overlap takes: {stragglers}")
+    return table.without(["draw"] if answer.is_by_share else unknown)
+
+
+def _late(answer: Comparison) -> list[str]:
+    """What stragglers cost, in a sentence: the mean and the range of their draws, or each share."""
+    if answer.stragglers is None:
+        return []
+    title = answer.stragglers.title
+    if answer.is_by_share:
+        each = " / ".join
+        cost = ", ".join(
+            f"{name} {each(f'{100 * (took / one.equal_s - 1):+.1f}' for took in one.seconds)} %"
+            for name, one in answer.drawn.items()
+        )
+        return [f"With {title}, against equal GPUs: {cost}; times by operator are those of the first."]
+    many, late = len(answer.slowest) > 1, answer.slowest[0]
+    cost = ", ".join(
+        f"{name} {one.lost:+.1%}" + " ({:+.1%} to {:+.1%})".format(*one.range) * many
+        for name, one in answer.drawn.items()
+    )
+    who = f" (GPU {late[0]})" if late and not many else ""
+    first = "; times by operator are those of the first draw" * many
+    return [f"With {title}{who}, against equal GPUs: {cost}{first}."]
 
 
 def with_hypothetical(title: str, runs: Iterable[Timeline]) -> str:
@@ -244,6 +320,8 @@ def _count(name: str, value: float | None) -> Shown:
 def _outcome(answer: Comparison) -> str:
     first = answer.baseline
     if len(answer) == 1:
+        if not first.graph.gemms:
+            return f"Alone it takes {us(first.seconds)} µs."
         alone = f"Under {first.overlap} it takes {us(first.seconds)} µs"
         return f"{alone}, {percent(first.duration('gemm') / first.seconds)} of them the GEMM's: {_hidden(first)}."
     best = min(answer, key=lambda run: (bool(run.parts), run.seconds))  # simulated runs before ideals
@@ -281,15 +359,19 @@ def hypothetical(runs: Iterable[Timeline]) -> str:
 
 
 def _hidden(run: Timeline) -> str:
-    """How much of the reduce-scatter the GEMM hides, in words."""
+    """How much of a reduce-scatter, an all-gather or the exchanges around experts GEMMs hide, in words."""
     found = phases(run)
-    if "gemm" not in found or "reduce_scatter" not in found:
+    if routing_of(run.graph) is not None and (beside := sum(run.durations.values()) - run.seconds) > run.seconds * 1e-6:
+        share = beside / (run.duration("dispatch") + run.duration("combine"))
+        return f"{min(share, 1):.0%} of the exchanges' time lies beside the experts' GEMMs"
+    moved = next((name for name in ("reduce_scatter", "all_gather") if name in found), None)
+    if "gemm" not in found or moved is None:
         return "its operators follow one another"
-    (begin, end), (start, over) = found["gemm"], found["reduce_scatter"]
+    (begin, end), (start, over) = found["gemm"], found[moved]
     hidden = max(0.0, min(end, over) - max(begin, start)) / max(over - start, 1e-12)
-    return (
-        f"{hidden:.0%} of the reduce-scatter runs beside the GEMM" if hidden > 0 else "communication waits for the GEMM"
-    )
+    if hidden > 0:
+        return f"{hidden:.0%} of the {moved.replace('_', '-')} runs beside the GEMM"
+    return "communication waits for the GEMM" if start >= end else "the GEMM waits for communication"
 
 
 def sub_layer_times(answer: Comparison) -> Figure:

@@ -28,6 +28,10 @@ _WHAT = {
     "imbalance": "stages that wait for slower ones",
     "wait": "kernels that wait for others of their stream",
     "launch gaps": "kernels that wait for the host to launch them",
+    "host": "the GPU waits for the host between two steps",
+    "queue": "the request waits until its first token of the prompt is computed",
+    "prompt": "from then to the first token of the answer",
+    "answer": "from the first token of the answer to the last",
 }
 COLORS = {
     "gemm": looks.BLUE, "grouped_gemm": "#004C77", "attention": looks.SKY, "casts": "#9E9AC8", "norm": looks.GREEN,

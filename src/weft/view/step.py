@@ -6,12 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from weft.graph import Collective
+from weft.graph import Collective, TokenExchange
 from weft.models.counts import CONVENTIONS
 from weft.report import Part, Report, Section, SystemReport
 from weft.report.table import Table, milliseconds, number, text, times_faster
 from weft.result.errors import contention_error
-from weft.result.step import CONVENTION, Chunk, PartTimes, Step, exposed_axis
+from weft.result.step import CONVENTION, LAUNCH_GAPS, Chunk, PartTimes, Step, exposed_axis
 from weft.units import format_bytes
 from weft.view import looks
 from weft.view.figure import Figure, bars
@@ -206,6 +206,8 @@ class InferenceReport(SystemReport["Inference"]):
         where = f"{answer.plan.tp} GPU" + "s" * (answer.plan.tp > 1)
         sequences = f"{answer.batch} sequence" + "s" * (answer.batch > 1)
         took = f"in {seconds(answer.seconds)} on {where}"
+        if answer.cached:
+            took = f"behind {answer.cached:,} cached ones each {took}"
         lead = f"{answer.model.title} reads {sequences} of {answer.tokens:,} tokens {took}"
         if answer.phase == "decode":
             lead = (
@@ -276,24 +278,37 @@ def _bound(answer: Step) -> list[str]:
 
 
 def _exchanges(answer: Step) -> list[str]:
-    """How long one exchange of tokens among experts takes, and how many each GPU does, in a sentence."""
+    """How long a dispatch and a combine of tokens take, how many each GPU does, and how long it waits for the host."""
     counts = answer.pipeline.schedule.device.shape[1] / answer.devices
-    found = Counter[tuple[str, float]]()
+    spent, many, shown = Counter[str](), Counter[str](), dict[str, TokenExchange]()
     for part in (part for chunk in answer.chunks for part in chunk.parts):
         for one in (part.forward, part.recompute, part.backward, part.weight):
             for node in one.graph or ():
-                if isinstance(node.op, Collective) and node.stream == "ep":
+                if isinstance(node.op, TokenExchange):
                     begin, end = one.times[node.name]
-                    found[str(node.op), round(end - begin, 9)] += counts
-    if not found:
+                    spent[node.op.operation] += counts * (end - begin)
+                    many[node.op.operation] += counts
+                    shown.setdefault(node.op.operation, node.op)
+    if not many:
         return []
-    ((most, _), _), many = found.most_common(1)[0], found.total()
-    spent = sum(count * took for (_, took), count in found.items())
+    each = [f"one {name} takes {seconds(spent[name] / many[name])}" for name in sorted(many, reverse=True)]
+    times = many["dispatch"] if len(set(many.values())) == 1 else many.total()
+    number = f"{times:,.0f} {'of each' if times < many.total() else 'in all'}"
     hidden = answer.hidden.get("ep", 0.0)
     share = hidden / (hidden + answer.exposed.get("ep", 0.0))
-    average = " on average" * (len(found) > 1)
-    each = f"One exchange of tokens among experts ({most}) takes {seconds(spent / many)}{average}"
-    return [f"{each}, and each GPU does {many:,.0f} a step: {seconds(spent)}, {percent(share)} of it hidden."]
+    said = [
+        (
+            f"{' and '.join(each).capitalize()} ({shown['dispatch']}); each GPU does {number} a step, for "
+            f"{seconds(spent.total())}, of which {percent(share)} is hidden behind computing."
+        )
+    ]
+    waits = answer.parts.get(LAUNCH_GAPS, 0.0)
+    if waits > _HARMLESS * answer.seconds:
+        said.append(
+            f"GPUs wait {seconds(waits)} for their host, which launches the operators of layers of experts one by one; "
+            "graphs of whole steps, or more tokens in a micro-batch, lift that."
+        )
+    return said
 
 
 def _spent(name: str) -> str:
@@ -304,8 +319,9 @@ def _spent(name: str) -> str:
 
 def _fitting(answer: Inference) -> str:
     """Whether weights and cache fit, in a sentence."""
-    held, room = (answer.weights + answer.cache) / 1e9, answer.capacity / 1e9
-    sizes = f"{answer.weights / 1e9:.1f} GB of weights and {answer.cache / 1e9:.2f} GB of keys and values"
+    cache = answer.cache + answer.chunk_cache
+    held, room = (answer.weights + cache) / 1e9, answer.capacity / 1e9
+    sizes = f"{answer.weights / 1e9:.1f} GB of weights and {cache / 1e9:.2f} GB of keys and values"
     if answer.fits:
         most = f"{answer.most_sequences:,} such sequences would"
         return f"Each GPU holds {sizes}, {held:.1f} of {room:.0f} GB; at most {most}."
@@ -428,7 +444,7 @@ def memory_table(answer: Inference) -> Table:
     """What each GPU holds."""
     rows = [
         ("weights", answer.weights / 1e9),
-        ("keys and values", answer.cache / 1e9),
+        ("keys and values", (answer.cache + answer.chunk_cache) / 1e9),
         ("memory of the GPU", answer.capacity / 1e9),
     ]
     return Table([text("what", "each GPU"), number("size_gb", "size", "GB", ",.2f")], rows, "Memory")

@@ -65,7 +65,7 @@ class StudyReport(Report["PaperStudy"]):
     def on_terminal(self) -> list[Table]:
         """The study's own tables, and the headline."""
         study, declared = self.answer, self.answer.DECLARED
-        title = "Published figures beside Weft's" if study.comparable else study.elsewhere
+        title = "Published figures beside Weft's" if is_published(study) else study.elsewhere
         against = ", " * bool(declared.against) + declared.against
         return [*study.tables(), headline_table(study.headline(), f"{title}{against}")]
 
@@ -76,7 +76,7 @@ class StudyReport(Report["PaperStudy"]):
     def sections(self) -> list[Part]:
         """What was run, the headline, and the study's own sections."""
         study, paper = self.answer, self.answer.DECLARED
-        published = f" Published figures: {paper.called}, {paper.paper}." if study.comparable else ""
+        published = f" Published figures: {paper.called}, {paper.paper}." if is_published(study) else ""
         headline = Section("Headline", [headline_table(study.headline())])
         return [study.lead + published, headline, *study.sections(self.watched)]
 
@@ -84,6 +84,11 @@ class StudyReport(Report["PaperStudy"]):
         """The machine that was simulated."""
         said = [self.answer.work, how(self.answer.request_bytes)]
         return [machine_section(self.answer.machine, *said, title=SIMULATED)]
+
+
+def is_published(study: PaperStudy) -> bool:
+    """Whether published figures stand beside any of a study's."""
+    return any(row.published is not None for row in study.headline())
 
 
 def ratio_figure(answer: PaperStudy) -> list[Figure]:

@@ -23,6 +23,10 @@ _SHOWN = {
     "tokens_per_s_per_gpu": (number("tokens_per_s_per_gpu", "tokens/s per GPU", format_=",.0f"), 1),
     "peak_bytes": (number("peak_gb", "peak memory", "GB", ".1f"), 1e-9),
     "fits": (text("fits"), 1),
+    "output_tokens_per_s_per_gpu": (number("out_per_gpu", "tokens/s out per GPU", format_=",.0f"), 1),
+    "ttft_s.p50": (number("ttft_ms", "first token p50", "ms", ",.1f"), 1e3),
+    "tpot_s.p50": (number("tpot_ms", "further token p50", "ms", ",.1f"), 1e3),
+    "goodput": (number("goodput", "good/s", format_=".3g"), 1),
 }
 """Figures beside the time: their columns, and the factor to the column's unit."""
 _NAMED = ("gpu", "system", "model", "overlap", "sharing", "gemm", "work")
@@ -34,7 +38,8 @@ _MOST_ROWS = 2000
 _REASONS = 5
 _NONE = ", but none fits the memory of its GPUs"
 _GOALS = {"memory": number("peak_gb", "peak memory", "GB", ".2f"), "step": number("step_s", "step time", "s", ".4g")}
-_PER_UNIT = {"memory": 1e-9, "step": 1.0}
+_GOALS["serve"] = number("request_s", "time of a request", "s", ".4g")
+_PER_UNIT = {"memory": 1e-9, "step": 1.0, "serve": 1.0}
 
 
 def sweep_table(answer: Sweep) -> Table:

@@ -20,7 +20,7 @@ from weft.parallel.plan import Parallelism, schedule_name
 from weft.result.step import Chunk, PartTimes
 from weft.run.step.chunks import timed_chunk
 from weft.run.step.ends import Ends, Fixed, Slowed, Tails, Updates, ends, fixed, tails
-from weft.run.step.layers import Key, Layers, cases_of, layer_key, part_key
+from weft.run.step.layers import Key, Layers, cases_of, dense_key, layer_key, part_key
 from weft.run.step.memory import HELD, peaks
 from weft.run.step.offload import seconds_to_host
 from weft.run.step.parts import Layout, Parts, rank_parts
@@ -265,9 +265,11 @@ class Batch:
         """One rank's share of the parts of the model."""
         found = self.shared.parts
         if key not in found:
-            base = found.get(key[1:])
-            found[key] = Parts(rank_parts(self.model, plan, self.framework, base.of if base else None))
-            found.setdefault(key[1:], found[key])
+            base, dense = found.get(key[1:]), found.get(dense_key(key))
+            known = (one.of if one else None for one in (base, dense))
+            found[key] = Parts(rank_parts(self.model, plan, self.framework, *known))
+            for part_of in (key[1:], dense_key(key)):
+                found.setdefault(part_of, found[key])
         return found[key]
 
     def _find_layers(self, jobs: Sequence[_Job]) -> None:

@@ -14,7 +14,7 @@ from weft.graph import DTYPE_BYTES, Collective, Edge
 from weft.parallel.framework import Framework
 from weft.parallel.memory import words
 from weft.parallel.plan import Parallelism
-from weft.result.step import Chunk, PartTimes, Pass, added, exposed
+from weft.result.step import LAUNCH_GAPS, Chunk, PartTimes, Pass, added, exposed
 from weft.run.step.offload import waiting_for_host
 from weft.run.step.prices import Prices
 from weft.run.step.spans import COMPUTE, CONTENTION, shared
@@ -142,7 +142,7 @@ def chunk(
 
 def _launched(alone: Pass, launch: float, synchronous: bool) -> Pass:
     gap = float(launch_gaps(alone.launches, alone.seconds, launch, synchronous))
-    return alone + Pass(gap, {"launch gaps": gap}) if gap else alone
+    return alone + Pass(gap, {LAUNCH_GAPS: gap}) if gap else alone
 
 
 def launch_gaps(launches: Any, seconds: Any, launch: float, synchronous: bool) -> Any:

@@ -12,13 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.graph import Gemm, Graph, Node
+from weft.library.dispatchers import dispatcher
 from weft.parallel.framework import Framework
 from weft.parallel.memory import casting_ranks
 from weft.parallel.plan import ORDER, Parallelism
 from weft.parallel.rank import RankPart
 from weft.result.step import PartTimes, Pass
 from weft.run.step.chunks import launch_gaps
+from weft.run.step.eager import launched
 from weft.run.step.overlaps import overlapped
+from weft.run.step.paired import paired, paired_share
 from weft.run.step.parts import Parts
 from weft.run.step.prices import Case, Prices
 from weft.run.step.spans import timed
@@ -31,9 +34,20 @@ Key = tuple[object, ...]
 
 
 _PART_FIELDS = attrgetter(
-    "recompute", "tp", "sp", "cp", "ep", "context", "micro_batch", "sequence", "dtype", "precision"
+    "recompute",
+    "ep",
+    "dispatcher",
+    "tp",
+    "sp",
+    "cp",
+    "context",
+    "micro_batch",
+    "sequence",
+    "dtype",
+    "precision",
 )
-"""The fields of a plan that decide the parts of a model on a rank: first, what is computed again."""
+"""The fields of a plan that decide the parts of a model on a rank: first, what is computed again, then how experts are
+spread."""
 
 
 def part_key(plan: Parallelism, framework: Framework) -> Key:
@@ -43,13 +57,18 @@ def part_key(plan: Parallelism, framework: Framework) -> Key:
     return *_PART_FIELDS(plan), adds, casting, framework.async_tp, framework.orders_tokens and framework.tp
 
 
+def dense_key(parts: Key) -> Key:
+    """What decides the parts that have no experts, of that which decides all of them."""
+    return parts[0], *parts[3:]
+
+
 def layer_key(plan: Parallelism, parts: Key, splits: bool) -> Key:
     """What decides the passes over parts: they themselves, methods of overlap, the place of the ranks, and whether the
     schedule `splits` the backward pass.
     """
     methods = tuple((axis, plan.overlap[axis]) for axis in sorted(plan.overlap) if axis != "dp") if plan.overlap else ()
     placed = None if plan.order == ORDER else (plan.order, plan.dp, plan.pp)
-    return (*parts, methods, placed, splits)
+    return (*parts, methods, placed, splits, paired_share(plan) if plan.ep > 1 else 0.0)
 
 
 def cases_of(parts: Parts, prices: Prices) -> Iterable[Case]:
@@ -89,6 +108,16 @@ class Layers:
         else:
             backward, weight = run(of.backward), Pass()
         forward, again = run(of.forward), run(of.recompute)
+        library = prices.plan.dispatcher or self.framework.dispatcher
+        is_paired = self.framework.paired and prices.plan.ep > 1
+        if is_paired:
+            taken = prices.taken(library, self.framework.dispatcher_units)
+            forward, backward = paired(forward, backward, paired_share(prices.plan), taken)
+        if of.experts:
+            syncs = dispatcher(library).host_sync and not is_paired
+            far = prices.place("ep", prices.plan.ep)[1] > 1
+            forward, again = (launched(one, self.framework, far, syncs) for one in (forward, again))
+            backward, weight = (launched(one, self.framework, far) for one in (backward, weight))
         return PartTimes(of.name, forward, backward, weight, again, of.parameters, of.kept, of.experts, of.narrow)
 
     def seconds(self, of: Composition) -> list[FloatArray]:

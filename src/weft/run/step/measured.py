@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from weft.errors import InputError
-from weft.options import SUSTAINED, RunOptions
+from weft.options import RESERVE, SUSTAINED, RunOptions
 from weft.parallel.check import problems
 from weft.parallel.plan import Parallelism
 from weft.parallel.words import changes
@@ -20,6 +20,10 @@ _UNITS = {"s": 1.0, "ms": 1e-3, "tokens/s": 1.0, "FLOP/s": 1.0, "TFLOP/s": 1e12,
 _NEEDED = ("gemm", "grouped_gemm", "attention", "norm", "element-wise", "embedding", "loss", "optimizer")
 """Parts of a step that each of its operators needs: what a measured step loses lies in the others."""
 _SUGGESTED = 3
+_WORTH_A_LOOK = 0.01
+"""Share of the step from which a part is named as a place where time may be lost [assumed, 0.005 to 0.05]."""
+_WORTH_A_CHANGE = 0.005
+"""Share of the step from which a change of the plan is suggested [assumed, 0.002 to 0.02]."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,9 @@ def judged(step: Step, measured: Measured, options: RunOptions = SUSTAINED) -> S
         said += f", {format_time(took - high, 3)} beyond the range: something costs more than it should."
     else:
         said += ", below the range: check what was timed, and what the plan computes."
-    lost = {name: part for name, part in step.parts.items() if name not in _NEEDED and part > 0.01 * step.seconds}
+    lost = {
+        name: part for name, part in step.parts.items() if name not in _NEEDED and part > _WORTH_A_LOOK * step.seconds
+    }
     ranked = sorted(lost.items(), key=lambda one: -one[1])[:_SUGGESTED]
     axes = {name: exposed_axis(name).upper() for name, _ in ranked}
     words = {name: f"exposed {axis} communication" if axis else name for name, axis in axes.items()}
@@ -85,10 +91,11 @@ def _gains(step: Step, options: RunOptions) -> Iterator[str]:
     """The changes of the plan that shorten the step most and fit, in closed forms, each with its gain."""
     plans = [step.plan, *_neighbours(step)]
     found = many(step.model, step.system, plans, step.framework, options)
-    room = step.system.gpu.memory.capacity
+    capacity = step.system.gpu.memory.capacity
+    room = (1 - RESERVE) * capacity
     now, best = found.seconds[0], []
     for plan, seconds, peak in zip(plans[1:], found.seconds[1:].tolist(), found.peak_bytes[1:].tolist(), strict=True):
-        if seconds < 0.995 * now and peak <= room:
+        if seconds < (1 - _WORTH_A_CHANGE) * now and peak <= room:
             best.append((seconds, peak, plan))
     shown: set[frozenset[str]] = set()
     for seconds, peak, plan in sorted(best, key=lambda one: one[0]):
@@ -96,7 +103,7 @@ def _gains(step: Step, options: RunOptions) -> Iterator[str]:
         kind = frozenset(one.name for one in fields(plan) if getattr(plan, one.name) != getattr(step.plan, one.name))
         if said and kind not in shown and len(shown) < _SUGGESTED:
             shown.add(kind)
-            yield f"{said} ({now / seconds:.2f}x as fast, {peak / 1e9:.0f} of {room / 1e9:.0f} GB)"
+            yield f"{said} ({now / seconds:.2f}x as fast, {peak / 1e9:.0f} of {capacity / 1e9:.0f} GB)"
 
 
 def _neighbours(step: Step) -> Iterator[Parallelism]:

@@ -26,6 +26,7 @@ from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.result.stored import plain
 from weft.run.single import simulate
+from weft.run.step import routed
 from weft.run.step.prices import Prices
 from weft.schedule import OVERLAPS, PASSES, SEQUENTIAL, SHARING, applicable, find_overlap
 from weft.schedule.methods import Place
@@ -90,17 +91,21 @@ def _linked(system: System) -> Gpu:
 
 
 def _engine(pair: Pair, name: str) -> Joined:
-    """By the request-level engine: the GEMM's slowdown, and how much later its reduce-scatter ends.
+    """By the request-level engine: the GEMM's slowdown, and how much longer both take than it.
 
-    The ring all-gather behind it takes its time alone, as T3 leaves it in sequence (arXiv:2401.16677).
+    An all-reduce is a reduce-scatter here; the ring all-gather behind it takes its time alone, as T3 leaves it in
+    sequence (arXiv:2401.16677).
     """
-    scatter = replace(pair.moved, name="reduce_scatter")
+    gathers = pair.moved.name == "all_gather"
+    moved = pair.moved if gathers else replace(pair.moved, name="reduce_scatter")
     system = pair.system
     if system.nodes > 1:
         system = System(gpu=_linked(system), gpus=pair.moved.ranks, library=system.library)
     gemm = replace(pair.gemm, accumulates=False)
-    task = Fused(gemm, scatter, system, name, RunOptions(clock=pair.options.clock))
+    task = Fused(gemm, moved, system, name, RunOptions(clock=pair.options.clock))
     found = kept(task, Store())
+    if gathers:  # whose GEMM the engine may run slower than its closed form says, in another order of tiles
+        return Joined(pair.gemm_s, max(found["both"] - min(found["alone"], pair.gemm_s), 0.0))
     return Joined(pair.gemm_s * found["kernel"], found["beyond"] + pair.gather_s)
 
 
@@ -121,13 +126,14 @@ def _announce(overlap: str) -> None:
 
 @dataclass(frozen=True)
 class Fused:
-    """A GEMM whose reduce-scatter a pass joins by tiles, on a system, as a task.
+    """A GEMM that a pass joins by tiles with the collective behind it, or the all-gather before it, on a system.
 
-    Its record has the slowdown of the GEMM against the baseline's, and how much later the reduce-scatter ends [s].
+    The record of this task has the slowdown of the GEMM against the baseline's, and how much later the reduce-scatter
+    ends [s]; of an all-gather, what the GEMM takes alone, and what both take [s].
     """
 
     gemm: Gemm
-    scatter: Collective
+    moved: Collective
     system: System
     overlap: str
     options: RunOptions
@@ -135,7 +141,7 @@ class Fused:
     @property
     def title(self) -> str:
         """What is joined."""
-        return f"GEMM {self.gemm} with its {self.scatter}, {self.overlap}"
+        return f"GEMM {self.gemm} with its {self.moved}, {self.overlap}"
 
     @property
     def weight(self) -> float:
@@ -144,28 +150,32 @@ class Fused:
 
     def inputs(self) -> Mapping[str, Any]:
         """Everything that decides the record."""
-        named = {name: getattr(self, name) for name in ("gemm", "scatter", "overlap", "options")}
+        named = {name: getattr(self, name) for name in ("gemm", "moved", "overlap", "options")}
         return {**plain(named), "system": self.system.inputs()}
 
     def run(self) -> Mapping[str, float]:
-        """Both numbers, of a GEMM with as many rows as a few waves have; the time beyond it grows with the rows."""
+        """Both numbers, from a GEMM with as many rows as a few waves have; the time beyond it grows with the rows."""
         _announce(self.overlap)
         share = self._share()
         gemm = replace(self.gemm, m=self.gemm.m // share)
-        scatter = replace(self.scatter, bytes=self.scatter.bytes // share)
-        nodes = Node(gemm, "gemm"), Node(scatter, "reduce_scatter", after=("gemm",))
-        graph = Graph(nodes, scatter.ranks)
+        moved = replace(self.moved, bytes=self.moved.bytes // share)
+        gathers = moved.name == "all_gather"
+        first, second = (moved, gemm) if gathers else (gemm, moved)
+        names = ("all_gather", "gemm") if gathers else ("gemm", "reduce_scatter")
+        graph = Graph((Node(first, names[0]), Node(second, names[1], after=names[:1])), moved.ranks)
         before = simulate(graph, self.system, SEQUENTIAL, self.options)
         joined = simulate(graph, self.system, self.overlap, self.options)
+        if gathers:
+            return {"alone": before.duration("gemm") * share, "both": joined.makespan * share}
         ends = joined.end("gemm")
         return {"kernel": ends / before.end("gemm"), "beyond": max(joined.makespan - ends, 0.0) * share}
 
     def _share(self) -> int:
         """The least divisor of the rows that leaves at most `MOST_WAVES` waves of tiles, and whole rows for ranks."""
-        tiling = tiling_for(self.gemm, self.system.gpu, self.options, self.scatter.ranks)
+        tiling = tiling_for(self.gemm, self.system.gpu, self.options, self.moved.ranks)
         slots = self.system.gpu.compute.compute_units * max(tiling.resident, 1)
         least = ceil(tiling.workgroups(self.gemm) / (MOST_WAVES * slots))
-        rows = self.gemm.m // (tiling.rows * self.scatter.ranks)
+        rows = self.gemm.m // (tiling.rows * self.moved.ranks)
         return next((share for share in range(least, rows + 1) if rows % share == 0), 1)
 
 
@@ -202,6 +212,8 @@ def check_overlap(plan: Parallelism, system: System, fidelity: Fidelity = "windo
             _check_copies(axis, name, plan, system)
         if name in TO_OWNERS:
             _check_in_node(axis, name, "stores tiles at their owners, among", plan, system)
+        if axis == routed.AXIS and OVERLAPS[name].applies("experts"):
+            _check_in_node(axis, name, "sends tokens straight to their experts, among", plan, system)
 
 
 def _check_forms(name: str, forms: tuple[Form, ...], plan: Parallelism) -> None:
@@ -238,7 +250,7 @@ def _check_in_node(axis: str, name: str, how: str, plan: Parallelism, system: Sy
     if plan.stride(axis) * plan.degree(axis) > each:
         raise InputError(
             f"'{name}' {how} the {each} GPUs of a node, but the ranks of '{axis}' lie in several nodes; choose "
-            + ("priority or partition" if name in SHARING else "t3 or t3-mca")
+            + ("priority or partition" if name in SHARING or axis == routed.AXIS else "t3 or t3-mca")
         )
 
 
@@ -301,12 +313,16 @@ def overlapped(graph: Graph, prices: Prices, method: str) -> Overlapped:
         )
         seconds[gemm.name], seconds[moved.name] = join(pair, method)
         joined.add(moved.name)
+    joined |= routed.joined(graph, seconds, prices.among, prices.plan.overlap.get(routed.AXIS, ""), prices.options)
     return Overlapped(seconds, alone, frozenset(joined))
 
 
 def needs(plan: Parallelism, system: System) -> tuple[str, ...]:
     """Sentences on the hardware that a plan's methods take and that GPUs on sale, or the system, lack."""
-    method = plan.overlap.get("tp", "")
+    return tuple(sentence for axis in ("tp", routed.AXIS) for sentence in _needed(plan.overlap.get(axis, ""), system))
+
+
+def _needed(method: str, system: System) -> tuple[str, ...]:
     parts = OVERLAPS[method].needs if method else ()
     if not parts:
         return ()
@@ -318,10 +334,14 @@ def needs(plan: Parallelism, system: System) -> tuple[str, ...]:
 
 def engine_note(plan: Parallelism) -> tuple[str, ...]:
     """A sentence on a method that runs the engine whatever the fidelity."""
-    method = plan.overlap.get("tp", "")
-    if method not in OVERLAPS or not OVERLAPS[method].joins_gemms or OVERLAPS[method].closed:
-        return ()
-    return (f"{method} has no closed form: the engine timed its GEMMs and reduce-scatters, at either fidelity.",)
+    found = []
+    method, experts = plan.overlap.get("tp", ""), plan.overlap.get(routed.AXIS, "")
+    if method in OVERLAPS and OVERLAPS[method].joins_gemms and not OVERLAPS[method].closed:
+        found.append((method, "all-gathers" if OVERLAPS[method].forms == ("ag_gemm",) else "reduce-scatters"))
+    if experts and OVERLAPS[experts].applies("experts"):
+        found.append((experts, "exchanges of experts"))
+    timed = "has no closed form: the engine timed its GEMMs and"
+    return tuple(f"{name} {timed} {moved}, at either fidelity." for name, moved in found)
 
 
 def idle_note(plan: Parallelism, met: Collection[str]) -> tuple[str, ...]:

@@ -23,13 +23,19 @@ FloatArray = NDArray[np.float64]
 
 
 def rank_parts(
-    model: Transformer, plan: Parallelism, framework: Framework, like: Mapping[str, RankPart] | None = None
+    model: Transformer,
+    plan: Parallelism,
+    framework: Framework,
+    like: Mapping[str, RankPart] | None = None,
+    dense: Mapping[str, RankPart] | None = None,
 ) -> dict[str, RankPart]:
     """One rank's share of every distinct part of a model: "embedding", each kind of layer, "head".
 
-    `like` are those of a plan that only recomputes otherwise, if they are known.
+    If they are known, `like` are those of a plan that only recomputes otherwise, and `dense` those of one that only
+    spreads its experts otherwise.
     """
-    like = like or {}
+    like = dict(like or {})
+    same = {name: one for name, one in (dense or {}).items() if not one.experts}
     source = model.sequence_length if model.encoder_layers else 0
     tokens = Tokens(plan.micro_batch, plan.sequence, plan.cp, source)
     arguments = model, tokens, framework.style, plan.dtype
@@ -37,10 +43,14 @@ def rank_parts(
     kinds = {kind: tuple(layer(model, kind, *arguments[1:])) for kind in dict.fromkeys(model.layer_kinds)}
     if isinstance(plan.recompute, tuple):
         check_known([piece.name for pieces in kinds.values() for piece in pieces], plan.recompute)
+    known = like | same
     return {
-        "embedding": like.get("embedding") or part("embedding", tuple(embedding(*arguments)), ends, framework),
-        **{kind: part(kind, pieces, plan, framework, like.get(kind)) for kind, pieces in kinds.items()},
-        "head": like.get("head") or part("head", tuple(head(*arguments)), ends, framework),
+        "embedding": known.get("embedding") or part("embedding", tuple(embedding(*arguments)), ends, framework),
+        **{
+            kind: same.get(kind) or part(kind, pieces, plan, framework, like.get(kind))
+            for kind, pieces in kinds.items()
+        },
+        "head": known.get("head") or part("head", tuple(head(*arguments)), ends, framework),
     }
 
 

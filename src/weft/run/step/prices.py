@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.estimate import Harness, estimate
-from weft.graph import Attention, Collective, Gemm, Graph, GroupedGemm, Op, Streaming
+from weft.graph import Attention, Collective, Gemm, Graph, GroupedGemm, Op, Streaming, TokenExchange
 from weft.hardware import Gpu, System
+from weft.library.dispatchers import dispatcher
+from weft.library.kits import Kit
 from weft.options import Fidelity, RunOptions
 from weft.parallel.plan import Parallelism
 from weft.run.step.meeting import Waves
@@ -46,6 +48,8 @@ _CALLERS: Mapping[str, Harness] = {"cu": Harness(driver="cu"), "dma": Harness(dr
 """Who carries out a collective: kernels of the library on compute units, or DMA engines."""
 
 
+EXCHANGE_UNITS = 16
+"""Compute units of an exchange whose library does not say [assumed, 8 to 32: channels of NCCL]."""
 ROOM = "1000 TB"
 """Memory of the GPU on which operators are timed: whether a step fits is answered apart, for all tensors together."""
 
@@ -57,10 +61,15 @@ Case = tuple[Op, Place | None, str]
 
 
 class Known:
-    """Seconds of operators on a machine, each distinct one estimated once for any number of plans."""
+    """Seconds of operators on a machine, each distinct one estimated once for any number of plans.
 
-    def __init__(self, system: System, options: RunOptions) -> None:
+    Those that a `kit` of a framework of inference has libraries for are timed as these run them, GEMMs if their
+    operands are of the `narrow` format.
+    """
+
+    def __init__(self, system: System, options: RunOptions, kit: Kit | None = None, narrow: str = "") -> None:
         self.system, self.options, self.waves = system, options, Waves()
+        self.kit, self.narrow = kit, narrow
         self._roomy = system.replace({"memory.capacity": ROOM})
         self._seconds: dict[Case, float] = {}
         self._moved: dict[tuple[str, int, str, Place, str], float] = {}
@@ -91,7 +100,7 @@ class Known:
         alike: dict[tuple[object, ...], list[Case]] = {}
         for case in cases:
             if case not in self._seconds:
-                alike.setdefault(_kind(case), []).append(case)
+                alike.setdefault((self._sums_by(case[0]), *_kind(case)), []).append(case)
         for group in alike.values():
             seconds = self._estimate(_stacked([op for op, _, _ in group]), group[0])
             self._seconds.update(zip(group, np.broadcast_to(seconds, len(group)).tolist(), strict=True))
@@ -99,10 +108,31 @@ class Known:
     def _estimate(self, op: Op, like: Case) -> FloatArray | float:
         _, place, driver = like
         if place is None:
-            return estimate(op, self._roomy, options=self.options, harness=BETWEEN_OTHERS).seconds
+            return estimate(op, self._roomy, options=self.options, harness=self._between(op)).seconds
         if place not in self._roomy_groups:
             self._roomy_groups[place] = self._roomy.with_gpus(*place)
-        return estimate(op, self._roomy_groups[place], options=self.options, harness=_CALLERS[driver]).seconds
+        caller = _CALLERS[driver]
+        if library := self._sums_by(like[0]):
+            caller = replace(caller, library=library)
+        return estimate(op, self._roomy_groups[place], options=self.options, harness=caller).seconds
+
+    def _sums_by(self, op: Op) -> str:
+        """The library of the kit for an all-reduce of this size; "" for the vendor's and for other operators."""
+        if self.kit is None or not isinstance(op, Collective) or op.name != "all_reduce":
+            return ""
+        gpu = self.system.gpu
+        return self.kit.all_reduce_on(gpu.architecture, gpu.link.links > 0, float(op.bytes)) or ""
+
+    def _between(self, op: Op) -> Harness:
+        """How an operator of a step is called: by the library of the kit that has values of it, else the vendor's."""
+        if self.kit is None:
+            return BETWEEN_OTHERS
+        served, architecture = "", self.system.gpu.architecture
+        if isinstance(op, Gemm) and op.dtype == self.narrow.removesuffix("-block") != "bf16":
+            served = self.kit.gemm_on(architecture, self.narrow)
+        elif isinstance(op, Streaming):
+            served = self.kit.small_on(architecture, op.name)
+        return replace(BETWEEN_OTHERS, served=served)
 
 
 _SIZES: Mapping[type[Op], tuple[str, ...]] = {
@@ -111,6 +141,7 @@ _SIZES: Mapping[type[Op], tuple[str, ...]] = {
     Attention: ("batch", "heads", "query", "keys", "head", "kv_heads"),
     Streaming: ("rows", "columns"),
     Collective: ("bytes",),
+    TokenExchange: ("bytes", "tokens", "hidden", "top_k", "experts"),
 }
 """Fields of operators that may be arrays in `estimate`; all others are equal among those that are estimated at once."""
 
@@ -162,6 +193,16 @@ class Prices:
             engine=fidelity == "windows",
             waves=self.known.waves,
         )
+
+    def taken(self, library: str, units: int = 0) -> float:
+        """The share of a GPU's compute units that a library takes for an exchange of tokens."""
+        own = dispatcher(library).compute_units or EXCHANGE_UNITS
+        return (units or own) / self.gpu.compute.compute_units
+
+    @property
+    def plan(self) -> Parallelism:
+        """The plan."""
+        return self._plan
 
     @property
     def gpu(self) -> Gpu:

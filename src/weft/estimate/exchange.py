@@ -1,0 +1,202 @@
+"""Exchanges of tokens between the ranks that share a mixture's experts, in closed form, as libraries carry them out.
+
+time = start + hops + a row's way through one warp + the longest of three that overlap: compute units moving rows, the
+links inside a node, the network between nodes (joined smoothly, by the norm of exponent 4, as they share pipelines).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from weft.errors import InputError, UnknownNameError, shown
+from weft.estimate.answer import Estimate, FloatArray, blended, from_parts
+from weft.estimate.collective import collective
+from weft.estimate.target import Target, target
+from weft.graph import Collective, TokenExchange
+from weft.hardware import Described
+from weft.library.dispatchers import PAYLOAD, Dispatcher, dispatcher, reached, shipped, table_of
+from weft.options import RunOptions
+
+OPERATIONS = ("dispatch", "combine", "combine_low_precision", "prepare")
+"""What can be exchanged: tokens to their experts, results back (in BF16, or 4 bits), or only the numbers of tokens."""
+_NORM = 4.0
+"""How sharply the longest of the three decides [assumed, 2 to infinity, where it alone counts]."""
+HOST_SYNC = 30e-6
+"""The host reads how many tokens come and launches what follows [s; assumed: a copy of 10 us to the host, its wake-up
+and the first launch, 15 to 60 us as for a device synchronisation in PyTorch]."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A dispatch or combine of one layer: `tokens` of `hidden` elements on each of `ranks`, `top_k` of `experts` each.
+
+    `dtype` is what travels (None: as the library does by default; combine brings BF16 back). `groups` is the most nodes
+    that a token may reach (group-limited routing; None: all). Dimensions may be arrays.
+    """
+
+    operation: str
+    tokens: Any
+    hidden: Any
+    top_k: Any
+    experts: Any
+    ranks: int
+    dtype: str | None = None
+    groups: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.operation not in OPERATIONS:
+            raise UnknownNameError("exchange", self.operation, OPERATIONS)
+        if self.dtype is not None and self.dtype not in PAYLOAD:
+            raise UnknownNameError("dtype of an exchange", self.dtype, PAYLOAD)
+        for name in ("tokens", "hidden", "top_k", "experts"):
+            if not np.all(np.asarray(getattr(self, name)) >= 1):
+                raise InputError(f"{name} is {shown(getattr(self, name))}; it must be 1 or more")
+        if np.any(np.asarray(self.top_k) > np.asarray(self.experts)):
+            raise InputError(f"top_k is {self.top_k}, but there are only {self.experts} experts; give at most as many")
+        if self.ranks < 2 or np.any(np.asarray(self.experts) < self.ranks):
+            raise InputError(
+                f"{self.ranks} ranks cannot share {shown(self.experts)} experts; give 2 ranks or more, at most one an "
+                "expert"
+            )
+        if self.groups is not None and self.groups < 1:
+            raise InputError(f"groups is {self.groups}; it counts the nodes that a token may reach: give 1 or more")
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What an exchange moves for each rank: copies of a token, and bytes by level.
+
+    `copies` are the rows that a rank's compute units handle for each token, one to itself included; `link_bytes` cross
+    the links of its node, `network_bytes` its network adapter; `wire` is the bytes of a row.
+    """
+
+    copies: FloatArray
+    link_bytes: FloatArray
+    network_bytes: FloatArray
+    wire: FloatArray
+
+
+def moved(what: Exchange, of: Dispatcher, nodes: int) -> Moved:
+    """The copies and bytes of an exchange over so many nodes, by the library's rule."""
+    wire = np.asarray(what.hidden) * PAYLOAD[_dtype(what, of)] * (what.operation != "prepare")
+    near = min(nodes, what.groups or nodes)
+    per_node, experts = what.ranks // nodes, np.asarray(what.experts) * near / nodes
+    if of.copies == "expert":
+        ranks = on_nodes = np.asarray(what.top_k, dtype=np.float64)
+    else:
+        ranks = reached(near * per_node, experts, what.top_k)
+        on_nodes = reached(near, experts, what.top_k) if of.two_level else ranks
+    away = np.asarray(what.tokens) * on_nodes * (1 - 1 / nodes) * wire
+    # What a two-level library forwards inside a node, or a flat one sends to the node's other ranks.
+    inside = ranks * (1 - 1 / per_node) if of.two_level else ranks * (per_node - 1) / what.ranks
+    return Moved(ranks, np.asarray(what.tokens) * inside * wire, away, np.asarray(wire, dtype=np.float64))
+
+
+def _dtype(what: Exchange, of: Dispatcher) -> str:
+    if what.operation == "combine":
+        return "bf16"
+    return "nvfp4" if what.operation == "combine_low_precision" else what.dtype or of.dtype
+
+
+def exchange(
+    what: Exchange,
+    system: Described,
+    library: str = "deepep",
+    *,
+    compute_units: Any = None,
+    options: RunOptions | None = None,
+    values: Mapping[str, float] | None = None,
+) -> Estimate:
+    """How long one exchange takes with a library, what bounds it, and where the time goes.
+
+    `compute_units` are those that the library takes (None: its own number), `values` replace shipped ones by path.
+    Raises UnknownNameError for an unknown library or system, InputError for what the library cannot do.
+
+    >>> from weft.estimate.exchange import Exchange, exchange
+    >>> what = Exchange("dispatch", 4096, 7168, 8, 256, ranks=64)
+    >>> exchange(what, "64xh100", "deepep").bound
+    'link'
+    """
+    if compute_units is not None and not np.all(np.asarray(compute_units) >= 1):
+        raise InputError(f"compute_units is {shown(compute_units)}; give 1 or more, or leave it out")
+    of, machine = dispatcher(library), target(system, options)
+    nodes = machine.nodes(what.ranks)
+    found = timed(what, machine, of, nodes, compute_units, {**shipped(), **(values or {})})
+    return found.case() if np.ndim(found.seconds) == 0 else found
+
+
+def of_operator(op: TokenExchange, machine: Target) -> Estimate:
+    """How long an exchange of a graph takes: what `exchange` says of it."""
+    what = Exchange(op.operation, op.tokens, op.hidden, op.top_k, op.experts, op.ranks, op.dtype)
+    return timed(what, machine, dispatcher(op.library), machine.nodes(op.ranks), op.units or None, shipped())
+
+
+def traffic(what: Exchange, system: Described, library: str = "deepep", *, compute_units: Any = None) -> dict[str, Any]:
+    """What an exchange moves for each rank as plain data.
+
+    Nodes, copies of a token, bytes over the links of the node and over the network, and the compute units that it
+    takes (0: not known).
+    """
+    of, machine = dispatcher(library), target(system)
+    nodes = machine.nodes(what.ranks)
+    known = of.by_experts or of.compute_units
+    amount = moved(what, of, nodes)
+    units = of.units(what.experts, machine.gpu.compute.compute_units) if known else 0
+    return {
+        "nodes": nodes,
+        "copies": amount.copies,
+        "link_bytes": amount.link_bytes,
+        "network_bytes": amount.network_bytes,
+        "compute_units": units if compute_units is None else compute_units,
+    }
+
+
+def timed(
+    what: Exchange, machine: Target, of: Dispatcher, nodes: int, compute_units: Any, values: Mapping[str, float]
+) -> Estimate:
+    """The exchange over so many nodes by values of the library, as arrays; see `exchange`."""
+    host = {"host": np.asarray(HOST_SYNC)} if of.host_sync and what.operation == "dispatch" else {}
+    if of.name == "nccl":
+        return _by_collective(what, machine, of, nodes, host)
+    place = table_of(of, what.operation, nodes, machine.gpu.architecture)
+    given = {key: values.get(f"{place}.{key}", 0.0) for key in _VALUES}
+    amount, gpu = moved(what, of, nodes), machine.gpu
+    tokens = np.asarray(what.tokens, dtype=np.float64)
+    units = of.units(what.experts, gpu.compute.compute_units) if compute_units is None else compute_units
+    work = given["token"] + amount.copies * given["copy"]
+    if given["rate"]:
+        work = work + amount.copies * amount.wire / given["rate"]
+    wide = {"units": tokens / units * work}
+    if given["link"]:
+        wide["link"] = amount.link_bytes / (given["link"] * gpu.link.bandwidth)
+    if nodes > 1:
+        share = given["network"] * (2.0 / nodes) ** given["spread"]
+        wide["network"] = amount.network_bytes / (share * machine.fabric.nic)
+    peers = nodes if nodes > 1 else what.ranks
+    return from_parts(
+        {
+            "launch": np.asarray(
+                given["start"] + given["hop"] * np.log2(peers) + given["expert"] * np.asarray(what.experts)
+            ),
+            "latency": amount.wire / given["row"] if given["row"] else np.zeros_like(amount.wire),
+            **blended(wide, _NORM),
+            **host,
+        }
+    )
+
+
+_VALUES = ("start", "hop", "row", "token", "copy", "expert", "rate", "link", "network", "spread")
+
+
+def _by_collective(
+    what: Exchange, machine: Target, of: Dispatcher, nodes: int, host: Mapping[str, FloatArray]
+) -> Estimate:
+    """The library's all-to-all of equal parts, after which the host may wait."""
+    amount = moved(what, of, nodes)
+    size = np.asarray(what.tokens) * amount.copies * amount.wire
+    found = collective(Collective("all_to_all", cast("Any", np.maximum(size, 1.0)), what.ranks), machine)
+    return from_parts({name: np.asarray(part) for name, part in {**found.parts, **host}.items()})

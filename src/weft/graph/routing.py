@@ -1,0 +1,200 @@
+"""Which tokens of a mixture go to which experts, and the layer of experts as a graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.errors import InputError, check_type, check_whole
+from weft.graph.collective import Collective
+from weft.graph.graph import Graph, KernelChoice, Node
+from weft.graph.grouped import GroupedGemm
+from weft.graph.op import DTYPE_BYTES, check_dtype
+
+Counts = npt.NDArray[np.int64]
+MOST_EXPERTS = 4096
+"""Most experts of a layer."""
+
+
+@dataclass(frozen=True)
+class Routing:
+    """`tokens` on each of `ranks` GPUs, each of which goes to `top_k` of `experts` experts, dealt evenly to the GPUs.
+
+    `loads` are relative numbers of tokens by expert (none: even loads); every GPU's tokens follow them. An expert gets
+    a token at most once, so that none gets more than all tokens. `reach` is the number of GPUs on which a token's
+    experts lie where loads are even, as under group-limited routing (0: as many as `top_k`, if there are so many GPUs).
+    Raises InputError for numbers that contradict each other.
+
+    >>> Routing(tokens=4, top_k=2, experts=4, ranks=2, loads=(3, 2, 2, 1)).counts.tolist()
+    [3, 2, 2, 1]
+    """
+
+    tokens: int
+    top_k: int
+    experts: int
+    ranks: int
+    loads: tuple[float, ...] = ()
+    reach: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("tokens", 1), ("top_k", 1), ("experts", 1), ("ranks", 1)):
+            check_whole(f"{name} of a routing", getattr(self, name), least, 8)
+        if self.top_k > self.experts:
+            raise InputError(f"top_k is {self.top_k}, but there are only {self.experts} experts; give at most as many")
+        if self.experts % self.ranks or self.experts > MOST_EXPERTS:
+            raise InputError(
+                f"{self.experts} experts cannot be dealt evenly to {self.ranks} GPUs; give a multiple of {self.ranks}, "
+                f"up to {MOST_EXPERTS}"
+            )
+        check_whole("the reach of a routing", self.reach, 0, 4)
+        most = min(self.top_k, self.ranks)
+        if self.reach > most or 0 < self.reach * self.experts_per_rank < self.top_k:
+            raise InputError(
+                f"a token that goes to {self.top_k} of {self.experts} experts on {self.ranks} GPUs cannot reach "
+                f"{self.reach} of these; give {-(-self.top_k // self.experts_per_rank)} to {most}, or 0"
+            )
+        check_type("the loads of experts", self.loads, tuple, "give a tuple of numbers, one for each expert")
+        if self.loads and len(self.loads) != self.experts:
+            raise InputError(
+                f"there are {len(self.loads)} loads for {self.experts} experts; give one for each, or none"
+            )
+        if any(not np.isfinite(load) or load < 0 for load in self.loads):
+            raise InputError("a load of an expert is below zero or no number; give finite numbers from zero on")
+        if self.loads and sum(load > 0 for load in self.loads) < self.top_k:
+            raise InputError(
+                f"fewer than {self.top_k} experts have a load above zero, but each token goes to {self.top_k}; give "
+                "more of them a load"
+            )
+
+    @classmethod
+    def by_power_law(
+        cls, tokens: int, top_k: int, experts: int, ranks: int, exponent: float, reach: int = 0
+    ) -> Routing:
+        """The expert at place p of the order of loads has a load of p ** -`exponent`; places are dealt to the GPUs.
+
+        Loads drawn from a density x ** -1.01 to x ** -1.2, as ai-dynamo/aiconfigurator's POWER_LAW_DISTRIBUTION.md
+        measured them, have exponents of about 0.5 to 0.6 here. Raises InputError for an exponent below zero.
+        """
+        even = cls(tokens, top_k, experts, ranks, reach=reach)
+        if not np.isfinite(exponent) or exponent < 0:
+            raise InputError(f"the exponent of the loads is {exponent}; give a number from zero on, like 1.1")
+        expert = np.arange(experts)
+        place = 1 + expert % even.experts_per_rank * ranks + expert // even.experts_per_rank
+        return cls(tokens, top_k, experts, ranks, tuple((place**-exponent).tolist()), reach)
+
+    @property
+    def experts_per_rank(self) -> int:
+        """The experts on each GPU."""
+        return self.experts // self.ranks
+
+    @property
+    def rows(self) -> int:
+        """The rows that a GPU sends to experts, those on itself included: `top_k` for each token."""
+        return self.tokens * self.top_k
+
+    @cached_property
+    def counts(self) -> Counts:
+        """The rows that each GPU sends to every expert."""
+        loads = np.asarray(self.loads or (1.0,) * self.experts)
+        share = np.zeros(self.experts)
+        open_ = loads > 0
+        while open_.any() and share.sum() < self.rows - 1e-6:  # what exceeds an expert's most goes to the others
+            share[open_] += loads[open_] / loads[open_].sum() * (self.rows - share.sum())
+            share, open_ = np.minimum(share, self.tokens), open_ & (share < self.tokens)
+        found = np.floor(share + 1e-9).astype(np.int64)
+        left = self.rows - int(found.sum())
+        order = np.lexsort((np.arange(self.experts), found - share, found >= self.tokens))
+        found[order[:left]] += 1
+        return found
+
+    @property
+    def even(self) -> bool:
+        """Whether all experts get as many tokens, so that all GPUs do the same."""
+        return len(set(self.counts.tolist())) == 1
+
+    def first_rows(self, rank: int) -> Counts:
+        """The row of a GPU's list at which the rows of every expert begin: in the order of GPUs from its own on.
+
+        Where a token's experts lie on fewer GPUs than it has experts, neighbouring GPUs share bands of the list, so
+        that rows a number of tokens apart are of one GPU.
+        """
+        expert = np.arange(self.experts)
+        distance, place = (expert // self.experts_per_rank - rank) % self.ranks, expert % self.experts_per_rank
+        order = np.lexsort((place, distance, self._layer(distance, place), self._bands[distance]))
+        first = np.zeros(self.experts, dtype=np.int64)
+        first[order] = np.cumsum(self.counts[order]) - self.counts[order]
+        return first
+
+    @cached_property
+    def _bands(self) -> Counts:
+        """The band of the GPU at every distance: as many bands as a token reaches GPUs, of nearly equal size."""
+        bands = self.reach or self.ranks
+        return np.arange(self.ranks) * bands // self.ranks
+
+    def _layer(self, distance: Counts, place: Counts) -> Counts:
+        """The layer of its band, a pass over the tokens, of the expert at `place` on the GPU at `distance`."""
+        wide = np.bincount(self._bands)[self._bands[distance]]
+        layers = np.maximum(np.round(wide * self.top_k / self.ranks).astype(np.int64), 1)
+        return place * layers // self.experts_per_rank
+
+    def token_of(self, rows: Counts) -> Counts:
+        """The token of each row of a GPU's list: row i holds token i modulo the number of tokens.
+
+        The rows of an expert follow each other and are at most as many as there are tokens, so that no expert gets a
+        token twice.
+        """
+        return np.asarray(rows) % self.tokens
+
+    def sent(self, rank: int, to: int) -> list[tuple[int, int]]:
+        """The tokens of a GPU that have an expert on GPU `to`, as runs: the first token, and how many there are."""
+        wanted = np.zeros(self.tokens + 1, dtype=np.int64)
+        first = self.first_rows(rank)
+        for expert in range(to * self.experts_per_rank, (to + 1) * self.experts_per_rank):
+            wanted[self.token_of(first[expert] + np.arange(self.counts[expert]))] = 1
+        edges = np.flatnonzero(np.diff(wanted, prepend=0))
+        return [(int(begin), int(end - begin)) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
+
+    def received(self, rank: int) -> Counts:
+        """The rows that the experts of a GPU get from all GPUs together, expert by expert."""
+        own = slice(rank * self.experts_per_rank, (rank + 1) * self.experts_per_rank)
+        return self.counts[own] * self.ranks
+
+
+def experts(
+    routing: Routing, hidden: int, ffn: int, dtype: str = "bf16", *, gated: bool = True, title: str = ""
+) -> Graph:
+    """A layer of experts: send tokens to their experts, two grouped GEMMs, bring results back and add them up.
+
+    Tokens have `hidden` elements, experts an inner width of `ffn`; a `gated` first GEMM has twice as many columns,
+    whose halves its epilogue multiplies. Sizes of the GEMMs are those of the GPU with the most rows. Raises InputError
+    for sizes below one, UnknownNameError for an unknown dtype.
+
+    >>> [node.id for node in experts(Routing(4096, 8, 256, 8), hidden=7168, ffn=2048)]
+    ['dispatch', 'up', 'down', 'combine']
+    """
+    check_type("the routing", routing, Routing, "give weft.Routing(tokens, top_k, experts, ranks)")
+    check_whole("hidden", hidden, 1, 4096)
+    check_whole("ffn", ffn, 1, 4096)
+    check_dtype(dtype)
+    most = max((routing.received(rank) for rank in range(routing.ranks)), key=lambda rows: int(rows.sum()))
+    rows, busiest = int(most.sum()), 0 if len(set(most.tolist())) == 1 else int(most.max())
+    exchange = Collective("all_to_all", routing.rows * hidden * DTYPE_BYTES[dtype], routing.ranks, dtype)
+    groups, wide, choice = routing.experts_per_rank, ffn * (1 + gated), KernelChoice(routing=routing)
+    nodes = (
+        Node(exchange, "dispatch", choice=choice),
+        Node(GroupedGemm(groups, rows, wide, hidden, dtype, busiest), "up", after=("dispatch",)),
+        Node(GroupedGemm(groups, rows, hidden, ffn, dtype, busiest), "down", after=("up",)),
+        Node(exchange, "combine", after=("down",), choice=choice),
+    )
+    named = f"{routing.tokens} x {hidden} x {ffn}, top {routing.top_k} of {routing.experts} experts"
+    return Graph(nodes, routing.ranks, title or f"experts {named} on {routing.ranks} GPUs")
+
+
+def routing_of(graph: Graph) -> Routing | None:
+    """The routing of a layer of experts, as `experts` makes it; None for any other graph."""
+    names = [node.id for node in graph]
+    found = graph.nodes[0].choice.routing
+    return found if names == ["dispatch", "up", "down", "combine"] and isinstance(found, Routing) else None

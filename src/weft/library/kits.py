@@ -1,0 +1,110 @@
+"""Which libraries of kernels a framework of inference takes in a step, by operator and architecture of the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.errors import check_name
+from weft.library.served import places
+
+
+@dataclass(frozen=True)
+class Kit:
+    """The libraries of a framework by operator (`weft.library.served`), those that it prefers first.
+
+    What none of them was measured for on an architecture is timed as the vendor's library runs it. `gemm` names that
+    of a narrow format of operands on an architecture; an all-reduce of more than `most` bytes is the vendor's (0: any
+    size is its own).
+    """
+
+    name: str
+    title: str
+    attention: tuple[str, ...]
+    latent: tuple[str, ...]
+    all_reduce: str
+    gemm: Mapping[tuple[str, str], str]
+    source: str
+    most: int = 0
+    small: tuple[str, ...] = field(default=())
+
+    def attention_on(self, architecture: str, latent: bool, what: str) -> str:
+        """The library of attention, or of `latent` one, for what it runs, such as "context.bf16-fp8"; "" if none."""
+        return _first("attention", self.latent if latent else self.attention, what, architecture)
+
+    def gemm_on(self, architecture: str, format: str) -> str:
+        """The library of GEMMs of a format of operands; "" if none."""
+        return self.gemm.get((format, architecture), "")
+
+    def small_on(self, architecture: str, operator: str) -> str:
+        """The library of a small operator, such as a norm; "" if none."""
+        return _first("streaming", self.small, operator, architecture)
+
+    def all_reduce_on(self, architecture: str, linked: bool, size: float) -> str | None:
+        """The library of an all-reduce of so many bytes between GPUs that are linked or not; None: the vendor's."""
+        if self.most and size > self.most:
+            return None
+        known = places("all_reduce", self.all_reduce, "nvlink" if linked else "pcie")
+        return self.all_reduce if not self.most or architecture in _architectures(known) else None
+
+
+def _first(operator: str, names: Sequence[str], what: str, architecture: str) -> str:
+    """The first library with values of its own on an architecture."""
+    known = (name for name in names if architecture in _architectures(places(operator, name, what)))
+    return next(known, "")
+
+
+def _architectures(tables: Sequence[str]) -> list[str]:
+    return [table.rpartition(".")[2] for table in tables]
+
+
+_BLOCK = "fp8-block"
+_SGLANG = {(_BLOCK, "hopper"): "sglang", (_BLOCK, "blackwell"): "trtllm", ("nvfp4", "blackwell"): "sglang"}
+"""SGLang's GEMMs, DeepGEMM on Hopper and FlashInfer's on Blackwell, whose kernels of scaled blocks are TensorRT-LLM's:
+rows of DeepGEMM there convert scales in every call."""
+_KITS = (
+    Kit(
+        "vllm",
+        "vLLM",
+        attention=("vllm-fa3", "vllm-trtllm", "vllm-fa2", "vllm-flashinfer", "vllm-triton"),
+        latent=("sglang-fa3-mla", "sglang-trtllm-mla"),
+        all_reduce="vllm-custom",
+        gemm={**_SGLANG, (_BLOCK, "ada"): "vllm-triton"},
+        source="vllm-project/vllm: FlashAttention by default on Hopper, FlashInfer on Blackwell; where rows of vLLM's "
+        "calls last as long as the host's work (latent attention, DeepGEMM, FlashInfer), the same kernels by SGLang",
+        most=8 << 20,
+        small=("vllm",),
+    ),
+    Kit(
+        "sglang",
+        "SGLang",
+        attention=("sglang-fa3", "sglang-trtllm", "sglang-flashinfer"),
+        latent=("sglang-fa3-mla", "sglang-trtllm-mla"),
+        all_reduce="sglang-custom",
+        gemm=_SGLANG,
+        source="sgl-project/sglang python/sglang/srt/server_args.py: fa3 on Hopper, trtllm_mha and trtllm_mla on "
+        "Blackwell",
+        most=8 << 20,
+    ),
+    Kit(
+        "trtllm",
+        "TensorRT-LLM",
+        attention=("trtllm",),
+        latent=("trtllm-mla",),
+        all_reduce="trtllm-custom",
+        gemm={(_BLOCK, "hopper"): "trtllm", (_BLOCK, "blackwell"): "trtllm", (_BLOCK, "ada"): "trtllm"},
+        source="NVIDIA/TensorRT-LLM; the norm and the activation before quantise operands of NVFP4, so that GEMMs with "
+        "a conversion of their own are not what a step runs",
+    ),
+)
+KITS: Mapping[str, Kit] = {one.name: one for one in _KITS}
+"""Kits of libraries by framework."""
+VENDOR = "vendor"
+"""The name of no kit: every operator as the vendor's libraries run it."""
+LIBRARIES = (*KITS, VENDOR)
+
+
+def kit(name: str) -> Kit | None:
+    """The kit of a framework, None for the vendor's libraries; UnknownNameError lists the known names."""
+    check_name("library of a step", name, LIBRARIES)
+    return KITS.get(name)

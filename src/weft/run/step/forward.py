@@ -1,0 +1,281 @@
+"""A model's forward passes on a replica, as servers run them: prompts, chunks and next tokens in one batch."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from weft.errors import InputError, check_name, check_whole
+from weft.estimate.quantization import quantized_format, weight_only
+from weft.graph import DTYPE_BYTES, Attention, Gemm, Graph, GroupedGemm, Node, Streaming
+from weft.graph.op import BLOCK_BYTES, width
+from weft.hardware import System
+from weft.library.kits import VENDOR, kit
+from weft.library.served import library as library_of
+from weft.models import Transformer
+from weft.models.block import LAYERS, Piece, Style, Tokens, embedding, head, layer
+from weft.models.counts import parameters
+from weft.options import SUSTAINED, RunOptions
+from weft.parallel.framework import Framework
+from weft.parallel.plan import Parallelism
+from weft.parallel.rank import part
+from weft.result.step import Pass
+from weft.run.step.prices import Known, Prices
+from weft.run.step.spans import timed
+
+_ACTIVATIONS = "bf16"
+"""Number format of everything but the GEMMs of layers, and of the cache of keys and values if none is named."""
+_BLOCK = "fp8-block"
+SERVED_DTYPES = (*DTYPE_BYTES, _BLOCK, *BLOCK_BYTES)
+"""Number formats of the products of layers; of fp8-block, 1 x 128 elements of tokens and 128 x 128 of weights share a
+scale, as DeepSeek-V3 is released (arXiv:2412.19437, section 3.3)."""
+CACHES = ("bf16", "fp8")
+"""Number formats of the cache of keys and values."""
+_SERVER = Framework(name="serving", style=Style())
+
+
+@dataclass(frozen=True)
+class Group:
+    """`sequences` of a batch that are alike: each computes `new` tokens behind `cached` ones."""
+
+    sequences: int
+    new: int
+    cached: int = 0
+
+    @property
+    def tokens(self) -> Tokens:
+        """The tokens that attention works on."""
+        return Tokens(self.sequences, self.new, cached=self.cached)
+
+
+class Forward:
+    """A model on `tp` GPUs of a system: what a forward pass takes, and what its weights and its cache hold.
+
+    Each GPU holds a slice of all experts, or with `ep` = `tp` whole ones, as many as the others.
+
+    All groups of a batch share every operator but attention, which is a kernel for each group. `weights` of layers may
+    have a narrower format than the products (`weft.estimate.quantization.FORMATS`), and keys and values one of
+    `CACHES`. Operators are those of a framework's `library`, or of the vendor's (`weft.library.kits.LIBRARIES`). Raises
+    UnknownNameError for an unknown format or library, InputError for a model that writes no tokens and for GPUs that
+    replicas of `tp` do not fill.
+    """
+
+    def __init__(
+        self, model: Transformer, system: System, *, tp: int = 1, ep: int = 1, dtype: str = "bf16", weights: str = "",
+        kv_dtype: str = _ACTIVATIONS, library: str = VENDOR, options: RunOptions = SUSTAINED,
+    ) -> None:  # fmt: skip
+        check_whole("tp", tp, 1, 8)
+        _check_experts(model, int(tp), ep)
+        check_name("number format", dtype, SERVED_DTYPES)
+        check_name("number format of keys and values", kv_dtype, CACHES)
+        if system.gpus % tp:
+            raise InputError(
+                f"tp {tp} does not fill the {system.gpus} GPUs of the system with whole replicas; give a divisor, such "
+                f"as {max(one for one in range(1, min(tp, system.gpus) + 1) if system.gpus % one == 0)}"
+            )
+        if model.encoder_layers or model.masked:
+            raise InputError(f"{model.name} does not generate text token by token; give a decoder, such as llama-3-8b")
+        if weights:
+            _check_weights(weights, dtype)
+        self.model, self.system, self.format, self.replicas = model, system, weights, system.gpus // int(tp)
+        self.ep = int(ep)
+        own = dtype.removesuffix("-block")
+        self.plan = Parallelism(tp=int(tp), dp=self.replicas, batch=self.replicas, sequence=1, dtype=own)
+        self.dtype, self.kv_dtype, self.kit = dtype, kv_dtype, kit(library)
+        self._prices = Prices(system, self.plan, options, known=Known(system, options, self.kit, dtype))
+        self._kinds = Counter(model.layer_kinds)
+        self._prepared: dict[int, dict[str, Graph]] = {}
+
+    def batch(self, groups: Sequence[Group]) -> Pass:
+        """One rank's pass over a batch, up to the logits of the last token of each sequence."""
+        tokens, sequences = sum(one.tokens.count for one in groups), sum(one.sequences for one in groups)
+        return sum((self.attention(one) for one in groups), self.shared(tokens) + self.logits(sequences))
+
+    def shared(self, tokens: int) -> Pass:
+        """All that `tokens` of a batch pass through together: embedding, and layers but for their attention."""
+        graphs = self._prepared.pop(tokens, None) or self._parts(tokens)
+        return sum((self._priced(name, graph) * self._kinds.get(name, 1) for name, graph in graphs.items()), Pass())
+
+    def prepare(self, counts: Iterable[int]) -> None:
+        """Estimate the operators of `shared` for several numbers of tokens at once, which takes less time."""
+        made = {tokens: self._parts(tokens) for tokens in counts}
+        nodes = [node for graphs in made.values() for graph in graphs.values() for node in graph]
+        self._prices.known.fill(self._prices.case(node.op, node.stream) for node in nodes)
+        self._prepared |= made
+
+    def _parts(self, tokens: int) -> dict[str, Graph]:
+        flat = Tokens(tokens, 1)
+        first = self._graph("embedding", embedding(self.model, flat, _SERVER.style, _ACTIVATIONS))
+        return {"embedding": first, **{kind: self._graph(kind, self._layer(kind, flat)) for kind in self._kinds}}
+
+    def logits(self, sequences: int) -> Pass:
+        """The norm and the logits of the last token of each of `sequences`, without a loss and further predictions."""
+        kept = self.model.model_copy(update={"predict_layers": 0})
+        pieces = head(kept, Tokens(sequences, 1), _SERVER.style, _ACTIVATIONS)
+        return self._timed("head", (piece for piece in pieces if piece.name != "loss"))
+
+    def attention(self, group: Group) -> Pass:
+        """The attention of a group in all layers."""
+        kernels = self._kernels(group)
+        each = (self._timed(kind, self._attend(kind, group), kernels) * self._kinds[kind] for kind in self._kinds)
+        return sum(each, Pass())
+
+    @cached_property
+    def weights(self) -> int:
+        """Weights of one GPU [bytes]; embedding and head keep 16 bits where layers have fewer."""
+        found = parameters(self.model)
+        each = quantized_format(self.format).bytes(1) if self.format else width(self.plan.dtype)
+        size = found.layers * each + (found.embedding + found.head) * DTYPE_BYTES[_ACTIVATIONS]
+        return math.ceil(size / self.plan.tp)
+
+    def cache(self, length: int) -> int:
+        """Keys and values of a sequence of `length` tokens on one GPU [bytes].
+
+        Layers with a window keep that of it alone; latent attention keeps its compressed form on every GPU.
+        """
+        size, model = 0, self.model
+        for kind, layers in self._kinds.items():
+            kept = min(length, model.window) if LAYERS[kind].window else length
+            if model.kv_rank:
+                each = model.kv_rank + model.rotary_head
+            else:
+                each = -(-model.key_heads // self.plan.tp) * (model.head_size + model.value_size)
+            size += layers * kept * each
+        return size * DTYPE_BYTES[self.kv_dtype]
+
+    def _layer(self, kind: str, flat: Tokens) -> Iterator[Piece]:
+        """The operators of a layer but attention, as servers run them.
+
+        Every rank holds a slice of each expert, as vLLM does by default, or with `ep` a share of them, to which as many
+        tokens go as to the others; one sum over the ranks follows the experts.
+        """
+        model, tp = self.model, self.plan.tp
+        for piece in layer(model, kind, flat, _SERVER.style, _ACTIVATIONS):
+            op = piece.op
+            if isinstance(op, Attention) or (isinstance(op, Streaming) and op.name == "residual_add"):
+                continue
+            if isinstance(op, GroupedGemm):
+                yield replace(piece, op=_slice(model, op, flat.count, tp, self.ep), cut="whole")
+            elif piece.cut == "routed":
+                yield replace(piece, cut="width")
+            elif piece.cut == "combine" and not model.shared_experts and isinstance(op, Streaming):
+                whole = replace(op, rows=flat.count, columns=model.hidden)
+                yield replace(piece, op=whole, cut="vocabulary")  # which sums over the ranks
+            else:
+                yield piece
+
+    def _attend(self, kind: str, group: Group) -> Iterator[Piece]:
+        """The attention of a group in a layer; of next tokens on the compressed cache, where attention is latent.
+
+        Source: arXiv:2405.04434.
+        """
+        model = self.model
+        for piece in layer(model, kind, group.tokens, _SERVER.style, _ACTIVATIONS):
+            if isinstance(piece.op, Attention):
+                yield replace(piece, op=self._attention(piece.op, group))
+
+    def _attention(self, op: Attention, group: Group) -> Attention:
+        """The attention of a group; of next tokens on the compressed cache, where attention is latent."""
+        model, kernels = self.model, self._kernels(group)
+        if model.kv_rank and (group.new == 1 or (kernels and _absorbs(kernels))):
+            wide, keys = model.kv_rank + model.rotary_head, group.cached + group.new
+            op = replace(op, head=wide, value=model.kv_rank, kv_heads=1, keys=keys)
+        return replace(op, kv_dtype=self.kv_dtype)
+
+    def _kernels(self, group: Group) -> str:
+        """The library of the attention of a group; "" for the vendor's."""
+        if self.kit is None:
+            return ""
+        phase = "generation" if group.new == 1 and group.cached else "context"
+        architecture, latent = self.system.gpu.architecture, bool(self.model.kv_rank)
+        return self.kit.attention_on(architecture, latent, f"{phase}.{_ACTIVATIONS}-{self.kv_dtype}")
+
+    def _graph(self, name: str, pieces: Iterable[Piece]) -> Graph:
+        graph = part(name, tuple(pieces), self.plan, _SERVER).forward
+        if name in LAYERS:
+            graph = replace(graph, nodes=tuple(_in_format(node, self.plan.dtype) for node in graph))
+        return graph
+
+    def _timed(self, name: str, pieces: Iterable[Piece], attention: str = "") -> Pass:
+        """One rank's forward pass over a part of the model, in a layer with weights of a format.
+
+        Its attention is of a library of inference, if one is named.
+        """
+        graph = self._graph(name, pieces)
+        if attention:
+            graph = replace(graph, nodes=tuple(_by_library(node, attention) for node in graph))
+        return self._priced(name, graph)
+
+    def _priced(self, name: str, graph: Graph) -> Pass:
+        seconds = self._prices.graph(graph)
+        if self.format and name in LAYERS:
+            seconds |= {node.name: self._narrowed(seconds[node.name], node) for node in graph}
+        return timed(graph, seconds)
+
+    def _narrowed(self, seconds: float, node: Node) -> float:
+        """Time of a node whose weights are of a format: less what a roofline says that it saves; not of routers."""
+        op = node.op
+        if isinstance(op, GroupedGemm):
+            op = Gemm(-(-op.rows // op.groups), op.n, op.k, op.dtype, op.groups)
+        if node.name == "router" or not isinstance(op, Gemm):
+            return seconds
+        found = weight_only(op, self._prices.gpu, self.format, self._prices.options)
+        return max(seconds - max(found.plain - found.seconds, 0.0), found.seconds)
+
+
+def _slice(model: Transformer, op: GroupedGemm, tokens: int, tp: int, ep: int) -> GroupedGemm:
+    """One rank's slice of the experts that so many tokens are expected to visit, if they choose evenly.
+
+    The first GEMM is cut by columns, the second by rows of its weights: both along the width of an expert.
+    """
+    missed = (1 - model.experts_per_token / model.experts) ** tokens
+    visited = max(round(model.experts * (1 - missed)), 1)
+    if ep > 1:
+        return replace(op, groups=max(round(visited / ep), 1), rows=max(round(op.rows / ep), 1))
+    if op.n == model.hidden:
+        return replace(op, groups=visited, k=-(-op.k // tp))
+    return replace(op, groups=visited, n=-(-op.n // tp))
+
+
+def _by_library(node: Node, name: str) -> Node:
+    """A node of attention by a library of inference."""
+    return replace(node, op=replace(node.op, library=name)) if isinstance(node.op, Attention) else node
+
+
+def _absorbs(library: str) -> bool:
+    """Whether a library's kernel for prompts works on the compressed cache."""
+    return bool(library_of("attention", library).how["context"].get("latent"))
+
+
+def _check_experts(model: Transformer, tp: int, ep: int) -> None:
+    check_whole("ep", ep, 1, tp)
+    if ep > 1 and not model.experts:
+        raise InputError(f"{model.name} has no experts to spread over ep {ep} ranks; leave out ep")
+    if ep not in (1, tp):
+        raise InputError(
+            f"ep {ep} is neither 1 nor tp {tp}: the ranks of a replica share its experts, whole or in slices; give ep "
+            f"{tp}, or leave it out"
+        )
+    if ep > 1 and model.experts % ep:
+        raise InputError(f"ep {ep} does not divide the {model.experts} experts of {model.name}; leave it out")
+
+
+def _check_weights(weights: str, dtype: str) -> None:
+    quantized_format(weights)
+    if width(dtype.removesuffix("-block")) != 2:
+        raise InputError(
+            f"weights of {weights} are converted to 16 bits, and the products are of {dtype}; leave out one of the two"
+        )
+
+
+def _in_format(node: Node, dtype: str) -> Node:
+    """A GEMM of a layer in the plan's number format; routers keep 16 bits, as do embedding and head.
+
+    What quantises its input counts as fused into the operator before it.
+    """
+    if node.name == "router" or not isinstance(node.op, Gemm | GroupedGemm):
+        return node
+    return replace(node, op=replace(node.op, dtype=dtype))

@@ -1,0 +1,133 @@
+"""Replicas behind a router: arrivals, steps and transfers of keys and values in the order of time."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from weft.serving.replica import Replica
+from weft.serving.requests import Load, Request
+
+Route = Callable[[Sequence[Replica]], Replica]
+"""Chooses the replica of the next request."""
+Watch = Callable[[Request], None]
+"""Sees each request that has been answered; it may raise `GivenUp`."""
+
+
+class GivenUp(Exception):
+    """The rest of a load is not served, since what was asked of it is known."""
+
+
+def _round_robin() -> Route:
+    turn = iter(range(1 << 62))
+    return lambda replicas: replicas[next(turn) % len(replicas)]
+
+
+def _least_loaded() -> Route:
+    return lambda replicas: min(replicas, key=lambda one: len(one.running) + len(one.waiting))
+
+
+ROUTERS: Mapping[str, Callable[[], Route]] = {"round-robin": _round_robin, "least-loaded": _least_loaded}
+"""Routers by name: in turn, or to the replica with the fewest requests (the first of equals)."""
+
+
+class Cluster:
+    """Replicas that answer the requests of a load.
+
+    With `decoders`, `replicas` only read prompts, and answers are written by these once keys and values have been sent,
+    which takes `transfer(request)` seconds. Events at the same time: steps end in the order of replicas, then
+    transfers, then requests arrive, then idle replicas start a step.
+    """
+
+    def __init__(
+        self, replicas: Sequence[Replica], router: str, decoders: Sequence[Replica] = (),
+        transfer: Callable[[Request], float] = lambda _: 0.0,
+    ) -> None:  # fmt: skip
+        self.replicas, self.decoders, self._transfer = replicas, decoders, transfer
+        self._every = [*replicas, *decoders]
+        self._route, self._route_answer = ROUTERS[router](), ROUTERS[router]()
+        self._events: list[tuple[float, int, int, Request | None]] = []
+        self._versions = [0] * len(self._every)
+        self._idle: set[int] = set()
+
+    def run(self, load: Load, watch: Watch | None = None) -> list[Request]:
+        """Serve every request of a load; returns them in the order of arrival. Raises what `watch` raises."""
+        self._watch = watch
+        requests = [Request(at, asked) for at, asked in enumerate(load.asked)]
+        self._closed = bool(load.clients)
+        self._arrivals = deque(requests[: load.clients] if self._closed else requests)
+        self._later = iter(requests[load.clients :] if self._closed else ())
+        while self._arrivals or self._events:
+            now = self._next()
+            for event in self._due(now):
+                self._happen(*event)
+            while self._arrivals and self._arrivals[0].arrival <= now:
+                self._arrive(self._arrivals.popleft(), self._route(self.replicas), now)
+            until = self._expected()
+            for replica in map(self._every.__getitem__, sorted(self._idle)):
+                if replica.load and not replica.busy:
+                    self._push(replica, replica.start(now, until))
+            self._idle.clear()
+        return requests
+
+    def _expected(self) -> float:
+        """When a replica may expect its next request: one that comes earlier interrupts its steps."""
+        ahead = min(len(self.replicas), len(self._arrivals))
+        return self._arrivals[ahead - 1].arrival if ahead else float("inf")
+
+    def _next(self) -> float:
+        """The time of the next event."""
+        while self._events and self._is_stale(self._events[0]):
+            heapq.heappop(self._events)
+        times = [self._events[0][0]] if self._events else []
+        return min([*times, *([self._arrivals[0].arrival] if self._arrivals else [])])
+
+    def _due(self, now: float) -> Iterator[tuple[float, int, int, Request | None]]:
+        while self._events and self._events[0][0] <= now:
+            event = heapq.heappop(self._events)
+            if not self._is_stale(event):
+                yield event
+
+    def _is_stale(self, event: tuple[float, int, int, Request | None]) -> bool:
+        _, place, version, request = event
+        return request is None and version != self._versions[place]
+
+    def _push(self, replica: Replica, end: float) -> None:
+        place = replica.number
+        self._versions[place] += 1
+        heapq.heappush(self._events, (end, place, self._versions[place], None))
+
+    def _happen(self, now: float, place: int, _: int, sent: Request | None) -> None:
+        if sent is not None:
+            self._every[sent.replica].pool.release(sent)
+            self._arrive(sent, self._route_answer(self.decoders), now)
+            return
+        replica = self._every[place]
+        self._idle.add(place)
+        for request in replica.finish():
+            if replica.answers or request.generated >= request.output:
+                replica.pool.release(request)
+                request.done = now
+                if self._watch:
+                    self._watch(request)
+                self._answered(now)
+            else:
+                at = now + self._transfer(request)
+                heapq.heappush(self._events, (at, len(self._every) + request.id, 0, request))
+
+    def _arrive(self, request: Request, replica: Replica, now: float) -> None:
+        request.replica = replica.number
+        replica.enqueue(request, at=now)
+        self._idle.add(replica.number)
+        if replica.busy and len(replica.ends) > 1:
+            end = replica.ends[-1]
+            if replica.interrupt(now) < end:
+                self._push(replica, replica.ends[-1])
+
+    def _answered(self, now: float) -> None:
+        """A client sends its next request."""
+        request = next(self._later, None)
+        if request is not None:
+            request.arrival = now
+            self._arrivals.append(request)

@@ -1,0 +1,126 @@
+"""What serving frameworks do by default: their policy, the size of a step, blocks of keys and values, and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from weft.catalog import Quantity, read_toml
+from weft.errors import InputError, check_name
+from weft.graph import DTYPE_BYTES
+from weft.models.block import query_key_value
+from weft.run.step.forward import Forward
+from weft.run.step.memory import outside
+from weft.units import Dimension, format_bytes
+
+_FILE = "frameworks.toml"
+_SECONDS = Quantity(Dimension.SECONDS, zero_allowed=True)
+_BYTES = Quantity(Dimension.BYTES)
+
+
+@dataclass(frozen=True)
+class Serves:
+    """How a framework serves on a GPU.
+
+    A step takes at most `tokens`, and at most `sequences` run at once; keys and values lie in blocks of `block` tokens,
+    and take `cache_bytes` of each GPU [bytes]. The host adds `host` to every step [s], plausibly `host_range`.
+    """
+
+    name: str
+    title: str
+    policy: str
+    source: str
+    tokens: int
+    sequences: int
+    block: int
+    cache_bytes: int
+    host: float
+    host_range: tuple[float, float]
+
+
+@cache
+def framework_names() -> tuple[str, ...]:
+    """Names of the serving frameworks."""
+    return tuple(_tables())
+
+
+@cache
+def _tables() -> Mapping[str, Any]:
+    return read_toml(resources.files("weft.serving") / _FILE)
+
+
+def serves(
+    name: str, forward: Forward, *, tokens: int | None = None, sequences: int | None = None, block: int | None = None,
+    host: float | None = None, memory_share: float | None = None,
+) -> Serves:  # fmt: skip
+    """What a framework does on the GPUs of a model; values that are given replace its defaults.
+
+    Raises UnknownNameError for an unknown framework, InputError for weights that leave no room for keys and values.
+    """
+    check_name("serving framework", name, _tables())
+    table = _tables()[name]
+    size = _size(table["sizes"], forward)
+    tokens, sequences = tokens or size["tokens"], sequences or size["sequences"]
+    low, high = (_SECONDS.parse(table["host"][end]) for end in ("low", "high"))
+    return Serves(
+        name, table["title"], table["policy"], table["source"], tokens, sequences, block or table["block"],
+        _room(name, table, forward, tokens, sequences, memory_share),
+        _SECONDS.parse(table["host"]["value"]) if host is None else host, (low, high),
+    )  # fmt: skip
+
+
+def _size(rows: list[dict[str, Any]], forward: Forward) -> dict[str, Any]:
+    gpu = forward.system.gpu
+    for row in rows:
+        small = "below" in row and gpu.memory.capacity < _BYTES.parse(row["below"])
+        if small or gpu.architecture in row.get("architectures", ()) or not {"below", "architectures"} & row.keys():
+            return row
+    raise AssertionError("the last row of a framework holds for every GPU")
+
+
+def _room(
+    name: str, table: Mapping[str, Any], forward: Forward, tokens: int, sequences: int, share: float | None
+) -> int:
+    """Memory for keys and values on each GPU [bytes]."""
+    capacity, tp = int(forward.system.gpu.memory.capacity), forward.plan.tp
+    share = _value(table["memory_share"]) if share is None else share
+    beside = table.get("reserved")
+    if beside:
+        size = {key: _BYTES.parse(beside[key]) for key in ("base", "each_token", "each_graph", "each_gpu")}
+        graphs = beside["graphs" if tp < 4 else "graphs_tp4"]
+        working = size["base"] + size["each_token"] * max(tokens, beside["least_tokens"])
+        working += size["each_graph"] * graphs + size["each_gpu"] * tp
+    else:
+        working = activations(forward, tokens, sequences)
+    held = forward.weights + working + outside(forward.plan)
+    room = int(_value(table["free_share"]) * (share * capacity - held))
+    if room <= 0:
+        raise InputError(
+            f"{forward.model.name} leaves no memory for keys and values under {name}: {format_bytes(held, 3)} of "
+            f"weights and activations in {share:.2g} of {format_bytes(capacity, 3)} on each of {tp} GPUs; "
+            "give a larger tp, a narrower dtype or a GPU with more memory"
+        )
+    return room
+
+
+def activations(forward: Forward, tokens: int, sequences: int) -> int:
+    """Most memory of a step's tensors on one GPU [bytes].
+
+    The widest operator between two GEMMs reads and writes at once, beside the residual stream; logits of all sequences
+    are in fp32, gathered from all ranks.
+    """
+    model, tp = forward.model, forward.plan.tp
+    first = (2 if model.gated else 1) * model.wide
+    if model.experts:
+        each = (2 if model.gated else 1) * model.expert_wide
+        first = max(first, model.experts_per_token * each, model.shared_experts * each)
+    inner = max(first * 3 // 2, query_key_value(model)) // tp
+    flow = tokens * (2 * model.hidden + inner) * DTYPE_BYTES["bf16"]
+    return flow + min(sequences, tokens) * model.vocabulary * DTYPE_BYTES["fp32"]
+
+
+def _value(raw: Any) -> float:
+    return float(raw["value"] if isinstance(raw, Mapping) else raw)

@@ -1,0 +1,161 @@
+"""Schedulers of serving frameworks: which requests get how many tokens of the next step. See `POLICIES`.
+
+A policy is called with a `Replica` before every step. It reads `running` (in the order in which requests started) and
+`waiting` (in the order of arrival, preempted ones first), and calls `give` and `preempt`. A policy of one's own is a
+function:
+
+    def shortest_first(server):
+        running_first(server)
+        for request in sorted(server.waiting, key=lambda request: request.missing):
+            if not server.give(request, request.missing):
+                break
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from weft.serving.replica import Replica
+
+Schedule = Callable[[Replica], None]
+"""Gives requests their tokens of the next step."""
+
+
+class Maker(Protocol):
+    """Makes the schedule of a replica, with a state of its own."""
+
+    def __call__(self) -> Schedule:
+        """A new schedule."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A scheduler: how it is made, and what it does.
+
+    A `steady` one that starts no waiting request starts none before a running one ends or another arrives, so that many
+    steps of next tokens may be timed at once.
+    """
+
+    make: Maker
+    about: str
+    steady: bool = False
+
+
+def running_first(server: Replica) -> bool:
+    """Give every running request what it lacks, in order; the last ones are preempted where memory lacks.
+
+    Returns whether none was preempted.
+    """
+    at, all_run = server.give_next_tokens(), True
+    while at < len(server.running) and server.budget:
+        request = server.running[at]
+        if server.give(request, request.missing):
+            at += 1
+        else:
+            server.preempt(server.running[-1])
+            all_run = False
+    return all_run
+
+
+def first_come(server: Replica, *, whole: bool = False, reserve: bool = False) -> None:
+    """Start waiting requests in order while the step has tokens and memory for them.
+
+    `whole` prompts are divided only where running requests leave no step with room for them; with `reserve`, memory is
+    kept for all of the answer.
+    """
+    prompts = sum(tokens for _, tokens in server.batch if tokens > 1)
+    while server.waiting and server.budget:
+        request = server.waiting[0]
+        if whole and server.budget < request.missing <= server.budget + prompts:
+            server.lacks("tokens of a step")
+            return
+        before = server.budget
+        if not server.give(request, request.missing, request.total if reserve else 0):
+            return
+        prompts += before - server.budget
+
+
+def vllm(server: Replica) -> None:
+    """Running requests first, then waiting ones in chunks of what the budget leaves; none after a preemption."""
+    if running_first(server):
+        first_come(server)
+
+
+def no_evict(server: Replica) -> None:
+    """A request starts once all of its prompt and answer fit beside those of the others, and is never preempted."""
+    running_first(server)
+    first_come(server, whole=True, reserve=True)
+
+
+def max_utilization(server: Replica) -> None:
+    """A request starts once its prompt fits; the last ones to start are paused when the others need their memory."""
+    if running_first(server):
+        first_come(server, whole=True)
+
+
+class SGLang:
+    """Prompts before next tokens; a request starts if what it and a share of what the running ones may still generate
+    fits. The share falls from 0.7 by the step, and rises when memory runs out and requests are retracted.
+
+    Source: sgl-project/sglang python/sglang/srt/managers (schedule_policy.py, schedule_batch.py) and environ.py.
+    """
+
+    most, least, steps, clip, ahead = 0.7, 0.7 * 0.14, 600, 4096, 20
+
+    def __init__(self) -> None:
+        self.share = self.most
+
+    def __call__(self, server: Replica) -> None:
+        """Prompts, if any may run; else the next token of every running request."""
+        self.prompts(server)
+        if not server.batch:
+            self.next_tokens(server)
+
+    def prompts(self, server: Replica) -> None:
+        """Chunks of prompts up to the budget of a step."""
+        owed = 0.0
+        for request in server.running:
+            if not request.generated or request.missing > 1:
+                server.give(request, request.missing)
+                owed += request.missing - sum(tokens for one, tokens in server.batch if one is request)
+            owed += self.share * min(request.output - request.generated, self.clip)
+        while server.waiting and server.budget:
+            request = server.waiting[0]
+            later = min(request.output - request.generated, self.clip)
+            if server.running and request.missing + later >= server.free_tokens - owed:
+                server.lacks("memory")
+                return
+            before = server.budget
+            if not server.give(request, request.missing):
+                return
+            owed += later + max(request.missing - (before - server.budget), 0)
+
+    def next_tokens(self, server: Replica) -> None:
+        """The next token of every running request; without memory for all, those with the fewest are retracted."""
+        if server.give_next_tokens(all_or_none=True):
+            self.share = max(self.share - (self.most - self.least) / self.steps, self.least)
+            return
+        running = [one for one in server.running if one.generated and one.missing == 1]
+        running.sort(key=lambda one: (one.generated, -one.input), reverse=True)
+        retracted = False
+        while len(running) > 1 and sum(server.lacking(one, 1) for one in running) > server.free:
+            server.preempt(running.pop(), last=True)
+            retracted = True
+        for request in running:
+            server.give(request, 1)
+        if retracted:
+            came, all_of = (sum(getattr(one, name) for one in running) for name in ("generated", "output"))
+            self.share = min((came + self.ahead * len(running)) / all_of, 1.0)
+        else:
+            self.share = max(self.share - (self.most - self.least) / self.steps, self.least)
+
+
+POLICIES: Mapping[str, Policy] = {
+    "vllm": Policy(lambda: vllm, "running requests first, waiting ones in chunks, the last preempted", steady=True),
+    "sglang": Policy(SGLang, "prompts before next tokens, admitted by an estimate of what comes"),
+    "trtllm-no-evict": Policy(lambda: no_evict, "memory reserved for the whole answer, no preemption", steady=True),
+    "trtllm-max-utilization": Policy(lambda: max_utilization, "by the present length, the last paused", steady=True),
+}
+"""The schedulers by name. Sources: `frameworks.toml`; NVIDIA/TensorRT-LLM docs (capacity scheduler policies)."""

@@ -1,0 +1,228 @@
+"""One replica of a model that serves: its queue, what runs, its memory, and its steps one after the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from weft.errors import InputError
+from weft.result.serving import Turn
+from weft.serving.pool import Pool
+from weft.serving.requests import Request
+from weft.serving.step_times import Shape, StepTimes
+
+_MOST_AT_ONCE = 64
+"""Steps of next tokens that are timed at a time."""
+
+
+class Replica:
+    """A server of a model, as its policy sees it.
+
+    Of the step that is being formed, `budget` tokens are left, and `batch` holds what was given. Requests wait in
+    `waiting` and run in `running`; at most `sequences` run at once.
+    """
+
+    def __init__(
+        self, number: int, times: StepTimes, pool: Pool, schedule: Callable[[Replica], None], *, tokens: int,
+        sequences: int, host: float = 0.0, steady: bool = False, answers: bool = True,
+    ) -> None:  # fmt: skip
+        self.number, self.pool, self.answers = number, pool, answers
+        self.tokens, self.sequences, self.host = tokens, sequences, host
+        self.running: list[Request] = []
+        self.waiting: deque[Request] = deque()
+        self.batch: list[tuple[Request, int]] = []
+        self.budget = 0
+        self.turns: list[Turn] = []
+        self.ends: list[float] = []
+        self.busy = False
+        self._times, self._schedule, self._steady = times, schedule, steady
+        self._waits: set[int] = set()
+        self._joined: list[float] = []
+        self._lacks = ""
+        self._shape, self._started, self._active, self._queue = Shape(), 0.0, 0, 0
+
+    @property
+    def free(self) -> int:
+        """Bytes of keys and values that are free on each GPU."""
+        return self.pool.free
+
+    @property
+    def free_tokens(self) -> int:
+        """Tokens of one sequence whose keys and values would fit."""
+        return self.pool.free // self.pool.bytes(self.pool.block) * self.pool.block
+
+    @property
+    def load(self) -> int:
+        """Requests that run and wait."""
+        return len(self.running) + len(self.waiting)
+
+    def lacking(self, request: Request, tokens: int) -> int:
+        """Bytes that a request lacks for so many more tokens."""
+        return self.pool.lacking(request, request.computed + tokens)
+
+    def lacks(self, what: str) -> None:
+        """Note what the first waiting request lacks."""
+        self._lacks = self._lacks or what
+
+    def give(self, request: Request, tokens: int, reserve: int = 0) -> bool:
+        """Compute up to `tokens` of a request in this step, which starts a waiting one; False if there is no room.
+
+        Memory is taken for them, or for `reserve` tokens of the request if those are more.
+        """
+        waits = request.id in self._waits
+        if waits and len(self.running) >= self.sequences:
+            self.lacks("sequences at once")
+            return False
+        kept = self.pool.match(request) if waits and not request.computed else 0
+        request.computed += kept
+        tokens = min(tokens, request.missing, self.budget)
+        if tokens <= 0 or not self.pool.take(request, max(request.computed + tokens, reserve)):
+            self.lacks("memory" if tokens > 0 else "tokens of a step")
+            if kept:
+                self.pool.release(request)
+                request.computed = 0
+            return False
+        self.budget -= tokens
+        self.batch.append((request, tokens))
+        if waits:
+            self._waits.remove(request.id)
+            if self.waiting[0] is request:
+                self.waiting.popleft()
+            else:
+                self.waiting.remove(request)
+            self.running.append(request)
+        return True
+
+    def give_next_tokens(self, all_or_none: bool = False) -> int:
+        """Compute the next token of the first running requests, up to one that reads its prompt; returns how many.
+
+        None, and nothing is changed, if tokens of the step or memory lack for them, or for `all_or_none` of the others.
+        """
+        running, lacking, count = self.running, [], 0
+        for request in running:
+            if not request.generated or request.input + request.generated - request.computed != 1:
+                break
+            count += 1
+            if request.computed >= request.room:
+                lacking.append(request)
+        if count > self.budget or len(lacking) * self.pool.most_lacking(1) > self.pool.free:
+            return 0
+        if all_or_none and count < len(running):
+            return 0
+        for request in lacking:
+            self.pool.take(request, request.computed + 1)
+        self.budget -= count
+        self.batch = [(request, 1) for request in running[:count]]
+        return count
+
+    def preempt(self, request: Request, last: bool = False) -> None:
+        """Take a running request's memory; it waits again, first in line or last, and its tokens are computed again."""
+        self.running.remove(request)
+        self.batch = [one for one in self.batch if one[0] is not request]
+        request.preemptions += 1
+        self.pool.release(request)
+        request.computed = 0
+        self.enqueue(request, first=not last)
+
+    def enqueue(self, request: Request, first: bool = False, at: float | None = None) -> None:
+        """Let a request wait, one that comes while a step runs from that time on."""
+        if at is not None and self.busy:
+            self._joined.append(at)
+        (self.waiting.appendleft if first else self.waiting.append)(request)
+        self._waits.add(request.id)
+
+    def start(self, now: float, until: float) -> float:
+        """Form the next step, or several equal ones up to one that ends at `until` or later; returns when they end."""
+        self.batch, self.budget, self._lacks = [], self.tokens, ""
+        self._schedule(self)
+        if not self.batch:
+            raise InputError(
+                f"the policy gave no tokens to any of {self.load} requests, {len(self.running)} of them running; it "
+                "must give some, or preempt and then give some"
+            )
+        self.busy = True
+        self._shape = shape = self._form()
+        for request, _ in self.batch:
+            if request.started != request.started:
+                request.started = now
+        most = 1
+        if not shape.prefills and shape.decodes == len(self.running) and (self._steady or not self.waiting):
+            most = self._steps_ahead()
+        self.ends, end = [], now
+        took = self._times.next_tokens(shape.decodes, shape.context, most) if most > 1 else [self._times.seconds(shape)]
+        for seconds in took:
+            end += seconds + self.host
+            self.ends.append(end)
+            if end >= until:
+                break
+        self._started, self._active, self._queue = now, len(self.running), len(self.waiting)
+        return self.ends[-1]
+
+    def interrupt(self, now: float) -> float:
+        """Let the steps end with the one that runs now; returns when it ends."""
+        while len(self.ends) > 1 and self.ends[-2] >= now:
+            self.ends.pop()
+        return self.ends[-1]
+
+    def finish(self) -> list[Request]:
+        """End the steps that were started: returns the requests that are done here."""
+        self.busy = False
+        steps, end, shape = len(self.ends), self.ends[-1], self._shape
+        queue = self._queue + sum(end - at for at in self._joined) / (end - self._started)
+        self._joined.clear()
+        done = []
+        for request, tokens in self.batch:
+            request.computed += tokens + steps - 1
+            if request.computed > request.room:
+                self.pool.take(request, request.computed)
+            if request.computed < request.known + steps - 1:
+                continue  # a chunk that is not the last
+            if not request.generated:
+                request.first = end
+                self.pool.publish(request)
+            request.generated += steps
+            if request.generated >= request.output or not self.answers:
+                done.append(request)
+        self.turns.append(
+            Turn(
+                self.number, self._started, end, steps, shape.decodes, shape.prefills, shape.new, self._active,
+                queue,
+                self._lacks if self._queue else "", self.pool.used, shape.context, shape.pairs,
+            )
+        )  # fmt: skip
+        if done:
+            gone = {request.id for request in done}
+            self.running = [request for request in self.running if request.id not in gone]
+        return done
+
+    def _form(self) -> Shape:
+        """The shape of the batch."""
+        decodes = context = prefills = new = pairs = 0
+        for request, tokens in self.batch:
+            if tokens == 1 and request.generated:
+                decodes += 1
+                context += request.computed + 1
+            else:
+                prefills += 1
+                new += tokens
+                pairs += tokens * request.computed + tokens * (tokens + 1) // 2
+        return Shape(decodes, context, prefills, new, pairs)
+
+    def _steps_ahead(self) -> int:
+        """Steps of next tokens for which no request ends before the last of them, and memory suffices."""
+        most = min(*(request.output - request.generated for request, _ in self.batch), _MOST_AT_ONCE)
+        low, high = 1, most
+        if len(self.batch) * self.pool.most_lacking(most) <= self.free or self._needs(most) <= self.free:
+            return most
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._needs(middle) <= self.free:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _needs(self, steps: int) -> int:
+        """Bytes that so many steps take beyond what is held, the first of which has been allocated."""
+        lacking = self.pool.lacking
+        return sum(lacking(request, request.computed + steps) for request, _ in self.batch)

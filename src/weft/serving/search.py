@@ -1,0 +1,328 @@
+"""`weft.plan_serving`: the fewest GPUs that answer a load within limits of time, and the front of speed over GPUs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from weft.errors import InputError, shown
+from weft.hardware import System, system
+from weft.hardware.resolve import Described
+from weft.models import Transformer, load_model
+from weft.result.serving import Objective, Served, Serving
+from weft.serving.bounds import Bounds, Work
+from weft.serving.cluster import GivenUp
+from weft.serving.plans import Choice, Deployed, ServingPlans
+from weft.serving.requests import Request
+from weft.serving.serve import Ready, objective, ready
+
+ATTAINMENT = 0.9
+"""Share of the requests that must meet the objective [assumed, 0.9 to 0.99; DistServe, arXiv:2401.09670, takes 0.9]."""
+BUDGET_S = 60.0
+_FIRST, _LATER = "the first token comes too late", "further tokens come too late"
+_MORE = "more arrives than is answered"
+_DEGREES = (1, 2, 4, 8)
+_SMALLER_STEPS = (4, 16)
+"""The framework's tokens of a step are also tried divided by these."""
+_ALIKE = 0.02
+"""Share by which a layout must be faster than one of no more GPUs to stand on the front."""
+_APART = 1.2
+"""Ratio of the numbers of GPUs for which the front is searched, beside the best."""
+
+
+def plan_serving(
+    model: Transformer | str | Path,
+    on: Described,
+    *,
+    ttft: str | None = None,
+    tpot: str | None = None,
+    attainment: float = ATTAINMENT,
+    budget_s: float = BUDGET_S,
+    **asked: Any,
+) -> ServingPlans:
+    """Find the fewest GPUs of a system on which a model answers a load within limits, and what more GPUs buy.
+
+    `attainment` of the requests must get their first token within `ttft` and each further one within `tpot` ("1 s",
+    "40 ms"). The load and all else are those of `weft.serve`: its options `tp`, `ep`, `replicas`, `readers`
+    and `step_tokens` are searched unless they are given. Bounds from step times exclude what cannot meet
+    the limits, simulations decide among the rest; what is said of a layout is what `weft.serve` says. No new simulation
+    starts after `budget_s` of CPU. Raises InputError for a load without a rate or limits, and what `weft.serve` raises.
+
+    >>> limits = {"ttft": "1 s", "tpot": "50 ms"}
+    >>> found = plan_serving("llama-3-8b", "2xh100", rate=4, requests=50, input=512, output=32, **limits)
+    >>> found.best.gpus
+    1
+    """
+    began = time.monotonic()
+    where, found = on if isinstance(on, System) else system(on), load_model(model)
+    wanted = _wanted(ttft, tpot, attainment, asked)
+    search = _Search(found, where, {**asked, "ttft": ttft, "tpot": tpot}, wanted, attainment, budget_s)
+    search.run()
+    return search.answer(time.monotonic() - began)
+
+
+def _wanted(ttft: str | None, tpot: str | None, attainment: float, asked: dict[str, Any]) -> Objective:
+    """The objective; InputError for a load that cannot be planned."""
+    wanted = objective(ttft, tpot)
+    for name, value, example in (("ttft", wanted.ttft, "1s"), ("tpot", wanted.tpot, "40ms")):
+        if not 0 < value < math.inf:
+            said = "is not given" if value else "is 0 s, which no answer meets"
+            raise InputError(f"a plan needs limits of time, and {name} {said}; give {name}, such as {example}")
+    if not 0 < attainment <= 1:
+        raise InputError(
+            f"attainment is {shown(attainment)}; give the share of requests that must be good, such as 0.9"
+        )
+    if asked.get("concurrency") is not None:
+        raise InputError(
+            "clients who wait for answers never ask too much, so that one GPU suffices; give rate or trace"
+        )
+    if asked.get("curve"):
+        raise InputError("a curve is that of one layout, and a plan has its front; leave out curve")
+    return wanted
+
+
+@dataclass
+class _Kind:
+    """Layouts that differ in their number of replicas alone: options, and bounds of a replica."""
+
+    options: dict[str, Any]
+    bounds: Bounds
+
+
+@dataclass
+class _Search:
+    model: Transformer
+    system: System
+    asked: dict[str, Any]
+    wanted: Objective
+    attainment: float
+    budget_s: float
+    rejected: Counter[str] = field(default_factory=Counter)
+    tried: dict[Choice, Deployed] = field(default_factory=dict)
+    failed: dict[Choice, str] = field(default_factory=dict)
+    near: list[tuple[float, Choice]] = field(default_factory=list)
+    simulated: int = 0
+    best: Deployed | None = None
+
+    def run(self) -> None:
+        """Look for the best layout, then for the front."""
+        self._began = time.process_time()
+        kinds = list(self._kinds())
+        self._layouts = sorted(
+            ((self._least(kind, choice), choice) for kind in kinds for choice in self._choices(kind)),
+            key=lambda one: (one[1].gpus, one[0], len(one[1].options)),
+        )
+        self._bounded = len(self.failed)
+        by_gpus = {gpus: list(some) for gpus, some in groupby(self._layouts, key=lambda one: one[1].gpus)}
+        for some in by_gpus.values():
+            self.best = self._fastest(some, self.wanted.tpot)
+            if self.best:
+                break
+        self._front(by_gpus)
+        if not self.best:
+            self._nearest = self._come_near()
+
+    def _kinds(self) -> Iterator[_Kind]:
+        """The kinds of replicas; those without memory for the requests are counted as rejected."""
+        first: InputError | None = None
+        found = 0
+        for options in self._options():
+            try:
+                made = ready(self.model, self.system, **self.asked | options)
+            except InputError as error:
+                if not options.keys() - {"step_tokens", "sequences"} or options["tp"] == self.asked.get("tp"):
+                    raise
+                first = first or error
+                self.rejected["memory"] += self._counts(options)
+                continue
+            found += 1
+            yield _Kind(options, self._bounds_of(made))
+        if not found and first:
+            raise first
+
+    def _options(self) -> Iterator[dict[str, Any]]:
+        """Options of each kind of replica: degrees, then limits of a step."""
+        each = self.system.gpus_per_node if self.system.node else self.system.gpus
+        for tp in _given(self.asked, "tp", [one for one in _DEGREES if one <= each and self.system.gpus % one == 0]):
+            eps = [1, tp] if self.model.experts and tp > 1 else [1]
+            for ep in _given(self.asked, "ep", eps):
+                degrees = {"tp": tp, **({"ep": ep} if ep > 1 else {})}
+                for limits in self._limits(degrees):
+                    yield degrees | limits
+
+    def _limits(self, degrees: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        try:
+            how = ready(self.model, self.system, **self.asked | degrees).deploy.how
+        except InputError:
+            yield {}
+            return
+        smaller = [how.tokens // one for one in _SMALLER_STEPS if how.tokens // one >= 256]
+        for tokens in _given(self.asked, "step_tokens", [None, *smaller]):
+            limits = {"step_tokens": tokens, "sequences": self.asked.get("sequences")}
+            yield {name: value for name, value in limits.items() if value is not None}
+
+    def _counts(self, options: dict[str, Any]) -> int:
+        return self.system.gpus // int(options["tp"])
+
+    def _choices(self, kind: _Kind) -> Iterator[Choice]:
+        """Numbers of replicas of a kind, and of readers among them where a step has the framework's limits."""
+        most = self.system.gpus // kind.options["tp"]
+        limited = kind.options.keys() & {"step_tokens", "sequences"} - {name for name in self.asked if self.asked[name]}
+        for replicas in _given(self.asked, "replicas", range(1, most + 1)):
+            for readers in _given(self.asked, "readers", [0] if limited else range(replicas)):
+                yield Choice(**kind.options, replicas=replicas, readers=readers)
+
+    def _bounds_of(self, made: Ready) -> Bounds:
+        self._load, self._framework = made.asked, made.deploy.how.name
+        self.good = math.ceil(self.attainment * len(made.asked.asked))
+        work = Work.of(made.asked.asked, self.wanted, self.good, made.deploy.shared)
+        return Bounds(made.deploy.times, made.deploy.how, work)
+
+    def _least(self, kind: _Kind, choice: Choice) -> float:
+        """The least time per token of a layout; what it lacks is noted where it cannot meet the limits."""
+        bounds = kind.bounds
+        if bounds.ttft > self.wanted.ttft:
+            self.failed[choice] = _FIRST
+            return math.inf
+        least = bounds.time_per_token(choice.replicas, choice.readers)
+        if least > self.wanted.tpot:
+            slow = bounds.lone > self.wanted.tpot or bounds.settles(choice.replicas, choice.readers, self.wanted.tpot)
+            self.failed[choice] = _LATER if slow else _MORE
+        return least
+
+    def _fastest(self, layouts: Sequence[tuple[float, Choice]], limit: float) -> Deployed | None:
+        """The layout with the least time per token up to a limit [s], if one has it: bounds say which to simulate."""
+        best = None
+        for least, choice in sorted(layouts, key=lambda one: (one[0], len(one[1].options))):
+            if least > limit or not self.time_left:
+                break
+            found = self._serve(choice, limit)
+            if found:
+                best, limit = found, found.tpot * (1 - _ALIKE)
+        return best
+
+    @property
+    def time_left(self) -> bool:
+        """Whether another simulation may start."""
+        return time.process_time() - self._began < self.budget_s
+
+    def _serve(self, choice: Choice, limit: float) -> Deployed | None:
+        """Simulate a layout; None if its time per token exceeds a limit, or the load does not settle."""
+        if choice in self.tried:
+            return self.tried[choice] if self.tried[choice].tpot <= limit else None
+        made = ready(self.model, self.system, **self.asked | choice.options)
+        watch = _Watch(self.wanted.ttft, limit, len(made.asked.asked) - self.good)
+        self.simulated += 1
+        try:
+            answered, _ = made.deploy.run(made.asked, watch)
+        except GivenUp:
+            if limit >= self.wanted.tpot:
+                self.failed.setdefault(choice, watch.why)
+                self.near.append((watch.seen / len(made.asked.asked), choice))
+            return None
+        serving = made.answer()
+        if serving.overloaded:
+            self.failed[choice] = _MORE
+            return None
+        self.tried[choice] = found = Deployed(choice, serving, time_per_token(answered, self.wanted.ttft, self.good))
+        return found if found.tpot <= limit else None
+
+    def _front(self, by_gpus: dict[int, list[tuple[float, Choice]]]) -> None:
+        """Simulate layouts with more GPUs while users get faster, and with fewer than the best while loads settle."""
+        if not self.best:
+            return
+        limit, last = self.best.tpot, self.best.gpus
+        for gpus, some in by_gpus.items():
+            if gpus >= min(_APART * last, max(by_gpus)) and gpus > self.best.gpus:
+                found = self._fastest(some, limit * (1 - _ALIKE))
+                limit, last = (found.tpot if found else limit), gpus
+        last = self.best.gpus
+        for gpus in sorted((one for one in by_gpus if one < self.best.gpus), reverse=True):
+            if gpus * _APART <= last:
+                last = gpus
+                if not self._fastest(by_gpus[gpus], math.inf):
+                    break
+
+    def _come_near(self) -> Deployed | None:
+        """The layout with the largest share of good answers: of those that failed late, or with the lowest bound."""
+        most = max(choice.gpus for _, choice in self._layouts)
+        able = [choice for least, choice in self._layouts if choice.gpus == most and least < math.inf]
+        late = [choice for _, choice in sorted(self.near, key=lambda one: -one[0])[:2]]
+        found = []
+        for choice in [*late, *able[:2]] or [choice for _, choice in self._layouts if choice.gpus == most][:1]:
+            serving = ready(self.model, self.system, **self.asked | choice.options).answer()
+            found.append(Deployed(choice, serving, time_per_token(serving.requests, self.wanted.ttft, self.good)))
+        return max(found, key=lambda one: one.serving.good_share, default=None)
+
+    def answer(self, wall_s: float) -> ServingPlans:
+        """What was found."""
+        tried = sorted(self.tried.values(), key=lambda one: (one.gpus, one.tpot))
+        front: list[Deployed] = []
+        for one in tried:
+            if one.tpot < math.inf and all(one.tpot < (1 - _ALIKE) * other.tpot for other in front):
+                front.append(one)
+        for choice, why in self.failed.items():
+            self.rejected[why] += choice not in self.tried
+        for one in tried:
+            if one.tpot > self.wanted.tpot:
+                self.rejected[_late(one.serving, self.wanted)] += 1
+        others = [one for _, one in self._layouts if one not in self.failed and one not in self.tried]
+        unknown = sum(not self.best or one.gpus < self.best.gpus for one in others)
+        self.rejected["not tried" if unknown else ""] += unknown
+        self.rejected["no fewer GPUs and no faster users than another"] += len(others) - unknown
+        nearest = None if self.best else self._nearest
+        return ServingPlans(
+            self.model, self.system, self._framework, self._load.about, self.wanted, self.attainment, self.best,
+            tuple(front), tuple(tried), nearest, _late(nearest.serving, self.wanted) if nearest else "",
+            {why: count for why, count in self.rejected.most_common() if count},
+            len(self._layouts) + self.rejected["memory"],
+            self._bounded, self.simulated, unknown, wall_s,
+        )  # fmt: skip
+
+
+def _given(asked: dict[str, Any], name: str, otherwise: Any) -> Any:
+    """The value of an option that was given, alone, or the values that are tried."""
+    return otherwise if asked.get(name) is None else [asked[name]]
+
+
+def time_per_token(answered: Sequence[Served], ttft: float, good: int) -> float:
+    """The time per further token that `good` requests get at least, those whose first token is in time [s]."""
+    times = sorted((0.0 if one.output == 1 else one.tpot) if one.ttft <= ttft else math.inf for one in answered)
+    return times[good - 1]
+
+
+def _late(serving: Serving, wanted: Objective) -> str:
+    """What keeps a layout from the limits."""
+    if serving.overloaded:
+        return _MORE
+    first = sum(one.ttft > wanted.ttft for one in serving.requests)
+    later = sum(one.tpot > wanted.tpot for one in serving.requests)
+    return _FIRST if first > later else _LATER
+
+
+class _Watch:
+    """Counts requests that are too late, and gives the load up when they are too many."""
+
+    def __init__(self, ttft: float, tpot: float, may_miss: int) -> None:
+        self._limits, self._may_miss = Objective(ttft, tpot), may_miss
+        self.first = self.later = self.seen = 0
+
+    def __call__(self, request: Request) -> None:
+        """See an answered request."""
+        self.seen += 1
+        self.first += request.first - request.arrival > self._limits.ttft
+        more = request.output - 1
+        self.later += more > 0 and (request.done - request.first) / more > self._limits.tpot
+        if max(self.first, self.later) > self._may_miss:
+            raise GivenUp
+
+    @property
+    def why(self) -> str:
+        """What came too late more often."""
+        return _FIRST if self.first >= self.later else _LATER

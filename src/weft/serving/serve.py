@@ -1,0 +1,378 @@
+"""`weft.serve`: a load of requests on the replicas of a model, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from weft.catalog import Quantity
+from weft.errors import InputError, check_name, check_whole, shown
+from weft.estimate import estimate
+from weft.graph import Collective
+from weft.hardware import System, system
+from weft.hardware.resolve import Described
+from weft.models import Transformer, load_model
+from weft.options import SUSTAINED, RunOptions
+from weft.result.serving import Interactive, Objective, Served, Serving, Turn
+from weft.result.step import added
+from weft.run.step.forward import Forward
+from weft.serving.cluster import ROUTERS, Cluster, Watch
+from weft.serving.framework import Serves, framework_names, serves
+from weft.serving.policies import POLICIES, Policy, Schedule
+from weft.serving.pool import Pool
+from weft.serving.replica import Replica
+from weft.serving.requests import ARRIVALS, Asked, Load, Request, load
+from weft.serving.step_times import Shape, StepTimes
+from weft.units import Dimension, format_bytes, parse
+
+_SECONDS = Quantity(Dimension.SECONDS, zero_allowed=True)
+_LARGEST_REQUESTS = 1_000_000
+_LONGEST_DRAIN = 2.0
+"""How many times longer than a lone request a load may take to end after its last arrival; else its capacity is looked
+for."""
+_FULL = 4
+"""Times as many requests as ever run at once, in a run that looks for the capacity."""
+
+
+def serve(
+    model: Transformer | str | Path,
+    on: Described,
+    *,
+    tp: int = 1,
+    ep: int = 1,
+    framework: str = "vllm",
+    policy: str | Schedule | None = None,
+    rate: float | None = None,
+    concurrency: int | None = None,
+    trace: str | Path | None = None,
+    requests: int | None = None,
+    input: int | tuple[int, int] | None = None,
+    output: int | tuple[int, int] | None = None,
+    arrivals: str | None = None,
+    burstiness: float | None = None,
+    prefix: int = 0,
+    seed: int | None = None,
+    replicas: int | None = None,
+    readers: int = 0,
+    router: str = "least-loaded",
+    ttft: str | None = None,
+    tpot: str | None = None,
+    step_tokens: int | None = None,
+    sequences: int | None = None,
+    block: int | None = None,
+    memory_share: float | None = None,
+    max_length: int | None = None,
+    curve: bool = False,
+    host: str | None = None,
+    dtype: str = "bf16",
+    weights: str = "",
+    kv_dtype: str = "bf16",
+    library: str | None = None,
+    options: RunOptions = SUSTAINED,
+) -> Serving:
+    """Serve a load by a model's replicas of `tp` GPUs each: throughput, latencies, memory, queue, and what bounds.
+
+    Requests arrive at a `rate` [1/s], from `concurrency` clients that wait for each answer, or as a `trace` says; with
+    `rate`, a trace's gaps are scaled. Prompts have `input` tokens (1024) and answers `output` (128), or numbers drawn
+    evenly between two, by the `seed`. `policy` is a name of `POLICIES` or a function of a `Replica` (default:
+    the framework's). With a `curve`, fewer clients are served, too, from one a replica by doublings. `prefix` tokens of
+    all prompts are the same, and computed once. Of the `replicas` (default: as many as the system holds) `readers` only
+    read prompts. `ttft` and `tpot` ("2 s", "50 ms") are what a good answer meets. The others replace what the framework
+    does by default: tokens of a step, sequences at once, tokens of a block, share of the memory, the longest request,
+    and the host's time for each step. With `ep` = `tp` each GPU of a replica holds whole experts instead of slices.
+    `kv_dtype` and `library` are those of `weft.decode`; the library is the framework's own if none is named.
+
+    Raises UnknownNameError for unknown names, InputError for sizes that do not fit the model, the memory or each other.
+
+    >>> serve("llama-3-8b", "1xh100", rate=4, requests=50, input=512, output=32).overloaded
+    False
+    """
+    asked = dict(locals())
+    return ready(asked.pop("model"), asked.pop("on"), **asked).answer()
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A load and the replicas that will serve it, checked."""
+
+    deploy: Deployment
+    asked: Load
+    limit: int
+    policy: str
+    objective: Objective
+    curve: bool
+    host_stated: bool
+
+    def answer(self) -> Serving:
+        """The whole answer."""
+        deploy, asked = self.deploy, self.asked
+        forward, how, offered = deploy.forward, deploy.how, asked.rate
+        answered, turns = deploy.run(asked)
+        capacity = deploy.capacity(asked, answered) if offered else None
+        return Serving(
+            forward.model, forward.system, replace(forward.plan, sequence=self.limit), how.name, self.policy,
+            deploy.router, asked.about, deploy.replicas, deploy.readers, answered, turns, how.cache_bytes,
+            forward.cache(self.limit) / self.limit, offered, capacity, self.objective, deploy.step_parts(turns),
+            tuple(deploy.curve(asked)) if self.curve else (), tuple(_notes(how, deploy, self.host_stated)),
+        )  # fmt: skip
+
+
+def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Ready:
+    """A load on replicas, by the arguments of `serve`; raises what that raises."""
+    asked = _DEFAULTS | stated
+    where, found = on if isinstance(on, System) else system(on), load_model(model)
+    _check(*(asked[name] for name in _CHECKED))
+    check_name("serving framework", asked["framework"], framework_names())
+    library = asked["framework"] if asked["library"] is None else asked["library"]
+    times = _times(found, where, library=library, **{name: asked[name] for name in _FORWARD})
+    forward = times.forward
+    own = {"tokens": asked["step_tokens"], "sequences": asked["sequences"], "block": asked["block"]}
+    for name, value in own.items():
+        if value is not None:
+            check_whole(f"{name} of a step" if name == "tokens" else name, value, 1, 256)
+    memory_share, host = asked["memory_share"], asked["host"]
+    if memory_share is not None and not (_is_number(memory_share) and 0 < memory_share <= 1):
+        raise InputError(f"memory_share is {shown(memory_share)}; give a share from 0 to 1, such as 0.9")
+    took = None if host is None else _SECONDS.parse(host)
+    how = serves(asked["framework"], forward, host=took, memory_share=memory_share, **own)
+    count = _replicas(forward, asked["replicas"], asked["readers"])
+    chosen, name = _policy(asked["policy"] or how.policy)
+    drawn = load(**{name: asked[name] for name in _LOAD})
+    prefix = asked["prefix"]
+    shared = prefix or (512 if any(one.blocks for one in drawn.asked) else 0)
+    if prefix:
+        drawn = replace(drawn, asked=[one._replace(blocks=(0,)) for one in drawn.asked])
+    limit = asked["max_length"] or found.sequence_length
+    _check_lengths(drawn.asked, found, limit, forward, how)
+    deploy = Deployment(forward, how, chosen, asked["router"], count, asked["readers"], shared, times)
+    return Ready(deploy, drawn, limit, name, objective(asked["ttft"], asked["tpot"]), asked["curve"], host is not None)
+
+
+_DEFAULTS = {name: one.default for name, one in signature(serve).parameters.items()}
+_CHECKED = ("requests", "concurrency", "rate", "prefix", "seed", "arrivals", "burstiness", "router", "curve")
+_FORWARD = ("tp", "ep", "dtype", "weights", "kv_dtype", "options")
+_LOAD = ("rate", "concurrency", "trace", "requests", "input", "output", "arrivals", "burstiness", "seed")
+
+
+def objective(ttft: str | None, tpot: str | None) -> Objective:
+    """What a good answer meets, from texts such as "2 s" and "50 ms"; None is no limit."""
+    found = [float("inf") if one is None else parse(one, Dimension.SECONDS) for one in (ttft, tpot)]
+    for name, text, value in zip(("ttft", "tpot"), (ttft, tpot), found, strict=True):
+        if not value >= 0:
+            raise InputError(f"{name} is {shown(text)}; give a time of 0 or more, such as 1s")
+    return Objective(*found)
+
+
+@lru_cache(8)
+def _times(model: Transformer, where: System, **how: Any) -> StepTimes:
+    """The step times of a model on a replica: the same object for equal machines, which times each size once."""
+    return StepTimes(Forward(model, where, **how))
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A model on its replicas, ready to serve loads."""
+
+    forward: Forward
+    how: Serves
+    policy: Policy
+    router: str
+    replicas: int
+    readers: int
+    shared: int
+    times: StepTimes
+    _sent: dict[int, float] = field(default_factory=dict)
+
+    def run(self, asked: Load, watch: Watch | None = None) -> tuple[list[Served], list[Turn]]:
+        """Serve a load: its requests in the order of arrival, and the steps of all replicas in the order of time.
+
+        `watch` sees each answered request, and may raise `GivenUp`.
+        """
+        every = [self._replica(at) for at in range(self.replicas)]
+        readers, others = every[: self.readers], every[self.readers :]
+        cluster = Cluster(readers or others, self.router, others if readers else (), self.transfer)
+        found = cluster.run(asked, watch)
+        turns = sorted((turn for replica in every for turn in replica.turns), key=lambda turn: turn.start)
+        return sorted(map(_served, found), key=lambda one: one.arrival), turns
+
+    def _replica(self, at: int) -> Replica:
+        pool = Pool(self.how.cache_bytes, self.how.block, self.forward.cache, self.shared)
+        return Replica(
+            at, self.times, pool, self.policy.make(), tokens=self.how.tokens, sequences=self.how.sequences,
+            host=self.how.host, steady=self.policy.steady, answers=at >= self.readers,
+        )  # fmt: skip
+
+    def transfer(self, request: Request) -> float:
+        """Seconds that a prompt's keys and values take from a reader: each of its GPUs sends to one of the other."""
+        if request.computed not in self._sent:
+            where = self.forward.system
+            each = where.node.gpus_per_node if where.node else where.gpus
+            pair = where.with_gpus(2, 1 if where.gpus <= each else 2)
+            sent = Collective("send_recv", self.forward.cache(request.computed), 2)
+            self._sent[request.computed] = float(estimate(sent, pair).seconds)
+        return self._sent[request.computed]
+
+    def capacity(self, asked: Load, answered: Sequence[Served]) -> float | None:
+        """Answers per second while requests always wait, where a load's end suggests that it is near [1/s]."""
+        last = max(answered, key=lambda one: one.done)
+        lone, _ = self.run(Load([Asked(0.0, last.input, last.output)], "one request"))
+        if last.done - answered[-1].arrival <= _LONGEST_DRAIN * lone[0].done and asked.rate != float("inf"):
+            return None
+        at_once = _most_at_once(answered)
+        kept = list(asked.asked) * -(-_FULL * at_once // len(asked.asked))
+        found, _ = self.run(Load([one._replace(arrival=0.0) for one in kept], "all at once"))
+        ends = sorted(one.done for one in found)
+        early, late = len(ends) // 5, len(ends) - 1 - len(ends) // 5
+        return (late - early) / (ends[late] - ends[early]) if ends[late] > ends[early] else float("inf")
+
+    def step_parts(self, turns: Sequence[Turn]) -> Mapping[str, float]:
+        """Where the time of the mean step goes [s], that of the host included.
+
+        Steps of next tokens alone, of prompts alone and of both are each parted as their mean is.
+        """
+        kinds: dict[tuple[bool, bool], list[Turn]] = {}
+        for turn in turns:
+            kinds.setdefault((turn.decodes > 0, turn.prefills > 0), []).append(turn)
+        steps = sum(turn.steps for turn in turns)
+        total = {"host": self.how.host}
+        for some in kinds.values():
+            parts = self.times.parts(_mean(some))
+            gpu = sum(turn.end - turn.start - turn.steps * self.how.host for turn in some)
+            scale = gpu / sum(parts.values()) / steps
+            total = added(total, {name: scale * time for name, time in parts.items()})
+        return total
+
+    def curve(self, asked: Load) -> Iterator[Interactive]:
+        """Throughput against interactivity, from one client for each replica by doublings to those of the load."""
+        clients = self.replicas
+        while clients < 2 * asked.clients:
+            now = min(clients, asked.clients)
+            count = -(-_FULL * now // len(asked.asked))
+            kept = (list(asked.asked) * count)[: _FULL * now]
+            found, _ = self.run(Load(kept, "", now))
+            span = max(one.done for one in found)
+            each = [one.tpot for one in found if one.output > 1]
+            users = len(each) / sum(each) if each else 0.0
+            tokens = sum(one.output for one in found) / span
+            yield Interactive(now, users, tokens / (self.replicas * self.forward.plan.tp))
+            clients *= 2
+
+
+def _mean(turns: Sequence[Turn]) -> Shape:
+    """The mean step of some."""
+    steps = sum(turn.steps for turn in turns)
+    names = ("decodes", "context", "prefills", "prompt", "pairs")
+    means = (sum(getattr(turn, name) * turn.steps for turn in turns) / steps for name in names)
+    decodes, context, prefills, new, pairs = means
+    count, prompts = max(round(decodes), 1) if decodes else 0, max(round(prefills), 1) if prefills else 0
+    tokens = round(new / prefills * prompts) if prefills else 0
+    return Shape(
+        count, round(context / decodes * count) if decodes else 0, prompts, tokens,
+        round(pairs / prefills * prompts) if prefills else 0,
+    )  # fmt: skip
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _served(one: Request) -> Served:
+    return Served(
+        one.arrival, one.started, one.first, one.done, one.input, one.output, one.preemptions, one.replica
+    )  # fmt: skip
+
+
+def _most_at_once(answered: Sequence[Served]) -> int:
+    """Most requests that ran at once."""
+    events = sorted([(one.start, 1) for one in answered] + [(one.done, -1) for one in answered])
+    most = now = 0
+    for _, change in events:
+        now += change
+        most = max(most, now)
+    return most
+
+
+def _policy(policy: str | Schedule) -> tuple[Policy, str]:
+    """A policy by name, or of a function, and its name."""
+    if isinstance(policy, str):
+        check_name("scheduling policy", policy, POLICIES)
+        return POLICIES[policy], policy
+    if not callable(policy):
+        raise InputError(f"policy is {shown(policy)}; give one of {', '.join(POLICIES)}, or a function of a replica")
+    name = getattr(policy, "__name__", type(policy).__name__)
+    return Policy(lambda: policy, name), name
+
+
+def _replicas(forward: Forward, replicas: int | None, readers: int) -> int:
+    check_whole("readers", readers, 0, 1)
+    count = forward.replicas if replicas is None else replicas
+    check_whole("replicas", count, 1, 2)
+    if count > forward.replicas:
+        raise InputError(
+            f"{count} replicas of {forward.plan.tp} GPUs do not fit the {forward.system.gpus} GPUs of the system; "
+            f"give at most {forward.replicas}"
+        )
+    if readers >= count and readers:
+        raise InputError(f"{readers} of {count} replicas only read prompts, so that none writes answers; give fewer")
+    return count
+
+
+def _check(
+    requests: int | None, concurrency: int | None, rate: float | None, prefix: int, seed: int | None,
+    arrivals: str | None, burstiness: float | None, router: str, curve: bool,
+) -> None:  # fmt: skip
+    """Raise InputError for a load that is none, UnknownNameError for an unknown name."""
+    for name, value, least in (("requests", requests, 1), ("concurrency", concurrency, 1), ("prefix", prefix, 0)):
+        if value is not None:
+            check_whole(name, value, least, 64)
+            if value > _LARGEST_REQUESTS:
+                raise InputError(f"{name} is {value:,}; give at most {_LARGEST_REQUESTS:,}")
+    if seed is not None:
+        check_whole("seed", seed, 0, 1)
+    for name, number in (("rate", rate), ("burstiness", burstiness)):
+        if number is not None and not (_is_number(number) and 1e-6 <= number <= 1e6):
+            raise InputError(f"{name} is {shown(number)}; give a number above 0, such as 4")
+    if curve and concurrency is None:
+        raise InputError("a curve goes over numbers of clients, which none are; give concurrency, the most of them")
+    if arrivals is not None:
+        check_name("kind of arrivals", arrivals, ARRIVALS)
+    check_name("router", router, ROUTERS)
+
+
+def _check_lengths(asked: Sequence[Asked], model: Transformer, limit: int, forward: Forward, how: Serves) -> None:
+    """Raise InputError for a request beyond the model's context, or one whose keys and values fit nowhere."""
+    check_whole("max_length", limit, 1, 8192)
+    longest = max(asked, key=lambda one: one.input + one.output)
+    total = longest.input + longest.output
+    if total > limit:
+        raise InputError(
+            f"a request of {longest.input:,} tokens in and {longest.output:,} out exceeds the {limit:,} tokens of "
+            f"{model.name}'s context; give shorter ones, or max_length if the model takes more"
+        )
+    size = forward.cache(-(-total // how.block) * how.block)
+    if size > how.cache_bytes:
+        raise InputError(
+            f"the keys and values of a request of {total:,} tokens take {format_bytes(size, 3)} on each GPU, and "
+            f"{how.name} has {format_bytes(how.cache_bytes, 3)} for them; give a larger tp, or shorter requests"
+        )
+
+
+def _notes(how: Serves, deploy: Deployment, host_stated: bool) -> list[str]:
+    """What is assumed."""
+    low, high = how.host_range
+    notes = []
+    if not host_stated:
+        notes.append(
+            f"Beside its kernels, a step is taken to last {how.host * 1e3:g} ms, fitted to served loads "
+            f"({low * 1e3:g} to {high * 1e3:g} ms); "
+            "--host changes it."
+        )
+    if deploy.readers:
+        notes.append(f"{deploy.readers} of {deploy.replicas} replicas read prompts, and send keys and values.")
+    if deploy.shared:
+        notes.append("Blocks of prompts that begin alike are computed once, and kept while memory lasts.")
+    return notes

@@ -1,0 +1,90 @@
+"""Closed loops in their steady state, without simulating one: clients that each ask again when they are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from weft.serving.step_times import Shape
+
+_ROUNDS = 6
+"""Times that the number of requests that write is found anew from the steps that a cycle then takes."""
+
+
+class Steady(NamedTuple):
+    """A closed loop's mean time to the first token and per further token [s], and answers per second of a replica."""
+
+    ttft: float
+    tpot: float
+    rate: float
+
+
+def steady(
+    seconds: Callable[[Shape], float], clients: int, prompt: int, answer: int, *, tokens: int, host: float = 0.0,
+    mixes: bool = True, most: int = 1 << 30, together: bool = False,
+) -> Steady:  # fmt: skip
+    """The steady state of `clients` that ask a replica for equal answers, each at its own time or all `together`.
+
+    A step takes `seconds(shape)` and `host` [s], and at most `tokens`; at most `most` requests run at once, and others
+    wait. Prompts pass in chunks: beside next tokens if the scheduler `mixes` them, else in steps of their own. Requests
+    that come together fill steps with their prompts, and half of these, in the mean, delay a request that writes.
+    """
+    running = min(clients, most)
+    wave = _together if together else _spread
+    ttft, tpot = wave(lambda shape: seconds(shape) + host, running, prompt, answer, tokens, mixes)
+    rate = running / (ttft + (answer - 1) * tpot)
+    if clients > running:
+        ttft = clients / rate - (answer - 1) * tpot
+    return Steady(ttft, tpot, rate)
+
+
+def _together(
+    step: Callable[[Shape], float], running: int, prompt: int, answer: int, tokens: int, mixes: bool
+) -> tuple[float, float]:
+    every = running * prompt
+    new = min(every, max(tokens - (running // 2 if mixes else 0), 1))
+    reading = every / new
+    beside = running // 2 if mixes and reading > 1 else 0
+    full = step(_shape(prompt, answer, beside, new))
+    alone = step(_shape(prompt, answer, running))
+    delayed = (reading - 1) / 2 * (full - (alone if mixes else 0.0))
+    return (reading + 1) / 2 * full, alone + max(delayed, 0.0) / max(answer - 1, 1)
+
+
+def _spread(
+    step: Callable[[Shape], float], running: int, prompt: int, answer: int, tokens: int, mixes: bool
+) -> tuple[float, float]:
+    writing = running
+    for _ in range(_ROUNDS):
+        alone = step(_shape(prompt, answer, writing))
+        room = max(tokens - writing, 1) if mixes else tokens
+        chunk = min(prompt, room)
+        steps = answer - 1 + prompt / chunk
+        load = running * prompt / chunk / steps
+        if mixes and load > 1:  # every step reads as much of prompts as fits
+            chunk, load = room, 1.0
+            steps = max(running * prompt / room, steps)
+        read = step(_shape(prompt, answer, writing if mixes else 0, chunk))
+        found = max(round(running * (answer - 1) / steps), 1) if mixes else running
+        if abs(found - writing) <= writing * 0.05:
+            break
+        writing = (writing + found) // 2
+    others, own = (running - 1) / running, prompt / chunk if load < 1 or not mixes else steps - (answer - 1)
+    if mixes:
+        tpot = alone + load * others * (read - alone)
+        waits = min(load * others / (2 * (1 - load)), (running - 1) / 2) if load < 1 else 0.0
+        return (own + waits * own) * read + tpot / 2, tpot
+    busy = running * own * read
+    tpot = alone + others * busy / max(answer - 1, 1)
+    return own * read * (1 + others * busy / (busy + (answer - 1) * alone) / 2) + alone / 2, tpot
+
+
+def _shape(prompt: int, answer: int, decodes: int, new: int = 0) -> Shape:
+    """A step of next tokens in the middle of their answers, and of `new` tokens of prompts in equal chunks."""
+    context = round(decodes * (prompt + (answer + 1) / 2))
+    if not new:
+        return Shape(decodes, context)
+    prompts = max(new // prompt, 1)
+    each = new / prompts
+    mean = (min(prompt / each, prompt) * each + 1) / 2  # keys that a token sees, over all chunks of its prompt
+    return Shape(decodes, context, prompts, new, round(new * max(mean, (each + 1) / 2)))

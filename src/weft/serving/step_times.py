@@ -1,0 +1,188 @@
+"""How long a step of a batch takes: forward passes timed at some sizes, and interpolated between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.run.step.forward import Forward, Group
+
+FloatArray = NDArray[np.float64]
+INTERPOLATION_ERROR = 0.04
+"""Largest error of an interpolated step against the pass itself; the mean is below a tenth of it (both tested)."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A step's batch: next tokens of `decodes` sequences, and chunks of `prefills` prompts.
+
+    The sequences hold `context` tokens together, the new ones included; the chunks have `new` tokens together, which
+    form `pairs` of a query and a key that it sees.
+    """
+
+    decodes: int = 0
+    context: int = 0
+    prefills: int = 0
+    new: int = 0
+    pairs: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that pass through the model."""
+        return self.decodes + self.new
+
+
+class StepTimes:
+    """Seconds of steps on a replica.
+
+    The next tokens of a step count with their mean context, and prompts as equally many of equal length that have the
+    same tokens, and the same pairs of a query and a key: the FLOPs stay, and so do the bytes of keys that next tokens
+    read. Between the sizes that are timed, times are interpolated linearly (`INTERPOLATION_ERROR`).
+    """
+
+    def __init__(self, forward: Forward) -> None:
+        self.forward = forward
+        self._shared = _Interpolated(lambda tokens: forward.shared(tokens).seconds, _TILED)
+        self._logits = _Interpolated(lambda sequences: forward.logits(sequences).seconds, _SMOOTH)
+        self._decodes = _Interpolated(self._decode, _SMOOTH, _SMOOTH)
+        self._prompts = _Interpolated(self._prompt, _SMOOTH, _Axis(8, edges=True), _SMOOTH)
+
+    def seconds(self, step: Shape) -> float:
+        """Seconds of a step on the GPU."""
+        took = self._shared(step.tokens) + self._logits(step.decodes + step.prefills)
+        if step.decodes:
+            took += self._decodes(step.decodes, step.context / step.decodes)
+        if step.prefills:
+            new = step.new / step.prefills
+            cached = max(step.pairs / step.new - (new + 1) / 2, 0.0)
+            took += self._prompts(step.prefills, new, cached + 1)
+        return took
+
+    def next_tokens(self, decodes: int, context: int, steps: int) -> Iterator[float]:
+        """Seconds of equal steps of next tokens one after the other, each with one token of context more a sequence."""
+        base = self._shared(decodes) + self._logits(decodes)
+        keys, high, slope, at_low, low = context / decodes, 0, 0.0, 0.0, 0
+        for _ in range(steps):
+            if keys >= high:
+                low = _SMOOTH.around(keys)[0][0]
+                high = low + _SMOOTH.step(low)
+                at_low = self._decodes(decodes, low)
+                slope = (self._decodes(decodes, high) - at_low) / (high - low)
+            yield base + at_low + slope * (keys - low)
+            keys += 1
+
+    def least(self, most_tokens: int, most_next: int, keys: Sequence[int]) -> Least:
+        """What steps take at least, up to so many tokens, of them next ones that attend to `keys`; timed at once."""
+        sizes, counts = _sizes(most_tokens), _sizes(most_next)
+        self.forward.prepare(size for size in sizes if not self._shared.knows(size))
+        doublings = [count for count in counts if count & (count - 1) == 0]
+        return Least(
+            np.array(sizes), _minorant([self._shared(size) for size in sizes]),
+            np.array(counts), _minorant([self._logits(size) for size in counts]),
+            min(self._decodes(count, each) / (count * each) for count in doublings for each in keys),
+        )  # fmt: skip
+
+    def parts(self, step: Shape) -> Mapping[str, float]:
+        """Where the time of a step goes [s], timed as it is, sizes rounded to whole tokens."""
+        groups = []
+        if step.decodes:
+            groups.append(Group(step.decodes, 1, max(round(step.context / step.decodes) - 1, 0)))
+        if step.prefills:
+            new = max(round(step.new / step.prefills), 1)
+            groups.append(Group(step.prefills, new, max(round(step.pairs / step.new - (new + 1) / 2), 0)))
+        return self.forward.batch(groups).parts
+
+    def _decode(self, count: int, keys: int) -> float:
+        return self.forward.attention(Group(count, 1, keys - 1)).seconds
+
+    def _prompt(self, count: int, new: int, behind: int) -> float:
+        return self.forward.attention(Group(count, new, behind - 1)).seconds
+
+
+class _Axis(NamedTuple):
+    """The sizes that are timed: all small ones, else `per_octave` in each doubling.
+
+    With `edges` also those just above them, where kernels begin another tile.
+    """
+
+    per_octave: int
+    edges: bool = False
+
+    def step(self, size: int) -> int:
+        """How far apart timed sizes lie around a size."""
+        return 1 << max(size.bit_length() - self.per_octave.bit_length(), 0)
+
+    def around(self, size: float) -> tuple[tuple[int, float], ...]:
+        """The timed sizes next to a size, with their shares of its time."""
+        whole = int(size)
+        step = self.step(whole)
+        low = whole // step * step
+        high = low + step
+        if size == low:
+            return ((low, 1.0),)
+        if self.edges and step > 1:
+            low, high = (low + 1, high) if size >= low + 1 else (low, low + 1)
+        share = (size - low) / (high - low)
+        return (low, 1 - share), (high, share)
+
+
+_SMOOTH, _TILED = _Axis(4), _Axis(16, edges=True)
+
+
+class Least(NamedTuple):
+    """Least seconds of parts of steps: what `tokens` share, logits of `sequences`, neither of which falls with more,
+    and attention for each token that a next one attends to.
+    """
+
+    tokens: FloatArray
+    shared: FloatArray
+    sequences: FloatArray
+    logits: FloatArray
+    attention: float
+
+
+def _minorant(values: Sequence[float]) -> FloatArray:
+    """The largest function that never falls and never exceeds the values."""
+    found: FloatArray = np.minimum.accumulate(np.array(values)[::-1])[::-1]
+    return found
+
+
+def _sizes(most: int) -> list[int]:
+    """Sizes from 1 to `most`: all up to 32, and 16 in each doubling."""
+    found, size = [], 1
+    while size < most:
+        found.append(size)
+        size += _Axis(16).step(size)
+    return [*found, most]
+
+
+class _Interpolated:
+    """A function [s] of whole numbers from 1 on, computed where it is needed, linear between the sizes around."""
+
+    def __init__(self, function: Callable[..., float], *axes: _Axis) -> None:
+        self._function, self._axes = function, axes
+        self._known: dict[tuple[float, ...], float] = {}
+
+    def knows(self, *at: float) -> bool:
+        """Whether the value at sizes has been computed."""
+        return at in self._known
+
+    def __call__(self, *at: float) -> float:
+        """The value at sizes that need not be whole."""
+        if at in self._known:
+            return self._known[at]
+        total = 0.0
+        for corner in product(*(axis.around(size) for axis, size in zip(self._axes, at, strict=True))):
+            place = tuple(size for size, _ in corner)
+            if place not in self._known:
+                self._known[place] = float(self._function(*place))
+            total += self._known[place] * prod(share for _, share in corner)
+        if len(at) == 1:
+            self._known[at] = total
+        return total

@@ -1,0 +1,595 @@
+"""T3 beyond its paper: faster compute, other routes for tiles, all-gathers before GEMMs, K in parts, late GPUs.
+
+What the paper (S. Pati et al., "T3", ASPLOS 2024, arXiv:2401.16677) discusses and does not simulate, on its machine.
+Nothing is published to stand beside most of these figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import geometric_mean
+from typing import Any, NamedTuple
+
+from weft import hardware
+from weft.graph import Graph, Routing, experts
+from weft.hardware import FABRICS, Gpu, Stragglers, System
+from weft.models import SubLayer, load_model
+from weft.models.sublayer import sublayer as whole
+from weft.options import RunOptions
+from weft.parallel import dependent, share_of, split, sublayer
+from weft.result import Comparison
+from weft.schedule import SEQUENTIAL
+from weft.studies.headline import Conditions, Measured, PaperStudy, declared
+from weft.studies.sensitivity import COUPLED
+from weft.studies.t3 import HYPOTHETICAL, MAIN_CASES
+from weft.sweep.simulations import Simulation, comparisons
+from weft.tune.perturb import AS_CHOSEN, Row, Values, moves
+from weft.view.figure import Figure
+
+DECLARED = declared(__file__)
+CASES = DECLARED.cases
+MODEL: str = CASES["model"]
+"""The model whose sub-layers show everything but faster compute."""
+LAYERS: Sequence[str] = CASES["layers"]
+TODAY, TWICE_UNITS, TWICE_RATE = "today", "twice the compute units", "twice the matrix rate"
+MCA, DIRECT, DMA, SUMMED, PARTS = "t3-mca", "t3-direct", "t3-direct-dma", "t3-nvls", "t3-split-k"
+FLUX, LINES = "flux", "t3-all-gather"
+EXCHANGE, PER_RANK = "t3-all-to-all", "deepep"
+LEVELS = "t3-two-level"
+ADDING, MERGING = "adding switch", "merging switch"
+"""The fabrics of a switch that adds stores: with room for every sum, and with a table and a window."""
+WHERE = {"ring": "around a ring", "switch": "behind a switch", "full": "on a full mesh"}
+SHOWN_FABRIC, SHOWN_SHARE = "switch", 0.05
+"""The fabric and the slow GPU's share that sentences and the headline speak of."""
+OVERLAPS: Mapping[str, Sequence[str]] = CASES["overlaps"]
+"""What each question compares, the baseline first."""
+
+
+class Point(NamedTuple):
+    """A sub-layer at one `setting` of what a question changes; `at` is the setting as a number."""
+
+    layer: str
+    tp: int
+    setting: str
+    at: float
+    run: Comparison
+
+    @property
+    def title(self) -> str:
+        """The sub-layer and its degree."""
+        return f"{self.layer}, TP {self.tp}"
+
+    @property
+    def place(self) -> str:
+        """The sub-layer, its degree and the setting."""
+        return f"{self.title}, {self.setting}"
+
+    @property
+    def sequential_us(self) -> float:
+        """Time of the sequential run [us]."""
+        return self.run.baseline.seconds * 1e6
+
+    def speedup(self, overlap: str) -> float | None:
+        """How many times faster than the sequential run; None for an overlap that does not apply here."""
+        return self.run.speedup(overlap) if overlap in self.run.timelines else None
+
+
+class Asked(NamedTuple):
+    """A point before it is simulated."""
+
+    layer: str
+    tp: int
+    setting: str
+    at: float
+    graph: Graph
+    system: System
+    overlaps: Sequence[str]
+
+
+@dataclass(frozen=True, repr=False)
+class T3Beyond(PaperStudy):
+    """Results of the study: points by question, and the figures with assumed values at the ends of their ranges."""
+
+    DECLARED = DECLARED
+
+    twice: tuple[Point, ...]
+    routes: tuple[Point, ...]
+    libraries: tuple[Point, ...]
+    nodes: tuple[Point, ...]
+    gathers: tuple[Point, ...]
+    parts: tuple[Point, ...]
+    experts: tuple[Point, ...]
+    late: tuple[Point, ...]
+    ranges: tuple[Row, ...]
+    expert_ranges: tuple[Row, ...]
+
+    @classmethod
+    def simulated(cls, at: Conditions) -> dict[str, Any]:
+        """Simulate every question, and a few sub-layers again with assumed values at the ends of their ranges."""
+        questions = {
+            "twice": list(_twice(at.gpu)),
+            "routes": list(_routes(at.gpu)),
+            "libraries": list(_libraries(at.gpu)),
+            "nodes": list(_nodes(at.gpu)),
+            "gathers": list(_gathers(at.gpu)),
+            "parts": list(_parts(at.gpu)),
+            "experts": list(_experts(at.gpu)),
+            "late": list(_late(at.gpu)),
+        }
+        return {
+            **{name: tuple(_points(asked, at, OPTIONS.get(name, {}))) for name, asked in questions.items()},
+            "ranges": tuple(_moved(at, at.gpu, CASES["moved"], PROBED)),
+            "expert_ranges": tuple(_moved(at, _beside_libraries(at.gpu), CASES["experts"]["moved"], EXPERTS)),
+        }
+
+    @property
+    def hypothetical(self) -> str:
+        """T3's own hardware."""
+        return HYPOTHETICAL
+
+    @property
+    def findings(self) -> Sequence[str]:
+        """What an architect can quote of each question, with the range over assumed values."""
+        return [self._faster(), self._straight(), self._gathered(), self._exchanged(), self._cut(), self._slow()]
+
+    def _faster(self) -> str:
+        said, worth = [], []
+        for words, setting in (("At twice the matrix rate", TWICE_RATE), (TWICE_UNITS, TWICE_UNITS), (TODAY, TODAY)):
+            means = [self.mean(self.twice, name, setting) for name in OVERLAPS["twice"][1:]]
+            pairs = zip(OVERLAPS["twice"][1:], means, strict=True)
+            said.append(f"{words}: {', '.join(f'{name} {mean:.2f}x' for name, mean in pairs)}")
+            worth.append(f"{100 * (means[1] - means[0]):+.1f}")
+        return (
+            f"{'; '.join(said)} (geomeans over sequential). Compute-first arbitration is then worth {worth[0]} and "
+            f"{worth[1]} points of speedup instead of {worth[2]}; for FC-2 at TP 8 twice the rate makes T3-MCA's gain "
+            f"{self.span('twice')} times what it is"
+        )
+
+    def _straight(self) -> str:
+        said = ", ".join(
+            f"{point.layer} {point.run.speedup(DMA):.2f}x, around the ring {point.run.speedup(MCA):.2f}x, by stores of "
+            f"the GEMM {point.run.speedup(DIRECT):.2f}x"
+            for point in self.routes
+            if point.setting == SHOWN_FABRIC and point.tp == min(CASES["degrees"])
+        )
+        return (
+            f"Tiles that DMA engines send straight to their owners behind a switch: {said}. For OP straight is "
+            f"{self.span('straight')} times as fast as around the ring"
+        )
+
+    def _gathered(self) -> str:
+        fabrics = CASES["gathers"]["fabrics"]
+        tp = max(CASES["degrees"])
+        gains = {
+            fabric: [point for point in self.gathers if point.setting == fabric and point.tp == tp]
+            for fabric in fabrics
+        }
+        said = "; ".join(
+            f"{WHERE[fabric]} "
+            + ", ".join(
+                f"{point.layer} {point.run.speedup(LINES):.2f}x (flux {point.run.speedup(FLUX):.2f}x)"
+                for point in points
+            )
+            for fabric, points in gains.items()
+        )
+        return (
+            f"Tiles of a GEMM that begin as lines of their all-gather arrive (t3-all-gather) at TP {tp}: {said}. For "
+            f"FC-1 at TP 8 on a full mesh lines are {self.span('lines')} times as fast as whole chunks"
+        )
+
+    def _exchanged(self) -> str:
+        said = "; ".join(
+            f"{point.layer}, {point.setting}, {point.run.speedup(EXCHANGE):.2f}x, with exchanges as DeepEP's "
+            f"{point.run.speedup(PER_RANK):.2f}x"
+            for point in self.experts
+        )
+        return (
+            "Experts whose tiles start as tokens arrive and whose results update these (t3-all-to-all) on "
+            f"{self.beside}: {said}. With {CASES['experts']['probed']:,} tokens a GPU of {CASES['experts']['shown']} "
+            f"t3-all-to-all is {self.span('sequence')} times as fast as sequential, {self.span('per rank')} times as "
+            "fast as deepep"
+        )
+
+    @property
+    def beside(self) -> str:
+        """The GPUs of the layers of experts, in words."""
+        (system,) = {point.run.baseline.system.name for point in self.experts}
+        return system
+
+    def _cut(self) -> str:
+        gains = {point.place: point.run["t3"].seconds / point.run[PARTS].seconds for point in self.parts}
+        most = max(gains, key=lambda place: gains[place])
+        return (
+            f"K in parts makes T3 {gains[most]:.2f} times as fast for {most} ({self.span('parts')}), and nothing "
+            f"faster where the output has a tile for every compute unit: {min(gains.values()):.2f} times at worst"
+        )
+
+    def _slow(self) -> str:
+        said = "; ".join(
+            f"{point.title}: {', '.join(f'{name} {self.lost(point, name):.1%}' for name in point.run.timelines)}"
+            for point in self.late
+            if point.at == SHOWN_SHARE
+        )
+        return (
+            f"One of eight GPUs at a clock {SHOWN_SHARE:.0%} lower makes them longer by: {said}. Of four with a "
+            f"quarter of the tokens, T3-MCA takes {self.span('late')} times as long"
+        )
+
+    def mean(self, points: Iterable[Point], overlap: str, setting: str) -> float:
+        """The geometric mean of an overlap's speedups at a setting."""
+        return geometric_mean(point.run.speedup(overlap) for point in points if point.setting == setting)
+
+    def lost(self, point: Point, overlap: str) -> float:
+        """How much longer a point with a slow GPU takes than with equal ones, as a share."""
+        equal = next(one for one in self.late if one.title == point.title and one.at == 0)
+        return point.run[overlap].seconds / equal.run[overlap].seconds - 1
+
+    def span(self, figure: str) -> str:
+        """The range of a figure over assumed values, in words: "0.98 to 1.07"."""
+        found = [row.figures[figure] for row in (self.ranges if figure in PROBED else self.expert_ranges)]
+        return f"{min(found):.2f} to {max(found):.2f}"
+
+    def figures(self) -> Iterator[Measured]:
+        """The means, and the figures of the sub-layers that show each question."""
+        for id_, setting in (("today", TODAY), ("twice_units", TWICE_UNITS), ("twice_rate", TWICE_RATE)):
+            for name in OVERLAPS["twice"][1:]:
+                value = self.mean(self.twice, name, setting)
+                yield Measured(
+                    f"beyond.{id_}.{name}.geomean", value, {"name": name, "setting": setting}, like="beyond.twice"
+                )
+        for point in self.routes:
+            shown = {SHOWN_FABRIC: (MCA, DIRECT, DMA), ADDING: (SUMMED,)}
+            for name in shown.get(point.setting, ()):
+                id_ = f"beyond.routes.{point.layer}.tp{point.tp}.{name}"
+                words = {"name": name, "place": point.place}
+                yield Measured(id_, point.run.speedup(name), words, like="beyond.routes")
+        for point in self.gathers:
+            for name in (FLUX, LINES):
+                id_ = f"beyond.gathers.{point.layer}.tp{point.tp}.{point.setting}.{name}"
+                words = {"name": name, "place": point.place}
+                yield Measured(id_, point.run.speedup(name), words, like="beyond.gathers")
+        for point in self.experts:
+            for name in (PER_RANK, EXCHANGE):
+                id_ = f"beyond.experts.{point.layer}.{point.at:g}.{name}"
+                words = {"name": name, "place": f"{point.layer}, {point.setting}"}
+                yield Measured(id_, point.run.speedup(name), words, like="beyond.experts")
+        for point in self.parts:
+            if point.at == min(CASES["parts"]["tokens"]):
+                gain = point.run["t3"].seconds / point.run[PARTS].seconds
+                yield Measured(f"beyond.parts.{point.layer}", gain, {"place": point.place}, like="beyond.parts")
+        for point in self.late:
+            for name in point.run.timelines if point.at == SHOWN_SHARE else ():
+                words = {"name": name, "place": point.place}
+                yield Measured(f"beyond.late.{point.layer}.{name}", self.lost(point, name), words, like="beyond.late")
+
+    def own(self) -> dict[str, Any]:
+        """Every point as plain data, and the figures with moved values."""
+        rows = {name: [_record(point) for point in getattr(self, name)] for name in OVERLAPS}
+        moved = {"ranges": self.ranges, "expert_ranges": self.expert_ranges}
+        ranges = {
+            name: [{"value": row.what, "setting": row.setting, **row.figures} for row in found]
+            for name, found in moved.items()
+        }
+        return {**rows, **ranges}
+
+    @property
+    def overlaps(self) -> Mapping[str, Sequence[str]]:
+        """What each question compares with the sequential run."""
+        return {question: names[1:] for question, names in OVERLAPS.items()}
+
+    @property
+    def losses(self) -> Iterator[tuple[Any, ...]]:
+        """What every overlap loses to a slow GPU."""
+        for point in self.late:
+            if point.at:
+                yield point.title, point.at, *(self.lost(point, name) for name in OVERLAPS["late"])
+
+    @property
+    def loss_curves(self) -> Iterator[tuple[Any, ...]]:
+        """The same as points of curves."""
+        for point in self.late:
+            for name in OVERLAPS["late"]:
+                yield point.title, name, point.at, self.lost(point, name)
+
+    @property
+    def slow(self) -> list[Figure]:
+        """What a slow GPU costs, a figure for each sub-layer."""
+        rows = list(self.loss_curves)
+        titles = dict.fromkeys(row[0] for row in rows)
+        return [self.figure("late", [row[1:] for row in rows if row[0] == title], layer=title) for title in titles]
+
+    @property
+    def by_machine(self) -> Iterator[tuple[Any, ...]]:
+        """Mean speedups on the GPU today and on faster ones."""
+        for setting in dict.fromkeys(point.setting for point in self.twice):
+            for name in self.overlaps["twice"]:
+                yield setting, name, self.mean(self.twice, name, setting)
+
+    @property
+    def by_overlap(self) -> Iterator[tuple[Any, ...]]:
+        """Speedups of every route."""
+        return self._speedups("routes")
+
+    @property
+    def by_grain(self) -> Iterator[tuple[Any, ...]]:
+        """Speedups of every way to join an all-gather and a GEMM."""
+        return self._speedups("gathers")
+
+    @property
+    def by_exchange(self) -> Iterator[tuple[Any, ...]]:
+        """Speedups of every exchange of a layer of experts."""
+        for point in self.experts:
+            for name in self.overlaps["experts"]:
+                yield f"{point.layer}, {point.setting}", name, point.run.speedup(name)
+
+    @property
+    def exchanged(self) -> Iterator[tuple[Any, ...]]:
+        """What every way to run a layer of experts takes, sends and moves: times, bytes of links and of DRAM."""
+        for point in self.experts:
+            for name, run in point.run.timelines.items():
+                sent = run.counters["link_bytes"] / len({span.gpu for span in run.spans})
+                took = (run.durations[part] * 1e6 for part in ("dispatch", "combine"))
+                yield (
+                    point.layer, point.setting, name, run.seconds * 1e6, *took, point.run.speedup(name),
+                    sent / 1e6, run.total_bytes / 1e6, max(s.workgroups for s in run.spans if s.kernel == "dispatch"),
+                )  # fmt: skip
+
+    def _speedups(self, question: str) -> Iterator[tuple[Any, ...]]:
+        for point in getattr(self, question):
+            for name in self.overlaps[question]:
+                if (found := point.speedup(name)) is not None:
+                    yield point.place, name, found
+
+    @property
+    def by_tokens(self) -> Iterator[tuple[Any, ...]]:
+        """What cutting K makes of T3, by tokens."""
+        for point in self.parts:
+            yield point.title, point.at, point.run["t3"].seconds / point.run[PARTS].seconds
+
+    @property
+    def ends(self) -> Iterator[tuple[Any, ...]]:
+        """The figures with each assumed value at the ends of its range."""
+        for row in self.ranges:
+            yield row.what, row.setting, *(row.figures[name] for name in PROBED)
+
+    @property
+    def expert_ends(self) -> Iterator[tuple[Any, ...]]:
+        """The same of a layer of experts."""
+        for row in self.expert_ranges:
+            yield row.what, row.setting, *(row.figures[name] for name in EXPERTS)
+
+    @property
+    def probed(self) -> Mapping[str, Sequence[str]]:
+        """The figures whose range is known."""
+        return {"all": tuple(PROBED), "experts": tuple(EXPERTS)}
+
+
+STUDY = T3Beyond
+run = T3Beyond.run
+
+
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "late": {"mode": "explicit"},
+    "libraries": {"request_bytes": None},
+    "nodes": {"mode": "mirrored", "request_bytes": 4096},
+    "experts": {"request_bytes": None},
+}
+"""What of the options a question replaces: GPUs that differ run each, a node stands for all, and gigabytes of tokens or
+eight GPUs of a node take larger requests."""
+
+
+def _points(asked: Sequence[Asked], at: Conditions, changed: Mapping[str, Any]) -> Iterator[Point]:
+    """The points of a question, simulated with some options changed."""
+    options, jobs = replace(at.options, **changed), at.jobs
+    cases = ((one.graph, one.system, one.overlaps) for one in asked)
+    made = comparisons(cases, options, jobs.count, jobs.progress, jobs.store)
+    return (Point(*one[:4], run) for one, run in zip(asked, made, strict=True))
+
+
+def faster(gpu: Gpu) -> Mapping[str, Gpu]:
+    """The GPU today, with twice the compute units, and with twice the matrix rate."""
+    rates = {path: 2 * gpu.value(path) for path in gpu.rules() if path.startswith("rates.") and gpu.value(path)}
+    return {
+        TODAY: gpu,
+        TWICE_UNITS: gpu.replace({"compute.compute_units": str(2 * gpu.compute.compute_units)}),
+        TWICE_RATE: gpu.replace({path: str(rate) for path, rate in rates.items()}),
+    }
+
+
+def _twice(gpu: Gpu) -> Iterator[Asked]:
+    for at, (setting, machine) in enumerate(faster(gpu).items()):
+        for graph in MAIN_CASES:
+            labels = graph.labels
+            on = hardware.system(machine, gpus=graph.ranks)
+            layer = f"{labels['model']} {labels['sublayer']}"
+            yield Asked(layer, graph.ranks, setting, at, graph, on, OVERLAPS["twice"])
+
+
+def _routes(gpu: Gpu) -> Iterator[Asked]:
+    for layer in LAYERS:
+        for tp in CASES["degrees"]:
+            for at, fabric in enumerate(CASES["fabrics"]):
+                kept = {"ring": (SEQUENTIAL, MCA, FLUX), ADDING: OVERLAPS["routes"], MERGING: (SEQUENTIAL, SUMMED)}
+                others = [name for name in OVERLAPS["routes"] if name != SUMMED]
+                alone = [name for name in OVERLAPS["routes"] if name in kept.get(fabric, others)]
+                yield Asked(layer, tp, fabric, at, sublayer(MODEL, layer, tp), joined(gpu, fabric, tp), alone)
+
+
+def _libraries(gpu: Gpu) -> Iterator[Asked]:
+    on = hardware.system(_beside_libraries(gpu), gpus=8)
+    for layer in LAYERS:
+        yield Asked(layer, 8, on.name, 8, sublayer(MODEL, layer, 8), on, OVERLAPS["libraries"])
+
+
+def _nodes(gpu: Gpu) -> Iterator[Asked]:
+    link = gpu.link
+    for layer in LAYERS:
+        for count in CASES["nodes"]:
+            tp = 8 * count
+            on = System(gpu=gpu, gpus=tp, fabric=FABRICS["nodes"](tp, link.bandwidth, link.latency))
+            yield Asked(layer, tp, f"{count} nodes", count, sublayer(MODEL, layer, tp), on, OVERLAPS["nodes"])
+
+
+def _gathers(gpu: Gpu) -> Iterator[Asked]:
+    for layer in CASES["gathers"]["layers"]:
+        for tp in CASES["degrees"]:
+            for at, fabric in enumerate(CASES["gathers"]["fabrics"]):
+                graph, on = _forward(layer, tp), joined(gpu, fabric, tp)
+                yield Asked(layer, tp, fabric, at, graph, on, OVERLAPS["gathers"])
+
+
+def _forward(layer: str, tp: int) -> Graph:
+    """The forward GEMM of a sub-layer whose backward one ends with an all-reduce, behind the all-gather of its rows."""
+    backward = whole(load_model(MODEL), layer).gemm
+    forward = replace(backward, n=backward.k, k=backward.n)
+    return dependent("ag_gemm", share_of("ag_gemm", forward, tp), tp)
+
+
+def joined(gpu: Gpu, fabric: str, gpus: int) -> System:
+    """GPUs joined by a fabric on which each sends as much as by its link: a full mesh shares it among the peers."""
+    link = gpu.link
+    each = link.bandwidth / (gpus - 1) if fabric == "full" else link.bandwidth
+    if fabric in (ADDING, MERGING):
+        table = CASES["table"] if fabric == MERGING else {}
+        made = FABRICS["switch"](gpus, each, link.latency, reduces=True, **table)
+    else:
+        made = FABRICS[fabric](gpus, each, link.latency)
+    return System(gpu=gpu, gpus=gpus, fabric=made)
+
+
+def _beside_libraries(gpu: Gpu) -> Gpu:
+    """The GPU itself, or one on which libraries exchange tokens in place of the paper's."""
+    return hardware.gpu(CASES["experts"]["gpu"]) if gpu.vendor == "none" else gpu
+
+
+def _experts(gpu: Gpu) -> Iterator[Asked]:
+    about = CASES["experts"]
+    on = hardware.system(_beside_libraries(gpu), gpus=about["ep"])
+    for layer in about["layers"]:
+        for exponent in about["exponents"]:
+            words = f"loads by a power law of {exponent}" if exponent else "even loads"
+            graph = _layer_of(about["layers"][layer], about["ep"], exponent)
+            yield Asked(layer, about["ep"], words, exponent, graph, on, OVERLAPS["experts"])
+
+
+def _layer_of(layer: Mapping[str, int], ep: int, exponent: float, tokens: int | None = None) -> Graph:
+    """A layer of experts, with other `tokens` than its own if given."""
+    sizes = (tokens or layer["tokens"], layer["top_k"], layer["experts"], ep)
+    return experts(Routing.by_power_law(*sizes, exponent, layer["reach"]), layer["hidden"], layer["ffn"])
+
+
+def _parts(gpu: Gpu) -> Iterator[Asked]:
+    tp = CASES["parts"]["tp"]
+    on = hardware.system(gpu, gpus=tp)
+    for layer in LAYERS:
+        for tokens in CASES["parts"]["tokens"]:
+            yield Asked(layer, tp, f"{tokens:,} tokens", tokens, _short(layer, tokens, tp), on, OVERLAPS["parts"])
+
+
+def _short(layer: str, tokens: int, tp: int) -> Graph:
+    """A sub-layer of the model for fewer tokens than a step has."""
+    gemm = whole(load_model(MODEL), layer).gemm
+    return split(SubLayer.custom(tokens, gemm.n, gemm.k, gemm.dtype, name=layer), tp)
+
+
+def _late(gpu: Gpu) -> Iterator[Asked]:
+    tp = CASES["late"]["tp"]
+    equal = hardware.system(gpu, gpus=tp)
+    for layer in LAYERS:
+        for share in (0.0, *CASES["late"]["shares"]):
+            on = Stragglers("one", share).systems(equal)[0] if share else equal
+            words = f"one GPU {share:.0%} slower" if share else "equal GPUs"
+            yield Asked(layer, tp, words, share, sublayer(MODEL, layer, tp), on, OVERLAPS["late"])
+
+
+class Probe(NamedTuple):
+    """A figure of a few runs: `runs` by name, and what of their seconds it is."""
+
+    runs: Callable[[Gpu, RunOptions], Mapping[str, Simulation]]
+    of: Callable[[Mapping[str, float]], float]
+
+
+def _probe_twice(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
+    machines, graph = faster(gpu), sublayer(MODEL, "fc2", 8)
+    return {
+        f"{setting} {name}": Simulation(graph, hardware.system(machines[setting], gpus=8), name, options)
+        for setting in (TODAY, TWICE_RATE)
+        for name in (SEQUENTIAL, MCA)
+    }
+
+
+def _probe_straight(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
+    graph, on = sublayer(MODEL, "op", 8), joined(gpu, "switch", 8)
+    return {name: Simulation(graph, on, name, options) for name in (MCA, DMA)}
+
+
+def _probe_lines(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
+    graph, on = _forward("fc1", 8), joined(gpu, "full", 8)
+    return {name: Simulation(graph, on, name, options) for name in (FLUX, LINES)}
+
+
+def _probe_parts(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
+    tp, tokens = CASES["parts"]["tp"], CASES["parts"]["tokens"][0]
+    graph, on = _short("fc2", tokens, tp), hardware.system(gpu, gpus=tp)
+    return {name: Simulation(graph, on, name, options) for name in ("t3", PARTS)}
+
+
+def _probe_late(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
+    equal, options = hardware.system(gpu, gpus=4), replace(options, mode="explicit")
+    systems = {"equal": equal, "late": Stragglers("one", SHOWN_SHARE).systems(equal)[0]}
+    return {who: Simulation(_short("fc2", 2048, 4), on, MCA, options) for who, on in systems.items()}
+
+
+def _probe_experts(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
+    about = CASES["experts"]
+    graph = _layer_of(about["layers"][about["shown"]], about["ep"], 0.0, about["probed"])
+    on, options = hardware.system(gpu, gpus=about["ep"]), replace(options, **OPTIONS["experts"])
+    return {name: Simulation(graph, on, name, options) for name in OVERLAPS["experts"]}
+
+
+def _gained(s: Mapping[str, float]) -> float:
+    twice, today = (s[f"{setting} {SEQUENTIAL}"] / s[f"{setting} {MCA}"] for setting in (TWICE_RATE, TODAY))
+    return twice / today
+
+
+PROBED: Mapping[str, Probe] = {
+    "twice": Probe(_probe_twice, _gained),
+    "straight": Probe(_probe_straight, lambda s: s[MCA] / s[DMA]),
+    "lines": Probe(_probe_lines, lambda s: s[FLUX] / s[LINES]),
+    "parts": Probe(_probe_parts, lambda s: s["t3"] / s[PARTS]),
+    "late": Probe(_probe_late, lambda s: s["late"] / s["equal"]),
+}
+"""Figures whose range over assumed values is computed, each of one sub-layer."""
+
+
+EXPERTS: Mapping[str, Probe] = {
+    "sequence": Probe(_probe_experts, lambda s: s[SEQUENTIAL] / s[EXCHANGE]),
+    "per rank": Probe(_probe_experts, lambda s: s[PER_RANK] / s[EXCHANGE]),
+}
+"""The same of a layer of experts, on the GPU of its libraries."""
+
+
+def _moved(at: Conditions, gpu: Gpu, paths: Sequence[str], probed: Mapping[str, Probe]) -> Iterator[Row]:
+    """The probed figures with the GPU's deciding assumed values at either end of their ranges."""
+    system = hardware.system(gpu, gpus=8)
+    values = [Values((path,), follow=COUPLED.get(path, {})) for path in paths]
+    chosen = [AS_CHOSEN, *moves(system, values)]
+    probes = [
+        {name: probe.runs(gpu.replace(dict(move.values)), at.options) for name, probe in probed.items()}
+        for move in chosen
+    ]
+    found = at.jobs.run(task for each in probes for runs in each.values() for task in runs.values())
+    for move, each in zip(chosen, probes, strict=True):
+        seconds = {name: {which: found[task].seconds for which, task in runs.items()} for name, runs in each.items()}
+        figures = {name: probe.of(seconds[name]) for name, probe in probed.items()}
+        yield Row(move.what, move.setting, figures)
+
+
+def _record(point: Point) -> dict[str, Any]:
+    return {
+        "layer": point.layer,
+        "tp": point.tp,
+        "setting": point.setting,
+        "seconds": {name: run.seconds for name, run in point.run.timelines.items()},
+    }

@@ -1,0 +1,251 @@
+"""Served loads that were measured end to end: closed loops of clients on replicas of catalogue models, by framework."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from weft import hardware
+from weft.errors import InputError
+from weft.hardware import Gpu
+from weft.library.kits import KITS
+from weft.models import load_model
+from weft.run.step.forward import Forward
+from weft.serving.framework import Serves, serves
+from weft.serving.steady import Steady, steady
+from weft.serving.step_times import StepTimes
+from weft.validation.machines import Machines
+from weft.validation.problems import Problem
+from weft.validation.subjects import BoolArray, Predicted, Subject, predicted
+from weft.validation.tables import FloatArray, Measurements
+
+MODELS: Mapping[str, str] = {
+    "MiniMaxAI/MiniMax-M2.5": "minimax-m2",
+    "Qwen/Qwen3-235B-A22B": "qwen3-235b-a22b",
+    "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
+    "Qwen/Qwen3-30B-A3B": "qwen3-30b-a3b",
+    "Qwen/Qwen3-32B": "qwen3-32b",
+    "nvidia/Qwen3-32B-NVFP4": "qwen3-32b",
+    "deepseek-ai/DeepSeek-R1": "deepseek-v3",
+    "deepseek-ai/DeepSeek-R1-0528": "deepseek-v3",
+    "deepseek-ai/DeepSeek-V3": "deepseek-v3",
+    "nvidia/DeepSeek-R1-NVFP4": "deepseek-v3",
+    "nvidia/DeepSeek-V3.1-NVFP4": "deepseek-v3",
+    "meta-llama/Llama-3.1-405B-Instruct": "llama-3.1-405b",
+    "meta-llama/Llama-3.1-70B": "llama-3-70b",
+    "meta-llama/Llama-3.3-70B-Instruct": "llama-3-70b",
+    "meta-llama/Llama-3.1-8B-Instruct": "llama-3-8b",
+    "nvidia/Llama-3.1-8B-Instruct-FP8": "llama-3-8b",
+    "moonshotai/Kimi-K2.5": "kimi-k2",
+    "openai/gpt-oss-120b": "gpt-oss-120b",
+}
+"""The catalogue's model of the same sizes, by the name in the rows."""
+_RELEASED: Mapping[str, tuple[str, str]] = {"gpt-oss-120b": ("bf16", "mxfp4")}
+"""Formats of products and of weights of models that all frameworks run as released, whatever the row calls it."""
+_IN_BLOCKS = ("deepseek-v3", "minimax-m2", "qwen3-235b-a22b")
+"""Models that are released in FP8 with scales of blocks (config.json, weight_block_size)."""
+FORMATS: Mapping[str, tuple[str, str]] = {
+    "": ("bf16", ""),
+    "bf16": ("bf16", ""),
+    "fp8": ("fp8", ""),
+    "fp4": ("nvfp4", ""),
+    "int4": ("bf16", "int4-g128"),
+}
+_LOW, _HIGH = 4, 128
+"""Most clients whose first token is compared: beyond, it is what the start of all at once makes of it; and most whose
+further tokens are."""
+_OF_GPU = re.compile(r"[a-z]+\d+\w*/")
+"""How the files of runs with equal lengths are named, by GPU; lengths of others are drawn for each request."""
+HOSTS = np.linspace(0.0, 5e-3, 51)
+"""What a framework's host may add to a step [s], in fits."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A closed loop of `clients` that one replica of `gpus` GPUs serves, with prompts and answers of so many tokens.
+
+    `alike` are requests of equal lengths that begin together.
+    """
+
+    model: str
+    gpu: str
+    gpus: int
+    framework: str
+    dtype: str
+    weights: str
+    kv_dtype: str
+    prompt: int
+    answer: int
+    clients: int
+    alike: bool
+
+    def served(self, host: float | None = None) -> Steady:
+        """Its steady state, with the host's own time for each step [s] if it is given; InputError without room."""
+        times, how = _deployed(self.model, self.gpu, self.gpus, self.framework, self.dtype, self.weights, self.kv_dtype)
+        mixes = how.policy != "sglang"
+        most = how.cache_bytes // times.forward.cache(self.prompt + self.answer)
+        if not most:
+            raise InputError("a request of these lengths has no room beside the weights")
+        return steady(
+            times.seconds, self.clients, self.prompt, self.answer, tokens=how.tokens, mixes=mixes, most=most,
+            host=how.host if host is None else host, together=self.alike and not mixes,
+        )  # fmt: skip
+
+
+@cache
+def _deployed(
+    model: str, gpu: str, gpus: int, framework: str, dtype: str, weights: str, kv_dtype: str
+) -> tuple[StepTimes, Serves]:
+    where = hardware.system(f"{gpus}x{gpu}")
+    how: dict[str, Any] = {"dtype": dtype, "weights": weights, "kv_dtype": kv_dtype, "library": framework}
+    forward = Forward(load_model(model), where, tp=gpus, **how)
+    return StepTimes(forward), serves(framework, forward)
+
+
+QUANTITIES: Mapping[str, str] = {"TPOT": "tpot_s", "TTFT": "ttft_s", "throughput": "tokens_per_s_per_gpu"}
+"""The column of each quantity."""
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A quantity of each row, whose `points` are known by line, for values of "host.FRAMEWORK" [s]."""
+
+    quantity: str
+    points: Mapping[Any, Point]
+
+    def __call__(self, rows: pd.DataFrame, values: Mapping[str, float]) -> FloatArray:
+        lines = zip(rows.index, rows["throughput_kind"], strict=True)
+        return np.array([self._value(self.points[line], kind, values) for line, kind in lines], dtype=np.float64)
+
+    def _value(self, point: Point, kind: str, values: Mapping[str, float]) -> float:
+        found = point.served(values.get(f"host.{point.framework}"))
+        if self.quantity == "throughput":
+            return found.rate * (point.answer + (point.prompt if kind == "in+out" else 0)) / point.gpus
+        return found.tpot if self.quantity == "TPOT" else found.ttft
+
+
+def serving_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
+    """The points of a file by GPU and quantity, without those that have no model; the problems say which and why."""
+    checked.drop(*_checks(checked))
+    points = {line: _point(row, machines) for line, row in checked.rows.to_dict("index").items()}
+    checked.drop(_without_room(checked, points))
+    rows = checked.rows = checked.rows.assign(gpus=[float(points[line].gpus) for line in checked.rows.index])
+    found = []
+    for name, some in rows.groupby([points[line].gpu for line in rows.index], sort=False):
+        gpu = machines.find(str(name))
+        found += [_subject(checked, gpu, quantity, some, points) for quantity in QUANTITIES]
+    return [one for one in found if len(one)]
+
+
+def _subject(
+    checked: Measurements, gpu: Gpu, quantity: str, rows: pd.DataFrame, points: Mapping[Any, Point]
+) -> Subject:
+    """The rows of a GPU that state a quantity."""
+    column = QUANTITIES[quantity]
+    stated = rows[column].notna() & (rows["clients"] <= (_LOW if quantity == "TTFT" else _HIGH))
+    if quantity == "throughput":
+        stated &= rows["throughput_kind"].isin(["out", "in+out"])
+    rows = rows[stated].assign(quantity=quantity)
+    models = [points[line].model for line in rows.index]
+    labels = {
+        "gpu": gpu.name,
+        "framework": rows["framework"],
+        "model": models,
+        "quantity": quantity,
+        "layers": ["mixture" if load_model(model).experts else "dense" for model in models],
+    }
+    return Subject(
+        "serving", gpu.name, rows, rows[column].to_numpy(np.float64), pd.DataFrame(labels, rows.index),
+        _Model(quantity, points), checked.file, vendor=gpu.vendor,
+    )  # fmt: skip
+
+
+def _checks(checked: Measurements) -> Iterator[Iterator[Problem]]:
+    rows = checked.rows
+    checked.rows = rows = rows.assign(
+        clients=pd.to_numeric(rows["concurrency"], errors="coerce"), prompt=pd.to_numeric(rows["isl"], errors="coerce"),
+        **{name: rows["plan"].str.extract(rf"\b{name}=(\d+)")[0].astype(float) for name in _DEGREES},
+    )  # fmt: skip
+    single = rows["mode"] == "agg"
+    yield checked.by_value(~single, "mode", "only replicas that both read prompts and write answers are compared")
+    known, able = rows["model"].isin([*MODELS]), rows["framework"].isin([*KITS])
+    yield checked.by_value(single & ~known, "model", "the catalogue has no model of this name and its operators")
+    yield checked.by_value(single & ~able, "framework", f"Weft knows {', '.join(KITS)} here")
+    rest = single & known & able
+    loop = rest & rows[["clients", "prompt", "osl"]].notna().all(axis=1)
+    yield checked.by_value(rest & ~loop, "concurrency", "only closed loops of clients with stated lengths are compared")
+    formats = loop & ~rows["precision"].isin([*FORMATS])
+    yield checked.by_value(formats, "precision", f"Weft knows {', '.join(filter(None, FORMATS))} here")
+    whole = ~_square(rows) & (
+        (rows["moe_ep"] > 1) | (rows["dp_attn"] > 1) | (rows["pp"] > 1) | ~rows["tp"].isin([1, 2, 4, 8])
+        | (rows["batch"].notna() & (rows["batch"] != rows["clients"]))
+    )  # fmt: skip
+    rule = "only replicas of 1, 2, 4 or 8 GPUs that share every layer, experts included, are compared"
+    yield checked.by_value(loop & ~formats & whole, "plan", rule)
+
+
+_DEGREES = ("tp", "pp", "dp_attn", "moe_tp", "moe_ep", "batch")
+
+
+def _square(rows: Any) -> Any:
+    """Whether a row states tp as the product of degrees of experts that are each the number of GPUs."""
+    return (rows["moe_ep"] > 1) & (rows["moe_ep"] == rows["moe_tp"]) & (rows["tp"] == rows["moe_tp"] * rows["moe_ep"])
+
+
+def _point(row: Mapping[str, Any], machines: Machines) -> Point:
+    model, gpu = MODELS[row["model"]], machines.find(row["gpu"])
+    dtype, weights = _RELEASED.get(model, FORMATS[row["precision"]])
+    if dtype == "fp8" and (model in _IN_BLOCKS or "fp8_block" in (row["gemm_dtype"], row["moe_dtype"])):
+        dtype = "fp8-block"
+    latent = bool(load_model(model).kv_rank) and gpu.architecture == "hopper"
+    kv_dtype = "bf16" if dtype == "bf16" or latent else "fp8"
+    gpus = int(row["moe_tp"] if _square(row) else row["tp"])
+    return Point(
+        model, gpu.name, gpus, row["framework"], dtype, weights, kv_dtype, int(row["prompt"]), int(row["osl"]),
+        int(row["clients"]), bool(_OF_GPU.match(row["upstream"])),
+    )  # fmt: skip
+
+
+def _without_room(checked: Measurements, points: Mapping[Any, Point]) -> Iterator[Problem]:
+    """Points that Weft refuses, with its reason."""
+    for line, point in points.items():
+        try:
+            point.served()
+        except InputError as error:
+            yield Problem(checked.file, (line,), "model", point.model, str(error))
+
+
+def hosts(subjects: Sequence[Subject]) -> dict[str, float]:
+    """The time of the host for each step [s] with the least mean error of TPOT, by "host.FRAMEWORK"."""
+    found = {}
+    for name in KITS:
+        some = [one.take(_which(one, "framework", name) & _which(one, "quantity", "TPOT")) for one in subjects]
+        some = [one for one in some if len(one)]
+        if some:
+            errors = [sum(_off(one, {f"host.{name}": host}) for one in some) for host in HOSTS.tolist()]
+            found[f"host.{name}"] = float(HOSTS[int(np.argmin(errors))])
+    return found
+
+
+def _which(subject: Subject, label: str, value: str) -> BoolArray:
+    return np.asarray(subject.labels[label] == value)
+
+
+def _off(subject: Subject, values: Mapping[str, float]) -> float:
+    return float(np.abs(subject.predict(subject.rows, values) / subject.measured - 1).sum())
+
+
+def loads_left_out(subjects: Sequence[Subject], label: str) -> list[Predicted]:
+    """Predict the points of each model, or GPU, with the hosts' times fitted to those of all others."""
+    done = []
+    for name in sorted({str(one) for subject in subjects for one in subject.labels[label]}):
+        values = hosts([one.take(~_which(one, label, name)) for one in subjects])
+        own = [one.take(_which(one, label, name)) for one in subjects]
+        done += [predicted(one, values) for one in own if len(one)]
+    return done

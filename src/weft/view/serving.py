@@ -1,0 +1,282 @@
+"""Served loads: sentences, latencies, the mean step, and what runs, waits and is held over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft.report import Part, Section, SystemReport
+from weft.report.table import Table, number, text
+from weft.result.serving import STATISTICS, Objective, Serving, columns
+from weft.view import looks
+from weft.view.figure import Figure, areas, bars, curves, stacked, step_lines
+from weft.view.shares import seconds
+from weft.view.step import waterfall_table
+from weft.view.words import percent
+
+_SURE = (
+    "how sure: steps are as sure as `weft prefill` and `weft decode`; sampling and the network to the clients are left "
+    "out. Rules of schedulers are those of the frameworks' sources, not fitted to rows"
+)
+_TURNS_DRAWN = 160
+_POINTS = 100
+"""Points of a distribution that are drawn."""
+_KINDS = {"next tokens": looks.BLUE, "prompts": looks.ORANGE, "both": looks.GREEN}
+_TOKENS = {"prompts": looks.ORANGE, "answers": looks.BLUE}
+
+
+class ServingReport(SystemReport[Serving]):
+    """A served load: throughput, latencies, queue and memory, the mean step, and the steps one after the other."""
+
+    explained = "serving"
+
+    def title(self) -> str:
+        """The model, the load and the machine on one line."""
+        answer = self.answer
+        return (
+            f"{answer.model.title} on {answer.system.name}, TP {answer.plan.tp}, {answer.plan.dtype}, {answer.policy}: "
+            f"{answer.load}"
+        )
+
+    def sentences(self) -> list[str]:
+        """Throughput and latencies, or that they grow without end; goodput, memory and queue; what bounds."""
+        answer = self.answer
+        gpus = answer.replicas * answer.plan.tp
+        where = f"{gpus} GPU{'s' * (gpus > 1)}"
+        rate = (
+            f"{answer.model.title} answers {answer.requests_per_s:.3g} requests/s on {where}, "
+            f"{answer.output_tokens_per_s:,.0f} tokens/s out ({answer.output_tokens_per_s_per_gpu:,.0f} per GPU"
+            f"{_between(answer.output_tokens_per_s_range, '{:,.0f}'.format)})"
+        )
+        if answer.overloaded:
+            lead = (
+                f"Offered load is above capacity: {answer.offered:.3g} requests/s arrive, and {answer.capacity:.3g} "
+                f"can be answered on {where}. The queue grows without end, and so do latencies: none is stated; give "
+                "a lower --rate, or more GPUs."
+            )
+            found = [lead, f"{rate} while this load lasts."]
+        else:
+            found = [f"{rate}{_latencies(answer)}."]
+        if min(answer.objective) < float("inf"):
+            good = f"{percent(answer.good_share)} meet {objective_words(answer.objective)}"
+            found.append(f"{good}: {answer.goodput:.3g} good ones a second.")
+        return [*found, _memory(answer), _bound(answer)]
+
+    def notes(self) -> list[str]:
+        """What is assumed, and last how sure this is."""
+        error = self.answer.error
+        return [*self.answer.notes, *([f"Time per further token: {error.why}."] if error else []), _SURE]
+
+    def tables(self) -> list[Table]:
+        """Latencies, what the replicas do, and the mean step."""
+        answer = self.answer
+        mean = answer.mean_step["seconds"]
+        step = waterfall_table(answer.step_parts, mean, "The mean step: where its time goes", "a step")
+        return [latency_table(answer, self.title()), load_table(answer), step]
+
+    def on_terminal(self) -> list[Table]:
+        """Latencies and the mean step; sentences say the rest."""
+        latencies, _, step = self.tables()
+        return [latencies, step]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The requests, for --csv."""
+        found = columns(self.answer.requests)
+        return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
+
+    def figures(self) -> Sequence[Figure]:
+        """The load over time, the distribution of latencies, steps, and throughput against interactivity."""
+        answer = self.answer
+        curve = [curve_figure(answer)] if len(answer.curve) > 1 else []
+        return [over_time(answer), distribution(answer), steps_figure(answer), *curve]
+
+    def sections(self) -> list[Part]:
+        """What happens over time, latencies, steps."""
+        latencies, replicas, step = self.tables()
+        time, distributed, steps, *curve = self.figures()
+        return [
+            time,
+            Section("Latencies", [distributed, latencies]),
+            Section("Throughput against interactivity", [*curve]),
+            Section("Steps", [steps, step]),
+            Section("Replicas", [replicas]),
+        ]
+
+
+def _between(range_: tuple[float, float] | None, written: Callable[[float], str]) -> str:
+    """A range by the error of its class, to follow a value; nothing where none is known."""
+    return f"; {written(range_[0])} to {written(range_[1])} by the error of such loads" if range_ else ""
+
+
+def _latencies(answer: Serving) -> str:
+    """First token, further tokens and their tails, to follow the throughput."""
+    ttft, tpot = answer.ttft or {}, answer.tpot
+    said = f"; the first token comes after {seconds(ttft['mean'])} (p99 {seconds(ttft['p99'])})"
+    if tpot:
+        sure = _between(answer.tpot_range, seconds)
+        said += f", each further one after {seconds(tpot['mean'])} (p99 {seconds(tpot['p99'])}{sure})"
+    return said
+
+
+def objective_words(wanted: Objective) -> str:
+    """What a good answer meets, in words."""
+    named = {"a first token within": wanted.ttft, "each further one within": wanted.tpot}
+    return " and ".join(f"{what} {seconds(limit)}" for what, limit in named.items() if limit < float("inf"))
+
+
+def _memory(answer: Serving) -> str:
+    """How full the memory is, and who waits, in a sentence."""
+    said = (
+        f"A replica holds keys and values of {answer.cache_tokens:,} tokens; {percent(answer.mean_memory)} of that is "
+        f"used on average, {percent(answer.peak_memory)} at most"
+    )
+    if answer.preemptions:
+        said += f", and requests are preempted {answer.preemptions:,} times"
+    return f"{said}. On average {answer.mean_running:,.1f} requests run on it and {answer.mean_waiting:,.1f} wait."
+
+
+def _bound(answer: Serving) -> str:
+    """What keeps throughput from being higher, in a sentence."""
+    step, parts = answer.mean_step, answer.step_parts
+    most = max(parts, key=lambda name: parts[name])
+    what = {"gemm": "GEMMs", "grouped_gemm": "GEMMs of experts", "exposed tp": "communication of tensor parallelism"}
+    took = step["seconds"]
+    share = f"{percent(parts[most] / took)} of a mean step of {seconds(took)} is {what.get(most, most)}"
+    for lack, of_time in answer.lacks.items():
+        if of_time > 0.1:
+            return f"For {percent(of_time)} of the time requests wait for {lack}; {share}."
+    if answer.busy < 0.9:
+        return f"Replicas are idle for {percent(1 - answer.busy)} of the time: the load bounds; {share}."
+    return f"Replicas run steps for {percent(answer.busy)} of the time; {share}."
+
+
+def latency_table(answer: Serving, title: str) -> Table:
+    """Mean and percentiles of each latency; empty cells where they grow without end."""
+    found = {
+        "time to first token": answer.ttft,
+        "time per further token": answer.tpot,
+        "arrival to last token": answer.latency,
+    }
+    rows = [(name, *(None if each is None else each[one] * 1e3 for one in STATISTICS)) for name, each in found.items()]
+    heads = [number(f"{one}_ms", one, "ms", ",.1f") for one in STATISTICS]
+    return Table([text("latency"), *heads], rows, title)
+
+
+def load_table(answer: Serving) -> Table:
+    """A row for each replica: its steps, what they compute, how long it is busy, and the memory in use."""
+    rows = []
+    for replica in range(answer.replicas):
+        turns = [turn for turn in answer.turns if turn.replica == replica]
+        what = "both" if not answer.readers else "prompts" if replica < answer.readers else "answers"
+        busy = sum(turn.end - turn.start for turn in turns)
+        rows.append(
+            (
+                replica, what, sum(turn.steps for turn in turns), sum(turn.prompt for turn in turns),
+                sum(turn.decodes * turn.steps for turn in turns), busy / answer.span,
+                max((turn.used for turn in turns), default=0) / answer.cache,
+            )
+        )  # fmt: skip
+    heads = [
+        number("replica"), text("what"), number("steps"), number("prompt_tokens", "tokens of prompts"),
+        number("next_tokens", "next tokens"), number("busy", format_=".1%"),
+        number("peak_memory", "most memory in use", format_=".1%"),
+    ]  # fmt: skip
+    return Table(heads, rows, "What each replica does")
+
+
+def over_time(answer: Serving) -> Figure:
+    """Tokens, requests and memory over time, one below the other."""
+    moments = answer.over_time()
+    until = answer.span
+    tokens = Table(
+        [number("start_s", "time", "s", ",.1f"), number("end_s", "until", "s", ",.1f"),
+         number("prompts", "prompts", format_=",.0f"), number("answers", "answers", format_=",.0f")],
+        [(one.start, one.end, one.prompt, one.answers) for one in moments],
+    )  # fmt: skip
+    most = max(one.prompt + one.answers for one in moments)
+    first = areas(
+        "Tokens per second", tokens, looks=_TOKENS, limit=(most, f"{most:,.0f} tokens/s"), height=150, zoom=[0, until],
+        name="tokens", times=("start_s", "end_s"),
+    )  # fmt: skip
+    requests = _lines(moments, "requests", [("running", lambda one: one.running), ("waiting", lambda one: one.waiting)])
+    memory = _lines(moments, "share", [("memory for keys and values", lambda one: one.memory)])
+    return stacked(
+        "What runs, waits and is held?",
+        [
+            first,
+            step_lines("Requests", requests, x="time_s", y="requests", series="what", until=until, name="requests"),
+            step_lines("Memory in use", memory, x="time_s", y="share", series="what", until=until, name="memory"),
+        ],
+        "Means in equal stretches of time: tokens and requests of all replicas, and the share of their memory.",
+        titled=True,
+    )
+
+
+def _lines(moments: Sequence[Any], name: str, series: Sequence[tuple[str, Any]]) -> Table:
+    format_ = ".1%" if name == "share" else ",.1f"
+    rows = [(one.start, what, value(one)) for what, value in series for one in moments]
+    return Table([number("time_s", "time", "s", ",.1f"), text("what"), number(name, format_=format_)], rows)
+
+
+def distribution(answer: Serving) -> Figure:
+    """Shares of the requests up to a latency."""
+    found = {
+        "first token": [one.ttft for one in answer.requests],
+        "further token": [one.tpot for one in answer.requests if one.output > 1],
+        "whole answer": [one.done - one.arrival for one in answer.requests],
+    }
+    rows = []
+    for name, values in found.items():
+        ordered = sorted(values)
+        count = min(len(ordered), _POINTS)
+        for at in range(count):
+            place = (len(ordered) - 1) * at // max(count - 1, 1)
+            rows.append((max(ordered[place], 1e-6), (place + 1) / len(ordered), name))
+    heads = [number("time_s", "latency", "s", ",.4g"), number("share", "share of requests", format_=".1%"), text("of")]
+    figure = curves(
+        "How are latencies distributed?",
+        Table(heads, rows),
+        x="time_s",
+        y="share",
+        series="of",
+        log_x=True,
+        percent=True,
+    )
+    return figure.captioned("The share of requests whose latency is at most that; time per token is a request's mean.")
+
+
+def steps_figure(answer: Serving) -> Figure:
+    """Steps in the middle of the load, one bar each, equal ones of next tokens together."""
+    middle = len(answer.turns) // 2
+    turns = answer.turns[max(middle - _TURNS_DRAWN // 2, 0) :][:_TURNS_DRAWN]
+    begin = turns[0].start
+    rows = []
+    for turn in turns:
+        kind = "both" if turn.decodes and turn.prefills else "prompts" if turn.prefills else "next tokens"
+        start, end = (turn.start - begin) * 1e3, (turn.end - begin) * 1e3
+        rows.append((f"replica {turn.replica}", start, end, kind, turn.steps, turn.decodes, turn.prompt, turn.waiting))
+    heads = [
+        text("replica"), number("start_ms", "start", "ms", ",.1f"), number("end_ms", "end", "ms", ",.1f"), text("kind"),
+        number("steps"), number("decodes", "next tokens"), number("prompt", "tokens of prompts"), number("waiting"),
+    ]  # fmt: skip
+    table = Table(heads, sorted(rows))
+    figure = bars(
+        "Which steps follow each other?", table, lane="replica", start="start_ms", end="end_ms", kind="kind",
+        looks=_KINDS, axis=f"time since {begin:,.1f} s [ms]", zoom=True, name="steps",
+    )  # fmt: skip
+    return figure.captioned("Steps in the middle of the load; several equal steps of next tokens are one bar.")
+
+
+def curve_figure(answer: Serving) -> Figure:
+    """Throughput of a GPU over what each client sees, a dot for each number of clients."""
+    heads = [
+        number("user", "tokens/s of each client", format_=",.1f"),
+        number("gpu", "tokens/s of each GPU", format_=",.1f"), text("what"), text("clients"),
+    ]  # fmt: skip
+    rows = [
+        (one.tokens_per_s_per_user, one.tokens_per_s_per_gpu, answer.policy, f"{one.clients:,}") for one in answer.curve
+    ]
+    figure = curves(
+        "What does throughput cost each client?", Table(heads, rows), x="user", y="gpu", series="what", mark="clients"
+    )
+    return figure.captioned("A dot for each number of clients, each of whom waits for an answer before asking again.")

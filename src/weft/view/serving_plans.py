@@ -1,0 +1,192 @@
+"""Plans of serving: the fewest GPUs that meet an objective, the front of throughput over speed, and what is out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weft.report import Part, Section, SystemReport
+from weft.report.table import Table, number, text
+from weft.serving.plans import Deployed, ServingPlans
+from weft.view import looks
+from weft.view.figure import Figure, bars, curves
+from weft.view.serving import distribution, objective_words, over_time
+from weft.view.words import percent
+
+_SURE = (
+    "how sure: as `weft serve` with the same options, whose figures these are; step times carry the errors of closed "
+    "forms, so compare the first few layouts under your own load"
+)
+
+
+class ServingPlansReport(SystemReport[ServingPlans]):
+    """A plan of serving: the best layout and how to start it, the front, and why others fall."""
+
+    explained = "serving"
+
+    def title(self) -> str:
+        """The model, the load and the machine on one line."""
+        answer = self.answer
+        return f"{answer.model.title} on {answer.system.name}, {answer.framework}: plan of {answer.load}"
+
+    def sentences(self) -> list[str]:
+        """The layout, what it gives, what the front offers, and how the search went."""
+        answer = self.answer
+        wanted = f"{percent(answer.attainment)} with {objective_words(answer.objective)}"
+        counts = (
+            f"{answer.searched:,} layouts: bounds from step times exclude {answer.bounded:,}, {answer.simulated:,} "
+            "were simulated."
+        )
+        if answer.unknown:
+            counts += f" The time of the search ended before {answer.unknown:,} of them were tried: fewer GPUs may do."
+        if not answer.best:
+            return [*_none(answer, wanted), counts]
+        best = answer.best
+        return [
+            f"Serve {answer.model.title} on {best.gpus} of {answer.system.gpus} GPUs: {best.choice.words}.",
+            _served(answer, best),
+            *_more(answer, best),
+            counts,
+        ]
+
+    def notes(self) -> list[str]:
+        """What is assumed, and last how sure this is."""
+        shown = self.answer.best or self.answer.nearest
+        return [*(shown.serving.notes if shown else ()), _SURE]
+
+    def tables(self) -> list[Table]:
+        """The front, and why the others fall."""
+        return [front_table(self.answer), rejected_table(self.answer)]
+
+    def on_terminal(self) -> list[Table | str]:
+        """The front, why the others fall, and how to start the best layout."""
+        return [*self.tables(), *([self.answer.launch.rstrip()] if self.answer.best else [])]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The layouts that served the whole load, for --csv."""
+        table = layout_table(self.answer, self.answer.tried)
+        return [dict(zip(table.keys, row, strict=True)) for row in table.rows]
+
+    def figures(self) -> Sequence[Figure]:
+        """The front, why others fall, and the load of the best layout over time."""
+        answer = self.answer
+        shown = answer.best or answer.nearest
+        own = [over_time(shown.serving), distribution(shown.serving)] if shown else []
+        return [*([front_figure(answer)] if answer.front else []), rejected_figure(answer), *own]
+
+    def sections(self) -> list[Part]:
+        """The front, how to start, why others fall, and the load on the layout."""
+        figures = {figure.title: figure for figure in self.figures()}
+        *front, rejected = [one for one in self.figures() if one.title in (_FRONT, _FALL)]
+        table, fallen = self.tables()
+        own = [one for title, one in figures.items() if title not in (_FRONT, _FALL)]
+        return [
+            *front,
+            Section("The front", [table]),
+            Section("How to start it", [self.answer.launch] if self.answer.best else []),
+            Section("Why others fall", [rejected, fallen]),
+            Section("The load on it" if self.answer.best else "The load on the nearest", own),
+        ]
+
+
+_FRONT, _FALL = "What does speed for each user cost?", "Why do other layouts fall?"
+
+
+def _served(answer: ServingPlans, best: Deployed) -> str:
+    return (
+        f"{percent(best.serving.good_share)} of the answers meet {objective_words(answer.objective)} (wanted: "
+        f"{percent(answer.attainment)}); {best.tokens_per_s_per_user:,.0f} tokens/s for each user, "
+        f"{best.tokens_per_s_per_gpu:,.0f} per GPU."
+    )
+
+
+def _none(answer: ServingPlans, wanted: str) -> list[str]:
+    found = answer.nearest
+    lead = f"No layout on {answer.system.gpus} GPUs of {answer.system.name} gives {wanted}."
+    if not found:
+        return [lead]
+    serving = found.serving
+    close = (
+        f"The nearest is {found.choice.words}, with {percent(serving.good_share)}: {answer.limit}; give more GPUs, a "
+        "lower rate, or longer limits."
+    )
+    return [lead, close]
+
+
+def _more(answer: ServingPlans, best: Deployed) -> list[str]:
+    """What the fastest layout of the front buys, in a sentence."""
+    fastest = max(answer.front, key=lambda one: one.tokens_per_s_per_user, default=best)
+    if fastest.gpus <= best.gpus:
+        return []
+    return [
+        f"{fastest.gpus} GPUs give each user {fastest.tokens_per_s_per_user:,.0f} tokens/s: {fastest.choice.words}."
+    ]
+
+
+def layout_table(answer: ServingPlans, layouts: Sequence[Deployed], title: str = "") -> Table:
+    """Layouts with what they serve."""
+    rows = []
+    for one in layouts:
+        serving, ttft = one.serving, one.serving.ttft or {}
+        mark = "best" if answer.best and one.choice == answer.best.choice else "meets" if one.meets else "misses"
+        rows.append(
+            (
+                one.gpus, one.choice.words, one.tokens_per_s_per_user, one.tokens_per_s_per_gpu, serving.good_share,
+                ttft.get("p90"), one.tpot, serving.peak_memory, mark,
+            )
+        )  # fmt: skip
+    heads = [
+        number("gpus", "GPUs"), text("layout"), number("user", "tokens/s of each user", format_=",.1f"),
+        number("gpu", "tokens/s of each GPU", format_=",.1f"), number("good", "good answers", format_=".1%"),
+        number("ttft_s", "first token, p90", "s", ".3g"), number("tpot_s", "further token", "s", ".3g"),
+        number("memory", "most memory in use", format_=".1%"), text("mark", "limits"),
+    ]  # fmt: skip
+    return Table(heads, rows, title)
+
+
+def front_table(answer: ServingPlans) -> Table:
+    """The layouts that no other one beats in GPUs and in speed for each user."""
+    shown = answer.front or ((answer.nearest,) if answer.nearest else ())
+    title = "No other layout has fewer GPUs and faster users" if answer.front else "The layout that comes nearest"
+    return layout_table(answer, shown, title)
+
+
+def rejected_table(answer: ServingPlans) -> Table:
+    """Why layouts fall, most first."""
+    rows = [(reason, count, count / answer.searched) for reason, count in answer.rejected.items()]
+    columns = [text("reason"), number("layouts"), number("share", "of all", format_=".1%")]
+    return Table(columns, rows, f"Layouts that fall, of {answer.searched:,}")
+
+
+def front_figure(answer: ServingPlans) -> Figure:
+    """Tokens per second of each GPU over those of each user, a dot for each layout."""
+
+    def table(layouts: Sequence[Deployed]) -> Table:
+        whole = layout_table(answer, sorted(layouts, key=lambda one: one.tokens_per_s_per_user))
+        rows = [(*row[:-1], "best" * (row[-1] == "best"), "front") for row in whole.rows]
+        return Table([*whole.columns, text("series", " ")], rows)
+
+    figure = curves(
+        _FRONT,
+        table(answer.front),
+        x="user",
+        y="gpu",
+        series="series",
+        mark="mark",
+        dots=table(answer.tried),
+        zero=False,
+    )
+    return figure.captioned(
+        "A dot for each layout that served the whole load; none beats one on the line in both. Point at one for its "
+        "options; to the right users are faster, to the top GPUs are better used."
+    )
+
+
+def rejected_figure(answer: ServingPlans) -> Figure:
+    """How many layouts fall for each reason."""
+    rows = [(reason, "layouts", 0, count) for reason, count in answer.rejected.items()] or [("none", "layouts", 0, 0)]
+    columns = [text("reason"), text("kind"), number("from_", " "), number("layouts")]
+    return bars(
+        _FALL, Table(columns, rows), lane="reason", start="from_", end="layouts", kind="kind",
+        looks={"layouts": looks.GREY}, axis="layouts", name="rejected",
+    ).captioned("Bounds count as the limit that they exceed.")  # fmt: skip

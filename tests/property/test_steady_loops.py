@@ -1,0 +1,66 @@
+"""The steady state of closed loops, beside loops that are simulated request by request."""
+
+import pytest
+
+import weft
+from weft.models import load_model
+from weft.run.step.forward import Forward
+from weft.serving.framework import serves
+from weft.serving.steady import steady
+from weft.serving.step_times import StepTimes
+
+
+@pytest.fixture(scope="module")
+def times():
+    return StepTimes(Forward(load_model("llama-3-8b"), weft.system("1xh100"), library="vllm"))
+
+
+def simulated(framework, clients, prompt, answer):
+    """A loop of requests whose lengths differ, so that they do not keep step."""
+    lengths = {"input": (int(0.8 * prompt), int(1.2 * prompt)), "output": (int(0.8 * answer), int(1.2 * answer))}
+    return weft.serve(
+        "llama-3-8b",
+        "1xh100",
+        framework=framework,
+        library="vllm",
+        concurrency=clients,
+        requests=6 * clients,
+        **lengths,
+    )
+
+
+def stated(times, framework, clients, prompt, answer, **more):
+    how = serves(framework, times.forward)
+    return steady(
+        times.seconds, clients, prompt, answer, tokens=how.tokens, host=how.host, mixes=framework != "sglang", **more
+    )
+
+
+@pytest.mark.parametrize("framework", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("load", [(4, 1024, 256), (32, 1024, 256), (16, 4096, 256), (48, 256, 512)], ids=str)
+def test_time_per_token_and_throughput_are_those_of_the_simulated_loop(times, framework, load):
+    loop, state = simulated(framework, *load), stated(times, framework, *load)
+    assert state.tpot == pytest.approx(loop.tpot["mean"], rel=0.07)
+    assert state.rate == pytest.approx(loop.requests_per_s, rel=0.12)  # the loop's start and end count, too
+
+
+def test_requests_that_come_together_delay_each_other_half_as_much(times):
+    apart, together = (stated(times, "sglang", 64, 2048, 64, together=each) for each in (False, True))
+    alone = stated(times, "sglang", 1, 2048, 64)
+    assert 0.4 < (together.tpot - alone.tpot) / (apart.tpot - alone.tpot) < 0.75
+    assert together.ttft > apart.ttft
+
+
+def test_clients_beyond_the_memory_wait(times):
+    all_run, some = (stated(times, "vllm", 64, 1024, 256, most=most) for most in (64, 16))
+    sixteen = stated(times, "vllm", 16, 1024, 256)
+    assert some.tpot == sixteen.tpot < all_run.tpot
+    assert some.rate == sixteen.rate
+    assert 64 / some.rate == pytest.approx(some.ttft + 255 * some.tpot)
+
+
+def test_one_client_waits_for_its_own_prompt_alone(times):
+    state = stated(times, "vllm", 1, 1000, 100)
+    assert (
+        weft.prefill("llama-3-8b", "1xh100", sequence=1000, library="vllm").seconds < state.ttft < 2 * state.tpot + 0.04
+    )

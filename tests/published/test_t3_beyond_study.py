@@ -1,0 +1,106 @@
+"""T3 beyond its paper, in whole: what the cases must have in common with T3's study, and laws of unequal GPUs."""
+
+import pytest
+
+from weft.schedule import SEQUENTIAL
+from weft.studies import t3_beyond
+from weft.studies.t3_beyond import (
+    DMA,
+    EXCHANGE,
+    FLUX,
+    LEVELS,
+    LINES,
+    MCA,
+    PARTS,
+    PER_RANK,
+    TODAY,
+    TWICE_RATE,
+    TWICE_UNITS,
+)
+
+pytestmark = pytest.mark.study
+
+
+@pytest.fixture(scope="module")
+def done():
+    return t3_beyond.run()
+
+
+def test_todays_machine_gives_the_figures_of_t3s_study(done):
+    assert done.mean(done.twice, "t3", TODAY) == pytest.approx(1.207, abs=0.001)
+    assert done.mean(done.twice, MCA, TODAY) == pytest.approx(1.266, abs=0.001)
+
+
+def test_faster_compute_takes_away_what_compute_first_arbitration_is_worth(done):
+    """More sub-layers then wait for the reduce-scatter, which compute-first arbitration delays."""
+    worth = [
+        done.mean(done.twice, MCA, setting) - done.mean(done.twice, "t3", setting)
+        for setting in (TODAY, TWICE_RATE, TWICE_UNITS)
+    ]
+    assert worth[0] > 0.04
+    assert max(worth[1:]) < 0.02
+    for setting in (TODAY, TWICE_RATE, TWICE_UNITS):
+        best = max(done.mean(done.twice, name, setting) for name in ("t3", MCA))
+        assert done.mean(done.twice, "t3-critical", setting) > best
+
+
+def test_a_faster_gpu_never_takes_longer(done):
+    for point in done.twice:
+        if point.setting == TODAY:
+            continue
+        today = next(one for one in done.twice if one.title == point.title and one.setting == TODAY)
+        for name, found in point.run.timelines.items():
+            assert found.seconds < 1.01 * today.run[name].seconds, (point.place, name)
+
+
+def test_dma_engines_that_send_straight_beat_stores_that_wait(done):
+    for point in done.routes:
+        if DMA in point.run.timelines:
+            assert point.run[DMA].seconds < point.run["t3-direct"].seconds, point.place
+
+
+def test_tile_lines_never_lose_to_chunks_and_gain_most_on_a_full_mesh(done):
+    gains = {point.place: point.run[FLUX].seconds / point.run[LINES].seconds for point in done.gathers}
+    assert min(gains.values()) > 0.995
+    for point in done.gathers:
+        gemm, gather = (point.run.baseline.duration(name) for name in ("gemm", "all_gather"))
+        assert point.run[LINES].seconds > 0.98 * max(gemm, gather), point.place
+        if point.setting == "full":
+            assert gains[point.place] > 1.2
+
+
+def test_t3_beats_both_libraries_around_experts_and_deepep_gains_only_where_it_sends_less(done):
+    for point in done.experts:
+        assert point.run.speedup(EXCHANGE) > max(1.0, point.run.speedup(PER_RANK)), (point.layer, point.setting)
+        assert (point.run.speedup(PER_RANK) > 1) == (point.layer == "DeepSeek-V3"), (point.layer, point.setting)
+
+
+def test_two_levels_beat_one_ring_through_nodes(done):
+    for point in done.nodes:
+        assert point.run.speedup(LEVELS) > 2 * point.run.speedup(MCA), point.place
+
+
+def test_k_in_parts_never_loses(done):
+    for point in done.parts:
+        assert point.run[PARTS].seconds <= 1.005 * point.run["t3"].seconds, point.place
+
+
+def test_a_slow_gpu_costs_at_most_what_its_clock_loses(done):
+    for point in done.late:
+        for name in point.run.timelines:
+            assert -0.005 <= done.lost(point, name) <= point.at / (1 - point.at) + 0.002, (point.place, name)
+
+
+def test_every_figure_moves_with_assumed_values_by_less_than_an_eighth(done):
+    first = done.ranges[0].figures
+    for row in done.ranges:
+        for name, value in row.figures.items():
+            assert value == pytest.approx(first[name], rel=0.125), (row.what, row.setting, name)
+
+
+def test_the_page_shows_every_question(done, tmp_path):
+    page = done.page(tmp_path).read_text()
+    assert page.count("<figure") == 7
+    for words in ("Twice the compute", "straight to the owner", "before a GEMM", "in parts", "One slow GPU"):
+        assert words in page
+    assert {SEQUENTIAL, DMA} <= set(done.to_dict()["late"][0]["seconds"])

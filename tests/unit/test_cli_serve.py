@@ -1,0 +1,78 @@
+"""`weft serve`: what it prints and writes, and how it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+from click.testing import CliRunner
+
+import weft
+from weft.cli.main import main
+from weft.cli.main import weft as cli
+
+BASE = ("serve", "llama-3-8b", "--system", "1xh100", "--requests", "40", "--output", "32")
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, [*map(str, arguments)])
+
+
+def test_the_command_says_what_the_function_says(tmp_path):
+    done = run(*BASE, "--rate", "8", "--input", "100-2000", "--ttft", "200ms", "--json", tmp_path / "a.json")
+    assert done.exit_code == 0, done.output
+    answer = weft.serve("llama-3-8b", "1xh100", rate=8, requests=40, input=(100, 2000), output=32, ttft="200 ms")
+    assert json.loads((tmp_path / "a.json").read_text()) == json.loads(json.dumps(answer.to_dict()))
+    assert done.output.startswith("Llama 3 8B answers ")
+
+
+def test_requests_are_written_as_a_table_and_a_page(tmp_path):
+    done = run(*BASE, "--concurrency", "4", "--csv", tmp_path / "r.csv", "--out", tmp_path / "page")
+    assert done.exit_code == 0, done.output
+    rows = list(csv.DictReader((tmp_path / "r.csv").read_text().splitlines()))
+    assert len(rows) == 40
+    assert {"arrival", "first", "done", "ttft", "tpot"} <= rows[0].keys()
+    page = (tmp_path / "page" / "report.html").read_text()
+    for question in (
+        "What runs, waits and is held?",
+        "How are latencies distributed?",
+        "Which steps follow each other?",
+    ):
+        assert question in page
+
+
+def test_another_machine_or_option_is_held_against_the_first():
+    for changed in ("memory.bandwidth=5 TB/s", "policy=sglang", "concurrency=2"):
+        done = run(*BASE, "--concurrency", "8", "--against", changed)
+        assert done.exit_code == 0, done.output
+        for part in ("prompt", "answer"):
+            assert f"\n  {part} " in done.output
+
+
+def test_a_sweep_asks_under_every_combination():
+    asked = {"run": "serve", "model": "llama-3-8b", "system": "1xh100", "requests": 20, "output": 8, "rate": 5}
+    found = weft.sweep_file(asked, {"framework": ["vllm", "sglang"], "input": [128, 1024]}, cache=False)
+    assert len(found) == 4
+    one = weft.serve("llama-3-8b", "1xh100", requests=20, output=8, rate=5, framework="sglang", input=1024)
+    (same,) = (point for point in found if (point["framework"], point["input"]) == ("sglang", 1024))
+    assert same["seconds"] == pytest.approx(one.seconds)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rate", "4", "--policy", "vlm"], "did you mean 'vllm'"),
+        (["--rate", "4", "--input", "9000"], "exceeds the 8,192 tokens of llama-3-8b's context"),
+        (["--rate", "4", "--input", "x"], "'x' is no number of tokens"),
+        (["--rate", "0"], "0"),
+        (["--trace", "nope.csv"], "nope.csv"),
+        ([], "give rate (requests/s), concurrency (clients) or a trace"),
+        (["--concurrency", "4", "--arrivals", "even"], "leave it out"),
+    ],
+)
+def test_a_bad_load_is_refused_in_a_sentence(arguments, words, capsys):
+    with pytest.raises(SystemExit) as left:
+        main([*BASE[:4], *arguments])
+    assert left.value.code == 2
+    assert words in capsys.readouterr().err

@@ -1,0 +1,141 @@
+"""A GEMM and the all-reduce by a switch that adds: what crosses the links, what it saves, and where it is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+import weft
+from weft.errors import InputError, UnknownNameError
+from weft.graph import Collective
+from weft.lower.collectives import collective_kernel
+from weft.models import SubLayer
+from weft.options import RunOptions
+from weft.parallel import dependent, split
+from weft.run import alone
+from weft.schedule import PASSES
+
+LAYER = split(SubLayer.custom(4096, 4096, 4096), 8)
+NODE = weft.system("dgx-h100")
+WHOLE = LAYER["gemm"].op.output_bytes
+
+
+@pytest.fixture(scope="module")
+def found():
+    return weft.compare(LAYER, NODE, ["in-network"], RunOptions(request_bytes=2048))
+
+
+def test_every_byte_goes_up_and_down_a_gpus_links_once(found):
+    """A ring sends each GPU's output on twice, but for a share of the ranks; a switch lets it up, and the sum down."""
+    ring, switch = (run.counters["link_bytes"] for run in found)
+    assert ring == pytest.approx(2 * 7 / 8 * WHOLE, rel=0.01)
+    assert switch == pytest.approx(9 / 8 * WHOLE, rel=0.05)  # what is asked of it, and its own part's sum for all
+
+
+def test_it_takes_less_time_than_two_rings_for_large_outputs():
+    large = weft.compare(split(SubLayer.custom(16384, 8192, 1024), 8), NODE, "in-network")
+    assert large["in-network"].seconds < large.baseline.seconds
+
+
+def test_the_closed_form_lies_within_its_error(found):
+    (way,) = (one for one in weft.tune.joins("gemm_ar", weft.Gemm(4096, 4096, 4096), 8, NODE).ways
+              if one.method == "in-network")  # fmt: skip
+    assert found["in-network"].seconds == pytest.approx(way.seconds, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("work", "system", "words"),
+    [
+        (LAYER, "t3-paper", "t3-paper has no switch that reduces, as 'nvls' needs"),
+        (dependent("gemm_rs", LAYER["gemm"].op, 8), NODE, "behind this GEMM is a reduce_scatter, which moves no byte"),
+    ],
+)
+def test_where_no_switch_adds_it_is_refused(work, system, words):
+    with pytest.raises(InputError, match=words):
+        weft.simulate(work, system, "in-network")
+
+
+def test_of_every_overlap_those_that_the_machine_lacks_are_left_out_with_the_reason():
+    small = split(SubLayer.custom(1024, 1024, 1024), 4)
+    found = weft.compare(small, "t3-paper")
+    assert {"sequential", "t3", "flux"} <= set(found.timelines)
+    assert list(found.refused) == ["in-network", "t3-nvls"]
+    assert "no switch that reduces" in found.refused["in-network"]
+    assert "no switch that adds what passes it" in found.refused["t3-nvls"]
+    assert "left out: in-network" in str(found)
+
+
+def test_stragglers_of_every_overlap_leave_out_what_the_machine_lacks():
+    small = split(SubLayer.custom(1024, 1024, 1024), 4)
+    found = weft.compare(small, "t3-paper", stragglers="one:5%")
+    assert list(found.refused) == ["in-network", "t3-nvls"]
+    assert {"sequential", "t3", "flux"} <= set(found.drawn)
+    assert found.drawn["t3"].lost > 0
+
+
+# -- the baseline by kernels of the library
+
+
+BY_SWITCH = replace(PASSES["sequential"], algorithm="nvls")
+COARSE = RunOptions(request_bytes=16384)
+OP = weft.sublayer("t-nlg", "op", tp=8)
+LARGE = OP["gemm"].op.output_bytes
+
+
+def lone(name):
+    return alone(Collective(name, LARGE, 8, "fp16"), kernel="nvls")
+
+
+def test_behind_a_gemm_collectives_through_the_switch_take_what_they_take_alone():
+    found = weft.simulate(OP, NODE, BY_SWITCH, COARSE)
+    assert [node.choice.kernel for node in found.graph.collectives] == ["nvls", "nvls"]
+    for name in ("reduce_scatter", "all_gather"):
+        by_itself = weft.simulate(lone(name), NODE, "streams", COARSE)
+        assert found.duration(name) == pytest.approx(by_itself.seconds, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "up"), [("reduce_scatter", 1), ("all_gather", 1 / 8)])
+def test_the_switch_takes_every_byte_and_the_librarys_turns_come_on_top(name, up):
+    """All S bytes pass a GPU's link, its own share included, where a ring moves 7/8 S; one turn fills the pipeline."""
+    found, kernel = weft.simulate(lone(name), NODE, "streams", COARSE), collective_kernel(lone(name).nodes[0], NODE)
+    assert found.counters["link_bytes"] == pytest.approx(up * LARGE, rel=0.01)
+    link, cost = NODE.gpu.link, NODE.library.nvls
+    wire = LARGE / (link.bandwidth * link.kernel_efficiency * cost.link)
+    assert found.seconds > wire
+    turns = kernel.turns + 1
+    law = wire * turns / kernel.turns + cost.start + turns * cost.sync
+    assert 0.87 * law < found.seconds < 1.02 * law
+    bare = NODE.replace({"library.nvls.start": "0 s", "library.nvls.sync": "0 s"})
+    assert weft.simulate(lone(name), bare, "streams", COARSE).seconds < 1.13 * wire
+
+
+def test_a_baseline_with_an_algorithm_takes_the_place_of_the_plain_one():
+    small = split(SubLayer.custom(1024, 1024, 1024), 8)
+    found = weft.compare(small, NODE, ["t3-nvls", "ideal-overlap", BY_SWITCH], COARSE)
+    assert list(found.timelines) == ["sequential", "t3-nvls", "ideal-overlap"]
+    assert found.baseline.graph.collectives[0].choice.kernel == "nvls"
+    ideal, base = found["ideal-overlap"], found.baseline
+    assert ideal.duration("all_gather") == base.duration("all_gather")
+    plain = weft.compare(small, NODE, ["t3-nvls"], COARSE)
+    assert plain.baseline.seconds != base.seconds
+    assert plain["t3-nvls"].seconds == found["t3-nvls"].seconds
+
+
+def test_the_librarys_choice_is_one_of_its_algorithms():
+    small = split(SubLayer.custom(1024, 1024, 1024), 8)
+    chosen, ring = (weft.simulate(small, NODE, replace(BY_SWITCH, algorithm=name)) for name in ("library", "ring"))
+    assert [node.choice.kernel for node in chosen.graph.collectives] == ["ring", "ring"]
+    assert chosen.seconds <= ring.seconds
+
+
+@pytest.mark.parametrize(
+    ("name", "algorithm", "system", "error", "words"),
+    [
+        ("sequential", "tree", NODE, UnknownNameError, "algorithm"),
+        ("sequential", "direct", NODE, InputError, "'direct' carries out no reduce_scatter; choose 'ring' or 'nvls'"),
+        ("sequential", "nvls", "t3-paper", InputError, "t3-paper has no switch that reduces"),
+        ("t3-mca", "nvls", NODE, InputError, "'t3-mca' sends tiles by the address map and has no algorithm"),
+    ],
+)
+def test_algorithms_that_no_kernel_carries_out_are_refused(name, algorithm, system, error, words):
+    with pytest.raises(error, match=words):
+        weft.simulate(LAYER, system, replace(PASSES[name], algorithm=algorithm))

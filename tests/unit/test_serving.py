@@ -1,0 +1,288 @@
+"""Serving: a step is what `weft prefill` and `weft decode` say, and requests get what the steps compute."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+from itertools import pairwise
+from statistics import mean
+
+import pytest
+from shown import check_shown
+
+import weft
+from weft.errors import InputError, UnknownNameError
+from weft.run.step.forward import Forward, Group
+from weft.serving.policies import running_first
+from weft.serving.pool import Pool
+from weft.serving.requests import Asked, Request, read_requests
+from weft.serving.step_times import INTERPOLATION_ERROR, Shape, StepTimes
+
+MODEL, SYSTEM = "llama-3-8b", "1xh100"
+HOST = "1 ms"
+
+
+@cache
+def times(model=MODEL, system=SYSTEM, tp=1):
+    return StepTimes(Forward(weft.load_model(model), weft.system(system), tp=tp))
+
+
+def served(model=MODEL, system=SYSTEM, **asked):
+    return weft.serve(model, system, **{"host": HOST, **asked})
+
+
+def test_a_step_of_next_tokens_is_what_decode_says():
+    for batch, context in ((1, 128), (32, 2048), (256, 1024)):
+        step = times().seconds(Shape(batch, batch * context))
+        assert step == pytest.approx(weft.decode(MODEL, SYSTEM, batch=batch, context=context).seconds)
+
+
+def test_a_step_of_one_prompt_is_what_prefill_says():
+    for sequence, cached in ((512, 0), (2048, 0), (1024, 3071)):
+        pairs = sequence * cached + sequence * (sequence + 1) // 2
+        step = times().seconds(Shape(prefills=1, new=sequence, pairs=pairs))
+        assert step == pytest.approx(weft.prefill(MODEL, SYSTEM, sequence=sequence, cached=cached).seconds)
+
+
+def test_a_mixed_step_is_what_decode_says_with_a_chunk():
+    shape = Shape(32, 32 * 2048, 1, 512, 512 * 513 // 2)
+    assert times().seconds(shape) == pytest.approx(weft.decode(MODEL, SYSTEM, batch=32, chunk=512).seconds)
+
+
+@pytest.mark.parametrize(("model", "system", "tp"), [(MODEL, SYSTEM, 1), ("mixtral-8x7b", "8xh100", 2)])
+def test_interpolated_steps_are_close_to_the_passes_themselves(model, system, tp):
+    found, drawn = times(model, system, tp), random.Random(7)
+    errors = []
+    for _ in range(60):
+        count, keys = int(2 ** drawn.uniform(0, 9)), int(2 ** drawn.uniform(4, 14))
+        new, cached = int(2 ** drawn.uniform(0, 13)), drawn.choice([0, int(2 ** drawn.uniform(0, 13))])
+        prompts = drawn.choice([0, 1, 1, 2, 3])
+        groups = [Group(count, 1, keys - 1), *([Group(prompts, new, cached)] if prompts else [])]
+        pairs = prompts * (new * cached + new * (new + 1) // 2)
+        whole = found.forward.batch(groups).seconds
+        errors.append(found.seconds(Shape(count, count * keys, prompts, prompts * new, pairs)) / whole - 1)
+    assert max(map(abs, errors)) < INTERPOLATION_ERROR
+    assert mean(map(abs, errors)) < INTERPOLATION_ERROR / 10
+
+
+def test_many_steps_of_next_tokens_are_those_that_follow_each_other():
+    one_by_one = [times().seconds(Shape(24, 24 * 900 + 24 * at)) for at in range(200)]
+    assert list(times().next_tokens(24, 24 * 900, 200)) == pytest.approx(one_by_one)
+
+
+def test_a_lone_request_takes_its_prompt_and_its_next_tokens():
+    answer = served(rate=1, requests=1, input=2048, output=257)
+    prompt = weft.prefill(MODEL, SYSTEM, sequence=2048, library="vllm").seconds
+    assert answer.ttft["mean"] == pytest.approx(prompt + 1e-3)
+    tokens = [weft.decode(MODEL, SYSTEM, context=context, library="vllm").seconds for context in (2049, 2304)]
+    assert answer.tpot["mean"] == pytest.approx(mean(tokens) + 1e-3, rel=1e-3)
+    assert answer.seconds == pytest.approx(answer.latency["mean"])
+
+
+def test_clients_see_the_step_of_their_number():
+    """Closed loop with short prompts: each client's tokens come with the step of all of them."""
+    answer = served(concurrency=32, requests=320, input=16, output=1024)
+    step = weft.decode(MODEL, SYSTEM, batch=32, context=16 + 512, library="vllm").seconds + 1e-3
+    assert answer.tpot["p50"] == pytest.approx(step, rel=0.02)
+    assert answer.output_tokens_per_s == pytest.approx(32 / step, rel=0.03)
+
+
+def test_a_long_prompt_is_read_in_chunks_of_the_budget_beside_next_tokens():
+    answer = served(rate=50, requests=20, input=3000, output=64, step_tokens=1024, arrivals="even")
+    assert all(turn.prompt + turn.decodes <= 1024 for turn in answer.turns)
+    assert any(turn.prompt and turn.decodes for turn in answer.turns)
+
+
+def test_sglang_never_mixes_prompts_with_next_tokens():
+    answer = served(rate=20, requests=60, input=2000, output=64, framework="sglang")
+    assert not any(turn.prompt and turn.decodes for turn in answer.turns)
+    assert any(turn.decodes < turn.running for turn in answer.turns if turn.prompt)
+
+
+def test_load_above_capacity_is_said_so_and_no_latency_is_stated():
+    answer = served(rate=200, requests=300, input=1024, output=64)
+    assert answer.overloaded
+    assert answer.ttft is None
+    assert answer.tpot is None
+    assert answer.capacity < 200
+    assert answer.report().sentences()[0].startswith("Offered load is above capacity: ")
+    assert not served(rate=0.5 * answer.capacity, requests=300, input=1024, output=64).overloaded
+
+
+def test_a_load_just_below_the_capacity_that_was_found_is_no_overload():
+    capacity = served(rate=200, requests=300, input=1024, output=64).capacity
+    assert not served(rate=0.8 * capacity, requests=600, input=1024, output=64).overloaded
+    assert served(rate=1.3 * capacity, requests=600, input=1024, output=64).overloaded
+
+
+def test_a_common_prefix_is_computed_once():
+    plain, common = (served(rate=8, requests=100, input=2048, output=32, prefix=prefix) for prefix in (0, 1536))
+    computed = [sum(turn.prompt for turn in answer.turns) for answer in (plain, common)]
+    assert computed[0] == 100 * 2048
+    assert computed[1] == pytest.approx(1536 + 100 * 512, rel=0.05)
+    assert common.ttft["mean"] < 0.5 * plain.ttft["mean"]
+
+
+def test_readers_read_prompts_and_others_write_answers():
+    answer = served(system="4xh100", rate=16, requests=200, input=2048, output=128, readers=2)
+    for turn in answer.turns:
+        assert (turn.replica < 2) == (turn.prompt > 0 and turn.decodes == 0)
+    together = served(system="4xh100", rate=16, requests=200, input=2048, output=128)
+    assert answer.tpot["p99"] < together.tpot["p99"], "no prompt delays next tokens"
+
+
+def test_sending_keys_and_values_delays_the_second_token_alone():
+    slow = {"link.bandwidth": "1 GB/s"}
+    asked = {"rate": 1, "requests": 5, "input": 4096, "output": 2, "readers": 1}
+    quick, late = (weft.serve(MODEL, weft.system("2xh100").replace(change), **asked) for change in ({}, slow))
+    assert late.ttft["mean"] == pytest.approx(quick.ttft["mean"])
+    size = 4096 * 2 * 32 * 8 * 128 * 2
+    assert late.tpot["mean"] - quick.tpot["mean"] > 0.5 * size / 1e9
+
+
+def test_a_least_loaded_router_is_no_worse_than_one_in_turn():
+    asked = {"system": "4xh100", "rate": 40, "requests": 400, "input": (100, 6000), "output": (10, 500)}
+    least, turn = (served(**asked, router=router) for router in ("least-loaded", "round-robin"))
+    assert least.ttft["p99"] <= 1.05 * turn.ttft["p99"]
+
+
+def test_a_policy_of_ones_own_decides_who_is_first():
+    def shortest_first(server):
+        running_first(server)
+        for request in sorted(server.waiting, key=lambda request: request.missing):
+            if not server.give(request, request.missing):
+                break
+
+    asked = {"rate": 40, "requests": 200, "input": (64, 6000), "output": 16}
+    own, theirs = served(**asked, policy=shortest_first), served(**asked)
+    assert own.policy == "shortest_first"
+
+    def of_short(answer):
+        return mean(one.ttft for one in answer.requests if one.input < 2000)
+
+    assert of_short(own) < of_short(theirs)
+
+
+def test_a_policy_that_gives_nothing_is_named():
+    with pytest.raises(InputError, match="the policy gave no tokens to any of 1 requests"):
+        served(rate=1, requests=3, policy=lambda server: None)
+
+
+def test_answers_show_themselves(tmp_path):
+    check_shown(served(concurrency=8, requests=40, input=512, output=32, curve=True), tmp_path)
+
+
+def test_limits_of_seconds_are_taken():
+    asked = {"rate": 1, "requests": 3, "input": 64, "output": 4}
+    assert served(**asked, ttft="2 s", tpot="1.5 s").good_share == 1
+
+
+def test_more_clients_get_more_throughput_and_each_less():
+    curve = served(concurrency=64, input=512, output=64, curve=True).curve
+    assert [one.clients for one in curve] == [1, 2, 4, 8, 16, 32, 64]
+    for less, more in pairwise(curve):
+        assert more.tokens_per_s_per_gpu > less.tokens_per_s_per_gpu
+        assert more.tokens_per_s_per_user < 1.01 * less.tokens_per_s_per_user
+
+
+def test_parts_of_the_mean_step_add_up_to_it():
+    answer = served(rate=10, requests=100, input=1024, output=64)
+    assert sum(answer.step_parts.values()) == pytest.approx(answer.mean_step["seconds"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({}, "nothing says when requests arrive"),
+        ({"rate": 1, "concurrency": 2}, "exclude each other"),
+        ({"rate": 1, "input": 8000, "output": 500}, "8,000 tokens in and 500 out exceeds the 8,192 tokens"),
+        ({"rate": 1, "memory_share": 0.22}, "leaves no memory for keys and values under vllm"),
+        ({"rate": -1}, "rate is -1"),
+        ({"rate": 1, "readers": 1}, "1 of 1 replicas only read prompts"),
+        ({"rate": 1, "replicas": 2}, "give at most 1"),
+        ({"rate": 1, "input": (5, 2)}, "the least and the most"),
+        ({"rate": 1, "burstiness": 2.0}, "give arrivals='gamma'"),
+        ({"concurrency": 2, "arrivals": "even"}, "arrivals is 'even'; leave it out"),
+        ({"rate": 1, "curve": True}, "give concurrency"),
+        ({"concurrency": 2, "seed": 4}, "nothing is drawn, and seed is 4; leave it out"),
+        ({"rate": 1, "host": "1"}, "1"),
+    ],
+)  # fmt: skip
+def test_bad_loads_are_refused_with_the_next_step(asked, words):
+    with pytest.raises(InputError, match=words):
+        weft.serve(MODEL, SYSTEM, **asked)
+
+
+def test_a_memory_that_holds_not_one_request_is_said_so():
+    with pytest.raises(InputError, match="keys and values of a request of 7,128 tokens take"):
+        weft.serve(MODEL, SYSTEM, rate=1, memory_share=0.24, input=7000, step_tokens=64, sequences=8)
+
+
+@pytest.mark.parametrize(("name", "known"), [("framework", "vllm"), ("policy", "sglang"), ("router", "round-robin")])
+def test_unknown_names_list_the_known_ones(name, known):
+    with pytest.raises(UnknownNameError, match=known):
+        weft.serve(MODEL, SYSTEM, rate=1, **{name: "nope"})
+
+
+def test_traces_of_three_kinds_are_read(tmp_path):
+    own, azure, mooncake = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "c.jsonl"
+    own.write_text("arrival_s,input_tokens,output_tokens\n0,10,5\n0.5,20,6\n")
+    azure.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,10,5\n2023-11-16 18:15:47.1805900,20,6\n"
+    )
+    rows = [{"timestamp": at, "input_length": i, "output_length": o, "hash_ids": [1, 2]} for at, i, o in
+            ((0, 10, 5), (500, 20, 6))]  # fmt: skip
+    mooncake.write_text("\n".join(map(json.dumps, rows)))
+    for file in (own, azure, mooncake):
+        first, second = read_requests(file)
+        assert second.arrival - first.arrival == pytest.approx(0.5)
+        assert (second.input, second.output) == (20, 6)
+    assert read_requests(mooncake)[0].blocks == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("arrival_s,input_tokens,output_tokens\n1,10,5\n0.5,20,6\n", "arrives at 0.5 s, before request 1 at 1 s; sort"),
+        ("arrival_s,input_tokens,output_tokens\n1,0,5\n", "give at least 1 of each"),
+        ("arrival_s,input_tokens,output_tokens\n1,x,5\n", "request 1: arrival_s '1', input_tokens 'x'"),
+        ("arrival_s,input_tokens,output_tokens\n,4,5\n", "lengths without times"),
+        ("a,b\n1,2\n", "lacks the columns"),
+        ("trace,arrival_s,input_tokens,output_tokens\nx,0,4,5\ny,0,4,5\n", "several traces; name one"),
+        ("{nope\n", "line 1 is no JSON"),
+    ],
+)
+def test_a_bad_trace_is_refused_with_its_row(tmp_path, text, words):
+    file = tmp_path / "trace.csv"
+    file.write_text(text)
+    with pytest.raises(InputError, match=words):
+        weft.serve(MODEL, SYSTEM, trace=file)
+
+
+def test_a_trace_is_scaled_to_a_rate(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text("arrival_s,input_tokens,output_tokens\n" + "".join(f"{at * at},64,4\n" for at in range(20)))
+    answer = weft.serve(MODEL, SYSTEM, trace=file, rate=5)
+    assert answer.offered == pytest.approx(5)
+
+
+def test_kept_blocks_serve_prompts_that_begin_alike_until_their_room_is_needed():
+    pool = Pool(10 * 16, 1, lambda tokens: tokens, shared=16)
+    first = Request(0, Asked(0.0, 48, 1, (1, 2, 3)))
+    assert pool.match(first) == 0
+    assert pool.take(first, 48)
+    pool.publish(first)
+    pool.release(first)
+    assert (pool.used, pool.idle) == (0, 48)
+    alike = Request(1, Asked(0.0, 64, 1, (1, 2, 9, 8)))
+    assert pool.match(alike) == 32
+    assert pool.take(alike, 64)
+    assert (pool.used, pool.idle) == (64, 16)
+    large = Request(2, Asked(0.0, 96, 1))
+    assert pool.take(large, 96)
+    assert (pool.used, pool.idle) == (160, 0)
+    assert not pool.take(Request(3, Asked(0.0, 1, 1)), 1)
+    pool.release(alike)
+    pool.release(large)
+    assert pool.used == 0

@@ -1,0 +1,139 @@
+"""Plans of serving: the fewest GPUs that meet limits of time, said as `weft serve` says it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from functools import cache
+
+import pytest
+from click.testing import CliRunner
+from shown import check_shown
+
+import weft
+from weft.cli.main import weft as cli
+from weft.errors import InputError, UnknownNameError
+from weft.serving.launch import ENGINES, Started, launch
+
+MODEL, SYSTEM = "llama-3-8b", "2xh100"
+LOAD = {"rate": 12, "requests": 60, "input": 1024, "output": 48}
+LIMITS = {"ttft": "400 ms", "tpot": "20 ms"}
+
+
+@cache
+def planned(**more):
+    return weft.plan_serving(MODEL, SYSTEM, **{**LOAD, **LIMITS, **more})
+
+
+def test_what_a_plan_says_of_a_layout_is_what_serve_says():
+    found = planned()
+    for one in {one.choice: one for one in [found.best, *found.front]}.values():
+        again = weft.serve(MODEL, SYSTEM, **LOAD, **LIMITS, **one.choice.options)
+        assert json.dumps(again.to_dict()) == json.dumps(one.serving.to_dict())
+        assert one.meets == (not again.overloaded and again.good_share >= found.attainment)
+
+
+def test_the_best_layout_meets_the_limits_on_the_fewest_gpus():
+    found = planned()
+    assert found.best.meets
+    assert found.best.serving.good_share >= 0.9
+    assert all(one.gpus >= found.best.gpus for one in found.tried if one.meets)
+
+
+def test_on_the_front_more_gpus_mean_faster_users():
+    front = planned().front
+    assert [one.gpus for one in front] == sorted(one.gpus for one in front)
+    assert [one.tpot for one in front] == sorted((one.tpot for one in front), reverse=True)
+
+
+def test_a_choice_that_is_given_is_not_searched():
+    found = planned(tp=2, step_tokens=2048)
+    assert {(one.choice.tp, one.choice.step_tokens) for one in found.tried} == {(2, 2048)}
+
+
+def test_limits_that_no_layout_meets_name_the_nearest_and_what_limits():
+    found = planned(tpot="1 ms")
+    assert found.best is None
+    assert found.nearest.serving.good_share == 0
+    said = " ".join(found.report().sentences())
+    assert "No layout on 2 GPUs" in said
+    assert "further tokens come too late" in said
+
+
+def test_a_load_above_what_all_gpus_answer_is_said_so():
+    found = planned(rate=500, requests=600)
+    assert found.best is None
+    assert max(found.rejected, key=found.rejected.get) in (
+        "more arrives than is answered",
+        "the first token comes too late",
+    )
+
+
+def test_plans_show_themselves(tmp_path):
+    check_shown(planned(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"ttft": None}, "ttft is not given; give ttft, such as 1s"),
+        ({"tpot": "0 s"}, "tpot is 0 s, which no answer meets"),
+        ({"rate": None, "concurrency": 4}, "give rate or trace"),
+        ({"attainment": 2}, "attainment is 2; give the share"),
+        ({"curve": True}, "leave out curve"),
+        ({"input": 9000}, "exceeds the 8,192 tokens"),
+        ({"tp": 1, "memory_share": 0.2}, "leaves no memory"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_with_the_next_step(asked, words):
+    with pytest.raises(InputError, match=words):
+        weft.plan_serving(MODEL, SYSTEM, **{**LOAD, **LIMITS, **asked})
+
+
+def test_the_command_says_what_the_function_says(tmp_path):
+    asked = ["serve", MODEL, "--system", SYSTEM, "--plan", "--rate", "12", "--requests", "60", "--input", "1024"]
+    asked += ["--output", "48", "--ttft", "400ms", "--tpot", "20ms", "--json", tmp_path / "a.json"]
+    done = CliRunner().invoke(
+        cli, [*map(str, asked), "--csv", str(tmp_path / "a.csv"), "--out", str(tmp_path / "page")]
+    )
+    assert done.exit_code == 0, done.output
+    kept = json.loads((tmp_path / "a.json").read_text())
+    assert kept["best"] == json.loads(json.dumps(planned().best.record()))
+    assert "vllm serve $MODEL --tensor-parallel-size" in done.output
+    assert len(list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))) == len(planned().tried)
+    assert "What does speed for each user cost?" in (tmp_path / "page" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_launch_lines_state_every_choice_and_every_role(engine):
+    text = launch(engine, Started(4, 4, 5, 2, 512, 64))
+    for value in ("4", "512", "64"):
+        assert f" {value}" in text
+    assert "# 2 prefill replicas, 4 GPUs each" in text
+    assert "# 3 decode replicas, 4 GPUs each" in text
+    alone = launch(engine, Started(1, 1, 1, 0, None, None))
+    assert "512" not in alone
+    assert "None" not in alone
+
+
+def test_an_unknown_engine_lists_the_known_ones():
+    with pytest.raises(UnknownNameError, match="sglang"):
+        launch("nope", Started(1, 1, 1, 0, None, None))
+
+
+def test_whole_experts_on_each_gpu_read_as_many_weights_as_slices():
+    """At many tokens both hold the same bytes and FLOPs; only the shapes of GEMMs differ."""
+    asked = {"rate": 8, "requests": 20, "input": 2048, "output": 8, "tp": 4}
+    slices, whole = (weft.serve("mixtral-8x7b", "4xh100", **asked, ep=ep) for ep in (1, 4))
+    assert whole.cache == slices.cache
+    assert whole.seconds == pytest.approx(slices.seconds, rel=0.25)
+    assert whole.seconds != slices.seconds
+
+
+@pytest.mark.parametrize(
+    ("model", "ep", "words"),
+    [(MODEL, 2, "has no experts to spread"), ("mixtral-8x7b", 3, "neither 1 nor tp 2")],
+)
+def test_ranks_that_cannot_share_experts_are_refused(model, ep, words):
+    with pytest.raises(InputError, match=words):
+        weft.serve(model, "4xh100", rate=1, tp=2, ep=ep)

@@ -1,0 +1,104 @@
+"""Layers of experts whose operators the host launches one by one, and what of them is said and searched."""
+
+from dataclasses import replace
+
+import pytest
+
+import weft
+from weft import hardware
+from weft.models import load_model
+from weft.models.block import Style, Tokens, layer
+from weft.parallel.framework import framework
+from weft.parallel.plan import Parallelism
+from weft.run.step.clock import train
+from weft.run.step.eager import launched
+from weft.view.step import _exchanges
+
+MODEL = load_model("qwen3-30b-a3b").replace({"layers": 2})
+PLAN = Parallelism(dp=8, ep=8, batch=8, micro_batch=1, sequence=4096)
+EAGER = framework("megatron-bridge")
+
+
+def step(launch, graphs="", plan=PLAN, system="8xh100"):
+    used = replace(EAGER, launch_experts=launch, graphs=graphs)
+    return train(MODEL, hardware.system(system), plan, used, fidelity="estimate")
+
+
+def passes(launch):
+    """A forward and a backward pass over a layer of experts, before they wait for a host of that launch time."""
+    part = next(part for part in step(0.0).chunks[0].parts if part.name == "moe")
+    return part.forward, part.backward, replace(EAGER, launch_experts=launch)
+
+
+def test_a_step_in_a_graph_never_waits_for_its_host():
+    assert step(1e-3, "step").seconds == step(0.0).seconds
+
+
+def test_a_graph_of_attention_takes_its_launches_from_the_host():
+    none, router, attention = (step(1e-3, held).parts["launch gaps"] for held in ("", "router", "attention"))
+    assert none > router > attention > 0
+
+
+def test_a_pass_bound_by_its_host_takes_as_long_as_its_launches():
+    _, backward, host = passes(1e-2)
+    slow = launched(backward, host, far=False)
+    assert slow.seconds == pytest.approx(len(backward.graph.nodes) * 1e-2)
+    assert slow.parts["launch gaps"] == pytest.approx(slow.seconds - backward.seconds)
+
+
+def test_a_host_that_is_ahead_of_the_gpu_costs_nothing():
+    _, backward, host = passes(1e-6)
+    assert launched(backward, host, far=False) is backward
+
+
+def test_a_host_that_waits_for_counts_of_tokens_is_not_ahead():
+    forward, _, host = passes(3e-5)
+    ahead, waiting = (launched(forward, host, far=False, syncs=syncs).seconds for syncs in (False, True))
+    assert ahead <= waiting
+    assert forward.seconds < waiting <= forward.seconds + len(forward.graph.nodes) * 3e-5
+
+
+def test_a_library_over_the_network_keeps_the_host_that_its_exchanges_take():
+    forward, _, host = passes(1e-2)
+    sent = replace(forward, graph=replace(forward.graph, nodes=tuple(map(by_uccl, forward.graph.nodes))))
+    near, far = (launched(sent, host, far=far).seconds for far in (False, True))
+    assert far - near == pytest.approx(2 * 600e-6)
+
+
+def by_uccl(node):
+    return replace(node, op=replace(node.op, library="uccl")) if node.stream == "ep" else node
+
+
+def test_the_report_says_how_long_a_dispatch_and_a_combine_take_and_who_waits():
+    exchanges, waits = _exchanges(step(5e-4))
+    assert exchanges.startswith("One dispatch takes ")
+    assert " and one combine takes " in exchanges
+    assert "each GPU does 4 of each a step" in exchanges
+    assert waits.startswith("GPUs wait ")
+    assert len(_exchanges(step(5e-4, "step"))) == 1
+
+
+def test_experts_with_biases_and_scaled_rotations_are_elementary_kernels_in_megatron():
+    model = load_model("gpt-oss-20b")
+
+    def names(style):
+        pieces = layer(model, model.layer_kinds[0], Tokens(1, 1024), style, "bf16")
+        return {piece.op.name for piece in pieces if hasattr(piece.op, "name")}
+
+    new = {"weighted_bias_add", "scaled_rotary"}
+    assert names(EAGER.style) >= new
+    assert not names(Style()) & new
+    assert {
+        piece.op.name for piece in layer(MODEL, "moe", Tokens(1, 64), EAGER.style, "bf16") if hasattr(piece.op, "name")
+    }.isdisjoint(new)
+
+
+def test_a_search_chooses_the_library_of_exchanges_and_times_it_as_a_step():
+    fix = {"tp": 1, "cp": 1, "pp": 1, "ep": 8, "zero": 1, "recompute": "none", "micro_batch": 1}
+    found = weft.plan(MODEL, "8xh100", batch=8, sequence=4096, framework="megatron-bridge", fix=fix)
+    assert {one.plan.dispatcher for one in found.plans} == {"", "deepep", "hybridep"}
+    best = found.plans[0]
+    same = train(MODEL, hardware.system("8xh100"), best.plan, EAGER, fidelity="estimate")
+    assert best.estimated_s == pytest.approx(same.seconds)
+    dense = weft.plan("llama-3-8b", "8xh100", batch=8, sequence=4096, fix=fix | {"ep": 1, "tp": 8})
+    assert {one.plan.dispatcher for one in dense.plans} == {""}

@@ -1,0 +1,134 @@
+"""A switch that merges stores to one place, in a table of limited room and for a limited time."""
+
+import pytest
+from machines import finish, gpu, interpret, layer, program
+from runs import run, tiled
+
+import weft
+from weft.engine import layout as y
+from weft.errors import InputError
+from weft.hardware import FABRICS, System
+from weft.kernels import GemmTiling
+
+RANKS = 4
+SMALL = layer(m=1024, n=1024, k=512, tp=RANKS)
+CHUNK = SMALL["gemm"].op.output_bytes // RANKS
+LONG = 20e-6
+
+
+def adding(entries=0, window=0.0, ranks=RANKS, **changes):
+    """The paper's GPUs behind a switch that adds stores, with a table or without."""
+    one = gpu(**changes)
+    table = {"merge_entries": entries, "merge_window": window}
+    joined = FABRICS["switch"](ranks, one.link.bandwidth, one.link.latency, reduces=True, **table)
+    return System(gpu=one, gpus=ranks, fabric=joined)
+
+
+def merged(entries=0, window=0.0, start=None):
+    system = adding(entries, window)
+    return run(SMALL, system if start is None else system._with(start=start), "t3-nvls", mode="explicit")
+
+
+def updates(found):
+    """What peers update in a GPU's memory [bytes]."""
+    return found.traffic["reduce_scatter", "update"]
+
+
+def test_in_time_and_with_room_all_stores_to_a_place_become_one_update():
+    found, whole = merged(window=LONG), merged()
+    assert updates(found) == updates(whole) == CHUNK
+    assert (found.counters["merge_evicted"], found.counters["merge_expired"]) == (0, 0)
+    assert found.seconds == pytest.approx(whole.seconds, rel=0.005)
+    assert found.counters["link_bytes"] == whole.counters["link_bytes"]
+
+
+def test_without_a_window_there_is_no_table():
+    assert not any(name.startswith("merge_") for name in merged().counters)
+
+
+@pytest.mark.parametrize("overlap", ["sequential", "t3-mca", "t3-direct"])
+def test_a_table_leaves_overlaps_alone_that_add_nothing_in_the_switch(overlap):
+    found, without = (run(SMALL, adding(*table), overlap) for table in ((16, 1e-6), (0, 0.0)))
+    assert (found.seconds, found.events) == (without.seconds, without.events)
+    assert dict(found.traffic) == dict(without.traffic)
+
+
+def test_a_smaller_table_lets_more_updates_through_and_holds_no_more_than_it_has():
+    found = [merged(entries, LONG) for entries in (0, 32, 8, 1)]
+    amounts = list(map(updates, found))
+    assert amounts == sorted(amounts)
+    assert amounts[0] == CHUNK
+    assert amounts[-1] > 2 * CHUNK
+    assert all(amount <= (RANKS - 1) * CHUNK for amount in amounts)
+    for entries, one in zip((32, 8, 1), found[1:], strict=True):
+        assert one.counters["merge_most_entries"] <= entries
+        assert one.counters["merge_evicted"] > 0
+
+
+def test_stores_of_a_late_gpu_are_merged_while_the_window_lasts_and_not_after():
+    """GPU 2 makes its tiles 8 us after the others: its own stores to their chunks are late, and theirs to its early."""
+    found, missed = (merged(window=window, start={2: 8e-6}) for window in (LONG, 4e-6))
+    assert updates(found) == CHUNK
+    assert missed.counters["merge_expired"] > 0
+    # Of the four owners, three get a second update of each place.
+    assert updates(missed) >= (1 + 3 / 4) * CHUNK
+
+
+def test_a_shorter_window_lets_more_updates_through():
+    amounts = [updates(merged(window=window)) for window in (LONG, 1e-6, 0.2e-6)]
+    assert CHUNK == amounts[0] < amounts[1] < amounts[2]
+
+
+def test_two_gpus_have_nothing_to_merge():
+    graph = layer(m=1024, n=1024, k=512, tp=2)
+    found = run(graph, adding(1, 1e-6, ranks=2), "t3-nvls")
+    assert updates(found) == graph["gemm"].op.output_bytes // 2
+    assert (found.counters["merge_evicted"], found.counters["merge_expired"]) == (0, 0)
+
+
+@pytest.mark.parametrize(("entries", "window"), [(0, 1e-6), (4, 1e-6)])
+def test_every_tile_gets_the_stores_of_all_gpus_however_many_sums_bring_them(entries, window):
+    built = program(layer(m=512, n=512, k=128, tp=RANKS), "t3-nvls", adding(entries, window), explicit=True)
+    state, plain = finish(built), interpret(built)
+    assert (state.flow == plain.flow).all()
+    assert (state.flow[:, y.FLOW_MERGE_HELD] == 0).all()
+    for g in range(RANKS):
+        tiles = state.tile[g]
+        own = tiles[:, y.TILE_REGION] == built.region("output", RANKS - 1)
+        seen = state.seen[g].reshape(len(tiles), -1).sum(axis=1)
+        assert (seen[own] == RANKS * tiles[own, y.TILE_BYTES]).all()
+
+
+def test_a_node_of_the_catalogue_takes_a_table():
+    node = weft.system("dgx-h100").replace({"merge_window": "5 us", "merge_entries": 64})
+    found = run(layer(m=1024, n=1024, k=512, tp=8), node, "t3-nvls")
+    assert 0 < found.counters["merge_most_entries"] <= 64
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ((64, 0.0), "merge_entries is 64 with a merge_window of 0.0 s"),
+        ((-1, 1e-6), "merge_entries is -1"),
+        ((0, 1.0), r"merge_window is 1.0 s; give 0 \(none\) to 0.001 s"),
+        ((0, -1e-6), "merge_window is -1e-06 s"),
+    ],
+)
+def test_tables_that_cannot_be_are_refused(table, words):
+    with pytest.raises(InputError, match=words):
+        adding(*table)
+
+
+@pytest.mark.parametrize(
+    ("work", "options", "words"),
+    [
+        (SMALL, {"mode": "mirrored"}, "because the switch merges what their stores bring at the same time"),
+        (
+            tiled(layer(m=1000, n=1024, k=512, tp=RANKS), GemmTiling(rows=96, columns=40)), {},
+            "wavefronts no multiple of 64 B",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_table_cannot_represent_is_refused(work, options, words):
+    with pytest.raises(InputError, match=words):
+        run(work, adding(0, 1e-6), "t3-nvls", **options)

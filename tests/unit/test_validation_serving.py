@@ -1,0 +1,111 @@
+"""Served loads that were measured: what is read from them, what is left out, and loads with their model left out."""
+
+import numpy as np
+import pytest
+
+import weft
+from weft.result import errors
+from weft.result.errors import load_error
+from weft.validation.bar import demands, lines
+from weft.validation.classes import class_errors
+from weft.validation.ranking import replicas_ranked
+from weft.validation.serving import MODELS, Point, hosts, loads_left_out
+
+HEAD = (
+    "system,model,framework,version,precision,gemm_dtype,moe_dtype,mode,plan,isl,osl,concurrency,ttft_s,tpot_s,"
+    "tokens_per_s_per_gpu,throughput_kind,upstream"
+)
+NAMES = {"llama-3-8b": "meta-llama/Llama-3.1-8B-Instruct", "llama-3-70b": "meta-llama/Llama-3.1-70B"}
+
+
+def point(model="llama-3-8b", tp=1, clients=4, framework="vllm", gpu="h100-sxm"):
+    return Point(model, gpu, tp, framework, "bf16", "", "bf16", 1024, 256, clients, alike=False)
+
+
+def row(of, host=2e-3, mode="agg", name="", plan="", tokens=True):
+    """A row of what Weft says of a point with the host's time of this size [s]."""
+    found = of.served(host)
+    rate = f"{found.rate * (of.prompt + of.answer) / of.gpus:.9g},in+out" if tokens else ","
+    degrees = plan or f"tp={of.gpus} pp=1 dp_attn=1 moe_tp={of.gpus} moe_ep=1 batch={of.clients}"
+    gpu = of.gpu.replace("-", "_")
+    start = f"{gpu},{name or NAMES[of.model]},{of.framework},1,bf16,,,{mode},{degrees},{of.prompt},{of.answer}"
+    return f"{start},{of.clients},{found.ttft:.9g},{found.tpot:.9g},{rate},db"
+
+
+def found(folder, *rows):
+    (folder / "serving_points.csv").write_text("\n".join([HEAD, *rows, ""]))
+    return weft.validate(folder, kinds=["serving"])
+
+
+def test_loads_are_predicted_as_a_steady_closed_loop_of_the_frameworks_step(tmp_path):
+    answer = found(tmp_path, row(point(), host=None), row(point(clients=8), host=None))
+    assert {part.subject.labels["quantity"].iloc[0]: len(part.subject) for part in answer.predictions} == {
+        "TPOT": 2, "TTFT": 1, "throughput": 2,
+    }  # fmt: skip
+    for part in answer.predictions:
+        assert part.seconds / part.subject.measured == pytest.approx(1, abs=1e-6)
+
+
+def test_the_hosts_time_is_found_again_from_rows_that_have_it(tmp_path):
+    answer = found(tmp_path, *(row(point(clients=each), host=3e-3) for each in (4, 8, 16)))
+    assert hosts([part.subject for part in answer.predictions]) == {"host.vllm": pytest.approx(3e-3)}
+
+
+def test_a_model_is_predicted_with_the_host_fitted_to_the_others(tmp_path):
+    """Each row has a host of its own, so that the row of the other model decides what is said of one."""
+    answer = found(tmp_path, row(point(), host=1e-3), row(point("llama-3-70b", tp=8), host=3e-3))
+    left = loads_left_out([part.subject for part in answer.predictions], "model")
+    off = {
+        part.subject.labels["model"].iloc[0]: (part.seconds - part.subject.measured)[0]
+        for part in left
+        if part.subject.labels["quantity"].iloc[0] == "TPOT"
+    }
+    assert off == {"llama-3-8b": pytest.approx(2e-3, rel=1e-3), "llama-3-70b": pytest.approx(-2e-3, rel=1e-3)}
+
+
+def test_what_is_not_compared_is_named_with_its_reason(tmp_path):
+    answer = found(
+        tmp_path, row(point()), row(point(), mode="disagg"), row(point(), name="Qwen/Qwen3.5-397B-A17B"),
+        row(point(), plan="tp=2 pp=1 dp_attn=1 moe_tp=1 moe_ep=2 batch=4"),
+        row(point(), name=NAMES["llama-3-70b"]),
+    )  # fmt: skip
+    told = " ".join(answer.complaints())
+    for reason in ("mode 'disagg'", "model 'Qwen/Qwen3.5-397B-A17B'", "moe_ep=2", "leaves no memory"):
+        assert reason in told
+    assert answer.rows_used == 1
+
+
+def test_replicas_of_more_gpus_are_ranked_by_time_per_token(tmp_path):
+    loads = [point("llama-3-70b", tp=tp, gpu="h200-sxm") for tp in (2, 4, 8)]
+    answer = found(tmp_path, *map(row, loads))
+    ranked = replicas_ranked(answer.predictions)
+    assert (ranked.pairs, ranked.right) == (3, 3)
+
+
+def test_the_bar_has_lines_for_every_framework_and_quantity(tmp_path):
+    answer = found(tmp_path, *(row(point(framework=name)) for name in ("vllm", "sglang", "trtllm")))
+    wanted = [one for one in demands() if one.kind == "serving" and one.protocol == "as shipped"]
+    told = lines(wanted, {"as shipped": answer.predictions})
+    assert len([line for line in told if line.rows]) == len(told) >= 6
+
+
+def test_answers_carry_the_error_of_their_class_and_a_range(tmp_path, monkeypatch):
+    rows = [row(point(clients=each), host=None) for each in (4, 8, 12, 16)]
+    answer = found(tmp_path, *rows)
+    classes = class_errors(answer.predictions, [], [])
+    assert classes["serving"]["vllm-dense-TPOT"] == [pytest.approx(0, abs=1e-6), 4, 1]
+    monkeypatch.setitem(errors.CARRIED, "serving", {"vllm-dense-TPOT": [0.1, 40, 3]})
+    served = weft.serve("llama-3-8b", "1xh100", concurrency=4, requests=8, output=16)
+    assert served.tpot_range == pytest.approx((0.9 * served.tpot["mean"], 1.1 * served.tpot["mean"]))
+    low, high = served.output_tokens_per_s_range
+    assert low < served.output_tokens_per_s < high
+    assert "by the error of such loads" in str(served)
+    assert "off by 10%" in str(served)
+    assert load_error("vllm", mixture=True) is None
+    by_rate = weft.serve("llama-3-8b", "1xh100", rate=4, requests=8, output=16)
+    assert by_rate.output_tokens_per_s_range is None
+
+
+def test_models_of_the_rows_are_in_the_catalogue():
+    assert set(MODELS.values()) <= set(weft.models.model_names())
+    assert np.all([weft.models.load_model(name).layers for name in set(MODELS.values())])
