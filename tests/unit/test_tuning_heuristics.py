@@ -1,8 +1,9 @@
 """How a GEMM and a collective should share a GPU, from tables made by hand."""
 
+import cProfile
 import json
-import time
 from dataclasses import replace
+from pstats import Stats
 
 import pytest
 from hypothesis import given
@@ -140,15 +141,14 @@ def test_of_ways_that_are_as_good_the_plainest_is_taken():
     assert plainest(ways).strategy == "dma"
 
 
-def test_an_answer_takes_microseconds():
+def test_an_answer_about_a_seen_shape_takes_two_hundred_calls():
+    # Calls, not seconds: a machine that does other things makes no call more. 50 us are some 500 of them.
     known = tables()
-    choose(SHAPE, of("all_gather", 64 * MIB), known)  # the shape is seen
-    times = []
-    for _ in range(300):
-        begun = time.perf_counter()
-        choose(SHAPE, of("all_gather", 64 * MIB), known)
-        times.append(time.perf_counter() - begun)
-    assert min(times) < 50e-6
+    asked = of("all_gather", 64 * MIB)
+    choose(SHAPE, asked, known)  # the shape is seen
+    with cProfile.Profile() as profile:
+        choose(SHAPE, asked, known)
+    assert Stats(profile).total_calls < 200
 
 
 def test_a_size_below_the_smallest_takes_that_one_s_time_and_a_larger_one_goes_on():
