@@ -132,6 +132,13 @@ def test_readers_read_prompts_and_others_write_answers():
     assert answer.tpot["p99"] < together.tpot["p99"], "no prompt delays next tokens"
 
 
+def test_a_load_ends_when_steps_were_cut_short_at_its_end():
+    # A cut-short series of steps leaves the event of its first end behind: it comes later than the last answer.
+    load = {"rate": 2.0, "requests": 45, "input": 64, "output": (1, 120), "seed": 15, "framework": "trtllm"}
+    answer = weft.serve("llama-3-8b", "2xh100", **load, replicas=2, readers=1)
+    assert answer.completed == 45
+
+
 def test_sending_keys_and_values_delays_the_second_token_alone():
     slow = {"link.bandwidth": "1 GB/s"}
     asked = {"rate": 1, "requests": 5, "input": 4096, "output": 2, "readers": 1}

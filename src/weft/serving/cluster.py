@@ -58,8 +58,7 @@ class Cluster:
         self._closed = bool(load.clients)
         self._arrivals = deque(requests[: load.clients] if self._closed else requests)
         self._later = iter(requests[load.clients :] if self._closed else ())
-        while self._arrivals or self._events:
-            now = self._next()
+        while (now := self._next()) < float("inf"):
             for event in self._due(now):
                 self._happen(*event)
             while self._arrivals and self._arrivals[0].arrival <= now:
@@ -77,11 +76,11 @@ class Cluster:
         return self._arrivals[ahead - 1].arrival if ahead else float("inf")
 
     def _next(self) -> float:
-        """The time of the next event."""
+        """The time of the next event, infinity behind the last: steps that were cut short leave a later end behind."""
         while self._events and self._is_stale(self._events[0]):
             heapq.heappop(self._events)
-        times = [self._events[0][0]] if self._events else []
-        return min([*times, *([self._arrivals[0].arrival] if self._arrivals else [])])
+        event = self._events[0][0] if self._events else float("inf")
+        return min(event, self._arrivals[0].arrival) if self._arrivals else event
 
     def _due(self, now: float) -> Iterator[tuple[float, int, int, Request | None]]:
         while self._events and self._events[0][0] <= now:
