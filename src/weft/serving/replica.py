@@ -19,7 +19,8 @@ class Replica:
     """A server of a model, as its policy sees it.
 
     Of the step that is being formed, `budget` tokens are left, and `batch` holds what was given. Requests wait in
-    `waiting` and run in `running`; at most `sequences` run at once.
+    `waiting` and run in `running`; at most `sequences` run at once. A request that writes counts with its next token
+    and its drafts, for which memory is taken, too.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Replica:
         self.ends: list[float] = []
         self.busy = False
         self._times, self._schedule, self._steady = times, schedule, steady
+        self._drafts = times.forward.speculation
         self._waits: set[int] = set()
         self._joined: list[float] = []
         self._lacks = ""
@@ -75,14 +77,16 @@ class Replica:
             return False
         kept = self.pool.match(request) if waits and not request.computed else 0
         request.computed += kept
-        tokens = min(tokens, request.missing, self.budget)
-        if tokens <= 0 or not self.pool.take(request, max(request.computed + tokens, reserve)):
+        tokens, drafts = min(tokens, request.missing, self.budget), self._drafts.tokens * (request.generated > 0)
+        if request.missing > 1:  # computed again
+            drafts = 0
+        if tokens <= 0 or not self.pool.take(request, max(request.computed + tokens + drafts, reserve)):
             self.lacks("memory" if tokens > 0 else "tokens of a step")
             if kept:
                 self.pool.release(request)
                 request.computed = 0
             return False
-        self.budget -= tokens
+        self.budget -= tokens + drafts
         self.batch.append((request, tokens))
         if waits:
             self._waits.remove(request.id)
@@ -98,20 +102,20 @@ class Replica:
 
         None, and nothing is changed, if tokens of the step or memory lack for them, or for `all_or_none` of the others.
         """
-        running, lacking, count = self.running, [], 0
+        running, lacking, count, drafts = self.running, [], 0, self._drafts.tokens
         for request in running:
             if not request.generated or request.input + request.generated - request.computed != 1:
                 break
             count += 1
-            if request.computed >= request.room:
+            if request.computed + drafts >= request.room:
                 lacking.append(request)
-        if count > self.budget or len(lacking) * self.pool.most_lacking(1) > self.pool.free:
+        if count * (1 + drafts) > self.budget or len(lacking) * self.pool.most_lacking(1 + drafts) > self.pool.free:
             return 0
         if all_or_none and count < len(running):
             return 0
         for request in lacking:
-            self.pool.take(request, request.computed + 1)
-        self.budget -= count
+            self.pool.take(request, request.computed + 1 + drafts)
+        self.budget -= count * (1 + drafts)
         self.batch = [(request, 1) for request in running[:count]]
         return count
 
@@ -170,24 +174,29 @@ class Replica:
         steps, end, shape = len(self.ends), self.ends[-1], self._shape
         queue = self._queue + sum(end - at for at in self._joined) / (end - self._started)
         self._joined.clear()
-        done = []
+        done, written = [], 0
         for request, tokens in self.batch:
-            request.computed += tokens + steps - 1
+            more = steps
+            if tokens == 1 and request.generated and self._drafts.tokens:
+                more = self._drafts.written(request.passes + steps) - self._drafts.written(request.passes)
+                more, request.passes = min(more, request.output - request.generated), request.passes + steps
+            request.computed += tokens + more - 1
             if request.computed > request.room:
                 self.pool.take(request, request.computed)
-            if request.computed < request.known + steps - 1:
+            if request.computed < request.known + more - 1:
                 continue  # a chunk that is not the last
             if not request.generated:
                 request.first = end
                 self.pool.publish(request)
-            request.generated += steps
+            request.generated += more
+            written += more * (tokens == 1 and request.generated > more)
             if request.generated >= request.output or not self.answers:
                 done.append(request)
         self.turns.append(
             Turn(
                 self.number, self._started, end, steps, shape.decodes, shape.prefills, shape.new, self._active,
                 queue,
-                self._lacks if self._queue else "", self.pool.used, shape.context, shape.pairs,
+                self._lacks if self._queue else "", self.pool.used, shape.context, shape.pairs, written,
             )
         )  # fmt: skip
         if done:
@@ -210,9 +219,11 @@ class Replica:
 
     def _steps_ahead(self) -> int:
         """Steps of next tokens for which no request ends before the last of them, and memory suffices."""
-        most = min(*(request.output - request.generated for request, _ in self.batch), _MOST_AT_ONCE)
+        least = min(request.output - request.generated for request, _ in self.batch)
+        most = min(max(int((least - 1) / self._drafts.expected), 1) if self._drafts.tokens else least, _MOST_AT_ONCE)
         low, high = 1, most
-        if len(self.batch) * self.pool.most_lacking(most) <= self.free or self._needs(most) <= self.free:
+        tokens = self._drafts.written(most) + self._drafts.tokens
+        if len(self.batch) * self.pool.most_lacking(tokens) <= self.free or self._needs(most) <= self.free:
             return most
         while low < high:
             middle = (low + high + 1) // 2
@@ -225,4 +236,5 @@ class Replica:
     def _needs(self, steps: int) -> int:
         """Bytes that so many steps take beyond what is held, the first of which has been allocated."""
         lacking = self.pool.lacking
-        return sum(lacking(request, request.computed + steps) for request, _ in self.batch)
+        more = self._drafts.written(steps) + 2 * self._drafts.tokens
+        return sum(lacking(request, request.computed + more) for request, _ in self.batch)

@@ -19,6 +19,7 @@ from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, RunOptions
 from weft.result.serving import Interactive, Objective, Served, Serving, Turn
 from weft.result.step import added
+from weft.run.step.drafts import speculation
 from weft.run.step.forward import Forward
 from weft.serving.cluster import ROUTERS, Cluster, Watch
 from weft.serving.framework import Serves, framework_names, serves
@@ -44,6 +45,7 @@ def serve(
     *,
     tp: int = 1,
     ep: int = 1,
+    two_batch: bool = False,
     framework: str = "vllm",
     policy: str | Schedule | None = None,
     rate: float | None = None,
@@ -72,6 +74,9 @@ def serve(
     weights: str = "",
     kv_dtype: str = "bf16",
     library: str | None = None,
+    speculate: int | None = None,
+    accept: float | None = None,
+    draft: str | None = None,
     options: RunOptions = SUSTAINED,
 ) -> Serving:
     """Serve a load by a model's replicas of `tp` GPUs each: throughput, latencies, memory, queue, and what bounds.
@@ -83,8 +88,9 @@ def serve(
     all prompts are the same, and computed once. Of the `replicas` (default: as many as the system holds) `readers` only
     read prompts. `ttft` and `tpot` ("2 s", "50 ms") are what a good answer meets. The others replace what the framework
     does by default: tokens of a step, sequences at once, tokens of a block, share of the memory, the longest request,
-    and the host's time for each step. With `ep` = `tp` each GPU of a replica holds whole experts instead of slices.
-    `kv_dtype` and `library` are those of `weft.decode`; the library is the framework's own if none is named.
+    and the host's time for each step. `ep`, `two_batch`, `speculate`, `accept`, `draft`, `kv_dtype` and `library` are
+    those of `weft.decode`; the library is the framework's own if none is named. With `ep` above a `tp` of 1 a replica
+    is one GPU with a queue of its own, and `ep` of them share the experts.
 
     Raises UnknownNameError for unknown names, InputError for sizes that do not fit the model, the memory or each other.
 
@@ -128,7 +134,8 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
     _check(*(asked[name] for name in _CHECKED))
     check_name("serving framework", asked["framework"], framework_names())
     library = asked["framework"] if asked["library"] is None else asked["library"]
-    times = _times(found, where, library=library, **{name: asked[name] for name in _FORWARD})
+    drafts = speculation(*(asked[name] for name in ("speculate", "accept", "draft")))
+    times = _times(found, where, library=library, speculation=drafts, **{name: asked[name] for name in _FORWARD})
     forward = times.forward
     own = {"tokens": asked["step_tokens"], "sequences": asked["sequences"], "block": asked["block"]}
     for name, value in own.items():
@@ -154,7 +161,7 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
 
 _DEFAULTS = {name: one.default for name, one in signature(serve).parameters.items()}
 _CHECKED = ("requests", "concurrency", "rate", "prefix", "seed", "arrivals", "burstiness", "router", "curve")
-_FORWARD = ("tp", "ep", "dtype", "weights", "kv_dtype", "options")
+_FORWARD = ("tp", "ep", "two_batch", "dtype", "weights", "kv_dtype", "options")
 _LOAD = ("rate", "concurrency", "trace", "requests", "input", "output", "arrivals", "burstiness", "seed")
 
 
@@ -316,6 +323,11 @@ def _replicas(forward: Forward, replicas: int | None, readers: int) -> int:
             f"{count} replicas of {forward.plan.tp} GPUs do not fit the {forward.system.gpus} GPUs of the system; "
             f"give at most {forward.replicas}"
         )
+    if forward.wide and count % forward.ep:
+        raise InputError(
+            f"{count} replicas of one GPU do not fill groups of ep {forward.ep}, which share their experts; give a "
+            f"multiple of {forward.ep}"
+        )
     if readers >= count and readers:
         raise InputError(f"{readers} of {count} replicas only read prompts, so that none writes answers; give fewer")
     return count
@@ -370,6 +382,17 @@ def _notes(how: Serves, deploy: Deployment, host_stated: bool) -> list[str]:
             f"Beside its kernels, a step is taken to last {how.host * 1e3:g} ms, fitted to served loads "
             f"({low * 1e3:g} to {high * 1e3:g} ms); "
             "--host changes it."
+        )
+    if deploy.forward.wide:
+        notes.append(
+            f"Attention is data parallel: each GPU has a queue of its own, and {deploy.forward.ep} share the experts. "
+            "Their batches are taken to be alike; waiting for a fuller one is left out."
+        )
+    drafts = deploy.forward.speculation
+    if drafts.tokens:
+        notes.append(
+            f"Each step verifies {drafts.tokens} tokens drafted by {drafts.draft} beside the next one, and writes "
+            f"{drafts.expected:.3g} with {drafts.accept:.0%} accepted: the mean, without its scatter."
         )
     if deploy.readers:
         notes.append(f"{deploy.readers} of {deploy.replicas} replicas read prompts, and send keys and values.")

@@ -11,7 +11,7 @@ from weft.result.serving import STATISTICS, Objective, Serving, columns
 from weft.view import looks
 from weft.view.figure import Figure, areas, bars, curves, stacked, step_lines
 from weft.view.shares import seconds
-from weft.view.step import waterfall_table
+from weft.view.step import ranks, waterfall_table
 from weft.view.words import percent
 
 _SURE = (
@@ -33,10 +33,8 @@ class ServingReport(SystemReport[Serving]):
     def title(self) -> str:
         """The model, the load and the machine on one line."""
         answer = self.answer
-        return (
-            f"{answer.model.title} on {answer.system.name}, TP {answer.plan.tp}, {answer.plan.dtype}, {answer.policy}: "
-            f"{answer.load}"
-        )
+        where = f"{answer.system.name}, {ranks(answer.plan)}, {answer.plan.dtype}, {answer.policy}"
+        return f"{answer.model.title} on {where}: {answer.load}"
 
     def sentences(self) -> list[str]:
         """Throughput and latencies, or that they grow without end; goodput, memory and queue; what bounds."""
@@ -139,7 +137,10 @@ def _bound(answer: Serving) -> str:
     """What keeps throughput from being higher, in a sentence."""
     step, parts = answer.mean_step, answer.step_parts
     most = max(parts, key=lambda name: parts[name])
-    what = {"gemm": "GEMMs", "grouped_gemm": "GEMMs of experts", "exposed tp": "communication of tensor parallelism"}
+    what = {
+        "gemm": "GEMMs", "grouped_gemm": "GEMMs of experts", "exposed tp": "communication of tensor parallelism",
+        "exposed ep": "exchange of tokens with their experts", "draft": "the drafter",
+    }  # fmt: skip
     took = step["seconds"]
     share = f"{percent(parts[most] / took)} of a mean step of {seconds(took)} is {what.get(most, most)}"
     for lack, of_time in answer.lacks.items():
@@ -172,7 +173,7 @@ def load_table(answer: Serving) -> Table:
         rows.append(
             (
                 replica, what, sum(turn.steps for turn in turns), sum(turn.prompt for turn in turns),
-                sum(turn.decodes * turn.steps for turn in turns), busy / answer.span,
+                sum(turn.written for turn in turns), busy / answer.span,
                 max((turn.used for turn in turns), default=0) / answer.cache,
             )
         )  # fmt: skip
