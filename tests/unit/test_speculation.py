@@ -94,6 +94,11 @@ def test_contradicting_choices_are_refused(how, words):
         decoded(**how)
 
 
+def test_a_step_that_does_not_hold_a_token_and_its_drafts_is_said_so():
+    with pytest.raises(InputError, match=r"a step of 3 tokens does not hold .* 3 drafts; give step_tokens 4 or more"):
+        weft.serve("llama-3-8b", "1xh100", rate=1, speculate=3, accept=0.5, step_tokens=3)
+
+
 def test_an_unknown_drafter_is_named():
     with pytest.raises(UnknownNameError, match="lama"):
         decoded(speculate=1, accept=0.5, draft="lama")

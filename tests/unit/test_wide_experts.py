@@ -69,3 +69,5 @@ def test_ranks_that_cannot_share_are_refused(how, words):
 def test_replicas_fill_groups_that_share_experts():
     with pytest.raises(InputError, match=r"24 replicas of one GPU do not fill groups of ep 16.*multiple of 16"):
         weft.serve("deepseek-v3", "32xh100", ep=16, replicas=24, concurrency=24, dtype="fp8-block")
+    with pytest.raises(InputError, match=r"5 readers of one GPU do not fill groups of ep 16.*multiple of 16"):
+        weft.serve("deepseek-v3", "32xh100", ep=16, readers=5, concurrency=24, dtype="fp8-block")

@@ -28,7 +28,7 @@ from weft.serving.pool import Pool
 from weft.serving.replica import Replica
 from weft.serving.requests import ARRIVALS, Asked, Load, Request, load
 from weft.serving.step_times import Shape, StepTimes
-from weft.units import Dimension, format_bytes, parse
+from weft.units import Dimension, parse
 
 _SECONDS = Quantity(Dimension.SECONDS, zero_allowed=True)
 _LARGEST_REQUESTS = 1_000_000
@@ -146,6 +146,11 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
         raise InputError(f"memory_share is {shown(memory_share)}; give a share from 0 to 1, such as 0.9")
     took = None if host is None else _SECONDS.parse(host)
     how = serves(asked["framework"], forward, host=took, memory_share=memory_share, **own)
+    if how.tokens < forward.queries:
+        raise InputError(
+            f"a step of {how.tokens} tokens does not hold the next token of a request and its {drafts.tokens} drafts; "
+            f"give step_tokens {forward.queries} or more, or fewer drafts"
+        )
     count = _replicas(forward, asked["replicas"], asked["readers"])
     chosen, name = _policy(asked["policy"] or how.policy)
     drawn = load(**{name: asked[name] for name in _LOAD})
@@ -323,11 +328,12 @@ def _replicas(forward: Forward, replicas: int | None, readers: int) -> int:
             f"{count} replicas of {forward.plan.tp} GPUs do not fit the {forward.system.gpus} GPUs of the system; "
             f"give at most {forward.replicas}"
         )
-    if forward.wide and count % forward.ep:
-        raise InputError(
-            f"{count} replicas of one GPU do not fill groups of ep {forward.ep}, which share their experts; give a "
-            f"multiple of {forward.ep}"
-        )
+    for what, number in (("replicas", count), ("readers", readers)):
+        if forward.wide and number % forward.ep:
+            raise InputError(
+                f"{number} {what} of one GPU do not fill groups of ep {forward.ep}, which share their experts; give a "
+                f"multiple of {forward.ep}"
+            )
     if readers >= count and readers:
         raise InputError(f"{readers} of {count} replicas only read prompts, so that none writes answers; give fewer")
     return count
@@ -368,8 +374,8 @@ def _check_lengths(asked: Sequence[Asked], model: Transformer, limit: int, forwa
     size = forward.cache(-(-total // how.block) * how.block)
     if size > how.cache_bytes:
         raise InputError(
-            f"the keys and values of a request of {total:,} tokens take {format_bytes(size, 3)} on each GPU, and "
-            f"{how.name} has {format_bytes(how.cache_bytes, 3)} for them; give a larger tp, or shorter requests"
+            f"the keys and values of a request of {total:,} tokens take {size / 1e9:.3g} GB on each GPU, and "
+            f"{how.name} has {how.cache_bytes / 1e9:.3g} GB for them; give a larger tp, or shorter requests"
         )
 
 
