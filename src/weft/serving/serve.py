@@ -187,7 +187,7 @@ def _times(model: Transformer, where: System, **how: Any) -> StepTimes:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A model on its replicas, ready to serve loads."""
+    """A model on its replicas, ready to serve loads; `sent` are times [s] of keys and values by tokens of a prompt."""
 
     forward: Forward
     how: Serves
@@ -197,7 +197,7 @@ class Deployment:
     readers: int
     shared: int
     times: StepTimes
-    _sent: dict[int, float] = field(default_factory=dict)
+    sent: dict[int, float] = field(default_factory=dict)
 
     def run(self, asked: Load, watch: Watch | None = None) -> tuple[list[Served], list[Turn]]:
         """Serve a load: its requests in the order of arrival, and the steps of all replicas in the order of time.
@@ -220,13 +220,13 @@ class Deployment:
 
     def transfer(self, request: Request) -> float:
         """Seconds that a prompt's keys and values take from a reader: each of its GPUs sends to one of the other."""
-        if request.computed not in self._sent:
+        if request.computed not in self.sent:
             where = self.forward.system
             each = where.node.gpus_per_node if where.node else where.gpus
             pair = where.with_gpus(2, 1 if where.gpus <= each else 2)
             sent = Collective("send_recv", self.forward.cache(request.computed), 2)
-            self._sent[request.computed] = float(estimate(sent, pair).seconds)
-        return self._sent[request.computed]
+            self.sent[request.computed] = float(estimate(sent, pair).seconds)
+        return self.sent[request.computed]
 
     def capacity(self, asked: Load, answered: Sequence[Served]) -> float | None:
         """Answers per second while requests always wait, where a load's end suggests that it is near [1/s]."""
@@ -401,7 +401,9 @@ def _notes(how: Serves, deploy: Deployment, host_stated: bool) -> list[str]:
             f"{drafts.expected:.3g} with {drafts.accept:.0%} accepted: the mean, without its scatter."
         )
     if deploy.readers:
-        notes.append(f"{deploy.readers} of {deploy.replicas} replicas read prompts, and send keys and values.")
+        said = f"{deploy.readers} of {deploy.replicas} replicas read prompts, and send keys and values"
+        sent = f", which takes {max(deploy.sent.values()) * 1e3:.3g} ms of the longest" if deploy.sent else ""
+        notes.append(f"{said}{sent}.")
     if deploy.shared:
         notes.append("Blocks of prompts that begin alike are computed once, and kept while memory lasts.")
     return notes

@@ -206,7 +206,9 @@ def over_time(answer: Serving) -> Figure:
         [
             first,
             step_lines("Requests", requests, x="time_s", y="requests", series="what", until=until, name="requests"),
-            step_lines("Memory in use", memory, x="time_s", y="share", series="what", until=until, name="memory"),
+            step_lines(
+                "Memory in use", memory, x="time_s", y="share", series="what", until=until, name="memory", percent=True
+            ),
         ],
         "Means in equal stretches of time: tokens and requests of all replicas, and the share of their memory.",
         titled=True,
@@ -242,8 +244,16 @@ def distribution(answer: Serving) -> Figure:
         series="of",
         log_x=True,
         percent=True,
+        labels="datum.value < 1 ? format(datum.value * 1000, '~g') + ' ms' : format(datum.value, '~g') + ' s'",
+        ticks=_decades([row[0] for row in rows]),
     )
     return figure.captioned("The share of requests whose latency is at most that; time per token is a request's mean.")
+
+
+def _decades(times: Sequence[float]) -> list[float]:
+    """1, 2 and 5 times powers of ten among times [s]."""
+    found = (digit * 10.0**power for power in range(-6, 7) for digit in (1, 2, 5))
+    return [one for one in found if min(times) <= one <= max(times)]
 
 
 def steps_figure(answer: Serving) -> Figure:
