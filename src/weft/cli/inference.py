@@ -35,6 +35,7 @@ experts_options = together(
         COUNT,
         default=1,
     ),
+    option("--pp", "Stages of a pipeline, each with a part of the layers.", COUNT, default=1),
     option("--two-batch", "Compute half of a batch while the other's tokens are exchanged.", is_flag=True),
 )
 speculation_options = together(

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from weft.errors import InputError
 from weft.result.serving import Turn
 from weft.serving.pool import Pool
 from weft.serving.requests import Request
 from weft.serving.step_times import Shape, StepTimes
+
+
+class Pipeline:
+    """Stages that pass on the batches of several replicas in turn, each one at a time, in the order of their starts."""
+
+    def __init__(self, stages: int) -> None:
+        self._free = [0.0] * stages
+
+    def end(self, start: float, seconds: Sequence[float]) -> float:
+        """When a batch that starts has passed all stages, which take so many seconds each."""
+        at = start
+        for stage, took in enumerate(seconds):
+            at = self._free[stage] = max(at, self._free[stage]) + took
+        return at
+
 
 _MOST_AT_ONCE = 64
 """Steps of next tokens that are timed at a time."""
@@ -26,6 +41,7 @@ class Replica:
     def __init__(
         self, number: int, times: StepTimes, pool: Pool, schedule: Callable[[Replica], None], *, tokens: int,
         sequences: int, host: float = 0.0, steady: bool = False, answers: bool = True,
+        pipeline: Pipeline | None = None,
     ) -> None:  # fmt: skip
         self.number, self.pool, self.answers = number, pool, answers
         self.tokens, self.sequences, self.host = tokens, sequences, host
@@ -37,6 +53,7 @@ class Replica:
         self.ends: list[float] = []
         self.busy = False
         self._times, self._schedule, self._steady = times, schedule, steady
+        self._pipeline = pipeline
         self._drafts = times.forward.speculation
         self._waits: set[int] = set()
         self._joined: list[float] = []
@@ -150,10 +167,20 @@ class Replica:
             if request.started != request.started:
                 request.started = now
         most = 1
-        if not shape.prefills and shape.decodes == len(self.running) and (self._steady or not self.waiting):
+        if (
+            not self._pipeline
+            and not shape.prefills
+            and shape.decodes == len(self.running)
+            and (self._steady or not self.waiting)
+        ):
             most = self._steps_ahead()
         self.ends, end = [], now
-        took = self._times.next_tokens(shape.decodes, shape.context, most) if most > 1 else [self._times.seconds(shape)]
+        if self._pipeline:
+            took: Iterable[float] = [self._pipeline.end(now, self._times.stages(shape)) - now]
+        elif most > 1:
+            took = self._times.next_tokens(shape.decodes, shape.context, most)
+        else:
+            took = [self._times.seconds(shape)]
         for seconds in took:
             end += seconds + self.host
             self.ends.append(end)

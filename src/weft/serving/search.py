@@ -84,8 +84,8 @@ def _wanted(ttft: str | None, tpot: str | None, attainment: float, asked: dict[s
         raise InputError(
             "clients who wait for answers never ask too much, so that one GPU suffices; give rate or trace"
         )
-    for name in ("two_batch", "speculate"):
-        if asked.get(name):
+    for name in ("two_batch", "speculate", "pp"):
+        if asked.get(name) not in (None, 0, 1):
             raise InputError(f"bounds of a plan hold for whole steps of one token, without {name}; leave it out")
     if asked.get("curve"):
         raise InputError("a curve is that of one layout, and a plan has its front; leave out curve")

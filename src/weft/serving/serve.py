@@ -25,7 +25,7 @@ from weft.serving.cluster import ROUTERS, Cluster, Watch
 from weft.serving.framework import Serves, framework_names, serves
 from weft.serving.policies import POLICIES, Policy, Schedule
 from weft.serving.pool import Pool
-from weft.serving.replica import Replica
+from weft.serving.replica import Pipeline, Replica
 from weft.serving.requests import ARRIVALS, Asked, Load, Request, load
 from weft.serving.step_times import Shape, StepTimes
 from weft.units import Dimension, parse
@@ -45,6 +45,7 @@ def serve(
     *,
     tp: int = 1,
     ep: int = 1,
+    pp: int = 1,
     two_batch: bool = False,
     framework: str = "vllm",
     policy: str | Schedule | None = None,
@@ -89,8 +90,9 @@ def serve(
     read prompts. `ttft` and `tpot` ("2 s", "50 ms") are what a good answer meets. The others replace what the framework
     does by default: tokens of a step, sequences at once, tokens of a block, share of the memory, the longest request,
     and the host's time for each step. `ep`, `two_batch`, `speculate`, `accept`, `draft`, `kv_dtype` and `library` are
-    those of `weft.decode`; the library is the framework's own if none is named. With `ep` above a `tp` of 1 a replica
-    is one GPU with a queue of its own, and `ep` of them share the experts.
+    those of `weft.decode`; the library is the framework's own if none is named. With `pp`, so many replicas share a
+    pipeline of `tp` x `pp` GPUs, each with its own queue and its share of the memory. With `ep` above a `tp` of 1 a
+    replica is one GPU with a queue of its own, and `ep` of them share the experts.
 
     Raises UnknownNameError for unknown names, InputError for sizes that do not fit the model, the memory or each other.
 
@@ -166,7 +168,7 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
 
 _DEFAULTS = {name: one.default for name, one in signature(serve).parameters.items()}
 _CHECKED = ("requests", "concurrency", "rate", "prefix", "seed", "arrivals", "burstiness", "router", "curve")
-_FORWARD = ("tp", "ep", "two_batch", "dtype", "weights", "kv_dtype", "options")
+_FORWARD = ("tp", "ep", "pp", "two_batch", "dtype", "weights", "kv_dtype", "options")
 _LOAD = ("rate", "concurrency", "trace", "requests", "input", "output", "arrivals", "burstiness", "seed")
 
 
@@ -204,18 +206,21 @@ class Deployment:
 
         `watch` sees each answered request, and may raise `GivenUp`.
         """
-        every = [self._replica(at) for at in range(self.replicas)]
+        stages = self.forward.plan.pp
+        pipelines = [Pipeline(stages) for _ in range(self.replicas // stages)] if stages > 1 else []
+        every = [self._replica(at, pipelines[at // stages] if pipelines else None) for at in range(self.replicas)]
         readers, others = every[: self.readers], every[self.readers :]
         cluster = Cluster(readers or others, self.router, others if readers else (), self.transfer)
         found = cluster.run(asked, watch)
         turns = sorted((turn for replica in every for turn in replica.turns), key=lambda turn: turn.start)
         return sorted(map(_served, found), key=lambda one: one.arrival), turns
 
-    def _replica(self, at: int) -> Replica:
+    def _replica(self, at: int, pipeline: Pipeline | None) -> Replica:
         pool = Pool(self.how.cache_bytes, self.how.block, self.forward.cache, self.shared)
         return Replica(
             at, self.times, pool, self.policy.make(), tokens=self.how.tokens, sequences=self.how.sequences,
             host=self.how.host, steady=self.policy.steady, answers=at >= self.readers,
+            pipeline=pipeline,
         )  # fmt: skip
 
     def transfer(self, request: Request) -> float:
@@ -224,7 +229,7 @@ class Deployment:
             where = self.forward.system
             each = where.node.gpus_per_node if where.node else where.gpus
             pair = where.with_gpus(2, 1 if where.gpus <= each else 2)
-            sent = Collective("send_recv", self.forward.cache(request.computed), 2)
+            sent = Collective("send_recv", self.forward.cache(request.computed) // self.forward.plan.pp, 2)
             self.sent[request.computed] = float(estimate(sent, pair).seconds)
         return self.sent[request.computed]
 
@@ -328,12 +333,13 @@ def _replicas(forward: Forward, replicas: int | None, readers: int) -> int:
             f"{count} replicas of {forward.plan.tp} GPUs do not fit the {forward.system.gpus} GPUs of the system; "
             f"give at most {forward.replicas}"
         )
+    together, why = (forward.ep, f"groups of ep {forward.ep}, which share their experts") if forward.wide else (1, "")
+    if forward.plan.pp > 1:
+        together, why = forward.plan.pp, f"pipelines of pp {forward.plan.pp}, each of which passes on as many"
     for what, number in (("replicas", count), ("readers", readers)):
-        if forward.wide and number % forward.ep:
-            raise InputError(
-                f"{number} {what} of one GPU do not fill groups of ep {forward.ep}, which share their experts; give a "
-                f"multiple of {forward.ep}"
-            )
+        if number % together:
+            per = "one GPU" if forward.plan.tp == 1 else f"{forward.plan.tp} GPUs"
+            raise InputError(f"{number} {what} of {per} do not fill {why}; give a multiple of {together}")
     if readers >= count and readers:
         raise InputError(f"{readers} of {count} replicas only read prompts, so that none writes answers; give fewer")
     return count
@@ -393,6 +399,12 @@ def _notes(how: Serves, deploy: Deployment, host_stated: bool) -> list[str]:
         notes.append(
             f"Attention is data parallel: each GPU has a queue of its own, and {deploy.forward.ep} share the experts. "
             "Their batches are taken to be alike; waiting for a fuller one is left out."
+        )
+    stages = deploy.forward.plan.pp
+    if stages > 1:
+        notes.append(
+            f"Pipelines of {stages} stages pass on the batches of {stages} replicas each, one after the other; every "
+            f"replica has its own queue, and 1/{stages} of the memory of its pipeline."
         )
     drafts = deploy.forward.speculation
     if drafts.tokens:

@@ -58,6 +58,7 @@ class StepTimes:
         if forward.draft:
             self.first, self.later = StepTimes(forward.draft, self.queries), StepTimes(forward.draft)
         self._shared = _Interpolated(lambda tokens: forward.shared(tokens).seconds, _TILED)
+        self._send = _Interpolated(forward.send, _TILED)
         self._exchange = _Interpolated(lambda tokens: forward.shared(tokens).parts.get(EXCHANGED, 0.0), _TILED)
         self._logits = _Interpolated(lambda sequences: forward.logits(sequences).seconds, _SMOOTH)
         self._decodes = _Interpolated(self._decode, _SMOOTH, _SMOOTH)
@@ -77,12 +78,21 @@ class StepTimes:
         if self.forward.two_batch:
             took = self.forward.paired(Pass(took, {EXCHANGED: self._exchange(tokens)}), tokens).seconds
         took += self._logits(step.decodes * self.queries + step.prefills)
+        if self.forward.plan.pp > 1:
+            took += (self.forward.plan.pp - 1) * self._send(tokens)
         if self.first and self.later:
             took += self.first.seconds(step)
             if step.decodes:
                 drafts = self.forward.speculation.tokens
                 took += (drafts - 1) * self.later.seconds(Shape(step.decodes, step.context))
         return took
+
+    def stages(self, step: Shape) -> list[float]:
+        """Seconds of a step in each stage of a pipeline, the send to the next included; the last has the logits."""
+        count, tokens = self.forward.plan.pp, step.decodes * self.queries + step.new
+        logits, send = self._logits(step.decodes * self.queries + step.prefills), self._send(tokens)
+        layers = self.seconds(step) - logits - (count - 1) * send
+        return [layers / count + send] * (count - 1) + [layers / count + logits]
 
     def next_tokens(self, decodes: int, context: int, steps: int) -> Iterator[float]:
         """Seconds of equal steps of next tokens one after the other, each with one token of context more a sequence."""

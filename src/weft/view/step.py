@@ -247,7 +247,8 @@ class InferenceReport(SystemReport["Inference"]):
 
 def ranks(plan: Parallelism) -> str:
     """The ranks of a replica in words: "TP 8", or "TP 1, EP 72" where others hold its experts."""
-    return f"TP {plan.tp}" + (f", EP {plan.ep}" if plan.ep > 1 else "")
+    others = {"PP": plan.pp, "EP": plan.ep}
+    return f"TP {plan.tp}" + "".join(f", {name} {degree}" for name, degree in others.items() if degree > 1)
 
 
 def _dominates(answer: Step) -> str:

@@ -69,8 +69,9 @@ class Forward:
     Each GPU holds a slice of all experts, or with `ep` = `tp` whole ones, as many as the others. With `ep` above a `tp`
     of 1 attention is data parallel: every GPU has sequences of its own, and `ep` of them share the experts, to which
     tokens are exchanged; the others are taken to hold as many tokens as this one, and pass through layers in step with
-    it. `two_batch` splits a batch in halves, of which one computes while the other's tokens are exchanged. What
-    `speculation` drafts is verified by a step.
+    it. With `pp` the layers are divided among stages of `tp` GPUs, which pass `pp` batches on, one in each; a batch has
+    the time of `tp` GPUs and a `pp`-th of the memory of all to itself. `two_batch` splits a batch in halves, of which
+    one computes while the other's tokens are exchanged. What `speculation` drafts is verified by a step.
 
     All groups of a batch share every operator but attention, which is a kernel for each group. `weights` of layers may
     have a narrower format than the products (`weft.estimate.quantization.FORMATS`), and keys and values one of
@@ -80,12 +81,13 @@ class Forward:
     """
 
     def __init__(
-        self, model: Transformer, system: System, *, tp: int = 1, ep: int = 1, two_batch: bool = False,
+        self, model: Transformer, system: System, *, tp: int = 1, ep: int = 1, pp: int = 1, two_batch: bool = False,
         dtype: str = "bf16", weights: str = "", kv_dtype: str = _ACTIVATIONS, library: str = VENDOR,
         speculation: Speculation = NONE, options: RunOptions = SUSTAINED,
     ) -> None:  # fmt: skip
         check_whole("tp", tp, 1, 8)
         _check_experts(model, int(tp), ep, system.gpus)
+        _check_stages(model, int(tp), ep, pp, system.gpus)
         check_name("number format", dtype, SERVED_DTYPES)
         check_name("number format of keys and values", kv_dtype, CACHES)
         if system.gpus % tp:
@@ -105,9 +107,11 @@ class Forward:
                 "without ep above tp 1; give ep, or leave out two_batch"
             )
         own = dtype.removesuffix("-block")
+        pipelines = self.replicas // int(pp)
         self.plan = Parallelism(
-            tp=int(tp), dp=self.replicas, ep=self.ep if self.wide else 1, batch=self.replicas, sequence=1, dtype=own
-        )
+            tp=int(tp), pp=int(pp), dp=pipelines, ep=self.ep if self.wide else 1, batch=pipelines, sequence=1,
+            dtype=own, order=("tp", "cp", "pp", "dp"),
+        )  # fmt: skip
         self.dtype, self.kv_dtype, self.kit = dtype, kv_dtype, kit(library)
         self._prices = Prices(system, self.plan, options, known=Known(system, options, self.kit, dtype))
         self._kinds = Counter(model.layer_kinds)
@@ -136,13 +140,26 @@ class Forward:
         found = sum((self.attention(one) for one in halves), self.shared(tokens))
         if self.two_batch:
             found = self.paired(found, tokens)
+        layers = found.seconds
         found += self.logits(sum(one.sequences * (one.new if one.writes else 1) for one in groups))
         if self.draft:
             again = [replace(one, new=1) for one in groups if one.writes]
             drafts = self.draft.batch(groups).seconds
             drafts += (self.speculation.tokens - 1) * self.draft.batch(again).seconds if again else 0.0
             found += Pass(drafts, {"draft": drafts})
+        if self.plan.pp > 1:
+            stages, send = self.plan.pp, self.send(sum(one.tokens.count for one in groups))
+            last = found.seconds - layers
+            found += Pass((stages - 1) * send, {exposed("pp"): (stages - 1) * send})
+            if any(one.writes for one in groups):  # in which equal batches follow each other through the slowest stage
+                waits = layers + stages * max(last, send) - found.seconds
+                found += Pass(waits, {"bubble": waits})
         return found
+
+    def send(self, tokens: int) -> float:
+        """Seconds in which a stage sends the hidden states of so many tokens to the next: each of its ranks a part."""
+        size = max(tokens * self.model.hidden * DTYPE_BYTES[_ACTIVATIONS] // self.plan.tp, 1)
+        return float(self._prices.moved("send_recv", size, 2, _ACTIVATIONS, "pp"))
 
     def paired(self, one: Pass, tokens: int) -> Pass:
         """Both halves of a batch: each of them computes while the other's `tokens` are exchanged.
@@ -201,11 +218,13 @@ class Forward:
         found = parameters(self.model)
         each = quantized_format(self.format).bytes(1) if self.format else width(self.plan.dtype)
         elsewhere = found.experts - -(-found.experts // self.ep) if self.wide else 0
-        size = (found.layers - elsewhere) * each
+        stages = -(-self.model.layers // self.plan.pp) / self.model.layers  # of the fullest
+        size = (found.layers - elsewhere) * each * stages
         if self.joins:  # embedding and head are the model's
             size += 2 * self.model.hidden**2 * DTYPE_BYTES[_ACTIVATIONS]
         else:
-            size += (found.embedding + found.head) * DTYPE_BYTES[_ACTIVATIONS]
+            ends = found.embedding, found.head
+            size += (max(ends) if self.plan.pp > 1 else sum(ends)) * DTYPE_BYTES[_ACTIVATIONS]
         return math.ceil(size / self.plan.tp) + (self.draft.weights if self.draft else 0)
 
     def cache(self, length: int) -> int:
@@ -351,6 +370,18 @@ def _check_experts(model: Transformer, tp: int, ep: int, gpus: int) -> None:
         raise InputError(f"ep {ep} does not fill the {gpus} GPUs of the system; give a divisor of {gpus}")
     if ep > max(model.experts, 1):
         raise InputError(f"ep {ep} is more than the {model.experts} experts of {model.name}; give at most as many")
+
+
+def _check_stages(model: Transformer, tp: int, ep: int, pp: int, gpus: int) -> None:
+    check_whole("pp", pp, 1, 2)
+    if pp > model.layers:
+        raise InputError(f"pp {pp} is more than the {model.layers} layers of {model.name}; give at most as many stages")
+    if pp > 1 and gpus % (tp * pp):
+        raise InputError(f"tp {tp} and pp {pp} do not fill the {gpus} GPUs of the system; give divisors of {gpus}")
+    if pp > 1 and ep > tp:
+        raise InputError(
+            f"ep {ep} shares experts among GPUs that hold all layers, and pp is {pp}; leave one of them out"
+        )
 
 
 def half(group: Group) -> Group:

@@ -24,6 +24,7 @@ def prefill(
     *,
     tp: int = 1,
     ep: int = 1,
+    pp: int = 1,
     two_batch: bool = False,
     batch: int = 1,
     sequence: int = 2048,
@@ -49,7 +50,16 @@ def prefill(
         check_whole(name, value, least, 8)
     batch, sequence, cached = int(batch), int(sequence), int(cached)  # numpy's integers overflow
     runs = _forward(
-        model, on, tp=tp, ep=ep, two_batch=two_batch, dtype=dtype, kv_dtype=kv_dtype, library=library, options=options
+        model,
+        on,
+        tp=tp,
+        ep=ep,
+        pp=pp,
+        two_batch=two_batch,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        library=library,
+        options=options,
     )
     return _answer(runs, "prefill", sequence, [Group(batch, sequence, cached)])
 
@@ -60,6 +70,7 @@ def decode(
     *,
     tp: int = 1,
     ep: int = 1,
+    pp: int = 1,
     two_batch: bool = False,
     batch: int = 1,
     context: int = 2048,
@@ -92,8 +103,8 @@ def decode(
         check_whole(name, value, least, 8)
     batch, context, chunk = int(batch), int(context), int(chunk)
     runs = _forward(
-        model, on, tp=tp, ep=ep, two_batch=two_batch, dtype=dtype, weights=weights, kv_dtype=kv_dtype, library=library,
-        speculation=speculation(speculate, accept, draft), options=options,
+        model, on, tp=tp, ep=ep, pp=pp, two_batch=two_batch, dtype=dtype, weights=weights, kv_dtype=kv_dtype,
+        library=library, speculation=speculation(speculate, accept, draft), options=options,
     )  # fmt: skip
     chunks = [Group(1, chunk)] if chunk else []
     return _answer(runs, "decode", context, [Group(batch, runs.queries, context - 1, writes=True), *chunks])
@@ -113,6 +124,8 @@ def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> In
     if runs.format:
         notes.append(f"Weights of layers are {quantized_format(runs.format).about}, converted on their way.")
     notes += [f"The step also reads the first {one.new:,} tokens of a prompt, which are in its time." for one in others]
+    if runs.plan.pp > 1:
+        notes.append(_PIPELINED.format(runs.plan.pp))
     if runs.wide:
         notes.append(_WIDE.format(runs.ep))
     drafted = runs.speculation if phase == "decode" else NONE
@@ -137,6 +150,10 @@ def _drafted(what: Speculation) -> str:
     )
 
 
+_PIPELINED = (
+    "Pipelines of {0} stages hold {0} such batches at once, one in each stage: a batch has the throughput and memory "
+    "of as many GPUs as TP has. Stages have equal parts of the layers; the last has the logits, for which others wait."
+)
 _WIDE = (
     "Each of {} GPUs has a batch of its own, and a share of the experts: all batches are taken to be alike, and tokens "
     "to choose experts evenly."
