@@ -198,8 +198,8 @@ def _largest(case: Mapping[str, Any], how: Mapping[str, Any], asked: Sequence[As
     found = []
     for readers in how.get("readers", [0]):
         made = ready(
-            _model(case["model"]), case["system"], tp=case.get("tp", 1), framework="vllm", concurrency=1, requests=1,
-            input=1, output=1, max_length=most, readers=readers, **given,
+            _model(case["model"]), case["system"], tp=case.get("tp", 1), pp=case.get("pp", 1), framework="vllm",
+            concurrency=1, requests=1, input=1, output=1, max_length=most, readers=readers, **given,
         )  # fmt: skip
         limits = _Limits(case, made.deploy, asked)
         found.append((limits.largest(), readers))
