@@ -116,6 +116,25 @@ def test_launch_lines_state_every_choice_and_every_role(engine):
     assert "None" not in alone
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ranks_that_share_experts_are_one_engine(engine):
+    text = launch(engine, Started(1, 16, 48, 16, None, None))
+    assert "# 1 prefill replica, 16 GPUs each" in text
+    assert "# 2 decode replicas, 16 GPUs each" in text
+    said = {"trtllm": "enable_attention_dp: true", "sglang": "--dp-size 16 --enable-dp-attention"}
+    assert said.get(engine, "--data-parallel-size 16") in text
+
+
+def test_separate_prompts_have_a_router_that_knows_every_engine():
+    started = Started(4, 4, 5, 2, None, None)
+    assert "--prefiller-hosts HOST0 HOST1 --prefiller-ports 8000 8000" in launch("vllm", started)
+    assert "python -m dynamo.vllm --model $MODEL --disaggregation-mode decode" in launch("vllm", started)
+    assert launch("sglang", started).count("--decode http://") == 3
+    trtllm = launch("trtllm", started)
+    assert 'urls: ["HOST2:8000", "HOST3:8000", "HOST4:8000"]' in trtllm
+    assert trtllm.count("cache_transceiver_config") == 2
+
+
 def test_an_unknown_engine_lists_the_known_ones():
     with pytest.raises(UnknownNameError, match="sglang"):
         launch("nope", Started(1, 1, 1, 0, None, None))

@@ -22,13 +22,35 @@ from weft.cli.output import shows
 from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Count, Value, later
 from weft.hardware import System
 from weft.options import RunOptions
+from weft.run.step.drafts import OWN
 from weft.units import LARGEST_COUNT
 
 DTYPES = "Data type of weights and GEMMs: bf16, fp16, fp8, int8, nvfp4, or fp8-block with scales of blocks."
 CACHES = ("bf16", "fp8")
+experts_options = together(
+    option(
+        "--ep",
+        "GPUs that hold whole experts: 1 (slices of all), as many as --tp, or with --tp 1 more, to which tokens are "
+        "exchanged while attention is data parallel.",
+        COUNT,
+        default=1,
+    ),
+    option("--pp", "Stages of a pipeline, each with a part of the layers.", COUNT, default=1),
+    option("--two-batch", "Compute half of a batch while the other's tokens are exchanged.", is_flag=True),
+)
+speculation_options = together(
+    option("--speculate", "Tokens drafted for each sequence, which a step verifies.", Count(0, LARGEST_COUNT)),
+    option("--accept", "Share of drafts that are accepted if those before them are.", click.FloatRange(0, 1)),
+    option(
+        "--draft",
+        f"What drafts: {', '.join(OWN)} (a lookup), or a model by name.  [default: mtp]",
+        metavar="NAME",
+    ),
+)
 _options = together(
     option("--system", "The machine, such as 8xh100 or 4xl40s, see 'weft hardware list'.", SYSTEM_NAME, required=True),
     option("--tp", "GPUs that share every layer.", COUNT, default=1),
+    experts_options,
     option("--batch", "Sequences that run together.", COUNT, default=1),
 )
 _rest = together(
@@ -75,6 +97,7 @@ def prefill(model: str, machine: System, options: RunOptions, **sizes: Any) -> A
     Count(0, LARGEST_COUNT),
     default=0,
 )
+@speculation_options
 @option(
     "--weights",
     "Narrower weights of layers, converted on their way: int8, int4-g128, mxfp4, nvfp4.  [default: as --dtype]",

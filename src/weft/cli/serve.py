@@ -9,7 +9,7 @@ import click
 
 import weft
 from weft.answer import Answer
-from weft.cli.inference import CACHES, DTYPES
+from weft.cli.inference import CACHES, DTYPES, experts_options, speculation_options
 from weft.cli.options import (
     against_option,
     as_run_options,
@@ -61,7 +61,7 @@ _load = together(
 )
 _server = together(
     option("--tp", "GPUs that share every layer.", COUNT, default=1),
-    option("--ep", "GPUs that hold whole experts instead of slices of all: 1, or as many as --tp.", COUNT, default=1),
+    experts_options,
     option("--replicas", "Copies of the model.  [default: as many as the system holds]", COUNT),
     option("--readers", "Replicas that only read prompts, and send their keys.", Count(0, LARGEST_COUNT), default=0),
     option(
@@ -105,6 +105,7 @@ _PLAN = "weft serve llama-3-70b --system 64xh100 --rate 50 --input 2048 --output
 @option("--curve", "Also serve fewer clients: throughput against interactivity.", is_flag=True)
 @option("--dtype", DTYPES, DTYPE, default="bf16")
 @option("--kv-dtype", "Data type of keys and values in the cache.", click.Choice(CACHES), default="bf16")
+@speculation_options
 @option(
     "--library",
     "Operators as libraries run them, as in 'weft decode'.  [default: those of --framework]",

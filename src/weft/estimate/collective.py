@@ -195,7 +195,8 @@ def _group(ranks: int, nodes: int, op: Collective, machine: Target) -> Group:
 def _form(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Group, harness: Harness) -> Parts:
     """The parts [s] of the sizes that one algorithm and protocol serve."""
     if group.nodes > 1:
-        return across(algorithm, protocol, size, group)
+        whole = algorithm is Algorithm.PAIRWISE and group.name == "send_recv" and group.ranks == 2
+        return across(algorithm, protocol, 2 * size if whole else size, group)
     if algorithm in (Algorithm.NVLS, Algorithm.NVLS_TREE):
         return nvls(size, group)
     if algorithm is Algorithm.PAIRWISE:

@@ -23,13 +23,14 @@ class Inference(Answer):
     Prefill computes all `tokens` of each of `batch` sequences; decode computes the next token of each, which attends to
     `tokens` of context. `weights` and `cache` are what a GPU holds [bytes]: the cache of keys and values of all
     sequences. Prompts may follow `cached` tokens each; beside next tokens, the first `chunk` tokens of a prompt may be
-    read, whose cache holds `chunk_cache` [bytes].
+    read, whose cache holds `chunk_cache` [bytes]. A decode step writes `tokens_per_step` tokens of each sequence, more
+    than one where drafts are accepted; parts are those of each token.
     """
 
     kind = "inference"
     RECORD = """
         phase model=model.name system=system.label tp=plan.tp replicas dtype=plan.dtype batch tokens cached chunk
-        latency_s=seconds tokens_per_s tokens_per_s_per_gpu parts weight_bytes_per_gpu=weights
+        latency_s=seconds step_s tokens_per_step tokens_per_s tokens_per_s_per_gpu parts weight_bytes_per_gpu=weights
         kv_cache_bytes_per_gpu=cache capacity_bytes=capacity fits most_sequences notes
     """
 
@@ -46,6 +47,12 @@ class Inference(Answer):
     cached: int = 0
     chunk: int = 0
     chunk_cache: int = 0
+    tokens_per_step: float = 1.0
+
+    @property
+    def step_s(self) -> float:
+        """Time of the step [s]: that of all tokens which it writes of a sequence."""
+        return self.seconds * self.tokens_per_step
 
     @property
     def seconds(self) -> float:

@@ -53,7 +53,7 @@ class Served(NamedTuple):
 
 class Turn(NamedTuple):
     """`steps` equal steps of a replica from `start` to `end` [s]: `prompt` tokens of `prefills` prompts and one of each
-    of `decodes` answers in each step.
+    of `decodes` answers in each step, or more where drafts were accepted: `written` in all.
 
     Beside them, mean numbers of requests `running` and `waiting`, what the first of these lacks, and the memory in use
     at the end [bytes]. In the first step, sequences of next tokens hold `context` tokens, and prompts form `pairs` of a
@@ -73,6 +73,7 @@ class Turn(NamedTuple):
     used: int
     context: int
     pairs: int
+    written: int
 
 
 class Moment(NamedTuple):
@@ -305,7 +306,7 @@ class Serving(Answer):
         edges = np.linspace(0.0, self.span, count + 1)
         begin = self.requests[0].arrival
         rates: Mapping[str, Callable[[Turn], float]] = {
-            "prompt": lambda turn: turn.prompt * turn.steps, "answers": lambda turn: turn.decodes * turn.steps,
+            "prompt": lambda turn: turn.prompt * turn.steps, "answers": lambda turn: turn.written,
             "running": lambda turn: turn.running * (turn.end - turn.start),
             "waiting": lambda turn: turn.waiting * (turn.end - turn.start),
             "memory": lambda turn: turn.used / self.cache * (turn.end - turn.start) / self.replicas,

@@ -100,7 +100,7 @@ def _room(
     if room <= 0:
         raise InputError(
             f"{forward.model.name} leaves no memory for keys and values under {name}: {format_bytes(held, 3)} of "
-            f"weights and activations in {share:.2g} of {format_bytes(capacity, 3)} on each of {tp} GPUs; "
+            f"weights and activations in {share:.2g} of {format_bytes(capacity, 3)} on each of its GPUs (TP {tp}); "
             "give a larger tp, a narrower dtype or a GPU with more memory"
         )
     return room

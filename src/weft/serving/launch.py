@@ -1,8 +1,8 @@
-"""Layouts of replicas as the command lines that start them: vLLM, SGLang, TensorRT-LLM.
+"""Layouts of replicas as the command lines that start them: vLLM, Dynamo, SGLang, TensorRT-LLM.
 
-Flags are those of each engine's documentation: vLLM, docs.vllm.ai (serve arguments, NixlConnector); SGLang,
-docs.sglang.io (server arguments, PD disaggregation) and the arguments of sglang_router; TensorRT-LLM,
-nvidia.github.io/TensorRT-LLM (trtllm-serve, disaggregated serving).
+Flags are those of each engine's documentation, read in 2026: vllm-project/vllm docs/features/nixl_connector_usage.md
+and docs/serving/expert_parallel_deployment.md; ai-dynamo/dynamo examples/backends/vllm/launch/disagg.sh;
+sgl-project/sglang docs/advanced_features/pd_disaggregation.md; NVIDIA/TensorRT-LLM examples/disaggregated/README.md.
 """
 
 from __future__ import annotations
@@ -26,26 +26,38 @@ class Started(NamedTuple):
     sequences: int | None
 
     @property
-    def addresses(self) -> list[str]:
-        """Addresses of the replicas, readers first; each stands for that of its host."""
-        return [f"http://HOST{at}:{_PORT}" for at in range(self.replicas)]
+    def wide(self) -> bool:
+        """Whether attention is data parallel, and `ep` GPUs share the experts."""
+        return self.ep > self.tp
+
+    @property
+    def together(self) -> int:
+        """GPUs of an engine: of a replica, or of all replicas that share experts."""
+        return max(self.tp, self.ep)
+
+    @property
+    def engines(self) -> list[tuple[str, int]]:
+        """Roles of engines, and how many have them."""
+        each = self.ep if self.wide else 1
+        if not self.readers:
+            return [("", self.replicas // each)]
+        return [("prefill", self.readers // each), ("decode", (self.replicas - self.readers) // each)]
+
+    @property
+    def addresses(self) -> list[list[str]]:
+        """Addresses of the engines of each role; each stands for that of its (first) host."""
+        places = iter(range(self.replicas))
+        return [[f"HOST{next(places)}:{_PORT}" for _ in range(count)] for _, count in self.engines]
 
 
 def launch(engine: str, started: Started) -> str:
     """The command lines that start replicas by an engine; UnknownNameError for an unknown one.
 
     One line for each role, to run once for each replica on its own GPUs, then what sends requests to them; $MODEL is
-    the path of the weights.
+    the path of the weights. Where GPUs of several nodes share experts, each node runs the line with its own $RANK.
     """
     check_name("serving engine", engine, ENGINES)
     return "\n".join(ENGINES[engine](started)) + "\n"
-
-
-def _roles(started: Started) -> list[tuple[str, int]]:
-    """Roles of replicas, and how many have them."""
-    if not started.readers:
-        return [("", started.replicas)]
-    return [("prefill", started.readers), ("decode", started.replicas - started.readers)]
 
 
 def _command(start: str, flags: Mapping[str, object], role: str, count: int, gpus: int) -> Iterator[str]:
@@ -55,52 +67,115 @@ def _command(start: str, flags: Mapping[str, object], role: str, count: int, gpu
     yield f"{start} {said}"
 
 
+def _of_vllm(started: Started, role: str) -> dict[str, object]:
+    """Flags of vLLM's engine."""
+    wide, nodes = started.wide, -(-started.ep // _NODE)
+    sends = """'{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"""
+    return {
+        "--tensor-parallel-size": started.tp, "--data-parallel-size": started.ep if wide else None,
+        "--data-parallel-size-local": _NODE if nodes > 1 and wide else None,
+        "--data-parallel-address": "$FIRST_HOST" if nodes > 1 and wide else None,
+        "--data-parallel-start-rank": f"$(({_NODE} * RANK))" if nodes > 1 and wide else None,
+        "--enable-expert-parallel": "" if started.ep > 1 else None,
+        "--all2all-backend": _ALL_TO_ALL[role] if wide else None,
+        "--max-num-batched-tokens": started.step_tokens, "--max-num-seqs": started.sequences,
+        "--kv-transfer-config": sends if role else None,
+    }  # fmt: skip
+
+
+_PROXY = "tests/v1/kv_connector/nixl_integration/toy_proxy_server.py"
+_NODE = 8
+"""GPUs of a node that runs one line."""
+_ALL_TO_ALL = {
+    "": "deepep_high_throughput", "prefill": "deepep_high_throughput", "decode": "deepep_low_latency",
+}  # fmt: skip
+
+
 def _vllm(started: Started) -> Iterator[str]:
-    for role, count in _roles(started):
-        sends = """'{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"""
-        flags = {
-            "--tensor-parallel-size": started.tp, "--enable-expert-parallel": "" if started.ep > 1 else None,
-            "--max-num-batched-tokens": started.step_tokens, "--max-num-seqs": started.sequences,
-            "--kv-transfer-config": sends if role else None, "--port": _PORT,
-        }  # fmt: skip
-        yield from _command("vllm serve $MODEL", flags, role, count, started.tp)
-    yield "# a router sends each request to the replica with the fewest; with prefill replicas, to one of each role"
+    for role, count in started.engines:
+        host = "VLLM_NIXL_SIDE_CHANNEL_HOST=$HOST " if role else ""
+        flags = {**_of_vllm(started, role), "--port": _PORT}
+        yield from _command(f"{host}vllm serve $MODEL", flags, role, count, started.together)
+    if started.wide and started.ep > _NODE:
+        yield "# each node after the first: with --headless"
+    if not started.readers:
+        yield "# a router sends each request to the replica with the fewest"
+        return
+    named = zip(("prefiller", "decoder"), started.addresses, strict=True)
+    hosts = [(name, [one.partition(":")[0] for one in some]) for name, some in named]
+    each = " ".join(f"--{name}-hosts {' '.join(some)} --{name}-ports{f' {_PORT}' * len(some)}" for name, some in hosts)
+    yield "# the proxy of vLLM's repository is an example; Dynamo's lines, in place of all of these, follow"
+    yield f"python {_PROXY} --port {_PORT + 1} {each}"
+    yield from _dynamo(started)
+
+
+def _dynamo(started: Started) -> Iterator[str]:
+    """Dynamo's front end, and vLLM's engines behind it."""
+    yield "# Dynamo, which routes"
+    yield f"python -m dynamo.frontend --http-port {_PORT}"
+    for role, count in started.engines:
+        flags = {"--model": "$MODEL", "--disaggregation-mode": role or None, **_of_vllm(started, role)}
+        host = "VLLM_NIXL_SIDE_CHANNEL_HOST=$HOST " if role else ""
+        yield from _command(f"{host}python -m dynamo.vllm", flags, role, count, started.together)
+
+
+_ROUTER = "python -m sglang_router.launch_router"
 
 
 def _sglang(started: Started) -> Iterator[str]:
-    for role, count in _roles(started):
+    wide, nodes = started.wide, -(-started.ep // _NODE)
+    for role, count in started.engines:
         flags = {
-            "--model-path": "$MODEL", "--tp-size": started.tp, "--ep-size": started.ep if started.ep > 1 else None,
-            "--chunked-prefill-size": started.step_tokens, "--max-running-requests": started.sequences,
+            "--model-path": "$MODEL", "--tp-size": started.together, "--dp-size": started.ep if wide else None,
+            "--enable-dp-attention": "" if wide else None, "--ep-size": started.ep if started.ep > 1 else None,
+            "--moe-a2a-backend": "deepep" if wide else None, "--nnodes": nodes if nodes > 1 else None,
+            "--node-rank": "$RANK" if nodes > 1 else None,
+            "--dist-init-addr": "$FIRST_HOST:5000" if nodes > 1 else None,
+            "--chunked-prefill-size": _times(started.step_tokens, started.ep if wide else 1),
+            "--max-running-requests": _times(started.sequences, started.ep if wide else 1),
             "--disaggregation-mode": role or None, "--host": "0.0.0.0", "--port": _PORT,
         }  # fmt: skip
-        yield from _command("python -m sglang.launch_server", flags, role, count, started.tp)
+        yield from _command("python -m sglang.launch_server", flags, role, count, started.together)
     if started.readers:
-        prefill, decode = started.addresses[: started.readers], started.addresses[started.readers :]
-        each = [*(f"--prefill {one}" for one in prefill), *(f"--decode {one}" for one in decode)]
-        yield f"python -m sglang_router.launch_router --pd-disaggregation {' '.join(each)}"
-    elif started.replicas > 1:
-        yield f"python -m sglang_router.launch_router --worker-urls {' '.join(started.addresses)}"
+        prefill, decode = started.addresses
+        each = [*(f"--prefill http://{one}" for one in prefill), *(f"--decode http://{one}" for one in decode)]
+        yield f"{_ROUTER} --pd-disaggregation {' '.join(each)} --host 0.0.0.0 --port {_PORT + 1}"
+    elif len(started.addresses[0]) > 1:
+        urls = " ".join(f"http://{one}" for one in started.addresses[0])
+        yield f"{_ROUTER} --worker-urls {urls} --host 0.0.0.0 --port {_PORT + 1}"
+
+
+def _times(value: int | None, count: int) -> int | None:
+    """A limit of all ranks, which SGLang divides among those whose attention is data parallel."""
+    return None if value is None else value * count
 
 
 def _trtllm(started: Started) -> Iterator[str]:
-    for role, count in _roles(started):
+    for role, count in started.engines:
+        options = ["enable_attention_dp: true"] if started.wide else []
+        options += ["disable_overlap_scheduler: true"] if role == "prefill" else []
+        options += ["cache_transceiver_config:", "  backend: DEFAULT"] if role else []
+        file = f"{role or 'options'}.yaml"
+        if options:
+            yield f"cat > {file} <<EOF"
+            yield from options
+            yield "EOF"
         flags = {
-            "--tp_size": started.tp, "--ep_size": started.ep if started.ep > 1 else None,
+            "--tp_size": started.together, "--ep_size": started.ep if started.ep > 1 else None,
             "--max_num_tokens": started.step_tokens, "--max_batch_size": started.sequences,
-            "--host": "0.0.0.0", "--port": _PORT,
+            "--extra_llm_api_options": file if options else None, "--host": "0.0.0.0", "--port": _PORT,
         }  # fmt: skip
-        yield from _command("trtllm-serve $MODEL", flags, role, count, started.tp)
+        yield from _command("trtllm-serve $MODEL", flags, role, count, started.together)
     if started.readers:
-        pools = {"context_servers": started.addresses[: started.readers],
-                 "generation_servers": started.addresses[started.readers :]}  # fmt: skip
         yield "cat > disagg.yaml <<EOF"
         yield f"hostname: 0.0.0.0\nport: {_PORT + 1}"
-        for name, urls in pools.items():
-            plain = ", ".join(f'"{url.removeprefix("http://")}"' for url in urls)
+        for name, urls in zip(("context_servers", "generation_servers"), started.addresses, strict=True):
+            plain = ", ".join(f'"{one}"' for one in urls)
             yield f"{name}:\n  num_instances: {len(urls)}\n  urls: [{plain}]"
         yield "EOF\ntrtllm-serve disaggregated -c disagg.yaml"
 
 
-ENGINES: Mapping[str, Callable[[Started], Iterator[str]]] = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
-"""Engines by name, those of `frameworks.toml`: the lines that start replicas."""
+ENGINES: Mapping[str, Callable[[Started], Iterator[str]]] = {
+    "vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm, "dynamo": _dynamo,
+}  # fmt: skip
+"""Engines by name, those of `frameworks.toml` and Dynamo over vLLM: the lines that start replicas."""

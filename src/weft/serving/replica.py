@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from weft.errors import InputError
 from weft.result.serving import Turn
 from weft.serving.pool import Pool
 from weft.serving.requests import Request
 from weft.serving.step_times import Shape, StepTimes
+
+
+class Pipeline:
+    """Stages that pass on the batches of several replicas in turn, each one at a time, in the order of their starts."""
+
+    def __init__(self, stages: int) -> None:
+        self._free = [0.0] * stages
+
+    def end(self, start: float, seconds: Sequence[float]) -> float:
+        """When a batch that starts has passed all stages, which take so many seconds each."""
+        at = start
+        for stage, took in enumerate(seconds):
+            at = self._free[stage] = max(at, self._free[stage]) + took
+        return at
+
 
 _MOST_AT_ONCE = 64
 """Steps of next tokens that are timed at a time."""
@@ -19,12 +34,14 @@ class Replica:
     """A server of a model, as its policy sees it.
 
     Of the step that is being formed, `budget` tokens are left, and `batch` holds what was given. Requests wait in
-    `waiting` and run in `running`; at most `sequences` run at once.
+    `waiting` and run in `running`; at most `sequences` run at once. A request that writes counts with its next token
+    and its drafts, for which memory is taken, too.
     """
 
     def __init__(
         self, number: int, times: StepTimes, pool: Pool, schedule: Callable[[Replica], None], *, tokens: int,
         sequences: int, host: float = 0.0, steady: bool = False, answers: bool = True,
+        pipeline: Pipeline | None = None,
     ) -> None:  # fmt: skip
         self.number, self.pool, self.answers = number, pool, answers
         self.tokens, self.sequences, self.host = tokens, sequences, host
@@ -36,6 +53,8 @@ class Replica:
         self.ends: list[float] = []
         self.busy = False
         self._times, self._schedule, self._steady = times, schedule, steady
+        self._pipeline = pipeline
+        self._drafts = times.forward.speculation
         self._waits: set[int] = set()
         self._joined: list[float] = []
         self._lacks = ""
@@ -75,14 +94,16 @@ class Replica:
             return False
         kept = self.pool.match(request) if waits and not request.computed else 0
         request.computed += kept
-        tokens = min(tokens, request.missing, self.budget)
-        if tokens <= 0 or not self.pool.take(request, max(request.computed + tokens, reserve)):
+        tokens, drafts = min(tokens, request.missing, self.budget), self._drafts.tokens * (request.generated > 0)
+        if request.missing > 1:  # computed again
+            drafts = 0
+        if tokens <= 0 or not self.pool.take(request, max(request.computed + tokens + drafts, reserve)):
             self.lacks("memory" if tokens > 0 else "tokens of a step")
             if kept:
                 self.pool.release(request)
                 request.computed = 0
             return False
-        self.budget -= tokens
+        self.budget -= tokens + drafts
         self.batch.append((request, tokens))
         if waits:
             self._waits.remove(request.id)
@@ -98,20 +119,20 @@ class Replica:
 
         None, and nothing is changed, if tokens of the step or memory lack for them, or for `all_or_none` of the others.
         """
-        running, lacking, count = self.running, [], 0
+        running, lacking, count, drafts = self.running, [], 0, self._drafts.tokens
         for request in running:
             if not request.generated or request.input + request.generated - request.computed != 1:
                 break
             count += 1
-            if request.computed >= request.room:
+            if request.computed + drafts >= request.room:
                 lacking.append(request)
-        if count > self.budget or len(lacking) * self.pool.most_lacking(1) > self.pool.free:
+        if count * (1 + drafts) > self.budget or len(lacking) * self.pool.most_lacking(1 + drafts) > self.pool.free:
             return 0
         if all_or_none and count < len(running):
             return 0
         for request in lacking:
-            self.pool.take(request, request.computed + 1)
-        self.budget -= count
+            self.pool.take(request, request.computed + 1 + drafts)
+        self.budget -= count * (1 + drafts)
         self.batch = [(request, 1) for request in running[:count]]
         return count
 
@@ -146,10 +167,20 @@ class Replica:
             if request.started != request.started:
                 request.started = now
         most = 1
-        if not shape.prefills and shape.decodes == len(self.running) and (self._steady or not self.waiting):
+        if (
+            not self._pipeline
+            and not shape.prefills
+            and shape.decodes == len(self.running)
+            and (self._steady or not self.waiting)
+        ):
             most = self._steps_ahead()
         self.ends, end = [], now
-        took = self._times.next_tokens(shape.decodes, shape.context, most) if most > 1 else [self._times.seconds(shape)]
+        if self._pipeline:
+            took: Iterable[float] = [self._pipeline.end(now, self._times.stages(shape)) - now]
+        elif most > 1:
+            took = self._times.next_tokens(shape.decodes, shape.context, most)
+        else:
+            took = [self._times.seconds(shape)]
         for seconds in took:
             end += seconds + self.host
             self.ends.append(end)
@@ -170,24 +201,29 @@ class Replica:
         steps, end, shape = len(self.ends), self.ends[-1], self._shape
         queue = self._queue + sum(end - at for at in self._joined) / (end - self._started)
         self._joined.clear()
-        done = []
+        done, written = [], 0
         for request, tokens in self.batch:
-            request.computed += tokens + steps - 1
+            more = steps
+            if tokens == 1 and request.generated and self._drafts.tokens:
+                more = self._drafts.written(request.passes + steps) - self._drafts.written(request.passes)
+                more, request.passes = min(more, request.output - request.generated), request.passes + steps
+            request.computed += tokens + more - 1
             if request.computed > request.room:
                 self.pool.take(request, request.computed)
-            if request.computed < request.known + steps - 1:
+            if request.computed < request.known + more - 1:
                 continue  # a chunk that is not the last
             if not request.generated:
                 request.first = end
                 self.pool.publish(request)
-            request.generated += steps
+            request.generated += more
+            written += more * (tokens == 1 and request.generated > more)
             if request.generated >= request.output or not self.answers:
                 done.append(request)
         self.turns.append(
             Turn(
                 self.number, self._started, end, steps, shape.decodes, shape.prefills, shape.new, self._active,
                 queue,
-                self._lacks if self._queue else "", self.pool.used, shape.context, shape.pairs,
+                self._lacks if self._queue else "", self.pool.used, shape.context, shape.pairs, written,
             )
         )  # fmt: skip
         if done:
@@ -210,9 +246,11 @@ class Replica:
 
     def _steps_ahead(self) -> int:
         """Steps of next tokens for which no request ends before the last of them, and memory suffices."""
-        most = min(*(request.output - request.generated for request, _ in self.batch), _MOST_AT_ONCE)
+        least = min(request.output - request.generated for request, _ in self.batch)
+        most = min(max(int((least - 1) / self._drafts.expected), 1) if self._drafts.tokens else least, _MOST_AT_ONCE)
         low, high = 1, most
-        if len(self.batch) * self.pool.most_lacking(most) <= self.free or self._needs(most) <= self.free:
+        tokens = self._drafts.written(most) + self._drafts.tokens
+        if len(self.batch) * self.pool.most_lacking(tokens) <= self.free or self._needs(most) <= self.free:
             return most
         while low < high:
             middle = (low + high + 1) // 2
@@ -225,4 +263,5 @@ class Replica:
     def _needs(self, steps: int) -> int:
         """Bytes that so many steps take beyond what is held, the first of which has been allocated."""
         lacking = self.pool.lacking
-        return sum(lacking(request, request.computed + steps) for request, _ in self.batch)
+        more = self._drafts.written(steps) + 2 * self._drafts.tokens
+        return sum(lacking(request, request.computed + more) for request, _ in self.batch)

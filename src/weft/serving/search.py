@@ -28,6 +28,8 @@ BUDGET_S = 60.0
 _FIRST, _LATER = "the first token comes too late", "further tokens come too late"
 _MORE = "more arrives than is answered"
 _DEGREES = (1, 2, 4, 8)
+_WIDE = (8, 16, 32, 64, 128)
+"""GPUs that share experts where attention is data parallel."""
 _SMALLER_STEPS = (4, 16)
 """The framework's tokens of a step are also tried divided by these."""
 _ALIKE = 0.02
@@ -82,6 +84,9 @@ def _wanted(ttft: str | None, tpot: str | None, attainment: float, asked: dict[s
         raise InputError(
             "clients who wait for answers never ask too much, so that one GPU suffices; give rate or trace"
         )
+    for name in ("two_batch", "speculate", "pp"):
+        if asked.get(name) not in (None, 0, 1):
+            raise InputError(f"bounds of a plan hold for whole steps of one token, without {name}; leave it out")
     if asked.get("curve"):
         raise InputError("a curve is that of one layout, and a plan has its front; leave out curve")
     return wanted
@@ -89,10 +94,11 @@ def _wanted(ttft: str | None, tpot: str | None, attainment: float, asked: dict[s
 
 @dataclass
 class _Kind:
-    """Layouts that differ in their number of replicas alone: options, and bounds of a replica."""
+    """Layouts that differ in their number of replicas alone, so many `together`: options, and bounds of a replica."""
 
     options: dict[str, Any]
     bounds: Bounds
+    together: int
 
 
 @dataclass
@@ -142,7 +148,8 @@ class _Search:
                 self.rejected["memory"] += self._counts(options)
                 continue
             found += 1
-            yield _Kind(options, self._bounds_of(made))
+            forward = made.deploy.forward
+            yield _Kind(options, self._bounds_of(made), forward.ep if forward.wide else 1)
         if not found and first:
             raise first
 
@@ -150,7 +157,8 @@ class _Search:
         """Options of each kind of replica: degrees, then limits of a step."""
         each = self.system.gpus_per_node if self.system.node else self.system.gpus
         for tp in _given(self.asked, "tp", [one for one in _DEGREES if one <= each and self.system.gpus % one == 0]):
-            eps = [1, tp] if self.model.experts and tp > 1 else [1]
+            eps = [1, tp] if tp > 1 else [1, *(one for one in _WIDE if self.system.gpus % one == 0)]
+            eps = [one for one in eps if one <= max(self.model.experts, 1)]
             for ep in _given(self.asked, "ep", eps):
                 degrees = {"tp": tp, **({"ep": ep} if ep > 1 else {})}
                 for limits in self._limits(degrees):
@@ -174,8 +182,8 @@ class _Search:
         """Numbers of replicas of a kind, and of readers among them where a step has the framework's limits."""
         most = self.system.gpus // kind.options["tp"]
         limited = kind.options.keys() & {"step_tokens", "sequences"} - {name for name in self.asked if self.asked[name]}
-        for replicas in _given(self.asked, "replicas", range(1, most + 1)):
-            for readers in _given(self.asked, "readers", [0] if limited else range(replicas)):
+        for replicas in _given(self.asked, "replicas", range(kind.together, most + 1, kind.together)):
+            for readers in _given(self.asked, "readers", [0] if limited else range(0, replicas, kind.together)):
                 yield Choice(**kind.options, replicas=replicas, readers=readers)
 
     def _bounds_of(self, made: Ready) -> Bounds:

@@ -19,15 +19,16 @@ from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, RunOptions
 from weft.result.serving import Interactive, Objective, Served, Serving, Turn
 from weft.result.step import added
+from weft.run.step.drafts import speculation
 from weft.run.step.forward import Forward
 from weft.serving.cluster import ROUTERS, Cluster, Watch
 from weft.serving.framework import Serves, framework_names, serves
 from weft.serving.policies import POLICIES, Policy, Schedule
 from weft.serving.pool import Pool
-from weft.serving.replica import Replica
+from weft.serving.replica import Pipeline, Replica
 from weft.serving.requests import ARRIVALS, Asked, Load, Request, load
 from weft.serving.step_times import Shape, StepTimes
-from weft.units import Dimension, format_bytes, parse
+from weft.units import Dimension, parse
 
 _SECONDS = Quantity(Dimension.SECONDS, zero_allowed=True)
 _LARGEST_REQUESTS = 1_000_000
@@ -44,6 +45,8 @@ def serve(
     *,
     tp: int = 1,
     ep: int = 1,
+    pp: int = 1,
+    two_batch: bool = False,
     framework: str = "vllm",
     policy: str | Schedule | None = None,
     rate: float | None = None,
@@ -72,6 +75,9 @@ def serve(
     weights: str = "",
     kv_dtype: str = "bf16",
     library: str | None = None,
+    speculate: int | None = None,
+    accept: float | None = None,
+    draft: str | None = None,
     options: RunOptions = SUSTAINED,
 ) -> Serving:
     """Serve a load by a model's replicas of `tp` GPUs each: throughput, latencies, memory, queue, and what bounds.
@@ -83,8 +89,10 @@ def serve(
     all prompts are the same, and computed once. Of the `replicas` (default: as many as the system holds) `readers` only
     read prompts. `ttft` and `tpot` ("2 s", "50 ms") are what a good answer meets. The others replace what the framework
     does by default: tokens of a step, sequences at once, tokens of a block, share of the memory, the longest request,
-    and the host's time for each step. With `ep` = `tp` each GPU of a replica holds whole experts instead of slices.
-    `kv_dtype` and `library` are those of `weft.decode`; the library is the framework's own if none is named.
+    and the host's time for each step. `ep`, `two_batch`, `speculate`, `accept`, `draft`, `kv_dtype` and `library` are
+    those of `weft.decode`; the library is the framework's own if none is named. With `pp`, so many replicas share a
+    pipeline of `tp` x `pp` GPUs, each with its own queue and its share of the memory. With `ep` above a `tp` of 1 a
+    replica is one GPU with a queue of its own, and `ep` of them share the experts.
 
     Raises UnknownNameError for unknown names, InputError for sizes that do not fit the model, the memory or each other.
 
@@ -128,7 +136,8 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
     _check(*(asked[name] for name in _CHECKED))
     check_name("serving framework", asked["framework"], framework_names())
     library = asked["framework"] if asked["library"] is None else asked["library"]
-    times = _times(found, where, library=library, **{name: asked[name] for name in _FORWARD})
+    drafts = speculation(*(asked[name] for name in ("speculate", "accept", "draft")))
+    times = _times(found, where, library=library, speculation=drafts, **{name: asked[name] for name in _FORWARD})
     forward = times.forward
     own = {"tokens": asked["step_tokens"], "sequences": asked["sequences"], "block": asked["block"]}
     for name, value in own.items():
@@ -139,6 +148,11 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
         raise InputError(f"memory_share is {shown(memory_share)}; give a share from 0 to 1, such as 0.9")
     took = None if host is None else _SECONDS.parse(host)
     how = serves(asked["framework"], forward, host=took, memory_share=memory_share, **own)
+    if how.tokens < forward.queries:
+        raise InputError(
+            f"a step of {how.tokens} tokens does not hold the next token of a request and its {drafts.tokens} drafts; "
+            f"give step_tokens {forward.queries} or more, or fewer drafts"
+        )
     count = _replicas(forward, asked["replicas"], asked["readers"])
     chosen, name = _policy(asked["policy"] or how.policy)
     drawn = load(**{name: asked[name] for name in _LOAD})
@@ -154,7 +168,7 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
 
 _DEFAULTS = {name: one.default for name, one in signature(serve).parameters.items()}
 _CHECKED = ("requests", "concurrency", "rate", "prefix", "seed", "arrivals", "burstiness", "router", "curve")
-_FORWARD = ("tp", "ep", "dtype", "weights", "kv_dtype", "options")
+_FORWARD = ("tp", "ep", "pp", "two_batch", "dtype", "weights", "kv_dtype", "options")
 _LOAD = ("rate", "concurrency", "trace", "requests", "input", "output", "arrivals", "burstiness", "seed")
 
 
@@ -175,7 +189,7 @@ def _times(model: Transformer, where: System, **how: Any) -> StepTimes:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A model on its replicas, ready to serve loads."""
+    """A model on its replicas, ready to serve loads; `sent` are times [s] of keys and values by tokens of a prompt."""
 
     forward: Forward
     how: Serves
@@ -185,36 +199,39 @@ class Deployment:
     readers: int
     shared: int
     times: StepTimes
-    _sent: dict[int, float] = field(default_factory=dict)
+    sent: dict[int, float] = field(default_factory=dict)
 
     def run(self, asked: Load, watch: Watch | None = None) -> tuple[list[Served], list[Turn]]:
         """Serve a load: its requests in the order of arrival, and the steps of all replicas in the order of time.
 
         `watch` sees each answered request, and may raise `GivenUp`.
         """
-        every = [self._replica(at) for at in range(self.replicas)]
+        stages = self.forward.plan.pp
+        pipelines = [Pipeline(stages) for _ in range(self.replicas // stages)] if stages > 1 else []
+        every = [self._replica(at, pipelines[at // stages] if pipelines else None) for at in range(self.replicas)]
         readers, others = every[: self.readers], every[self.readers :]
         cluster = Cluster(readers or others, self.router, others if readers else (), self.transfer)
         found = cluster.run(asked, watch)
         turns = sorted((turn for replica in every for turn in replica.turns), key=lambda turn: turn.start)
         return sorted(map(_served, found), key=lambda one: one.arrival), turns
 
-    def _replica(self, at: int) -> Replica:
+    def _replica(self, at: int, pipeline: Pipeline | None) -> Replica:
         pool = Pool(self.how.cache_bytes, self.how.block, self.forward.cache, self.shared)
         return Replica(
             at, self.times, pool, self.policy.make(), tokens=self.how.tokens, sequences=self.how.sequences,
             host=self.how.host, steady=self.policy.steady, answers=at >= self.readers,
+            pipeline=pipeline,
         )  # fmt: skip
 
     def transfer(self, request: Request) -> float:
         """Seconds that a prompt's keys and values take from a reader: each of its GPUs sends to one of the other."""
-        if request.computed not in self._sent:
+        if request.computed not in self.sent:
             where = self.forward.system
             each = where.node.gpus_per_node if where.node else where.gpus
             pair = where.with_gpus(2, 1 if where.gpus <= each else 2)
-            sent = Collective("send_recv", self.forward.cache(request.computed), 2)
-            self._sent[request.computed] = float(estimate(sent, pair).seconds)
-        return self._sent[request.computed]
+            sent = Collective("send_recv", self.forward.cache(request.computed) // self.forward.plan.pp, 2)
+            self.sent[request.computed] = float(estimate(sent, pair).seconds)
+        return self.sent[request.computed]
 
     def capacity(self, asked: Load, answered: Sequence[Served]) -> float | None:
         """Answers per second while requests always wait, where a load's end suggests that it is near [1/s]."""
@@ -316,6 +333,13 @@ def _replicas(forward: Forward, replicas: int | None, readers: int) -> int:
             f"{count} replicas of {forward.plan.tp} GPUs do not fit the {forward.system.gpus} GPUs of the system; "
             f"give at most {forward.replicas}"
         )
+    together, why = (forward.ep, f"groups of ep {forward.ep}, which share their experts") if forward.wide else (1, "")
+    if forward.plan.pp > 1:
+        together, why = forward.plan.pp, f"pipelines of pp {forward.plan.pp}, each of which passes on as many"
+    for what, number in (("replicas", count), ("readers", readers)):
+        if number % together:
+            per = "one GPU" if forward.plan.tp == 1 else f"{forward.plan.tp} GPUs"
+            raise InputError(f"{number} {what} of {per} do not fill {why}; give a multiple of {together}")
     if readers >= count and readers:
         raise InputError(f"{readers} of {count} replicas only read prompts, so that none writes answers; give fewer")
     return count
@@ -356,8 +380,8 @@ def _check_lengths(asked: Sequence[Asked], model: Transformer, limit: int, forwa
     size = forward.cache(-(-total // how.block) * how.block)
     if size > how.cache_bytes:
         raise InputError(
-            f"the keys and values of a request of {total:,} tokens take {format_bytes(size, 3)} on each GPU, and "
-            f"{how.name} has {format_bytes(how.cache_bytes, 3)} for them; give a larger tp, or shorter requests"
+            f"the keys and values of a request of {total:,} tokens take {size / 1e9:.3g} GB on each GPU, and "
+            f"{how.name} has {how.cache_bytes / 1e9:.3g} GB for them; give a larger tp, or shorter requests"
         )
 
 
@@ -371,8 +395,27 @@ def _notes(how: Serves, deploy: Deployment, host_stated: bool) -> list[str]:
             f"({low * 1e3:g} to {high * 1e3:g} ms); "
             "--host changes it."
         )
+    if deploy.forward.wide:
+        notes.append(
+            f"Attention is data parallel: each GPU has a queue of its own, and {deploy.forward.ep} share the experts. "
+            "Their batches are taken to be alike; waiting for a fuller one is left out."
+        )
+    stages = deploy.forward.plan.pp
+    if stages > 1:
+        notes.append(
+            f"Pipelines of {stages} stages pass on the batches of {stages} replicas each, one after the other; every "
+            f"replica has its own queue, and 1/{stages} of the memory of its pipeline."
+        )
+    drafts = deploy.forward.speculation
+    if drafts.tokens:
+        notes.append(
+            f"Each step verifies {drafts.tokens} tokens drafted by {drafts.draft} beside the next one, and writes "
+            f"{drafts.expected:.3g} with {drafts.accept:.0%} accepted: the mean, without its scatter."
+        )
     if deploy.readers:
-        notes.append(f"{deploy.readers} of {deploy.replicas} replicas read prompts, and send keys and values.")
+        said = f"{deploy.readers} of {deploy.replicas} replicas read prompts, and send keys and values"
+        sent = f", which takes {max(deploy.sent.values()) * 1e3:.3g} ms of the longest" if deploy.sent else ""
+        notes.append(f"{said}{sent}.")
     if deploy.shared:
         notes.append("Blocks of prompts that begin alike are computed once, and kept while memory lasts.")
     return notes

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.run.step.forward import Forward, Group
+from weft.result.step import Pass
+from weft.run.step.forward import EXCHANGED, Forward, Group, half
 
 FloatArray = NDArray[np.float64]
 INTERPOLATION_ERROR = 0.04
@@ -20,7 +21,7 @@ INTERPOLATION_ERROR = 0.04
 
 @dataclass(frozen=True)
 class Shape:
-    """A step's batch: next tokens of `decodes` sequences, and chunks of `prefills` prompts.
+    """A step's batch: next tokens of `decodes` sequences, each with its drafts, and chunks of `prefills` prompts.
 
     The sequences hold `context` tokens together, the new ones included; the chunks have `new` tokens together, which
     form `pairs` of a query and a key that it sees.
@@ -33,9 +34,13 @@ class Shape:
     pairs: int = 0
 
     @property
-    def tokens(self) -> int:
-        """Tokens that pass through the model."""
-        return self.decodes + self.new
+    def half(self) -> Shape:
+        """The larger half of the batch, of its sequences or of the tokens of a single prompt."""
+        decodes, context = -(-self.decodes // 2), -(-self.context // 2)
+        if self.prefills == 1:
+            one = half(Group(1, self.new, round(self.pairs / self.new - (self.new + 1) / 2)))
+            return Shape(decodes, context, 1, one.new, one.new * one.cached + one.new * (one.new + 1) // 2)
+        return Shape(decodes, context, -(-self.prefills // 2), -(-self.new // 2), -(-self.pairs // 2))
 
 
 class StepTimes:
@@ -43,29 +48,58 @@ class StepTimes:
 
     The next tokens of a step count with their mean context, and prompts as equally many of equal length that have the
     same tokens, and the same pairs of a query and a key: the FLOPs stay, and so do the bytes of keys that next tokens
-    read. Between the sizes that are timed, times are interpolated linearly (`INTERPOLATION_ERROR`).
+    read. Between the sizes that are timed, times are interpolated linearly (`INTERPOLATION_ERROR`). Each sequence that
+    writes has `queries` tokens in a step (default: its next one and what the speculation drafts).
     """
 
-    def __init__(self, forward: Forward) -> None:
-        self.forward = forward
+    def __init__(self, forward: Forward, queries: int = 0) -> None:
+        self.forward, self.queries = forward, queries or forward.queries
+        self.first = self.later = None
+        if forward.draft:
+            self.first, self.later = StepTimes(forward.draft, self.queries), StepTimes(forward.draft)
         self._shared = _Interpolated(lambda tokens: forward.shared(tokens).seconds, _TILED)
+        self._send = _Interpolated(forward.send, _TILED)
+        self._exchange = _Interpolated(lambda tokens: forward.shared(tokens).parts.get(EXCHANGED, 0.0), _TILED)
         self._logits = _Interpolated(lambda sequences: forward.logits(sequences).seconds, _SMOOTH)
         self._decodes = _Interpolated(self._decode, _SMOOTH, _SMOOTH)
         self._prompts = _Interpolated(self._prompt, _SMOOTH, _Axis(8, edges=True), _SMOOTH)
 
     def seconds(self, step: Shape) -> float:
         """Seconds of a step on the GPU."""
-        took = self._shared(step.tokens) + self._logits(step.decodes + step.prefills)
-        if step.decodes:
-            took += self._decodes(step.decodes, step.context / step.decodes)
-        if step.prefills:
-            new = step.new / step.prefills
-            cached = max(step.pairs / step.new - (new + 1) / 2, 0.0)
-            took += self._prompts(step.prefills, new, cached + 1)
+        one = step.half if self.forward.two_batch else step
+        tokens = one.decodes * self.queries + one.new
+        took = self._shared(tokens)
+        if one.decodes:
+            took += self._decodes(one.decodes, one.context / one.decodes)
+        if one.prefills:
+            new = one.new / one.prefills
+            cached = max(one.pairs / one.new - (new + 1) / 2, 0.0)
+            took += self._prompts(one.prefills, new, cached + 1)
+        if self.forward.two_batch:
+            took = self.forward.paired(Pass(took, {EXCHANGED: self._exchange(tokens)}), tokens).seconds
+        took += self._logits(step.decodes * self.queries + step.prefills)
+        if self.forward.plan.pp > 1:
+            took += (self.forward.plan.pp - 1) * self._send(tokens)
+        if self.first and self.later:
+            took += self.first.seconds(step)
+            if step.decodes:
+                drafts = self.forward.speculation.tokens
+                took += (drafts - 1) * self.later.seconds(Shape(step.decodes, step.context))
         return took
+
+    def stages(self, step: Shape) -> list[float]:
+        """Seconds of a step in each stage of a pipeline, the send to the next included; the last has the logits."""
+        count, tokens = self.forward.plan.pp, step.decodes * self.queries + step.new
+        logits, send = self._logits(step.decodes * self.queries + step.prefills), self._send(tokens)
+        layers = self.seconds(step) - logits - (count - 1) * send
+        return [layers / count + send] * (count - 1) + [layers / count + logits]
 
     def next_tokens(self, decodes: int, context: int, steps: int) -> Iterator[float]:
         """Seconds of equal steps of next tokens one after the other, each with one token of context more a sequence."""
+        if self.queries > 1 or self.forward.two_batch:
+            each = self.forward.speculation.expected
+            yield from (self.seconds(Shape(decodes, round(context + decodes * each * at))) for at in range(steps))
+            return
         base = self._shared(decodes) + self._logits(decodes)
         keys, high, slope, at_low, low = context / decodes, 0, 0.0, 0.0, 0
         for _ in range(steps):
@@ -92,14 +126,15 @@ class StepTimes:
         """Where the time of a step goes [s], timed as it is, sizes rounded to whole tokens."""
         groups = []
         if step.decodes:
-            groups.append(Group(step.decodes, 1, max(round(step.context / step.decodes) - 1, 0)))
+            keys = max(round(step.context / step.decodes) - 1, 0)
+            groups.append(Group(step.decodes, self.queries, keys, writes=True))
         if step.prefills:
             new = max(round(step.new / step.prefills), 1)
             groups.append(Group(step.prefills, new, max(round(step.pairs / step.new - (new + 1) / 2), 0)))
         return self.forward.batch(groups).parts
 
     def _decode(self, count: int, keys: int) -> float:
-        return self.forward.attention(Group(count, 1, keys - 1)).seconds
+        return self.forward.attention(Group(count, self.queries, keys - 1, writes=True)).seconds
 
     def _prompt(self, count: int, new: int, behind: int) -> float:
         return self.forward.attention(Group(count, new, behind - 1)).seconds

@@ -27,6 +27,7 @@ STUDIES: Mapping[str, str] = {
     "jit-q": "JIT-Q (MLSys 2024): weights encoded inside memory, just in time.",
     "pytorch-on-simulator": "PyTorch on a GPU simulator (ISPASS 2019): programs, channels and banks over time.",
     "memo": "A memo of machine-learning systems: its worked numbers, and where it slips.",
+    "serving": "Published servers: schedulers, separate prompts, experts on many GPUs, first tokens.",
     "bert": "Demystifying BERT (IISWC 2022): the operators of BERT-Large's pre-training.",
 }
 """One-line descriptions of the studies, by name of the study's module."""

@@ -468,13 +468,13 @@ def _ringed(marked: Any, mark: str) -> list[Any]:
 
 def step_lines(
     title: str, table: Table, *, x: str, y: str, series: str, until: float, limit: float | None = None,
-    height: int = 150, name: str = "steps",
+    height: int = 150, name: str = "steps", percent: bool = False,
 ) -> Figure:  # fmt: skip
     """Lines that keep their value until the next row, one per series, up to `until`; `limit` is a dashed line."""
     colors = _color(table, series, spread(table.distinct(series)))
     scale = alt.Scale(domain=[0, until], nice=False)
     at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale)
-    up = alt.Y(f"{y}:Q", title=_title(table, y), scale=alt.Scale(zero=True))
+    up = alt.Y(f"{y}:Q", title=_title(table, y), scale=alt.Scale(zero=True), axis=_axis(percent))
     line = _over(name).mark_line(interpolate="step-after", strokeWidth=2, clip=True)
     layers = [_picked(line, table, [_switch(series, name)], at, up, colors)]
     if limit is not None:

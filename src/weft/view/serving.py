@@ -11,7 +11,7 @@ from weft.result.serving import STATISTICS, Objective, Serving, columns
 from weft.view import looks
 from weft.view.figure import Figure, areas, bars, curves, stacked, step_lines
 from weft.view.shares import seconds
-from weft.view.step import waterfall_table
+from weft.view.step import ranks, waterfall_table
 from weft.view.words import percent
 
 _SURE = (
@@ -33,10 +33,8 @@ class ServingReport(SystemReport[Serving]):
     def title(self) -> str:
         """The model, the load and the machine on one line."""
         answer = self.answer
-        return (
-            f"{answer.model.title} on {answer.system.name}, TP {answer.plan.tp}, {answer.plan.dtype}, {answer.policy}: "
-            f"{answer.load}"
-        )
+        where = f"{answer.system.name}, {ranks(answer.plan)}, {answer.plan.dtype}, {answer.policy}"
+        return f"{answer.model.title} on {where}: {answer.load}"
 
     def sentences(self) -> list[str]:
         """Throughput and latencies, or that they grow without end; goodput, memory and queue; what bounds."""
@@ -139,7 +137,10 @@ def _bound(answer: Serving) -> str:
     """What keeps throughput from being higher, in a sentence."""
     step, parts = answer.mean_step, answer.step_parts
     most = max(parts, key=lambda name: parts[name])
-    what = {"gemm": "GEMMs", "grouped_gemm": "GEMMs of experts", "exposed tp": "communication of tensor parallelism"}
+    what = {
+        "gemm": "GEMMs", "grouped_gemm": "GEMMs of experts", "exposed tp": "communication of tensor parallelism",
+        "exposed ep": "exchange of tokens with their experts", "draft": "the drafter",
+    }  # fmt: skip
     took = step["seconds"]
     share = f"{percent(parts[most] / took)} of a mean step of {seconds(took)} is {what.get(most, most)}"
     for lack, of_time in answer.lacks.items():
@@ -172,7 +173,7 @@ def load_table(answer: Serving) -> Table:
         rows.append(
             (
                 replica, what, sum(turn.steps for turn in turns), sum(turn.prompt for turn in turns),
-                sum(turn.decodes * turn.steps for turn in turns), busy / answer.span,
+                sum(turn.written for turn in turns), busy / answer.span,
                 max((turn.used for turn in turns), default=0) / answer.cache,
             )
         )  # fmt: skip
@@ -205,7 +206,9 @@ def over_time(answer: Serving) -> Figure:
         [
             first,
             step_lines("Requests", requests, x="time_s", y="requests", series="what", until=until, name="requests"),
-            step_lines("Memory in use", memory, x="time_s", y="share", series="what", until=until, name="memory"),
+            step_lines(
+                "Memory in use", memory, x="time_s", y="share", series="what", until=until, name="memory", percent=True
+            ),
         ],
         "Means in equal stretches of time: tokens and requests of all replicas, and the share of their memory.",
         titled=True,
@@ -241,8 +244,16 @@ def distribution(answer: Serving) -> Figure:
         series="of",
         log_x=True,
         percent=True,
+        labels="datum.value < 1 ? format(datum.value * 1000, '~g') + ' ms' : format(datum.value, '~g') + ' s'",
+        ticks=_decades([row[0] for row in rows]),
     )
     return figure.captioned("The share of requests whose latency is at most that; time per token is a request's mean.")
+
+
+def _decades(times: Sequence[float]) -> list[float]:
+    """1, 2 and 5 times powers of ten among times [s]."""
+    found = (digit * 10.0**power for power in range(-6, 7) for digit in (1, 2, 5))
+    return [one for one in found if min(times) <= one <= max(times)]
 
 
 def steps_figure(answer: Serving) -> Figure:

@@ -132,13 +132,13 @@ def layout_table(answer: ServingPlans, layouts: Sequence[Deployed], title: str =
         rows.append(
             (
                 one.gpus, one.choice.words, one.tokens_per_s_per_user, one.tokens_per_s_per_gpu, serving.good_share,
-                ttft.get("p90"), one.tpot, serving.peak_memory, mark,
+                _ms(ttft.get("p90")), _ms(one.tpot), serving.peak_memory, mark,
             )
         )  # fmt: skip
     heads = [
         number("gpus", "GPUs"), text("layout"), number("user", "tokens/s of each user", format_=",.1f"),
         number("gpu", "tokens/s of each GPU", format_=",.1f"), number("good", "good answers", format_=".1%"),
-        number("ttft_s", "first token, p90", "s", ".3g"), number("tpot_s", "further token", "s", ".3g"),
+        number("ttft_ms", "first token, p90", "ms", ",.0f"), number("tpot_ms", "further token", "ms", ",.1f"),
         number("memory", "most memory in use", format_=".1%"), text("mark", "limits"),
     ]  # fmt: skip
     return Table(heads, rows, title)
@@ -190,3 +190,8 @@ def rejected_figure(answer: ServingPlans) -> Figure:
         _FALL, Table(columns, rows), lane="reason", start="from_", end="layouts", kind="kind",
         looks={"layouts": looks.GREY}, axis="layouts", name="rejected",
     ).captioned("Bounds count as the limit that they exceed.")  # fmt: skip
+
+
+def _ms(seconds_: float | None) -> float | None:
+    """Milliseconds; None for none, and for a time without end."""
+    return None if seconds_ is None or seconds_ == float("inf") else seconds_ * 1e3

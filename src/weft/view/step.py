@@ -23,6 +23,7 @@ from weft.view.words import percent
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
+    from weft.parallel.plan import Parallelism
     from weft.result.graph_step import GraphStep
     from weft.result.inference import Inference
 
@@ -196,7 +197,7 @@ class InferenceReport(SystemReport["Inference"]):
         answer = self.answer
         what = "context" if answer.phase == "decode" else "prompt"
         return (
-            f"{answer.phase.capitalize()} of {answer.model.title} on {answer.system.name}, TP {answer.plan.tp}, batch "
+            f"{answer.phase.capitalize()} of {answer.model.title} on {answer.system.name}, {ranks(answer.plan)}, batch "
             f"{answer.batch}, {answer.tokens:,} tokens of {what}, {answer.plan.dtype}"
         )
 
@@ -213,6 +214,8 @@ class InferenceReport(SystemReport["Inference"]):
             lead = (
                 f"{answer.model.title} writes a token {took}, with {sequences} of {answer.tokens:,} tokens of context"
             )
+            if answer.step_s > answer.seconds:
+                lead += f", {answer.tokens_per_step:.3g} of them in a step of {seconds(answer.step_s)}"
         rate = f": {answer.tokens_per_s:,.0f} tokens/s"
         if answer.replicas > 1:
             rate += f", {answer.replicas * answer.tokens_per_s:,.0f} on the {answer.replicas} replicas of the system"
@@ -240,6 +243,12 @@ class InferenceReport(SystemReport["Inference"]):
                 "One GPU; exposed communication is what computing waits for."
             )
         ]
+
+
+def ranks(plan: Parallelism) -> str:
+    """The ranks of a replica in words: "TP 8", or "TP 1, EP 72" where others hold its experts."""
+    others = {"PP": plan.pp, "EP": plan.ep}
+    return f"TP {plan.tp}" + "".join(f", {name} {degree}" for name, degree in others.items() if degree > 1)
 
 
 def _dominates(answer: Step) -> str:

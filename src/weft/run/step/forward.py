@@ -22,9 +22,10 @@ from weft.options import SUSTAINED, RunOptions
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import part
-from weft.result.step import Pass
+from weft.result.step import Pass, exposed
+from weft.run.step.drafts import NONE, OWN, Speculation, drafter
 from weft.run.step.prices import Known, Prices
-from weft.run.step.spans import timed
+from weft.run.step.spans import CONTENTION, timed
 
 _ACTIVATIONS = "bf16"
 """Number format of everything but the GEMMs of layers, and of the cache of keys and values if none is named."""
@@ -37,13 +38,24 @@ CACHES = ("bf16", "fp8")
 _SERVER = Framework(name="serving", style=Style())
 
 
+EXCHANGED = exposed("ep")
+"""The part of a pass in which it waits for exchanges of tokens with the ranks that hold their experts."""
+_LOW_LATENCY = 256
+"""Most tokens of a rank that DeepEP's low-latency kernels exchange, above which its normal ones do [assumed, 128 (its
+default) to 256 (SGLang's decode on 96 H100, 2025)]."""
+
+
 @dataclass(frozen=True)
 class Group:
-    """`sequences` of a batch that are alike: each computes `new` tokens behind `cached` ones."""
+    """`sequences` of a batch that are alike: each computes `new` tokens behind `cached` ones.
+
+    Those that write compute their next token and verify drafts: `new` queries share one read of keys and values.
+    """
 
     sequences: int
     new: int
     cached: int = 0
+    writes: bool = False
 
     @property
     def tokens(self) -> Tokens:
@@ -54,7 +66,12 @@ class Group:
 class Forward:
     """A model on `tp` GPUs of a system: what a forward pass takes, and what its weights and its cache hold.
 
-    Each GPU holds a slice of all experts, or with `ep` = `tp` whole ones, as many as the others.
+    Each GPU holds a slice of all experts, or with `ep` = `tp` whole ones, as many as the others. With `ep` above a `tp`
+    of 1 attention is data parallel: every GPU has sequences of its own, and `ep` of them share the experts, to which
+    tokens are exchanged; the others are taken to hold as many tokens as this one, and pass through layers in step with
+    it. With `pp` the layers are divided among stages of `tp` GPUs, which pass `pp` batches on, one in each; a batch has
+    the time of `tp` GPUs and a `pp`-th of the memory of all to itself. `two_batch` splits a batch in halves, of which
+    one computes while the other's tokens are exchanged. What `speculation` drafts is verified by a step.
 
     All groups of a batch share every operator but attention, which is a kernel for each group. `weights` of layers may
     have a narrower format than the products (`weft.estimate.quantization.FORMATS`), and keys and values one of
@@ -64,11 +81,13 @@ class Forward:
     """
 
     def __init__(
-        self, model: Transformer, system: System, *, tp: int = 1, ep: int = 1, dtype: str = "bf16", weights: str = "",
-        kv_dtype: str = _ACTIVATIONS, library: str = VENDOR, options: RunOptions = SUSTAINED,
+        self, model: Transformer, system: System, *, tp: int = 1, ep: int = 1, pp: int = 1, two_batch: bool = False,
+        dtype: str = "bf16", weights: str = "", kv_dtype: str = _ACTIVATIONS, library: str = VENDOR,
+        speculation: Speculation = NONE, options: RunOptions = SUSTAINED,
     ) -> None:  # fmt: skip
         check_whole("tp", tp, 1, 8)
-        _check_experts(model, int(tp), ep)
+        _check_experts(model, int(tp), ep, system.gpus)
+        _check_stages(model, int(tp), ep, pp, system.gpus)
         check_name("number format", dtype, SERVED_DTYPES)
         check_name("number format of keys and values", kv_dtype, CACHES)
         if system.gpus % tp:
@@ -81,18 +100,87 @@ class Forward:
         if weights:
             _check_weights(weights, dtype)
         self.model, self.system, self.format, self.replicas = model, system, weights, system.gpus // int(tp)
-        self.ep = int(ep)
+        self.ep, self.wide, self.two_batch = int(ep), ep > tp, bool(two_batch)
+        if two_batch and not self.wide:
+            raise InputError(
+                "two_batch computes one half of a batch while the other half's tokens are exchanged, and none are "
+                "without ep above tp 1; give ep, or leave out two_batch"
+            )
         own = dtype.removesuffix("-block")
-        self.plan = Parallelism(tp=int(tp), dp=self.replicas, batch=self.replicas, sequence=1, dtype=own)
+        pipelines = self.replicas // int(pp)
+        self.plan = Parallelism(
+            tp=int(tp), pp=int(pp), dp=pipelines, ep=self.ep if self.wide else 1, batch=pipelines, sequence=1,
+            dtype=own, order=("tp", "cp", "pp", "dp"),
+        )  # fmt: skip
         self.dtype, self.kv_dtype, self.kit = dtype, kv_dtype, kit(library)
         self._prices = Prices(system, self.plan, options, known=Known(system, options, self.kit, dtype))
         self._kinds = Counter(model.layer_kinds)
         self._prepared: dict[int, dict[str, Graph]] = {}
+        self.speculation, self.joins, self.draft = speculation, False, None
+        found = drafter(model, speculation.draft) if speculation.tokens else None
+        if found:
+            of_model = speculation.draft in OWN
+            self.draft = Forward(
+                found, system, tp=tp, ep=ep if of_model and found.experts else 1, dtype=dtype, weights=weights,
+                kv_dtype=kv_dtype, library=library, options=options,
+            )  # fmt: skip
+            self.draft.joins = of_model
+
+    @property
+    def queries(self) -> int:
+        """Tokens of each sequence that writes in a step: its next one, and drafts."""
+        return 1 + self.speculation.tokens
 
     def batch(self, groups: Sequence[Group]) -> Pass:
-        """One rank's pass over a batch, up to the logits of the last token of each sequence."""
-        tokens, sequences = sum(one.tokens.count for one in groups), sum(one.sequences for one in groups)
-        return sum((self.attention(one) for one in groups), self.shared(tokens) + self.logits(sequences))
+        """One rank's pass over a batch, up to the logits of the last token of each sequence, and of all that it
+        verifies; a drafter passes over the same tokens once, and over the next of each sequence for each further draft.
+        """
+        halves = [half(one) for one in groups] if self.two_batch else groups
+        tokens = sum(one.tokens.count for one in halves)
+        found = sum((self.attention(one) for one in halves), self.shared(tokens))
+        if self.two_batch:
+            found = self.paired(found, tokens)
+        layers = found.seconds
+        found += self.logits(sum(one.sequences * (one.new if one.writes else 1) for one in groups))
+        if self.draft:
+            again = [replace(one, new=1) for one in groups if one.writes]
+            drafts = self.draft.batch(groups).seconds
+            drafts += (self.speculation.tokens - 1) * self.draft.batch(again).seconds if again else 0.0
+            found += Pass(drafts, {"draft": drafts})
+        if self.plan.pp > 1:
+            stages, send = self.plan.pp, self.send(sum(one.tokens.count for one in groups))
+            last = found.seconds - layers
+            found += Pass((stages - 1) * send, {exposed("pp"): (stages - 1) * send})
+            if any(one.writes for one in groups):  # in which equal batches follow each other through the slowest stage
+                waits = layers + stages * max(last, send) - found.seconds
+                found += Pass(waits, {"bubble": waits})
+        return found
+
+    def send(self, tokens: int) -> float:
+        """Seconds in which a stage sends the hidden states of so many tokens to the next: each of its ranks a part."""
+        size = max(tokens * self.model.hidden * DTYPE_BYTES[_ACTIVATIONS] // self.plan.tp, 1)
+        return float(self._prices.moved("send_recv", size, 2, _ACTIVATIONS, "pp"))
+
+    def paired(self, one: Pass, tokens: int) -> Pass:
+        """Both halves of a batch: each of them computes while the other's `tokens` are exchanged.
+
+        Compute units of the exchange lack to what computes meanwhile; low-latency kernels of DeepEP leave them free
+        between sending and receiving.
+        """
+        exchange, library = one.parts.get(EXCHANGED, 0.0), self.dispatcher(tokens)
+        compute = one.seconds - exchange
+        share = self._prices.taken(library) if library != "deepep-ll" else 0.0
+        slower = share * min(exchange, compute / (1 - share))
+        waits = max(exchange - compute - slower, 0.0)
+        parts = {name: 2 * time for name, time in one.parts.items() if name != EXCHANGED}
+        parts |= {CONTENTION: 2 * slower, EXCHANGED: 2 * waits}
+        return Pass(2 * (compute + slower + waits), parts, {"ep": 2 * (exchange - waits)})
+
+    def dispatcher(self, tokens: int) -> str:
+        """The library that exchanges so many tokens of a rank: DeepEP's kernels, else the vendor's all-to-all."""
+        if self.system.gpu.architecture not in ("hopper", "blackwell"):
+            return "nccl"
+        return "deepep-ll" if tokens <= _LOW_LATENCY else "deepep"
 
     def shared(self, tokens: int) -> Pass:
         """All that `tokens` of a batch pass through together: embedding, and layers but for their attention."""
@@ -109,7 +197,8 @@ class Forward:
     def _parts(self, tokens: int) -> dict[str, Graph]:
         flat = Tokens(tokens, 1)
         first = self._graph("embedding", embedding(self.model, flat, _SERVER.style, _ACTIVATIONS))
-        return {"embedding": first, **{kind: self._graph(kind, self._layer(kind, flat)) for kind in self._kinds}}
+        of = replace(_SERVER, dispatcher=self.dispatcher(tokens)) if self.wide else _SERVER
+        return {"embedding": first, **{kind: self._graph(kind, self._layer(kind, flat), of) for kind in self._kinds}}
 
     def logits(self, sequences: int) -> Pass:
         """The norm and the logits of the last token of each of `sequences`, without a loss and further predictions."""
@@ -128,8 +217,15 @@ class Forward:
         """Weights of one GPU [bytes]; embedding and head keep 16 bits where layers have fewer."""
         found = parameters(self.model)
         each = quantized_format(self.format).bytes(1) if self.format else width(self.plan.dtype)
-        size = found.layers * each + (found.embedding + found.head) * DTYPE_BYTES[_ACTIVATIONS]
-        return math.ceil(size / self.plan.tp)
+        elsewhere = found.experts - -(-found.experts // self.ep) if self.wide else 0
+        stages = -(-self.model.layers // self.plan.pp) / self.model.layers  # of the fullest
+        size = (found.layers - elsewhere) * each * stages
+        if self.joins:  # embedding and head are the model's
+            size += 2 * self.model.hidden**2 * DTYPE_BYTES[_ACTIVATIONS]
+        else:
+            ends = found.embedding, found.head
+            size += (max(ends) if self.plan.pp > 1 else sum(ends)) * DTYPE_BYTES[_ACTIVATIONS]
+        return math.ceil(size / self.plan.tp) + (self.draft.weights if self.draft else 0)
 
     def cache(self, length: int) -> int:
         """Keys and values of a sequence of `length` tokens on one GPU [bytes].
@@ -144,21 +240,26 @@ class Forward:
             else:
                 each = -(-model.key_heads // self.plan.tp) * (model.head_size + model.value_size)
             size += layers * kept * each
-        return size * DTYPE_BYTES[self.kv_dtype]
+        return size * DTYPE_BYTES[self.kv_dtype] + (self.draft.cache(length) if self.draft else 0)
 
     def _layer(self, kind: str, flat: Tokens) -> Iterator[Piece]:
         """The operators of a layer but attention, as servers run them.
 
         Every rank holds a slice of each expert, as vLLM does by default, or with `ep` a share of them, to which as many
-        tokens go as to the others; one sum over the ranks follows the experts.
+        tokens go as to the others; one sum over the ranks follows the experts, or an exchange if attention is data
+        parallel. What drafts begins with the product that joins hidden state and embedding.
         """
         model, tp = self.model, self.plan.tp
+        if self.joins:
+            yield Piece("join", Gemm(flat.count, model.hidden, 2 * model.hidden, _ACTIVATIONS), "mlp", "whole")
         for piece in layer(model, kind, flat, _SERVER.style, _ACTIVATIONS):
             op = piece.op
             if isinstance(op, Attention) or (isinstance(op, Streaming) and op.name == "residual_add"):
                 continue
             if isinstance(op, GroupedGemm):
                 yield replace(piece, op=_slice(model, op, flat.count, tp, self.ep), cut="whole")
+            elif self.wide:
+                yield piece
             elif piece.cut == "routed":
                 yield replace(piece, cut="width")
             elif piece.cut == "combine" and not model.shared_experts and isinstance(op, Streaming):
@@ -180,21 +281,23 @@ class Forward:
     def _attention(self, op: Attention, group: Group) -> Attention:
         """The attention of a group; of next tokens on the compressed cache, where attention is latent."""
         model, kernels = self.model, self._kernels(group)
-        if model.kv_rank and (group.new == 1 or (kernels and _absorbs(kernels))):
+        if model.kv_rank and (group.new == 1 or group.writes or (kernels and _absorbs(kernels))):
             wide, keys = model.kv_rank + model.rotary_head, group.cached + group.new
             op = replace(op, head=wide, value=model.kv_rank, kv_heads=1, keys=keys)
+        if group.writes and group.new > 1:  # as heads that share keys
+            op = replace(op, query=1, heads=op.heads * group.new, kv_heads=op.kv_heads or op.heads)
         return replace(op, kv_dtype=self.kv_dtype)
 
     def _kernels(self, group: Group) -> str:
         """The library of the attention of a group; "" for the vendor's."""
         if self.kit is None:
             return ""
-        phase = "generation" if group.new == 1 and group.cached else "context"
+        phase = "generation" if group.cached and (group.new == 1 or group.writes) else "context"
         architecture, latent = self.system.gpu.architecture, bool(self.model.kv_rank)
         return self.kit.attention_on(architecture, latent, f"{phase}.{_ACTIVATIONS}-{self.kv_dtype}")
 
-    def _graph(self, name: str, pieces: Iterable[Piece]) -> Graph:
-        graph = part(name, tuple(pieces), self.plan, _SERVER).forward
+    def _graph(self, name: str, pieces: Iterable[Piece], of: Framework = _SERVER) -> Graph:
+        graph = part(name, tuple(pieces), self.plan, of).forward
         if name in LAYERS:
             graph = replace(graph, nodes=tuple(_in_format(node, self.plan.dtype) for node in graph))
         return graph
@@ -231,8 +334,10 @@ def _slice(model: Transformer, op: GroupedGemm, tokens: int, tp: int, ep: int) -
 
     The first GEMM is cut by columns, the second by rows of its weights: both along the width of an expert.
     """
-    missed = (1 - model.experts_per_token / model.experts) ** tokens
+    missed = (1 - model.experts_per_token / model.experts) ** (tokens * (ep // tp if ep > tp else 1))
     visited = max(round(model.experts * (1 - missed)), 1)
+    if ep > tp:  # as many tokens come as go
+        return replace(op, groups=max(round(visited / ep), 1))
     if ep > 1:
         return replace(op, groups=max(round(visited / ep), 1), rows=max(round(op.rows / ep), 1))
     if op.n == model.hidden:
@@ -250,17 +355,40 @@ def _absorbs(library: str) -> bool:
     return bool(library_of("attention", library).how["context"].get("latent"))
 
 
-def _check_experts(model: Transformer, tp: int, ep: int) -> None:
+def _check_experts(model: Transformer, tp: int, ep: int, gpus: int) -> None:
     check_whole("ep", ep, 1, tp)
     if ep > 1 and not model.experts:
         raise InputError(f"{model.name} has no experts to spread over ep {ep} ranks; leave out ep")
-    if ep not in (1, tp):
+    if ep not in (1, tp) and tp > 1:
         raise InputError(
             f"ep {ep} is neither 1 nor tp {tp}: the ranks of a replica share its experts, whole or in slices; give ep "
-            f"{tp}, or leave it out"
+            f"{tp}, or tp 1 for attention by data parallelism on {ep} GPUs"
         )
-    if ep > 1 and model.experts % ep:
+    if ep > 1 and model.experts % ep and tp > 1:
         raise InputError(f"ep {ep} does not divide the {model.experts} experts of {model.name}; leave it out")
+    if ep > tp and gpus % ep:
+        raise InputError(f"ep {ep} does not fill the {gpus} GPUs of the system; give a divisor of {gpus}")
+    if ep > max(model.experts, 1):
+        raise InputError(f"ep {ep} is more than the {model.experts} experts of {model.name}; give at most as many")
+
+
+def _check_stages(model: Transformer, tp: int, ep: int, pp: int, gpus: int) -> None:
+    check_whole("pp", pp, 1, 2)
+    if pp > model.layers:
+        raise InputError(f"pp {pp} is more than the {model.layers} layers of {model.name}; give at most as many stages")
+    if pp > 1 and gpus % (tp * pp):
+        raise InputError(f"tp {tp} and pp {pp} do not fill the {gpus} GPUs of the system; give divisors of {gpus}")
+    if pp > 1 and ep > tp:
+        raise InputError(
+            f"ep {ep} shares experts among GPUs that hold all layers, and pp is {pp}; leave one of them out"
+        )
+
+
+def half(group: Group) -> Group:
+    """The larger half of a group: of its sequences, or of the tokens of a single prompt."""
+    if group.sequences > 1 or group.writes:
+        return replace(group, sequences=-(-group.sequences // 2))
+    return replace(group, new=-(-group.new // 2), cached=group.cached + group.new // 4)
 
 
 def _check_weights(weights: str, dtype: str) -> None:

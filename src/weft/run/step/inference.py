@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from weft.errors import check_whole
 from weft.estimate.quantization import quantized_format
@@ -13,6 +14,7 @@ from weft.library.kits import VENDOR
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, RunOptions
 from weft.result.inference import Inference, Phase
+from weft.run.step.drafts import NONE, OWN, Speculation, speculation
 from weft.run.step.forward import Forward, Group
 
 
@@ -21,6 +23,9 @@ def prefill(
     on: Described,
     *,
     tp: int = 1,
+    ep: int = 1,
+    pp: int = 1,
+    two_batch: bool = False,
     batch: int = 1,
     sequence: int = 2048,
     cached: int = 0,
@@ -33,8 +38,10 @@ def prefill(
 
     Each follows `cached` tokens whose keys and values are known: a prefix, or earlier chunks. Keys and values are kept
     in `kv_dtype`, bf16 or fp8; operators are those of a framework's `library`, or of the vendor's
-    (`weft.library.kits.LIBRARIES`). Raises UnknownNameError for unknown names, InputError for GPUs that replicas of
-    `tp` do not fill.
+    (`weft.library.kits.LIBRARIES`). With `ep` = `tp` each GPU holds whole experts; with `ep` above a `tp` of 1
+    attention is data parallel, each GPU with a batch of its own, and tokens are exchanged with the experts of `ep`
+    GPUs; then `two_batch` computes one half of a batch while the other's tokens are exchanged. Raises UnknownNameError
+    for unknown names, InputError for GPUs that replicas of `tp` do not fill.
 
     >>> prefill("llama-3-8b", "4xl40s", tp=4).replicas
     1
@@ -42,7 +49,18 @@ def prefill(
     for name, value, least in (("batch", batch, 1), ("the number of tokens", sequence, 1), ("cached", cached, 0)):
         check_whole(name, value, least, 8)
     batch, sequence, cached = int(batch), int(sequence), int(cached)  # numpy's integers overflow
-    runs = _forward(model, on, tp, dtype, options, kv_dtype=kv_dtype, library=library)
+    runs = _forward(
+        model,
+        on,
+        tp=tp,
+        ep=ep,
+        pp=pp,
+        two_batch=two_batch,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        library=library,
+        options=options,
+    )
     return _answer(runs, "prefill", sequence, [Group(batch, sequence, cached)])
 
 
@@ -51,9 +69,15 @@ def decode(
     on: Described,
     *,
     tp: int = 1,
+    ep: int = 1,
+    pp: int = 1,
+    two_batch: bool = False,
     batch: int = 1,
     context: int = 2048,
     chunk: int = 0,
+    speculate: int | None = None,
+    accept: float | None = None,
+    draft: str | None = None,
     dtype: str = "bf16",
     weights: str = "",
     kv_dtype: str = "bf16",
@@ -64,23 +88,31 @@ def decode(
 
     The same step may read the first `chunk` tokens of another prompt (chunked prefill). `weights` of layers may have a
     narrower format than the products (`weft.estimate.quantization.FORMATS`): their GEMMs save what a roofline says in
-    which vector units convert them. `kv_dtype` and `library` are those of `prefill`, and so is what is raised.
+    which vector units convert them. `ep`, `two_batch`, `kv_dtype` and `library` are those of `prefill`, and so is what
+    is raised.
+
+    With `speculate` tokens drafted for each sequence, the step verifies them beside the next one; each is accepted with
+    probability `accept` if those before it are. `draft` writes them: "mtp", the model's own layer of multi-token
+    prediction (the default), "eagle", a dense layer, "none", a lookup that takes no time, or a model by name. All of
+    the drafter counts: its passes, its weights, and its keys and values.
+
+    >>> decode("deepseek-v3", "8xh200", tp=8, batch=8, dtype="fp8", speculate=1, accept=0.85).tokens_per_step
+    1.85
     """
     for name, value, least in (("batch", batch, 1), ("the number of tokens", context, 1), ("chunk", chunk, 0)):
         check_whole(name, value, least, 8)
     batch, context, chunk = int(batch), int(context), int(chunk)
-    runs = _forward(model, on, tp, dtype, options, weights, kv_dtype, library)
-    return _answer(runs, "decode", context, [Group(batch, 1, context - 1), *([Group(1, chunk)] if chunk else [])])
-
-
-def _forward(
-    model: Transformer | str | Path, on: Described, tp: int, dtype: str, options: RunOptions, weights: str = "",
-    kv_dtype: str = "bf16", library: str = VENDOR,
-) -> Forward:  # fmt: skip
-    where, found = on if isinstance(on, System) else system(on), load_model(model)
-    return Forward(
-        found, where, tp=tp, dtype=dtype, weights=weights, kv_dtype=kv_dtype, library=library, options=options
+    runs = _forward(
+        model, on, tp=tp, ep=ep, pp=pp, two_batch=two_batch, dtype=dtype, weights=weights, kv_dtype=kv_dtype,
+        library=library, speculation=speculation(speculate, accept, draft), options=options,
     )  # fmt: skip
+    chunks = [Group(1, chunk)] if chunk else []
+    return _answer(runs, "decode", context, [Group(batch, runs.queries, context - 1, writes=True), *chunks])
+
+
+def _forward(model: Transformer | str | Path, on: Described, **how: Any) -> Forward:
+    where, found = on if isinstance(on, System) else system(on), load_model(model)
+    return Forward(found, where, **how)
 
 
 def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> Inference:
@@ -92,13 +124,40 @@ def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> In
     if runs.format:
         notes.append(f"Weights of layers are {quantized_format(runs.format).about}, converted on their way.")
     notes += [f"The step also reads the first {one.new:,} tokens of a prompt, which are in its time." for one in others]
+    if runs.plan.pp > 1:
+        notes.append(_PIPELINED.format(runs.plan.pp))
+    if runs.wide:
+        notes.append(_WIDE.format(runs.ep))
+    drafted = runs.speculation if phase == "decode" else NONE
+    if drafted.tokens:
+        notes.append(_drafted(drafted))
     held = [one.sequences * runs.cache(one.new + one.cached) for one in groups]
     cached = first.cached if phase == "prefill" else 0
-    parts, plan = runs.batch(groups).parts, replace(runs.plan, sequence=length)
+    parts, plan = (runs.batch(groups) * (1 / drafted.expected)).parts, replace(runs.plan, sequence=length)
     return Inference(
         phase, runs.model, runs.system, plan, first.sequences, length, parts, runs.weights, held[0],
-        tuple(notes), cached, others[0].new if others else 0, sum(held[1:]),
+        tuple(notes), cached, others[0].new if others else 0, sum(held[1:]), drafted.expected,
     )  # fmt: skip
+
+
+def _drafted(what: Speculation) -> str:
+    """What a step verifies, and which costs of drafting it holds."""
+    by = {"none": "a lookup, which takes no time", "mtp": "the model's own further layer", "eagle": "a dense layer"}
+    who = by[what.draft] if what.draft in OWN else what.draft
+    return (
+        f"A step verifies {what.tokens} tokens beside the next one, drafted by {who}; with {what.accept:.0%} of them "
+        f"accepted, it writes {what.expected:.3g} tokens. All passes of the drafter are in its time."
+    )
+
+
+_PIPELINED = (
+    "Pipelines of {0} stages hold {0} such batches at once, one in each stage: a batch has the throughput and memory "
+    "of as many GPUs as TP has. Stages have equal parts of the layers; the last has the logits, for which others wait."
+)
+_WIDE = (
+    "Each of {} GPUs has a batch of its own, and a share of the experts: all batches are taken to be alike, and tokens "
+    "to choose experts evenly."
+)
 
 
 _LATENT = (

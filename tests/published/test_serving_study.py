@@ -1,0 +1,23 @@
+"""The study of serving in whole, against the published figures; and what its searches rest on."""
+
+import pytest
+
+from published import broken
+from weft.result.serving import Turn
+from weft.studies.serving import ServingStudy, _gap
+
+
+@pytest.mark.slow
+def test_every_published_figure_is_met_or_off_as_the_deviations_say():
+    assert broken(ServingStudy.run(jobs=1).headline(), ServingStudy.DECLARED.claims) == []
+
+
+def test_a_prompt_between_two_tokens_is_a_gap_of_those_that_write():
+    of = {"replica": 0, "running": 3, "waiting": 0, "lacks": "", "used": 0, "context": 0, "pairs": 0, "written": 0}
+    turns = [
+        Turn(start=0, end=1, steps=10, decodes=2, prefills=0, prompt=0, **of),
+        Turn(start=1, end=2, steps=1, decodes=0, prefills=1, prompt=500, **of),
+        Turn(start=2, end=2.1, steps=1, decodes=3, prefills=0, prompt=0, **of),
+    ]
+    assert _gap(turns, 50) == pytest.approx(0.1)
+    assert _gap(turns, 99) == pytest.approx(1.1)  # the two that wrote before
