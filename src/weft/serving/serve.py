@@ -299,7 +299,7 @@ def _is_number(value: object) -> bool:
 
 def _served(one: Request) -> Served:
     return Served(
-        one.arrival, one.started, one.first, one.done, one.input, one.output, one.preemptions, one.replica
+        one.arrival, one.reached, one.started, one.first, one.done, one.input, one.output, one.preemptions, one.replica
     )  # fmt: skip
 
 

@@ -30,14 +30,15 @@ def steady(
     wait. Prompts pass in chunks: beside next tokens if the scheduler `mixes` them, else in steps of their own. Requests
     that come together fill steps with their prompts, and half of these, in the mean, delay a request that writes.
     """
-    running = min(clients, most)
     wave = _together if together else _spread
-    ttft, tpot = wave(lambda shape: seconds(shape) + host, running, prompt, answer, tokens, mixes)
-    ttft += outside
-    rate = running / (ttft + (answer - 1) * tpot)
-    if clients > running:
-        ttft = clients / rate - (answer - 1) * tpot
-    return Steady(ttft, tpot, rate)
+    inside = float(min(clients, most))
+    for _ in range(2 if outside else 1):  # those that are outside take no place
+        running = max(round(inside), 1)
+        ttft, tpot = wave(lambda shape: seconds(shape) + host, running, prompt, answer, tokens, mixes)
+        cycle = ttft + (answer - 1) * tpot
+        inside = min(clients * cycle / (cycle + outside), most)
+    rate = inside / cycle
+    return Steady(clients / rate - (answer - 1) * tpot, tpot, rate)
 
 
 def _together(
