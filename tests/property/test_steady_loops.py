@@ -32,8 +32,9 @@ def simulated(framework, clients, prompt, answer):
 def stated(times, framework, clients, prompt, answer, **more):
     how = serves(framework, times.forward)
     return steady(
-        times.seconds, clients, prompt, answer, tokens=how.tokens, host=how.host, mixes=framework != "sglang", **more
-    )
+        times.seconds, clients, prompt, answer, tokens=how.tokens, host=how.host, mixes=framework != "sglang",
+        **{"outside": how.outside(prompt), **more},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("framework", ["vllm", "sglang", "trtllm"])
@@ -52,15 +53,15 @@ def test_requests_that_come_together_delay_each_other_half_as_much(times):
 
 
 def test_clients_beyond_the_memory_wait(times):
-    all_run, some = (stated(times, "vllm", 64, 1024, 256, most=most) for most in (64, 16))
-    sixteen = stated(times, "vllm", 16, 1024, 256)
+    all_run, some = (stated(times, "vllm", 64, 1024, 256, most=most, outside=0.0) for most in (64, 16))
+    sixteen = stated(times, "vllm", 16, 1024, 256, outside=0.0)
     assert some.tpot == sixteen.tpot < all_run.tpot
     assert some.rate == sixteen.rate
     assert 64 / some.rate == pytest.approx(some.ttft + 255 * some.tpot)
 
 
 def test_one_client_waits_for_its_own_prompt_alone(times):
-    state = stated(times, "vllm", 1, 1000, 100)
+    state = stated(times, "vllm", 1, 1000, 100, outside=0.0)
     assert (
         weft.prefill("llama-3-8b", "1xh100", sequence=1000, library="vllm").seconds < state.ttft < 2 * state.tpot + 0.04
     )

@@ -15,6 +15,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.estimate.experts import TILES, Experts, Load, experts
 from weft.estimate.target import Harness
 from weft.graph import GroupedGemm
+from weft.library.kits import KITS
 from weft.library.served import libraries, tables
 from weft.models import block, load_model
 from weft.models.block import Style, Tokens
@@ -22,7 +23,9 @@ from weft.options import RunOptions
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import part
+from weft.run.step.forward import Forward
 from weft.run.step.prices import Known
+from weft.serving.step_times import Shape, StepTimes
 from weft.validation.experts import drawn, formats_left_out
 from weft.validation.served import tables_of
 
@@ -177,3 +180,46 @@ def test_drawn_loads_hold_every_row_and_none_above_all_tokens(how):
 def test_shared_slots_spread_a_power_law():
     uneven, spread = (drawn(4096, 8, 256, 16, how, 288) for how in ("power_law_1.2", "power_law_1.2_eplb"))
     assert spread.rows < uneven.rows
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "framework", "of", "kind"),
+    [
+        ("h100-sxm", "bf16", "vllm", "vllm-triton", "bf16"),
+        ("h200", "fp8-block", "sglang", "sglang-triton", "fp8-block"),
+        ("b200", "nvfp4", "vllm", "vllm-trtllm", "nvfp4"),
+        ("b200", "fp8-block", "trtllm", "sglang-trtllm", "fp8-block"),
+    ],
+)
+def test_a_served_step_takes_its_experts_as_they_are_predicted(gpu, dtype, framework, of, kind):
+    """A prompt, a step of a server and `weft predict experts` time one layer alike, slices on two GPUs."""
+    read = weft.prefill("qwen3-30b-a3b", f"2x{gpu}", tp=2, sequence=4096, dtype=dtype, library=framework)
+    forward = Forward(load_model("qwen3-30b-a3b"), weft.system(f"2x{gpu}"), tp=2, dtype=dtype, library=framework)
+    served = StepTimes(forward).parts(Shape(prefills=1, new=4096, pairs=4096 * 4097 // 2))
+    alone = experts(Experts(Routing(4096, 8, 128, 1), 2048, 384, kind), gpu, of).seconds
+    assert read.parts["grouped_gemm"] == pytest.approx(48 * alone)
+    assert served["grouped_gemm"] == pytest.approx(48 * alone)
+
+
+def test_a_rank_of_a_server_holds_one_slice_of_each_expert():
+    """The ranks' slices of the weights add up to the experts: neither GEMM is cut twice."""
+    model = load_model("qwen3-30b-a3b")
+    graphs = [Forward(model, weft.system(f"{tp}xh200"), tp=tp)._parts(4096)["moe"] for tp in (1, 4)]
+    whole, slices = ([node.op for node in graph if isinstance(node.op, GroupedGemm)] for graph in graphs)
+    weights = [[op.groups * op.n * op.k for op in ops] for ops in (whole, slices)]
+    assert [4 * each for each in weights[1]] == weights[0] == [128 * 1536 * 2048, 128 * 2048 * 768]
+
+
+def test_a_shared_expert_is_part_of_the_call_and_its_sum_is_the_only_one():
+    found = weft.decode("deepseek-v3", "8xh200", tp=8, batch=16, dtype="fp8-block", library="sglang")
+    apart = weft.decode("deepseek-v3", "8xh200", tp=8, batch=16, dtype="fp8-block")
+    assert found.parts["exposed tp"] < apart.parts["exposed tp"]
+    layer = Forward(load_model("deepseek-v3"), weft.system("8xh200"), tp=8, dtype="fp8-block", library="sglang")
+    names = [node.name for node in layer._parts(16)["moe"]]
+    assert [name for name in names if name.endswith(".reduce")] == ["projection.reduce", "unpermute.reduce"]
+    assert not any(name.startswith("shared_") for name in names)
+
+
+def test_slices_of_experts_of_an_unknown_format_are_the_vendors():
+    assert KITS["sglang"].experts_on("hopper", "fp8") == ("", "")
+    assert KITS["vllm"].experts_on("blackwell", "mxfp4") == ("vllm-trtllm", "fp8-mxfp4")

@@ -13,7 +13,9 @@ from shown import check_shown
 
 import weft
 from weft.errors import InputError, UnknownNameError
+from weft.models import load_model
 from weft.run.step.forward import Forward, Group
+from weft.serving.framework import serves
 from weft.serving.policies import running_first
 from weft.serving.pool import Pool
 from weft.serving.requests import Asked, Request, read_requests
@@ -30,6 +32,15 @@ def times(model=MODEL, system=SYSTEM, tp=1):
 
 def served(model=MODEL, system=SYSTEM, **asked):
     return weft.serve(model, system, **{"host": HOST, **asked})
+
+
+def outside(prompt):
+    """What a request takes outside of steps up to its first token [s]."""
+    return serves("vllm", Forward(load_model(MODEL), weft.system(SYSTEM))).outside(prompt)
+
+
+def test_a_longer_prompt_reaches_its_step_later():
+    assert 0 < outside(16) < outside(8192) < 0.1
 
 
 def test_a_step_of_next_tokens_is_what_decode_says():
@@ -74,7 +85,7 @@ def test_many_steps_of_next_tokens_are_those_that_follow_each_other():
 def test_a_lone_request_takes_its_prompt_and_its_next_tokens():
     answer = served(rate=1, requests=1, input=2048, output=257)
     prompt = weft.prefill(MODEL, SYSTEM, sequence=2048, library="vllm").seconds
-    assert answer.ttft["mean"] == pytest.approx(prompt + 1e-3)
+    assert answer.ttft["mean"] == pytest.approx(prompt + 1e-3 + outside(2048))
     tokens = [weft.decode(MODEL, SYSTEM, context=context, library="vllm").seconds for context in (2049, 2304)]
     assert answer.tpot["mean"] == pytest.approx(mean(tokens) + 1e-3, rel=1e-3)
     assert answer.seconds == pytest.approx(answer.latency["mean"])
@@ -121,7 +132,8 @@ def test_a_common_prefix_is_computed_once():
     computed = [sum(turn.prompt for turn in answer.turns) for answer in (plain, common)]
     assert computed[0] == 100 * 2048
     assert computed[1] == pytest.approx(1536 + 100 * 512, rel=0.05)
-    assert common.ttft["mean"] < 0.5 * plain.ttft["mean"]
+    inside = [answer.ttft["mean"] - outside(2048) for answer in (plain, common)]
+    assert inside[1] < 0.5 * inside[0]
 
 
 def test_readers_read_prompts_and_others_write_answers():

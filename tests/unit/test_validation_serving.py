@@ -1,5 +1,7 @@
 """Served loads that were measured: what is read from them, what is left out, and loads with their model left out."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,13 +21,13 @@ NAMES = {"llama-3-8b": "meta-llama/Llama-3.1-8B-Instruct", "llama-3-70b": "meta-
 
 
 def point(model="llama-3-8b", tp=1, clients=4, framework="vllm", gpu="h100-sxm"):
-    return Point(model, gpu, tp, framework, "bf16", "", "bf16", 1024, 256, clients, alike=False)
+    return Point(model, gpu, tp, 1, framework, "bf16", "", "bf16", 1024, 256, clients, alike=False)
 
 
 def row(of, host=2e-3, mode="agg", name="", plan="", tokens=True):
     """A row of what Weft says of a point with the host's time of this size [s]."""
     found = of.served(host)
-    rate = f"{found.rate * (of.prompt + of.answer) / of.gpus:.9g},in+out" if tokens else ","
+    rate = f"{found.rate * sum(of.tokens) / of.gpus:.9g},in+out" if tokens else ","
     degrees = plan or f"tp={of.gpus} pp=1 dp_attn=1 moe_tp={of.gpus} moe_ep=1 batch={of.clients}"
     gpu = of.gpu.replace("-", "_")
     start = f"{gpu},{name or NAMES[of.model]},{of.framework},1,bf16,,,{mode},{degrees},{of.prompt},{of.answer}"
@@ -66,13 +68,30 @@ def test_a_model_is_predicted_with_the_host_fitted_to_the_others(tmp_path):
 def test_what_is_not_compared_is_named_with_its_reason(tmp_path):
     answer = found(
         tmp_path, row(point()), row(point(), mode="disagg"), row(point(), name="Qwen/Qwen3.5-397B-A17B"),
-        row(point(), plan="tp=2 pp=1 dp_attn=1 moe_tp=1 moe_ep=2 batch=4"),
+        row(point(), plan="tp=8 pp=1 dp_attn=1 moe_tp=4 moe_ep=2 batch=4"),
         row(point(), name=NAMES["llama-3-70b"]),
     )  # fmt: skip
     told = " ".join(answer.complaints())
     for reason in ("mode 'disagg'", "model 'Qwen/Qwen3.5-397B-A17B'", "moe_ep=2", "leaves no memory"):
         assert reason in told
     assert answer.rows_used == 1
+
+
+def test_loads_with_whole_experts_on_each_gpu_are_compared(tmp_path):
+    """A row may state TP as the product of the degrees of experts, each the number of GPUs."""
+    for plan in ("tp=2 pp=1 dp_attn=1 moe_tp=1 moe_ep=2", "tp=4 pp=1 dp_attn=1 moe_tp=2 moe_ep=2"):
+        told = row(point("qwen3-30b-a3b", tp=2), name="Qwen/Qwen3-30B-A3B", plan=f"{plan} batch=4")
+        answer = found(tmp_path, told)
+        assert answer.rows_used == 1
+        assert answer.predictions[0].subject.rows["gpus"].tolist() == [2]
+
+
+def test_the_first_requests_come_at_once_and_wait_for_each_other():
+    """Ten requests of each client: their mean holds a tenth of the start, which requests of equal lengths repeat."""
+    of = point("llama-3-70b", tp=8, clients=64, gpu="h200-sxm")
+    drawn, alike = of.served(), replace(of, alike=True).served()
+    assert drawn.ttft > alike.ttft
+    assert drawn.rate * sum(of.tokens) < alike.rate * (of.prompt + of.answer)
 
 
 def test_replicas_of_more_gpus_are_ranked_by_time_per_token(tmp_path):

@@ -96,6 +96,11 @@ class Load:
         blocks = [np.ceil(most / height) + others * np.ceil(rest / height) for height in TILES]
         return cls(rows, most, active, np.stack(np.broadcast_arrays(*blocks)))
 
+    def beside(self, other: Load) -> Load:
+        """The load of these experts and others on the same GPU."""
+        blocks = self.blocks + other.blocks
+        return Load(self.rows + other.rows, np.maximum(self.busiest, other.busiest), self.active + other.active, blocks)
+
 
 @dataclass(frozen=True)
 class Grouped:

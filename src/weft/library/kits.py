@@ -27,6 +27,7 @@ class Kit:
     source: str
     most: int = 0
     small: tuple[str, ...] = field(default=())
+    experts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def attention_on(self, architecture: str, latent: bool, what: str) -> str:
         """The library of attention, or of `latent` one, for what it runs, such as "context.bf16-fp8"; "" if none."""
@@ -39,6 +40,14 @@ class Kit:
     def small_on(self, architecture: str, operator: str) -> str:
         """The library of a small operator, such as a norm; "" if none."""
         return _first("streaming", self.small, operator, architecture)
+
+    def experts_on(self, architecture: str, format: str) -> tuple[str, str]:
+        """The library of a layer of experts of a format, such as "mxfp4", and the format that it runs; "" if none."""
+        for one in self.experts.get(format, ()):
+            name, _, kind = one.partition(".")
+            if _first("experts", (name,), kind, architecture):
+                return name, kind
+        return "", ""
 
     def all_reduce_on(self, architecture: str, linked: bool, size: float) -> str | None:
         """The library of an all-reduce of so many bytes between GPUs that are linked or not; None: the vendor's."""
@@ -62,6 +71,8 @@ _BLOCK = "fp8-block"
 _SGLANG = {(_BLOCK, "hopper"): "sglang", (_BLOCK, "blackwell"): "trtllm", ("nvfp4", "blackwell"): "sglang"}
 """SGLang's GEMMs, DeepGEMM on Hopper and FlashInfer's on Blackwell, whose kernels of scaled blocks are TensorRT-LLM's:
 rows of DeepGEMM there convert scales in every call."""
+_MARLIN = "sglang-marlin.bf16-int4"
+"""Marlin's kernel of weights of 4 bits, by SGLang's rows of int4: vLLM's own are few, and large alone in mxfp4."""
 _KITS = (
     Kit(
         "vllm",
@@ -74,6 +85,14 @@ _KITS = (
         "calls last as long as the host's work (latent attention, DeepGEMM, FlashInfer), the same kernels by SGLang",
         most=8 << 20,
         small=("vllm",),
+        experts={
+            "bf16": ("vllm-trtllm.bf16", "vllm-triton.bf16"),
+            "fp8": ("vllm-trtllm.fp8", "vllm-cutlass.fp8", "vllm-triton.fp8"),
+            _BLOCK: ("vllm-trtllm.fp8-block", "vllm-triton.fp8-block"),
+            "nvfp4": ("vllm-trtllm.nvfp4",),
+            "mxfp4": ("vllm-trtllm.fp8-mxfp4", _MARLIN),
+            "int4": (_MARLIN, "vllm-marlin.bf16-int4"),
+        },
     ),
     Kit(
         "sglang",
@@ -85,6 +104,13 @@ _KITS = (
         source="sgl-project/sglang python/sglang/srt/server_args.py: fa3 on Hopper, trtllm_mha and trtllm_mla on "
         "Blackwell",
         most=8 << 20,
+        experts={
+            "bf16": ("sglang-trtllm.bf16", "sglang-triton.bf16"),
+            _BLOCK: ("sglang-trtllm.fp8-block", "sglang-triton.fp8-block"),
+            "nvfp4": ("sglang-trtllm.nvfp4",),
+            "mxfp4": ("sglang-trtllm.fp8-mxfp4", "sglang-triton.bf16-mxfp4"),
+            "int4": ("sglang-trtllm.bf16-int4", _MARLIN),
+        },
     ),
     Kit(
         "trtllm",
@@ -95,6 +121,13 @@ _KITS = (
         gemm={(_BLOCK, "hopper"): "trtllm", (_BLOCK, "blackwell"): "trtllm", (_BLOCK, "ada"): "trtllm"},
         source="NVIDIA/TensorRT-LLM; the norm and the activation before quantise operands of NVFP4, so that GEMMs with "
         "a conversion of their own are not what a step runs",
+        experts={
+            "bf16": ("trtllm.bf16",),
+            "fp8": ("trtllm.fp8",),
+            _BLOCK: ("sglang-trtllm.fp8-block", "trtllm.fp8-block"),
+            "nvfp4": ("trtllm-min-latency.nvfp4",),
+            "mxfp4": ("sglang-trtllm.fp8-mxfp4", "vllm-triton.bf16-mxfp4"),
+        },
     ),
 )
 KITS: Mapping[str, Kit] = {one.name: one for one in _KITS}

@@ -16,7 +16,7 @@ def cut(piece: Piece, plan: Parallelism) -> Op:
     """One rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank."""
     op, tp = piece.op, plan.tp
     match op:
-        case GroupedGemm():
+        case GroupedGemm() if piece.cut != "whole":
             mine = replace(op, groups=-(-op.groups // plan.ep), rows=-(-op.rows // token_ranks(plan)))
             if piece.cut == "expert_columns":
                 return replace(mine, n=-(-op.n // expert_tp(plan)))

@@ -28,10 +28,11 @@ STATISTICS = ("mean", "p50", "p90", "p99")
 class Served(NamedTuple):
     """A request that was answered: times [s] of its arrival, its start, its first and its last token, and its tokens.
 
-    It was preempted so many times; `replica` wrote its answer.
+    It `reached` a replica some time after its arrival. It was preempted so many times; `replica` wrote its answer.
     """
 
     arrival: float
+    reached: float
     start: float
     first: float
     done: float
@@ -169,9 +170,11 @@ class Serving(Answer):
 
     @cached_property
     def parts(self) -> Mapping[str, float]:
-        """Where the mean time of a request goes [s]: the queue, its prompt, its further tokens."""
-        marks = np.array([(one.arrival, one.start, one.first, one.done) for one in self.requests])
-        return dict(zip(("queue", "prompt", "answer"), np.diff(marks, axis=1).mean(axis=0).tolist(), strict=True))
+        """Where the mean time of a request goes [s]: outside of replicas, the queue, its prompt, its further tokens."""
+        marks = np.array([(one.arrival, one.reached, one.start, one.first, one.done) for one in self.requests])
+        return dict(
+            zip(("outside", "queue", "prompt", "answer"), np.diff(marks, axis=1).mean(axis=0).tolist(), strict=True)
+        )
 
     @property
     def overloaded(self) -> bool:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 
 from weft.serving.replica import Replica
 from weft.serving.requests import Load, Request
 
 Route = Callable[[Sequence[Replica]], Replica]
 """Chooses the replica of the next request."""
+_reached = attrgetter("reached")
 Watch = Callable[[Request], None]
 """Sees each request that has been answered; it may raise `GivenUp`."""
 
@@ -36,15 +39,16 @@ class Cluster:
     """Replicas that answer the requests of a load.
 
     With `decoders`, `replicas` only read prompts, and answers are written by these once keys and values have been sent,
-    which takes `transfer(request)` seconds. Events at the same time: steps end in the order of replicas, then
-    transfers, then requests arrive, then idle replicas start a step.
+    which takes `transfer(request)` seconds. A request reaches a replica `outside(tokens of its prompt)` seconds after
+    its arrival. Events at the same time: steps end in the order of replicas, then transfers, then requests arrive, then
+    idle replicas start a step.
     """
 
     def __init__(
         self, replicas: Sequence[Replica], router: str, decoders: Sequence[Replica] = (),
-        transfer: Callable[[Request], float] = lambda _: 0.0,
+        transfer: Callable[[Request], float] = lambda _: 0.0, outside: Callable[[int], float] = lambda _: 0.0,
     ) -> None:  # fmt: skip
-        self.replicas, self.decoders, self._transfer = replicas, decoders, transfer
+        self.replicas, self.decoders, self._transfer, self._outside = replicas, decoders, transfer, outside
         self._every = [*replicas, *decoders]
         self._route, self._route_answer = ROUTERS[router](), ROUTERS[router]()
         self._events: list[tuple[float, int, int, Request | None]] = []
@@ -55,13 +59,16 @@ class Cluster:
         """Serve every request of a load; returns them in the order of arrival. Raises what `watch` raises."""
         self._watch = watch
         requests = [Request(at, asked) for at, asked in enumerate(load.asked)]
+        for request in requests:
+            request.reached = request.arrival + self._outside(request.input)
+        first = sorted(requests[: load.clients or None], key=_reached)
         self._closed = bool(load.clients)
-        self._arrivals = deque(requests[: load.clients] if self._closed else requests)
+        self._arrivals = deque(first)
         self._later = iter(requests[load.clients :] if self._closed else ())
         while (now := self._next()) < float("inf"):
             for event in self._due(now):
                 self._happen(*event)
-            while self._arrivals and self._arrivals[0].arrival <= now:
+            while self._arrivals and self._arrivals[0].reached <= now:
                 self._arrive(self._arrivals.popleft(), self._route(self.replicas), now)
             until = self._expected()
             for replica in map(self._every.__getitem__, sorted(self._idle)):
@@ -73,14 +80,14 @@ class Cluster:
     def _expected(self) -> float:
         """When a replica may expect its next request: one that comes earlier interrupts its steps."""
         ahead = min(len(self.replicas), len(self._arrivals))
-        return self._arrivals[ahead - 1].arrival if ahead else float("inf")
+        return self._arrivals[ahead - 1].reached if ahead else float("inf")
 
     def _next(self) -> float:
         """The time of the next event, infinity behind the last: steps that were cut short leave a later end behind."""
         while self._events and self._is_stale(self._events[0]):
             heapq.heappop(self._events)
         event = self._events[0][0] if self._events else float("inf")
-        return min(event, self._arrivals[0].arrival) if self._arrivals else event
+        return min(event, self._arrivals[0].reached) if self._arrivals else event
 
     def _due(self, now: float) -> Iterator[tuple[float, int, int, Request | None]]:
         while self._events and self._events[0][0] <= now:
@@ -128,5 +135,5 @@ class Cluster:
         """A client sends its next request."""
         request = next(self._later, None)
         if request is not None:
-            request.arrival = now
-            self._arrivals.append(request)
+            request.arrival, request.reached = now, now + self._outside(request.input)
+            insort(self._arrivals, request, key=_reached)

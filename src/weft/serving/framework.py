@@ -26,7 +26,8 @@ class Serves:
     """How a framework serves on a GPU.
 
     A step takes at most `tokens`, and at most `sequences` run at once; keys and values lie in blocks of `block` tokens,
-    and take `cache_bytes` of each GPU [bytes]. The host adds `host` to every step [s], plausibly `host_range`.
+    and take `cache_bytes` of each GPU [bytes]. The host adds `host` to every step [s], plausibly `host_range`,
+    and a request takes `frontend` and `token` for each token of its prompt outside of steps, up to its first token [s].
     """
 
     name: str
@@ -39,6 +40,12 @@ class Serves:
     cache_bytes: int
     host: float
     host_range: tuple[float, float]
+    frontend: float
+    token: float
+
+    def outside(self, prompt: int) -> float:
+        """What a request with such a prompt takes outside of steps, up to its first token [s]."""
+        return self.frontend + self.token * prompt
 
 
 @cache
@@ -69,6 +76,7 @@ def serves(
         name, table["title"], table["policy"], table["source"], tokens, sequences, block or table["block"],
         _room(name, table, forward, tokens, sequences, memory_share),
         _SECONDS.parse(table["host"]["value"]) if host is None else host, (low, high),
+        *(_SECONDS.parse(table[key]["value"]) for key in ("frontend", "token")),
     )  # fmt: skip
 
 

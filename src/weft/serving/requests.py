@@ -38,13 +38,14 @@ class Asked(NamedTuple):
 class Request:
     """A request on its way: how many of its tokens are computed, and when its tokens came [s].
 
-    `known` tokens are its prompt and what it has generated; `held` bytes of keys and values are allocated on each GPU,
-    which suffice for `room` tokens at least. So many `passes` of the model wrote to it.
+    It has `reached` a scheduler some time after its arrival. `known` tokens are its prompt and what it has generated;
+    `held` bytes of keys and values are allocated on each GPU, which suffice for `room` tokens at least. So many
+    `passes` of the model wrote to it.
     """
 
     __slots__ = (
         "arrival", "asked", "blocks", "computed", "done", "first", "generated", "held", "id", "input", "output",
-        "passes", "preemptions", "replica", "room", "started",
+        "passes", "preemptions", "reached", "replica", "room", "started",
     )  # fmt: skip
 
     def __init__(self, number: int, asked: Asked) -> None:
@@ -52,6 +53,7 @@ class Request:
         self.arrival, self.input, self.output, self.blocks = asked
         self.computed = self.generated = self.held = self.room = self.passes = self.preemptions = 0
         self.replica = -1
+        self.reached = self.arrival
         self.started = self.first = self.done = float("nan")
 
     @property

@@ -210,7 +210,7 @@ class Deployment:
         pipelines = [Pipeline(stages) for _ in range(self.replicas // stages)] if stages > 1 else []
         every = [self._replica(at, pipelines[at // stages] if pipelines else None) for at in range(self.replicas)]
         readers, others = every[: self.readers], every[self.readers :]
-        cluster = Cluster(readers or others, self.router, others if readers else (), self.transfer)
+        cluster = Cluster(readers or others, self.router, others if readers else (), self.transfer, self.how.outside)
         found = cluster.run(asked, watch)
         turns = sorted((turn for replica in every for turn in replica.turns), key=lambda turn: turn.start)
         return sorted(map(_served, found), key=lambda one: one.arrival), turns
@@ -299,7 +299,7 @@ def _is_number(value: object) -> bool:
 
 def _served(one: Request) -> Served:
     return Served(
-        one.arrival, one.started, one.first, one.done, one.input, one.output, one.preemptions, one.replica
+        one.arrival, one.reached, one.started, one.first, one.done, one.input, one.output, one.preemptions, one.replica
     )  # fmt: skip
 
 

@@ -21,21 +21,24 @@ class Steady(NamedTuple):
 
 def steady(
     seconds: Callable[[Shape], float], clients: int, prompt: int, answer: int, *, tokens: int, host: float = 0.0,
-    mixes: bool = True, most: int = 1 << 30, together: bool = False,
+    mixes: bool = True, most: int = 1 << 30, together: bool = False, outside: float = 0.0,
 ) -> Steady:  # fmt: skip
     """The steady state of `clients` that ask a replica for equal answers, each at its own time or all `together`.
 
-    A step takes `seconds(shape)` and `host` [s], and at most `tokens`; at most `most` requests run at once, and others
+    A step takes `seconds(shape)` and `host` [s], and at most `tokens`; a request is `outside` of steps [s] before its
+    first token, with no other work of the server; at most `most` requests run at once, and others
     wait. Prompts pass in chunks: beside next tokens if the scheduler `mixes` them, else in steps of their own. Requests
     that come together fill steps with their prompts, and half of these, in the mean, delay a request that writes.
     """
-    running = min(clients, most)
     wave = _together if together else _spread
-    ttft, tpot = wave(lambda shape: seconds(shape) + host, running, prompt, answer, tokens, mixes)
-    rate = running / (ttft + (answer - 1) * tpot)
-    if clients > running:
-        ttft = clients / rate - (answer - 1) * tpot
-    return Steady(ttft, tpot, rate)
+    inside = float(min(clients, most))
+    for _ in range(2 if outside else 1):  # those that are outside take no place
+        running = max(round(inside), 1)
+        ttft, tpot = wave(lambda shape: seconds(shape) + host, running, prompt, answer, tokens, mixes)
+        cycle = ttft + (answer - 1) * tpot
+        inside = min(clients * cycle / (cycle + outside), most)
+    rate = inside / cycle
+    return Steady(clients / rate - (answer - 1) * tpot, tpot, rate)
 
 
 def _together(
@@ -58,21 +61,22 @@ def _spread(
     for _ in range(_ROUNDS):
         alone = step(_shape(prompt, answer, writing))
         room = max(tokens - writing, 1) if mixes else tokens
-        chunk = min(prompt, room)
+        chunk: float = min(prompt, room)
         steps = answer - 1 + prompt / chunk
         load = running * prompt / chunk / steps
-        if mixes and load > 1:  # every step reads as much of prompts as fits
-            chunk, load = room, 1.0
-            steps = max(running * prompt / room, steps)
-        read = step(_shape(prompt, answer, writing if mixes else 0, chunk))
+        if mixes and load > 1:  # every step reads its share of all prompts, or as much of them as fits
+            chunk, load = min(running * prompt / answer, room), 1.0
+            steps = running * prompt / chunk
+        read = step(_shape(prompt, answer, writing if mixes else 0, round(chunk)))
         found = max(round(running * (answer - 1) / steps), 1) if mixes else running
         if abs(found - writing) <= writing * 0.05:
             break
         writing = (writing + found) // 2
-    others, own = (running - 1) / running, prompt / chunk if load < 1 or not mixes else steps - (answer - 1)
+    others, own = (running - 1) / running, prompt / chunk if load < 1 or not mixes else max(steps - (answer - 1), 1)
     if mixes:
         tpot = alone + load * others * (read - alone)
-        waits = min(load * others / (2 * (1 - load)), (running - 1) / 2) if load < 1 else 0.0
+        full = load * chunk / room  # steps read several short prompts at once
+        waits = min(full * others / (2 * (1 - full)), (running - 1) / 2) if load < 1 else 0.0
         return (own + waits * own) * read + tpot / 2, tpot
     busy = running * own * read
     tpot = alone + others * busy / max(answer - 1, 1)

@@ -62,6 +62,10 @@ _LOW, _HIGH = 4, 128
 further tokens are."""
 _OF_GPU = re.compile(r"[a-z]+\d+\w*/")
 """How the files of runs with equal lengths are named, by GPU; lengths of others are drawn for each request."""
+_DRAWN, _ROUNDS, _DRAIN = 0.9, 10, 0.25
+"""InferenceMAX's loops (SemiAnalysisAI/InferenceX, benchmarks): mean of lengths that are drawn from 0.8 of the stated
+ones up, by these; requests of each client, of which the first come at once; and what clients are idle at the end, in
+requests [0.1 to 0.5: ten lengths together spread by 18 % of one]."""
 HOSTS = np.linspace(0.0, 5e-3, 51)
 """What a framework's host may add to a step [s], in fits."""
 
@@ -70,12 +74,14 @@ HOSTS = np.linspace(0.0, 5e-3, 51)
 class Point:
     """A closed loop of `clients` that one replica of `gpus` GPUs serves, with prompts and answers of so many tokens.
 
-    `alike` are requests of equal lengths that begin together.
+    Each GPU holds a slice of all experts, or with `ep` = `gpus` whole ones. `alike` are requests of equal lengths that
+    begin together; lengths of others are drawn, up to those, and each client asks `_ROUNDS` times.
     """
 
     model: str
     gpu: str
     gpus: int
+    ep: int
     framework: str
     dtype: str
     weights: str
@@ -85,26 +91,44 @@ class Point:
     clients: int
     alike: bool
 
-    def served(self, host: float | None = None) -> Steady:
-        """Its steady state, with the host's own time for each step [s] if it is given; InputError without room."""
-        times, how = _deployed(self.model, self.gpu, self.gpus, self.framework, self.dtype, self.weights, self.kv_dtype)
+    def served(self, host: float | None = None, outside: float | None = None) -> Steady:
+        """Its steady state as a benchmark sees it; InputError without room.
+
+        A host's own time for each step [s] and a request's time outside of steps, tokenizer aside, [s] may be given.
+        """
+        where = self.model, self.gpu, self.gpus, self.ep, self.framework, self.dtype, self.weights, self.kv_dtype
+        times, how = _deployed(*where)
         mixes = how.policy != "sglang"
-        most = how.cache_bytes // times.forward.cache(self.prompt + self.answer)
+        prompt, answer = (size if self.alike else round(size * _DRAWN) for size in (self.prompt, self.answer))
+        most = how.cache_bytes // times.forward.cache(prompt + answer)
         if not most:
             raise InputError("a request of these lengths has no room beside the weights")
-        return steady(
-            times.seconds, self.clients, self.prompt, self.answer, tokens=how.tokens, mixes=mixes, most=most,
-            host=how.host if host is None else host, together=self.alike and not mixes,
+        before = how.token * prompt + (how.frontend if outside is None else outside)
+        found, first = (
+            steady(
+                times.seconds, self.clients, prompt, answer, tokens=how.tokens, mixes=mixes, most=most,
+                host=how.host if host is None else host, together=together, outside=before,
+            ) for together in (self.alike and not mixes, True)
         )  # fmt: skip
+        if self.alike:
+            return found
+        begin = max(first.ttft - found.ttft, 0.0) / _ROUNDS
+        return Steady(found.ttft + begin, found.tpot, found.rate * _ROUNDS / (_ROUNDS + _DRAIN))
+
+    @property
+    def tokens(self) -> tuple[float, float]:
+        """Mean tokens of a prompt and of an answer."""
+        share = 1.0 if self.alike else _DRAWN
+        return share * self.prompt, share * self.answer
 
 
 @cache
 def _deployed(
-    model: str, gpu: str, gpus: int, framework: str, dtype: str, weights: str, kv_dtype: str
+    model: str, gpu: str, gpus: int, ep: int, framework: str, dtype: str, weights: str, kv_dtype: str
 ) -> tuple[StepTimes, Serves]:
     where = hardware.system(f"{gpus}x{gpu}")
     how: dict[str, Any] = {"dtype": dtype, "weights": weights, "kv_dtype": kv_dtype, "library": framework}
-    forward = Forward(load_model(model), where, tp=gpus, **how)
+    forward = Forward(load_model(model), where, tp=gpus, ep=ep, **how)
     return StepTimes(forward), serves(framework, forward)
 
 
@@ -114,7 +138,7 @@ QUANTITIES: Mapping[str, str] = {"TPOT": "tpot_s", "TTFT": "ttft_s", "throughput
 
 @dataclass(frozen=True)
 class _Model:
-    """A quantity of each row, whose `points` are known by line, for values of "host.FRAMEWORK" [s]."""
+    """A quantity of each row, whose `points` are known by line, for values of "host." and "frontend.FRAMEWORK" [s]."""
 
     quantity: str
     points: Mapping[Any, Point]
@@ -124,9 +148,10 @@ class _Model:
         return np.array([self._value(self.points[line], kind, values) for line, kind in lines], dtype=np.float64)
 
     def _value(self, point: Point, kind: str, values: Mapping[str, float]) -> float:
-        found = point.served(values.get(f"host.{point.framework}"))
+        found = point.served(*(values.get(f"{name}.{point.framework}") for name in ("host", "frontend")))
         if self.quantity == "throughput":
-            return found.rate * (point.answer + (point.prompt if kind == "in+out" else 0)) / point.gpus
+            prompt, answer = point.tokens
+            return found.rate * (answer + (prompt if kind == "in+out" else 0)) / point.gpus
         return found.tpot if self.quantity == "TPOT" else found.ttft
 
 
@@ -183,10 +208,10 @@ def _checks(checked: Measurements) -> Iterator[Iterator[Problem]]:
     formats = loop & ~rows["precision"].isin([*FORMATS])
     yield checked.by_value(formats, "precision", f"Weft knows {', '.join(filter(None, FORMATS))} here")
     whole = ~_square(rows) & (
-        (rows["moe_ep"] > 1) | (rows["dp_attn"] > 1) | (rows["pp"] > 1) | ~rows["tp"].isin([1, 2, 4, 8])
-        | (rows["batch"].notna() & (rows["batch"] != rows["clients"]))
+        ((rows["moe_ep"] > 1) & (rows["moe_ep"] != rows["tp"])) | (rows["dp_attn"] > 1) | (rows["pp"] > 1)
+        | ~rows["tp"].isin([1, 2, 4, 8]) | (rows["batch"].notna() & (rows["batch"] != rows["clients"]))
     )  # fmt: skip
-    rule = "only replicas of 1, 2, 4 or 8 GPUs that share every layer, experts included, are compared"
+    rule = "only replicas of 1, 2, 4 or 8 GPUs that share every layer, experts in slices or whole, are compared"
     yield checked.by_value(loop & ~formats & whole, "plan", rule)
 
 
@@ -204,10 +229,12 @@ def _point(row: Mapping[str, Any], machines: Machines) -> Point:
     if dtype == "fp8" and (model in _IN_BLOCKS or "fp8_block" in (row["gemm_dtype"], row["moe_dtype"])):
         dtype = "fp8-block"
     latent = bool(load_model(model).kv_rank) and gpu.architecture == "hopper"
-    kv_dtype = "bf16" if dtype == "bf16" or latent else "fp8"
+    wide = (dtype == "bf16" and not (weights == "mxfp4" and gpu.architecture == "blackwell")) or latent
+    kv_dtype = "bf16" if wide else "fp8"
     gpus = int(row["moe_tp"] if _square(row) else row["tp"])
+    ep = gpus if row["moe_ep"] > 1 else 1
     return Point(
-        model, gpu.name, gpus, row["framework"], dtype, weights, kv_dtype, int(row["prompt"]), int(row["osl"]),
+        model, gpu.name, gpus, ep, row["framework"], dtype, weights, kv_dtype, int(row["prompt"]), int(row["osl"]),
         int(row["clients"]), bool(_OF_GPU.match(row["upstream"])),
     )  # fmt: skip
 
@@ -223,7 +250,7 @@ def _without_room(checked: Measurements, points: Mapping[Any, Point]) -> Iterato
 
 def hosts(subjects: Sequence[Subject]) -> dict[str, float]:
     """The time of the host for each step [s] with the least mean error of TPOT, by "host.FRAMEWORK"."""
-    found = {}
+    found: dict[str, float] = {}
     for name in KITS:
         some = [one.take(_which(one, "framework", name) & _which(one, "quantity", "TPOT")) for one in subjects]
         some = [one for one in some if len(one)]

@@ -23,6 +23,7 @@ from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import part
 from weft.result.step import Pass, exposed
+from weft.run.step.called import ExpertCalls, sliced
 from weft.run.step.drafts import NONE, OWN, Speculation, drafter
 from weft.run.step.prices import Known, Prices
 from weft.run.step.spans import CONTENTION, timed
@@ -113,6 +114,8 @@ class Forward:
             dtype=own, order=("tp", "cp", "pp", "dp"),
         )  # fmt: skip
         self.dtype, self.kv_dtype, self.kit = dtype, kv_dtype, kit(library)
+        format = weights.partition("-")[0] or dtype
+        self._calls = ExpertCalls.by(self.kit, format, model, system.gpu, options, self.plan.tp, self.ep)
         self._prices = Prices(system, self.plan, options, known=Known(system, options, self.kit, dtype))
         self._kinds = Counter(model.layer_kinds)
         self._prepared: dict[int, dict[str, Graph]] = {}
@@ -246,25 +249,33 @@ class Forward:
         """The operators of a layer but attention, as servers run them.
 
         Every rank holds a slice of each expert, as vLLM does by default, or with `ep` a share of them, to which as many
-        tokens go as to the others; one sum over the ranks follows the experts, or an exchange if attention is data
-        parallel. What drafts begins with the product that joins hidden state and embedding.
+        tokens go as to the others; one sum over the ranks follows the last experts, shared ones included, or an
+        exchange if attention is data parallel. Latent attention compresses queries and keys in one GEMM
+        (fused_qkv_a_proj of vLLM and SGLang, kv_a_proj_with_mqa of TensorRT-LLM). What drafts begins with the product
+        that joins hidden state and embedding.
         """
         model, tp = self.model, self.plan.tp
+        joined, called = model.query_rank > 0, self._calls is not None and self._calls.shared
+        shared = model.shared_experts > 0 and not called
         if self.joins:
             yield Piece("join", Gemm(flat.count, model.hidden, 2 * model.hidden, _ACTIVATIONS), "mlp", "whole")
         for piece in layer(model, kind, flat, _SERVER.style, _ACTIVATIONS):
             op = piece.op
             if isinstance(op, Attention) or (isinstance(op, Streaming) and op.name == "residual_add"):
                 continue
-            if isinstance(op, GroupedGemm):
-                yield replace(piece, op=_slice(model, op, flat.count, tp, self.ep), cut="whole")
+            if (joined and piece.name == "kv_down") or (called and piece.name.startswith("shared_")):
+                continue
+            if piece.name == "q_down" and isinstance(op, Gemm):
+                yield replace(piece, op=replace(op, n=op.n + model.kv_rank + model.rotary_head))
+            elif isinstance(op, GroupedGemm):
+                yield replace(piece, op=sliced(model, op, flat.count, tp, self.ep), cut="whole")
             elif self.wide:
                 yield piece
             elif piece.cut == "routed":
                 yield replace(piece, cut="width")
-            elif piece.cut == "combine" and not model.shared_experts and isinstance(op, Streaming):
+            elif piece.cut == "combine" and isinstance(op, Streaming):
                 whole = replace(op, rows=flat.count, columns=model.hidden)
-                yield replace(piece, op=whole, cut="vocabulary")  # which sums over the ranks
+                yield replace(piece, op=whole, cut="whole" if shared else "vocabulary")  # which sums over the ranks
             else:
                 yield piece
 
@@ -316,6 +327,8 @@ class Forward:
         seconds = self._prices.graph(graph)
         if self.format and name in LAYERS:
             seconds |= {node.name: self._narrowed(seconds[node.name], node) for node in graph}
+        if self._calls:
+            seconds |= self._calls.within(graph)
         return timed(graph, seconds)
 
     def _narrowed(self, seconds: float, node: Node) -> float:
@@ -327,22 +340,6 @@ class Forward:
             return seconds
         found = weight_only(op, self._prices.gpu, self.format, self._prices.options)
         return max(seconds - max(found.plain - found.seconds, 0.0), found.seconds)
-
-
-def _slice(model: Transformer, op: GroupedGemm, tokens: int, tp: int, ep: int) -> GroupedGemm:
-    """One rank's slice of the experts that so many tokens are expected to visit, if they choose evenly.
-
-    The first GEMM is cut by columns, the second by rows of its weights: both along the width of an expert.
-    """
-    missed = (1 - model.experts_per_token / model.experts) ** (tokens * (ep // tp if ep > tp else 1))
-    visited = max(round(model.experts * (1 - missed)), 1)
-    if ep > tp:  # as many tokens come as go
-        return replace(op, groups=max(round(visited / ep), 1))
-    if ep > 1:
-        return replace(op, groups=max(round(visited / ep), 1), rows=max(round(op.rows / ep), 1))
-    if op.n == model.hidden:
-        return replace(op, groups=visited, k=-(-op.k // tp))
-    return replace(op, groups=visited, n=-(-op.n // tp))
 
 
 def _by_library(node: Node, name: str) -> Node:
