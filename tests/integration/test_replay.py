@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs import tiled
 
 import weft
 from weft import parallel
@@ -21,6 +22,7 @@ from weft.result.timeline import TileUpdates
 from weft.run.gathered import performed as gathered
 from weft.run.replay import ROUNDED, performed, products, ring_sums
 from weft.schedule import PASSES
+from weft.schedule.sublayer import SUBLAYER_PASSES
 
 GPU = weft.gpu("t3-paper")
 
@@ -111,9 +113,39 @@ def test_bf16_rounds_to_the_nearest_and_of_two_to_the_even():
     assert ROUNDED["bf16"](values)[:4].tolist() == [1.0, 1.0, 1 + 2**-6, 1 + 2**-7]
 
 
-def test_what_updates_nothing_near_memory_is_refused():
-    with pytest.raises(InputError, match="'sequential' updates no tiles near memory"):
-        replayed(overlap="sequential")
+WHERE = {
+    **dict.fromkeys(("t3", "t3-mca", "t3-critical", "t3-split-k", "t3-two-level"), tuple(FABRICS)),
+    **dict.fromkeys(("t3-direct", "t3-direct-dma"), ("full", "switch")),
+}
+"""Overlaps that add up tiles in memory, and the fabrics on which they can."""
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize(("overlap", "fabric"), [(name, one) for name in WHERE for one in WHERE[name]])
+def test_every_reduce_scatter_of_t3_sums_right_on_every_fabric(overlap, fabric, splits):
+    """With K whole and in parts, and with one GPU slow and another late."""
+    shaped = {"nodes": {"each": 2}, "torus": {"columns": 2}}.get(fabric, {})
+    equal = weft.System(gpu=GPU, gpus=4, fabric=FABRICS[fabric](4, 50e9, 500e-9, **shaped))
+    work = tiled(graph(4), GemmTiling(rows=64, columns=64, splits=splits))
+    for system in (equal, equal._with(variants={2: GPU.replace({"compute.clock": "0.5 GHz"})}, start={1: "20 us"})):
+        done = weft.replay(work, system, overlap)
+        exact = done.partials.astype(np.float64).sum(axis=0)
+        assert np.abs(done.result - exact).max() < 0.002 * np.abs(exact).max()
+        assert done.errors.fp32 <= done.errors.near_memory < 3 * done.errors.fp32
+
+
+def test_all_of_t3s_reduce_scatters_but_one_are_replayed():
+    ways = {one.name for one in SUBLAYER_PASSES if one.name.startswith("t3") and one.takes(graph(4))}
+    assert ways - set(WHERE) <= {"t3-nvls"}  # sums of a switch are in no log
+
+
+@pytest.mark.parametrize("overlap", ["sequential", "rs-nmc", "ideal-rs-nmc"])
+def test_what_updates_no_tiles_near_memory_is_refused(overlap):
+    with pytest.raises(InputError, match=f"'{overlap}' updates no tiles near memory"):
+        replayed(overlap=overlap)
+
+
+def test_an_unknown_format_of_sums_is_refused():
     with pytest.raises(UnknownNameError, match="fp8"):
         weft.replay(graph(4), "t3-paper", dtype="fp8")
 

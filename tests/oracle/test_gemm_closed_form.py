@@ -55,6 +55,25 @@ def test_both_are_within_5_percent_in_the_median_over_shapes_and_machines():
     assert statistics.median(map(abs, found)) <= 0.05
 
 
+WAVES = {
+    "h100-sxm": {1: (1536, 1408), 2: (1536, 4864), 5: (7680, 3072)},
+    "mi300x": {1: (1024, 4864), 2: (8192, 2048), 5: (5120, 4864)},
+}
+"""Output shapes of bf16 whose tiles, as the library cuts them, take a GPU's compute units so many times."""
+
+
+@pytest.mark.parametrize("k", [1024, 2048])
+@pytest.mark.parametrize("waves", [1, 2, 5])
+@pytest.mark.parametrize("name", WAVES)
+def test_short_gemms_of_whole_waves_take_as_long_in_both(name, waves, k):
+    """With memory and units overlapped in full, as in the engine, and without the launches."""
+    gpu, gemm = hardware.gpu(name), Gemm(*WAVES[name][waves], k, "bf16")
+    plan = ranked_plans(gemm, gpu, RunOptions("short"))[0]
+    assert plan.tiling.workgroups(gemm) == pytest.approx(waves * gpu.compute.compute_units, rel=0.12)
+    ran = run(gemm_queue([gemm], 1, [plan.tiling]), gpu, "streams", clock="short")
+    assert plan.overlapped == pytest.approx(ran.makespan - gpu.compute.launch_latency, rel=0.05)
+
+
 SMALL = ((512, 64, 4096), (128, 512, 2048), (256, 256, 4096), (512, 512, 2048), (512, 1024, 4096))
 
 

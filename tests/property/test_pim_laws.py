@@ -1,4 +1,4 @@
-"""Laws of memory that computes: limits of banks, channel and refresh hold, and commands never speed a kernel up."""
+"""Laws of memory that computes: limits of banks, channel and refresh hold, and what commands can save a kernel."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -42,6 +42,11 @@ def groups(met):
     """First and last run of each group of commands."""
     last = np.flatnonzero(met.stream.runs[:, PIM_TOGETHER] == 0)
     return np.concatenate(([0], last[:-1] + 1)), last
+
+
+def without_refresh(on):
+    """The configuration with its first refresh after a second."""
+    return on.model_copy(update={"channel": on.channel.model_copy(update={"refi": 1.0})})
 
 
 @FEW
@@ -90,14 +95,71 @@ def test_commands_leave_the_time_of_every_refresh_free(work):
     assert made.busy_fs + (due - behind) * to_fs(on.channel.rfc) <= end
 
 
+def one_by_one(requests, work, every, on):
+    """When a kernel uses data that it reads one after another: alone, and beside commands."""
+    reads = requests._replace(kind=np.zeros_like(requests.kind))
+    return meet(IDLE, on, reads, window=1).used, meet(work[1], on, reads, window=1, every=every).used
+
+
+@FEW
+@given(works(), kernels(), st.sampled_from([0.0, 0.5e-6, 3e-6]))
+def test_commands_never_speed_a_kernel_that_reads_one_datum_after_another(work, requests, every):
+    alone, both = one_by_one(requests, work, every, without_refresh(work[0]))
+    assert (both >= alone).all()
+
+
+@FEW
+@given(works(), kernels(), st.sampled_from([0.0, 0.5e-6, 3e-6]))
+def test_commands_save_such_a_kernel_at_most_each_refresh_and_the_row_that_it_closes(work, requests, every):
+    """A kernel that commands delay may fall into a refresh's interval at a moment when it asks for nothing."""
+    c = work[0].channel
+    alone, both = one_by_one(requests, work, every, work[0])
+    refreshes = alone // to_fs(c.refi)
+    assert (both >= alone - refreshes * to_fs(c.rfc + c.ras + c.rp)).all()
+
+
 @FEW
 @given(works(), kernels(), st.integers(1, 64), st.sampled_from([0.0, 0.5e-6, 3e-6]))
-def test_adding_commands_never_speeds_a_kernel(work, requests, window, every):
+def test_commands_save_a_kernel_no_more_than_its_requests_had_waited(work, requests, window, every):
+    """Requests of a kernel pass each other, by open rows and by direction; commands can only undo that.
+
+    A request is sent when the one `window` before it has been used. It cannot save more than the time that it had been
+    in the channel, and that only once in a window: of requests sent together the last one used decides.
+    """
     on, made = work
     alone = meet(IDLE, on, requests, window=window)
     both = meet(made, on, requests, window=window, every=every)
-    # Where commands change which row opens first, FR-FCFS may order what follows better: by a row cycle, not more.
-    assert both.seconds >= alone.seconds - on.channel.ras - on.channel.rp
+    waited, saved = np.where(requests.kind == 0, alone.done - alone.sent, 0), np.zeros(len(requests.at) + 1, int)
+    for n in range(len(waited)):
+        before = saved[n - window] if n >= window else 0
+        saved[n] = max(saved[n - 1], before + waited[n])
+    assert (both.used >= alone.used - saved[:-1]).all()
+
+
+@FEW
+@given(works(), kernels(), st.integers(1, 64), st.sampled_from([0.0, 0.5e-6, 3e-6]))
+def test_a_kernel_and_commands_take_turns_on_the_channel(work, requests, window, every):
+    on, made = work
+    met = meet(made, on, requests, window=window, every=every)
+    first, last = groups(met)
+    until = met.done.max()
+    held = (met.end[last] - met.begin[first])[met.end[last] <= until].sum()
+    words = -(-requests.bytes // on.units.word_bytes)
+    assert until >= held + words.sum() * to_fs(on.units.word_bytes / on.channel.bandwidth)
+
+
+def test_a_request_that_younger_ones_pass_is_served_earlier_beside_commands():
+    """Hits of an open row go before an older request for another row, until commands close that row: no refresh."""
+    on = without_refresh(hbm2 := pim("hbm2"))
+    at, zero = np.arange(80) * to_fs(74e-9), np.zeros(80, dtype=np.int64)
+    reads = Requests(at, zero, zero, np.random.default_rng(119).integers(0, 4096, 80) * 512, zero + 512)
+    made = stream("add", 480, hbm2)
+    alone, both = meet(IDLE, on, reads), meet(made, on, reads, every=0.5e-6)
+    assert both.seconds < alone.seconds - 1e-6
+    stalled = int(np.argmax(alone.done - alone.sent))
+    assert (alone.done[stalled + 1 :] < alone.done[stalled]).sum() > 20
+    assert both.done[stalled] < alone.done[stalled]
+    assert meet(made, on, reads, window=1, every=0.5e-6).seconds > meet(IDLE, on, reads, window=1).seconds
 
 
 @FEW

@@ -6,14 +6,15 @@ from hypothesis import strategies as st
 
 import weft
 from weft.errors import InputError
-from weft.hardware import Stragglers, slower, slowest
+from weft.hardware import FABRICS, Stragglers, slower, slowest
 from weft.models import SubLayer
 from weft.options import RunOptions
-from weft.parallel import split
+from weft.parallel import dependent, split
 from weft.run.single import alone
 
 RANKS = 4
 LAYER = split(SubLayer.custom(1024, 1024, 2048), RANKS)
+GATHERED = dependent("ag_gemm", weft.gemm(1024, 1024, 512, "fp16"), RANKS)
 OVERLAPS = ("sequential", "t3", "t3-mca", "t3-direct")
 EXPLICIT = RunOptions(mode="explicit")
 laws = settings(deadline=None)
@@ -29,17 +30,32 @@ def test_one_slow_gpu_costs_at_most_what_its_clock_loses(overlap, share):
     assert -0.02 <= found.drawn[overlap].lost <= share / (1 - share) + 0.005
 
 
-@pytest.mark.parametrize("overlap", OVERLAPS)
+def joined(fabric, **late):
+    """GPUs whose links together carry the rate of one of the ring; a node holds two of them, and a switch adds."""
+    gpu, more = weft.gpu("t3-paper"), {"nodes": {"each": 2}, "switch": {"reduces": True}}.get(fabric, {})
+    rate = gpu.link.bandwidth / (RANKS - 1 if fabric == "full" else 1)
+    return weft.System(gpu=gpu, gpus=RANKS, fabric=FABRICS[fabric](RANKS, rate, gpu.link.latency, **more), **late)
+
+
+ROUNDS = [
+    *((LAYER, one, "ring") for one in ("sequential", "flux", "t3", "t3-mca", "t3-critical", "t3-split-k")),
+    *((LAYER, one, "full") for one in ("t3-direct", "t3-direct-dma")),
+    *((LAYER, one, "switch") for one in ("t3-direct", "t3-nvls")),
+    (LAYER, "t3-two-level", "nodes"),
+    *((GATHERED, one, "switch") for one in ("sequential", "flux", "userbuffers", "t3-all-gather")),
+]
+"""Every way to overlap a GEMM and a collective that goes in rounds, with a fabric for it."""
+
+
+@pytest.mark.parametrize(("graph", "overlap", "fabric"), ROUNDS)
 @laws
 @given(late_us=st.floats(1, 200), rank=st.integers(0, RANKS - 1))
-def test_a_gpu_that_begins_late_delays_the_end_by_no_more_and_one_round(overlap, late_us, rank):
-    gpu = weft.gpu("t3-paper")
-    equal = weft.simulate(LAYER, weft.System(gpu=gpu, gpus=RANKS), overlap, EXPLICIT).seconds
-    late = weft.System(gpu=gpu, gpus=RANKS, start={rank: f"{late_us} us"})
-    chunk = LAYER["gemm"].op.output_bytes / RANKS
-    round_s = chunk / gpu.link.bandwidth + gpu.link.latency
-    found = weft.simulate(LAYER, late, overlap).seconds
-    assert equal * 0.98 <= found <= equal + late_us * 1e-6 + round_s
+def test_a_gpu_that_begins_late_delays_the_end_by_no_more_and_one_round(graph, overlap, fabric, late_us, rank):
+    link = weft.gpu("t3-paper").link
+    equal = weft.simulate(graph, joined(fabric), overlap, EXPLICIT).seconds
+    of = graph["all_gather"].op.bytes if graph is GATHERED else graph["gemm"].op.output_bytes
+    found = weft.simulate(graph, joined(fabric, start={rank: f"{late_us} us"}), overlap).seconds
+    assert equal * 0.98 <= found <= equal + late_us * 1e-6 + of / RANKS / link.bandwidth + link.latency
 
 
 @laws

@@ -31,6 +31,16 @@ def test_every_byte_goes_up_and_down_a_gpus_links_once(found):
     assert switch == pytest.approx(9 / 8 * WHOLE, rel=0.05)  # what is asked of it, and its own part's sum for all
 
 
+def test_an_answer_sets_new_hardware_beside_the_fastest_that_needs_none():
+    found = weft.compare(LAYER, NODE, ["in-network", "t3-mca"], RunOptions(request_bytes=2048))
+    ratio = found["in-network"].seconds / found["t3-mca"].seconds
+    assert (
+        f"Against in-network, {found['in-network'].seconds * 1e6:,.1f} µs without new hardware, it is {ratio:.2f} "
+        in str(found)
+    )
+    assert "Against" not in str(weft.compare(LAYER, NODE, ["t3", "t3-mca"], RunOptions(request_bytes=2048)))
+
+
 def test_it_takes_less_time_than_two_rings_for_large_outputs():
     large = weft.compare(split(SubLayer.custom(16384, 8192, 1024), 8), NODE, "in-network")
     assert large["in-network"].seconds < large.baseline.seconds

@@ -80,12 +80,13 @@ QUEUE_ENTRY = 32
 # phase[g, p, :] — one pipelined loop of a workgroup script.
 (
     PHASE_ITERATIONS, PHASE_SHARED, PHASE_SLOTS, PHASE_FIRST_LOAD, PHASE_LOADS, PHASE_CYCLES, PHASE_STORE,
-    PHASE_WAIT_COUNTER, PHASE_WAIT_VALUE, PHASE_STORES, PHASE_LANED, PHASE_DELAY, PHASE_COLUMNS,
-) = _columns(13)  # fmt: skip
+    PHASE_WAIT_COUNTER, PHASE_WAIT_VALUE, PHASE_STORES, PHASE_LANED, PHASE_DELAY, PHASE_STAGED,
+    PHASE_COLUMNS,
+) = _columns(14)  # fmt: skip
 # PHASE_SHARED: iterations are dealt round robin to the kernel's workgroups; PHASE_CYCLES: compute-unit cycles per
 # iteration; PHASE_STORES: stores of an iteration, from the access row PHASE_STORE on; PHASE_LANED: the counter is
 # that of the workgroup's own lane (WORK_LANE; NONE: no wait); PHASE_DELAY: from the end of the wait to
-# the first iteration.
+# the first iteration; PHASE_STAGED: the first iterations load one after another, each when the port is free.
 
 # access[g, a, :] — a load or a store of a script; its address follows the workgroup and the iteration.
 (

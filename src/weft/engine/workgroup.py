@@ -66,10 +66,12 @@ def begin_phase(m: Machine, w: int, now: int) -> bool:
             resident[w, y.WG_COMPUTED] = 0
             resident[w, y.WG_FINISHED] = 0
             resident[w, y.WG_COMPUTING] = 0
-            for it in range(min(iterations, m.phase[g, p, y.PHASE_SLOTS])):
-                schedule(m, start, y.EV_SLOT, w * y.SLOTS + it)
+            slots = min(iterations, m.phase[g, p, y.PHASE_SLOTS])
+            for it in range(slots):
                 m.slot[w * y.SLOTS + it, y.SLOT_STATE] = y.SLOT_FREE
                 m.slot[w * y.SLOTS + it, y.SLOT_ITERATION] = it
+            for it in range(1 if m.phase[g, p, y.PHASE_STAGED] == 1 else slots):
+                schedule(m, start, y.EV_SLOT, w * y.SLOTS + it)
             return False
         resident[w, y.WG_PHASE] += 1
     return True
@@ -143,6 +145,10 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
     record_misses(m, g, t, missed)
     if m.slot[q, y.SLOT_PENDING] == 0:
         schedule(m, m.slot[q, y.SLOT_TIME], y.EV_SLOT, q)
+    if m.phase[g, p, y.PHASE_STAGED] == 1:
+        following = m.slot[q, y.SLOT_ITERATION] + 1
+        if following < min(resident[w, y.WG_ITERATIONS], m.phase[g, p, y.PHASE_SLOTS]):
+            schedule(m, max(m.unit[u, y.UNIT_PORT_FREE], now), y.EV_SLOT, q + 1)
 
 
 @block

@@ -394,6 +394,7 @@ class _Builder:
             y.PHASE_SLOTS: phase.slots,
             y.PHASE_CYCLES: round(phase.cycles * 1000),
             y.PHASE_DELAY: phase.delay_fs,
+            y.PHASE_STAGED: int(phase.staged),
             y.PHASE_FIRST_LOAD: len(accesses),
             y.PHASE_LOADS: len(phase.loads),
             y.PHASE_STORES: len(phase.stores),

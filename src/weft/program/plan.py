@@ -81,7 +81,8 @@ class Phase:
 
     With `shared`, iteration i belongs to workgroup i modulo the number of workgroups. Where `iterations` is None, there
     are as many as cover the chunk of the first load. `delay_fs` [fs] passes between the end of the wait and the first
-    iteration.
+    iteration. The first iterations of a `staged` loop load one after another, each when its compute unit's port has
+    sent the loads before it; of others all at once.
     """
 
     iterations: int | None
@@ -92,6 +93,7 @@ class Phase:
     wait: Wait | None = None
     shared: bool = False
     delay_fs: int = 0
+    staged: bool = False
 
 
 @dataclass(frozen=True)

@@ -130,10 +130,9 @@ def replay(
         )
     if consumed(graph) is not None:
         return gathered(run, dtype, seed, ROUNDED[dtype])
-    node = run.graph.gemms[0]
     if run.updates is None or not (run.updates.peer_fs >= 0).any():
         raise InputError(f"'{overlap}' updates no tiles near memory, so there is nothing to replay; choose 't3'")
-    tiling = node.choice.tiling
+    tiling = run.graph.gemms[0].choice.tiling
     shape = gemm.m, gemm.n, gemm.k, graph.ranks, dtype, seed
     partials = products(*shape)
     cut = tiling.splits > 1

@@ -331,8 +331,18 @@ def _outcome(answer: Comparison) -> str:
     return (
         f"{best.overlap} is {answer.speedup(best.overlap):.2f} times as fast as {first.overlap}, {us(best.seconds)} "
         f"instead of {us(first.seconds)} µs: {_hidden(best)}, and DRAM moves {abs(moved):.0%} "
-        f"{'less' if moved < 0 else 'more'}."
+        f"{'less' if moved < 0 else 'more'}.{_without_new_hardware(answer, best)}"
     )
+
+
+def _without_new_hardware(answer: Comparison, best: Timeline) -> str:
+    """How much a run on hypothetical hardware gains over the fastest other one that needs none, as a sentence."""
+    others = [run for run in answer if run is not answer.baseline and not run.hypothetical and not run.parts]
+    if not best.hypothetical or not others:
+        return ""
+    real = min(others, key=lambda run: run.seconds)
+    gain = f"{real.seconds / best.seconds:.2f} times as fast"
+    return f" Against {real.overlap}, {us(real.seconds)} µs without new hardware, it is {gain}."
 
 
 def above_ideal(answer: Comparison) -> list[str]:
