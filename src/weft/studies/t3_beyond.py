@@ -329,21 +329,17 @@ class T3Beyond(PaperStudy):
         )
 
     def _whole(self) -> str:
-        said = []
+        by_model: dict[str, list[WholeStep]] = {}
         for one in self.steps:
-            gains = {
-                name: " and ".join(f"{one.speedup(phase, f'tp={name}'):.2f}x" for phase in PHASES)
-                for name in (BOTH, MCA, CHUNKS)
-            }
-            said.append(f"{one.asked.title} {gains[BOTH]}, with T3-MCA alone {gains[MCA]}, in chunks by software "
-                        f"({CHUNKS}) {gains[CHUNKS]}")  # fmt: skip
-        routed = [one for one in self.steps if f"tp={BOTH},ep={EXCHANGE}" in one.found]
-        hidden = "; ".join(
-            f"{one.asked.title} {one.speedup('training', f'tp={BOTH},ep={EXCHANGE}'):.2f}x" for one in routed
-        )
+            by_model.setdefault(load_model(one.asked.model).title, []).append(one)
+        said = [
+            f"{model} {_gains(steps, BOTH)}, with T3-MCA alone {_gains(steps, MCA)}, in chunks by software ({CHUNKS}) "
+            f"{_gains(steps, CHUNKS)}"
+            for model, steps in by_model.items()
+        ]
         return (
-            f"Training steps and prompts with T3 for reduce-scatters and all-gathers ({BOTH}): {'; '.join(said)}. "
-            f"Training with T3 around experts, too: {hidden}"
+            "Training steps and prompts on nodes of 8 and of 72 GPUs with T3 for reduce-scatters and all-gathers "
+            f"({BOTH}): {'; '.join(said)}"
         )
 
     def mean(self, points: Iterable[Point], overlap: str, setting: str) -> float:
@@ -559,6 +555,12 @@ eight GPUs of a node take larger requests."""
 def _compared(one: Asked, options: RunOptions, question: str) -> Compared:
     """A point's simulations, with the options that its question replaces."""
     return Compared(one.graph, one.system, one.overlaps, replace(options, **OPTIONS.get(question, {})))
+
+
+def _gains(steps: Sequence[WholeStep], method: str) -> str:
+    """The ranges of a method's speedups of training steps and of prompts, in words."""
+    found = [[one.speedup(phase, f"tp={method}") for one in steps] for phase in PHASES]
+    return " and ".join(f"{min(each):.2f} to {max(each):.2f}x" for each in found)
 
 
 def _steps(at: Conditions) -> Iterator[WholeStep]:
