@@ -4,7 +4,9 @@ import pytest
 
 from weft.schedule import SEQUENTIAL
 from weft.studies import t3_beyond
+from weft.studies.composed import PHASES
 from weft.studies.t3_beyond import (
+    BOTH,
     DMA,
     EXCHANGE,
     FLUX,
@@ -13,6 +15,7 @@ from weft.studies.t3_beyond import (
     MCA,
     PARTS,
     PER_RANK,
+    SUMMED,
     TODAY,
     TWICE_RATE,
     TWICE_UNITS,
@@ -80,6 +83,33 @@ def test_two_levels_beat_one_ring_through_nodes(done):
         assert point.run.speedup(LEVELS) > 2 * point.run.speedup(MCA), point.place
 
 
+def test_a_switch_with_a_table_merges_less_and_takes_hardly_longer(done):
+    """A request that leaves the table early is one more update of the owner's memory, not a byte more on its way up."""
+    whole = next(point for point in done.merges if point.setting == "every sum" and not point.at)
+    for point in done.merges:
+        run, sums = point.run[SUMMED], whole.run[SUMMED]
+        left = run.counters.get("merge_evicted", 0) + run.counters.get("merge_expired", 0)
+        assert run.counters["link_bytes"] == pytest.approx(sums.counters["link_bytes"]), point.place
+        assert (run.total_bytes > 1.01 * sums.total_bytes) == (left > 0), point.place
+        assert run.seconds < 1.06 * sums.seconds, point.place
+
+
+def test_whole_steps_gain_from_both_halves_of_their_collectives(done):
+    for one in done.steps:
+        for phase in PHASES:
+            half, both = (one.speedup(phase, f"tp={name}") for name in (MCA, BOTH))
+            assert 1 < half < both, (one.asked.title, phase)
+        assert one.found[f"tp={BOTH}"]["tp"] < one.found[f"tp={MCA}"]["tp"] < one.found["tp=sequential"]["tp"]
+
+
+def test_experts_exchanges_hide_in_whole_steps(done):
+    routed = [one for one in done.steps if "ep" in one.found["tp=sequential"]]
+    assert {one.asked.model for one in routed} == {"deepseek-v3"}
+    for one in routed:
+        hidden = one.found[f"tp={BOTH},ep={EXCHANGE}"]
+        assert hidden["ep"] < 0.5 * one.found[f"tp={BOTH}"]["ep"], one.asked.title
+
+
 def test_k_in_parts_never_loses(done):
     for point in done.parts:
         assert point.run[PARTS].seconds <= 1.005 * point.run["t3"].seconds, point.place
@@ -100,7 +130,8 @@ def test_every_figure_moves_with_assumed_values_by_less_than_an_eighth(done):
 
 def test_the_page_shows_every_question(done, tmp_path):
     page = done.page(tmp_path).read_text()
-    assert page.count("<figure") == 7
-    for words in ("Twice the compute", "straight to the owner", "before a GEMM", "in parts", "One slow GPU"):
+    assert page.count("<figure") == 9
+    for words in ("Twice the compute", "straight to the owner", "before a GEMM", "in parts", "slow GPU", "whole steps"):
         assert words in page
+    assert len(done.findings) == 9
     assert {SEQUENTIAL, DMA} <= set(done.to_dict()["late"][0]["seconds"])

@@ -70,6 +70,25 @@ def test_tile_lines_hide_all_gathers():
     assert "set sp" in refused(overlap={"tp": "t3-all-gather"}, sp=False)
 
 
+def test_two_methods_hide_what_each_hides_alone():
+    def under(name: str):
+        plan = Parallelism(tp=8, batch=4, sequence=2048, sp=True, overlap={"tp": name})
+        return train(MODEL, NODE, plan, Framework(async_tp=False), fidelity="estimate")
+
+    whole = under("t3-mca+t3-all-gather")
+    before, *each = (under(name).seconds for name in ("sequential", "t3-mca", "t3-all-gather"))
+    assert before - whole.seconds == pytest.approx(sum(before - one for one in each), rel=1e-6)
+    assert {"t3-mca has", "t3-all-gather has"} <= {" ".join(note.split()[:2]) for note in whole.notes}
+    assert len(whole.needs) == 2
+
+
+def test_two_methods_join_different_collectives():
+    assert "'t3' and 't3-mca' both time" in refused(overlap={"tp": "t3+t3-mca"})
+    assert "'t3-mca' and 'priority' both time" in refused(overlap={"tp": "t3-mca+priority"})
+    assert "set sp" in refused(overlap={"tp": "t3-mca+t3-all-gather"}, sp=False)
+    assert "did you mean 't3-all-gather'" in refused(UnknownNameError, overlap={"tp": "t3-mca+t3-all-gathers"})
+
+
 @pytest.mark.parametrize("tokens", [2048, 8192])
 def test_an_all_gather_and_its_gemm_take_what_the_gemm_and_the_link_allow(tokens):
     gemm, moved = Gemm(tokens, 1024, 4096, "bf16"), Collective("all_gather", tokens * 4096 * 2, 8)

@@ -97,7 +97,7 @@ plan_options = together(
 @plan_options
 @option(
     "--overlap",
-    "Overlap methods by axis, such as tp=flux,dp=dma, see 'weft overlaps list --axis tp'.  "
+    "Overlap methods by axis, such as tp=flux,dp=dma or tp=t3-mca+t3-all-gather, see 'weft overlaps list --axis tp'.  "
     "[default: as the framework does]",
     Value("AXIS=NAME", overlap_of),
 )

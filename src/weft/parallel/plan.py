@@ -103,8 +103,9 @@ class Parallelism(Record):
     names what is kept in the memory of the host and comes back over its link. All computes in `dtype` but for what the
     recipe `precision` (`weft.parallel.precision`) gives 8 or 4 bits: the operands of the layers' GEMMs, and tokens on
     their way to them. `dispatcher` names the library that exchanges tokens among experts ("": the framework's).
-    `overlap` names the method for the collectives of an axis, such as {"tp": "t3-mca"} or
-    "tp=t3-mca"; left out, they overlap as in the framework. `order` places the axes, the innermost first.
+    `overlap` names the method for the collectives of an axis, such as {"tp": "t3-mca"} or "tp=t3-mca"; of tp there
+    may be two, such as "tp=t3-mca+t3-all-gather". Left out, they overlap as in the framework. `order` places
+    the axes, the innermost first.
 
     Raises InputError for numbers below 1, for a batch that replicas and micro-batches do not divide, and for options
     that contradict each other; UnknownNameError for an unknown recomputation.

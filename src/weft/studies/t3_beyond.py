@@ -18,12 +18,16 @@ from weft.models import SubLayer, load_model
 from weft.models.sublayer import sublayer as whole
 from weft.options import RunOptions
 from weft.parallel import dependent, share_of, split, sublayer
-from weft.result import Comparison
+from weft.result import Comparison, Timeline
+from weft.result.step import LAUNCH_GAPS
+from weft.run.step import step
 from weft.schedule import SEQUENTIAL
+from weft.studies.composed import PHASES, Phase
 from weft.studies.headline import Conditions, Measured, PaperStudy, declared
 from weft.studies.sensitivity import COUPLED
 from weft.studies.t3 import HYPOTHETICAL, MAIN_CASES
-from weft.sweep.simulations import Simulation, comparisons
+from weft.sweep.simulations import Compared, Simulation
+from weft.sweep.tasks import results
 from weft.tune.perturb import AS_CHOSEN, Row, Values, moves
 from weft.view.figure import Figure
 
@@ -35,8 +39,11 @@ LAYERS: Sequence[str] = CASES["layers"]
 TODAY, TWICE_UNITS, TWICE_RATE = "today", "twice the compute units", "twice the matrix rate"
 MCA, DIRECT, DMA, SUMMED, PARTS = "t3-mca", "t3-direct", "t3-direct-dma", "t3-nvls", "t3-split-k"
 FLUX, LINES = "flux", "t3-all-gather"
+CHUNKS, BOTH = "userbuffers", f"{MCA}+{LINES}"
+"""Chunks in software, and T3 for reduce-scatters and all-gathers, in whole steps."""
 EXCHANGE, PER_RANK = "t3-all-to-all", "deepep"
-LEVELS = "t3-two-level"
+LEVELS, IN_SWITCH = "t3-two-level", "in-network"
+MERGE_COUNTS = ("most_entries", "evicted", "expired")
 ADDING, MERGING = "adding switch", "merging switch"
 """The fabrics of a switch that adds stores: with room for every sum, and with a table and a window."""
 WHERE = {"ring": "around a ring", "switch": "behind a switch", "full": "on a full mesh"}
@@ -75,6 +82,59 @@ class Point(NamedTuple):
         return self.run.speedup(overlap) if overlap in self.run.timelines else None
 
 
+@dataclass(frozen=True)
+class Whole:
+    """A training step of a whole model, a task of a sweep: by `weft.step`, under each of the `overlaps`.
+
+    `where` says on which nodes; the plan is given as the keywords of `weft.step`, in closed form but for the methods
+    that the engine times.
+    """
+
+    model: str
+    where: str
+    system: str
+    plan: tuple[tuple[str, Any], ...]
+    overlaps: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """Model and nodes."""
+        return f"{load_model(self.model).title} on {self.where}"
+
+    @property
+    def weight(self) -> float:
+        """Rough relative duration: floating-point operations of pairs of GEMM and collective, in billions."""
+        return float(len(self.overlaps)) * load_model(self.model).hidden
+
+    def inputs(self) -> Mapping[str, Any]:
+        """Everything that decides the record."""
+        model, on = load_model(self.model), hardware.system(self.system)
+        return {"model": model.model_dump(), "system": on.inputs(), "plan": self.plan, "overlaps": self.overlaps}
+
+    def run(self) -> Mapping[str, Any]:
+        """Times of the step and of its forward pass through all stages, waits for the host, and exposed communication
+        [s], by overlap.
+        """
+        found = {}
+        for overlap in self.overlaps:
+            made = step(self.model, self.system, fidelity="estimate", overlap=overlap, **dict(self.plan))
+            prompt = sum(chunk.forward.seconds for chunk in made.chunks)
+            host = made.parts.get(LAUNCH_GAPS, 0.0)
+            found[overlap] = {"training": made.seconds, "prompt": prompt, "host": host, **made.exposed}
+        return found
+
+
+class WholeStep(NamedTuple):
+    """A whole step, and its times [s] by overlap, the baseline first."""
+
+    asked: Whole
+    found: Mapping[str, Mapping[str, float]]
+
+    def speedup(self, phase: Phase, overlap: str) -> float:
+        """How many times faster than with the collectives of tensor parallelism in sequence."""
+        return next(iter(self.found.values()))[phase] / self.found[overlap][phase]
+
+
 class Asked(NamedTuple):
     """A point before it is simulated."""
 
@@ -95,12 +155,14 @@ class T3Beyond(PaperStudy):
 
     twice: tuple[Point, ...]
     routes: tuple[Point, ...]
+    merges: tuple[Point, ...]
     libraries: tuple[Point, ...]
     nodes: tuple[Point, ...]
     gathers: tuple[Point, ...]
     parts: tuple[Point, ...]
     experts: tuple[Point, ...]
     late: tuple[Point, ...]
+    steps: tuple[WholeStep, ...]
     ranges: tuple[Row, ...]
     expert_ranges: tuple[Row, ...]
 
@@ -110,6 +172,7 @@ class T3Beyond(PaperStudy):
         questions = {
             "twice": list(_twice(at.gpu)),
             "routes": list(_routes(at.gpu)),
+            "merges": list(_merges(at.gpu)),
             "libraries": list(_libraries(at.gpu)),
             "nodes": list(_nodes(at.gpu)),
             "gathers": list(_gathers(at.gpu)),
@@ -117,10 +180,21 @@ class T3Beyond(PaperStudy):
             "experts": list(_experts(at.gpu)),
             "late": list(_late(at.gpu)),
         }
+        moved = {
+            "ranges": Moved(at, at.gpu, CASES["moved"], PROBED),
+            "expert_ranges": Moved(at, _beside_libraries(at.gpu), CASES["experts"]["moved"], EXPERTS),
+        }
+        compared = {
+            name: [(one, _compared(one, at.options, name)) for one in asked] for name, asked in questions.items()
+        }
+        runs = (task for points in compared.values() for _, each in points for task in each.tasks.values())
+        made = at.jobs.run([*runs, *(task for each in moved.values() for task in each.tasks)])
         return {
-            **{name: tuple(_points(asked, at, OPTIONS.get(name, {}))) for name, asked in questions.items()},
-            "ranges": tuple(_moved(at, at.gpu, CASES["moved"], PROBED)),
-            "expert_ranges": tuple(_moved(at, _beside_libraries(at.gpu), CASES["experts"]["moved"], EXPERTS)),
+            **{
+                name: tuple(Point(*one[:4], each.of(made)) for one, each in points) for name, points in compared.items()
+            },
+            "steps": tuple(_steps(at)),
+            **{name: tuple(each.rows(made)) for name, each in moved.items()},
         }
 
     @property
@@ -131,7 +205,17 @@ class T3Beyond(PaperStudy):
     @property
     def findings(self) -> Sequence[str]:
         """What an architect can quote of each question, with the range over assumed values."""
-        return [self._faster(), self._straight(), self._gathered(), self._exchanged(), self._cut(), self._slow()]
+        return [
+            self._faster(),
+            self._straight(),
+            self._summed(),
+            self._leveled(),
+            self._gathered(),
+            self._exchanged(),
+            self._cut(),
+            self._slow(),
+            self._whole(),
+        ]
 
     def _faster(self) -> str:
         said, worth = [], []
@@ -157,6 +241,34 @@ class T3Beyond(PaperStudy):
             f"Tiles that DMA engines send straight to their owners behind a switch: {said}. For OP straight is "
             f"{self.span('straight')} times as fast as around the ring"
         )
+
+    def _summed(self) -> str:
+        beside = "; ".join(
+            f"{point.layer} {point.run.speedup(SUMMED):.2f}x with T3's stores summed in the switch, "
+            f"{point.run.speedup(MCA):.2f}x with T3-MCA around the ring, {point.run.speedup(IN_SWITCH):.2f}x with the "
+            "all-reduce in the switch alone"
+            for point in self.libraries
+        )
+        whole, *limited = (point for point in self.merges if not point.at)
+        times = [point.run[SUMMED].seconds / whole.run[SUMMED].seconds for point in limited]
+        bytes_ = [point.run[SUMMED].total_bytes / whole.run[SUMMED].total_bytes for point in limited]
+        late = max(point.run[SUMMED].seconds for point in self.merges) / whole.run[SUMMED].seconds
+        entries, windows = zip(*CASES["merges"]["sizes"], strict=True)
+        return (
+            f"On {self.libraries[0].setting}, whose switch adds: {beside}. A switch that merges in a table of "
+            f"{min(entries)} to {max(entries):,} requests, each held for {min(windows) * 1e6:g} to "
+            f"{max(windows) * 1e6:g} µs, takes {min(times):.2f} to {max(times):.2f} times as long as one with room for "
+            f"every sum, and its GPUs move {min(bytes_):.2f} to {max(bytes_):.2f} times the DRAM traffic; with one of "
+            f"four GPUs {SHOWN_SHARE:.0%} slower it takes at most {late:.2f} times as long"
+        )
+
+    def _leveled(self) -> str:
+        said = "; ".join(
+            f"{point.layer} over {point.setting} of 8 {point.run.speedup(LEVELS):.2f}x, T3-MCA on one ring "
+            f"{point.run.speedup(MCA):.2f}x"
+            for point in self.nodes
+        )
+        return f"T3 on two levels, a ring in each node and DMA engines between nodes, over one ring in sequence: {said}"
 
     def _gathered(self) -> str:
         fabrics = CASES["gathers"]["fabrics"]
@@ -216,6 +328,20 @@ class T3Beyond(PaperStudy):
             f"quarter of the tokens, T3-MCA takes {self.span('late')} times as long"
         )
 
+    def _whole(self) -> str:
+        by_model: dict[str, list[WholeStep]] = {}
+        for one in self.steps:
+            by_model.setdefault(load_model(one.asked.model).title, []).append(one)
+        said = [
+            f"{model} {_gains(steps, BOTH)}, with T3-MCA alone {_gains(steps, MCA)}, in chunks by software ({CHUNKS}) "
+            f"{_gains(steps, CHUNKS)}"
+            for model, steps in by_model.items()
+        ]
+        return (
+            "Training steps and prompts on nodes of 8 and of 72 GPUs with T3 for reduce-scatters and all-gathers "
+            f"({BOTH}): {'; '.join(said)}"
+        )
+
     def mean(self, points: Iterable[Point], overlap: str, setting: str) -> float:
         """The geometric mean of an overlap's speedups at a setting."""
         return geometric_mean(point.run.speedup(overlap) for point in points if point.setting == setting)
@@ -249,6 +375,10 @@ class T3Beyond(PaperStudy):
                 id_ = f"beyond.gathers.{point.layer}.tp{point.tp}.{point.setting}.{name}"
                 words = {"name": name, "place": point.place}
                 yield Measured(id_, point.run.speedup(name), words, like="beyond.gathers")
+        yield from self._further()
+
+    def _further(self) -> Iterator[Measured]:
+        """The figures of experts, of K in parts, of slow GPUs and of whole steps."""
         for point in self.experts:
             for name in (PER_RANK, EXCHANGE):
                 id_ = f"beyond.experts.{point.layer}.{point.at:g}.{name}"
@@ -263,6 +393,13 @@ class T3Beyond(PaperStudy):
                 words = {"name": name, "place": point.place}
                 yield Measured(f"beyond.late.{point.layer}.{name}", self.lost(point, name), words, like="beyond.late")
 
+        for one in self.steps:
+            for name in (CHUNKS, MCA, BOTH):
+                for phase in PHASES:
+                    words = {"name": name, "place": one.asked.title, "phase": phase}
+                    id_ = f"beyond.steps.{phase}.{one.asked.model}.{one.asked.system}.{name}"
+                    yield Measured(id_, one.speedup(phase, f"tp={name}"), words, like="beyond.steps")
+
     def own(self) -> dict[str, Any]:
         """Every point as plain data, and the figures with moved values."""
         rows = {name: [_record(point) for point in getattr(self, name)] for name in OVERLAPS}
@@ -271,7 +408,17 @@ class T3Beyond(PaperStudy):
             name: [{"value": row.what, "setting": row.setting, **row.figures} for row in found]
             for name, found in moved.items()
         }
-        return {**rows, **ranges}
+        steps = [{"step": one.asked.title, "system": one.asked.system, "seconds": one.found} for one in self.steps]
+        return {**rows, "steps": steps, **ranges}
+
+    @property
+    def merged(self) -> Iterator[tuple[Any, ...]]:
+        """What a switch with a table makes of T3's stores: time, DRAM traffic, and requests that left it unmerged."""
+        for point in self.merges:
+            run = point.run[SUMMED]
+            most, evicted, expired = (run.counters.get(f"merge_{name}", 0) for name in MERGE_COUNTS)
+            late = f"one {point.at:.0%} slower" if point.at else "equal"
+            yield point.setting, late, run.seconds * 1e6, run.total_bytes / 1e6, most, evicted, expired
 
     @property
     def overlaps(self) -> Mapping[str, Sequence[str]]:
@@ -335,6 +482,31 @@ class T3Beyond(PaperStudy):
                     sent / 1e6, run.total_bytes / 1e6, max(s.workgroups for s in run.spans if s.kernel == "dispatch"),
                 )  # fmt: skip
 
+    @property
+    def whole(self) -> Iterator[tuple[Any, ...]]:
+        """Every whole step under every overlap: times, speedups, and what stays exposed."""
+        for one in self.steps:
+            for overlap, found in one.found.items():
+                times = ((found[phase], one.speedup(phase, overlap)) for phase in PHASES)
+                exposed = found.get("tp", 0.0), found.get("ep", 0.0), found["host"]
+                yield one.asked.title, overlap, *next(times), *next(times), *exposed
+
+    @property
+    def whole_gains(self) -> list[Figure]:
+        """Speedups of whole steps, a figure for each phase."""
+        return [
+            self.figure(
+                "steps",
+                [
+                    (one.asked.title, overlap.removeprefix("tp="), one.speedup(phase, overlap))
+                    for one in self.steps
+                    for overlap in list(one.found)[1:]
+                ],
+                phase=title,
+            )
+            for phase, title in zip(PHASES, ("Training steps", "Prompts"), strict=True)
+        ]
+
     def _speedups(self, question: str) -> Iterator[tuple[Any, ...]]:
         for point in getattr(self, question):
             for name in self.overlaps[question]:
@@ -371,6 +543,7 @@ run = T3Beyond.run
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "late": {"mode": "explicit"},
+    "merges": {"mode": "explicit"},
     "libraries": {"request_bytes": None},
     "nodes": {"mode": "mirrored", "request_bytes": 4096},
     "experts": {"request_bytes": None},
@@ -379,12 +552,29 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 eight GPUs of a node take larger requests."""
 
 
-def _points(asked: Sequence[Asked], at: Conditions, changed: Mapping[str, Any]) -> Iterator[Point]:
-    """The points of a question, simulated with some options changed."""
-    options, jobs = replace(at.options, **changed), at.jobs
-    cases = ((one.graph, one.system, one.overlaps) for one in asked)
-    made = comparisons(cases, options, jobs.count, jobs.progress, jobs.store)
-    return (Point(*one[:4], run) for one, run in zip(asked, made, strict=True))
+def _compared(one: Asked, options: RunOptions, question: str) -> Compared:
+    """A point's simulations, with the options that its question replaces."""
+    return Compared(one.graph, one.system, one.overlaps, replace(options, **OPTIONS.get(question, {})))
+
+
+def _gains(steps: Sequence[WholeStep], method: str) -> str:
+    """The ranges of a method's speedups of training steps and of prompts, in words."""
+    found = [[one.speedup(phase, f"tp={method}") for one in steps] for phase in PHASES]
+    return " and ".join(f"{min(each):.2f} to {max(each):.2f}x" for each in found)
+
+
+def _steps(at: Conditions) -> Iterator[WholeStep]:
+    """Whole steps on nodes of 8 and of 72 GPUs, whatever the study's GPU: those of its file."""
+    about = CASES["steps"]
+    asked = []
+    for one in about["plans"]:
+        routed = about["experts"] if load_model(one["model"]).experts else []
+        plan = {name: tuple(value) if isinstance(value, list) else value for name, value in one["plan"].items()}
+        overlaps = (*about["overlaps"], *routed)
+        asked.append(Whole(one["model"], one["where"], one["system"], tuple(plan.items()), overlaps))
+    jobs = at.jobs
+    found = results(asked, dict, jobs.count, jobs.progress, jobs.store)
+    return (WholeStep(one, found[one]) for one in asked)
 
 
 def faster(gpu: Gpu) -> Mapping[str, Gpu]:
@@ -414,6 +604,20 @@ def _routes(gpu: Gpu) -> Iterator[Asked]:
                 others = [name for name in OVERLAPS["routes"] if name != SUMMED]
                 alone = [name for name in OVERLAPS["routes"] if name in kept.get(fabric, others)]
                 yield Asked(layer, tp, fabric, at, sublayer(MODEL, layer, tp), joined(gpu, fabric, tp), alone)
+
+
+def _merges(gpu: Gpu) -> Iterator[Asked]:
+    """A few tokens on four GPUs that each run, equal or one of them slower, behind switches with room for less."""
+    about = CASES["merges"]
+    graph = _short(about["layer"], about["tokens"], about["tp"])
+    for entries, window in ((0, 0.0), *about["sizes"]):
+        table = {"merge_entries": entries, "merge_window": window} if window else {}
+        link, words = gpu.link, f"{entries:,} requests, {window * 1e6:g} µs" if window else "every sum"
+        fabric = FABRICS["switch"](about["tp"], link.bandwidth, link.latency, reduces=True, **table)
+        equal = System(gpu=gpu, gpus=about["tp"], fabric=fabric)
+        for share in (0.0, SHOWN_SHARE):
+            on = Stragglers("one", share).systems(equal)[0] if share else equal
+            yield Asked(about["layer"], about["tp"], words, share, graph, on, OVERLAPS["merges"])
 
 
 def _libraries(gpu: Gpu) -> Iterator[Asked]:
@@ -570,20 +774,27 @@ EXPERTS: Mapping[str, Probe] = {
 """The same of a layer of experts, on the GPU of its libraries."""
 
 
-def _moved(at: Conditions, gpu: Gpu, paths: Sequence[str], probed: Mapping[str, Probe]) -> Iterator[Row]:
-    """The probed figures with the GPU's deciding assumed values at either end of their ranges."""
-    system = hardware.system(gpu, gpus=8)
-    values = [Values((path,), follow=COUPLED.get(path, {})) for path in paths]
-    chosen = [AS_CHOSEN, *moves(system, values)]
-    probes = [
-        {name: probe.runs(gpu.replace(dict(move.values)), at.options) for name, probe in probed.items()}
-        for move in chosen
-    ]
-    found = at.jobs.run(task for each in probes for runs in each.values() for task in runs.values())
-    for move, each in zip(chosen, probes, strict=True):
-        seconds = {name: {which: found[task].seconds for which, task in runs.items()} for name, runs in each.items()}
-        figures = {name: probe.of(seconds[name]) for name, probe in probed.items()}
-        yield Row(move.what, move.setting, figures)
+class Moved:
+    """The probed figures with a GPU's deciding assumed values at either end of their ranges."""
+
+    def __init__(self, at: Conditions, gpu: Gpu, paths: Sequence[str], probed: Mapping[str, Probe]) -> None:
+        values = [Values((path,), follow=COUPLED.get(path, {})) for path in paths]
+        self.probed, self.moves = probed, [AS_CHOSEN, *moves(hardware.system(gpu, gpus=8), values)]
+        self.runs = [
+            {name: probe.runs(gpu.replace(dict(move.values)), at.options) for name, probe in probed.items()}
+            for move in self.moves
+        ]
+
+    @property
+    def tasks(self) -> Iterator[Simulation]:
+        """The simulations that the figures take."""
+        return (task for each in self.runs for runs in each.values() for task in runs.values())
+
+    def rows(self, made: Mapping[Simulation, Timeline]) -> Iterator[Row]:
+        """The figures of every move, the chosen values first."""
+        for move, each in zip(self.moves, self.runs, strict=True):
+            seconds = {name: {which: made[task].seconds for which, task in runs.items()} for name, runs in each.items()}
+            yield Row(move.what, move.setting, {name: one.of(seconds[name]) for name, one in self.probed.items()})
 
 
 def _record(point: Point) -> dict[str, Any]:

@@ -42,6 +42,30 @@ def timelines(
     return {task: task.read(record) for task, record in records.items()}
 
 
+class Compared:
+    """A graph on a system under several overlaps, the baseline first: the simulations that it takes, and its answer.
+
+    Ideals are assembled from the runs that they take their times from. Raises UnknownNameError for an unknown overlap.
+    """
+
+    def __init__(
+        self, graph: Graph, system: System, overlaps: Iterable[str], options: RunOptions, whole: bool = False
+    ) -> None:
+        self.graph, self.passes = graph, [find_pass(name) for name in overlaps]
+        names = dict.fromkeys(name for one in self.passes for name in one.runs)
+        self.tasks = {name: Simulation(graph, system, name, options, whole) for name in names}
+
+    def of(self, made: Mapping[Simulation, Timeline]) -> Comparison:
+        """The comparison, from the timelines of its simulations."""
+        parts = {name: made[task] for name, task in self.tasks.items()}
+        return Comparison({one.name: self._under(one, parts) for one in self.passes})
+
+    def _under(self, one: Pass, parts: Mapping[str, Timeline]) -> Timeline:
+        if isinstance(one, Ideal):
+            return assembled(one, self.graph, {name: parts[name] for name in one.runs})
+        return parts[one.name]
+
+
 def comparisons(
     cases: Iterable[tuple[Graph, System, Iterable[str]]],
     options: RunOptions,
@@ -52,20 +76,8 @@ def comparisons(
 ) -> list[Comparison]:
     """Each graph on its system under its overlaps, the baseline first; other arguments and errors as of `sweep`.
 
-    Every run is made once: ideals are assembled from the runs that they take their times from.
+    Every run is made once.
     """
-    asked = [(graph, system, [find_pass(name) for name in overlaps]) for graph, system, overlaps in cases]
-    tasks = [
-        {name: Simulation(graph, system, name, options, whole) for one in chosen for name in one.runs}
-        for graph, system, chosen in asked
-    ]
-    made = timelines((task for each in tasks for task in each.values()), jobs, progress, store)
-
-    def under(one: Pass, graph: Graph, each: Mapping[str, Simulation]) -> Timeline:
-        parts = {name: made[each[name]] for name in one.runs}
-        return assembled(one, graph, parts) if isinstance(one, Ideal) else parts[one.name]
-
-    return [
-        Comparison({one.name: under(one, graph, each) for one in chosen})
-        for (graph, _, chosen), each in zip(asked, tasks, strict=True)
-    ]
+    asked = [Compared(graph, system, overlaps, options, whole) for graph, system, overlaps in cases]
+    made = timelines((task for each in asked for task in each.tasks.values()), jobs, progress, store)
+    return [each.of(made) for each in asked]

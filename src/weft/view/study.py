@@ -74,9 +74,12 @@ class StudyReport(Report["PaperStudy"]):
         return ratio_figure(self.answer)
 
     def sections(self) -> list[Part]:
-        """What was run, the headline, and the study's own sections."""
+        """What was run, the headline, and the study's own sections; these first if nothing is published at all."""
         study, paper = self.answer, self.answer.DECLARED
         published = f" Published figures: {paper.called}, {paper.paper}." if is_published(study) else ""
+        if all(claim.published is None for claim in paper.claims.values()):
+            every = Section("All figures", [headline_table(study.headline())], folded=True)
+            return [study.lead, *study.sections(self.watched), every]
         headline = Section("Headline", [headline_table(study.headline())])
         return [study.lead + published, headline, *study.sections(self.watched)]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import ceil, nan
 from typing import Any, NamedTuple, cast
 
@@ -40,6 +40,8 @@ TO_OWNERS = [name for name, one in PASSES.items() if isinstance(one, TrackTrigge
 """The methods that send tiles straight to the GPUs that own them."""
 AXES = ("tp", "cp", "ep", "dp")
 """The axes of a plan whose collectives take an overlap method."""
+AND = "+"
+"""Between methods of tensor parallelism that join different collectives, as in t3-mca+t3-all-gather."""
 MOST_WAVES = 32
 """Waves of tiles to which the engine's GEMM is cut; the time that its collective ends later grows with its rows."""
 
@@ -118,6 +120,13 @@ def switched_seconds(moved: Collective, system: System, options: RunOptions) -> 
     return float(estimate(replace(moved, ranks=2), two, options=options).seconds)
 
 
+@lru_cache(64)
+def _in_sequence(graph: Graph, system: System, options: RunOptions) -> tuple[float, float]:
+    """When the GEMM of a pair begins and ends if its collective runs apart [s]; all methods ask for the same pairs."""
+    found = simulate(graph, system, SEQUENTIAL, options)
+    return found.end("gemm") - found.duration("gemm"), found.end("gemm")
+
+
 @cache
 def _announce(overlap: str) -> None:
     """Say once that an overlap takes the engine's time."""
@@ -163,12 +172,12 @@ class Fused:
         first, second = (moved, gemm) if gathers else (gemm, moved)
         names = ("all_gather", "gemm") if gathers else ("gemm", "reduce_scatter")
         graph = Graph((Node(first, names[0]), Node(second, names[1], after=names[:1])), moved.ranks)
-        before = simulate(graph, self.system, SEQUENTIAL, self.options)
+        begins, before = _in_sequence(graph, self.system, self.options)
         joined = simulate(graph, self.system, self.overlap, self.options)
         if gathers:
-            return {"alone": before.duration("gemm") * share, "both": joined.makespan * share}
+            return {"alone": (before - begins) * share, "both": joined.makespan * share}
         ends = joined.end("gemm")
-        return {"kernel": ends / before.end("gemm"), "beyond": max(joined.makespan - ends, 0.0) * share}
+        return {"kernel": ends / before, "beyond": max(joined.makespan - ends, 0.0) * share}
 
     def _share(self) -> int:
         """The least divisor of the rows that leaves at most `MOST_WAVES` waves of tiles, and whole rows for ranks."""
@@ -184,7 +193,7 @@ def check_methods(overlap: Mapping[str, str], fidelity: Fidelity) -> None:
 
     Both list the methods that can be asked. Raises UnknownNameError for an unknown axis or method.
     """
-    for axis, name in overlap.items():
+    for axis, name in _each(overlap):
         check_name("axis of an overlap", axis, AXES)
         place = cast(Place, axis)
         method = find_overlap(name, place)
@@ -196,10 +205,30 @@ def check_methods(overlap: Mapping[str, str], fidelity: Fidelity) -> None:
             )
 
 
+def _each(overlap: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Every method with its axis; of tensor parallelism there may be several."""
+    for axis, names in overlap.items():
+        yield from ((axis, name) for name in (names.split(AND) if axis == "tp" else [names]))
+
+
+def _check_apart(names: str) -> None:
+    """Raise InputError for methods of tensor parallelism in one plan that would join the same collectives."""
+    taken: dict[Form, str] = {}
+    for name in names.split(AND) if AND in names else ():
+        for form in OVERLAPS[name].forms or FORMS.values():
+            if form in taken:
+                raise InputError(
+                    f"'{taken[form]}' and '{name}' both time a GEMM with its collective ({form}); combine a method of "
+                    "reduce-scatters with one of all-gathers, such as t3-mca+t3-all-gather"
+                )
+            taken[form] = name
+
+
 def check_overlap(plan: Parallelism, system: System, fidelity: Fidelity = "windows") -> None:
     """Raise InputError for a method that a plan on a system cannot use, and what `check_methods` raises."""
     check_methods(plan.overlap, fidelity)
-    for axis, name in plan.overlap.items():
+    _check_apart(plan.overlap.get("tp", ""))
+    for axis, name in _each(plan.overlap):
         ranks = plan.dp * plan.cp if axis == "dp" else plan.degree(axis)
         if ranks == 1:
             raise InputError(
@@ -260,7 +289,8 @@ def settled(framework: Framework, plan: Parallelism) -> Framework:
     if plan.overlap.get("tp") == SEQUENTIAL:
         changed |= {"async_tp": False, "tp": ""}
     elif "tp" in plan.overlap:
-        changed["tp"] = plan.overlap["tp"] if OVERLAPS[plan.overlap["tp"]].joins_gemms else ""
+        joins = all(OVERLAPS[name].joins_gemms for _, name in _each({"tp": plan.overlap["tp"]}))
+        changed["tp"] = plan.overlap["tp"] if joins else ""
     if plan.overlap.get("dp") == SEQUENTIAL:
         changed |= {"dp_overlap": False, "gather_overlap": False}
     return replace(framework, **changed) if changed else framework
@@ -296,22 +326,24 @@ class Overlapped(NamedTuple):
 def overlapped(graph: Graph, prices: Prices, method: str) -> Overlapped:
     """Times of nodes [s] where `method` joins GEMMs and collectives; a collective has what is left beyond its GEMM.
 
-    One that no method joins begins after the gap between two streams of a framework.
+    Of methods such as "t3-mca+t3-all-gather" each joins its own collectives. One that no method joins begins after the
+    gap between two streams of a framework.
     """
     alone, joined = prices.graph(graph), set()
     seconds = dict(alone)
+    by_form = {form: name for name in filter(None, method.split(AND)) for form in OVERLAPS[name].forms}
     for gemm, moved in pairs(graph):
         op = moved.op
         assert isinstance(gemm.op, Gemm)
         assert isinstance(op, Collective)
-        if not method or FORMS[op.name] not in OVERLAPS[method].forms:
+        if FORMS[op.name] not in by_form:
             alone[moved.name] = seconds[moved.name] = alone[moved.name] + costs()["sequential.gap"]
             continue
         gather_s = prices.of(replace(op, name="all_gather"), "tp") if op.name == "all_reduce" else 0.0
         pair = Pair(
             gemm.op, op, seconds[gemm.name], seconds[moved.name], gather_s, prices.among("tp", op.ranks), prices.options
         )
-        seconds[gemm.name], seconds[moved.name] = join(pair, method)
+        seconds[gemm.name], seconds[moved.name] = join(pair, by_form[FORMS[op.name]])
         joined.add(moved.name)
     joined |= routed.joined(graph, seconds, prices.among, prices.plan.overlap.get(routed.AXIS, ""), prices.options)
     return Overlapped(seconds, alone, frozenset(joined))
@@ -319,11 +351,12 @@ def overlapped(graph: Graph, prices: Prices, method: str) -> Overlapped:
 
 def needs(plan: Parallelism, system: System) -> tuple[str, ...]:
     """Sentences on the hardware that a plan's methods take and that GPUs on sale, or the system, lack."""
-    return tuple(sentence for axis in ("tp", routed.AXIS) for sentence in _needed(plan.overlap.get(axis, ""), system))
+    asked = [name for axis, name in _each(plan.overlap) if axis in ("tp", routed.AXIS)]
+    return tuple(sentence for name in asked for sentence in _needed(name, system))
 
 
 def _needed(method: str, system: System) -> tuple[str, ...]:
-    parts = OVERLAPS[method].needs if method else ()
+    parts = OVERLAPS[method].needs
     if not parts:
         return ()
     if OVERLAPS[method].simulation:
@@ -335,11 +368,11 @@ def _needed(method: str, system: System) -> tuple[str, ...]:
 def engine_note(plan: Parallelism) -> tuple[str, ...]:
     """A sentence on a method that runs the engine whatever the fidelity."""
     found = []
-    method, experts = plan.overlap.get("tp", ""), plan.overlap.get(routed.AXIS, "")
-    if method in OVERLAPS and OVERLAPS[method].joins_gemms and not OVERLAPS[method].closed:
-        found.append((method, "all-gathers" if OVERLAPS[method].forms == ("ag_gemm",) else "reduce-scatters"))
-    if experts and OVERLAPS[experts].applies("experts"):
-        found.append((experts, "exchanges of experts"))
+    for axis, name in _each(plan.overlap):
+        if axis == "tp" and OVERLAPS[name].joins_gemms and not OVERLAPS[name].closed:
+            found.append((name, "all-gathers" if OVERLAPS[name].forms == ("ag_gemm",) else "reduce-scatters"))
+        if axis == routed.AXIS and OVERLAPS[name].applies("experts"):
+            found.append((name, "exchanges of experts"))
     timed = "has no closed form: the engine timed its GEMMs and"
     return tuple(f"{name} {timed} {moved}, at either fidelity." for name, moved in found)
 
