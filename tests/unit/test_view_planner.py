@@ -111,3 +111,16 @@ def test_equal_plans_have_no_changes():
     plan = Parallelism(tp=2, dp=2, batch=8, zero=1, precision="fp8-tensorwise")
     assert changes(plan, plan) == []
     assert words(plan).endswith("optimizer states sharded, no recomputation, fp8-tensorwise")
+
+
+def test_a_mixtures_plans_name_who_exchanges_their_tokens():
+    fix = {"tp": 1, "pp": 1, "cp": 1, "ep": [1, 8], "micro_batch": 1, "recompute": "full"}
+    found = weft.plan("mixtral-8x7b", "16xh200", batch=64, sequence=4096, fix=fix, refine=0, launcher="megatron")
+    rows = planner.plan_table(found).records()
+    assert {row["dispatcher"] for row in rows if row["ep"] == 8} == {"nccl", "deepep", "hybridep"}
+    chosen = next(one for one in found.plans if one.plan.dispatcher == "deepep")
+    assert "--moe-flex-dispatcher-backend deepep" in chosen.launch("megatron")
+
+
+def test_plans_of_dense_models_name_no_dispatcher(plans):
+    assert "dispatcher" not in planner.plan_table(plans).keys

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal
 
 from weft.graph import DTYPE_BYTES, EXCHANGES, Attention, Gemm, GroupedGemm, Op, Streaming, TokenExchange
@@ -13,20 +14,30 @@ from weft.parallel.plan import Parallelism
 
 
 def cut(piece: Piece, plan: Parallelism) -> Op:
-    """One rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank."""
-    op, tp = piece.op, plan.tp
+    """One rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank.
+
+    Equal shares are one object, so that what follows from an operator is found once for all plans that have it.
+    """
+    ep = plan.ep if isinstance(piece.op, GroupedGemm) else 1
+    return _cut(piece, plan.tp, token_ranks(plan), expert_tp(plan), ep)
+
+
+@lru_cache(maxsize=1 << 14)
+def _cut(piece: Piece, tp: int, tokens: int, experts: int, ep: int) -> Op:
+    """One rank's share, if so many ranks share heads, tokens, the columns of an expert, and the experts."""
+    op = piece.op
     match op:
         case GroupedGemm():
-            mine = replace(op, groups=-(-op.groups // plan.ep), rows=-(-op.rows // token_ranks(plan)))
+            mine = replace(op, groups=-(-op.groups // ep), rows=-(-op.rows // tokens))
             if piece.cut == "expert_columns":
-                return replace(mine, n=-(-op.n // expert_tp(plan)))
-            return replace(mine, k=-(-op.k // expert_tp(plan)))
+                return replace(mine, n=-(-op.n // experts))
+            return replace(mine, k=-(-op.k // experts))
         case Gemm() if piece.cut == "columns":
             return replace(op, n=_share(op.n, tp, piece.unit))
         case Gemm() if piece.cut == "rows":
             return replace(op, k=_share(op.k, tp, piece.unit))
         case Gemm() if piece.cut == "tokens":
-            return replace(op, m=-(-op.m // token_ranks(plan)))
+            return replace(op, m=-(-op.m // tokens))
         case Attention() if piece.cut == "heads":
             return _heads(op, tp)
         case Streaming() if piece.cut == "heads":
@@ -36,7 +47,7 @@ def cut(piece: Piece, plan: Parallelism) -> Op:
         case Streaming() if piece.cut == "routed":
             return replace(op, rows=-(-op.rows // tp))
         case Streaming() if piece.cut in ("tokens", "dispatch", "combine"):
-            return replace(op, rows=-(-op.rows // token_ranks(plan)))
+            return replace(op, rows=-(-op.rows // tokens))
     return op
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from weft.answer import Record
 from weft.errors import InputError, check_name, check_type
@@ -200,6 +200,15 @@ class Parallelism(Record):
             check_name("recomputation", self.recompute, get_args(Recompute))
         elif not self.recompute:
             raise InputError("recompute names no operator; name some of a layer, or say 'none'")
+
+    def altered(self, **fields: Any) -> Parallelism:
+        """This plan with other fields, not checked: what each of them may be beside the others has been seen before.
+
+        A search makes plans by the 100,000 out of few values.
+        """
+        found = object.__new__(Parallelism)
+        vars(found).update(vars(self), **fields)
+        return found
 
     def __hash__(self) -> int:
         return hash(tuple(value for name, value in vars(self).items() if name != "overlap"))

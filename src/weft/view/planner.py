@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from weft.plan.plans import Planned, Plans
 
 _CHOICES = {"tp": "TP", "pp": "PP", "cp": "CP", "ep": "EP", "dp": "DP", "micro_batch": "micro-batch",
-            "schedule": "schedule", "zero": "ZeRO", "sp": "SP", "recompute": "recomputation"}  # fmt: skip
+            "schedule": "schedule", "zero": "ZeRO", "sp": "SP", "recompute": "recomputation",
+            "dispatcher": "dispatcher"}  # fmt: skip
 """Choices that tables and maps compare, with their heads."""
 _LABELS = {**_CHOICES, "recompute": "recompute"}
 _MOST_DOTS = 1500
@@ -93,7 +94,9 @@ def counts(answer: Plans) -> str:
 
 
 def plan_table(answer: Plans) -> Table:
-    """The best plans, best first; columns in which all are alike are left out, but for the first degrees."""
+    """The best plans, best first; columns in which all are alike are left out, but for the first degrees, of a mixture
+    also the experts' and the library that exchanges tokens.
+    """
     rows = [
         (
             rank, *(_choice(one, name) for name in _CHOICES), one.setting.framework.name, one.gpus, one.fidelity,
@@ -111,7 +114,8 @@ def plan_table(answer: Plans) -> Table:
         number("mfu", "MFU", format_=".1%"), number("peak_gb", "memory", "GB", ".1f"), text("tied", "against the best"),
     ]  # fmt: skip
     whole = Table(columns, rows, f"The best {len(rows)} plans by {answer.objective}")
-    kept = ("rank", "tp", "pp", "dp", "step_s", "peak_gb", "tied", "mfu", "tokens_per_s_per_gpu")
+    mixed = ["ep", "dispatcher"] if answer.model.experts else []
+    kept = ["rank", "tp", "pp", "dp", "step_s", "peak_gb", "tied", "mfu", "tokens_per_s_per_gpu", *mixed]
     alike = [key for key in whole.keys if key not in kept and len(whole.distinct(key)) == 1]
     return whole.without(alike) if len(rows) > 1 else whole
 
@@ -128,6 +132,8 @@ def _choice(one: Planned, name: str) -> str | int:
         return plan.recompute_words
     if name == "sp":
         return "yes" if plan.sp else "no"
+    if name == "dispatcher":
+        return (plan.dispatcher or one.setting.framework.dispatcher) if plan.ep > 1 else "none"
     value: int = getattr(plan, name)
     return value
 
