@@ -156,28 +156,13 @@ def layer_of_experts(text: str) -> dict[str, int]:
     return dict(zip(names, map(int, found.groups(default="0")), strict=True))
 
 
-def loads(text: str) -> float | tuple[float, ...]:
-    """Parse loads of experts: "even", "power:1.1" (the exponent), or a number for each expert, "3,2,2,1"."""
-    name, colon, exponent = text.partition(":")
-    try:
-        if text == "even":
-            return ()
-        return float(exponent) if colon and name == "power" else tuple(map(float, text.split(",")))
-    except ValueError:
-        raise InputError(
-            f"'{shortened(text)}' are no loads; write even, power:1.1 or a number for each expert, like 3,2,2,1"
-        ) from None
-
-
 def routed(sizes: Mapping[str, int], ranks: int, of: float | tuple[float, ...] | None) -> Routing:
-    """How tokens reach experts under loads as `loads` parses them; evenly if none are given."""
-    if isinstance(of, float):
-        return Routing.by_power_law(**sizes, ranks=ranks, exponent=of)
-    return Routing(**sizes, ranks=ranks, loads=of or ())
+    """How tokens reach experts under loads as `loads_of` parses them; evenly if none are given."""
+    return Routing.under(of or (), **sizes, ranks=ranks)
 
 
 def routed_graph(layer: Mapping[str, int], ranks: int, of: float | tuple[float, ...] | None, dtype: str) -> Graph:
-    """The layer of experts that `layer_of_experts` parsed on `ranks` GPUs, with loads as `loads` parsed them."""
+    """The layer of experts that `layer_of_experts` parsed on `ranks` GPUs, with loads as `loads_of` parsed them."""
     sizes = dict(layer)
     hidden, ffn = sizes.pop("hidden"), sizes.pop("ffn")
     return experts(routed(sizes, ranks, of), hidden, ffn, dtype)

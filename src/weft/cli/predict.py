@@ -32,6 +32,7 @@ from weft.estimate.experts import FORMATS
 from weft.files import write_json
 from weft.graph import OPERATORS
 from weft.graph.collective import Form
+from weft.graph.routing import loads_of
 from weft.graph.streaming import STREAMING
 from weft.hardware import Gpu, System
 from weft.library.collectives import canonical, volume
@@ -278,7 +279,7 @@ def exchange(
     "--loads",
     "Tokens by expert: even, power:0.6 (the expert at place p has p to the power -0.6; those of "
     "ai-dynamo/aiconfigurator, of densities 1.01 to 1.2, are about 0.5 to 0.6) or a number for each, like 3,2,2,1.",
-    Value("LOADS", cases.loads),
+    Value("LOADS", loads_of),
     default="even",
 )
 @option("--dtype", f"Format: {', '.join(FORMATS)}.", metavar="NAME", default="bf16")

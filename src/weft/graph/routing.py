@@ -8,13 +8,15 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import InputError, check_type, check_whole
+from weft.errors import InputError, check_type, check_whole, shown
 from weft.graph.collective import Collective
 from weft.graph.graph import Graph, KernelChoice, Node
 from weft.graph.grouped import GroupedGemm
 from weft.graph.op import DTYPE_BYTES, check_dtype
 
 Counts = npt.NDArray[np.int64]
+Loads = float | tuple[float, ...]
+"""Tokens by expert: the exponent of a power law, or relative numbers, one for each expert (none: even loads)."""
 MOST_EXPERTS = 4096
 """Most experts of a layer."""
 
@@ -84,6 +86,13 @@ class Routing:
         expert = np.arange(experts)
         place = 1 + expert % even.experts_per_rank * ranks + expert // even.experts_per_rank
         return cls(tokens, top_k, experts, ranks, tuple((place**-exponent).tolist()), reach)
+
+    @classmethod
+    def under(cls, loads: Loads, tokens: int, top_k: int, experts: int, ranks: int, reach: int = 0) -> Routing:
+        """The routing under such loads: a power law of `by_power_law`, or numbers."""
+        if isinstance(loads, tuple):
+            return cls(tokens, top_k, experts, ranks, loads, reach)
+        return cls.by_power_law(tokens, top_k, experts, ranks, loads, reach)
 
     @property
     def experts_per_rank(self) -> int:
@@ -157,10 +166,33 @@ class Routing:
         edges = np.flatnonzero(np.diff(wanted, prepend=0))
         return [(int(begin), int(end - begin)) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 
+    @property
+    def fullest(self) -> Counts:
+        """The rows of the experts of the GPU that gets most, the first of several."""
+        return max((self.received(rank) for rank in range(self.ranks)), key=lambda rows: int(rows.sum()))
+
+    @property
+    def imbalance(self) -> float:
+        """Rows of the busiest expert over the mean of all."""
+        return float(self.counts.max() / self.counts.mean())
+
     def received(self, rank: int) -> Counts:
         """The rows that the experts of a GPU get from all GPUs together, expert by expert."""
         own = slice(rank * self.experts_per_rank, (rank + 1) * self.experts_per_rank)
         return self.counts[own] * self.ranks
+
+
+def loads_of(text: str) -> Loads:
+    """Parse loads of experts: "even", "power:1.1" (the exponent), or a number for each expert, "3,2,2,1"."""
+    name, colon, exponent = text.partition(":")
+    try:
+        if text == "even":
+            return ()
+        return float(exponent) if colon and name == "power" else tuple(map(float, text.split(",")))
+    except ValueError:
+        raise InputError(
+            f"{shown(text)} are no loads; write even, power:1.1 or a number for each expert, like 3,2,2,1"
+        ) from None
 
 
 def experts(
@@ -179,7 +211,7 @@ def experts(
     check_whole("hidden", hidden, 1, 4096)
     check_whole("ffn", ffn, 1, 4096)
     check_dtype(dtype)
-    most = max((routing.received(rank) for rank in range(routing.ranks)), key=lambda rows: int(rows.sum()))
+    most = routing.fullest
     rows, busiest = int(most.sum()), 0 if len(set(most.tolist())) == 1 else int(most.max())
     exchange = Collective("all_to_all", routing.rows * hidden * DTYPE_BYTES[dtype], routing.ranks, dtype)
     groups, wide, choice = routing.experts_per_rank, ffn * (1 + gated), KernelChoice(routing=routing)

@@ -13,6 +13,7 @@ from weft.answer import Record
 from weft.errors import InputError, check_name, check_type
 from weft.fields import check_fields, declared
 from weft.graph import EXCHANGES
+from weft.graph.routing import Loads, loads_of
 from weft.parallel.precision import RECIPES, Recipe
 
 Axis = Literal["tp", "cp", "dp", "pp"]
@@ -102,7 +103,9 @@ class Parallelism(Record):
     pass, or, as a tuple, the names of operators of layers that run again, such as ("norm1", "activation"). `offload`
     names what is kept in the memory of the host and comes back over its link. All computes in `dtype` but for what the
     recipe `precision` (`weft.parallel.precision`) gives 8 or 4 bits: the operands of the layers' GEMMs, and tokens on
-    their way to them. `dispatcher` names the library that exchanges tokens among experts ("": the framework's).
+    their way to them. `dispatcher` names the library that exchanges tokens among experts ("": the framework's),
+    `loads` how many each of them gets, of which the GPU that gets most is timed: "power:0.6", its exponent, or relative
+    numbers (none: even loads).
     `overlap` names the method for the collectives of an axis, such as {"tp": "t3-mca"} or
     "tp=t3-mca"; left out, they overlap as in the framework. `order` places the axes, the innermost first.
 
@@ -150,12 +153,23 @@ class Parallelism(Record):
     dispatcher: str = declared(
         "", "Library that brings tokens to their experts: {names}.", default="as the framework", example="hybridep"
     )
+    loads: Loads = declared(
+        (),
+        "Tokens by expert: even, power:0.6 (the expert at place p has p to the power -0.6) or a number for each, "
+        "like 3,2,2,1.",
+        default="even",
+    )
     overlap: Mapping[str, str] = field(default_factory=dict)
     order: tuple[Axis, ...] = ORDER
 
     def __post_init__(self) -> None:
         if isinstance(self.overlap, str):
             object.__setattr__(self, "overlap", overlap_of(self.overlap))
+        if isinstance(self.loads, str | list):
+            object.__setattr__(
+                self, "loads", loads_of(self.loads) if isinstance(self.loads, str) else tuple(self.loads)
+            )
+        check_type("loads", self.loads, (tuple, float), "give numbers, one for each expert, or 'power:0.6'")
         check_type("overlap", self.overlap, Mapping, "give methods by axis, such as {'tp': 'flux'} or 'tp=flux,dp=dma'")
         check_type("dtype", self.dtype, str, "name one, like 'bf16'")
         check_type("schedule", self.schedule, str, "name one, like '1f1b' or 'interleaved:4'")

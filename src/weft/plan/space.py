@@ -46,7 +46,7 @@ _ALL_RECOMPUTATIONS = "none", "selective", "operators", "full"
 _MOST_UNEVEN = 0.1
 """Share of the mean by which the fullest stage may exceed it where stages do not divide the layers [assumed]."""
 _AXES = "tp", "cp", "pp", "dp"
-_FREE = {"batch": "batch", "sequence": "sequence", "order": "", "layers": ""}
+_FREE = {"batch": "batch", "sequence": "sequence", "order": "", "layers": "", "loads": ""}
 """Fields of a plan that the search does not choose, with the argument that states each."""
 
 

@@ -45,6 +45,7 @@ _PART_FIELDS = attrgetter(
     "sequence",
     "dtype",
     "precision",
+    "loads",
 )
 """The fields of a plan that decide the parts of a model on a rank: first, what is computed again, then how experts are
 spread."""
