@@ -89,13 +89,18 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Routing:
-    """So many `tokens` of `hidden` elements go to `each` of `experts`; see `Style` for the rest."""
+    """So many `tokens` of `hidden` elements go to `each` of `experts`; see `Style` for the rest.
+
+    The experts of a token are of `reach` out of `groups` groups (0: of all).
+    """
 
     experts: int
     each: int
     hidden: int
     dtype: str
-    tokens: int
+    tokens: int = 1
+    reach: int = 0
+    groups: int = 0
 
 
 INPUT, PREVIOUS = "input", "previous"
@@ -369,7 +374,8 @@ class _Layer:
         shared = list(self.perceptron("shared_", model.shared_experts * wide, entry)) if model.shared_experts else []
         if shared:
             shared[0] = replace(shared[0], forks=True)
-        routing = Routing(experts, each, hidden, self.style.dispatched or self.dtype, count)
+        limit = model.groups_per_token, model.expert_groups
+        routing = Routing(experts, each, hidden, self.style.dispatched or self.dtype, count, *limit)
         owned = experts * (hidden + bias)
         yield Piece("router", self.gemm(experts, hidden), "moe", "tokens", owned, forks=True, reads=(entry,))
         yield Piece("top_k", Streaming("top_k", count, experts, self.dtype), "moe", "tokens")

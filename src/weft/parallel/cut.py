@@ -9,7 +9,7 @@ from typing import Literal
 
 from weft.graph import DTYPE_BYTES, EXCHANGES, Attention, Gemm, GroupedGemm, Op, Streaming, TokenExchange
 from weft.graph.collective import Copies
-from weft.graph.routing import Loads
+from weft.graph.routing import Loads, reached
 from weft.graph.routing import Routing as Routed
 from weft.models import Transformer
 from weft.models.block import Piece, Routing
@@ -196,21 +196,20 @@ def exchange(
     gets at most all tokens.
     """
     sent = copies(routing, ranks, EXCHANGES[library])
+    reach = routing.reach, routing.groups
     if crowding > 1:
         tokens = round(tokens * min(crowding, ranks / sent if EXCHANGES[library] == "rank" else math.inf))
     size = tokens * sent * routing.hidden * DTYPE_BYTES[routing.dtype]
-    what = operation, library, tokens, routing.hidden, routing.each, routing.experts, units
+    what = operation, library, tokens, routing.hidden, routing.each, routing.experts, units, *reach
     return TokenExchange("all_to_all", max(round(size), 1), ranks, routing.dtype, *what)
 
 
 def copies(routing: Routing, ranks: int, sent: Copies) -> float:
     """How many copies of a token are sent on average, one to its own rank included.
 
-    One for each expert, or one for each rank that has at least one of the token's experts: ranks x (1 - C(E - E /
-    ranks, e) / C(E, e)) for e of E experts, each set equally likely.
+    One for each expert, or one for each rank that has at least one of the token's experts.
     """
     if sent == "expert":
         return routing.each
-    experts, each = routing.experts, routing.each
-    missed = math.comb(experts - experts // ranks, each) / math.comb(experts, each)
-    return ranks * (1 - missed)
+    limit = (routing.reach, routing.groups) if routing.reach else None
+    return float(reached(ranks, routing.experts, routing.each, limit))
