@@ -138,6 +138,7 @@ def plan(
         best[0].setting.error.why,
         launcher,
         _notes(len(refined), min(refine, len(ranked))),
+        tuple(name for name, value in (fix or {}).items() if isinstance(value, list | tuple) and len(value) > 1),
     )
 
 

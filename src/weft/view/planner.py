@@ -63,6 +63,18 @@ def _launched(answer: Plans) -> list[str]:
     return [f"The launch file is for {answer.launcher}, where the plan takes {took}; {'; '.join(others)}."]
 
 
+def between(answer: Plans) -> Iterator[str]:
+    """The fastest plan with each of several values that were stated for a field, a sentence for each field."""
+    for name in answer.between:
+        fastest: dict[str, float] = {}
+        for one in answer.fitting if name in _CHOICES else ():
+            value = str(_choice(one, name))
+            fastest[value] = min(one.step_time_s, fastest.get(value, one.step_time_s))
+        if len(fastest) > 1:
+            said = (f"{value}: {seconds(took)}" for value, took in sorted(fastest.items(), key=lambda one: one[1]))
+            yield f"The fastest plan by {_CHOICES[name]}: {', '.join(said)}."
+
+
 def _ties(answer: Plans) -> str:
     known = f"±{answer.best.error:.0%} is the known error: {answer.why_range}"
     tied = _tied(answer)
@@ -281,8 +293,8 @@ class PlansReport(SystemReport["Plans"]):
         return f"Plans for {answer.model.title} on {on}, batch {plan.batch} x {plan.sequence:,}"
 
     def sentences(self) -> list[str]:
-        """The plan, its time, its memory, the runner-up, and what is tied."""
-        return [*verdict(self.answer), *warnings(self.answer)]
+        """The plan, its time, its memory, the runner-up, what is tied, and what stated choices take at best."""
+        return [*verdict(self.answer), *between(self.answer), *warnings(self.answer)]
 
     def notes(self) -> list[str]:
         """How many plans were searched, the notes of the search, and how to launch the best plan."""
