@@ -243,6 +243,21 @@ def uniform_plans(repeats: int) -> dict[str, float]:
     }  # fmt: skip
 
 
+def mixture_search(repeats: int) -> dict[str, float]:
+    """The whole plan search of a mixture of experts on 64 GPUs in a fresh process: how many plans, and its time [s].
+
+    The time includes plans with other dispatchers and on fewer GPUs, which are not counted.
+    """
+    code = (
+        "import time\nbegin = time.process_time()\nfrom weft.plan.search import plan\n"
+        "found = plan('qwen3-30b-a3b', '64xh100', batch=512, sequence=4096, refine=0)\n"
+        "print(found.searched, time.process_time() - begin)"
+    )
+    printed = [[float(each) for each in in_new_process(code)[1].split()] for _ in range(max(repeats // 2, 1))]
+    searched, whole = printed[0][0], statistics.median(one[1] for one in printed)
+    return {"searched": searched, "whole_s": whole, "plans_per_s": searched / whole}
+
+
 def sweeps(repeats: int) -> dict[str, float]:
     """Time of a thousand small engine runs by one process and by two, in pairs, and of closed forms by one [s]."""
     from weft.sweep.run import sweep_file
@@ -339,6 +354,7 @@ MEASUREMENTS: dict[str, Callable[[int], dict[str, Any]]] = {
     "memory": lambda _: peak_memory(),
     "steps": whole_steps,
     "plans": uniform_plans,
+    "mixture": mixture_search,
     "peer": peer,
     "sweeps": sweeps,
 }
@@ -346,7 +362,7 @@ MEASUREMENTS: dict[str, Callable[[int], dict[str, Any]]] = {
 
 def sentences(found: dict[str, Any]) -> list[str]:
     """The figures as lines that a person reads."""
-    e, d, q, g, c, s, m, w, u, p, r = (found[name] for name in MEASUREMENTS)
+    e, d, q, g, c, s, m, w, u, x, p, r = (found[name] for name in MEASUREMENTS)
     return [
         (
             f"engine    {e['events_per_s'] / 1e6:8.2f} million events/s on one core ({e['events']:,} events), "
@@ -376,6 +392,10 @@ def sentences(found: dict[str, Any]) -> list[str]:
         (
             f"plans     {u['plans_per_s']:8,.0f} plans/s of a 175B model on 1,024 GPUs on one core; "
             f"{u['whole_s']:.1f} s for all {u['searched']:,.0f}, {u['plans']:,.0f} of which divide what they split"
+        ),
+        (
+            f"mixture   {x['plans_per_s']:8,.0f} plans/s of a 30B mixture of experts on 64 GPUs on one core; "
+            f"{x['whole_s']:.1f} s for the search of {x['searched']:,.0f}, other dispatchers and fewer GPUs included"
         ),
         (
             f"peer      {p['ratio']:8.1f} times SimPy on the same channels and ring: "

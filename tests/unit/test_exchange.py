@@ -11,7 +11,8 @@ from weft.cli.predict import predict
 from weft.errors import InputError, UnknownNameError
 from weft.estimate.exchange import HOST_SYNC, Exchange, exchange, moved, traffic
 from weft.graph import EXCHANGES, TokenExchange
-from weft.library.dispatchers import bounds, dispatcher, dispatchers, leaves, reached, shipped
+from weft.graph.routing import reached
+from weft.library.dispatchers import bounds, dispatcher, dispatchers, leaves, shipped
 from weft.models import load_model
 from weft.models.block import Routing
 from weft.parallel.cut import copies
@@ -63,7 +64,7 @@ def test_combine_brings_bf16_back():
 
 
 def test_group_limited_routing_reaches_fewer_nodes():
-    limited = moved(Exchange("dispatch", 4096, 7168, 8, 256, 64, groups=4), dispatcher("deepep"), 8)
+    limited = moved(Exchange("dispatch", 4096, 7168, 8, 256, 64, reach=4), dispatcher("deepep"), 8)
     free = moved(NODES, dispatcher("deepep"), 8)
     assert limited.network_bytes < free.network_bytes
     assert limited.network_bytes == pytest.approx(4096 * reached(4, 128, 8) * 7 / 8 * free.wire)
@@ -170,7 +171,7 @@ def test_every_value_lies_in_its_range_and_has_a_source():
         (lambda: Exchange("dispatch", 0, 1, 1, 8, 8), InputError, "tokens is 0"),
         (lambda: Exchange("dispatch", 1, 1, 9, 8, 8), InputError, "top_k is 9"),
         (lambda: Exchange("dispatch", 1, 1, 1, 8, 16), InputError, "16 ranks cannot share 8 experts"),
-        (lambda: Exchange("dispatch", 1, 1, 1, 8, 8, groups=0), InputError, "groups is 0"),
+        (lambda: Exchange("dispatch", 1, 1, 1, 8, 8, reach=0), InputError, "reach is 0"),
         (lambda: Exchange("dispatch", 1, 1, 1, 8, 8, dtype="fp7"), UnknownNameError, "fp8"),
         (lambda: exchange(NODE, "dgx-h100", "deep"), UnknownNameError, "deepep"),
         (lambda: exchange(NODE, "dgx-h100", compute_units=0), InputError, "compute_units is 0"),

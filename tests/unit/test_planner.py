@@ -19,7 +19,7 @@ from weft.plan.plans import roomiest_first
 from weft.plan.search import plan
 from weft.plan.space import divides, space, stage_layers
 from weft.result.errors import step_error
-from weft.run.step.clock import many, train
+from weft.run.step.clock import many, shared_on, train
 from weft.run.step.memory import memory
 from weft.units import format_time
 
@@ -357,3 +357,27 @@ def test_uneven_stages_are_timed_as_weft_step_times_them():
     for one, seconds, peak in zip(plans[::3], found.seconds[::3], found.peak_bytes[::3], strict=True):
         assert seconds == pytest.approx(train(model, on, one, used, fidelity="estimate").seconds, rel=1e-9)
         assert peak == pytest.approx(memory(model, on, one, used).peak, rel=1e-9)
+
+
+def agrees(one, on, used, seconds, peak):
+    model = load_model("qwen3-30b-a3b")
+    assert seconds == pytest.approx(train(model, on, one, used, fidelity="estimate").seconds, rel=1e-9)
+    assert peak == pytest.approx(memory(model, on, one, used).peak, rel=1e-9)
+
+
+def test_a_mixture_takes_as_long_as_weft_step_says_on_all_gpus_and_on_fewer():
+    fix = {"tp": [1, 2, 4], "cp": 1, "ep": 16, "micro_batch": [1, 2]}
+    found = plan("qwen3-30b-a3b", "32xh100", batch=64, sequence=4096, fix=fix, refine=0)
+    assert {one.gpus for one in found.front} == {16, 32}
+    assert len({one.plan.dispatcher for one in found.fitting}) == 3
+    for one in (*found.plans[:3], *found.fitting[::80], *found.front[::5]):
+        agrees(one.plan, one.setting.system, one.setting.framework, one.step_time_s, one.peak_bytes)
+
+
+def test_what_runs_again_is_timed_alike_whatever_was_timed_before():
+    on, used = system("16xh100"), framework("megatron-core")
+    plain = Parallelism(tp=4, dp=4, ep=16, sp=True, batch=64, sequence=4096, dispatcher="hybridep", zero=1)
+    shared = shared_on(on, used)
+    for one in (plain, replace(plain, recompute="full")):
+        found = many(load_model("qwen3-30b-a3b"), on, [one], used, shared=shared)
+        agrees(one, on, used, found.seconds[0], found.peak_bytes[0])

@@ -6,7 +6,7 @@ import pytest
 
 import weft
 from weft.estimate.exchange import Exchange, exchange
-from weft.library.dispatchers import reached
+from weft.graph.routing import reached
 from weft.validation.exchanges import ranks_left_out
 
 HEAD = (

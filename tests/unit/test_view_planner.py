@@ -111,3 +111,26 @@ def test_equal_plans_have_no_changes():
     plan = Parallelism(tp=2, dp=2, batch=8, zero=1, precision="fp8-tensorwise")
     assert changes(plan, plan) == []
     assert words(plan).endswith("optimizer states sharded, no recomputation, fp8-tensorwise")
+
+
+def test_a_mixtures_plans_name_who_exchanges_their_tokens():
+    fix = {"tp": 1, "pp": 1, "cp": 1, "ep": [1, 8], "micro_batch": 1, "recompute": "full"}
+    found = weft.plan("mixtral-8x7b", "16xh200", batch=64, sequence=4096, fix=fix, refine=0, launcher="megatron")
+    rows = planner.plan_table(found).records()
+    assert {row["dispatcher"] for row in rows if row["ep"] == 8} == {"nccl", "deepep", "hybridep"}
+    chosen = next(one for one in found.plans if one.plan.dispatcher == "deepep")
+    assert "--moe-flex-dispatcher-backend deepep" in chosen.launch("megatron")
+
+
+def test_plans_of_dense_models_name_no_dispatcher(plans):
+    assert "dispatcher" not in planner.plan_table(plans).keys
+
+
+def test_choices_between_stated_values_are_answered_by_the_fastest_plan_with_each():
+    fix = {"tp": 1, "pp": 1, "cp": 1, "ep": [4, 8], "micro_batch": 1, "dispatcher": ["deepep", "nccl"]}
+    found = weft.plan("mixtral-8x7b", "16xh200", batch=64, sequence=4096, fix=fix, refine=0, framework="megatron-core")
+    by_ep, by_dispatcher = planner.between(found)
+    for value in ("deepep", "nccl"):
+        least = min(one.step_time_s for one in found.fitting if one.plan.dispatcher == value)
+        assert f"{value}: {least:.3g} s" in by_dispatcher
+    assert by_ep.startswith("The fastest plan by EP: ")

@@ -15,6 +15,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.estimate.answer import FloatArray
 from weft.files import read_text
 from weft.graph import DTYPE_BYTES, Graph, Routing, experts
+from weft.graph.routing import check_groups, gpus_reached
 from weft.units import Dimension, parse, shortened
 
 _SIZES = ("m", "n", "k", "batch")
@@ -138,61 +139,56 @@ def dimensions(assignments: Sequence[str]) -> dict[str, int]:
     return sizes
 
 
-_EXPERTS = re.compile(r"(\d+)x(\d+)x(\d+),top(\d+)/(\d+)(?:,reach(\d+))?")
+_REACH = r"(?:,reach(\d+)(?:/(\d+))?)?"
+_EXPERTS = re.compile(r"(\d+)x(\d+)x(\d+),top(\d+)/(\d+)" + _REACH)
 
 
 def layer_of_experts(text: str) -> dict[str, int]:
     """Parse experts "4096x7168x2048,top8/256": tokens of each rank, hidden size, inner width, top 8 of 256 experts.
 
-    With ",reach4" those of a token lie on 4 GPUs.
+    With ",reach4/8" those of a token are of 4 out of 8 groups (group-limited routing), with ",reach4" on 4 GPUs.
     """
     found = _EXPERTS.fullmatch(text.replace(" ", ""))
     if not found:
         raise InputError(
             f"'{shortened(text)}' is no layer of experts; write tokens of each rank x hidden size x inner width, and "
-            "top-k / experts, like 4096x7168x2048,top8/256, or ...,reach4 if those of a token lie on 4 GPUs"
+            "top-k / experts, like 4096x7168x2048,top8/256, or ...,reach4/8 if those of a token are of 4 of 8 groups"
         )
-    names = ("tokens", "hidden", "ffn", "top_k", "experts", "reach")
+    names = ("tokens", "hidden", "ffn", "top_k", "experts", "reach", "groups")
     return dict(zip(names, map(int, found.groups(default="0")), strict=True))
 
 
-def loads(text: str) -> float | tuple[float, ...]:
-    """Parse loads of experts: "even", "power:1.1" (the exponent), or a number for each expert, "3,2,2,1"."""
-    name, colon, exponent = text.partition(":")
-    try:
-        if text == "even":
-            return ()
-        return float(exponent) if colon and name == "power" else tuple(map(float, text.split(",")))
-    except ValueError:
-        raise InputError(
-            f"'{shortened(text)}' are no loads; write even, power:1.1 or a number for each expert, like 3,2,2,1"
-        ) from None
-
-
 def routed(sizes: Mapping[str, int], ranks: int, of: float | tuple[float, ...] | None) -> Routing:
-    """How tokens reach experts under loads as `loads` parses them; evenly if none are given."""
-    if isinstance(of, float):
-        return Routing.by_power_law(**sizes, ranks=ranks, exponent=of)
-    return Routing(**sizes, ranks=ranks, loads=of or ())
+    """How tokens reach experts under loads as `loads_of` parses them; evenly if none are given."""
+    what = dict(sizes)
+    if groups := what.pop("groups", 0):
+        check_groups(what["top_k"], what["experts"], what["reach"], groups)
+        what["reach"] = gpus_reached(what["reach"], groups, ranks, what["top_k"])
+    return Routing.under(of or (), **what, ranks=ranks)
 
 
 def routed_graph(layer: Mapping[str, int], ranks: int, of: float | tuple[float, ...] | None, dtype: str) -> Graph:
-    """The layer of experts that `layer_of_experts` parsed on `ranks` GPUs, with loads as `loads` parsed them."""
+    """The layer of experts that `layer_of_experts` parsed on `ranks` GPUs, with loads as `loads_of` parsed them."""
     sizes = dict(layer)
     hidden, ffn = sizes.pop("hidden"), sizes.pop("ffn")
     return experts(routed(sizes, ranks, of), hidden, ffn, dtype)
 
 
-_EXCHANGE = re.compile(r"(\w+):(\d+)x(\d+),top(\d+)/(\d+)")
+_EXCHANGE = re.compile(r"(\w+):(\d+)x(\d+),top(\d+)/(\d+)" + _REACH)
 
 
 def exchanged(text: str) -> dict[str, Any]:
-    """Parse an exchange "dispatch:4096x7168,top8/256": tokens of each rank, hidden size, and top 8 of 256 experts."""
+    """Parse an exchange "dispatch:4096x7168,top8/256": tokens of each rank, hidden size, and top 8 of 256 experts.
+
+    With ",reach4/8" those of a token are of 4 out of 8 groups (group-limited routing), with ",reach4" on 4 nodes.
+    """
     found = _EXCHANGE.fullmatch(text.replace(" ", ""))
     if not found:
         raise InputError(
             f"'{shortened(text)}' is no exchange; write tokens of each rank x hidden size, and top-k / experts, like "
             "dispatch:4096x7168,top8/256"
         )
-    sizes = dict(zip(("tokens", "hidden", "top_k", "experts"), map(int, found.groups()[1:]), strict=True))
-    return {"operation": found[1], **sizes}
+    operation, *numbers, few, groups = found.groups()
+    sizes = dict(zip(("tokens", "hidden", "top_k", "experts"), map(int, numbers), strict=True))
+    reach = (int(few), int(groups)) if groups else int(few) if few else None
+    return {"operation": operation, **sizes, "reach": reach}

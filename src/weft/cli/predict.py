@@ -32,6 +32,7 @@ from weft.estimate.experts import FORMATS
 from weft.files import write_json
 from weft.graph import OPERATORS
 from weft.graph.collective import Form
+from weft.graph.routing import loads_of
 from weft.graph.streaming import STREAMING
 from weft.hardware import Gpu, System
 from weft.library.collectives import canonical, volume
@@ -230,7 +231,6 @@ def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | No
     default="deepep",
 )
 @option("--dtype", "What a dispatch sends: bf16, fp8, nvfp4.  [default: as the library does]", metavar="NAME")
-@option("--groups", "Most nodes that a token may reach (group-limited routing).  [default: all]", COUNT)
 @option("--compute-units", "Compute units that the library takes.  [default: its own number]", COUNT)
 @_file_options
 @pass_outputs
@@ -241,24 +241,27 @@ def exchange(
     systems: tuple[str, ...],
     libraries: Sequence[str],
     dtype: str | None,
-    groups: int | None,
     compute_units: int | None,
 ) -> None:
     """Predict one exchange of tokens between the ranks that share a layer's experts, as libraries carry it out.
 
     4096x7168,top8/256: each rank has 4096 tokens of 7168 elements, each of which goes to 8 of 256 experts. Operations
-    are dispatch, combine, combine_low_precision and prepare; routing is even.
+    are dispatch, combine, combine_low_precision and prepare; routing is even. With ",reach4/8" a token's experts are of
+    4 out of 8 groups (group-limited routing).
     """
     from weft.estimate.exchange import Exchange, traffic
     from weft.estimate.exchange import exchange as timed
     from weft.library.dispatchers import dispatcher
 
-    asked = Exchange(**what, ranks=ep, dtype=dtype, groups=groups)
+    asked = Exchange(**what, ranks=ep, dtype=dtype)
+    sizes = {name: size for name, size in what.items() if name != "reach"}
+    if asked.reach:
+        sizes["reach"] = "{}/{}".format(*asked.reach) if isinstance(asked.reach, tuple) else str(asked.reach)
     done = []
     for system in systems:
         for name in libraries:
             of = dispatcher(name)
-            columns = {"system": system, "library": of.name, **what, "ep": ep}
+            columns = {"system": system, "library": of.name, **sizes, "ep": ep}
             columns |= traffic(asked, system, name, compute_units=compute_units)
             done.append(Predicted(system, columns, timed(asked, system, name, compute_units=compute_units)))
     outputs.show(predictions.ExchangeReport(predictions.Predictions(done)))
@@ -278,7 +281,7 @@ def exchange(
     "--loads",
     "Tokens by expert: even, power:0.6 (the expert at place p has p to the power -0.6; those of "
     "ai-dynamo/aiconfigurator, of densities 1.01 to 1.2, are about 0.5 to 0.6) or a number for each, like 3,2,2,1.",
-    Value("LOADS", cases.loads),
+    Value("LOADS", loads_of),
     default="even",
 )
 @option("--dtype", f"Format: {', '.join(FORMATS)}.", metavar="NAME", default="bf16")
@@ -318,7 +321,8 @@ def experts(
     for gpu in (one.replace(changes) for one in gpus):
         for name in library_names:
             found, even = (timed(one, gpu, name, options=options) for one in (asked, asked.even))
-            columns = {"gpu": gpu.name, "library": name, **what, "ep": ep, "dtype": dtype}
+            stated = {key: one for key, one in what.items() if one}
+            columns = {"gpu": gpu.name, "library": name, **stated, "ep": ep, "dtype": dtype}
             columns |= {"rows": int(asked.busiest.sum()), "imbalance": asked.imbalance}
             columns |= {"even_us": 1e6 * float(even.seconds)}
             columns |= {f"{step}_us": 1e6 * float(one.seconds) for step, one in found.operators.items()}

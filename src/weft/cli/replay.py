@@ -10,7 +10,7 @@ import click
 
 import weft
 from weft import parallel
-from weft.cli.cases import layer_of_experts, loads, routed_graph
+from weft.cli.cases import layer_of_experts, routed_graph
 from weft.cli.options import examples, option, refuse_given, run_options
 from weft.cli.output import Outputs, file_option, pass_outputs
 from weft.cli.progress import simulation_status
@@ -18,6 +18,7 @@ from weft.cli.values import OVERLAP, SHAPE, Value
 from weft.errors import InputError
 from weft.files import write_json
 from weft.graph.collective import Form
+from weft.graph.routing import loads_of
 from weft.hardware import Gpu, System, slower
 from weft.models import SubLayer
 from weft.options import RunOptions
@@ -60,7 +61,7 @@ _SLOWER = 0.5
     "In place of --gemm a layer of experts on --tp GPUs, as of weft simulate.",
     Value("TOKENSxHIDDENxFFN,topK/EXPERTS", layer_of_experts),
 )
-@option("--loads", "Tokens by expert of --experts: even, power:1.1, or a number for each.", Value("LOADS", loads))
+@option("--loads", "Tokens by expert of --experts: even, power:1.1, or a number for each.", Value("LOADS", loads_of))
 @option("--dtype", "Format of the sums.", click.Choice([*ROUNDED]), default="fp16")
 @option("--seed", "Of the random operands.", click.IntRange(0), default=0)
 @option("--arbiter", f"Memory arbitration: {', '.join(POLICIES)}.", metavar="NAME")

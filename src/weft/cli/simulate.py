@@ -13,7 +13,7 @@ import click
 
 import weft
 from weft import parallel
-from weft.cli.cases import layer_of_experts, loads, routed_graph
+from weft.cli.cases import layer_of_experts, routed_graph
 from weft.cli.fields import field_options
 from weft.cli.options import (
     Asks,
@@ -34,6 +34,7 @@ from weft.errors import InputError, join_or
 from weft.graph import Collective, Gemm, Graph, KernelChoice, Node, operator
 from weft.graph.collective import Form
 from weft.graph.graph import MOST_ITERATIONS
+from weft.graph.routing import loads_of
 from weft.hardware import Gpu, Stragglers, System
 from weft.library.collectives import KERNELS
 from weft.models import SubLayer
@@ -145,7 +146,7 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 @option(
     "--loads",
     "Tokens by expert of --experts: even, power:1.1 (a power law of this exponent) or a number for each, like 3,2,2,1.",
-    Value("LOADS", loads),
+    Value("LOADS", loads_of),
     default="even",
 )
 @option(

@@ -27,6 +27,7 @@ from weft.cli.output import details_option, shows
 from weft.cli.values import DTYPE, FACTORS, MODEL_NAME, SYSTEM_NAME, Value, later, names
 from weft.errors import InputError
 from weft.graph import EXCHANGES
+from weft.graph.routing import loads_of
 from weft.hardware import System
 from weft.models.load import graph_in
 from weft.options import Fidelity, RunOptions
@@ -76,11 +77,13 @@ plan_options = together(
         "dtype",
         "precision",
         "dispatcher",
+        "loads",
         schedule=Value("NAME[:N]", str, schedule_names),
         recompute=Value("POLICY|A,B", recomputed, lambda: get_args(Recompute)),
         dtype=DTYPE,
         precision=Value("RECIPE", str, lambda: RECIPES),
         dispatcher=Value("LIBRARY", str, lambda: EXCHANGES),
+        loads=Value("LOADS", loads_of),
     ),
     option(
         "--framework",

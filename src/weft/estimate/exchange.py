@@ -17,8 +17,9 @@ from weft.estimate.answer import Estimate, FloatArray, blended, from_parts
 from weft.estimate.collective import collective
 from weft.estimate.target import Target, target
 from weft.graph import Collective, TokenExchange
+from weft.graph.routing import MOST_EXPERTS, check_groups, reached
 from weft.hardware import Described
-from weft.library.dispatchers import PAYLOAD, Dispatcher, dispatcher, reached, shipped, table_of
+from weft.library.dispatchers import PAYLOAD, Dispatcher, dispatcher, shipped, table_of
 from weft.options import RunOptions
 
 OPERATIONS = ("dispatch", "combine", "combine_low_precision", "prepare")
@@ -34,8 +35,9 @@ and the first launch, 15 to 60 us as for a device synchronisation in PyTorch].""
 class Exchange:
     """A dispatch or combine of one layer: `tokens` of `hidden` elements on each of `ranks`, `top_k` of `experts` each.
 
-    `dtype` is what travels (None: as the library does by default; combine brings BF16 back). `groups` is the most nodes
-    that a token may reach (group-limited routing; None: all). Dimensions may be arrays.
+    `dtype` is what travels (None: as the library does by default; combine brings BF16 back). Under group-limited
+    routing a token's experts are of `reach` groups, (4, 8) of 8, or 4 of as many as there are nodes (None: of all).
+    Dimensions may be arrays.
     """
 
     operation: str
@@ -45,7 +47,7 @@ class Exchange:
     experts: Any
     ranks: int
     dtype: str | None = None
-    groups: int | None = None
+    reach: int | tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.operation not in OPERATIONS:
@@ -62,8 +64,15 @@ class Exchange:
                 f"{self.ranks} ranks cannot share {shown(self.experts)} experts; give 2 ranks or more, at most one an "
                 "expert"
             )
-        if self.groups is not None and self.groups < 1:
-            raise InputError(f"groups is {self.groups}; it counts the nodes that a token may reach: give 1 or more")
+        if self.reach is not None:
+            few, groups = self.reach if isinstance(self.reach, tuple) else (self.reach, MOST_EXPERTS)
+            if not 1 <= few <= groups:
+                raise InputError(
+                    f"reach is {self.reach}; it counts the groups of experts that a token may reach: give 1 or more, "
+                    "up to all groups"
+                )
+            if isinstance(self.reach, tuple):
+                check_groups(int(np.max(self.top_k)), int(np.max(self.experts)), few, groups)
 
 
 @dataclass(frozen=True)
@@ -83,13 +92,13 @@ class Moved:
 def moved(what: Exchange, of: Dispatcher, nodes: int) -> Moved:
     """The copies and bytes of an exchange over so many nodes, by the library's rule."""
     wire = np.asarray(what.hidden) * PAYLOAD[_dtype(what, of)] * (what.operation != "prepare")
-    near = min(nodes, what.groups or nodes)
-    per_node, experts = what.ranks // nodes, np.asarray(what.experts) * near / nodes
+    per_node = what.ranks // nodes
+    limit = what.reach if isinstance(what.reach, tuple) or what.reach is None else (what.reach, nodes)
     if of.copies == "expert":
         ranks = on_nodes = np.asarray(what.top_k, dtype=np.float64)
     else:
-        ranks = reached(near * per_node, experts, what.top_k)
-        on_nodes = reached(near, experts, what.top_k) if of.two_level else ranks
+        ranks = reached(what.ranks, what.experts, what.top_k, limit)
+        on_nodes = reached(nodes, what.experts, what.top_k, limit) if of.two_level else ranks
     away = np.asarray(what.tokens) * on_nodes * (1 - 1 / nodes) * wire
     # What a two-level library forwards inside a node, or a flat one sends to the node's other ranks.
     inside = ranks * (1 - 1 / per_node) if of.two_level else ranks * (per_node - 1) / what.ranks
@@ -131,7 +140,8 @@ def exchange(
 
 def of_operator(op: TokenExchange, machine: Target) -> Estimate:
     """How long an exchange of a graph takes: what `exchange` says of it."""
-    what = Exchange(op.operation, op.tokens, op.hidden, op.top_k, op.experts, op.ranks, op.dtype)
+    reach = (op.reach, op.groups) if op.reach else None
+    what = Exchange(op.operation, op.tokens, op.hidden, op.top_k, op.experts, op.ranks, op.dtype, reach)
     return timed(what, machine, dispatcher(op.library), machine.nodes(op.ranks), op.units or None, shipped())
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -323,11 +322,6 @@ class Experts:
         check_whole("ffn", self.ffn, 1, 4096)
         check_name("format of experts", self.dtype, tuple(FORMATS))
 
-    @cached_property
-    def counts(self) -> Counts:
-        """Rows of each expert, those of a GPU in a row: tokens of all GPUs."""
-        return np.stack([self.routing.received(rank) for rank in range(self.routing.ranks)])
-
     def layer(self, counts: Any) -> Layer:
         """The layer on a GPU whose experts have these rows."""
         routing = self.routing
@@ -337,12 +331,12 @@ class Experts:
     @property
     def busiest(self) -> Counts:
         """Rows of the experts of the GPU that has the most, the first of several."""
-        return np.asarray(self.counts[self.counts.sum(axis=1).argmax()])
+        return self.routing.fullest
 
     @property
     def imbalance(self) -> float:
         """Rows of the busiest expert over the mean of all."""
-        return float(self.counts.max() / self.counts.mean())
+        return self.routing.imbalance
 
     @property
     def even(self) -> Experts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
@@ -111,13 +112,15 @@ class Node:
             ("writes", self.outputs),
             ("frees", self.frees),
         ):
+            if names == ():
+                continue
             check_type(f"what node '{self.name}' {what}", names, tuple, "give a tuple of names, like ('gemm',)")
             for name in names:
                 check_type(f"what node '{self.name}' {what}", name, (str, Edge), "give a tuple of names")
         if self.rank is not None:
             check_whole(f"the rank of node '{self.name}'", self.rank, 0, 0)
 
-    @property
+    @cached_property
     def edges(self) -> tuple[Edge, ...]:
         """Its dependencies."""
         return tuple(Edge(after) if isinstance(after, str) else after for after in self.after)

@@ -102,7 +102,7 @@ class Tensor:
 
     def __post_init__(self) -> None:
         for size in self.shape:
-            if np.ndim(size) == 0 and size < 1:
+            if (type(size) is int or np.ndim(size) == 0) and size < 1:
                 raise InputError(f"a tensor has the shape {self.shape}; every dimension must be at least 1")
         check_name("dtype", self.dtype, (*DTYPE_BYTES, *BLOCK_BYTES, *DATA_BYTES))
         check_name("role of a tensor", self.role, get_args(Role))

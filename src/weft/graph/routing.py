@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import InputError, check_type, check_whole
+from weft.errors import InputError, check_type, check_whole, shown
 from weft.graph.collective import Collective
 from weft.graph.graph import Graph, KernelChoice, Node
 from weft.graph.grouped import GroupedGemm
 from weft.graph.op import DTYPE_BYTES, check_dtype
 
 Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Loads = float | tuple[float, ...]
+"""Tokens by expert: the exponent of a power law, or relative numbers, one for each expert (none: even loads)."""
 MOST_EXPERTS = 4096
 """Most experts of a layer."""
 
@@ -84,6 +88,13 @@ class Routing:
         expert = np.arange(experts)
         place = 1 + expert % even.experts_per_rank * ranks + expert // even.experts_per_rank
         return cls(tokens, top_k, experts, ranks, tuple((place**-exponent).tolist()), reach)
+
+    @classmethod
+    def under(cls, loads: Loads, tokens: int, top_k: int, experts: int, ranks: int, reach: int = 0) -> Routing:
+        """The routing under such loads: a power law of `by_power_law`, or numbers."""
+        if isinstance(loads, tuple):
+            return cls(tokens, top_k, experts, ranks, loads, reach)
+        return cls.by_power_law(tokens, top_k, experts, ranks, loads, reach)
 
     @property
     def experts_per_rank(self) -> int:
@@ -157,10 +168,84 @@ class Routing:
         edges = np.flatnonzero(np.diff(wanted, prepend=0))
         return [(int(begin), int(end - begin)) for begin, end in zip(edges[::2], edges[1::2], strict=True)]
 
+    @property
+    def fullest(self) -> Counts:
+        """The rows of the experts of the GPU that gets most, the first of several."""
+        return max((self.received(rank) for rank in range(self.ranks)), key=lambda rows: int(rows.sum()))
+
+    @property
+    def imbalance(self) -> float:
+        """Rows of the busiest expert over the mean of all."""
+        return float(self.counts.max() / self.counts.mean())
+
     def received(self, rank: int) -> Counts:
         """The rows that the experts of a GPU get from all GPUs together, expert by expert."""
         own = slice(rank * self.experts_per_rank, (rank + 1) * self.experts_per_rank)
         return self.counts[own] * self.ranks
+
+
+def reached(
+    parts: npt.ArrayLike, experts: npt.ArrayLike, top_k: npt.ArrayLike, limit: tuple[int, int] | None = None
+) -> Floats:
+    """Of equal `parts` (ranks or nodes) that share the experts, how many a token reaches on average.
+
+    parts x (1 - C(E - E / parts, k) / C(E, k)) for k different ones of E experts, each set equally likely; for many
+    experts that is parts x (1 - (1 - 1 / parts)^k). Under a `limit` (4, 8) they are of 4 groups out of 8, each choice
+    of groups equally likely: a part holds whole groups, or shares one with others.
+    """
+    places, count, each = np.broadcast_arrays(*(np.asarray(one, dtype=np.float64) for one in (parts, experts, top_k)))
+    if limit is None or limit[0] >= limit[1]:
+        return np.asarray(places * (1.0 - _missed(count, count / places, each)))
+    few, groups = limit
+    near, inside = count * few / groups, count / groups
+    if groups < places.max(initial=1):  # parts of a group
+        return np.asarray(places * few / groups * (1.0 - _missed(near, count / places, each)))
+    own = max(round(groups / float(places.max(initial=1))), 1)
+    ways = math.comb(groups, few)
+    odds = [
+        math.comb(own, chosen) * math.comb(groups - own, few - chosen) / ways for chosen in range(min(own, few) + 1)
+    ]
+    missed = sum(odd * _missed(near, chosen * inside, each) for chosen, odd in enumerate(odds))
+    return np.asarray(places * (1.0 - missed))
+
+
+def _missed(count: Floats, mine: Floats, each: Floats) -> Floats:
+    """The probability that none of `each` different experts out of `count` is one of `mine`."""
+    missed = np.ones(count.shape)
+    for draw in range(int(each.max(initial=0))):
+        left = np.clip((count - mine - draw) / np.maximum(count - draw, 1.0), 0.0, 1.0)
+        missed = np.where(draw < each, missed * left, missed)
+    return missed
+
+
+def check_groups(top_k: int, experts: int, reach: int, groups: int) -> None:
+    """Raise InputError for group-limited routing that cannot be: `reach` of `groups` groups hold a token's experts."""
+    if experts % groups:
+        raise InputError(f"{experts} experts cannot be in {groups} equal groups; give a divisor of {experts}")
+    if reach > groups or reach * (experts // groups) < top_k:
+        raise InputError(
+            f"a token's {top_k} experts cannot be of {reach} out of {groups} groups of {experts // groups}; give "
+            f"{-(-top_k * groups // experts)} to {groups}"
+        )
+
+
+def gpus_reached(reach: int, groups: int, ranks: int, top_k: int) -> int:
+    """The GPUs on which a token's experts lie if they are of `reach` out of `groups` groups (0: as many as it has)."""
+    few = -(-reach * ranks // groups) if groups else 0
+    return few if few < min(top_k, ranks) else 0
+
+
+def loads_of(text: str) -> Loads:
+    """Parse loads of experts: "even", "power:1.1" (the exponent), or a number for each expert, "3,2,2,1"."""
+    name, colon, exponent = text.partition(":")
+    try:
+        if text == "even":
+            return ()
+        return float(exponent) if colon and name == "power" else tuple(map(float, text.split(",")))
+    except ValueError:
+        raise InputError(
+            f"{shown(text)} are no loads; write even, power:1.1 or a number for each expert, like 3,2,2,1"
+        ) from None
 
 
 def experts(
@@ -179,7 +264,7 @@ def experts(
     check_whole("hidden", hidden, 1, 4096)
     check_whole("ffn", ffn, 1, 4096)
     check_dtype(dtype)
-    most = max((routing.received(rank) for rank in range(routing.ranks)), key=lambda rows: int(rows.sum()))
+    most = routing.fullest
     rows, busiest = int(most.sum()), 0 if len(set(most.tolist())) == 1 else int(most.max())
     exchange = Collective("all_to_all", routing.rows * hidden * DTYPE_BYTES[dtype], routing.ranks, dtype)
     groups, wide, choice = routing.experts_per_rank, ffn * (1 + gated), KernelChoice(routing=routing)

@@ -194,18 +194,3 @@ def table_of(of: Dispatcher, operation: str, nodes: int, architecture: str) -> s
         )
     own = f"{stem}.{architecture}"
     return own if own in known else known[-1]
-
-
-def reached(parts: npt.ArrayLike, experts: npt.ArrayLike, top_k: npt.ArrayLike) -> FloatArray:
-    """Of equal `parts` (ranks or nodes) that share the experts, how many a token reaches on average.
-
-    parts x (1 - C(E - E / parts, k) / C(E, k)) for k different ones of E experts, each set equally likely; for many
-    experts that is parts x (1 - (1 - 1 / parts)^k).
-    """
-    places, count, each = np.broadcast_arrays(*(np.asarray(one, dtype=np.float64) for one in (parts, experts, top_k)))
-    missed = np.ones(places.shape)
-    others = count - count / places
-    for draw in range(int(each.max(initial=0))):
-        left = np.clip((others - draw) / np.maximum(count - draw, 1.0), 0.0, 1.0)
-        missed = np.where(draw < each, missed * left, missed)
-    return np.asarray(places * (1.0 - missed))

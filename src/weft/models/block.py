@@ -89,12 +89,18 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Routing:
-    """Tokens of `hidden` elements go to `each` of `experts`; see `Style` for the rest."""
+    """So many `tokens` of `hidden` elements go to `each` of `experts`; see `Style` for the rest.
+
+    The experts of a token are of `reach` out of `groups` groups (0: of all).
+    """
 
     experts: int
     each: int
     hidden: int
     dtype: str
+    tokens: int = 1
+    reach: int = 0
+    groups: int = 0
 
 
 INPUT, PREVIOUS = "input", "previous"
@@ -361,14 +367,15 @@ class _Layer:
         """Router, exchange of tokens, experts as grouped GEMMs, and experts that all tokens share, on the output of
         `entry`.
 
-        Tokens spread evenly over the experts.
+        Tokens spread evenly over the experts, until a plan's loads say otherwise.
         """
         model, bias, count = self.model, self.bias(), self.tokens.count
         experts, each, hidden, wide = model.experts, model.experts_per_token, model.hidden, model.expert_wide
         shared = list(self.perceptron("shared_", model.shared_experts * wide, entry)) if model.shared_experts else []
         if shared:
             shared[0] = replace(shared[0], forks=True)
-        routing = Routing(experts, each, hidden, self.style.dispatched or self.dtype)
+        limit = model.groups_per_token, model.expert_groups
+        routing = Routing(experts, each, hidden, self.style.dispatched or self.dtype, count, *limit)
         owned = experts * (hidden + bias)
         yield Piece("router", self.gemm(experts, hidden), "moe", "tokens", owned, forks=True, reads=(entry,))
         yield Piece("top_k", Streaming("top_k", count, experts, self.dtype), "moe", "tokens")
@@ -376,7 +383,7 @@ class _Layer:
         yield Piece("permute", permuted, "moe", "dispatch", routing=routing, reads=(entry, "top_k"))
         if self.style.beside:
             yield from (replace(piece, beside=True) for piece in shared)
-        yield from self.experts()
+        yield from (replace(piece, routing=routing) for piece in self.experts())
         restored = Streaming("unpermute", count, hidden, self.dtype, inputs=each)
         back = replace(routing, dtype=self.dtype)
         yield Piece("unpermute", restored, "moe", "combine", routing=back)

@@ -132,7 +132,10 @@ def _deepseek(config: Config) -> Values:
         raise ConfigError(
             "only mixtures in every layer after the first dense ones are modelled", None, "moe_layer_freq"
         )
-    return _gated(config)
+    groups = config.get("n_group") or 1
+    if groups == 1 or config.get("topk_method") == "greedy":
+        return _gated(config)
+    return _gated(config) | {"expert_groups": groups, "groups_per_token": config.get("topk_group") or groups}
 
 
 def _falcon(config: Config) -> Values:

@@ -25,7 +25,8 @@ class Transformer(Sourced):
     first one included, sees `window` tokens.
 
     The MLP is `ffn` wide, or `ffn_multiple` x H; a gated `activation` (SwiGLU, GeGLU) has a second first matrix. A
-    mixture has `experts` of width `expert_ffn`, `experts_per_token` of which compute a token beside `shared_experts`;
+    mixture has `experts` of width `expert_ffn`, `experts_per_token` of which compute a token beside `shared_experts`,
+    all out of `groups_per_token` of `expert_groups` groups, if these are stated (group-limited routing);
     the first `dense_layers` layers have a plain MLP, and so do all but every `moe_every`-th of the others.
 
     `norms` stand before or after attention and MLP, or at both places; a `parallel` block adds attention and MLP to the
@@ -64,6 +65,8 @@ class Transformer(Sourced):
     activation: Literal["gelu", "relu", "swiglu", "geglu"] = "gelu"
     experts: CountOrNone = 0
     experts_per_token: CountOrNone = 0
+    expert_groups: CountOrNone = 0
+    groups_per_token: CountOrNone = 0
     expert_ffn: Count | None = None
     shared_experts: CountOrNone = 0
     dense_layers: CountOrNone = 0
@@ -186,6 +189,12 @@ def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
     count, each = model.experts, model.experts_per_token
     yield bool(count) != bool(each), "experts and experts_per_token go together; give both, or neither"
     yield each > count, f"experts_per_token is {each}; there are {count} experts"
+    groups, few = model.expert_groups, model.groups_per_token
+    yield bool(groups) != bool(few), "expert_groups and groups_per_token go together; give both, or neither"
+    if groups and few:
+        yield count % groups > 0, f"expert_groups is {groups}, which does not divide {count} experts"
+        yield few > groups, f"groups_per_token is {few}; there are {groups} groups of experts"
+        yield few * count < each * groups, f"{few} of {groups} groups of experts have fewer than {each} experts"
     yield bool(model.shared_experts and not count), "shared_experts go with experts; give both, or neither"
     yield bool(count and model.encoder_layers), "experts in an encoder-decoder are not modelled; leave one of them out"
     latent = bool(model.query_rank or model.rotary_head or model.value_head) and not model.kv_rank

@@ -23,6 +23,7 @@ from weft.graph import (
 from weft.graph.op import width as bytes_of
 from weft.models.block import Piece
 from weft.parallel.cut import (
+    crowding,
     cut,
     exchange,
     expert_tp,
@@ -247,20 +248,27 @@ class Chain:
             self._all(piece, ops, phase)
         self.fork, self.branch = self.last, ()
         self._exchange(piece, phase, "dispatch")
-        self.received = lambda: self._all(piece, ops, phase) if self.once_a_rank else self._sort(piece, phase)
+        self.received = lambda: self._here(piece, ops, phase)
 
     def _collect(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
         """Send what the experts return back to its tokens, the inverse of `_scatter`."""
-        if self.once_a_rank:
-            self._all(piece, ops, phase)
-        else:
-            self._sort(piece, phase)
+        self._here(piece, ops, phase)
         self._exchange(piece, phase, "combine")
         self.last, self.branch = (*self.last, *self.branch), ()
         if not self.once_a_rank:
             self._all(piece, ops, phase)
         if expert_tp(self.plan) > 1:
             self.then(".reduce", self._tp("all_reduce", *output_of(piece.op)), piece, phase, "tp")
+
+    def _here(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
+        """Order the rows of a rank's own experts, of which the one with most has more than the mean."""
+        if not self.once_a_rank:
+            self._sort(piece, phase)
+            return
+        more = crowding(piece, self.plan)
+        if more > 1:
+            ops = [replace(op, rows=math.ceil(op.rows * more)) if isinstance(op, Streaming) else op for op in ops]
+        self._all(piece, ops, phase)
 
     def _all(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
         for number, op in enumerate(ops):
@@ -270,14 +278,15 @@ class Chain:
         if self.plan.ep > 1:
             tokens = routed_tokens(piece, self.plan)
             units = self.framework.dispatcher_units if self.dispatcher == self.framework.dispatcher else 0
-            moved = exchange(routing_of(piece), tokens, self.plan.ep, operation, self.dispatcher, units)
+            crowded = crowding(piece, self.plan)
+            moved = exchange(routing_of(piece), tokens, self.plan.ep, operation, self.dispatcher, units, crowded)
             self.then(".exchange", moved, piece, phase, "ep")
 
     def _sort(self, piece: Piece, phase: Phase) -> None:
         """Order the tokens that other ranks have sent by their expert, if this rank has several."""
         routing = routing_of(piece)
         if self.plan.ep > 1 and routing.experts > self.plan.ep:
-            rows = routed_tokens(piece, self.plan) * routing.each
+            rows = math.ceil(routed_tokens(piece, self.plan) * routing.each * crowding(piece, self.plan))
             self.then(".sort", Streaming("permute", rows, routing.hidden, routing.dtype), piece, phase)
 
     def _backward(self, piece: Piece, op: Op) -> None:

@@ -4,29 +4,46 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal
 
 from weft.graph import DTYPE_BYTES, EXCHANGES, Attention, Gemm, GroupedGemm, Op, Streaming, TokenExchange
 from weft.graph.collective import Copies
+from weft.graph.routing import Loads, reached
+from weft.graph.routing import Routing as Routed
+from weft.models import Transformer
 from weft.models.block import Piece, Routing
 from weft.parallel.plan import Parallelism
 
 
 def cut(piece: Piece, plan: Parallelism) -> Op:
-    """One rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank."""
-    op, tp = piece.op, plan.tp
+    """One rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank.
+
+    Equal shares are one object, so that what follows from an operator is found once for all plans that have it.
+    """
+    ep, loads = (plan.ep, plan.loads) if piece.routing else (1, ())
+    return _cut(piece, plan.tp, token_ranks(plan), expert_tp(plan), ep, loads)
+
+
+@lru_cache(maxsize=1 << 14)
+def _cut(piece: Piece, tp: int, tokens: int, experts: int, ep: int, loads: Loads) -> Op:
+    """One rank's share, if so many ranks share heads, tokens, the columns of an expert, and the experts."""
+    op = piece.op
     match op:
         case GroupedGemm() if piece.cut != "whole":
-            mine = replace(op, groups=-(-op.groups // plan.ep), rows=-(-op.rows // token_ranks(plan)))
+            mine = replace(op, groups=-(-op.groups // ep), rows=-(-op.rows // tokens))
+            if loads:
+                most = _fullest(routing_of(piece), tokens, ep, loads)
+                mine = replace(mine, rows=sum(most), busiest=max(most))
             if piece.cut == "expert_columns":
-                return replace(mine, n=-(-op.n // expert_tp(plan)))
-            return replace(mine, k=-(-op.k // expert_tp(plan)))
+                return replace(mine, n=-(-op.n // experts))
+            return replace(mine, k=-(-op.k // experts))
         case Gemm() if piece.cut == "columns":
             return replace(op, n=_share(op.n, tp, piece.unit))
         case Gemm() if piece.cut == "rows":
             return replace(op, k=_share(op.k, tp, piece.unit))
         case Gemm() if piece.cut == "tokens":
-            return replace(op, m=-(-op.m // token_ranks(plan)))
+            return replace(op, m=-(-op.m // tokens))
         case Attention() if piece.cut == "heads":
             return _heads(op, tp)
         case Streaming() if piece.cut == "heads":
@@ -34,10 +51,35 @@ def cut(piece: Piece, plan: Parallelism) -> Op:
         case Streaming() if piece.cut in ("width", "classes"):
             return _narrowed(op, tp)
         case Streaming() if piece.cut == "routed":
-            return replace(op, rows=-(-op.rows // tp))
+            return replace(op, rows=math.ceil(-(-op.rows // tp) * _crowding(piece, tokens, ep, loads)))
         case Streaming() if piece.cut in ("tokens", "dispatch", "combine"):
-            return replace(op, rows=-(-op.rows // token_ranks(plan)))
+            return replace(op, rows=-(-op.rows // tokens))
     return op
+
+
+def routing_under(model: Transformer, plan: Parallelism) -> Routed:
+    """How a micro-batch's tokens of each rank reach the experts of a mixture under the plan's loads."""
+    tokens = -(-plan.micro_batch * plan.sequence // (plan.cp * token_ranks(plan)))
+    return Routed.under(plan.loads, tokens, model.experts_per_token, model.experts, plan.ep)
+
+
+@lru_cache(maxsize=1 << 10)
+def _fullest(routing: Routing, token_ranks: int, ep: int, loads: Loads) -> tuple[int, ...]:
+    """The rows of each expert of the rank that gets most."""
+    tokens = -(-routing.tokens // token_ranks)
+    return tuple(map(int, Routed.under(loads, tokens, routing.each, routing.experts, ep).fullest))
+
+
+def _crowding(piece: Piece, token_ranks: int, ep: int, loads: Loads) -> float:
+    if not loads:
+        return 1.0
+    routing = routing_of(piece)
+    return sum(_fullest(routing, token_ranks, ep, loads)) / (-(-routing.tokens // token_ranks) * routing.each)
+
+
+def crowding(piece: Piece, plan: Parallelism) -> float:
+    """Rows that the experts of the rank with most get, over the mean of all ranks."""
+    return _crowding(piece, token_ranks(plan), plan.ep, plan.loads)
 
 
 def _share(size: int, ranks: int, unit: int) -> int:
@@ -146,21 +188,28 @@ def exchange(
     operation: Literal["dispatch", "combine"],
     library: str = "nccl",
     units: int = 0,
+    crowding: float = 1.0,
 ) -> TokenExchange:
-    """The exchange by which a library brings a rank's `tokens` to their experts, which `ranks` ranks share evenly."""
-    size = tokens * copies(routing, ranks, EXCHANGES[library]) * routing.hidden * DTYPE_BYTES[routing.dtype]
-    what = operation, library, tokens, routing.hidden, routing.each, routing.experts, units
+    """The exchange by which a library brings a rank's `tokens` to their experts, which `ranks` ranks share evenly.
+
+    The rank that gets `crowding` times as many rows as the mean counts; where a token is sent once to each rank, it
+    gets at most all tokens.
+    """
+    sent = copies(routing, ranks, EXCHANGES[library])
+    reach = routing.reach, routing.groups
+    if crowding > 1:
+        tokens = round(tokens * min(crowding, ranks / sent if EXCHANGES[library] == "rank" else math.inf))
+    size = tokens * sent * routing.hidden * DTYPE_BYTES[routing.dtype]
+    what = operation, library, tokens, routing.hidden, routing.each, routing.experts, units, *reach
     return TokenExchange("all_to_all", max(round(size), 1), ranks, routing.dtype, *what)
 
 
 def copies(routing: Routing, ranks: int, sent: Copies) -> float:
     """How many copies of a token are sent on average, one to its own rank included.
 
-    One for each expert, or one for each rank that has at least one of the token's experts: ranks x (1 - C(E - E /
-    ranks, e) / C(E, e)) for e of E experts, each set equally likely.
+    One for each expert, or one for each rank that has at least one of the token's experts.
     """
     if sent == "expert":
         return routing.each
-    experts, each = routing.experts, routing.each
-    missed = math.comb(experts - experts // ranks, each) / math.comb(experts, each)
-    return ranks * (1 - missed)
+    limit = (routing.reach, routing.groups) if routing.reach else None
+    return float(reached(ranks, routing.experts, routing.each, limit))

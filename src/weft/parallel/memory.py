@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from weft.graph import DTYPE_BYTES, Attention, Gemm, Op, Streaming, Tensor
 from weft.graph.op import width
@@ -99,7 +100,13 @@ def _saved(piece: Piece, op: Op, plan: Parallelism) -> int:
         # The values are a view of the GEMM's output, whose storage therefore outlives the queries and keys in it.
         return _bytes(op.reads)
     sharded = plan.sp and piece.cut == "columns" and isinstance(op, Gemm)
-    return -(-_bytes(op.saved) // plan.tp) if sharded else _bytes(op.saved)
+    return -(-_kept(op) // plan.tp) if sharded else _kept(op)
+
+
+@lru_cache(maxsize=1 << 14)
+def _kept(op: Op) -> int:
+    """Size of the tensors that an operator keeps for its backward pass, other than its outputs."""
+    return _bytes(op.saved)
 
 
 def _lean(op: Op, whole: int) -> int:
@@ -107,11 +114,13 @@ def _lean(op: Op, whole: int) -> int:
     return _bytes(op.reads) if isinstance(op, Attention) and not op.fused else whole
 
 
+@lru_cache(maxsize=1 << 14)
 def _gradients(op: Op) -> int:
     """The gradient of an operator's output, and of its inputs [bytes]."""
     return _outputs(op) + max((_outputs(inner) for inner in op.backward.inputs), default=0)
 
 
+@lru_cache(maxsize=1 << 14)
 def _outputs(op: Op) -> int:
     """Size of an operator's outputs; what a streaming operator writes in another format it keeps or overwrites.
 

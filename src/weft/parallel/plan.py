@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from weft.answer import Record
 from weft.errors import InputError, check_name, check_type
 from weft.fields import check_fields, declared
 from weft.graph import EXCHANGES
+from weft.graph.routing import Loads, loads_of
 from weft.parallel.precision import RECIPES, Recipe
 
 Axis = Literal["tp", "cp", "dp", "pp"]
@@ -102,10 +103,12 @@ class Parallelism(Record):
     pass, or, as a tuple, the names of operators of layers that run again, such as ("norm1", "activation"). `offload`
     names what is kept in the memory of the host and comes back over its link. All computes in `dtype` but for what the
     recipe `precision` (`weft.parallel.precision`) gives 8 or 4 bits: the operands of the layers' GEMMs, and tokens on
-    their way to them. `dispatcher` names the library that exchanges tokens among experts ("": the framework's).
+    their way to them. `dispatcher` names the library that exchanges tokens among experts ("": the framework's),
+    `loads` how many each of them gets, of which the GPU that gets most is timed: "power:0.6", its exponent, or relative
+    numbers (none: even loads).
     `overlap` names the method for the collectives of an axis, such as {"tp": "t3-mca"} or "tp=t3-mca"; of tp there
-    may be two, such as "tp=t3-mca+t3-all-gather". Left out, they overlap as in the framework. `order` places
-    the axes, the innermost first.
+    may be two, such as "tp=t3-mca+t3-all-gather". Left out, they overlap as in the framework. `order` places the
+    axes, the innermost first.
 
     Raises InputError for numbers below 1, for a batch that replicas and micro-batches do not divide, and for options
     that contradict each other; UnknownNameError for an unknown recomputation.
@@ -151,12 +154,23 @@ class Parallelism(Record):
     dispatcher: str = declared(
         "", "Library that brings tokens to their experts: {names}.", default="as the framework", example="hybridep"
     )
+    loads: Loads = declared(
+        (),
+        "Tokens by expert: even, power:0.6 (the expert at place p has p to the power -0.6) or a number for each, "
+        "like 3,2,2,1.",
+        default="even",
+    )
     overlap: Mapping[str, str] = field(default_factory=dict)
     order: tuple[Axis, ...] = ORDER
 
     def __post_init__(self) -> None:
         if isinstance(self.overlap, str):
             object.__setattr__(self, "overlap", overlap_of(self.overlap))
+        if isinstance(self.loads, str | list):
+            object.__setattr__(
+                self, "loads", loads_of(self.loads) if isinstance(self.loads, str) else tuple(self.loads)
+            )
+        check_type("loads", self.loads, (tuple, float), "give numbers, one for each expert, or 'power:0.6'")
         check_type("overlap", self.overlap, Mapping, "give methods by axis, such as {'tp': 'flux'} or 'tp=flux,dp=dma'")
         check_type("dtype", self.dtype, str, "name one, like 'bf16'")
         check_type("schedule", self.schedule, str, "name one, like '1f1b' or 'interleaved:4'")
@@ -201,6 +215,15 @@ class Parallelism(Record):
             check_name("recomputation", self.recompute, get_args(Recompute))
         elif not self.recompute:
             raise InputError("recompute names no operator; name some of a layer, or say 'none'")
+
+    def altered(self, **fields: Any) -> Parallelism:
+        """This plan with other fields, not checked: what each of them may be beside the others has been seen before.
+
+        A search makes plans by the 100,000 out of few values.
+        """
+        found = object.__new__(Parallelism)
+        vars(found).update(vars(self), **fields)
+        return found
 
     def __hash__(self) -> int:
         return hash(tuple(value for name, value in vars(self).items() if name != "overlap"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 from weft.graph import Gemm, Graph, Op
 from weft.models.block import Piece
@@ -19,19 +20,37 @@ from weft.parallel.precision import is_narrow, narrowed
 class RankPart:
     """One rank's work on a part of a model, such as a layer: passes as graphs, parameters, and what it must remember.
 
-    `recompute` is None if nothing is computed again. Of the parameters `experts` belong to routed experts, `narrow` to
-    GEMMs on a recipe's operands of 8 or 4 bits. Streams are named by what runs on them: "compute", and collectives of
-    the axes "tp", "cp" and "ep".
+    Of the parameters `experts` belong to routed experts, `narrow` to GEMMs on a recipe's operands of 8 or 4 bits.
+    `write` and `write_again` make the graphs when they are asked for: plans that do not fit the memory need none.
+    Streams are named by what runs on them: "compute", and collectives of the axes "tp", "cp" and "ep".
     """
 
     name: str
-    forward: Graph
-    backward: Graph
-    recompute: Graph | None = None
+    write: Callable[[], tuple[Graph, Graph]]
+    write_again: Callable[[], Graph | None]
     parameters: int = 0
     kept: Kept = field(default_factory=Kept)
     experts: int = 0
     narrow: int = 0
+
+    @cached_property
+    def _written(self) -> tuple[Graph, Graph]:
+        return self.write()
+
+    @property
+    def forward(self) -> Graph:
+        """The forward pass."""
+        return self._written[0]
+
+    @property
+    def backward(self) -> Graph:
+        """The backward pass."""
+        return self._written[1]
+
+    @cached_property
+    def recompute(self) -> Graph | None:
+        """What is computed again before the backward pass; None if nothing is."""
+        return self.write_again()
 
 
 def part(
@@ -40,20 +59,13 @@ def part(
     """One rank's share of the pieces in their order; `like` is that of a plan that only recomputes otherwise."""
     pieces = narrowed(pieces, plan.recipe, framework.attention)
     mine = [(piece, cut(piece, plan)) for piece in pieces]
-    passes = (like.forward, like.backward) if like else _passes(name, mine, plan, framework)
-    again = None
-    if plan.recompute != "none":
-        chain = Chain(plan, framework, "recompute")
-        remains = {id(op) for op in remaining(pieces, [op for _, op in mine], plan)}
-        for piece, op in _again(mine, plan, framework):
-            if id(op) not in remains:
-                chain.forward(piece, op)
-        again = chain.graph(f"{name}, again") if chain.nodes else None
+    write = partial(getattr, like, "_written") if like else partial(_passes, name, mine, plan, framework)
+    again = partial(_recomputed, name, mine, plan, framework)
     remembered = kept(pieces, [local(op, plan) for _, op in mine], plan)
     owned = sum(_owned(piece, plan) for piece in pieces)
     experts = sum(_owned(piece, plan) for piece in pieces if piece.cut.startswith("expert"))
     narrow = sum(_owned(piece, plan) for piece in pieces if is_narrow(piece.op)) if plan.recipe.operands else 0
-    return RankPart(name, *passes, again, owned, remembered, experts, narrow)
+    return RankPart(name, write, again, owned, remembered, experts, narrow)
 
 
 def _passes(
@@ -67,6 +79,18 @@ def _passes(
     for piece, op in _reversed(mine):
         backward.backward(piece, op)
     return forward.graph(f"{name}, forward"), backward.graph(f"{name}, backward")
+
+
+def _recomputed(name: str, mine: Sequence[tuple[Piece, Op]], plan: Parallelism, framework: Framework) -> Graph | None:
+    """The pass over what is computed again; None if nothing is."""
+    if plan.recompute == "none":
+        return None
+    chain = Chain(plan, framework, "recompute")
+    remains = {id(op) for op in remaining([piece for piece, _ in mine], [op for _, op in mine], plan)}
+    for piece, op in _again(mine, plan, framework):
+        if id(op) not in remains:
+            chain.forward(piece, op)
+    return chain.graph(f"{name}, again") if chain.nodes else None
 
 
 def _again(mine: Sequence[tuple[Piece, Op]], plan: Parallelism, framework: Framework) -> Sequence[tuple[Piece, Op]]:

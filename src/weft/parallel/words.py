@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
+from weft.graph.routing import Loads
 from weft.parallel.plan import Parallelism
 
 _SHARED = ("nothing sharded", "optimizer states sharded", "optimizer states and gradients sharded", "FSDP")
@@ -36,6 +37,8 @@ def choices(plan: Parallelism) -> dict[str, str]:
         said["precision"] = plan.precision
     if plan.dispatcher:
         said["dispatcher"] = f"tokens by {plan.dispatcher}"
+    if plan.loads:
+        said["loads"] = f"experts' loads by {loads_words(plan.loads)}"
     if plan.overlap:
         said["overlap"] = ", ".join(f"{axis.upper()} by {name}" for axis, name in plan.overlap.items())
     return said
@@ -69,6 +72,15 @@ def _changed(name: str, mine: str | None, theirs: str | None) -> str:
     if theirs is None or theirs == "no recomputation":
         return mine
     return f"{mine} instead of {theirs.replace(' micro-batches', '').replace('interleaved 1F1B of ', '')}"
+
+
+def loads_words(loads: Loads) -> str:
+    """Loads of experts as users type them.
+
+    >>> loads_words(0.6)
+    'power:0.6'
+    """
+    return f"power:{loads:g}" if isinstance(loads, float) else ",".join(f"{load:g}" for load in loads) or "even"
 
 
 def layers_words(layers: Sequence[int]) -> str:

@@ -110,6 +110,8 @@ def _experts(model: Transformer, plan: Parallelism) -> _Flags:
     return [
         f"--num-experts {model.experts}",
         f"--moe-router-topk {model.experts_per_token}",
+        model.expert_groups and f"--moe-router-num-groups {model.expert_groups}",
+        model.expert_groups and f"--moe-router-group-topk {model.groups_per_token}",
         f"--moe-ffn-hidden-size {model.expert_wide}",
         shared and f"--moe-shared-expert-intermediate-size {shared}",
         not all(kinds) and f"--moe-layer-freq '({_runs(kinds)})'",

@@ -408,6 +408,8 @@ def _model(read: _Reading, fields: Mapping[str, Any]) -> Transformer | None:
         "ffn": read.number("ffn-hidden-size") or (hidden and gated and int(4 * hidden * 2 / 3) // 64 * 64) or None,
         "experts": read.number("num-experts"),
         "experts_per_token": read.number("moe-router-topk"),
+        "expert_groups": read.number("moe-router-num-groups"),
+        "groups_per_token": read.number("moe-router-group-topk"),
         "expert_ffn": read.number("moe-ffn-hidden-size"),
         "predict_layers": read.number("mtp-num-layers"),
     }

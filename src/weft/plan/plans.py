@@ -199,7 +199,8 @@ class Plans(Answer):
     the plans that no other one beats in step time, peak of memory and number of GPUs at once. `refined` counts the
     plans that were timed again with the engine's windows, `moved` those of them whose rank changed. `wall_s` is how
     long the search took [s], `why_range` names the measured steps behind the ranges. `fitting` are all plans that fit,
-    best first; `launcher` is what all of them can be started with, if the search was limited to one.
+    best first; `launcher` is what all of them can be started with, if the search was limited to one. `between` are the
+    fields for which several values were stated to choose from.
     """
 
     kind = "plans"
@@ -218,6 +219,7 @@ class Plans(Answer):
     why_range: str = ""
     launcher: str = ""
     notes: tuple[str, ...] = ()
+    between: tuple[str, ...] = ()
 
     @property
     def best(self) -> Planned:

@@ -26,6 +26,7 @@ from weft.plan.launch import LAUNCHERS
 from weft.plan.plans import Planned, Plans, Setting, roomiest_first
 from weft.plan.space import Space, smaller, space
 from weft.result.errors import step_error
+from weft.run.step.batch import uncollected
 from weft.run.step.clock import many, meetings, shared_on, train
 from weft.run.step.meeting import Meeting
 from weft.store import Store
@@ -106,14 +107,15 @@ def plan(
     used = _frameworks(framework, fix or {})
     say = progress or (lambda done, total, what: None)
     say(0, 0, "all plans in closed forms")
+    key = OBJECTIVES[objective]
     spaces = (space(found, where, each, batch, length, fix or {}) for each in used)
     searches = [_Search(replace(each, launcher=launcher), options, reserve) for each in spaces]
     rejected: Counter[str] = Counter()
-    fitting = [one for each in searches for one in each.timed(rejected)]
-    if not fitting:
-        raise InputError(_impossible(searches, rejected))
-    key = OBJECTIVES[objective]
-    fewer = [one for each in searches for one in each.on_fewer()]
+    with uncollected():
+        fitting = [one for each in searches for one in each.timed(rejected)]
+        if not fitting:
+            raise InputError(_impossible(searches, rejected))
+        fewer = [one for each in searches for one in each.on_fewer()]
     ranked = _ranked([*fitting, *fewer] if objective == "cost" else fitting, key)
     refined = _refined(ranked[:refine], begin + budget_s, say)
     best = sorted(refined, key=key) + ranked[len(refined) :]
@@ -136,6 +138,7 @@ def plan(
         best[0].setting.error.why,
         launcher,
         _notes(len(refined), min(refine, len(ranked))),
+        tuple(name for name, value in (fix or {}).items() if isinstance(value, list | tuple) and len(value) > 1),
     )
 
 
@@ -257,8 +260,11 @@ def _simulated(task: Meeting, store: Store, until: float) -> bool:
 def _front(plans: Sequence[Planned]) -> tuple[Planned, ...]:
     """The plans that no other one beats in step time, peak of memory and number of GPUs at once, fastest first."""
     front: list[Planned] = []
+    least: dict[int, float] = {}  # peak of the plans so far on so many GPUs
     for one in sorted(plans, key=lambda one: (one.step_time_s, one.peak_bytes, one.gpus)):
-        if not any(other.peak_bytes <= one.peak_bytes and other.gpus <= one.gpus for other in front):
+        gpus, peak = one.gpus, one.peak_bytes
+        if not any(size <= peak for used, size in least.items() if used <= gpus):
+            least[gpus] = peak
             front.append(one)
     return tuple(front)
 

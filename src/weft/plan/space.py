@@ -46,7 +46,7 @@ _ALL_RECOMPUTATIONS = "none", "selective", "operators", "full"
 _MOST_UNEVEN = 0.1
 """Share of the mean by which the fullest stage may exceed it where stages do not divide the layers [assumed]."""
 _AXES = "tp", "cp", "pp", "dp"
-_FREE = {"batch": "batch", "sequence": "sequence", "order": "", "layers": ""}
+_FREE = {"batch": "batch", "sequence": "sequence", "order": "", "layers": "", "loads": ""}
 """Fields of a plan that the search does not choose, with the argument that states each."""
 
 
@@ -93,7 +93,7 @@ class Space:
         """The same plans with each other library that may exchange their tokens, unless the user stated one."""
         names = () if "dispatcher" in self.fixed else _other_dispatchers(self.model, self.system, self.framework)
         for plan, name in product((one for one in plans if one.ep > 1), names):
-            other = replace(plan, dispatcher=name)
+            other = plan.altered(dispatcher=name)
             if not (self.launcher and lacking(self.launcher, self.model, other)):
                 yield other
 
@@ -110,14 +110,22 @@ class Space:
         if reason:
             rejected[reason] += len(orders) * len(self.choices["micro_batch"]) * len(leaves)
             return
-        for (name, layers), micro_batch in product(orders, self.choices["micro_batch"]):
-            order = {"schedule": name, "layers": layers, "micro_batch": micro_batch}
-            reason = self._order_rule({**degrees, **order})
-            if reason:
-                rejected[reason] += len(leaves)
-                continue
-            for leaf in leaves:
-                yield Parallelism(**degrees, **order, **leaf, batch=self.batch, sequence=self.sequence)
+        checked = [self._checked(degrees, leaf) for leaf in leaves]
+        leaves = [{name: getattr(one, name) for name in leaf} for leaf, one in zip(leaves, checked, strict=True)]
+        for name, layers in orders:
+            order = Parallelism(**degrees, schedule=name, layers=layers, batch=self.batch, sequence=self.sequence)
+            problem = next(problems(self.model, order), "")
+            for micro_batch in self.choices["micro_batch"]:
+                reason = self._order_rule(order, micro_batch) or problem
+                if reason:
+                    rejected[reason] += len(leaves)
+                    continue
+                for leaf in leaves:
+                    yield order.altered(micro_batch=micro_batch, **leaf)
+
+    def _checked(self, degrees: Mapping[str, Any], leaf: Mapping[str, Any]) -> Parallelism:
+        """A plan of these degrees with the choices of a leaf; InputError for choices that contradict each other."""
+        return Parallelism(**degrees, **leaf, batch=degrees["dp"], sequence=self.sequence)
 
     def _degrees(self, axis: str) -> Sequence[int]:
         return self.choices[axis]
@@ -148,17 +156,15 @@ class Space:
         probe = Parallelism(**degrees, layers=layers, batch=self.batch, sequence=self.sequence)
         return next(problems(self.model, probe), "")
 
-    def _order_rule(self, asked: Mapping[str, Any]) -> str:
-        """Why a schedule does not run the micro-batches; empty if it does."""
-        dp, pp, micro_batch = (asked[field] for field in ("dp", "pp", "micro_batch"))
-        name = schedule_name(asked["schedule"])
+    def _order_rule(self, plan: Parallelism, micro_batch: int) -> str:
+        """Why the schedule of a plan does not run such micro-batches; empty if it does."""
+        dp, pp, name = plan.dp, plan.pp, plan.order_of_pipeline
         if self.batch % (dp * micro_batch):
             return f"micro-batches of {micro_batch} do not divide the {self.batch // dp:,} sequences of a replica"
         count = self.batch // (dp * micro_batch)
         if name.kind == "interleaved" and name.group is None and count % pp:
             return f"interleaving takes a multiple of {pp} micro-batches, and there are {count:,}"
-        probe = Parallelism(**asked, batch=self.batch, sequence=self.sequence)
-        return next(problems(self.model, probe), "")
+        return ""
 
     def _orders(self, pp: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """The schedules of `pp` stages, with the layers of each: 1F1B, and interleaved with every number of chunks."""
@@ -210,7 +216,7 @@ class Space:
         if not leaf["overlap"]:
             return True
         try:
-            check_overlap(Parallelism(**degrees, batch=degrees["dp"], sequence=self.sequence, **leaf), self.system)
+            check_overlap(self._checked(degrees, leaf), self.system)
         except InputError:
             return False
         return True
@@ -324,7 +330,7 @@ def _values(name: str, value: Any) -> tuple[Any, ...]:
             check_whole("'shard' of fix", one, 1, 8)
         if name == "sp" and not isinstance(one, bool):
             raise InputError(f"'sp' of fix is {one!r}; it must be yes or no, in Python True or False")
-    return values
+    return tuple(map(int, values)) if name == "micro_batch" else values  # numpy's integers overflow
 
 
 def _check_fixed(space: Space) -> None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from weft.plan.plans import Planned, Plans
 
 _CHOICES = {"tp": "TP", "pp": "PP", "cp": "CP", "ep": "EP", "dp": "DP", "micro_batch": "micro-batch",
-            "schedule": "schedule", "zero": "ZeRO", "sp": "SP", "recompute": "recomputation"}  # fmt: skip
+            "schedule": "schedule", "zero": "ZeRO", "sp": "SP", "recompute": "recomputation",
+            "dispatcher": "dispatcher"}  # fmt: skip
 """Choices that tables and maps compare, with their heads."""
 _LABELS = {**_CHOICES, "recompute": "recompute"}
 _MOST_DOTS = 1500
@@ -62,6 +63,18 @@ def _launched(answer: Plans) -> list[str]:
     return [f"The launch file is for {answer.launcher}, where the plan takes {took}; {'; '.join(others)}."]
 
 
+def between(answer: Plans) -> Iterator[str]:
+    """The fastest plan with each of several values that were stated for a field, a sentence for each field."""
+    for name in answer.between:
+        fastest: dict[str, float] = {}
+        for one in answer.fitting if name in _CHOICES else ():
+            value = str(_choice(one, name))
+            fastest[value] = min(one.step_time_s, fastest.get(value, one.step_time_s))
+        if len(fastest) > 1:
+            said = (f"{value}: {seconds(took)}" for value, took in sorted(fastest.items(), key=lambda one: one[1]))
+            yield f"The fastest plan by {_CHOICES[name]}: {', '.join(said)}."
+
+
 def _ties(answer: Plans) -> str:
     known = f"±{answer.best.error:.0%} is the known error: {answer.why_range}"
     tied = _tied(answer)
@@ -93,7 +106,9 @@ def counts(answer: Plans) -> str:
 
 
 def plan_table(answer: Plans) -> Table:
-    """The best plans, best first; columns in which all are alike are left out, but for the first degrees."""
+    """The best plans, best first; columns in which all are alike are left out, but for the first degrees, of a mixture
+    also the experts' and the library that exchanges tokens.
+    """
     rows = [
         (
             rank, *(_choice(one, name) for name in _CHOICES), one.setting.framework.name, one.gpus, one.fidelity,
@@ -111,7 +126,8 @@ def plan_table(answer: Plans) -> Table:
         number("mfu", "MFU", format_=".1%"), number("peak_gb", "memory", "GB", ".1f"), text("tied", "against the best"),
     ]  # fmt: skip
     whole = Table(columns, rows, f"The best {len(rows)} plans by {answer.objective}")
-    kept = ("rank", "tp", "pp", "dp", "step_s", "peak_gb", "tied", "mfu", "tokens_per_s_per_gpu")
+    mixed = ["ep", "dispatcher"] if answer.model.experts else []
+    kept = ["rank", "tp", "pp", "dp", "step_s", "peak_gb", "tied", "mfu", "tokens_per_s_per_gpu", *mixed]
     alike = [key for key in whole.keys if key not in kept and len(whole.distinct(key)) == 1]
     return whole.without(alike) if len(rows) > 1 else whole
 
@@ -128,6 +144,8 @@ def _choice(one: Planned, name: str) -> str | int:
         return plan.recompute_words
     if name == "sp":
         return "yes" if plan.sp else "no"
+    if name == "dispatcher":
+        return (plan.dispatcher or one.setting.framework.dispatcher) if plan.ep > 1 else "none"
     value: int = getattr(plan, name)
     return value
 
@@ -275,8 +293,8 @@ class PlansReport(SystemReport["Plans"]):
         return f"Plans for {answer.model.title} on {on}, batch {plan.batch} x {plan.sequence:,}"
 
     def sentences(self) -> list[str]:
-        """The plan, its time, its memory, the runner-up, and what is tied."""
-        return [*verdict(self.answer), *warnings(self.answer)]
+        """The plan, its time, its memory, the runner-up, what is tied, and what stated choices take at best."""
+        return [*verdict(self.answer), *between(self.answer), *warnings(self.answer)]
 
     def notes(self) -> list[str]:
         """How many plans were searched, the notes of the search, and how to launch the best plan."""

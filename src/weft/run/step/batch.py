@@ -18,12 +18,12 @@ from weft.models import Transformer
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism, schedule_name
 from weft.result.step import Chunk, PartTimes
-from weft.run.step.chunks import timed_chunk
+from weft.run.step.chunks import backward_seconds, forward_seconds, gathering, timed_chunk
 from weft.run.step.ends import Ends, Fixed, Slowed, Tails, Updates, ends, fixed, tails
-from weft.run.step.layers import Key, Layers, cases_of, dense_key, layer_key, part_key
+from weft.run.step.layers import Key, Layers, cases_of, dense_key, dense_layer_key, layer_key, part_key
 from weft.run.step.memory import HELD, peaks
 from weft.run.step.offload import seconds_to_host
-from weft.run.step.parts import Layout, Parts, rank_parts
+from weft.run.step.parts import Layout, Parts, Written, rank_parts
 from weft.run.step.prices import Case, Known, Prices
 from weft.run.step.stages import Shares, Structure, chunks_of, composition, in_rounds, stages_on
 from weft.run.step.windows import MOST_BYTES, Windows
@@ -57,10 +57,13 @@ class Shared:
 
     known: Known
     parts: dict[Key, Parts] = field(default_factory=dict)
+    written: Written = field(default_factory=dict)
     layers: dict[Key, Layers] = field(default_factory=dict)
+    dense: dict[Key, dict[int, PartTimes]] = field(default_factory=dict)
     orders: dict[Key, Schedule] = field(default_factory=dict)
     structures: dict[Key, Structure] = field(default_factory=dict)
     surroundings: dict[Key, list[Fixed]] = field(default_factory=dict)
+    forwards: dict[Key, float] = field(default_factory=dict)
     windows: dict[Key, Windows] = field(default_factory=dict)
     factors: dict[Key, tuple[float, float]] = field(default_factory=dict)
 
@@ -266,8 +269,8 @@ class Batch:
         found = self.shared.parts
         if key not in found:
             base, dense = found.get(key[1:]), found.get(dense_key(key))
-            known = (one.of if one else None for one in (base, dense))
-            found[key] = Parts(rank_parts(self.model, plan, self.framework, *known))
+            like, same = (one.of if one else None for one in (base, dense))
+            found[key] = Parts(rank_parts(self.model, plan, self.framework, like, same, self.shared.written))
             for part_of in (key[1:], dense_key(key)):
                 found.setdefault(part_of, found[key])
         return found[key]
@@ -275,14 +278,15 @@ class Batch:
     def _find_layers(self, jobs: Sequence[_Job]) -> None:
         """Time one rank's passes over the parts of the model under each plan."""
         found, known = self.shared.layers, self.shared.known
-        keys = [layer_key(job.plan, job.part_key, job.layout.splits) for job in jobs]
+        keys = [layer_key(job.plan, self.framework, job.part_key, job.layout.splits) for job in jobs]
         first = {key: job.layout for key, job in reversed([*zip(keys, jobs, strict=True)]) if key not in found}
         prices = {key: self._prices(layout.plan) for key, layout in first.items()}
         cases = (case for key, layout in first.items() for case in cases_of(layout.parts, prices[key]))
         known.fill(dict.fromkeys(cases))
         for key, layout in first.items():
             like, dtype = found.get(key[1:]), layout.plan.dtype
-            found[key] = Layers(layout.parts, dtype, self.framework, prices[key], layout.splits, like)
+            dense = self.shared.dense.setdefault(dense_layer_key(key), {})
+            found[key] = Layers(layout.parts, dtype, self.framework, prices[key], layout.splits, like, dense)
             found.setdefault(key[1:], found[key])
         for key, job in zip(keys, jobs, strict=True):
             job.layers = found[key]
@@ -364,18 +368,27 @@ class Batch:
 
         Between a part and the next but one nothing waits, so that equal layers soon take equally long, two by two.
         """
-
-        def of(parts: Sequence[PartTimes]) -> FloatArray:
-            chunk = timed_chunk(parts, plan, self.framework, prices)
+        if self.framework.launch or plan.offload == "activations":
+            chunk = timed_chunk(stage, plan, self.framework, prices)
             return np.array([chunk.forward.seconds, chunk.backward.seconds])
+        whole, known = gathering(stage, plan, self.framework, prices), self.shared.forwards
+        alike = id(prices.windows), plan.shard, plan.ep, plan.sp, plan.order
+
+        def of(most: int) -> FloatArray:
+            parts, moved = ([*each[: 1 + most], each[-1]] for each in (stage, whole.gather))
+            key = *alike, *(id(part.forward) for part in parts)
+            own = whole._replace(gather=moved, scatter=[*whole.scatter[: 1 + most], whole.scatter[-1]])
+            if key not in known:
+                known[key] = forward_seconds(parts, own)
+            return np.array([known[key], backward_seconds(parts, own)])
 
         count = len(stage) - 2
-        if len(set(map(id, stage[1:-1]))) != 1 or count <= 2 * _FEW or self.framework.launch:
-            return of(stage)
+        if len(set(map(id, stage[1:-1]))) != 1 or count <= 2 * _FEW:
+            return of(count)
         few = _FEW + count % 2
-        less, some, more = (of([*stage[: 1 + few + extra], stage[-1]]) for extra in (0, 2, 4))
+        less, some, more = (of(few + extra) for extra in (0, 2, 4))
         if not np.allclose(more - some, some - less, rtol=1e-9, atol=0.0):
-            return of(stage)
+            return of(count)
         pairs: FloatArray = more + (more - some) * ((count - few - 4) // 2)
         return pairs
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from weft.graph import DTYPE_BYTES, Collective, Edge
 from weft.parallel.framework import Framework
 from weft.parallel.memory import words
 from weft.parallel.plan import Parallelism
-from weft.result.step import LAUNCH_GAPS, Chunk, PartTimes, Pass, added, exposed
+from weft.result.step import LAUNCH_GAPS, Chunk, PartTimes, Pass, Times, added, exposed
 from weft.run.step.offload import waiting_for_host
 from weft.run.step.prices import Prices
 from weft.run.step.spans import COMPUTE, CONTENTION, shared
@@ -34,8 +34,7 @@ class Moved:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class Gathering:
+class Gathering(NamedTuple):
     """How the weights of each part are gathered, and its gradients reduced and scattered.
 
     The last part keeps its weights from the forward to the backward pass if `keep_last`; with `keep` all do.
@@ -72,12 +71,13 @@ class _Task:
 
 def timed_chunk(parts: Sequence[PartTimes], plan: Parallelism, framework: Framework, prices: Prices) -> Chunk:
     """The passes over the parts of a stage."""
-    gathering = _gathering(parts, plan, framework, prices) if plan.gathers_each_pass else None
-    alone = chunk(parts, gathering, framework.launch, framework.synchronous)
+    found = gathering(parts, plan, framework, prices) if plan.gathers_each_pass else None
+    alone = chunk(parts, found, framework.launch, framework.synchronous)
     return waiting_for_host(alone, prices.gpu) if plan.offload == "activations" else alone
 
 
-def _gathering(parts: Sequence[PartTimes], plan: Parallelism, framework: Framework, prices: Prices) -> Gathering:
+def gathering(parts: Sequence[PartTimes], plan: Parallelism, framework: Framework, prices: Prices) -> Gathering:
+    """How a plan gathers the weights of the parts of a stage for every pass."""
     replicas = plan.dp * plan.cp
     ranks = plan.shard or replicas
     if ranks == 1:
@@ -140,6 +140,18 @@ def chunk(
     return Chunk(tuple(parts), *(_launched(one, launch, synchronous) for one in (forward, backward, weight)))
 
 
+def forward_seconds(parts: Sequence[PartTimes], gathering: Gathering) -> float:
+    """The forward pass of `chunk` [s], without what it is spent on."""
+    return _end(_times(_forward(parts, gathering), gathering.slowdown))
+
+
+def backward_seconds(parts: Sequence[PartTimes], gathering: Gathering) -> float:
+    """The backward pass of `chunk` [s], without what it is spent on."""
+    alike = Counter(map(id, parts))
+    weight = sum(part.weight.seconds * alike[key] for key, part in {id(part): part for part in parts}.items())
+    return _end(_times(_backward(parts, gathering), gathering.slowdown)) - weight
+
+
 def _launched(alone: Pass, launch: float, synchronous: bool) -> Pass:
     gap = float(launch_gaps(alone.launches, alone.seconds, launch, synchronous))
     return alone + Pass(gap, {LAUNCH_GAPS: gap}) if gap else alone
@@ -157,6 +169,23 @@ def _beside(alone: Pass, tasks: Sequence[_Task], slowdown: PassSlowdown | None, 
 
     `weight` is the time of the passes over gradients of weights among the tasks, which `alone` leaves out [s].
     """
+    times = _times(tasks, slowdown)
+    end = _end(times)
+    busy = {stream: sum(times[t.id][1] - times[t.id][0] for t in tasks if t.stream == stream) for stream in _STREAMS}
+    contention = busy[COMPUTE] - alone.seconds - weight
+    late = end - busy[COMPUTE]
+    more = {exposed(DATA): late, CONTENTION: contention}
+    parts = added(alone.parts, {name: value for name, value in more.items() if value > 1e-12})
+    hidden = added(alone.hidden, {DATA: busy[DATA] - late})
+    return replace(alone, seconds=end - weight, parts=parts, hidden=hidden, times=times)
+
+
+def _end(times: Times) -> float:
+    return max(stop for _, stop in times.values())
+
+
+def _times(tasks: Sequence[_Task], slowdown: PassSlowdown | None) -> Times:
+    """Begin and end of tasks that share the GPU [s]."""
     known: dict[tuple[int, ...], tuple[float, float]] = {}
 
     def slowed(computing: _Task, moving: _Task) -> tuple[float, float]:
@@ -167,15 +196,7 @@ def _beside(alone: Pass, tasks: Sequence[_Task], slowdown: PassSlowdown | None, 
             known[key] = slowdown(computing.passes, moving.moved.op) if computing.seconds else (1.0, 1.0)
         return known[key]
 
-    times = shared(tasks, {task.id: task.seconds for task in tasks}, slowed)
-    end = max(stop for _, stop in times.values())
-    busy = {stream: sum(times[t.id][1] - times[t.id][0] for t in tasks if t.stream == stream) for stream in _STREAMS}
-    contention = busy[COMPUTE] - alone.seconds - weight
-    late = end - busy[COMPUTE]
-    more = {exposed(DATA): late, CONTENTION: contention}
-    parts = added(alone.parts, {name: value for name, value in more.items() if value > 1e-12})
-    hidden = added(alone.hidden, {DATA: busy[DATA] - late})
-    return replace(alone, seconds=end - weight, parts=parts, hidden=hidden, times=times)
+    return shared(tasks, {task.id: task.seconds for task in tasks}, slowed)
 
 
 _STREAMS = COMPUTE, DATA

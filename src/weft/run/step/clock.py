@@ -12,6 +12,7 @@ from weft.hardware import System
 from weft.models import Transformer
 from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.check import check_plan
+from weft.parallel.cut import routing_under
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.precision import check_trains
@@ -22,6 +23,7 @@ from weft.run.step.meeting import Meeting
 from weft.run.step.overlaps import check_overlap, engine_note, idle_note, needs, settled
 from weft.run.step.prices import Known, Prices
 from weft.schedule.pipeline import Durations, Send, run_schedule
+from weft.units import format_time
 
 
 def train(
@@ -56,6 +58,7 @@ def train(
         *_recipe_note(plan, framework),
         *engine_note(plan),
         *idle_note(plan, {axis for _, _, axis in prices.windows.found}),
+        *_loads_note(model, system, plan, framework, options),
     )
     tails = [found.tails.parts(0, device) for device in range(found.times.schedule.devices)]
     return Step(
@@ -83,6 +86,23 @@ def _recipe_note(plan: Parallelism, framework: Framework) -> tuple[str, ...]:
         return ()
     runs = ", ".join(framework.recipes)
     return (f"{framework.title} has no recipe {plan.precision}, and is timed as if it had; it runs {runs}.",)
+
+
+def _loads_note(
+    model: Transformer, system: System, plan: Parallelism, framework: Framework, options: RunOptions
+) -> tuple[str, ...]:
+    """How uneven the loads of a plan's experts are, and what they cost, in a sentence."""
+    if not plan.loads:
+        return ()
+    routing = routing_under(model, plan)
+    each = routing.fullest.sum() / (routing.rows or 1)
+    seconds = many(model, system, [plan.altered(loads=()), plan], framework, options).seconds
+    took = format_time(seconds[1] - seconds[0], 3)
+    said = (
+        f"The slowest expert has {routing.imbalance:.1f}x the mean load, the fullest of {plan.ep} GPUs {each:.2f}x; "
+        f"in closed forms a step takes {took} ({seconds[1] / seconds[0] - 1:.1%}) longer than with even loads."
+    )
+    return (said,)
 
 
 def many(

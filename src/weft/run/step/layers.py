@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
@@ -45,6 +45,7 @@ _PART_FIELDS = attrgetter(
     "sequence",
     "dtype",
     "precision",
+    "loads",
 )
 """The fields of a plan that decide the parts of a model on a rank: first, what is computed again, then how experts are
 spread."""
@@ -62,13 +63,19 @@ def dense_key(parts: Key) -> Key:
     return parts[0], *parts[3:]
 
 
-def layer_key(plan: Parallelism, parts: Key, splits: bool) -> Key:
-    """What decides the passes over parts: they themselves, methods of overlap, the place of the ranks, and whether the
-    schedule `splits` the backward pass.
+def layer_key(plan: Parallelism, framework: Framework, parts: Key, splits: bool) -> Key:
+    """What decides the passes over parts: they themselves, methods of overlap, the place of the ranks, whether the
+    schedule `splits` the backward pass, and how many passes have one of another micro-batch beside them.
     """
     methods = tuple((axis, plan.overlap[axis]) for axis in sorted(plan.overlap) if axis != "dp") if plan.overlap else ()
     placed = None if plan.order == ORDER else (plan.order, plan.dp, plan.pp)
-    return (*parts, methods, placed, splits, paired_share(plan) if plan.ep > 1 else 0.0)
+    beside = paired_share(plan) if framework.paired and plan.ep > 1 else 0.0
+    return (*parts, methods, placed, splits, beside)
+
+
+def dense_layer_key(layers: Key) -> Key:
+    """What decides the passes over parts without experts, beside the parts, of that which decides all of them."""
+    return layers[3:-1]
 
 
 def cases_of(parts: Parts, prices: Prices) -> Iterable[Case]:
@@ -82,17 +89,27 @@ class Layers:
     """The passes over the parts of a model on a rank.
 
     If the schedule `splits` the backward pass, gradients of weights are a pass of their own. `like` are those of a plan
-    that only recomputes otherwise, if they are known.
+    that only recomputes otherwise, `dense` the passes over parts without experts by the id of each, if they are known.
     """
 
     def __init__(
-        self, parts: Parts, dtype: str, framework: Framework, prices: Prices, splits: bool, like: Layers | None = None
+        self,
+        parts: Parts,
+        dtype: str,
+        framework: Framework,
+        prices: Prices,
+        splits: bool,
+        like: Layers | None = None,
+        dense: MutableMapping[int, PartTimes] | None = None,
     ) -> None:
         self.of, self.framework, self.dtype, self.splits = parts, framework, dtype, splits
         known: Mapping[str, PartTimes] = like.parts if like else {}
-        self.parts: dict[str, PartTimes] = {
-            name: self._timed(one, prices, known.get(name)) for name, one in parts.of.items()
-        }
+        self.parts: dict[str, PartTimes] = {}
+        for name, one in parts.of.items():
+            same = None if dense is None or one.experts else dense.get(id(one))
+            self.parts[name] = same or self._timed(one, prices, known.get(name))
+            if dense is not None and not one.experts:
+                dense[id(one)] = self.parts[name]
         self.like = like or self
         self._beside: dict[tuple[Shares, bool], Times] = {}
         self._fields: dict[str, FloatArray] = {}
@@ -101,23 +118,26 @@ class Layers:
         def run(graph: Graph | None) -> Pass:
             return Pass() if graph is None else _pass(graph, prices, self.framework.tp)
 
+        library = prices.plan.dispatcher or self.framework.dispatcher
+        is_paired = self.framework.paired and prices.plan.ep > 1
+        syncs = dispatcher(library).host_sync and not is_paired
+        far = prices.place("ep", prices.plan.ep)[1] > 1
+
+        def started(one: Pass, syncs: bool = False) -> Pass:
+            return launched(one, self.framework, far, syncs) if of.experts else one
+
+        again = started(run(of.recompute), syncs)
         if like:
-            return replace(like, recompute=run(of.recompute), kept=of.kept)
+            return replace(like, recompute=again, kept=of.kept)
         if self.splits:
             backward, weight = (run(_only(of.backward, phase)) for phase in ("input", "weight"))
         else:
             backward, weight = run(of.backward), Pass()
-        forward, again = run(of.forward), run(of.recompute)
-        library = prices.plan.dispatcher or self.framework.dispatcher
-        is_paired = self.framework.paired and prices.plan.ep > 1
+        forward = run(of.forward)
         if is_paired:
             taken = prices.taken(library, self.framework.dispatcher_units)
             forward, backward = paired(forward, backward, paired_share(prices.plan), taken)
-        if of.experts:
-            syncs = dispatcher(library).host_sync and not is_paired
-            far = prices.place("ep", prices.plan.ep)[1] > 1
-            forward, again = (launched(one, self.framework, far, syncs) for one in (forward, again))
-            backward, weight = (launched(one, self.framework, far) for one in (backward, weight))
+        forward, backward, weight = started(forward, syncs), started(backward), started(weight)
         return PartTimes(of.name, forward, backward, weight, again, of.parameters, of.kept, of.experts, of.narrow)
 
     def seconds(self, of: Composition) -> list[FloatArray]:

@@ -243,6 +243,8 @@ def check_overlap(plan: Parallelism, system: System, fidelity: Fidelity = "windo
             _check_in_node(axis, name, "stores tiles at their owners, among", plan, system)
         if axis == routed.AXIS and OVERLAPS[name].applies("experts"):
             _check_in_node(axis, name, "sends tokens straight to their experts, among", plan, system)
+            if plan.loads:
+                raise InputError(f"'{name}' is timed in a step with even loads of experts; leave loads out")
 
 
 def _check_forms(name: str, forms: tuple[Form, ...], plan: Parallelism) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.models import Transformer
-from weft.models.block import LAYERS, Tokens, embedding, head, layer
+from weft.models.block import LAYERS, Piece, Tokens, embedding, head, layer
 from weft.parallel.again import check_known
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
@@ -20,6 +19,10 @@ from weft.run.step.stages import Composition, Structure
 from weft.schedule.pipeline import Schedule
 
 FloatArray = NDArray[np.float64]
+Written = dict[tuple[Tokens, str], dict[str, tuple[Piece, ...]]]
+"""The operators of the parts of a model before they are split, by their tokens and their number format."""
+_ENDS = "embedding", "head"
+"""The first and the last part of a model."""
 
 
 def rank_parts(
@@ -28,30 +31,38 @@ def rank_parts(
     framework: Framework,
     like: Mapping[str, RankPart] | None = None,
     dense: Mapping[str, RankPart] | None = None,
+    written: Written | None = None,
 ) -> dict[str, RankPart]:
     """One rank's share of every distinct part of a model: "embedding", each kind of layer, "head".
 
     If they are known, `like` are those of a plan that only recomputes otherwise, and `dense` those of one that only
-    spreads its experts otherwise.
+    spreads its experts otherwise; `written` keeps the operators of the parts before they are split, for more plans.
     """
     like = dict(like or {})
     same = {name: one for name, one in (dense or {}).items() if not one.experts}
     source = model.sequence_length if model.encoder_layers else 0
     tokens = Tokens(plan.micro_batch, plan.sequence, plan.cp, source)
-    arguments = model, tokens, framework.style, plan.dtype
-    ends = replace(plan, recompute="none")
-    kinds = {kind: tuple(layer(model, kind, *arguments[1:])) for kind in dict.fromkeys(model.layer_kinds)}
+    key, pieces = (tokens, plan.dtype), {} if written is None else written
+    if key not in pieces:
+        pieces[key] = _pieces(model, tokens, framework, plan.dtype)
     if isinstance(plan.recompute, tuple):
-        check_known([piece.name for pieces in kinds.values() for piece in pieces], plan.recompute)
+        check_known([piece.name for kind in model.layer_kinds for piece in pieces[key][kind]], plan.recompute)
+    ends = plan.altered(recompute="none")
     known = like | same
     return {
-        "embedding": known.get("embedding") or part("embedding", tuple(embedding(*arguments)), ends, framework),
-        **{
-            kind: same.get(kind) or part(kind, pieces, plan, framework, like.get(kind))
-            for kind, pieces in kinds.items()
-        },
-        "head": known.get("head") or part("head", tuple(head(*arguments)), ends, framework),
+        name: known.get(name) or part(name, mine, ends, framework)
+        if name in _ENDS
+        else same.get(name) or part(name, mine, plan, framework, like.get(name))
+        for name, mine in pieces[key].items()
     }
+
+
+def _pieces(model: Transformer, tokens: Tokens, framework: Framework, dtype: str) -> dict[str, tuple[Piece, ...]]:
+    """The operators of every distinct part of a model before they are split."""
+    style, (first, last) = framework.style, _ENDS
+    kinds = {kind: tuple(layer(model, kind, tokens, style, dtype)) for kind in dict.fromkeys(model.layer_kinds)}
+    ends = (tuple(each(model, tokens, style, dtype)) for each in (embedding, head))
+    return {first: next(ends), **kinds, last: next(ends)}
 
 
 class Parts:

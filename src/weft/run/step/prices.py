@@ -215,7 +215,7 @@ class Prices:
 
     def unexplained(self, op: Op) -> float:
         """Share of the time of an operator on the compute stream that it does not take by itself."""
-        took = self.of(op)
+        took = self.of(op) if self._own else 0.0
         return max(1 - self._own.seconds(self.case(op)) / took, 0.0) if self._own and took else 0.0
 
     def case(self, op: Op, axis: str = "compute") -> Case:

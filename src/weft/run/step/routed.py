@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from weft.errors import InputError
 from weft.graph import Collective, Graph, GroupedGemm, KernelChoice, Node, Routing, Streaming, TokenExchange
+from weft.graph.routing import gpus_reached
 from weft.hardware import System
 from weft.options import RunOptions
 from weft.result.stored import plain
@@ -79,7 +80,8 @@ class Routed:
     def graph(self) -> Graph:
         """The layer, as `weft.experts` makes it, of the GEMMs of the pass."""
         one = self.exchange
-        routing = Routing(one.tokens, one.top_k, one.experts, one.ranks)
+        near = gpus_reached(one.reach, one.groups, one.ranks, one.top_k)
+        routing = Routing(one.tokens, one.top_k, one.experts, one.ranks, reach=near)
         moved = Collective("all_to_all", routing.rows * self.up.k * 2, one.ranks, self.up.dtype)
         choice = KernelChoice(routing=routing)
         nodes = (

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from weft.graph import Attention, Edge, Gemm, Graph, Node, Op, Streaming
+from weft.graph import Attention, Edge, Graph, Node, Op, Streaming
 from weft.graph.streaming import STREAMING
 from weft.result.step import Pass, Times, exposed
 
@@ -51,8 +51,6 @@ _STREAMING = {
 
 def class_of(op: Op) -> str:
     """The class of an operator in a breakdown: "gemm", "attention", "casts", "norm", "element-wise", ..."""
-    if isinstance(op, Gemm | Attention):
-        return op.kind
     return _STREAMING.get(op.name, "element-wise") if isinstance(op, Streaming) else op.kind
 
 
@@ -80,43 +78,57 @@ def shared(nodes: Sequence[P], seconds: Mapping[str, float], slowdown: Callable[
 
     `seconds` are the times alone by id.
     """
-    left = dict(seconds)
-    waiting: dict[str, deque[P]] = {}
-    after = {node.id: [edge.node for edge in node.edges] for node in nodes}
-    for node in nodes:
-        waiting.setdefault(node.stream, deque()).append(node)
-    running: dict[str, P] = {}
-    times: dict[str, tuple[float, float]] = {}
-    ended: set[str] = set()
+    ids = [node.id for node in nodes]
+    place = {name: at for at, name in enumerate(ids)}
+    left = [seconds[name] for name in ids]
+    after = [[place[edge.node] for edge in node.edges] for node in nodes]
+    waiting: dict[str, deque[int]] = {}
+    for at, node in enumerate(nodes):
+        waiting.setdefault(node.stream, deque()).append(at)
+    running: dict[str, int] = {}
+    begin, end = [0.0] * len(ids), [0.0] * len(ids)
+    ended = [False] * len(ids)
     now = 0.0
     while waiting or running:
         for stream in [stream for stream in waiting if stream not in running]:
-            node = waiting[stream][0]
-            if ended.issuperset(after[node.id]):
-                running[stream] = node
-                times[node.id] = (now, now)
-                waiting[stream].popleft()
-                if not waiting[stream]:
+            mine = waiting[stream]
+            at = mine[0]
+            for other in after[at]:
+                if not ended[other]:
+                    break
+            else:
+                running[stream] = at
+                begin[at] = now
+                mine.popleft()
+                if not mine:
                     del waiting[stream]
-        rate = _rates(running, slowdown)
-        step = min(left[node.id] * rate[stream] for stream, node in running.items())
+        if len(running) == 1:  # nothing disturbs it
+            ((_, at),) = running.items()
+            now += left[at]
+            end[at], ended[at] = now, True
+            running.clear()
+            continue
+        rate = _rates(running, nodes, slowdown)
+        step = min(left[at] * rate[stream] for stream, at in running.items())
         now += step
-        for stream, node in list(running.items()):
-            left[node.id] -= step / rate[stream]
-            times[node.id] = (times[node.id][0], now)
-            if left[node.id] <= 1e-15:
+        for stream, at in list(running.items()):
+            left[at] -= step / rate[stream]
+            end[at] = now
+            if left[at] <= 1e-15:
                 del running[stream]
-                ended.add(node.id)
-    return times
+                ended[at] = True
+    return dict(zip(ids, zip(begin, end, strict=True), strict=True))
 
 
-def _rates(running: Mapping[str, P], slowdown: Callable[[P, P], tuple[float, float]]) -> dict[str, float]:
+def _rates(
+    running: Mapping[str, int], nodes: Sequence[P], slowdown: Callable[[P, P], tuple[float, float]]
+) -> dict[str, float]:
     """How many times longer each running node takes now, by its stream: what the most disturbing other one costs it."""
     rate = dict.fromkeys(running, 1.0)
     kernel = running.get(COMPUTE)
     for stream, other in running.items():
         if kernel is not None and stream != COMPUTE:
-            own, theirs = slowdown(kernel, other)
+            own, theirs = slowdown(nodes[kernel], nodes[other])
             rate[COMPUTE], rate[stream] = max(rate[COMPUTE], own), theirs
     return rate
 
