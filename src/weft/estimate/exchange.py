@@ -6,6 +6,7 @@ links inside a node, the network between nodes (joined smoothly, by the norm of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -131,8 +132,10 @@ def exchange(
 
 def of_operator(op: TokenExchange, machine: Target) -> Estimate:
     """How long an exchange of a graph takes: what `exchange` says of it."""
-    what = Exchange(op.operation, op.tokens, op.hidden, op.top_k, op.experts, op.ranks, op.dtype)
-    return timed(what, machine, dispatcher(op.library), machine.nodes(op.ranks), op.units or None, shipped())
+    nodes = machine.nodes(op.ranks)
+    near = math.ceil(op.reach * nodes)
+    what = Exchange(op.operation, op.tokens, op.hidden, op.top_k, op.experts, op.ranks, op.dtype, near)
+    return timed(what, machine, dispatcher(op.library), nodes, op.units or None, shipped())
 
 
 def traffic(what: Exchange, system: Described, library: str = "deepep", *, compute_units: Any = None) -> dict[str, Any]:

@@ -97,7 +97,8 @@ class TokenExchange(Collective):
     """The all-to-all of a mixture's tokens by a `library`: a rank's `tokens` of `hidden` elements to `top_k` experts.
 
     `bytes` counts what a rank sends, its own part included; `operation` is "dispatch" or "combine"; `units` are the
-    compute units that the library takes (0: its own number). Raises InputError for other numbers below one.
+    compute units that the library takes (0: its own number). A token's experts lie in at most the share `reach` of the
+    nodes (group-limited routing). Raises InputError for other numbers below one.
     """
 
     operation: Literal["dispatch", "combine"] = "dispatch"
@@ -107,6 +108,7 @@ class TokenExchange(Collective):
     top_k: int = 1
     experts: int = 2
     units: int = 0
+    reach: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -35,9 +35,9 @@ class Style:
     scores, the kernels of scale, mask and softmax are in fp32, between copies; biases `apart` from what follows them
     are kernels of their own. Heads are `copied` apart before batched products, where these do not read them in strides.
     `loss` names the kernels of the cross entropy. Shared experts may run `beside` the exchange of tokens, which travel
-    in the number format `dispatched` (none: that of the model). What Transformer Engine has no kernel for, rotations
-    that also scale and biases of experts that the router weighs, is `elementary`: several kernels of PyTorch. It
-    launches `each_expert`'s GEMM by itself.
+    in the number format `dispatched`, the gradients of their results in `returned` (none: that of the model). What
+    Transformer Engine has no kernel for, rotations that also scale and biases of experts that the router weighs, is
+    `elementary`: several kernels of PyTorch. It launches `each_expert`'s GEMM by itself.
     """
 
     flash: bool = True
@@ -51,6 +51,7 @@ class Style:
     loss: Literal["cross_entropy", "eager_cross_entropy", "fused_cross_entropy"] = "cross_entropy"
     beside: bool = False
     dispatched: str = ""
+    returned: str = ""
     elementary: bool = False
     each_expert: bool = False
 
@@ -89,12 +90,15 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Routing:
-    """Tokens of `hidden` elements go to `each` of `experts`; see `Style` for the rest."""
+    """Tokens of `hidden` elements go to `each` of `experts`, in at most the share `reach` of the groups of experts; see
+    `Style` for the rest.
+    """
 
     experts: int
     each: int
     hidden: int
     dtype: str
+    reach: float = 1.0
 
 
 INPUT, PREVIOUS = "input", "previous"
@@ -368,7 +372,8 @@ class _Layer:
         shared = list(self.perceptron("shared_", model.shared_experts * wide, entry)) if model.shared_experts else []
         if shared:
             shared[0] = replace(shared[0], forks=True)
-        routing = Routing(experts, each, hidden, self.style.dispatched or self.dtype)
+        reach = model.groups_per_token / model.expert_groups
+        routing = Routing(experts, each, hidden, self.style.dispatched or self.dtype, reach)
         owned = experts * (hidden + bias)
         yield Piece("router", self.gemm(experts, hidden), "moe", "tokens", owned, forks=True, reads=(entry,))
         yield Piece("top_k", Streaming("top_k", count, experts, self.dtype), "moe", "tokens")
@@ -378,7 +383,7 @@ class _Layer:
             yield from (replace(piece, beside=True) for piece in shared)
         yield from self.experts()
         restored = Streaming("unpermute", count, hidden, self.dtype, inputs=each)
-        back = replace(routing, dtype=self.dtype)
+        back = replace(routing, dtype=self.style.returned or self.dtype)
         yield Piece("unpermute", restored, "moe", "combine", routing=back)
         if not self.style.beside:
             yield from shared

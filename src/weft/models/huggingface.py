@@ -204,7 +204,7 @@ _LATENT = Family(
     _MLA,
     _keys(
         query_rank="q_lora_rank", shared_experts="n_shared_experts", dense_layers="first_k_dense_replace",
-        predict_layers="num_nextn_predict_layers",
+        predict_layers="num_nextn_predict_layers", expert_groups="n_group", groups_per_token="topk_group",
     ),
     _LLAMA,
     derive=_deepseek,

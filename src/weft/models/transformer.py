@@ -26,7 +26,8 @@ class Transformer(Sourced):
 
     The MLP is `ffn` wide, or `ffn_multiple` x H; a gated `activation` (SwiGLU, GeGLU) has a second first matrix. A
     mixture has `experts` of width `expert_ffn`, `experts_per_token` of which compute a token beside `shared_experts`;
-    the first `dense_layers` layers have a plain MLP, and so do all but every `moe_every`-th of the others.
+    the first `dense_layers` layers have a plain MLP, and so do all but every `moe_every`-th of the others. A token's
+    experts lie in at most `groups_per_token` of `expert_groups` equal groups.
 
     `norms` stand before or after attention and MLP, or at both places; a `parallel` block adds attention and MLP to the
     same input, after `parallel_norms` norms. Rotations may also scale (`rotary_scaled`: YaRN with an attention factor
@@ -68,6 +69,8 @@ class Transformer(Sourced):
     shared_experts: CountOrNone = 0
     dense_layers: CountOrNone = 0
     moe_every: Count = 1
+    expert_groups: Count = 1
+    groups_per_token: Count = 1
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     norms: Literal["before", "after", "both"] = "before"
     parallel: bool = False
@@ -186,6 +189,8 @@ def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
     count, each = model.experts, model.experts_per_token
     yield bool(count) != bool(each), "experts and experts_per_token go together; give both, or neither"
     yield each > count, f"experts_per_token is {each}; there are {count} experts"
+    few, groups = model.groups_per_token, model.expert_groups
+    yield few > groups, f"groups_per_token is {few}; there are {groups} expert_groups"
     yield bool(model.shared_experts and not count), "shared_experts go with experts; give both, or neither"
     yield bool(count and model.encoder_layers), "experts in an encoder-decoder are not modelled; leave one of them out"
     latent = bool(model.query_rank or model.rotary_head or model.value_head) and not model.kv_rank

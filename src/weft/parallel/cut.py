@@ -149,7 +149,7 @@ def exchange(
 ) -> TokenExchange:
     """The exchange by which a library brings a rank's `tokens` to their experts, which `ranks` ranks share evenly."""
     size = tokens * copies(routing, ranks, EXCHANGES[library]) * routing.hidden * DTYPE_BYTES[routing.dtype]
-    what = operation, library, tokens, routing.hidden, routing.each, routing.experts, units
+    what = operation, library, tokens, routing.hidden, routing.each, routing.experts, units, routing.reach
     return TokenExchange("all_to_all", max(round(size), 1), ranks, routing.dtype, *what)
 
 

@@ -37,6 +37,7 @@ _SUMMARY = {
     "gemm_lowbit": ("library", "dtype"),
     "experts": ("library", "dtype"),
     "expert_layers": ("what", "library"),
+    "expert_trace": ("what",),
     "small_operators": ("operator",),
     "serving": ("framework", "model", "quantity"),
     "overlap": ("system", "collective", "method", "quantity", "seen"),
