@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
@@ -82,7 +83,8 @@ def trace_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
 def predicted_kinds() -> Mapping[str, float]:
     """Seconds of each kind of kernel and of the span, as `weft step` prices the layers of the trace.
 
-    Computing beside an exchange takes longer by the compute units that the exchange holds.
+    Computing beside an exchange takes longer by the compute units that the exchange holds, norms by the waves that a
+    workgroup or three for each unit of the whole GPU then take (grids of 132 and 396 in the trace).
     """
     used, model, system = framework("deepseek"), load_model("deepseek-v3"), hardware.system(_SYSTEM)
     plan = Parallelism(dp=64, ep=64, batch=64, sequence=4096, precision="fp8-block", dispatcher="deepep")
@@ -96,11 +98,13 @@ def predicted_kinds() -> Mapping[str, float]:
         moved = own["dispatch"] + own["combine"]
         passes.append(Pass(sum(own.values()), {EXPERTS: moved}))
         kinds += own
-    both = paired(*passes, 1.0, prices.taken("deepep", used.dispatcher_units))
+    taken = prices.taken("deepep", used.dispatcher_units)
+    both = paired(passes[0], passes[1], 1.0, taken)
     computing = sum(seconds for kind, seconds in kinds.items() if kind not in ("dispatch", "combine"))
     slower = 1 + sum(one.parts.get("contention", 0.0) for one in both) / computing
+    waves = math.ceil(1 / (1 - taken))
     times = {
-        kind: _LAYERS * seconds * (1.0 if kind in ("dispatch", "combine") else slower)
+        kind: _LAYERS * seconds * {"dispatch": 1.0, "combine": 1.0, "norms": waves}.get(kind, slower)
         for kind, seconds in kinds.items()
     }
     return {**times, SPAN: _LAYERS * sum(one.seconds for one in both)}
