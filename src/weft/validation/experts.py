@@ -261,7 +261,7 @@ class LayerCase:
         columns = 2 * np.ceil(wide / _TILE) + np.ceil(rows["hidden"] / _TILE)
         launched = rows["experts"] * np.ceil(routed / _TILE) * columns / machine.gpu.compute.clock
         products = np.array([sum(one.parts[name] for name in ("compute", "tail", "fill", "memory")) for one in of])
-        return moved + np.maximum(launched - products, 0.0)
+        return np.asarray(moved + np.maximum(launched - products, 0.0))
 
     def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
         """Lower bounds of the times [s]: a grouped GEMM's products at the highest clock."""
