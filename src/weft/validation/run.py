@@ -75,7 +75,7 @@ class Validation(Answer):
     def rows_used(self) -> int:
         """How many rows have a prediction; one may have several, such as prefill and decode."""
         parts = [part.subject for part in self.predictions]
-        return len({(each.file, line) for each in parts for line in each.rows.index.tolist()})
+        return len({(each.file, line) for each in parts for line in (*each.rows.index, *each.added)})
 
     @property
     def by_kind(self) -> dict[str, list[Predicted]]:

@@ -74,6 +74,7 @@ def trace_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
             rows=table,
             measured=np.array([*measured.values()]),
             labels=labels[["gpu", "what", "seen"]],
+            added=tuple(rows.index.tolist()),
             predict=lambda some, values: np.array([found[name] for name in some["what"]]),
         )
     ]
