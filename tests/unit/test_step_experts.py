@@ -3,6 +3,7 @@
 import pytest
 
 from weft import hardware
+from weft.errors import ConfigError
 from weft.models import load_model
 from weft.parallel.framework import Framework
 from weft.parallel.memory import sharded, states
@@ -51,3 +52,19 @@ def test_the_last_stages_have_fewer_layers_beside_the_head(stages, layers):
     chunks = chunks_of(load_model("deepseek-v3"), stages, Parallelism())
     assert [sum(name in ("dense", "moe") for name in chunk) for chunk in chunks] == layers
     assert (chunks[0][0], chunks[-1][-1]) == ("embedding", "head")
+
+
+def test_tokens_of_limited_groups_travel_to_fewer_nodes():
+    """DeepSeek-V3 sends a token to four of eight groups of experts: with a node for each group, to four nodes."""
+    model, plan = load_model("deepseek-v3"), Parallelism(dp=64, ep=64, batch=64, sequence=4096, dispatcher="deepep")
+    anywhere = model.model_copy(update={"groups_per_token": 8})
+    limited, free = (
+        train(one, hardware.system("64xh100"), plan, fidelity="estimate").parts for one in (model, anywhere)
+    )
+    exposed = [sum(seconds for name, seconds in found.items() if "ep" in name) for found in (limited, free)]
+    assert exposed[0] < 0.8 * exposed[1]
+
+
+def test_a_token_cannot_reach_more_groups_than_there_are():
+    with pytest.raises(ConfigError, match="groups_per_token is 9; there are 8 groups of experts"):
+        type(load_model("deepseek-v3"))(**{**load_model("deepseek-v3").model_dump(), "groups_per_token": 9})

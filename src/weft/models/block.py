@@ -35,9 +35,9 @@ class Style:
     scores, the kernels of scale, mask and softmax are in fp32, between copies; biases `apart` from what follows them
     are kernels of their own. Heads are `copied` apart before batched products, where these do not read them in strides.
     `loss` names the kernels of the cross entropy. Shared experts may run `beside` the exchange of tokens, which travel
-    in the number format `dispatched` (none: that of the model). What Transformer Engine has no kernel for, rotations
-    that also scale and biases of experts that the router weighs, is `elementary`: several kernels of PyTorch. It
-    launches `each_expert`'s GEMM by itself.
+    in the number format `dispatched`, the gradients of their results in `returned` (none: that of the model). What
+    Transformer Engine has no kernel for, rotations that also scale and biases of experts that the router weighs, is
+    `elementary`: several kernels of PyTorch. It launches `each_expert`'s GEMM by itself.
     """
 
     flash: bool = True
@@ -51,6 +51,7 @@ class Style:
     loss: Literal["cross_entropy", "eager_cross_entropy", "fused_cross_entropy"] = "cross_entropy"
     beside: bool = False
     dispatched: str = ""
+    returned: str = ""
     elementary: bool = False
     each_expert: bool = False
 
@@ -385,7 +386,7 @@ class _Layer:
             yield from (replace(piece, beside=True) for piece in shared)
         yield from (replace(piece, routing=routing) for piece in self.experts())
         restored = Streaming("unpermute", count, hidden, self.dtype, inputs=each)
-        back = replace(routing, dtype=self.dtype)
+        back = replace(routing, dtype=self.style.returned or self.dtype)
         yield Piece("unpermute", restored, "moe", "combine", routing=back)
         if not self.style.beside:
             yield from shared

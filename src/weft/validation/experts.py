@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
+from weft.estimate.answer import Estimate
 from weft.estimate.experts import (
     FORMATS,
     TILES,
@@ -23,14 +24,14 @@ from weft.estimate.experts import (
     served_layer,
     table_for,
 )
-from weft.estimate.target import Harness
-from weft.estimate.target import target as target_of
+from weft.estimate.streaming import streaming
+from weft.estimate.target import Harness, Target
+from weft.graph import Streaming
 from weft.graph.routing import Routing
 from weft.hardware import Gpu
-from weft.library.served import library, shipped, values_of
-from weft.options import SHORT
+from weft.library.served import library, values_of
 from weft.validation.closed_forms import ClosedForm, Columns
-from weft.validation.library_values import Changed, TablesOf, fitted, of_table
+from weft.validation.library_values import Changed, TablesOf, changed, fitted, of_table, on, start
 from weft.validation.seen import YES
 from weft.validation.subjects import Predicted, Subject, predicted
 from weft.validation.tables import FloatArray, Measurements
@@ -199,9 +200,9 @@ EXPERTS = ClosedForm(
         "seen": YES,
     },
     checks=_checks,
-    target=lambda gpu, machines: Changed(target_of(gpu, SHORT), {}),
-    changed=lambda target, values: replace(target, values=values),
-    start=lambda target, path: shipped()[path],
+    target=on,
+    changed=changed,
+    start=start,
     blamed="kernel",
 )
 """Experts of a layer by libraries of inference, on one GPU."""
@@ -214,6 +215,10 @@ _LAYERS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("moe_layer_local", "Triton"): ("sglang-triton", "bf16"),
 }
 """The library and format that rows of whole layers and of grouped GEMMs alone are compared with, by kind and name."""
+
+
+_TILE = 128
+"""Rows and columns of a workgroup of VeOmni's Triton kernels; one is launched in each cycle [assumed, 0.5 to 2]."""
 
 
 @dataclass(frozen=True)
@@ -232,11 +237,31 @@ class LayerCase:
             whole = np.stack(sizes, axis=1).astype(int).tolist()
             made = [Experts(Routing(row[0], row[3], row[4], 1), row[1], row[2], self.dtype) for row in whole]
             found = [experts(each, machine.gpu, self.library, options=machine.options) for each in made]
-            return np.array([one.seconds for one in found])
+            return np.array([one.seconds for one in found]) + self._apart(rows, machine, found)
         tokens, hidden, columns, _, count = sizes
         own = values_of(table_for(library("experts", self.library), self.dtype, machine.gpu.architecture))
         what = Grouped(Load.shared(tokens, count), columns, hidden, FORMATS[self.dtype])
         return sum(grouped(what, machine, own).values(), np.full(len(tokens), machine.gpu.compute.launch_latency))
+
+    def _apart(self, rows: Columns, machine: Target, of: Sequence[Estimate]) -> FloatArray:
+        """What VeOmni's layers do beyond those of the library that stands for them [s].
+
+        By its source (ByteDance-Seed/VeOmni @3227dbe): SiLU, product and weight of a row are three kernels. Around
+        torch._grouped_mm all rows are joined with an empty one, padded by expert, put back, and scattered into zeros.
+        Triton's GEMMs (gate, up and down) launch, for each expert, workgroups for all rows, which end at once if they
+        have none, beside those that multiply.
+        """
+        routed, wide = rows["tokens"] * rows["topk"], rows["inter"]
+        passes = [Streaming("elementwise", cast("Any", routed * wide), 1, "bf16")] * 2
+        if self.library == TRAINING:
+            passes += [Streaming("elementwise", cast("Any", routed * rows["hidden"]), 1, "bf16")] * 4
+        moved = np.asarray(sum((streaming(one, machine).seconds for one in passes), np.zeros(len(wide))))
+        if self.library == TRAINING:
+            return moved
+        columns = 2 * np.ceil(wide / _TILE) + np.ceil(rows["hidden"] / _TILE)
+        launched = rows["experts"] * np.ceil(routed / _TILE) * columns / machine.gpu.compute.clock
+        products = np.array([sum(one.parts[name] for name in ("compute", "tail", "fill", "memory")) for one in of])
+        return np.asarray(moved + np.maximum(launched - products, 0.0))
 
     def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
         """Lower bounds of the times [s]: a grouped GEMM's products at the highest clock."""
@@ -265,7 +290,7 @@ EXPERT_LAYERS = ClosedForm(
     cases=_layer_cases,
     labels=lambda rows, gpu, target: {"what": rows["kind"], "library": _named(rows), "seen": YES},
     checks=_layer_checks,
-    target=lambda gpu, machines: Changed(target_of(gpu, SHORT), {}),
+    target=on,
     changed=lambda target, values: target,
     blamed="kind",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,8 +11,10 @@ from weft import hardware
 from weft.errors import InputError
 from weft.estimate import Parameter
 from weft.estimate.target import Target
+from weft.estimate.target import target as target_of
 from weft.hardware import Gpu
 from weft.library import served
+from weft.options import SHORT
 from weft.validation.calibration import fit
 from weft.validation.subjects import Predicted, Subject, predicted
 from weft.validation.tables import FloatArray
@@ -30,20 +32,35 @@ class Changed:
     values: Mapping[str, float]
 
 
+def on(gpu: Gpu, machines: object = None) -> Changed:
+    """A GPU in short runs, with the values as shipped."""
+    return Changed(target_of(gpu, SHORT), {})
+
+
+def changed(target: Changed, values: Mapping[str, float]) -> Changed:
+    """The same with other values, by path."""
+    return replace(target, values=values)
+
+
+def start(target: Changed, path: str) -> float:
+    """A shipped value."""
+    return served.shipped()[path]
+
+
 def fitted(subjects: Sequence[Subject], parameters: Sequence[Parameter]) -> dict[str, float]:
     """The values that fit the rows of subjects, by path; the middle of their ranges without enough rows."""
-    start = {one.path: float(np.sqrt(one.low * one.high)) for one in parameters}
+    middle = {one.path: float(np.sqrt(one.low * one.high)) for one in parameters}
     some = [subject for subject in subjects if len(subject)]
 
     def model(values: Mapping[str, float]) -> FloatArray:
         return np.concatenate([subject.predict(subject.rows, values) for subject in some])
 
     if not some:
-        return start
+        return middle
     try:
-        return dict(fit(model, np.concatenate([one.measured for one in some]), parameters, start).values())
+        return dict(fit(model, np.concatenate([one.measured for one in some]), parameters, middle).values())
     except (InputError, ValueError):  # too few rows depend on any value
-        return start
+        return middle
 
 
 def of_table(place: str) -> list[Parameter]:

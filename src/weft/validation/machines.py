@@ -83,6 +83,8 @@ class Machines:
         """The rows on chosen GPUs, and on systems of them; all rows if none was chosen."""
         if not self.chosen:
             return rows
+        if not {"gpu", "system"} & {*rows}:  # a trace names none
+            return rows
         column, find = ("gpu", self.find) if "gpu" in rows else ("system", self._of_system)
         return rows[rows[column].isin([name for name in rows[column].unique() if _knows(find, name)])]
 

@@ -33,6 +33,7 @@ from weft.validation.steps import step_subjects
 from weft.validation.streams import stream_subjects
 from weft.validation.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, joined, predicted
 from weft.validation.tables import TABLES, Kind, Measurements, data_folder, read_folder
+from weft.validation.traces import trace_subjects
 
 READERS: Mapping[Kind, Callable[[Measurements, Machines], list[Subject]]] = {
     **{
@@ -50,6 +51,7 @@ READERS: Mapping[Kind, Callable[[Measurements, Machines], list[Subject]]] = {
             *SERVED.values(),
         )
     },
+    "expert_trace": trace_subjects,
     "layer": layer_subjects,
     "overlap": overlap_subjects,
     "contention": contention_subjects,
@@ -73,7 +75,7 @@ class Validation(Answer):
     def rows_used(self) -> int:
         """How many rows have a prediction; one may have several, such as prefill and decode."""
         parts = [part.subject for part in self.predictions]
-        return len({(each.file, line) for each in parts for line in each.rows.index.tolist()})
+        return len({(each.file, line) for each in parts for line in (*each.rows.index, *each.added)})
 
     @property
     def by_kind(self) -> dict[str, list[Predicted]]:

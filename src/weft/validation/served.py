@@ -18,11 +18,11 @@ from weft.estimate.target import Harness
 from weft.estimate.target import target as target_of
 from weft.graph import Attention, Collective, Gemm, Streaming
 from weft.hardware import Gpu
-from weft.library.served import library, shipped, table_of
+from weft.library.served import library, table_of
 from weft.options import SHORT
 from weft.validation.closed_forms import ClosedForm, Columns
 from weft.validation.experts import EXPERTS
-from weft.validation.library_values import Changed
+from weft.validation.library_values import Changed, changed, on, start
 from weft.validation.seen import YES
 from weft.validation.subjects import Subject
 from weft.validation.tables import FloatArray, Measurements
@@ -95,18 +95,6 @@ def _attention_checks(checked: Measurements) -> list[Any]:
     return _known(ATTENTION_KERNELS, checked)
 
 
-def _on(gpu: Gpu) -> Changed:
-    return Changed(target_of(gpu, SHORT), {})
-
-
-def _start(target: Changed, path: str) -> float:
-    return shipped()[path]
-
-
-def _with(target: Changed, values: Mapping[str, float]) -> Changed:
-    return replace(target, values=values)
-
-
 SERVED_ATTENTION = ClosedForm(
     kind="attention",
     cases=_attention_cases,
@@ -117,9 +105,9 @@ SERVED_ATTENTION = ClosedForm(
         "seen": YES,
     },
     checks=_attention_checks,
-    target=lambda gpu, machines: _on(gpu),
-    changed=_with,
-    start=_start,
+    target=on,
+    changed=changed,
+    start=start,
     blamed="kernel",
 )
 """Attention in context and generation by libraries of inference, on one GPU."""
@@ -172,8 +160,8 @@ SERVED_ALL_REDUCES = ClosedForm(
     },
     checks=lambda checked: _known(ALL_REDUCES, checked),
     target=lambda gpu, machines: Changed(target_of(hardware.system(f"8x{gpu.name}"), SHORT), {}),
-    changed=_with,
-    start=_start,
+    changed=changed,
+    start=start,
     blamed="kernel",
 )
 """Custom all-reduces of servers, in one node."""
@@ -257,9 +245,9 @@ SERVED_GEMMS = ClosedForm(
         "seen": YES,
     },
     checks=_gemm_checks,
-    target=lambda gpu, machines: _on(gpu),
-    changed=_with,
-    start=_start,
+    target=on,
+    changed=changed,
+    start=start,
     blamed="kernel",
 )
 """GEMMs of narrow formats by libraries of inference."""
@@ -356,9 +344,9 @@ SERVED_LATENT = ClosedForm(
         "seen": YES,
     },
     checks=_latent_checks,
-    target=lambda gpu, machines: _on(gpu),
-    changed=_with,
-    start=_start,
+    target=on,
+    changed=changed,
+    start=start,
     blamed="kernel",
 )
 """Latent attention by libraries of inference, and the products that it absorbs in generation."""
@@ -418,9 +406,9 @@ SERVED_SMALL = ClosedForm(
     cases=lambda rows: map(SmallCase, rows["op"]),
     labels=lambda rows, gpu, target: {"operator": rows["op"].map(SMALL_OPERATORS), "seen": YES},
     checks=_small_checks,
-    target=lambda gpu, machines: _on(gpu),
-    changed=_with,
-    start=_start,
+    target=on,
+    changed=changed,
+    start=start,
     blamed="op",
 )
 """Small operators of a layer beside its GEMMs and its attention, as vLLM ran them in vidur's profiles."""

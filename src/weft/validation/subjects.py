@@ -37,6 +37,7 @@ _SUMMARY = {
     "gemm_lowbit": ("library", "dtype"),
     "experts": ("library", "dtype"),
     "expert_layers": ("what", "library"),
+    "expert_trace": ("what",),
     "small_operators": ("operator",),
     "serving": ("framework", "model", "quantity"),
     "overlap": ("system", "collective", "method", "quantity", "seen"),
@@ -58,7 +59,8 @@ class Subject:
     `ranges` maps a size class, such as ">= 20 us", to the rows in it. `start` holds the parameters' values in the
     catalogue. `vendor` says whose other machines are relatives; a `slow` subject is simulated, request by request.
     `teaches` marks the rows that a fit may use (None: all); the others are only predicted. `relative` holds, by path,
-    what a parameter is divided by before it is compared with that of other machines (1 where it is missing).
+    what a parameter is divided by before it is compared with that of other machines (1 where it is missing). `added`
+    are further lines of the file, which its rows add up.
     """
 
     kind: str
@@ -75,6 +77,7 @@ class Subject:
     slow: bool = False
     teaches: BoolArray | None = None
     relative: Mapping[str, float] = field(default_factory=dict)
+    added: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rows)

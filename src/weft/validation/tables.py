@@ -42,6 +42,7 @@ Kind = Literal[
     "gemm_lowbit",
     "experts",
     "expert_layers",
+    "expert_trace",
     "small_operators",
     "serving",
     "step",

@@ -29,6 +29,7 @@ TITLES = {
     "kernel": "Kernels that mainly move data",
     "operator": "Operators alone",
     "exchange": "Exchanges of a mixture of experts",
+    "expert_trace": "A training trace of a mixture's layers",
     "attention": "Attention by libraries of inference",
     "mla": "Latent attention by libraries of inference",
     "all_reduce": "Custom all-reduces of servers",
