@@ -188,7 +188,7 @@ def rejected_figure(answer: ServingPlans) -> Figure:
     columns = [text("reason"), text("kind"), number("from_", " "), number("layouts")]
     return bars(
         _FALL, Table(columns, rows), lane="reason", start="from_", end="layouts", kind="kind",
-        looks={"layouts": looks.GREY}, axis="layouts", name="rejected",
+        looks={"layouts": looks.BLUE}, axis="layouts", name="rejected",
     ).captioned("Bounds count as the limit that they exceed.")  # fmt: skip
 
 
