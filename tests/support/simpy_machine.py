@@ -91,7 +91,11 @@ class Wire:
         self.turns.insert(0 if goes_on else len(self.turns), sender)
 
     def _transmit(self, bytes_: int, left: Event, arrived: Event) -> Any:
-        yield self.env.timeout(bytes_ * self.per_unit // 64)
+        """Send a message; the link ends before whatever workgroups do at the same time, as in the engine's calendar."""
+        ended = simpy.Event(self.env)
+        ended._ok, ended._value = True, None
+        self.env.schedule(ended, simpy.events.URGENT, bytes_ * self.per_unit // 64)
+        yield ended
         self.bytes += bytes_
         self.env.process(self._travel(arrived))
         self.busy = False
