@@ -63,6 +63,14 @@ def joined(gpus: int, bandwidth: float, latency: float, *, mesh: bool) -> Fabric
     return Fabric("one link each", gpus, links, {(s, t): (s,) for s, t in pairs(gpus)})
 
 
+def after(env: simpy.Environment, delay: int, kind: int) -> simpy.Event:
+    """An event `delay` [fs] from now, before SimPy's own at that time: the lower kind first, as in the engine."""
+    event = simpy.Event(env)
+    event._ok, event._value = True, None
+    env.schedule(event, kind - y.EV_MERGE, delay)
+    return event
+
+
 class Wire:
     """A link that serves its senders in turns of `LINK_TURN` bytes, and whose messages arrive a latency later."""
 
@@ -91,11 +99,7 @@ class Wire:
         self.turns.insert(0 if goes_on else len(self.turns), sender)
 
     def _transmit(self, bytes_: int, left: Event, arrived: Event) -> Any:
-        """Send a message; the link ends before whatever workgroups do at the same time, as in the engine's calendar."""
-        ended = simpy.Event(self.env)
-        ended._ok, ended._value = True, None
-        self.env.schedule(ended, simpy.events.URGENT, bytes_ * self.per_unit // 64)
-        yield ended
+        yield after(self.env, bytes_ * self.per_unit // 64, y.EV_LINK)
         self.bytes += bytes_
         self.env.process(self._travel(arrived))
         self.busy = False
@@ -112,7 +116,7 @@ class Wire:
         left()
 
     def _travel(self, arrived: Event) -> Any:
-        yield self.env.timeout(self.latency)
+        yield after(self.env, self.latency, y.EV_ARRIVE)
         arrived()
 
 
