@@ -47,6 +47,11 @@ def test_the_integer_program_equals_all_combinations(problem, limit):
     assert problem.size(found) <= limit
 
 
+def test_choices_that_cost_nothing_are_made_all_the_same():
+    problem = Problem([np.zeros(2), np.zeros(1)], [np.array([5.0, 1.0]), np.ones(1)], {})
+    assert cheapest(problem, 3.0) == (1, 0)
+
+
 def part(mesh, micro_batch=8, **training):
     tokens = Tokens(micro_batch, 1024)
     how = Training(64, **training)

@@ -27,6 +27,9 @@ Driver = Literal["cu", "dma", "tracker", "tiles"]
 """What moves a collective's data: compute units, DMA engines on command, DMA engines triggered by T3's tracker, or the
 stores of the producing GEMM."""
 
+_NONE: tuple[()] = ()
+"""No names: what most nodes have, which needs no check."""
+
 
 class Edge(NamedTuple):
     """A dependency on the node `node`: on its end (by kernel), or `by` tile on the tiles that it has finished."""
@@ -112,7 +115,7 @@ class Node:
             ("writes", self.outputs),
             ("frees", self.frees),
         ):
-            if names == ():
+            if names is _NONE:
                 continue
             check_type(f"what node '{self.name}' {what}", names, tuple, "give a tuple of names, like ('gemm',)")
             for name in names:

@@ -65,9 +65,8 @@ def cheapest(problem: Problem, limit: float = math.inf) -> tuple[int, ...] | Non
     Exponential in the worst case; a layer of a Transformer takes tens of milliseconds.
     """
     pairs = [(u, v, np.asarray(matrix)) for (u, v), matrix in problem.edges.items() if np.any(matrix)]
-    scale = max(
-        (float(np.abs(costs).max()) for costs in (*problem.costs, *(matrix for *_, matrix in pairs))), default=0
-    )
+    most = max((float(np.abs(costs).max()) for costs in (*problem.costs, *(matrix for *_, matrix in pairs))), default=0)
+    scale = most or 1.0  # where all choices are free
     program = Program()
     nodes = [program.unknowns(costs / scale).tolist() for costs in problem.costs]
     products = [program.unknowns(matrix / scale, whole=False) for *_, matrix in pairs]
