@@ -322,7 +322,7 @@ def test_a_run_of_experts_is_read_from_disk_as_it_was(tmp_path):
         (lambda: weft.Routing(8, 5, 4, 4), "top_k is 5, but there are only 4 experts"),
         (lambda: weft.Routing(8, 2, 4, 4, loads=(1.0,)), "1 loads for 4 experts; give one for each, or none"),
         (lambda: weft.Routing(8, 2, 4, 4, loads=(1, 0, 0, 0)), "fewer than 2 experts have a load above zero"),
-        (lambda: weft.Routing(8, 2, 4, 4, loads=(1, -1, 0, 2)), "below zero or no number"),
+        (lambda: weft.Routing(8, 2, 4, 4, loads=(1, -1, 0, 2)), "a load of an expert is -1; give finite numbers"),
         (lambda: weft.Routing(0, 2, 4, 4), "tokens of a routing is 0; it must be a whole number"),
         (lambda: weft.Routing.by_power_law(8, 2, 4, 4, -1), "exponent of the loads is -1; give a number from zero on"),
         (lambda: weft.experts("even", 64, 64), "the routing"),

@@ -97,3 +97,9 @@ def test_layers_of_experts_are_asked_in_the_same_words():
 def test_groups_that_cannot_be_are_refused_in_a_sentence(text, said):
     with pytest.raises(InputError, match=said):
         Exchange(**exchanged(text), ranks=8)
+
+
+@pytest.mark.parametrize("loads", [float("nan"), -1.0, (1, float("inf")), (True, 1), ("a", "b"), "power:nan", "1e400"])
+def test_a_plan_refuses_loads_that_are_no_finite_numbers(loads):
+    with pytest.raises(InputError, match="a load of an expert is"):
+        weft.Parallelism(dp=2, ep=2, batch=8, loads=loads)

@@ -65,8 +65,7 @@ class Routing:
             raise InputError(
                 f"there are {len(self.loads)} loads for {self.experts} experts; give one for each, or none"
             )
-        if any(not np.isfinite(load) or load < 0 for load in self.loads):
-            raise InputError("a load of an expert is below zero or no number; give finite numbers from zero on")
+        check_loads(self.loads)
         if self.loads and sum(load > 0 for load in self.loads) < self.top_k:
             raise InputError(
                 f"fewer than {self.top_k} experts have a load above zero, but each token goes to {self.top_k}; give "
@@ -246,6 +245,14 @@ def loads_of(text: str) -> Loads:
         raise InputError(
             f"{shown(text)} are no loads; write even, power:1.1 or a number for each expert, like 3,2,2,1"
         ) from None
+
+
+def check_loads(loads: Loads) -> None:
+    """Raise InputError unless loads are finite numbers from zero on, or the exponent of a power law is one."""
+    for load in loads if isinstance(loads, tuple) else (loads,):
+        check_type("a load of an expert", load, (int, float), "give a number")
+        if isinstance(load, bool) or not 0 <= load < math.inf:
+            raise InputError(f"a load of an expert is {shown(load)}; give finite numbers from zero on, or 'power:0.6'")
 
 
 def experts(

@@ -13,7 +13,7 @@ from weft.answer import Record
 from weft.errors import InputError, check_name, check_type
 from weft.fields import check_fields, declared
 from weft.graph import EXCHANGES
-from weft.graph.routing import Loads, loads_of
+from weft.graph.routing import Loads, check_loads, loads_of
 from weft.parallel.precision import RECIPES, Recipe
 
 Axis = Literal["tp", "cp", "dp", "pp"]
@@ -171,6 +171,7 @@ class Parallelism(Record):
                 self, "loads", loads_of(self.loads) if isinstance(self.loads, str) else tuple(self.loads)
             )
         check_type("loads", self.loads, (tuple, float), "give numbers, one for each expert, or 'power:0.6'")
+        check_loads(self.loads)
         check_type("overlap", self.overlap, Mapping, "give methods by axis, such as {'tp': 'flux'} or 'tp=flux,dp=dma'")
         check_type("dtype", self.dtype, str, "name one, like 'bf16'")
         check_type("schedule", self.schedule, str, "name one, like '1f1b' or 'interleaved:4'")
