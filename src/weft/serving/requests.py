@@ -36,7 +36,7 @@ class Asked(NamedTuple):
 
 
 class Request:
-    """A request on its way: how many of its tokens are computed, and when its tokens came [s].
+    """The state of a request while it is served: the tokens computed so far, and the times of its tokens [s].
 
     It has `reached` a scheduler some time after its arrival. `known` tokens are its prompt and what it has generated;
     `held` bytes of keys and values are allocated on each GPU, which suffice for `room` tokens at least. So many
