@@ -77,6 +77,14 @@ def test_what_is_not_compared_is_named_with_its_reason(tmp_path):
     assert answer.rows_used == 1
 
 
+def test_loads_of_too_many_clients_for_every_quantity_are_named(tmp_path):
+    answer = found(tmp_path, row(point()), row(point(clients=256)), row(point(clients=256), tokens=False))
+    left_out = {line for problem in answer.problems if not problem.used for line in problem.lines}
+    assert left_out == {3, 4}
+    assert answer.rows_used + len(left_out) == answer.rows_read == 3
+    assert "concurrency '256': only times to the first token at up to 4 clients" in " ".join(answer.complaints())
+
+
 def test_loads_with_whole_experts_on_each_gpu_are_compared(tmp_path):
     """A row may state TP as the product of the degrees of experts, each the number of GPUs."""
     for plan in ("tp=2 pp=1 dp_attn=1 moe_tp=1 moe_ep=2", "tp=4 pp=1 dp_attn=1 moe_tp=2 moe_ep=2"):

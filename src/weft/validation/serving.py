@@ -159,7 +159,7 @@ def serving_subjects(checked: Measurements, machines: Machines) -> list[Subject]
     """The points of a file by GPU and quantity, without those that have no model; the problems say which and why."""
     checked.drop(*_checks(checked))
     points = {line: _point(row, machines) for line, row in checked.rows.to_dict("index").items()}
-    checked.drop(_without_room(checked, points))
+    checked.drop(_without_room(checked, points), _without_quantity(checked))
     rows = checked.rows = checked.rows.assign(gpus=[float(points[line].gpus) for line in checked.rows.index])
     found = []
     for name, some in rows.groupby([points[line].gpu for line in rows.index], sort=False):
@@ -173,10 +173,7 @@ def _subject(
 ) -> Subject:
     """The rows of a GPU that state a quantity."""
     column = QUANTITIES[quantity]
-    stated = rows[column].notna() & (rows["clients"] <= (_LOW if quantity == "TTFT" else _HIGH))
-    if quantity == "throughput":
-        stated &= rows["throughput_kind"].isin(["out", "in+out"])
-    rows = rows[stated].assign(quantity=quantity)
+    rows = rows[_stated(rows, quantity)].assign(quantity=quantity)
     models = [points[line].model for line in rows.index]
     labels = {
         "gpu": gpu.name,
@@ -189,6 +186,14 @@ def _subject(
         "serving", gpu.name, rows, rows[column].to_numpy(np.float64), pd.DataFrame(labels, rows.index),
         _Model(quantity, points), checked.file, vendor=gpu.vendor,
     )  # fmt: skip
+
+
+def _stated(rows: pd.DataFrame, quantity: str) -> pd.Series[bool]:
+    """Which rows state a quantity that is compared at their number of clients."""
+    stated = rows[QUANTITIES[quantity]].notna() & (rows["clients"] <= (_LOW if quantity == "TTFT" else _HIGH))
+    if quantity == "throughput":
+        stated &= rows["throughput_kind"].isin(["out", "in+out"])
+    return stated
 
 
 def _checks(checked: Measurements) -> Iterator[Iterator[Problem]]:
@@ -246,6 +251,13 @@ def _without_room(checked: Measurements, points: Mapping[Any, Point]) -> Iterato
             point.served()
         except InputError as error:
             yield Problem(checked.file, (line,), "model", point.model, str(error))
+
+
+def _without_quantity(checked: Measurements) -> Iterator[Problem]:
+    """Points of too many clients for a time, or that state none, and no throughput of a known kind."""
+    compared = np.any([_stated(checked.rows, name) for name in QUANTITIES], axis=0)
+    rule = f"only times to the first token at up to {_LOW} clients, and others at up to {_HIGH}, are compared"
+    yield from checked.by_value(~compared, "concurrency", rule)
 
 
 def hosts(subjects: Sequence[Subject]) -> dict[str, float]:
