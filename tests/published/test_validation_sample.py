@@ -12,8 +12,6 @@ from weft.validation.tables import data_folder
 pytestmark = pytest.mark.slow
 
 KNOWN_MISSES = {
-    ("DeepSeek's training trace: kinds of kernels", "as shipped", "mean"),
-    ("DeepSeek's training trace: span of the pair", "as shipped", "mean"),
     ("GEMM bf16/fp16, L40S, >= 20 us", "held out", "mean"),
     ("GEMM bf16/fp16, L40S, >= 20 us", "held out", "p90"),
     ("GEMM bf16/fp16, MI210, MI250X, >= 20 us", "held out", "mean"),

@@ -21,7 +21,7 @@ from weft.graph import DTYPE_BYTES, Gemm, GroupedGemm, Streaming
 from weft.graph.op import BLOCK_BYTES, OUTPUT_DTYPES
 from weft.graph.routing import Counts, Routing
 from weft.hardware import Described
-from weft.kernels.gemm import main_loop_flops
+from weft.kernels.gemm import main_loop_flops, promoted_share
 from weft.library.served import ARCHITECTURES, Library, library, table_of, tables, values_of
 from weft.options import RunOptions
 
@@ -183,7 +183,9 @@ def grouped_gemm(op: GroupedGemm, machine: Target) -> Estimate:
     load = Load.shared(op.rows, op.groups, op.busiest)
     written = 8.0 if op.accumulates else float(DTYPE_BYTES[OUTPUT_DTYPES.get(op.dtype, op.dtype)])
     what = Grouped(load, op.n, op.k, FORMATS[op.dtype], op.over_rows, written)
-    parts = grouped(what, machine, own_values(table_for(of, op.dtype, machine.gpu.architecture)))
+    own = values_of(table_for(of, op.dtype, machine.gpu.architecture))
+    own["peak"] *= promoted_share(op.scaled, FORMATS[op.dtype].products, machine.gpu, machine.options)
+    parts = grouped(what, machine, own)
     return from_parts({"launch": _launch(machine) + 0.0 * parts["memory"], **parts})
 
 
@@ -241,7 +243,7 @@ def _of_groups(op: GroupedGemm, rows: FloatArray, machine: Target) -> Estimate:
     """The time of all groups, with so many rows each."""
     n, k, count = floats(op.n), floats(op.k), floats(op.groups)
     m, k = (k, rows) if op.over_rows else (rows, k)
-    shape = Gemm(*cast("tuple[int, int, int]", (m, n, k)), op.dtype, accumulates=op.accumulates)
+    shape = Gemm(*cast("tuple[int, int, int]", (m, n, k)), op.dtype, accumulates=op.accumulates, scaled=op.scaled)
     if op.fused:
         return gemm(replace(shape, batch=cast(int, count)), machine)
     one = gemm(shape, machine)
