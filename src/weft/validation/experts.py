@@ -247,8 +247,9 @@ class LayerCase:
     def _apart(self, rows: Columns, machine: Target, of: Sequence[Estimate]) -> FloatArray:
         """What VeOmni's layers do beyond those of the library that stands for them [s].
 
-        By its source (ByteDance-Seed/VeOmni @3227dbe): SiLU, product and weight of a row are three kernels. Around
-        torch._grouped_mm all rows are joined with an empty one, padded by expert, put back, and scattered into zeros.
+        By its source (ByteDance-Seed/VeOmni @3227dbe): gate and up are GEMMs of their own, which each read the rows;
+        SiLU, product and weight of a row are three kernels. Around torch._grouped_mm all rows are joined with an empty
+        one, padded by expert, put back, and scattered into zeros.
         Triton's GEMMs (gate, up and down) launch, for each expert, workgroups for all rows, which end at once if they
         have none, beside those that multiply.
         """
@@ -257,6 +258,13 @@ class LayerCase:
         if self.library == TRAINING:
             passes += [Streaming("elementwise", cast("Any", routed * rows["hidden"]), 1, "bf16")] * 4
         moved = np.asarray(sum((streaming(one, machine).seconds for one in passes), np.zeros(len(wide))))
+        own = own_values(table_for(library("experts", self.library), self.dtype, machine.gpu.architecture))
+        load, launch = Load.shared(routed, rows["experts"]), machine.gpu.compute.launch_latency
+        gate, both = (
+            sum(grouped(Grouped(load, each, rows["hidden"], FORMATS[self.dtype]), machine, own).values(), 0.0 * wide)
+            for each in (wide, 2 * wide)
+        )
+        moved = moved + 2 * gate + launch - both
         if self.library == TRAINING:
             return moved
         columns = 2 * np.ceil(wide / _TILE) + np.ceil(rows["hidden"] / _TILE)
