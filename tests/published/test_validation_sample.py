@@ -12,8 +12,6 @@ from weft.validation.tables import data_folder
 pytestmark = pytest.mark.slow
 
 KNOWN_MISSES = {
-    ("DeepSeek's training trace: kinds of kernels", "as shipped", "mean"),
-    ("DeepSeek's training trace: span of the pair", "as shipped", "mean"),
     ("GEMM bf16/fp16, L40S, >= 20 us", "held out", "mean"),
     ("GEMM bf16/fp16, L40S, >= 20 us", "held out", "p90"),
     ("GEMM bf16/fp16, MI210, MI250X, >= 20 us", "held out", "mean"),
@@ -36,7 +34,6 @@ KNOWN_MISSES = {
     ("attention, Ampere and Ada", "GPU left out", "mean"),
     ("attention, context", "as shipped", "mean"),
     ("serving: time to the first token, up to 4 clients", "as shipped", "mean"),
-    ("experts of a layer", "format left out", "mean"),
     ("whole layers of experts", "as shipped", "mean"),
 }
 """Lines that are missed, by what, protocol and statistic: docs/deviations.md says why."""

@@ -110,6 +110,8 @@ def test_paired_passes_hide_exchanges_behind_the_other_micro_batch():
     bound = [Pass(9.0, {"gemm": 1.0, "exposed ep": 8.0}), Pass(9.0, {"gemm": 1.0, "exposed ep": 8.0})]
     assert sum(each.seconds for each in paired(*bound, 1.0, 0.25)) == pytest.approx(16.0)
     assert paired(forward, backward, 0.0, 0.25) == (forward, backward)
+    held = paired(forward, backward, 1.0, 0.25, held=True)
+    assert sum(each.seconds for each in held) == pytest.approx(6.0 / (1 - 0.25))
 
 
 def test_fewer_micro_batches_pair_fewer_passes():

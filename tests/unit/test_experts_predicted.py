@@ -12,8 +12,8 @@ import weft
 from weft import Routing
 from weft.cli.predict import predict
 from weft.errors import InputError, UnknownNameError
-from weft.estimate.experts import TILES, Experts, Load, experts
-from weft.estimate.target import Harness
+from weft.estimate.experts import FORMATS, TILES, Experts, Grouped, Load, experts, grouped
+from weft.estimate.target import Harness, target
 from weft.graph import GroupedGemm
 from weft.library.kits import KITS
 from weft.library.served import libraries, tables
@@ -175,6 +175,49 @@ def test_drawn_loads_hold_every_row_and_none_above_all_tokens(how):
     assert load.busiest <= 1024
     busiest = drawn(1024, 8, 256, 16, how, 288)
     assert 8 * 1024 / 16 * 0.99 <= float(busiest.rows) <= 8 * 1024
+
+
+def _served(dtype, gpu, of, tokens=64, **routing):
+    what = Experts(Routing(tokens, 8, 128, 1, **routing), 2048, 768, dtype)
+    return experts(what, gpu, of, options=RunOptions(clock="short"))
+
+
+def test_sglang_streams_mxfp4_weights_as_16_bits_and_vllm_as_4():
+    """SGLang's Triton converts them when it loads a model: bytes of bf16, 3.8 times those of MXFP4."""
+    ratios = [
+        _served("bf16-mxfp4", "h100-sxm", of).parts["memory"] / _served("bf16", "h100-sxm", of).parts["memory"]
+        for of in ("sglang-triton", "vllm-triton")
+    ]
+    assert ratios[0] > 0.7
+    assert ratios[1] < 0.7
+
+
+def test_sums_of_scaled_blocks_are_added_on_vector_units():
+    """Each costs an instruction a sum of 128 products: as a main loop of the same rate, that much longer."""
+    machine = target("h100-sxm", RunOptions(clock="short"))
+    what = Grouped(Load.shared(128 * 1024, 128), 4096, 4096, FORMATS["fp8-block"])
+    own = {"peak": 1.0, "begin": 0.0, "memory": 1.0}
+    plain, promoted = (sum(grouped(what, machine, own | {"promoted": each}).values()) for each in (0, 1))
+    tiles, gpu = 128 * 1024 / 128 * 32 * 32, machine.gpu
+    added = tiles * 128 * 128 / (gpu.vector_lanes * gpu.compute.clock) / gpu.compute.compute_units
+    assert promoted - plain == pytest.approx(added, rel=0.02)
+
+
+def test_a_format_left_out_takes_the_same_kernels_of_another_library(tmp_path):
+    """SGLang's untuned CUTLASS in bf16 by vLLM's in FP8."""
+    rows = [
+        f"h100_sxm,{fw},moe,{kernel},{dtype},{tokens},2048,768,8,128,1,8,balanced,,"
+        f"{_seconds(tokens, dtype, 'h100-sxm')}"
+        for fw, kernel, dtype in (
+            ("sglang", "sglang_flashinfer_cutlass_moe", "bfloat16"),
+            ("vllm", "vllm_modeloptfp8moe_flashinfer_cutlass_flashinferexperts", "fp8"),
+        )
+        for tokens in (64, 512, 1024, 4096, 16384)
+    ]
+    (tmp_path / "moe_kernels.csv.gz").write_bytes(gzip.compress("\n".join([HEAD, *rows, ""]).encode()))
+    found = weft.validate(tmp_path / "moe_kernels.csv.gz", kinds=["experts"])
+    left = formats_left_out([one.subject for one in found.predictions], tables_of)
+    assert sum(len(one.subject) for one in left) == 10
 
 
 def test_shared_slots_spread_a_power_law():

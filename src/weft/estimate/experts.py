@@ -21,7 +21,7 @@ from weft.graph import DTYPE_BYTES, Gemm, GroupedGemm, Streaming
 from weft.graph.op import BLOCK_BYTES, OUTPUT_DTYPES
 from weft.graph.routing import Counts, Routing
 from weft.hardware import Described
-from weft.kernels.gemm import main_loop_flops
+from weft.kernels.gemm import main_loop_flops, promoted_share
 from weft.library.served import ARCHITECTURES, Library, library, table_of, tables, values_of
 from weft.options import RunOptions
 
@@ -37,6 +37,9 @@ _CACHE_RATE = 3.0
 """Rate of the cache over that of memory, for weights that stay there [assumed, 2 to 5]."""
 TRAINING = "grouped"
 """The grouped GEMMs of training libraries, with kernels of their own around them."""
+CONVERSION = 2.0
+"""Vector instructions that widen a weight of 4 bits on its way to the matrix units: bit operations for two values at
+once, and the product with a scale [assumed, 1 to 4]."""
 _STAND_IN = "trtllm"
 """Whose grouped GEMMs stand for formats and GPUs on which none of a training library was measured."""
 
@@ -121,6 +124,7 @@ def grouped(what: Grouped, machine: Target, own: Mapping[str, float]) -> dict[st
     """
     gpu, load = machine.gpu, what.load
     n, k = floats(what.n), floats(what.k)
+    lanes = gpu.vector_lanes * gpu.compute.clock
     units, rate = gpu.compute.compute_units, own["peak"] * main_loop_flops(what.kind.products, gpu, machine.options)
     begin, columns = own["begin"], np.ceil(n / _SIDE)
     if what.over_rows:
@@ -128,7 +132,10 @@ def grouped(what: Grouped, machine: Target, own: Mapping[str, float]) -> dict[st
         ways = [_waves(tiles * load.active, tiles * load.blocks[-1] * step, np.ceil(load.busiest / _SIDE) * step,
                        begin, units)]  # fmt: skip
     else:
-        depth = [np.ceil(k / _SIDE) * (2 * height * _SIDE**2 / rate) for height in TILES]
+        aside = own.get("converted", 0.0) * _SIDE
+        steps = [2 * height * _SIDE**2 / rate + (height * own.get("promoted", 0.0) + aside) * _SIDE / lanes
+                 for height in TILES]  # fmt: skip
+        depth = [np.ceil(k / _SIDE) * step for step in steps]
         ways = [
             _waves(blocks * columns, blocks * columns * each, each, begin, units)
             for each, blocks in zip(depth, load.blocks, strict=True)
@@ -176,7 +183,9 @@ def grouped_gemm(op: GroupedGemm, machine: Target) -> Estimate:
     load = Load.shared(op.rows, op.groups, op.busiest)
     written = 8.0 if op.accumulates else float(DTYPE_BYTES[OUTPUT_DTYPES.get(op.dtype, op.dtype)])
     what = Grouped(load, op.n, op.k, FORMATS[op.dtype], op.over_rows, written)
-    parts = grouped(what, machine, values_of(table_for(of, op.dtype, machine.gpu.architecture)))
+    own = values_of(table_for(of, op.dtype, machine.gpu.architecture))
+    own["peak"] *= promoted_share(op.scaled, FORMATS[op.dtype].products, machine.gpu, machine.options)
+    parts = grouped(what, machine, own)
     return from_parts({"launch": _launch(machine) + 0.0 * parts["memory"], **parts})
 
 
@@ -205,6 +214,20 @@ def table_for(of: Library, kind: str, architecture: str) -> str:
     return table_of("experts", of.name, kind, architecture)
 
 
+def own_values(place: str, changed: Mapping[str, float] | None = None) -> dict[str, float]:
+    """The values of a table, and what its library's main loop does on vector units.
+
+    `promoted`: instructions for each sum of 128 products that is scaled and added to others in fp32; `converted`: for
+    each weight that becomes wider, in each block of rows.
+    """
+    _, name, kind, architecture = place.split(".")
+    how = library("experts", name).how
+    kind = how.get("stored", {}).get(kind, kind)
+    promoted = how.get("promoted", {}).get(architecture, 0.0) if kind == "fp8-block" else 0.0
+    converted = CONVERSION if FORMATS[kind].products == "bf16" and FORMATS[kind].weight < 1 else 0.0
+    return {**values_of(place, changed), "promoted": promoted, "converted": converted}
+
+
 def _by_gemms(op: GroupedGemm, machine: Target) -> Estimate:
     """As a batch of GEMMs or one after the other; each group takes its share of a batch of groups like it."""
     mean = floats(op.rows) / op.groups
@@ -220,7 +243,7 @@ def _of_groups(op: GroupedGemm, rows: FloatArray, machine: Target) -> Estimate:
     """The time of all groups, with so many rows each."""
     n, k, count = floats(op.n), floats(op.k), floats(op.groups)
     m, k = (k, rows) if op.over_rows else (rows, k)
-    shape = Gemm(*cast("tuple[int, int, int]", (m, n, k)), op.dtype, accumulates=op.accumulates)
+    shape = Gemm(*cast("tuple[int, int, int]", (m, n, k)), op.dtype, accumulates=op.accumulates, scaled=op.scaled)
     if op.fused:
         return gemm(replace(shape, batch=cast(int, count)), machine)
     one = gemm(shape, machine)
@@ -279,13 +302,12 @@ def served_layer(what: Layer, of: Library, machine: Target, values: Mapping[str,
     which some libraries have a row for each token's every expert wherever it lies, and time for each of these rows
     that the router sorts. A host that calls eagerly hides behind the device or waits for it.
     """
-    own = values_of(table_for(of, what.kind, machine.gpu.architecture), values)
+    own = own_values(table_for(of, what.kind, machine.gpu.architecture), values)
+    what = replace(what, kind=of.how.get("stored", {}).get(what.kind, what.kind))
     first, second = (grouped(each, machine, own) for each in what.products)
     parts = {name: first[name] + second[name] for name in first}
     chosen = floats(what.tokens) * floats(what.top_k)
-    parts["copy"] = _passed(what, chosen if what.kind in of.how.get("all", ()) else what.load.rows) / (
-        own["copy"] * machine.gpu.memory.bandwidth
-    )
+    parts["copy"] = _passed(what, of, chosen) / (own["copy"] * machine.gpu.memory.bandwidth)
     parts["units"] = own["token"] * chosen
     parts["launch"] = own["start"] + 0.0 * chosen
     if "host" in own:
@@ -294,13 +316,23 @@ def served_layer(what: Layer, of: Library, machine: Target, values: Mapping[str,
     return from_parts(parts)
 
 
-def _passed(what: Layer, handled: Any) -> FloatArray:
-    """Bytes that the passes beside the grouped GEMMs move, for so many rows between them."""
-    row, tokens, rows = FORMATS[what.kind].row, floats(what.tokens), what.load.rows
+def _passed(what: Layer, of: Library, chosen: Any) -> FloatArray:
+    """Bytes that the passes of a library beside its grouped GEMMs move, for so many chosen experts of all tokens.
+
+    Rows are permuted, unless the GEMM gathers them; activated, unless the GEMM does; quantised, by these passes or in
+    kernels of their own ("apart"), which read 16 bits again; and added up.
+    """
+    kind, how = what.kind, of.how
+    row, tokens, rows = FORMATS[kind].row, floats(what.tokens), what.load.rows
     hidden, wide = floats(what.hidden), floats(what.ffn)
-    permuted = hidden * (2 * np.minimum(tokens, rows) + row * rows)
-    activated = handled * wide * (2 * (1 + floats(what.gated)) + row)
-    return np.asarray(permuted + activated + 2 * hidden * (handled + tokens))
+    handled = chosen if kind in how.get("all", ()) else rows
+    again = 2 + row if kind in how.get("apart", ()) else 0.0
+    if how.get("gathers"):
+        entered = tokens * (2 + row) * (row < 2)
+    else:
+        entered = 2 * np.minimum(tokens, rows) + rows * (2 + again if again else row)
+    activated = 0.0 if kind in how.get("fused", ()) else 2 * (1 + floats(what.gated)) + (2 + again if again else row)
+    return np.asarray(hidden * entered + handled * wide * activated + 2 * hidden * (handled + tokens))
 
 
 @dataclass(frozen=True)
@@ -348,7 +380,7 @@ def _trained(what: Experts, layer: Layer, of: Library, machine: Target) -> list[
     """The grouped GEMMs of training libraries, each with its launch."""
     kind, load = what.dtype, layer.load
     if machine.gpu.architecture in ARCHITECTURES:
-        own = values_of(table_for(of, kind, machine.gpu.architecture))
+        own = own_values(table_for(of, kind, machine.gpu.architecture))
         launch = np.asarray(_launch(machine))
         return [from_parts({"launch": launch, **grouped(each, machine, own)}) for each in layer.products]
     rows, most = max(int(load.rows), 1), int(load.busiest)

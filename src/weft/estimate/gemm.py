@@ -16,7 +16,7 @@ from weft.estimate.target import Harness, Target, target
 from weft.graph import DTYPE_BYTES, Gemm
 from weft.graph.op import OUTPUT_DTYPES, width
 from weft.hardware import Gpu
-from weft.kernels.gemm import GemmTiling, main_loop_flops, running_clock
+from weft.kernels.gemm import GemmTiling, main_loop_flops, promoted_share, running_clock
 from weft.library.served import library, table_of, values_of
 from weft.library.tiles import Candidate, batched_candidates, candidates, most_parts
 from weft.options import RunOptions
@@ -68,7 +68,8 @@ def gemm(op: Gemm, machine: Target, inside: Inside = _ALONE) -> Estimate:
     rates = effective_rates(op.dtype, machine)
     if op.accumulates:
         rates = rates._replace(output=2.0 * op.accumulator_bytes)
-    rates = rates._replace(unit_flops=rates.unit_flops * inside.rate, output=rates.output * inside.stored)
+    share = inside.rate * promoted_share(op.scaled, op.dtype, machine.gpu, machine.options)
+    rates = rates._replace(unit_flops=rates.unit_flops * share, output=rates.output * inside.stored)
     if inside.whole:
         rates = rates._replace(parts=1.0, own_parts=1.0)
     times = _run(shapes, library, rates)

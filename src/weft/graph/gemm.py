@@ -18,8 +18,9 @@ class Gemm(Op):
 
     C has the operands' format, but for operands of 8 bits or fewer: there it is bf16, as inference and training
     libraries write it. Sums are kept in 32 bits (fp64 in 64). With `accumulates` it is C += A x B on an fp32 C, as
-    training adds up the gradients of weights over micro-batches. Raises InputError for a dimension that is no whole
-    number above zero, UnknownNameError for an unknown dtype.
+    training adds up the gradients of weights over micro-batches. So many operands are `scaled` by 128 elements along K
+    of each row of A or column of B, others by blocks of 128 x 128 or as a whole. Raises InputError for a dimension that
+    is no whole number above zero, UnknownNameError for an unknown dtype.
 
     >>> Gemm(m=8192, n=4256, k=2128).flops
     148386086912
@@ -35,6 +36,7 @@ class Gemm(Op):
     dtype: str = "bf16"
     batch: int = field(default=1, repr=False)
     accumulates: bool = field(default=False, repr=False)
+    scaled: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("m", "n", "k", "batch"), 1)
@@ -61,7 +63,7 @@ class Gemm(Op):
     def backward(self) -> Gradients:
         """The gradient of A (M x K, sum over N) and that of B (K x N, sum over M)."""
         inputs = replace(self, n=self.k, k=self.n)
-        return Gradients((inputs,), (replace(self, m=self.k, k=self.m),))
+        return Gradients((inputs,), (replace(self, m=self.k, k=self.m, scaled=2 if self.scaled else 0),))
 
     @property
     def flops(self) -> int:

@@ -18,8 +18,9 @@ class GroupedGemm(Op):
     The experts' tokens are spread evenly, unless `busiest` says how many rows the fullest group has (0: an even share).
     One launch computes all groups if `fused`, else each has its own. With `over_rows` it is the gradient of weights,
     B_g (K x N) = A_g^T x C_g, a sum over the rows of each group; with `accumulates` it is added to fp32 sums. Formats
-    are those of `Gemm`. Raises InputError for a dimension that is no whole number above zero and for a fullest group
-    that has more rows than there are or fewer than an even share, UnknownNameError for an unknown dtype.
+    and `scaled` operands are those of `Gemm`. Raises InputError for a dimension that is no whole number above zero and
+    for a fullest group that has more rows than there are or fewer than an even share, UnknownNameError for an unknown
+    dtype.
 
     >>> GroupedGemm(groups=8, rows=8192, n=4096, k=1024).flops
     68719476736
@@ -36,6 +37,7 @@ class GroupedGemm(Op):
     fused: bool = True
     over_rows: bool = False
     accumulates: bool = False
+    scaled: int = 0
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("groups", "rows", "n", "k"), 1) | {"busiest": 0}
@@ -83,7 +85,9 @@ class GroupedGemm(Op):
     @property
     def backward(self) -> Gradients:
         """The gradients of A, row by row, and those of every B, over its rows."""
-        return Gradients((replace(self, n=self.k, k=self.n),), (replace(self, over_rows=True),))
+        return Gradients(
+            (replace(self, n=self.k, k=self.n),), (replace(self, over_rows=True, scaled=2 if self.scaled else 0),)
+        )
 
     @property
     def flops(self) -> int:

@@ -173,6 +173,25 @@ def main_loop_flops(dtype: str, gpu: Gpu, options: RunOptions) -> float:
     return min(reached, rate * held * LONG_RUN)
 
 
+PROMOTED = (0.0, 1.0, 2.25)
+"""Vector instructions for each sum of 128 products that is scaled and added to others in fp32, by how many operands are
+`scaled`: a multiply-add; a product of scales more, and a quarter of a load of these (deepseek-ai/DeepGEMM @54e2261
+sm90_fp8_gemm_1d2d.cuh, sm90_fp8_gemm_1d1d.cuh)."""
+_PROMOTES = ("ada", "hopper")
+"""Architectures of which vector units scale sums; matrix units do on Blackwell."""
+
+
+def promoted_share(scaled: int, dtype: str, gpu: Gpu, options: RunOptions) -> float:
+    """Share of the main-loop rate that remains where vector units scale and add each sum of 128 products.
+
+    A warpgroup waits for its products before it adds them. Raises as `main_loop_flops`.
+    """
+    if not scaled or gpu.architecture not in _PROMOTES:
+        return 1.0
+    lanes = gpu.vector_lanes * running_clock(gpu, options)
+    return 1 / (1 + PROMOTED[scaled] / (2 * 128) * main_loop_flops(dtype, gpu, options) / lanes)
+
+
 def step_cycles(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, options: RunOptions) -> float:
     """Compute-unit cycles of one K step of a workgroup: its products, and its share of the issue cost.
 

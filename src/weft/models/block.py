@@ -35,7 +35,8 @@ class Style:
     scores, the kernels of scale, mask and softmax are in fp32, between copies; biases `apart` from what follows them
     are kernels of their own. Heads are `copied` apart before batched products, where these do not read them in strides.
     `loss` names the kernels of the cross entropy. Shared experts may run `beside` the exchange of tokens, which travel
-    in the number format `dispatched`, the gradients of their results in `returned` (none: that of the model). What
+    in the number format `dispatched`, the gradients of their results in `returned` (none: that of the model). Keys
+    of latent attention are `joined` from the part that is rotated and the rest by a copy. What
     Transformer Engine has no kernel for, rotations that also scale and biases of experts that the router weighs, is
     `elementary`: several kernels of PyTorch. It launches `each_expert`'s GEMM by itself.
     """
@@ -50,6 +51,7 @@ class Style:
     copied: bool = False
     loss: Literal["cross_entropy", "eager_cross_entropy", "fused_cross_entropy"] = "cross_entropy"
     beside: bool = False
+    joined: bool = False
     dispatched: str = ""
     returned: str = ""
     elementary: bool = False
@@ -305,6 +307,9 @@ class _Layer:
             turned = projected[:-1] if len(projected) > 1 and not model.qk_norm else (PREVIOUS,)
             name = "scaled_rotary" if model.rotary_scaled and self.style.elementary else "rotary"
             yield Piece("rotary", Streaming(name, rotated, 1, self.dtype), "attention", "width", reads=turned)
+        if self.style.joined and model.kv_rank:
+            joined = Streaming("transpose", count * model.attention_heads * model.head_size, 1, self.dtype)
+            yield Piece("keys", joined, "attention", "width")
         if self.style.copied:
             apart = Streaming("transpose", count * query_key_value(model), 1, self.dtype)
             yield Piece("heads", apart, "attention", "width")

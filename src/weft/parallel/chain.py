@@ -46,9 +46,13 @@ Phase = Literal["forward", "recompute", "input", "weight"]
 """What a node computes: the forward pass (again), or gradients of inputs or of weights."""
 
 
+KEPT = ".kept"
+"""The end of the name of a cast whose result is only kept for the backward pass."""
 _IN_EXPERTS = ("experts_activation", "experts_fc2_bias")
 _CAST_IN_EXPERTS = (("experts_fc2", ".quantize"), ("experts_fc1", ".input"))
 """Operators between an expert's GEMMs, and casts of what passes from one to the other, which one kernel may do."""
+_SENT = {"experts_fc1": "dispatched", "experts_fc2": "returned"}
+"""GEMMs of experts whose input, or whose output's gradient, may arrive in 8 bits: the key of `Style` that says so."""
 
 
 class Chain:
@@ -63,6 +67,7 @@ class Chain:
         self.dispatcher = plan.dispatcher or framework.dispatcher
         self.once_a_rank = EXCHANGES[self.dispatcher] == "rank"
         self.fused_experts = framework.fused_experts and bool(plan.recipe.operands)
+        self.apart = framework.casts_apart and bool(plan.recipe.operands)
         self.nodes: list[Node] = []
         self.last: tuple[str, ...] = ()
         self.fork: tuple[str, ...] = ()
@@ -124,6 +129,8 @@ class Chain:
         else:
             if self.framework.casts_each_pass and is_narrow(op):
                 self._weights_cast(piece, op.reads[-1], phase)
+            if self.apart and phase == "forward" and isinstance(op, Streaming) and op.name == "swiglu":
+                self._streamed(piece, KEPT, "quantize", sum(math.prod(each.shape) for each in op.reads), phase)
             self._in_order(
                 lambda: self._quantized(piece, ".quantize", op.reads[0], phase, piece.cut == "columns"),
                 lambda: self._gathered(piece, phase),
@@ -150,7 +157,38 @@ class Chain:
         if is_narrow(piece.op) and not fused:
             own = gathered and self.plan.recipe.gathered
             count = -(-math.prod(tensor.shape) // (token_ranks(self.plan) if own else 1))
-            self._cast(piece, suffix, count, phase)
+            if self.apart:
+                self._cast_apart(piece, suffix, count, phase)
+            else:
+                self._cast(piece, suffix, count, phase)
+
+    def _cast_apart(self, piece: Piece, suffix: str, count: int, phase: Phase) -> None:
+        """Cast along rows; in the backward pass turn the saved input and the weights, and cast along columns.
+
+        Tokens, and gradients, that arrive in 8 bits are turned; what leaves attention is kept in 12 bits beside.
+        """
+        arrived = self.plan.ep > 1 and piece.name in _SENT and bool(getattr(self.framework.style, _SENT[piece.name]))
+        forward = suffix == ".quantize"
+        if not (arrived and forward == (piece.name == "experts_fc1")):
+            self._streamed(piece, f"{suffix}.rows", "quantize", count, phase)
+            along = "quantize"
+        else:
+            along = "transpose"
+        wide = piece.name == "projection"
+        if forward:
+            if wide:
+                self._streamed(piece, KEPT, "quantize", count, phase)
+            return
+        self._streamed(piece, ".columns", along, count, phase)
+        saved, weights = (math.prod(each.shape) for each in cut(piece, self.plan).reads[:2])
+        if wide:
+            self._streamed(piece, ".back", "quantize", saved, phase)
+        self._streamed(piece, ".turned", "quantize" if wide else "transpose", saved, phase)
+        self._streamed(piece, ".weights", "transpose", weights, phase)
+
+    def _streamed(self, piece: Piece, suffix: str, name: str, count: int, phase: Phase) -> None:
+        dtype = self.plan.recipe.operands if name == "transpose" else self.plan.dtype
+        self.then(suffix, Streaming(name, count, 1, dtype), piece, phase)
 
     def _gathered(self, piece: Piece, phase: Phase) -> None:
         """The all-gather of tokens before a GEMM that is cut by columns, with sequence parallelism."""
@@ -246,6 +284,9 @@ class Chain:
         """Send each token to its experts' ranks: permuted by expert before, or by the receiver if sent once to each."""
         if not self.once_a_rank:
             self._all(piece, ops, phase)
+        routing = routing_of(piece)
+        if self.apart and routing.dtype == self.plan.recipe.operands and self.plan.ep > 1:
+            self._streamed(piece, ".quantize", "quantize", routed_tokens(piece, self.plan) * routing.hidden, phase)
         self.fork, self.branch = self.last, ()
         self._exchange(piece, phase, "dispatch")
         self.received = lambda: self._here(piece, ops, phase)
@@ -305,6 +346,8 @@ class Chain:
         else:
             if self.plan.tp > 1 and self.plan.sp and piece.cut == "vocabulary":
                 self.then(".gather", self._tp("all_gather", *output_of(piece.op)), piece, "input", "tp")
+            if self.apart and isinstance(op, Streaming) and op.name == "swiglu":
+                self._streamed(piece, ".back", "quantize", sum(math.prod(each.shape) for each in op.reads), "input")
             for number, inner in enumerate(inputs):
                 self.then(".gradient" + (f".{number}" if number else ""), inner, piece, "input")
             for inner in op.backward.weights:

@@ -34,19 +34,22 @@ class Framework:
     no gradient needs (PyTorch from 2.1, set_checkpoint_early_stop), or runs all of it. Of the `sends` between stages,
     "blocking" ones keep the sender from computing, "overlapped" ones do not, and "interleaved" ones only with several
     chunks a stage; with `scatter_gather` tensor-parallel ranks share them. `dispatcher` is the library by which tokens
-    come to their experts, on `dispatcher_units` compute units (0: as many as it takes by itself); where passes are
-    `paired`, one micro-batch's tokens travel while another computes. With `fused_experts` one kernel does an expert's
-    first GEMM of 8 bits, its activation and the cast for the second, forward and backward. Under recipes of 8 bits
-    attention computes in the format `attention` (empty: 16 bits). `optimizer` runs in one kernel over many tensors or,
-    not `fused_optimizer`, in one per operation; `scales_loss` adds the check for overflow of fp16. Weights are kept in
-    the number format `weights` (empty: that of the computation), beside `optimizer_bytes` of states per parameter: 12
-    for Adam with fp32 master weights. Recipes of 8 or 4 bits cast weights once per step, or, with `casts_each_pass`, in
-    every forward pass; where it `keeps_low` weights, they are held and gathered in the formats that the recipe offers
-    for that, else in 16 bits; `recipes` are those that it runs (empty: not stated). The host spends `launch` on each
-    operator [s], ahead of the GPU; `likely_launch` is the middle of its plausible range, which no measured step
-    decided. If the host is `synchronous`, it waits for each kernel (CUDA_LAUNCH_BLOCKING=1). In a layer of experts it
-    spends `launch_experts` on each operator [s] but those that `graphs` hold: none, those of the "router", of
-    "attention" and the router, or of the whole "step"; elsewhere it runs ahead of the GPU.
+    come to their experts, on `dispatcher_units` compute units (0: as many as it takes by itself), `dispatcher_holds`
+    these all the time; where passes are `paired`, one micro-batch's tokens travel while another computes. With
+    `fused_experts` one kernel does an expert's first GEMM of 8 bits, its activation and the cast for the second,
+    forward and backward. Under recipes of 8 bits attention computes in the format `attention` (empty: 16 bits).
+    `optimizer` runs in one kernel over many tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds
+    the check for overflow of fp16. Weights are kept in the number format `weights` (empty: that of the computation),
+    beside `optimizer_bytes` of states per parameter: 12 for Adam with fp32 master weights. Recipes of 8 or 4 bits cast
+    weights once per step, or, with `casts_each_pass`, in every forward pass; where it `casts_apart`, kernels of their
+    own make operands along rows and along columns: activations are kept in 8 bits along rows, inputs of SwiGLU too,
+    outputs of attention in 12, and are turned in the backward pass, as are weights. Where it `keeps_low` weights, they
+    are held and gathered in the formats that the recipe offers for that, else in 16 bits; `recipes` are those that it
+    runs (empty: not stated). The host spends `launch` on each operator [s], ahead of the GPU; `likely_launch` is the
+    middle of its plausible range, which no measured step decided. If the host is `synchronous`, it waits for each
+    kernel (CUDA_LAUNCH_BLOCKING=1). In a layer of experts it spends `launch_experts` on each operator [s] but those
+    that `graphs` hold: none, those of the "router", of "attention" and the router, or of the whole "step"; elsewhere it
+    runs ahead of the GPU.
     """
 
     name: str = "megatron"
@@ -74,10 +77,12 @@ class Framework:
     scatter_gather: bool = True
     dispatcher: str = "nccl"
     dispatcher_units: int = 0
+    dispatcher_holds: bool = False
     paired: bool = False
     fused_experts: bool = False
     attention: str = ""
     casts_each_pass: bool = False
+    casts_apart: bool = False
     keeps_low: bool = False
     recipes: tuple[str, ...] = ()
     optimizer: str = "adam"

@@ -25,6 +25,8 @@ class Recipe:
     Where the framework keeps low-precision weights (`Framework.keeps_low`), the weights of these GEMMs are held in the
     format `weights` only, and replicas gather them in the format `shared`.
 
+    Where tokens have a scale for each 128 elements (`scaled`), Hopper's vector units scale sums of 128 products.
+
     In 16 bits under every recipe: attention, norms, activation functions, the residual stream, embedding, logits, loss,
     router, reductions of tensor parallelism, and what stages and experts exchange. Master weights, optimizer states and
     the format of gradients are the framework's (`Framework`), which also decides how often weights are cast.
@@ -38,6 +40,7 @@ class Recipe:
     orders: int = 1
     weights: str = ""
     shared: str = ""
+    scaled: bool = False
 
     @property
     def copies(self) -> float:
@@ -75,12 +78,12 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "fp8-block": Recipe(
         "FP8, a scale for each 128 elements, of weights for each 128 x 128 (DeepSeek-V3)",
-        f"{_TE}/fp8_blockwise_scaling; scales, 3 % of the bytes, are left out; GEMMs at the rate of FP8 with one scale "
-        "[assumed, 0.9 to 1.1 of it: DeepGEMM reaches 1,550 TFLOP/s on H800, cuBLAS with one scale 1,400 on H100]",
+        f"{_TE}/fp8_blockwise_scaling; arXiv:2412.19437 section 3.3.2; scales, 3 % of the bytes, are left out",
         operands="fp8",
         casts=("quantize_transpose",),
         gathered="fp8",
         orders=2,
+        scaled=True,
     ),
     "mxfp8": Recipe(
         "8 bits, a scale for each 32 elements",
@@ -127,15 +130,15 @@ def narrowed(pieces: Iterable[Piece], recipe: Recipe, attention: str = "") -> tu
     """The pieces with GEMMs of layers on the operands of the recipe, and attention in a format of its own, if any."""
     if not recipe.operands:
         return tuple(pieces)
-    return tuple(_narrowed(piece, recipe.operands, attention) for piece in pieces)
+    return tuple(_narrowed(piece, recipe, attention) for piece in pieces)
 
 
-def _narrowed(piece: Piece, dtype: str, attention: str) -> Piece:
+def _narrowed(piece: Piece, recipe: Recipe, attention: str) -> Piece:
     if attention and isinstance(piece.op, Attention):
         return replace(piece, op=replace(piece.op, dtype=attention))
     in_layer = piece.module in _PARTS and piece.name != "router"
     if in_layer and isinstance(piece.op, Gemm | GroupedGemm):
-        return replace(piece, op=replace(piece.op, dtype=dtype))
+        return replace(piece, op=replace(piece.op, dtype=recipe.operands, scaled=int(recipe.scaled)))
     return piece
 
 

@@ -21,6 +21,7 @@ from weft.estimate.experts import (
     Load,
     experts,
     grouped,
+    own_values,
     served_layer,
     table_for,
 )
@@ -29,7 +30,7 @@ from weft.estimate.target import Harness, Target
 from weft.graph import Streaming
 from weft.graph.routing import Routing
 from weft.hardware import Gpu
-from weft.library.served import library, values_of
+from weft.library.served import library
 from weft.validation.closed_forms import ClosedForm, Columns
 from weft.validation.library_values import Changed, TablesOf, changed, fitted, of_table, on, start
 from weft.validation.seen import YES
@@ -239,15 +240,16 @@ class LayerCase:
             found = [experts(each, machine.gpu, self.library, options=machine.options) for each in made]
             return np.array([one.seconds for one in found]) + self._apart(rows, machine, found)
         tokens, hidden, columns, _, count = sizes
-        own = values_of(table_for(library("experts", self.library), self.dtype, machine.gpu.architecture))
+        own = own_values(table_for(library("experts", self.library), self.dtype, machine.gpu.architecture))
         what = Grouped(Load.shared(tokens, count), columns, hidden, FORMATS[self.dtype])
         return sum(grouped(what, machine, own).values(), np.full(len(tokens), machine.gpu.compute.launch_latency))
 
     def _apart(self, rows: Columns, machine: Target, of: Sequence[Estimate]) -> FloatArray:
         """What VeOmni's layers do beyond those of the library that stands for them [s].
 
-        By its source (ByteDance-Seed/VeOmni @3227dbe): SiLU, product and weight of a row are three kernels. Around
-        torch._grouped_mm all rows are joined with an empty one, padded by expert, put back, and scattered into zeros.
+        By its source (ByteDance-Seed/VeOmni @3227dbe): gate and up are GEMMs of their own, which each read the rows;
+        SiLU, product and weight of a row are three kernels. Around torch._grouped_mm all rows are joined with an empty
+        one, padded by expert, put back, and scattered into zeros.
         Triton's GEMMs (gate, up and down) launch, for each expert, workgroups for all rows, which end at once if they
         have none, beside those that multiply.
         """
@@ -256,6 +258,13 @@ class LayerCase:
         if self.library == TRAINING:
             passes += [Streaming("elementwise", cast("Any", routed * rows["hidden"]), 1, "bf16")] * 4
         moved = np.asarray(sum((streaming(one, machine).seconds for one in passes), np.zeros(len(wide))))
+        own = own_values(table_for(library("experts", self.library), self.dtype, machine.gpu.architecture))
+        load, launch = Load.shared(routed, rows["experts"]), machine.gpu.compute.launch_latency
+        gate, both = (
+            sum(grouped(Grouped(load, each, rows["hidden"], FORMATS[self.dtype]), machine, own).values(), 0.0 * wide)
+            for each in (wide, 2 * wide)
+        )
+        moved = moved + 2 * gate + launch - both
         if self.library == TRAINING:
             return moved
         columns = 2 * np.ceil(wide / _TILE) + np.ceil(rows["hidden"] / _TILE)
@@ -298,21 +307,31 @@ EXPERT_LAYERS = ClosedForm(
 
 
 def formats_left_out(subjects: Sequence[Subject], tables_of: TablesOf) -> list[Predicted]:
-    """Predict the rows of each format with values fitted to the library's other formats on the architecture.
+    """Predict the rows of each format with values fitted to other formats, as if the format had not been measured.
 
-    Rows that have no other format to go by are left out.
+    Those of the same kernels on the architecture, by any library, count; of the same library where there are none. Rows
+    that have no other format to go by are left out.
     """
     owned = [(subject, np.array(tables_of(subject), dtype=np.str_)) for subject in subjects]
     every = sorted({name for _, names in owned for name in names.tolist()})
     done = []
     for table in every:
-        _, name, _, architecture = table.split(".")
-        others = [one for one in every if one != table and one.split(".")[1::2] == [name, architecture]]
+        _, name, kind, architecture = table.split(".")
+        apart = [one for one in every if one.split(".")[2] != kind and one.split(".")[3] == architecture]
+        alike = [one for one in apart if _kernels(one) == _kernels(table)]
+        others = alike or [one for one in apart if one.split(".")[1] == name]
         known = [_sharing(part, others) for subject, of in owned if len(part := subject.take(np.isin(of, others)))]
         if known:
             values = fitted(known, of_table(table))
             done += [predicted(part, values) for subject, of in owned if len(part := subject.take(of == table))]
     return done
+
+
+def _kernels(table: str) -> str:
+    """Which kernels the library of a table runs for its format: libraries share them."""
+    _, name, kind, _ = table.split(".")
+    kernels = library("experts", name).how.get("kernels", {})
+    return str(kernels.get(kind, kernels.get("default", name)))
 
 
 def _sharing(subject: Subject, tables: Sequence[str]) -> Subject:

@@ -14,6 +14,7 @@ from weft import hardware
 from weft.graph import Attention, Gemm, GroupedGemm, Node, Streaming, TokenExchange
 from weft.models import load_model
 from weft.options import RunOptions
+from weft.parallel.chain import KEPT
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.precision import is_narrow
@@ -27,8 +28,10 @@ from weft.validation.subjects import Subject
 from weft.validation.tables import Measurements
 
 _GPU, _SYSTEM, _LAYERS = "h800", "64xh800", 4
-_RECOMPUTED = ("norm1", "q_norm", "q_up", "kv_norm", "kv_up", "norm2", "experts_activation", "shared_activation")
-"""What the trace computes again: four more norms a layer than forward, two more GEMMs, and SwiGLU."""
+_RECOMPUTED = (
+    "norm1", "q_norm", "q_up", "kv_norm", "kv_up", "rotary", "keys", "norm2", "experts_activation", "shared_activation"
+)  # fmt: skip
+"""What the trace computes again: four more norms a layer than forward, two more GEMMs and what follows, and SwiGLU."""
 KINDS: Mapping[str, str] = {
     "attention_forward": "attention, forward",
     "attention_backward": "attention, backward",
@@ -44,7 +47,7 @@ KINDS: Mapping[str, str] = {
 }
 """The kinds that are compared by the kinds of the trace; of notifications most is waiting for other ranks."""
 SPAN = "span of the pair"
-_CASTS = ("quantize", "amax", "transpose")
+_CASTS = ("quantize", "amax")
 
 
 def trace_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
@@ -60,7 +63,7 @@ def trace_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
     rows = checked.rows
     if not len(rows):
         return []
-    measured = rows.groupby(rows["kind"].map(KINDS))["time_s"].sum().to_dict()
+    measured = {str(kind): _covered(of) for kind, of in rows.groupby(rows["kind"].map(KINDS))}
     measured[SPAN] = (rows["start_s"] + rows["time_s"]).max() - rows["start_s"].min()
     lines = {KINDS[kind]: line for line, kind in reversed([*rows["kind"].items()])} | {SPAN: rows.index[0]}
     found = predicted_kinds()
@@ -80,18 +83,29 @@ def trace_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
     ]
 
 
+def _covered(rows: pd.DataFrame) -> float:
+    """Seconds in which any of the kernels runs: those of two streams at once share the GPU, and take as much longer."""
+    begin, end = rows["start_s"].to_numpy(), (rows["start_s"] + rows["time_s"]).to_numpy()
+    order = begin.argsort()
+    begin, reached = begin[order], np.maximum.accumulate(end[order])
+    before = np.concatenate([[-np.inf], reached[:-1]])
+    return float(np.maximum(reached - np.maximum(begin, before), 0.0).sum())
+
+
 @cache
 def predicted_kinds() -> Mapping[str, float]:
     """Seconds of each kind of kernel and of the span, as `weft step` prices the layers of the trace.
 
-    Computing beside an exchange takes longer by the compute units that the exchange holds, norms by the waves that a
+    Computing takes longer by the compute units that exchanges hold, norms by the waves that a
     workgroup or three for each unit of the whole GPU then take (grids of 132 and 396 in the trace).
     """
     used, model, system = framework("deepseek"), load_model("deepseek-v3"), hardware.system(_SYSTEM)
     plan = Parallelism(dp=64, ep=64, batch=64, sequence=4096, precision="fp8-block", dispatcher="deepep")
     part = rank_parts(model, plan, used)["moe"]
     prices, kinds, passes = Prices(system, plan, RunOptions()), Counter[str](), list[Pass]()
-    again = [node for node in part.forward if node.name.partition(".")[0] in _RECOMPUTED]
+    again = [
+        node for node in part.forward if node.name.partition(".")[0] in _RECOMPUTED and not node.name.endswith(KEPT)
+    ]
     for nodes in (part.forward, [*again, *part.backward]):
         own: Counter[str] = Counter()
         for node in nodes:
@@ -100,7 +114,7 @@ def predicted_kinds() -> Mapping[str, float]:
         passes.append(Pass(sum(own.values()), {EXPERTS: moved}))
         kinds += own
     taken = prices.taken("deepep", used.dispatcher_units)
-    both = paired(passes[0], passes[1], 1.0, taken)
+    both = paired(passes[0], passes[1], 1.0, taken, used.dispatcher_holds)
     computing = sum(seconds for kind, seconds in kinds.items() if kind not in ("dispatch", "combine"))
     slower = 1 + sum(one.parts.get("contention", 0.0) for one in both) / computing
     waves = math.ceil(1 / (1 - taken))
@@ -122,6 +136,7 @@ def _kind(node: Node) -> str:
         if node.phase == "weight":
             return KINDS["gemm_fp8_accumulate"]
         return KINDS["gemm_fp8" if isinstance(op, Gemm) else "expert_gemm_grouped"]
-    if isinstance(op, Streaming) and op.name.startswith(_CASTS):
+    turned = isinstance(op, Streaming) and op.name == "transpose" and op.dtype == "fp8"
+    if turned or (isinstance(op, Streaming) and op.name.startswith(_CASTS)):
         return KINDS["cast_transpose"]
     return KINDS["norm" if isinstance(op, Streaming) and "norm" in op.name else "other"]

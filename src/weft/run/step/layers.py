@@ -136,7 +136,8 @@ class Layers:
         forward = run(of.forward)
         if is_paired:
             taken = prices.taken(library, self.framework.dispatcher_units)
-            forward, backward = paired(forward, backward, paired_share(prices.plan), taken)
+            held = self.framework.dispatcher_holds
+            forward, backward = paired(forward, backward, paired_share(prices.plan), taken, held)
         forward, backward, weight = started(forward, syncs), started(backward), started(weight)
         return PartTimes(of.name, forward, backward, weight, again, of.parameters, of.kept, of.experts, of.narrow)
 

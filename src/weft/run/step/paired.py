@@ -25,11 +25,12 @@ def paired_share(plan: Parallelism) -> float:
     return max(1 - (warm + 1) / (plan.micro_batches * chunks), 0.0)
 
 
-def paired(forward: Pass, backward: Pass, share: float, units: float) -> tuple[Pass, Pass]:
+def paired(forward: Pass, backward: Pass, share: float, units: float, held: bool = False) -> tuple[Pass, Pass]:
     """Both passes on average, when in a `share` of them either exchanges tokens while the other computes.
 
     The exchange takes a share `units` of the compute units from what runs beside it. With exchanges of X and computing
-    of C seconds, both take X + C - (1 - units) X, but at least X.
+    of C seconds, both take X + C - (1 - units) X, but at least X; where it `held` them also while nothing moves,
+    C / (1 - units).
     """
     waits = [one.parts.get(EXPERTS, 0.0) for one in (forward, backward)]
     moved = sum(waits)
@@ -37,7 +38,7 @@ def paired(forward: Pass, backward: Pass, share: float, units: float) -> tuple[P
         return forward, backward
     computing = forward.seconds + backward.seconds - moved
     fits = moved * (1 - units) <= computing
-    slower = units * moved if fits else 0.0
+    slower = units * (computing / (1 - units) if held else moved) if fits else 0.0
     late = 0.0 if fits else moved - computing
     return tuple(  # type: ignore[return-value]
         _beside(one, share, wait, late * wait / moved, slower * wait / moved)
