@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,16 @@ _DIGEST = 32
 
 @dataclass
 class Checkpoint:
-    """The state of a run in a file, beside objects that are made anew by name: `shared`.
+    """The state of a run in a file, beside `shared` objects, each the only one of its type, which are made anew.
 
     The file is private, in the user's cache, and read only if its checksum holds.
     """
 
     file: Path
-    shared: Mapping[str, object]
+    shared: Sequence[object]
 
     @classmethod
-    def of(cls, inputs: Mapping[str, Any], asked: Sequence[Asked], shared: Mapping[str, object]) -> Checkpoint:
+    def of(cls, inputs: Mapping[str, Any], asked: Sequence[Asked], shared: Sequence[object]) -> Checkpoint:
         """The checkpoint of a run, by all that decides it: inputs, requests and Weft's own sources."""
         digest = hashlib.sha256(as_json(inputs, "the inputs of a load", sort_keys=True).encode())
         digest.update(fingerprint_of(Path(__file__)).encode())
@@ -79,24 +80,30 @@ class Checkpoint:
             self.file.unlink()
 
 
-class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, shared: Mapping[str, object]) -> None:
-        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self._names = {id(one): name for name, one in shared.items()}
+def _shared(place: int) -> object:
+    """What a file names instead of a shared object; `_Unpickler` finds the object."""
+    raise NotImplementedError
 
-    def persistent_id(self, obj: Any) -> str | None:
-        """The name of a shared object, which is not written."""
-        return self._names.get(id(obj))
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, shared: Sequence[object]) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        # By type: a method that saw each of some 10^7 values would take minutes.
+        self.dispatch_table = {type(one): partial(_named, place) for place, one in enumerate(shared)}
+
+
+def _named(place: int, _: object) -> tuple[Callable[[int], object], tuple[int]]:
+    return _shared, (place,)
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, shared: Mapping[str, object]) -> None:
+    def __init__(self, file: io.BytesIO, shared: Sequence[object]) -> None:
         super().__init__(file)
-        self._shared = shared
+        self._objects = shared
 
-    def persistent_load(self, pid: str) -> object:
-        """The shared object of a name."""
-        return self._shared[pid]
+    def find_class(self, module: str, name: str, /) -> Any:
+        """A class or function by name, or what finds a shared object."""
+        return self._objects.__getitem__ if name == _shared.__name__ else super().find_class(module, name)
 
 
 class Watched:

@@ -97,7 +97,7 @@ def serve(
     pipeline of `tp` x `pp` GPUs, each with its own queue and its share of the memory. With `ep` above a `tp` of 1 a
     replica is one GPU with a queue of its own, and `ep` of them share the experts. `progress` is called with the number
     of answered requests, their total, and what runs. A run of 20,000 requests or more by a policy with a name keeps
-    its state once a minute, and resumes there when it is asked again after an interrupt.
+    its state, at most once a minute, and resumes there when it is asked again after an interrupt.
 
     Raises UnknownNameError for unknown names, InputError for sizes that do not fit the model, the memory or each other.
 
@@ -145,7 +145,7 @@ class Ready:
             return None
         where, model = deploy.forward.system.inputs(), deploy.forward.model.model_dump(mode="json")
         inputs = {"system": where, "model": model, "policy": self.policy, "options": plain(self.inputs)}
-        shared = {"deployment": deploy, "forward": deploy.forward, "times": deploy.times}
+        shared = (deploy, deploy.forward, deploy.times)
         return Checkpoint.of(inputs, self.asked.asked, shared)
 
 
