@@ -22,6 +22,7 @@ from weft.cli.options import (
     typed,
 )
 from weft.cli.output import shows
+from weft.cli.progress import progress_bar
 from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Count, Value, later
 from weft.errors import InputError
 from weft.hardware import System
@@ -134,7 +135,9 @@ def serve(
     if plan:
         if click.get_current_context().params.get("against"):
             raise InputError("--against compares loads on one layout, and --plan searches layouts; ask for two plans")
-        return weft.plan_serving(model, machine, options=options, trace=file, **typed(asked))
+        with progress_bar("planning") as progress:
+            return weft.plan_serving(model, machine, options=options, trace=file, progress=progress, **typed(asked))
     if "attainment" in asked:
         raise InputError("--attainment is the share of good answers of a plan; give --plan, too, or leave it out")
-    return weft.serve(model, machine, options=options, trace=file, **asked)
+    with progress_bar("serving") as progress:
+        return weft.serve(model, machine, options=options, trace=file, progress=progress, **asked)

@@ -22,16 +22,20 @@ class GivenUp(Exception):
     """The rest of a load is not served, since what was asked of it is known."""
 
 
-def _round_robin() -> Route:
-    turn = iter(range(1 << 62))
-    return lambda replicas: replicas[next(turn) % len(replicas)]
+class _RoundRobin:
+    def __init__(self) -> None:
+        self._turn = -1
+
+    def __call__(self, replicas: Sequence[Replica]) -> Replica:
+        self._turn += 1
+        return replicas[self._turn % len(replicas)]
 
 
-def _least_loaded() -> Route:
-    return lambda replicas: min(replicas, key=lambda one: len(one.running) + len(one.waiting))
+def _least_loaded(replicas: Sequence[Replica]) -> Replica:
+    return min(replicas, key=lambda one: len(one.running) + len(one.waiting))
 
 
-ROUTERS: Mapping[str, Callable[[], Route]] = {"round-robin": _round_robin, "least-loaded": _least_loaded}
+ROUTERS: Mapping[str, Callable[[], Route]] = {"round-robin": _RoundRobin, "least-loaded": lambda: _least_loaded}
 """Routers by name: in turn, or to the replica with the fewest requests (the first of equals)."""
 
 
@@ -54,17 +58,27 @@ class Cluster:
         self._events: list[tuple[float, int, int, Request | None]] = []
         self._versions = [0] * len(self._every)
         self._idle: set[int] = set()
+        self.answered = 0
 
-    def run(self, load: Load, watch: Watch | None = None) -> list[Request]:
-        """Serve every request of a load; returns them in the order of arrival. Raises what `watch` raises."""
+    def run(
+        self, load: Load, watch: Watch | None = None, between: Callable[[Cluster], None] | None = None
+    ) -> list[Request]:
+        """Serve every request of a load; returns them in the order of arrival. Raises what `watch` raises.
+
+        `between` sees the cluster between events, when all of its state could be copied.
+        """
         self._watch = watch
-        requests = [Request(at, asked) for at, asked in enumerate(load.asked)]
+        self._requests = requests = [Request(at, asked) for at, asked in enumerate(load.asked)]
         for request in requests:
             request.reached = request.arrival + self._outside(request.input)
         first = sorted(requests[: load.clients or None], key=_reached)
         self._closed = bool(load.clients)
         self._arrivals = deque(first)
         self._later = iter(requests[load.clients :] if self._closed else ())
+        return self.resume(between)
+
+    def resume(self, between: Callable[[Cluster], None] | None = None) -> list[Request]:
+        """Serve the rest of the load, from the state between two events."""
         while (now := self._next()) < float("inf"):
             for event in self._due(now):
                 self._happen(*event)
@@ -75,7 +89,9 @@ class Cluster:
                 if replica.load and not replica.busy:
                     self._push(replica, replica.start(now, until))
             self._idle.clear()
-        return requests
+            if between:
+                between(self)
+        return self._requests
 
     def _expected(self) -> float:
         """When a replica may expect its next request: one that comes earlier interrupts its steps."""
@@ -132,7 +148,8 @@ class Cluster:
                 self._push(replica, replica.ends[-1])
 
     def _answered(self, now: float) -> None:
-        """A client sends its next request."""
+        """Count an answer; a client sends its next request."""
+        self.answered += 1
         request = next(self._later, None)
         if request is not None:
             request.arrival, request.reached = now, now + self._outside(request.input)

@@ -17,6 +17,7 @@ from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.result.serving import Objective, Served, Serving
 from weft.serving.bounds import Bounds, Work
+from weft.serving.checkpoint import Progress
 from weft.serving.cluster import GivenUp
 from weft.serving.plans import Choice, Deployed, ServingPlans
 from weft.serving.requests import Request
@@ -46,6 +47,7 @@ def plan_serving(
     tpot: str | None = None,
     attainment: float = ATTAINMENT,
     budget_s: float = BUDGET_S,
+    progress: Progress | None = None,
     **asked: Any,
 ) -> ServingPlans:
     """Find the fewest GPUs of a system on which a model answers a load within limits, and what more GPUs buy.
@@ -54,7 +56,8 @@ def plan_serving(
     "40 ms"). The load and all else are those of `weft.serve`: its options `tp`, `ep`, `replicas`, `readers`
     and `step_tokens` are searched unless they are given. Bounds from step times exclude what cannot meet
     the limits, simulations decide among the rest; what is said of a layout is what `weft.serve` says. No new simulation
-    starts after `budget_s` of CPU. Raises InputError for a load without a rate or limits, and what `weft.serve` raises.
+    starts after `budget_s` of CPU. `progress` is called with the number of simulated layouts, the most that remain,
+    and the layout that is next. Raises InputError for a load without a rate or limits, and what `weft.serve` raises.
 
     >>> limits = {"ttft": "1 s", "tpot": "50 ms"}
     >>> found = plan_serving("llama-3-8b", "2xh100", rate=4, requests=50, input=512, output=32, **limits)
@@ -64,7 +67,7 @@ def plan_serving(
     began = time.monotonic()
     where, found = on if isinstance(on, System) else system(on), load_model(model)
     wanted = _wanted(ttft, tpot, attainment, asked)
-    search = _Search(found, where, {**asked, "ttft": ttft, "tpot": tpot}, wanted, attainment, budget_s)
+    search = _Search(found, where, {**asked, "ttft": ttft, "tpot": tpot}, wanted, attainment, budget_s, progress)
     search.run()
     return search.answer(time.monotonic() - began)
 
@@ -109,6 +112,7 @@ class _Search:
     wanted: Objective
     attainment: float
     budget_s: float
+    progress: Progress | None = None
     rejected: Counter[str] = field(default_factory=Counter)
     tried: dict[Choice, Deployed] = field(default_factory=dict)
     failed: dict[Choice, str] = field(default_factory=dict)
@@ -226,6 +230,8 @@ class _Search:
             return self.tried[choice] if self.tried[choice].tpot <= limit else None
         made = ready(self.model, self.system, **self.asked | choice.options)
         watch = _Watch(self.wanted.ttft, limit, len(made.asked.asked) - self.good)
+        if self.progress:
+            self.progress(self.simulated, max(len(self._layouts) - self._bounded, self.simulated), choice.words)
         self.simulated += 1
         try:
             answered, _ = made.deploy.run(made.asked, watch)

@@ -19,8 +19,10 @@ from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, RunOptions
 from weft.result.serving import Interactive, Objective, Served, Serving, Turn
 from weft.result.step import added
+from weft.result.stored import plain
 from weft.run.step.drafts import speculation
 from weft.run.step.forward import Forward
+from weft.serving.checkpoint import LEAST, Checkpoint, Progress, Watched
 from weft.serving.cluster import ROUTERS, Cluster, Watch
 from weft.serving.framework import Serves, framework_names, serves
 from weft.serving.policies import POLICIES, Policy, Schedule
@@ -79,6 +81,7 @@ def serve(
     accept: float | None = None,
     draft: str | None = None,
     options: RunOptions = SUSTAINED,
+    progress: Progress | None = None,
 ) -> Serving:
     """Serve a load by a model's replicas of `tp` GPUs each: throughput, latencies, memory, queue, and what bounds.
 
@@ -92,7 +95,9 @@ def serve(
     and the host's time for each step. `ep`, `two_batch`, `speculate`, `accept`, `draft`, `kv_dtype` and `library` are
     those of `weft.decode`; the library is the framework's own if none is named. With `pp`, so many replicas share a
     pipeline of `tp` x `pp` GPUs, each with its own queue and its share of the memory. With `ep` above a `tp` of 1 a
-    replica is one GPU with a queue of its own, and `ep` of them share the experts.
+    replica is one GPU with a queue of its own, and `ep` of them share the experts. `progress` is called with the number
+    of answered requests, their total, and what runs. A run of 20,000 requests or more by a policy with a name keeps
+    its state, at most once a minute, and resumes there when it is asked again after an interrupt.
 
     Raises UnknownNameError for unknown names, InputError for sizes that do not fit the model, the memory or each other.
 
@@ -100,7 +105,8 @@ def serve(
     False
     """
     asked = dict(locals())
-    return ready(asked.pop("model"), asked.pop("on"), **asked).answer()
+    del asked["progress"]
+    return ready(asked.pop("model"), asked.pop("on"), **asked).answer(progress, resumes=True)
 
 
 @dataclass(frozen=True)
@@ -114,19 +120,33 @@ class Ready:
     objective: Objective
     curve: bool
     host_stated: bool
+    inputs: Mapping[str, Any]
 
-    def answer(self) -> Serving:
-        """The whole answer."""
+    def answer(self, progress: Progress | None = None, resumes: bool = False) -> Serving:
+        """The whole answer; a run that `resumes` keeps its state until then."""
         deploy, asked = self.deploy, self.asked
         forward, how, offered = deploy.forward, deploy.how, asked.rate
-        answered, turns = deploy.run(asked)
-        capacity = deploy.capacity(asked, answered) if offered else None
+        checkpoint = self._checkpoint() if resumes else None
+        answered, turns = deploy.run(asked, None, progress, checkpoint)
+        capacity = deploy.capacity(asked, answered, progress) if offered else None
+        if checkpoint:
+            checkpoint.remove()
         return Serving(
             forward.model, forward.system, replace(forward.plan, sequence=self.limit), how.name, self.policy,
             deploy.router, asked.about, deploy.replicas, deploy.readers, answered, turns, how.cache_bytes,
             forward.cache(self.limit) / self.limit, offered, capacity, self.objective, deploy.step_parts(turns),
-            tuple(deploy.curve(asked)) if self.curve else (), tuple(_notes(how, deploy, self.host_stated)),
+            tuple(deploy.curve(asked)) if self.curve else (), tuple(_notes(how, deploy, answered, self.host_stated)),
         )  # fmt: skip
+
+    def _checkpoint(self) -> Checkpoint | None:
+        """Where the state of a long run is kept; None for a short one, and for a policy without a name."""
+        deploy = self.deploy
+        if len(self.asked.asked) < LEAST or POLICIES.get(self.policy) is not deploy.policy:
+            return None
+        where, model = deploy.forward.system.inputs(), deploy.forward.model.model_dump(mode="json")
+        inputs = {"system": where, "model": model, "policy": self.policy, "options": plain(self.inputs)}
+        shared = (deploy, deploy.forward, deploy.times)
+        return Checkpoint.of(inputs, self.asked.asked, shared)
 
 
 def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Ready:
@@ -163,10 +183,15 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
     limit = asked["max_length"] or found.sequence_length
     _check_lengths(drawn.asked, found, limit, forward, how)
     deploy = Deployment(forward, how, chosen, asked["router"], count, asked["readers"], shared, times)
-    return Ready(deploy, drawn, limit, name, objective(asked["ttft"], asked["tpot"]), asked["curve"], host is not None)
+    decide = {key: value for key, value in asked.items() if key not in _BESIDE}
+    return Ready(
+        deploy, drawn, limit, name, objective(asked["ttft"], asked["tpot"]), asked["curve"], host is not None, decide
+    )
 
 
 _DEFAULTS = {name: one.default for name, one in signature(serve).parameters.items()}
+_BESIDE = ("model", "on", "policy", "trace", "ttft", "tpot", "curve", "progress")
+"""Arguments that do not decide a run, or by what `Ready` makes of them."""
 _CHECKED = ("requests", "concurrency", "rate", "prefix", "seed", "arrivals", "burstiness", "router", "curve")
 _FORWARD = ("tp", "ep", "pp", "two_batch", "dtype", "weights", "kv_dtype", "options")
 _LOAD = ("rate", "concurrency", "trace", "requests", "input", "output", "arrivals", "burstiness", "seed")
@@ -201,19 +226,32 @@ class Deployment:
     times: StepTimes
     sent: dict[int, float] = field(default_factory=dict)
 
-    def run(self, asked: Load, watch: Watch | None = None) -> tuple[list[Served], list[Turn]]:
+    def run(
+        self, asked: Load, watch: Watch | None = None, progress: Progress | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> tuple[list[Served], list[Turn]]:  # fmt: skip
         """Serve a load: its requests in the order of arrival, and the steps of all replicas in the order of time.
 
-        `watch` sees each answered request, and may raise `GivenUp`.
+        `watch` sees each answered request, and may raise `GivenUp`. With a `checkpoint` the run resumes from it.
         """
+        between = Watched(len(asked.asked), progress, checkpoint) if progress or checkpoint else None
+        cluster = checkpoint.read() if checkpoint else None
+        if cluster is not None and between:
+            between.resumed(cluster)
+            found = cluster.resume(between)
+        else:
+            cluster = self._cluster()
+            found = cluster.run(asked, watch, between)
+        every = [*cluster.replicas, *cluster.decoders]
+        turns = sorted((turn for replica in every for turn in replica.turns), key=lambda turn: turn.start)
+        return sorted(map(_served, found), key=lambda one: one.arrival), turns
+
+    def _cluster(self) -> Cluster:
         stages = self.forward.plan.pp
         pipelines = [Pipeline(stages) for _ in range(self.replicas // stages)] if stages > 1 else []
         every = [self._replica(at, pipelines[at // stages] if pipelines else None) for at in range(self.replicas)]
         readers, others = every[: self.readers], every[self.readers :]
-        cluster = Cluster(readers or others, self.router, others if readers else (), self.transfer, self.how.outside)
-        found = cluster.run(asked, watch)
-        turns = sorted((turn for replica in every for turn in replica.turns), key=lambda turn: turn.start)
-        return sorted(map(_served, found), key=lambda one: one.arrival), turns
+        return Cluster(readers or others, self.router, others if readers else (), self.transfer, self.how.outside)
 
     def _replica(self, at: int, pipeline: Pipeline | None) -> Replica:
         pool = Pool(self.how.cache_bytes, self.how.block, self.forward.cache, self.shared)
@@ -225,15 +263,19 @@ class Deployment:
 
     def transfer(self, request: Request) -> float:
         """Seconds that a prompt's keys and values take from a reader: each of its GPUs sends to one of the other."""
-        if request.computed not in self.sent:
+        return self.sending(request.computed)
+
+    def sending(self, tokens: int) -> float:
+        """Seconds that keys and values of so many tokens take from a reader."""
+        if tokens not in self.sent:
             where = self.forward.system
             each = where.node.gpus_per_node if where.node else where.gpus
             pair = where.with_gpus(2, 1 if where.gpus <= each else 2)
-            sent = Collective("send_recv", self.forward.cache(request.computed) // self.forward.plan.pp, 2)
-            self.sent[request.computed] = float(estimate(sent, pair).seconds)
-        return self.sent[request.computed]
+            sent = Collective("send_recv", self.forward.cache(tokens) // self.forward.plan.pp, 2)
+            self.sent[tokens] = float(estimate(sent, pair).seconds)
+        return self.sent[tokens]
 
-    def capacity(self, asked: Load, answered: Sequence[Served]) -> float | None:
+    def capacity(self, asked: Load, answered: Sequence[Served], progress: Progress | None = None) -> float | None:
         """Answers per second while requests always wait, where a load's end suggests that it is near [1/s]."""
         last = max(answered, key=lambda one: one.done)
         lone, _ = self.run(Load([Asked(0.0, last.input, last.output)], "one request"))
@@ -241,7 +283,7 @@ class Deployment:
             return None
         at_once = _most_at_once(answered)
         kept = list(asked.asked) * -(-_FULL * at_once // len(asked.asked))
-        found, _ = self.run(Load([one._replace(arrival=0.0) for one in kept], "all at once"))
+        found, _ = self.run(Load([one._replace(arrival=0.0) for one in kept], "all at once"), None, progress)
         ends = sorted(one.done for one in found)
         early, late = len(ends) // 5, len(ends) - 1 - len(ends) // 5
         return (late - early) / (ends[late] - ends[early]) if ends[late] > ends[early] else float("inf")
@@ -385,7 +427,7 @@ def _check_lengths(asked: Sequence[Asked], model: Transformer, limit: int, forwa
         )
 
 
-def _notes(how: Serves, deploy: Deployment, host_stated: bool) -> list[str]:
+def _notes(how: Serves, deploy: Deployment, answered: Sequence[Served], host_stated: bool) -> list[str]:
     """What is assumed."""
     low, high = how.host_range
     notes = []
@@ -414,7 +456,8 @@ def _notes(how: Serves, deploy: Deployment, host_stated: bool) -> list[str]:
         )
     if deploy.readers:
         said = f"{deploy.readers} of {deploy.replicas} replicas read prompts, and send keys and values"
-        sent = f", which takes {max(deploy.sent.values()) * 1e3:.3g} ms of the longest" if deploy.sent else ""
+        longest = max((one.input for one in answered if one.output > 1), default=0)
+        sent = f", which takes {deploy.sending(longest) * 1e3:.3g} ms of the longest" if longest else ""
         notes.append(f"{said}{sent}.")
     if deploy.shared:
         notes.append("Blocks of prompts that begin alike are computed once, and kept while memory lasts.")

@@ -54,7 +54,7 @@ def checked_cache() -> Path:
     from weft.engine.code import cache_root, open_to_others
 
     root = cache_root()
-    held = (root.glob(pattern) for pattern in ("engine-*", "engine-*/**/*", "runs", "runs/??"))
+    held = (root.glob(pattern) for pattern in ("engine-*", "engine-*/**/*", "runs", "runs/??", "checkpoints"))
     why = open_to_others((root, *chain.from_iterable(held)))
     if why:
         raise InputError(

@@ -1,0 +1,93 @@
+"""Long served loads: an interrupted run resumes from its checkpoint and answers the same; progress is reported."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import weft
+from weft.serving import checkpoint, serve
+
+LOADS = {
+    "router in turn, readers": {"readers": 1, "router": "round-robin", "rate": 30, "input": (100, 3000)},
+    "clients": {"concurrency": 24, "input": (100, 3000)},
+    "a scheduler with a state": {"framework": "sglang", "rate": 60, "input": 600},
+    "prompts that begin alike": {"rate": 30, "input": 2000, "prefix": 1024},
+    "drafts": {"rate": 30, "input": 500, "speculate": 2, "accept": 0.7, "draft": "none"},
+    "stages": {"pp": 2, "rate": 20, "input": (100, 900)},
+}
+
+
+class Interrupted(Exception):
+    """Stands for Ctrl-C."""
+
+
+def interrupt(done, total, what):
+    if done > total // 2:
+        raise Interrupted
+
+
+@pytest.fixture(autouse=True)
+def every_run_is_long(monkeypatch, tmp_path):
+    monkeypatch.setattr(serve, "LEAST", 1)
+    monkeypatch.setattr(checkpoint, "EVERY_S", 0.0)
+    monkeypatch.setattr(checkpoint, "QUIET_S", 0.0)
+    monkeypatch.setattr(checkpoint, "_SHARE", 0)
+    monkeypatch.setattr(checkpoint, "_LOOK", 8)
+    monkeypatch.setattr(checkpoint, "checked_cache", lambda: tmp_path)
+
+
+def served(**more):
+    return weft.serve("llama-3-8b", "2xh100", requests=120, output=40, **more)
+
+
+@pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
+def test_an_interrupted_run_resumes_and_answers_the_same(load, tmp_path, capsys):
+    whole = served(**load)
+    assert not list(tmp_path.rglob("*.state"))
+    with pytest.raises(Interrupted):
+        served(**load, progress=interrupt)
+    assert len(list(tmp_path.rglob("*.state"))) == 1
+    capsys.readouterr()
+    again = served(**load)
+    assert "resumes after" in capsys.readouterr().err
+    assert json.dumps(again.to_dict()) == json.dumps(whole.to_dict())
+    assert again.requests == whole.requests
+    assert not list(tmp_path.rglob("*.state"))
+
+
+def test_another_load_does_not_resume_there(capsys):
+    with pytest.raises(Interrupted):
+        served(rate=30, progress=interrupt)
+    for other in ({"rate": 31}, {"rate": 30, "host": "3 ms"}, {"rate": 30, "policy": "sglang"}):
+        served(**other)
+    assert "resumes" not in capsys.readouterr().err
+
+
+def test_a_damaged_checkpoint_is_named_and_the_run_begins_anew(tmp_path, capsys):
+    with pytest.raises(Interrupted):
+        served(rate=30, progress=interrupt)
+    (file,) = tmp_path.rglob("*.state")
+    file.write_bytes(file.read_bytes()[:-9])
+    assert served(rate=30).completed == 120
+    assert "is damaged; the run begins anew" in capsys.readouterr().err
+
+
+def test_progress_counts_answers_of_all_requests():
+    seen = []
+    served(rate=30, progress=lambda *step: seen.append(step))
+    assert [done for done, total, _ in seen if total == 120] == sorted(done for done, total, _ in seen if total == 120)
+    assert seen[-1][0] > 60
+    assert {what for *_, what in seen} == {"requests answered"}
+
+
+def test_a_search_names_the_layout_that_it_tries():
+    seen = []
+    weft.plan_serving(
+        "llama-3-8b", "2xh100", rate=4, requests=50, input=512, output=32, ttft="1 s", tpot="50 ms",
+        progress=lambda *step: seen.append(step),
+    )  # fmt: skip
+    assert seen
+    assert all(done < total for done, total, _ in seen)
+    assert "TP" in seen[0][2]
