@@ -52,6 +52,21 @@ def test_clear_removes_what_lay_longer_than_asked(folder, capsys):
     assert "removed 1 runs" in capsys.readouterr().out
 
 
+def test_states_of_interrupted_runs_are_shown_and_cleared(folder, capsys):
+    (folder / "checkpoints").mkdir(mode=0o700)
+    state, part = (folder / "checkpoints" / name for name in ("0123.state", ".0123.state.part"))
+    for file in (state, part):
+        file.write_bytes(b"0" * 3000)
+    assert weft("cache", "show") == 0
+    assert [line.split()[2:5] for line in capsys.readouterr().out.splitlines() if "interrupted runs" in line] == [
+        ["1", "3", "kB"]
+    ]
+    assert weft("cache", "clear") == 0
+    assert "removed 1 interrupted runs, 3 kB" in capsys.readouterr().out
+    assert not state.exists()
+    assert not part.exists()
+
+
 @pytest.mark.parametrize("command", ["show", "clear"])
 def test_a_cache_that_cannot_be_is_told_instead_of_shown_empty(tmp_path, monkeypatch, capsys, command):
     blocked = tmp_path / "file"

@@ -8,6 +8,7 @@ import pytest
 
 import weft
 from weft.serving import checkpoint, serve
+from weft.store import records
 
 LOADS = {
     "router in turn, readers": {"readers": 1, "router": "round-robin", "rate": 30, "input": (100, 3000)},
@@ -35,7 +36,7 @@ def every_run_is_long(monkeypatch, tmp_path):
     monkeypatch.setattr(checkpoint, "QUIET_S", 0.0)
     monkeypatch.setattr(checkpoint, "_SHARE", 0)
     monkeypatch.setattr(checkpoint, "_LOOK", 8)
-    monkeypatch.setattr(checkpoint, "checked_cache", lambda: tmp_path)
+    monkeypatch.setattr(records, "checked_cache", lambda: tmp_path)
 
 
 def served(**more):

@@ -1,4 +1,4 @@
-"""`weft cache`: show and clear cached simulations and the compiled engine."""
+"""`weft cache`: show and clear cached simulations, interrupted runs and the compiled engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weft.errors import OutputError
 from weft.files import check_out_dir
 from weft.report.table import Table, number, text
 from weft.store import Store
-from weft.store.records import checked_cache
+from weft.store.records import checked_cache, checkpoints
 from weft.units import format_bytes
 from weft.view.terminal import print_table
 
@@ -34,7 +34,7 @@ def _seconds(age: str) -> float:
 
 @click.group(epilog=examples("weft cache show", "weft cache clear --older-than 30d"))
 def cache() -> None:
-    """Show and clear the cache: simulated runs and the engine's machine code.
+    """Show and clear the cache: simulated and interrupted runs, and the engine's machine code.
 
     The key of a run is everything that decides its result: inputs, Weft's sources and data, and library versions. If
     any of them changes, the run is simulated again; the old entry stays on disk until it is cleared. The folder is
@@ -45,10 +45,13 @@ def cache() -> None:
 @cache.command("show", epilog=examples("weft cache show"))
 def show() -> None:
     """Say where the cache is, what it holds and how large it is."""
-    root, runs, engines = _root(), Store().contents(), _engines()
-    idle = f"{runs.idle_s / 86400:.0f} days" if runs.entries else ""
+    root, engines = _root(), _engines()
+    kept = {"simulated runs": Store().contents(), "interrupted runs": checkpoints().contents()}
     rows = [
-        ("simulated runs", runs.entries, runs.bytes, idle),
+        *(
+            (what, one.entries, one.bytes, f"{one.idle_s / 86400:.0f} days" if one.entries else "")
+            for what, one in kept.items()
+        ),
         ("engine, compiled", len(engines), sum(map(_size, engines)), ""),
     ]
     size = number("bytes", "size", format_=lambda bytes_: format_bytes(bytes_, 3))
@@ -64,10 +67,11 @@ def show() -> None:
 @option("--older-than", "Only runs unused for 12h, 30d, 4w.", Value("AGE", _seconds), name="age", default="0h")
 @option("--engine", "The engine's machine code too; the next run compiles it again.", is_flag=True)
 def clear(age: float, engine: bool) -> None:
-    """Remove cached simulations; they are simulated again when needed."""
+    """Remove cached simulations and interrupted runs; they are simulated again, or begin anew, when needed."""
     _root()
-    removed = Store().clear(age)
-    click.echo(f"removed {removed.entries} runs, {format_bytes(removed.bytes, 3)}")
+    for what, store in (("runs", Store()), ("interrupted runs", checkpoints())):
+        removed = store.clear(age)
+        click.echo(f"removed {removed.entries} {what}, {format_bytes(removed.bytes, 3)}")
     if engine:
         folders = _engines()
         size = sum(map(_size, folders))

@@ -18,7 +18,7 @@ from weft.files import write_atomically
 from weft.serving.cluster import Cluster
 from weft.serving.requests import Asked
 from weft.store.fingerprint import fingerprint_of
-from weft.store.records import checked_cache, say
+from weft.store.records import checkpoints, say
 from weft.store.task import as_json
 
 Progress = Callable[[int, int, str], None]
@@ -53,7 +53,7 @@ class Checkpoint:
         digest.update(fingerprint_of(Path(__file__)).encode())
         for one in asked:
             digest.update(repr(tuple(one)).encode())
-        return cls(checked_cache() / "checkpoints" / f"{digest.hexdigest()}.state", shared)
+        return cls(checkpoints().folder / f"{digest.hexdigest()}.state", shared)
 
     def read(self) -> Any:
         """The state, or None; a damaged file is reported and removed."""

@@ -28,8 +28,8 @@ SCHEMA = 1
 Answer = tuple[Record, str]
 """A record, and why it could not be stored (empty if it was stored, or there is no store)."""
 _ENTRIES = "??/*.json.gz"
-_PARTS = "??/.*.part"
-"""Temporary files that a killed writer leaves behind."""
+_PART = ".*.part"
+"""The name of temporary files that a killed writer leaves behind."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,11 @@ class Contents:
 def runs_folder() -> Path:
     """The default folder of records: `runs` beside the engine's machine code."""
     return checked_cache() / "runs"
+
+
+def checkpoints() -> Store:
+    """The states of interrupted runs of many requests, in the user's cache."""
+    return Store(checked_cache() / "checkpoints", "*.state")
 
 
 def checked_cache() -> Path:
@@ -67,12 +72,15 @@ def checked_cache() -> Path:
 class Store:
     """Records by their questions, in `folder` (None: the user's cache); `keeps` says whether new ones are stored.
 
+    `entries` is the pattern of its files, for folders of other files, too, that `contents` and `clear` may count.
+
     A damaged entry is reported on stderr and computed again. If nothing can be written, that is reported once, and runs
     continue without being stored.
     """
 
-    def __init__(self, folder: str | Path | None = None) -> None:
+    def __init__(self, folder: str | Path | None = None, entries: str = _ENTRIES) -> None:
         self.folder = runs_folder() if folder is None else Path(folder)
+        self.entries = entries
         self.keeps = True
         self.given_up = ""
         """Why new records are not stored; empty while they are."""
@@ -129,7 +137,7 @@ class Store:
 
     def contents(self) -> Contents:
         """How much the store holds."""
-        return _contents([stat for _, stat in self._files(_ENTRIES)])
+        return _contents([stat for _, stat in self._files(self.entries)])
 
     def clear(self, unused_s: float = 0.0) -> Contents:
         """Remove entries unused for `unused_s` [s], and return what was removed.
@@ -138,11 +146,11 @@ class Store:
         """
         limit = time.time() - unused_s
         removed = []
-        for pattern in (_ENTRIES, _PARTS):
+        for pattern in (self.entries, str(Path(self.entries).with_name(_PART))):
             for path, stat in self._files(pattern):
                 if stat.st_mtime <= limit:
                     _remove(path)
-                    removed += [stat] if pattern == _ENTRIES else []
+                    removed += [stat] if pattern == self.entries else []
         return _contents(removed)
 
     def _files(self, pattern: str) -> Iterator[tuple[Path, os.stat_result]]:

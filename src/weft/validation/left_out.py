@@ -21,6 +21,8 @@ from weft.validation.steps import SHARE
 from weft.validation.subjects import Predicted, Subject, predicted
 from weft.validation.tables import FloatArray
 
+LAYERS = ("dense", "mixture")
+"""The kinds of layers whose steps are predicted with their framework left out."""
 _NEEDS_ROWS = 4
 _UNITS = {Dimension.SECONDS: "s", Dimension.BYTES_PER_SECOND: "bytes/s"}
 
@@ -49,7 +51,7 @@ def left_out(subjects: Sequence[Subject], key: Callable[[Subject], list[str]]) -
 
 
 def frameworks_left_out(steps: Sequence[Subject], unfitted: Sequence[Subject]) -> list[Predicted]:
-    """Predict the steps of dense models of each framework with clocks fitted to those of all others.
+    """Predict the steps of each framework with clocks fitted to those of dense models of all others.
 
     `steps` are predicted as shipped, `unfitted` repeats them at the clocks of long runs; between both the logarithm
     of a time is linear in that of the clock. A GPU takes the share of the clock of long runs that fits the rows of
@@ -62,7 +64,7 @@ def frameworks_left_out(steps: Sequence[Subject], unfitted: Sequence[Subject]) -
     done = []
     for subject in steps:
         for name in subject.labels["framework"].unique():
-            own = subject.take((subject.labels["framework"] == name) & (subject.labels["layers"] == "dense"))
+            own = subject.take((subject.labels["framework"] == name) & subject.labels["layers"].isin(LAYERS))
             if len(own):
                 others = table[table["framework"] != name]
                 gpu = hardware.gpu(subject.machine)
