@@ -19,239 +19,147 @@ from weft.answer import register_renderer
 from weft.arguments import answering
 
 if TYPE_CHECKING:
-    from weft import models, studies
-    from weft.capture import capture, capturing
-    from weft.errors import WeftError
-    from weft.estimate import Harness, estimate
-    from weft.graph import (
-        Attention,
-        Collective,
-        Gemm,
-        Graph,
-        Node,
-        Opaque,
-        Routing,
-        Streaming,
-        all_gather,
-        all_reduce,
-        all_to_all,
-        concurrent,
-        experts,
-        gemm,
-        gemm_queue,
-        operator,
-        reduce_scatter,
-        write_graph,
-    )
-    from weft.hardware import System, gpu, system
-    from weft.hardware import gpu_names as gpus
-    from weft.hardware import node_names as systems
-    from weft.kernels.execution_file import read_collective
-    from weft.kernels.execution_plan import ExecutionPlan
-    from weft.models import load_model
-    from weft.models.sequence import iteration
-    from weft.options import RunOptions
-    from weft.parallel import dependent, layer, sublayer
-    from weft.parallel.plan import Parallelism
-    from weft.plan import plan
-    from weft.plan.launched import read_launch
-    from weft.plan.recompute import recompute
-    from weft.plan.scale import scale
-    from weft.plan.schedules import check_schedule, find_schedule
-    from weft.result import Comparison, Timeline
-    from weft.result.contrast import Contrast
-    from weft.result.step import Step
-    from weft.rewrite import rewrite
-    from weft.run import balanced, compare, simulate
-    from weft.run.chakra import write_chakra
-    from weft.run.replay import replay
-    from weft.run.step.inference import decode, prefill
-    from weft.run.step.named import memory, step, step_overlaps
-    from weft.run.step.roofline import roofline
-    from weft.run.trace import compare_trace
-    from weft.sample import sample
-    from weft.schedule import overlap_names as overlaps
-    from weft.schedule.arbiters import arbiter
-    from weft.serving.search import plan_serving
-    from weft.serving.serve import serve
-    from weft.sweep.answer import Sweep
-    from weft.sweep.run import sweep, sweep_file
-    from weft.traces import read_execution_trace, read_graph, read_trace
-    from weft.tune import tune
-    from weft.tune.advisor import advise
-    from weft.tune.perturb import perturb
-    from weft.tune.tiles import tiles
-    from weft.validation.catalog import calibrate
-    from weft.validation.run import validate
+    from weft import models as models
+    from weft import studies as studies
+    from weft.capture import capture as capture
+    from weft.capture import capturing as capturing
+    from weft.errors import WeftError as WeftError
+    from weft.estimate import Harness as Harness
+    from weft.estimate import estimate as estimate
+    from weft.graph import Attention as Attention
+    from weft.graph import Collective as Collective
+    from weft.graph import Gemm as Gemm
+    from weft.graph import Graph as Graph
+    from weft.graph import Node as Node
+    from weft.graph import Opaque as Opaque
+    from weft.graph import Routing as Routing
+    from weft.graph import Streaming as Streaming
+    from weft.graph import all_gather as all_gather
+    from weft.graph import all_reduce as all_reduce
+    from weft.graph import all_to_all as all_to_all
+    from weft.graph import concurrent as concurrent
+    from weft.graph import experts as experts
+    from weft.graph import gemm as gemm
+    from weft.graph import gemm_queue as gemm_queue
+    from weft.graph import operator as operator
+    from weft.graph import reduce_scatter as reduce_scatter
+    from weft.graph import write_graph as write_graph
+    from weft.hardware import System as System
+    from weft.hardware import gpu as gpu
+    from weft.hardware import gpu_names, node_names
+    from weft.hardware import system as system
+    from weft.kernels.execution_file import read_collective as read_collective
+    from weft.kernels.execution_plan import ExecutionPlan as ExecutionPlan
+    from weft.models import load_model as load_model
+    from weft.models.sequence import iteration as iteration
+    from weft.options import RunOptions as RunOptions
+    from weft.parallel import dependent as dependent
+    from weft.parallel import layer as layer
+    from weft.parallel import sublayer as sublayer
+    from weft.parallel.plan import Parallelism as Parallelism
+    from weft.plan import plan as plan
+    from weft.plan.launched import read_launch as read_launch
+    from weft.plan.recompute import recompute as recompute
+    from weft.plan.scale import scale as scale
+    from weft.plan.schedules import check_schedule as check_schedule
+    from weft.plan.schedules import find_schedule as find_schedule
+    from weft.result import Comparison as Comparison
+    from weft.result import Timeline as Timeline
+    from weft.result.contrast import Contrast as Contrast
+    from weft.result.step import Step as Step
+    from weft.rewrite import rewrite as rewrite
+    from weft.run import balanced as balanced
+    from weft.run import compare as compare
+    from weft.run import simulate as simulate
+    from weft.run.chakra import write_chakra as write_chakra
+    from weft.run.replay import replay as replay
+    from weft.run.step.inference import decode as decode
+    from weft.run.step.inference import prefill as prefill
+    from weft.run.step.named import memory as memory
+    from weft.run.step.named import step as step
+    from weft.run.step.named import step_overlaps as step_overlaps
+    from weft.run.step.roofline import roofline as roofline
+    from weft.run.trace import compare_trace as compare_trace
+    from weft.sample import sample as sample
+    from weft.schedule import overlap_names
+    from weft.schedule.arbiters import arbiter as arbiter
+    from weft.serving.search import plan_serving as plan_serving
+    from weft.serving.serve import serve as serve
+    from weft.sweep.answer import Sweep as Sweep
+    from weft.sweep.run import sweep as sweep
+    from weft.sweep.run import sweep_file as sweep_file
+    from weft.traces import read_execution_trace as read_execution_trace
+    from weft.traces import read_graph as read_graph
+    from weft.traces import read_trace as read_trace
+    from weft.tune import tune as tune
+    from weft.tune.advisor import advise as advise
+    from weft.tune.perturb import perturb as perturb
+    from weft.tune.tiles import tiles as tiles
+    from weft.validation.catalog import calibrate as calibrate
+    from weft.validation.run import validate as validate
+
+    gpus, systems, overlaps = gpu_names, node_names, overlap_names
 
 __version__ = "0.1.0"
 
-# Public name -> where it lives. A room is imported when one of its names is first used, so that
-# `import weft` costs neither a compiler nor a plotting library.
+# Room -> the public names that live there, with another name than there as "name=there". A room is imported when one of
+# its names is first used, so that `import weft` costs neither a compiler nor a plotting library.
+_ROOMS = {
+    "weft.capture": "capture capturing",
+    "weft.errors": "WeftError",
+    "weft.estimate": "Harness estimate",
+    "weft.graph": (
+        "Attention Collective Gemm Graph Node Opaque Routing Streaming all_gather all_reduce all_to_all concurrent "
+        "experts gemm gemm_queue operator reduce_scatter write_graph"
+    ),
+    "weft.hardware": "System gpu gpus=gpu_names system systems=node_names",
+    "weft.kernels.execution_file": "read_collective",
+    "weft.kernels.execution_plan": "ExecutionPlan",
+    "weft.models": "load_model models",
+    "weft.models.sequence": "iteration",
+    "weft.options": "RunOptions",
+    "weft.parallel": "dependent layer sublayer",
+    "weft.parallel.plan": "Parallelism",
+    "weft.plan": "plan",
+    "weft.plan.launched": "read_launch",
+    "weft.plan.recompute": "recompute",
+    "weft.plan.scale": "scale",
+    "weft.plan.schedules": "check_schedule find_schedule",
+    "weft.result": "Comparison Timeline",
+    "weft.result.contrast": "Contrast",
+    "weft.result.step": "Step",
+    "weft.rewrite": "rewrite",
+    "weft.run": "balanced compare simulate",
+    "weft.run.chakra": "write_chakra",
+    "weft.run.replay": "replay",
+    "weft.run.step.inference": "decode prefill",
+    "weft.run.step.named": "memory step step_overlaps",
+    "weft.run.step.roofline": "roofline",
+    "weft.run.trace": "compare_trace",
+    "weft.sample": "sample",
+    "weft.schedule": "overlaps=overlap_names",
+    "weft.schedule.arbiters": "arbiter",
+    "weft.serving.search": "plan_serving",
+    "weft.serving.serve": "serve",
+    "weft.studies": "studies",
+    "weft.sweep": "sweep",
+    "weft.sweep.answer": "Sweep",
+    "weft.sweep.run": "sweep_file",
+    "weft.traces": "read_execution_trace read_graph read_trace",
+    "weft.tune": "tune",
+    "weft.tune.advisor": "advise",
+    "weft.tune.perturb": "perturb",
+    "weft.tune.tiles": "tiles",
+    "weft.validation.catalog": "calibrate",
+    "weft.validation.run": "validate",
+}
 _HOMES = {
-    "Attention": ("weft.graph", "Attention"),
-    "Collective": ("weft.graph", "Collective"),
-    "Comparison": ("weft.result", "Comparison"),
-    "Contrast": ("weft.result.contrast", "Contrast"),
-    "ExecutionPlan": ("weft.kernels.execution_plan", "ExecutionPlan"),
-    "Gemm": ("weft.graph", "Gemm"),
-    "Graph": ("weft.graph", "Graph"),
-    "Harness": ("weft.estimate", "Harness"),
-    "Node": ("weft.graph", "Node"),
-    "Opaque": ("weft.graph", "Opaque"),
-    "Parallelism": ("weft.parallel.plan", "Parallelism"),
-    "Routing": ("weft.graph", "Routing"),
-    "RunOptions": ("weft.options", "RunOptions"),
-    "Step": ("weft.result.step", "Step"),
-    "Streaming": ("weft.graph", "Streaming"),
-    "Sweep": ("weft.sweep.answer", "Sweep"),
-    "System": ("weft.hardware", "System"),
-    "Timeline": ("weft.result", "Timeline"),
-    "WeftError": ("weft.errors", "WeftError"),
-    "advise": ("weft.tune.advisor", "advise"),
-    "all_gather": ("weft.graph", "all_gather"),
-    "all_reduce": ("weft.graph", "all_reduce"),
-    "all_to_all": ("weft.graph", "all_to_all"),
-    "arbiter": ("weft.schedule.arbiters", "arbiter"),
-    "balanced": ("weft.run", "balanced"),
-    "calibrate": ("weft.validation.catalog", "calibrate"),
-    "capture": ("weft.capture", "capture"),
-    "capturing": ("weft.capture", "capturing"),
-    "check_schedule": ("weft.plan.schedules", "check_schedule"),
-    "compare": ("weft.run", "compare"),
-    "concurrent": ("weft.graph", "concurrent"),
-    "decode": ("weft.run.step.inference", "decode"),
-    "dependent": ("weft.parallel", "dependent"),
-    "compare_trace": ("weft.run.trace", "compare_trace"),
-    "estimate": ("weft.estimate", "estimate"),
-    "experts": ("weft.graph", "experts"),
-    "find_schedule": ("weft.plan.schedules", "find_schedule"),
-    "gemm": ("weft.graph", "gemm"),
-    "gemm_queue": ("weft.graph", "gemm_queue"),
-    "gpu": ("weft.hardware", "gpu"),
-    "gpus": ("weft.hardware", "gpu_names"),
-    "iteration": ("weft.models.sequence", "iteration"),
-    "layer": ("weft.parallel", "layer"),
-    "load_model": ("weft.models", "load_model"),
-    "memory": ("weft.run.step.named", "memory"),
-    "models": ("weft.models", "models"),
-    "operator": ("weft.graph", "operator"),
-    "overlaps": ("weft.schedule", "overlap_names"),
-    "perturb": ("weft.tune.perturb", "perturb"),
-    "plan": ("weft.plan", "plan"),
-    "plan_serving": ("weft.serving.search", "plan_serving"),
-    "prefill": ("weft.run.step.inference", "prefill"),
-    "read_collective": ("weft.kernels.execution_file", "read_collective"),
-    "read_execution_trace": ("weft.traces", "read_execution_trace"),
-    "read_graph": ("weft.traces", "read_graph"),
-    "write_chakra": ("weft.run.chakra", "write_chakra"),
-    "read_launch": ("weft.plan.launched", "read_launch"),
-    "read_trace": ("weft.traces", "read_trace"),
-    "recompute": ("weft.plan.recompute", "recompute"),
-    "replay": ("weft.run.replay", "replay"),
-    "reduce_scatter": ("weft.graph", "reduce_scatter"),
-    "roofline": ("weft.run.step.roofline", "roofline"),
-    "rewrite": ("weft.rewrite", "rewrite"),
-    "sample": ("weft.sample", "sample"),
-    "scale": ("weft.plan.scale", "scale"),
-    "serve": ("weft.serving.serve", "serve"),
-    "simulate": ("weft.run", "simulate"),
-    "step": ("weft.run.step.named", "step"),
-    "step_overlaps": ("weft.run.step.named", "step_overlaps"),
-    "studies": ("weft.studies", "studies"),
-    "sublayer": ("weft.parallel", "sublayer"),
-    "sweep": ("weft.sweep", "sweep"),
-    "sweep_file": ("weft.sweep.run", "sweep_file"),
-    "system": ("weft.hardware", "system"),
-    "systems": ("weft.hardware", "node_names"),
-    "tiles": ("weft.tune.tiles", "tiles"),
-    "tune": ("weft.tune", "tune"),
-    "validate": ("weft.validation.run", "validate"),
-    "write_graph": ("weft.graph", "write_graph"),
+    name: (room, there or name)
+    for room, names in _ROOMS.items()
+    for name, _, there in (each.partition("=") for each in names.split())
 }
 
-__all__ = [
-    "Attention",
-    "Collective",
-    "Comparison",
-    "Contrast",
-    "ExecutionPlan",
-    "Gemm",
-    "Graph",
-    "Harness",
-    "Node",
-    "Opaque",
-    "Parallelism",
-    "Routing",
-    "RunOptions",
-    "Step",
-    "Streaming",
-    "Sweep",
-    "System",
-    "Timeline",
-    "WeftError",
-    "__version__",
-    "advise",
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "arbiter",
-    "balanced",
-    "calibrate",
-    "capture",
-    "capturing",
-    "check_schedule",
-    "compare",
-    "compare_trace",
-    "concurrent",
-    "decode",
-    "dependent",
-    "estimate",
-    "experts",
-    "find_schedule",
-    "gemm",
-    "gemm_queue",
-    "gpu",
-    "gpus",
-    "iteration",
-    "layer",
-    "load_model",
-    "memory",
-    "models",
-    "operator",
-    "overlaps",
-    "perturb",
-    "plan",
-    "plan_serving",
-    "prefill",
-    "read_collective",
-    "read_execution_trace",
-    "read_graph",
-    "read_launch",
-    "read_trace",
-    "recompute",
-    "reduce_scatter",
-    "replay",
-    "rewrite",
-    "roofline",
-    "sample",
-    "scale",
-    "serve",
-    "simulate",
-    "step",
-    "step_overlaps",
-    "studies",
-    "sublayer",
-    "sweep",
-    "sweep_file",
-    "system",
-    "systems",
-    "tiles",
-    "tune",
-    "validate",
-    "write_chakra",
-    "write_graph",
-]
+__all__ = sorted(["__version__", *_HOMES])  # noqa: PLE0605
 
 
 # Answers show themselves by the room `view`, which is imported when one is first shown.
@@ -272,4 +180,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return list(__all__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -195,10 +196,14 @@ def changes(provenance: Mapping[str, Provenance]) -> tuple[str, ...]:
 
 
 class Leaf(NamedTuple):
-    """One value of a configuration file [base unit, where it has a rule], with its provenance."""
+    """One value of a configuration file [base unit, where it has a rule], with its provenance.
+
+    `range` is the plausible range of a value with a rule [base unit]: the value alone if the file states none.
+    """
 
     value: Any
     provenance: Provenance
+    range: tuple[float, float] = (math.nan, math.nan)
 
 
 def read_toml(file: Path | Traversable) -> dict[str, Any]:
@@ -277,19 +282,19 @@ def _leaf(raw: Any, quantity: Quantity | None, path: str, file: str, common: str
         leaf = Leaf(raw, Provenance(text=_text(raw), kind="published", source=common))
     else:
         leaf = Leaf(raw, set_by_user(_text(raw), f" in {file}"))
-    return leaf if quantity is None else Leaf(_in_range(leaf, quantity, path, file), leaf.provenance)
+    return leaf if quantity is None else _in_range(leaf, quantity, path, file)
 
 
-def _in_range(leaf: Leaf, quantity: Quantity, path: str, file: str) -> float:
-    """The plain number of a value; ConfigError unless low <= value <= high. An assumed value must state both bounds."""
+def _in_range(leaf: Leaf, quantity: Quantity, path: str, file: str) -> Leaf:
+    """The value as a plain number; ConfigError unless low <= value <= high. An assumed value must state both bounds."""
     low, high = leaf.provenance.low, leaf.provenance.high
     if (low is None or high is None) and leaf.provenance.kind == "assumed":
         raise ConfigError("an assumed value needs its plausible range: add low = and high =", file, path)
-    value: float
-    value, *ends = (parse_value(quantity, path, raw, file) for raw in (leaf.value, low, high) if raw is not None)
-    if (low is not None and value < ends[0]) or (high is not None and value > ends[-1]):
+    value = parse_value(quantity, path, leaf.value, file)
+    least, most = (value if raw is None else parse_value(quantity, path, raw, file) for raw in (low, high))
+    if not least <= value <= most:
         raise ConfigError(f"'{leaf.provenance.text}' is outside its own range, {low} to {high}", file, path)
-    return value
+    return Leaf(value, leaf.provenance, (least, most))
 
 
 def parse_value(quantity: Quantity | None, path: str, raw: Any, file: str | None = None) -> Any:

@@ -35,7 +35,7 @@ def test_a_public_name_that_is_also_a_module_can_be_called_whichever_was_importe
     assert weft.estimate(gemm, "h100-sxm").seconds == weft.estimate.estimate(gemm, "h100-sxm").seconds
 
 
-@pytest.mark.parametrize("name", ["estimate", "plan", "rewrite", "sample", "tune"])
+@pytest.mark.parametrize("name", ["capture", "estimate", "plan", "rewrite", "sample", "tune"])
 def test_help_on_a_room_shows_the_function_that_a_call_runs(name):
     room = getattr(weft, name)
     function = getattr(importlib.import_module(f"weft.{name}"), name)

@@ -5,14 +5,13 @@ Needs PyTorch, which is imported when a capture begins.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import InputError
 from weft.graph import Graph
+from weft.rooms import callable_room
 
 if TYPE_CHECKING:
     from weft.capture.recorder import Recorder
@@ -142,11 +141,4 @@ def _part() -> Any:
     return module
 
 
-class _Room(ModuleType):
-    """A callable module: `weft.capture` is both the package and its main function."""
-
-    def __call__(self, *args: Any, **named: Any) -> Graph:
-        return capture(*args, **named)
-
-
-sys.modules[__name__].__class__ = _Room
+callable_room(__name__, __name__, "capture")

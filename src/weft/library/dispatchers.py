@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from weft.catalog import Leaf, Quantity, parse_value, read_leaves, read_toml
+from weft.catalog import Leaf, Quantity, read_leaves, read_toml
 from weft.errors import InputError, UnknownNameError
 from weft.graph import EXCHANGES
 from weft.graph.collective import Copies
@@ -155,13 +155,7 @@ def shipped() -> Mapping[str, float]:
 @cache
 def bounds() -> Mapping[str, tuple[float, float]]:
     """The plausible range of every value by path [as `shipped`]."""
-    found = {}
-    for path, leaf in leaves().items():
-        rule = RULES[path.rpartition(".")[2]]
-        ends = (leaf.provenance.low, leaf.provenance.high)
-        low, high = (float(parse_value(rule, path, end)) for end in ends)
-        found[path] = (low, high)
-    return found
+    return {path: leaf.range for path, leaf in leaves().items()}
 
 
 @cache

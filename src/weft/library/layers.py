@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 
-from weft.catalog import Leaf, Quantity, Rules, parse_value, read_leaves, read_toml
+from weft.catalog import Leaf, Quantity, Rules, read_leaves, read_toml
 from weft.units import Dimension
 
 _TIME, _COUNT = Quantity(Dimension.SECONDS, zero_allowed=True), Quantity(Dimension.COUNT, whole=True)
@@ -50,9 +50,4 @@ def recurrent_values(architecture: str) -> Mapping[str, float]:
 @cache
 def recurrent_bounds(architecture: str) -> Mapping[str, tuple[float, float]]:
     """The plausible range of every value by path [as `recurrent_values`]."""
-    leaves, rules = _leaves("recurrent")[architecture], RULES["recurrent"]
-    known = ((path, rules[path], leaf.provenance) for path, leaf in leaves.items())
-    return {
-        path: (float(parse_value(rule, path, ends.low)), float(parse_value(rule, path, ends.high)))
-        for path, rule, ends in known
-    }
+    return {path: leaf.range for path, leaf in _leaves("recurrent")[architecture].items()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 
-from weft.catalog import Leaf, Quantity, parse_value, read_leaves, read_toml
+from weft.catalog import Leaf, Quantity, read_leaves, read_toml
 from weft.units import Dimension
 
 _TIME, _RATE = Quantity(Dimension.SECONDS), Quantity(Dimension.BYTES_PER_SECOND)
@@ -59,9 +59,4 @@ def costs() -> Mapping[str, float]:
 @cache
 def bounds() -> Mapping[str, tuple[float, float]]:
     """The plausible range of every value by path [seconds or bytes/s]."""
-    ends = {path: (leaf.provenance.low, leaf.provenance.high) for path, leaf in leaves().items()}
-    return {path: (_parsed(path, low), _parsed(path, high)) for path, (low, high) in ends.items()}
-
-
-def _parsed(path: str, text: str | None) -> float:
-    return float(parse_value(RULES[path], path, text))
+    return {path: leaf.range for path, leaf in leaves().items()}

@@ -150,10 +150,7 @@ def _built(name: str, values: dict[str, Any]) -> Framework:
         raise ConfigError("the source is missing; say where the defaults are documented", label, "source")
     leaves = read_leaves({key: values[key] for key in _RULES if values.get(key)}, _RULES, label)
     plain: dict[str, Any] = {path: leaf.value for path, leaf in leaves.items()}
-    for path, leaf in leaves.items():
-        ends = (leaf.provenance.low, leaf.provenance.high)
-        low, high = (_RULES[path].parse(end) if end else leaf.value for end in ends)
-        plain[f"likely_{path}"] = math.sqrt(low * high)
+    plain |= {f"likely_{path}": math.sqrt(math.prod(leaf.range)) for path, leaf in leaves.items()}
     plain["recipes"] = tuple(values.get("recipes", ()))
     for recipe in plain["recipes"]:
         check_name("recipe", recipe, RECIPES)

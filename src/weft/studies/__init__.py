@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
+
+from weft.rooms import callable_room
 
 if TYPE_CHECKING:
     from weft.studies.headline import PaperStudy
@@ -41,11 +41,9 @@ def study(name: str) -> type[PaperStudy]:
     return found
 
 
-class _Room(ModuleType):
-    """A callable module: `weft.studies()` lists the studies by name."""
-
-    def __call__(self) -> list[str]:
-        return list(STUDIES)
+def study_names() -> list[str]:
+    """The studies by name."""
+    return list(STUDIES)
 
 
-sys.modules[__name__].__class__ = _Room
+callable_room(__name__, __name__, "study_names")
