@@ -334,7 +334,8 @@ def read_folder(place: Path, kinds: Sequence[Kind] | None = None) -> list[Measur
 
 def _below(place: Path) -> list[Path]:
     """Tables by their usual names in the folders of a folder, also packed by gzip."""
-    names = {f"{table.file}{ending}" for table in (*TABLES.values(), DispatcherSteps) for ending in ("", ".gz")}
+    tables: list[type[Table]] = [*TABLES.values(), DispatcherSteps]
+    names = {f"{table.file}{ending}" for table in tables for ending in ("", ".gz")}
     return sorted(file for file in place.glob("*/*.csv*") if file.name in names)
 
 
