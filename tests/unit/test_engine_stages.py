@@ -82,8 +82,7 @@ def test_the_critical_stream_first_is_as_good_as_the_better_of_round_robin_and_c
 
 
 def test_a_starvation_limit_that_exceeds_the_burst_of_a_stage_never_expires():
-    """On FC-2, which its GEMM bounds; OP ends with its reduce-scatter, limit or not."""
-    work, paper = weft.sublayer("t-nlg", "fc2", tp=8), weft.gpu("t3-paper")
+    work, paper = weft.sublayer("t-nlg", "op", tp=8), weft.gpu("t3-paper")
     short, long, none = (
         weft.simulate(work, paper.replace({"arbiter.starvation_limit": limit}), "t3-mca")
         for limit in ("2 us", "10 us", "1 ms")

@@ -268,10 +268,7 @@ class T3Beyond(PaperStudy):
             f"{point.run.speedup(MCA):.2f}x"
             for point in self.nodes
         )
-        return (
-            "T3 on two levels, a ring in each node and DMA engines between nodes, over one ring in sequence: "
-            f"{said}; for OP {self.span('levels')} over assumed values"
-        )
+        return f"T3 on two levels, a ring in each node and DMA engines between nodes, over one ring in sequence: {said}"
 
     def _gathered(self) -> str:
         fabrics = CASES["gathers"]["fabrics"]
@@ -630,9 +627,11 @@ def _libraries(gpu: Gpu) -> Iterator[Asked]:
 
 
 def _nodes(gpu: Gpu) -> Iterator[Asked]:
+    link = gpu.link
     for layer in LAYERS:
         for count in CASES["nodes"]:
-            tp, on = 8 * count, joined(gpu, "nodes", 8 * count)
+            tp = 8 * count
+            on = System(gpu=gpu, gpus=tp, fabric=FABRICS["nodes"](tp, link.bandwidth, link.latency))
             yield Asked(layer, tp, f"{count} nodes", count, sublayer(MODEL, layer, tp), on, OVERLAPS["nodes"])
 
 
@@ -729,12 +728,6 @@ def _probe_straight(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
     return {name: Simulation(graph, on, name, options) for name in (MCA, DMA)}
 
 
-def _probe_levels(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
-    tp = 8 * CASES["nodes"][0]
-    graph, on, options = sublayer(MODEL, "op", tp), joined(gpu, "nodes", tp), replace(options, **OPTIONS["nodes"])
-    return {name: Simulation(graph, on, name, options) for name in (SEQUENTIAL, LEVELS)}
-
-
 def _probe_lines(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
     graph, on = _forward("fc1", 8), joined(gpu, "full", 8)
     return {name: Simulation(graph, on, name, options) for name in (FLUX, LINES)}
@@ -767,7 +760,6 @@ def _gained(s: Mapping[str, float]) -> float:
 PROBED: Mapping[str, Probe] = {
     "twice": Probe(_probe_twice, _gained),
     "straight": Probe(_probe_straight, lambda s: s[MCA] / s[DMA]),
-    "levels": Probe(_probe_levels, lambda s: s[SEQUENTIAL] / s[LEVELS]),
     "lines": Probe(_probe_lines, lambda s: s[FLUX] / s[LINES]),
     "parts": Probe(_probe_parts, lambda s: s["t3"] / s[PARTS]),
     "late": Probe(_probe_late, lambda s: s["late"] / s["equal"]),
