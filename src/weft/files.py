@@ -13,6 +13,7 @@ import signal
 import stat
 import sys
 import tempfile
+import threading
 import tomllib
 import zlib
 from collections.abc import Iterator, Mapping
@@ -134,9 +135,10 @@ def written_together() -> Iterator[None]:
     token = _pending.set(parts)
     try:
         yield
-        for target, part in parts.items():
-            with _writing("the file", target), _uninterrupted():
-                part.replace(target)
+        with _uninterrupted():
+            for target, part in parts.items():
+                with _writing("the file", target):
+                    part.replace(target)
     finally:
         _pending.reset(token)
         for part in parts.values():
@@ -145,12 +147,22 @@ def written_together() -> Iterator[None]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back until the context has ended."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Hold Ctrl-C back until the context has ended.
+
+    A mask of this thread would not do: another thread takes the signal, and Python still handles it in the main one.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield  # no handler of Python's, or one that does not interrupt this thread
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _place_part(part: Path, target: Path) -> None:
