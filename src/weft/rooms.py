@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from inspect import Signature, cleandoc, signature
 from types import ModuleType
@@ -38,17 +38,18 @@ def callable_room(package: str, module: str, function: str) -> None:
     sys.modules[package].__class__ = Room
 
 
-def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package that imports the module of a public name when the name is first used.
+def lazy_names(package: str, **homes: str) -> tuple[Callable[[str], Any], list[str]]:
+    """The `__getattr__` and the `__all__` of a package that imports a public name's module when it is first used.
 
-    `homes` has the module of each name, relative to the package.
+    `homes` has the names of each module of the package, with spaces between them.
     """
+    rooms = {name: home for home, names in homes.items() for name in names.split()}
 
     def get(name: str) -> Any:
-        if name not in homes:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        if name not in rooms:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'; public: {', '.join(rooms)}")
+        value = getattr(import_module(f"{package}.{rooms[name]}"), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return get
+    return get, sorted(rooms)

@@ -3,8 +3,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from weft.cli.hardware import hardware
-from weft.cli.models import models
+from weft.cli.catalogues import hardware, models
 from weft.errors import UnknownNameError
 from weft.report.table import Table, number, text
 from weft.view.terminal import print_table

@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 import weft
-from weft.cli.overlaps import overlaps
+from weft.cli.catalogues import overlaps
 from weft.errors import UnknownNameError
 from weft.schedule import OVERLAPS, PASSES, SHARING
 

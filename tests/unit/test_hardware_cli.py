@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from weft import hardware as machines
-from weft.cli.hardware import hardware
+from weft.cli.catalogues import hardware
 from weft.cli.main import main
 from weft.cli.simulate import simulate
 from weft.errors import InputError, OutputError, UnknownNameError

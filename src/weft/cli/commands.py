@@ -27,7 +27,7 @@ GROUPS: Mapping[str, Mapping[str, LazyCommand | Plugin]] = {
         "tiles": LazyCommand("weft.cli.kernels:tiles", "Search the tiles of a GEMM's kernel."),
         "rewrite": LazyCommand("weft.cli.kernels:rewrite", "Fuse and rewrite the operators of a layer or a graph."),
         "roofline": LazyCommand("weft.cli.train:roofline", "Show a model's operators on a GPU's roofline."),
-        "overlaps": LazyCommand("weft.cli.overlaps:overlaps", "List the ways to overlap compute and communication."),
+        "overlaps": LazyCommand("weft.cli.catalogues:overlaps", "List the ways to overlap compute and communication."),
     },
     "Hardware studies": {
         "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and compare its figures."),
@@ -40,12 +40,12 @@ GROUPS: Mapping[str, Mapping[str, LazyCommand | Plugin]] = {
         "import": LazyCommand("weft.cli.data:import_", "Read a trace of PyTorch's profiler, and compare it."),
         "export": LazyCommand("weft.cli.data:export", "Write a graph as Chakra's traces, for other simulators."),
         "measure": Plugin("weft-measure", "measure", "Time the GPU at hand and write tables of it."),
-        "calibrate": LazyCommand("weft.cli.calibrate:calibrate", "Fit a machine to its own measurements."),
+        "calibrate": LazyCommand("weft.cli.validate:calibrate", "Fit a machine to its own measurements."),
     },
     "Trust and tools": {
         "validate": LazyCommand("weft.cli.validate:validate", "Compare the models with measured times."),
-        "hardware": LazyCommand("weft.cli.hardware:hardware", "List and show machines, each value with its source."),
-        "models": LazyCommand("weft.cli.models:models", "List and show models and their sub-layers."),
+        "hardware": LazyCommand("weft.cli.catalogues:hardware", "List and show machines, each value with its source."),
+        "models": LazyCommand("weft.cli.catalogues:models", "List and show models and their sub-layers."),
         "cache": LazyCommand("weft.cli.cache:cache", "Show and clear what Weft keeps for later."),
     },
 }

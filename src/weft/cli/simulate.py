@@ -14,12 +14,12 @@ import click
 import weft
 from weft import parallel
 from weft.cli.cases import layer_of_experts, routed_graph
-from weft.cli.fields import field_options
 from weft.cli.options import (
     Asks,
     beside_options,
     dtype_option,
     examples,
+    field_options,
     option,
     refuse_given,
     refuse_others,

@@ -30,8 +30,7 @@ from weft.studies import sensitivity as moved
 from weft.studies import study as find
 from weft.studies.headline import PaperStudy
 from weft.tune.perturb import Sensitivity
-from weft.view.papers import SensitivityReport
-from weft.view.study import StudyReport
+from weft.view.study import SensitivityReport, StudyReport
 
 _TAKES: dict[str, Any] = {
     "names": NAMES,

@@ -9,12 +9,12 @@ import click
 
 import weft
 from weft.answer import Answer
-from weft.cli.fields import field_options
 from weft.cli.options import (
     against_option,
     as_run_options,
     clock_option,
     examples,
+    field_options,
     on_machine,
     option,
     refuse_given,

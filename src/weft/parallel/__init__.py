@@ -5,21 +5,17 @@ from typing import TYPE_CHECKING
 from weft.rooms import lazy_names
 
 if TYPE_CHECKING:
-    from weft.parallel.inference import layer
-    from weft.parallel.named import work_of
-    from weft.parallel.tensor import dependent, legal_degrees, share_of, split, sublayer
+    from weft.parallel.inference import layer as layer
+    from weft.parallel.named import work_of as work_of
+    from weft.parallel.tensor import dependent as dependent
+    from weft.parallel.tensor import legal_degrees as legal_degrees
+    from weft.parallel.tensor import share_of as share_of
+    from weft.parallel.tensor import split as split
+    from weft.parallel.tensor import sublayer as sublayer
 
-__all__ = ["dependent", "layer", "legal_degrees", "share_of", "split", "sublayer", "work_of"]
-
-__getattr__ = lazy_names(
+__getattr__, __all__ = lazy_names(
     __name__,
-    {
-        "layer": "inference",
-        "work_of": "named",
-        "dependent": "tensor",
-        "legal_degrees": "tensor",
-        "share_of": "tensor",
-        "split": "tensor",
-        "sublayer": "tensor",
-    },
+    inference="layer",
+    named="work_of",
+    tensor="dependent legal_degrees share_of split sublayer",
 )

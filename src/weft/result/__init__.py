@@ -5,43 +5,25 @@ from typing import TYPE_CHECKING
 from weft.rooms import lazy_names
 
 if TYPE_CHECKING:
-    from weft.result.comparison import Comparison
-    from weft.result.corun import CoRun
-    from weft.result.heat import Heat
-    from weft.result.interference import Interference, Percentiles, StreamInterference
-    from weft.result.timeline import ChunkSpan, DmaSpan, Residency, Series, Span, StageSpan, Timeline
+    from weft.result.comparison import Comparison as Comparison
+    from weft.result.corun import CoRun as CoRun
+    from weft.result.heat import Heat as Heat
+    from weft.result.interference import Interference as Interference
+    from weft.result.interference import Percentiles as Percentiles
+    from weft.result.interference import StreamInterference as StreamInterference
+    from weft.result.timeline import ChunkSpan as ChunkSpan
+    from weft.result.timeline import DmaSpan as DmaSpan
+    from weft.result.timeline import Residency as Residency
+    from weft.result.timeline import Series as Series
+    from weft.result.timeline import Span as Span
+    from weft.result.timeline import StageSpan as StageSpan
+    from weft.result.timeline import Timeline as Timeline
 
-__all__ = [
-    "ChunkSpan",
-    "CoRun",
-    "Comparison",
-    "DmaSpan",
-    "Heat",
-    "Interference",
-    "Percentiles",
-    "Residency",
-    "Series",
-    "Span",
-    "StageSpan",
-    "StreamInterference",
-    "Timeline",
-]
-
-__getattr__ = lazy_names(
+__getattr__, __all__ = lazy_names(
     __name__,
-    {
-        "Comparison": "comparison",
-        "CoRun": "corun",
-        "Heat": "heat",
-        "Interference": "interference",
-        "Percentiles": "interference",
-        "StreamInterference": "interference",
-        "ChunkSpan": "timeline",
-        "DmaSpan": "timeline",
-        "Residency": "timeline",
-        "Series": "timeline",
-        "Span": "timeline",
-        "StageSpan": "timeline",
-        "Timeline": "timeline",
-    },
+    comparison="Comparison",
+    corun="CoRun",
+    heat="Heat",
+    interference="Interference Percentiles StreamInterference",
+    timeline="ChunkSpan DmaSpan Residency Series Span StageSpan Timeline",
 )

@@ -5,18 +5,14 @@ from typing import TYPE_CHECKING
 from weft.rooms import lazy_names
 
 if TYPE_CHECKING:
-    from weft.run.several import balanced, compare
-    from weft.run.single import alone, baseline, simulate
+    from weft.run.several import balanced as balanced
+    from weft.run.several import compare as compare
+    from weft.run.single import alone as alone
+    from weft.run.single import baseline as baseline
+    from weft.run.single import simulate as simulate
 
-__all__ = ["alone", "balanced", "baseline", "compare", "simulate"]
-
-__getattr__ = lazy_names(
+__getattr__, __all__ = lazy_names(
     __name__,
-    {
-        "balanced": "several",
-        "compare": "several",
-        "alone": "single",
-        "baseline": "single",
-        "simulate": "single",
-    },
+    several="balanced compare",
+    single="alone baseline simulate",
 )

@@ -3,10 +3,9 @@
 Tables are written to a terminal, CSV, JSON and HTML; figures are interactive in a page and static in a notebook.
 """
 
-from __future__ import annotations
-
-import importlib
 from typing import TYPE_CHECKING
+
+from weft.rooms import lazy_names
 
 if TYPE_CHECKING:
     from weft.view.corun import held_units as held_units
@@ -26,26 +25,16 @@ if TYPE_CHECKING:
     from weft.view.step_trace import write_graph_trace as write_graph_trace
     from weft.view.step_trace import write_step_trace as write_step_trace
 
-_HOMES = {
-    "corun": ("held_units", "strategies", "stream_waits"),
-    "explorer": ("timeline",),
-    "interference": ("bursts",),
-    "memory": ("memory_curve",),
-    "pipeline": ("pipeline_diagram",),
-    "planner": ("choices_map",),
-    "run": ("speedups", "sub_layer_times", "traffic_by_cause", "waits"),
-    "step": ("layer_streams",),
-    "step_trace": ("write_graph_trace", "write_step_trace"),
-    "run_trace": ("write_trace",),
-}
-
-__all__ = sorted(name for names in _HOMES.values() for name in names)  # noqa: PLE0605
-
-
-def __getattr__(name: str) -> object:
-    """Import a public function on first use: a trace, for example, needs no plotting library."""
-    for home, names in _HOMES.items():
-        if name in names:
-            value: object = getattr(importlib.import_module(f"weft.view.{home}"), name)
-            return value
-    raise AttributeError(f"module 'weft.view' has no attribute '{name}'; public: {', '.join(__all__)}")
+__getattr__, __all__ = lazy_names(
+    __name__,
+    corun="held_units strategies stream_waits",
+    explorer="timeline",
+    interference="bursts",
+    memory="memory_curve",
+    pipeline="pipeline_diagram",
+    planner="choices_map",
+    run="speedups sub_layer_times traffic_by_cause waits",
+    run_trace="write_trace",
+    step="layer_streams",
+    step_trace="write_graph_trace write_step_trace",
+)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from types import FunctionType
-from typing import Any
 
 import numpy as np
 
+from weft.estimate.machine_code import machine_code
 from weft.schedule.pipeline.orders import Floats
 
 SLOTTED = ("1f1b", "gpipe", "interleaved")
@@ -139,13 +138,5 @@ def _skip(state: Floats, before: Floats, most: int) -> int:
 @cache
 def compiled() -> Callable[..., None]:
     """`run_all` with every function that it calls as machine code, kept on disk."""
-    import numba
-
-    from weft.engine.kept import kept
-
-    names: dict[str, Any] = dict(globals())
-    for one in (_skip, _in_turn, _in_waves, run_all):
-        copy = FunctionType(one.__code__, names, one.__name__)
-        names[one.__name__] = numba.njit(error_model="numpy")(copy)
-    run: Callable[..., None] = kept(names["run_all"], names["run_all"].py_func)
+    run: Callable[..., None] = machine_code(globals(), ("run_all",))["run_all"]
     return run

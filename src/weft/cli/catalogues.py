@@ -1,9 +1,10 @@
-"""`weft hardware`: which GPUs and systems there are, and where each of their values comes from."""
+"""`weft hardware`, `models` and `overlaps`: what Weft knows by name, and where each of its values comes from."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ import click
 from weft import hardware as machines
 from weft.cli.options import examples, option
 from weft.cli.output import json_or_tables
-from weft.cli.values import GPU, MACHINE_NAME
+from weft.cli.values import GPU, MACHINE_NAME, MODEL_NAME
 from weft.errors import OutputError, UnknownNameError
 from weft.files import write_atomically
+from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu, Node, Provenance
-from weft.report.table import Table, number, text
+from weft.models import SUBLAYERS, Transformer, load_model, model_names
+from weft.parallel import sublayer
+from weft.report.table import Table, number, text, texts
+from weft.schedule import OVERLAPS, Ideal, Overlap, Sharing
+from weft.schedule.methods import PLACES
 from weft.units import format_bytes, format_frequency, format_rate, format_time
 from weft.view.words import sourced_table
 
@@ -200,3 +206,131 @@ def _value_entry(found: Gpu | Node, path: str, provenance: Provenance | None) ->
     rule = found.rules()[path]
     unit = rule.dimension.value if rule else ""
     return {"path": path, "value": found.value(path), "unit": unit, "text": found.text(path), **known}
+
+
+_SIZES = {"layers": "layers", "hidden": "hidden", "sequence_length": "context"}
+_COLUMNS = (
+    text("tp", "TP"),
+    text("sublayer", "sub-layer"),
+    text("what"),
+    *(number(size, size.upper(), format_="d") for size in "mnk"),
+    number("gflop", "GFLOP", format_=".1f"),
+    number("payload_bytes", "payload", format_=partial(format_bytes, digits=4)),
+)
+
+
+@click.group(epilog=examples("weft models show t-nlg"))
+def models() -> None:
+    """List and show models and their sub-layers."""
+
+
+@models.command("list", epilog=examples("weft models list"))
+@json_or_tables
+def list_models() -> tuple[Any, list[Table]]:
+    """List the models of the catalogue."""
+    known = [load_model(name) for name in model_names()]
+    billions = [number(name, f"{name} [billion]", format_=".4g") for name in ("parameters", "active")]
+    sizes = [number(name, title, format_="d") for name, title in _SIZES.items()]
+    columns = [text("name"), text("title"), *billions, *sizes]
+    rows = [(m.name, m.title, m.parameters / 1e9, m.active_parameters / 1e9, *_sizes(m)) for m in known]
+    return list(map(_dimensions, known)), [Table(columns, rows, "Models")]
+
+
+@models.command(
+    "show", short_help="Show dimensions, with sources, and sub-layers.", epilog=examples("weft models show t-nlg")
+)
+@click.argument("name", type=MODEL_NAME)
+@json_or_tables
+def show_model(name: str) -> tuple[Any, list[Table]]:
+    """Show a model's dimensions with their sources, and its sub-layers as one GPU computes them."""
+    model = load_model(name)
+    layers = [sublayer(model, kind, tp) for tp in model.tensor_parallel for kind in SUBLAYERS]
+    provenance = {key: found.model_dump() for key, found in model.provenance.items()}
+    values = {key: found.text for key, found in model.provenance.items()}
+    values.setdefault("heads", str(model.attention_heads))
+    title = f"{model.name}: {model.title}, {_counted(model)}"
+    tables = [sourced_table(title, "dimension", values, model.provenance)]
+    if layers:
+        tables.append(Table(_COLUMNS, list(map(_row, layers)), "Sub-layers, on each GPU"))
+    return _dimensions(model) | {"provenance": provenance, "sublayers": list(map(_layer, layers))}, tables
+
+
+def _counted(model: Transformer) -> str:
+    """How many parameters a model has, in words."""
+    each = f", {model.active_parameters / 1e9:.1f} billion of them for each token" if model.experts else ""
+    digits = 1 if model.parameters > 1e10 else 3
+    return f"{model.parameters / 1e9:.{digits}f} billion parameters{each}"
+
+
+def _sizes(model: Transformer) -> tuple[int, ...]:
+    return tuple(getattr(model, name) for name in _SIZES)
+
+
+def _parts(layer: Graph) -> tuple[str, Gemm, int]:
+    """Name, GEMM and all-reduce size [bytes] of a sub-layer."""
+    gemm, moved = layer["gemm"].op, layer["all_reduce"].op
+    assert isinstance(gemm, Gemm)
+    assert isinstance(moved, Collective)
+    return layer.labels["sublayer"], gemm, moved.bytes
+
+
+def _row(layer: Graph) -> tuple[Any, ...]:
+    name, gemm, payload = _parts(layer)
+    return layer.ranks, name, layer.labels["title"], gemm.m, gemm.n, gemm.k, gemm.flops / 1e9, payload
+
+
+def _dimensions(model: Transformer) -> dict[str, Any]:
+    counts = {"tokens": model.tokens, "parameters": model.parameters, "active_parameters": model.active_parameters}
+    return model.model_dump(mode="json", exclude={"provenance"}) | counts
+
+
+def _layer(layer: Graph) -> dict[str, Any]:
+    name, gemm, payload = _parts(layer)
+    shape = {"m": gemm.m, "n": gemm.n, "k": gemm.k, "dtype": gemm.dtype, "flops": gemm.flops}
+    return {"tp": layer.ranks, "name": name, **shape, "payload_bytes": payload}
+
+
+_EXAMPLES = "weft overlaps list", "weft overlaps list --axis tp"
+_SENTENCES = ("name", "timed by", "summary")
+_USES = ("name", "joins", "applies to", "forms", "needs")
+
+
+@click.group(epilog=examples(*_EXAMPLES))
+def overlaps() -> None:
+    """List the ways to overlap compute and communication."""
+
+
+@overlaps.command("list", short_help="List the overlaps, each in a sentence.", epilog=examples(*_EXAMPLES))
+@option(
+    "--axis",
+    "Only those of one place: an axis of a training step, or a sub-layer, a pair that co-runs, or a program.",
+    click.Choice(PLACES),
+    name="place",
+)
+@json_or_tables
+def list_overlaps(place: Any) -> tuple[Any, list[Table]]:
+    """List the overlap methods by the names that simulate, predict overlap, step, plan, scale and sweeps take."""
+    chosen = [one for one in OVERLAPS.values() if place is None or one.applies(place)]
+    title = "Overlap methods" if place is None else f"Overlap methods of {place}"
+    sentences = [(one.name, one.timed, one.summary) for one in chosen]
+    uses = [(one.name, one.joins, *map(", ".join, (one.places, one.forms, one.needs))) for one in chosen]
+    tables = [Table(texts(_SENTENCES), sentences, title), Table(texts(_USES), uses, "What they join, and where")]
+    return [_entry(one) for one in chosen], tables
+
+
+def _entry(one: Overlap) -> dict[str, Any]:
+    """An overlap as plain data."""
+    ran = one.simulation
+    return {
+        "name": one.name,
+        "summary": one.summary,
+        "joins": one.joins,
+        "applies_to": list(one.places),
+        "forms": list(one.forms),
+        "timed_by": one.timed,
+        "needs": list(one.needs),
+        "kind": "ideal" if isinstance(ran, Ideal) else "simulated" if ran else "closed form",
+        "arbiter": None if ran is None or isinstance(ran, Ideal) else ran.arbiter.name,
+        "driver": ran.driver if isinstance(ran, Sharing) else None,
+        "units_apart": isinstance(ran, Sharing) and ran.partition,
+    }
