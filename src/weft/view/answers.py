@@ -26,7 +26,7 @@ REPORTS = {
     "sweep": "sweeps:SweepReport",
     "trace": "recorded:TraceReport",
     "trace comparison": "recorded:TraceComparisonReport",
-    "sensitivity": "papers:SensitivityReport",
+    "sensitivity": "study:SensitivityReport",
     "study": "study:StudyReport",
     "tuning": "tune:TuningReport",
     "validation": "validation:ValidationReport",
