@@ -17,7 +17,7 @@ from weft.parallel.plan import Parallelism
 from weft.plan import search
 from weft.plan.plans import roomiest_first
 from weft.plan.search import plan
-from weft.plan.space import divides, space, stage_layers
+from weft.plan.space import space
 from weft.result.errors import step_error
 from weft.run.step.clock import many, shared_on, train
 from weft.run.step.memory import memory
@@ -323,24 +323,10 @@ def test_a_machine_too_small_says_how_many_gpus_would_do():
         plan("gpt-3", "16xa100", batch=64, fix={"sp": True, "micro_batch": 1, "zero": 1, "cp": 1}, refine=0)
 
 
-def test_layers_that_stages_do_not_divide_leave_the_ends_one_less():
-    assert stage_layers(126, 128) == (0, *(1,) * 126, 0)  # Llama 3, arXiv:2407.21783
-    assert stage_layers(70, 12) == (5, *(6,) * 10, 5)  # BLOOM
-    assert stage_layers(61, 16) == (3, *(4,) * 13, 3, 3)
-
-
-@pytest.mark.parametrize(
-    ("layers", "stages", "does"), [(80, 8, True), (126, 16, True), (80, 32, False), (61, 64, False)]
-)
-def test_stages_may_differ_by_a_layer_at_the_ends_only(layers, stages, does):
-    assert divides(layers, stages) == does
-    assert sum(stage_layers(layers, stages)) == layers
-
-
 def test_a_model_of_105_layers_is_not_denied_pipelines_of_8_stages():
     model = load_model("mt-nlg")
     plans, _ = candidates({"tp": 8, "cp": 1, "pp": 8, "zero": 1}, "1024xa100", model=model, batch=1920)
-    assert {one.layers for one in plans if one.schedule == "1f1b"} == {(13, 13, 13, 14, 13, 13, 13, 13)}
+    assert {one.layers for one in plans if one.schedule == "1f1b"} == {(13, 13, 13, 13, 13, 13, 14, 13)}
 
 
 def test_formats_with_block_scales_are_planned():

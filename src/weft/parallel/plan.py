@@ -142,7 +142,7 @@ class Parallelism(Record):
     )
     schedule: str = declared("1f1b", "Order of the pipeline: {names}; interleaved:5 has 5 chunks a stage.")
     layers: tuple[int, ...] = declared(
-        (), "Layers of each stage, such as 4,4,4,3.", default="equal, the rest in the last"
+        (), "Layers of each stage, such as 4,4,4,3.", default="equal, or less where most is computed"
     )
     recompute: Recompute | tuple[str, ...] = declared(
         "none",
