@@ -1,9 +1,11 @@
 """A switch that merges stores to one place, and loads of one, in a table of limited room and for a limited time."""
 
+import numpy as np
 import pytest
 from execution_plans import pairs_by_reading, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interpreted import PLAIN, interpreted
 from machines import finish, gpu, interpret, layer, program
 from runs import run, tiled
 
@@ -194,6 +196,53 @@ def test_every_request_is_answered_and_no_entry_stays(entries, window):
     assert not state.flow[:, y.FLOW_MERGE_HELD].any()
     assert not state.merging.any()
     assert state.clock[y.CLOCK_LIVE_REQUESTS] == 0
+
+
+@pytest.mark.parametrize(("entries", "window"), [(0, 0.0), (0, 1e-4), (4, 1e-6)])
+def test_tiles_multiply_the_rows_that_lie_at_the_places_they_load(entries, window):
+    """Each GPU's memory holds its own rows, and no number where those of its peers would lie."""
+    tiling, gemm = GemmTiling(rows=64, columns=64), weft.Gemm(512, 128, 64, "fp16")
+    graph = dependent("ag_gemm", gemm, RANKS)
+    built = program(graph, "remote-loads", adding(entries, window), explicit=True, tiling=tiling)
+    begin, rows = built.tables.region[:, built.region("a", 0), y.REGION_BASE], gemm.m // RANKS
+    rng = np.random.default_rng(0)
+    operand, weights = rng.integers(-8, 9, (gemm.m, gemm.k)), rng.integers(-8, 9, (RANKS, gemm.k, gemm.n))
+    memory = np.full((RANKS, gemm.m * gemm.k), np.nan)
+    for g in range(RANKS):  # tile line by tile line, slab by slab of K
+        slabs = operand[g * rows : (g + 1) * rows].reshape(rows // tiling.rows, tiling.rows, -1, tiling.step)
+        memory[g, : rows * gemm.k] = slabs.swapaxes(1, 2).ravel()
+    read = {}
+
+    def note(m, q, g, address, bytes_):
+        first, w = (address - begin[g]) // 2, q // y.SLOTS
+        if first < gemm.m * gemm.k:  # of A
+            tile = read.setdefault((m.resident[w, y.WG_GPU], PLAIN.work_row(m, w)), {})
+            tile.setdefault(m.slot[q, y.SLOT_ITERATION], []).append(memory[g, first : first + bytes_ // 2])
+
+    def noted(near):
+        def load(m, g, part, address, bytes_, *others):
+            note(m, others[-1], g, address, bytes_)
+            near(m, g, part, address, bytes_, *others)
+
+        return load
+
+    def noted_afar(afar):
+        def load_afar(m, g, part, a, address, bytes_, time, q):
+            source, stride = m.access[g, a, [y.ACCESS_SOURCE, y.ACCESS_MEMBER_STRIDE]]
+            note(m, q, source, address + stride, bytes_)
+            afar(m, g, part, a, address, bytes_, time, q)
+
+        return load_afar
+
+    interpret(built, engine=interpreted(load=noted, load_afar=noted_afar))
+    found = np.full((RANKS, gemm.m, gemm.n), np.nan)
+    for (g, t), steps in read.items():
+        slabs = [np.concatenate(steps[it]).reshape(tiling.rows, tiling.step) for it in sorted(steps)]
+        row, column = built.tables.work[g, t, [y.WORK_ROW, y.WORK_COLUMN]]
+        first, left = (row * tiling.rows + g * rows) % gemm.m, column * tiling.columns
+        place = slice(first, first + tiling.rows), slice(left, left + tiling.columns)
+        found[g][place] = np.hstack(slabs) @ weights[g][:, place[1]]
+    assert (found == operand @ weights).all()
 
 
 def test_two_gpus_have_no_loads_to_merge():
