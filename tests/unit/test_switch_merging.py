@@ -245,6 +245,20 @@ def test_tiles_multiply_the_rows_that_lie_at_the_places_they_load(entries, windo
     assert (found == operand @ weights).all()
 
 
+def test_links_of_owners_are_in_use_for_what_they_send():
+    found, apart = (loaded(window=window).counters["link_utilization"] for window in (2e-6, 0.0))
+    assert apart == pytest.approx(ALL_ROWS / RANKS / gpu().link.bandwidth / loaded().seconds, rel=0.02)
+    assert found == pytest.approx(apart / (RANKS - 1), rel=0.1)
+
+
+def test_a_switch_that_adds_nothing_merges_loads_as_one_that_adds():
+    one = gpu()
+    joined = FABRICS["switch"](RANKS, one.link.bandwidth, one.link.latency, merge_window=1e-4)
+    found = run(ROWS, System(gpu=one, gpus=RANKS, fabric=joined), "remote-loads")
+    assert found.counters["merge_saved_bytes"] == ALL_ROWS - RANKS * SHARE
+    assert found.seconds == loaded(window=1e-4).seconds
+
+
 def test_two_gpus_have_no_loads_to_merge():
     found = run(dependent("ag_gemm", GEMM, 2), adding(4, 1e-6, ranks=2), "remote-loads", mode="explicit")
     assert not any(name.startswith("merge_") for name in found.counters)

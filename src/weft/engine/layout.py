@@ -43,9 +43,10 @@ QUEUE_ENTRY = 32
 # the rest of the chip, which may lag behind the bus by GPU_PATH_SLACK. GPU_SHARE_*: the share of the bus, in parts of
 # WHOLE_BUS, that a bank group takes for a burst every GPU_T_LONG or GPU_T_UPDATE. GPU_REFRESH_EVERY: from one refresh
 # of GPU_REFRESH_BANKS banks to the next (0: no refresh). GPU_STORE_BUFFER: bytes of stores to peers that leave their
-# workgroup before their link has sent them. GPU_UP, GPU_DOWN: the rows of `route` to the switch and from it, if that
-# can reduce (NONE: it cannot). GPU_PIM_EVERY: from the time that a group of commands of memory that computes is due to
-# the next one's (0: each is due when the one before has ended); GPU_PIM_PATIENCE: how long it gives way to requests.
+# workgroup before their link has sent them. GPU_UP, GPU_DOWN: the rows of `route` to a switch that reduces or merges,
+# and from it (NONE: there is none). GPU_PIM_EVERY: from the time that a group of commands of memory that computes is
+# due to the next one's (0: each is due when the one before has ended); GPU_PIM_PATIENCE: how long it gives way to
+# requests.
 # GPU_MERGE_ENTRIES: the requests for this GPU that the switch's table holds (0: any number); GPU_MERGE_WINDOW: how long
 # it holds one for others to the same place (0: it has no table, and adds up whole tiles).
 

@@ -32,8 +32,8 @@ class Wiring(NamedTuple):
 
     `first` is the first row of each route, by (GPU, distance, direct). A distance counts ranks downwards around the
     group; `direct` routes take the links to that GPU alone. `switch[g]` are the first rows of the routes from GPU g to
-    a switch that reduces and back (NONE: there is none). `group` is the number of consecutive GPUs that form a group
-    (0: all of them form one); if more than are simulated, these represent it.
+    a switch that reduces or merges and back (NONE: there is none). `group` is the number of consecutive GPUs that form
+    a group (0: all of them form one); if more than are simulated, these represent it.
     """
 
     link: Table

@@ -229,7 +229,8 @@ def _counters(m: Machine, names: tuple[str, ...]) -> dict[str, float]:
     now = max(int(m.clock[y.CLOCK_NOW]), 1)
     counted, most = flow.sum(axis=0).tolist(), flow.max(axis=0).tolist()
     # How long the egress links were busy.
-    starts = m.region[:, :, (y.REGION_ROUTE, y.REGION_ALSO_ROUTE)]
+    afar = m.access[m.access[:, :, y.ACCESS_MEMBERS] < 0]
+    starts = np.append(m.region[:, :, (y.REGION_ROUTE, y.REGION_ALSO_ROUTE)], afar[:, y.ACCESS_ROUTE])
     first = np.unique(m.route[starts[starts != y.NONE], y.ROUTE_LINK])
     counters: dict[str, float] = {
         "cache_hits": counted[y.FLOW_HITS],
