@@ -189,6 +189,15 @@ def test_of_plans_as_fast_the_one_with_most_memory_free_comes_first():
     assert times == sorted(times)
 
 
+def test_of_plans_as_fast_and_with_as_much_free_the_fewest_chunks_are_said_to_decide():
+    fix = {"tp": 1, "cp": 1, "pp": 2, "ep": 8, "zero": 1, "micro_batch": 1, "dispatcher": "deepep", "recompute": "none"}
+    found = plan("qwen3-30b-a3b", "64xh100", batch=256, sequence=4096, fix=fix, refine=0)
+    best, second = found.plans[:2]
+    assert best.plan.chunks < second.plan.chunks
+    assert second.step_time_s < best.step_time_s
+    assert found.runner_up.endswith("the one that has the fewest chunks, with as much free, comes first")
+
+
 def test_memory_decides_among_plans_as_fast_then_chunks_then_time(found):
     chunks = replace(found.best.plan, schedule="interleaved:4")
     base = replace(found.best, plan=chunks, step_time_s=10.0, peak_bytes=60e9)

@@ -237,7 +237,8 @@ class Plans(Answer):
         if len(self.plans) < 2:
             return ""
         best, second = self.plans[:2]
-        why = f"; of plans within {ALIKE:.0%} of the fastest, the one that leaves most memory free comes first"
+        rule = "leaves most memory free" if _free(best) < _free(second) else "has the fewest chunks, with as much free,"
+        why = f"; of plans within {ALIKE:.0%} of the fastest, the one that {rule} comes first"
         why *= second.step_time_s < best.step_time_s and self.objective != "memory"
         said = ", ".join(_changes(best, second)) or "the same plan"
         return f"The runner-up has {said}: {_differences(best, second)}{why}"
@@ -277,10 +278,15 @@ def roomiest_first(ranked: Sequence[Planned]) -> list[Planned]:
     fastest = ranked[0]
 
     def effort(one: Planned) -> tuple[int, int, float]:
-        return int(one.peak_bytes / one.capacity / _ROOM), one.plan.chunks, one.step_time_s
+        return _free(one), one.plan.chunks, one.step_time_s
 
     chosen = min((one for one in ranked if as_fast(one, fastest)), key=effort)
     return [chosen, *(one for one in ranked if one is not chosen)]
+
+
+def _free(one: Planned) -> int:
+    """How full the memory is, in steps of `_ROOM`, within which plans leave as much free."""
+    return int(one.peak_bytes / one.capacity / _ROOM)
 
 
 def as_fast(one: Planned, fastest: Planned) -> bool:
