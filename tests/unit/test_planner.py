@@ -1,13 +1,16 @@
 """The planner: what it tries and leaves out, how it ranks, and what it says of it."""
 
+import json
 from collections import Counter
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import weft
+from weft.cli.main import weft as weft_command
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import system
 from weft.models import load_model
@@ -196,6 +199,28 @@ def test_of_plans_as_fast_and_with_as_much_free_the_fewest_chunks_are_said_to_de
     assert best.plan.chunks < second.plan.chunks
     assert second.step_time_s < best.step_time_s
     assert found.runner_up.endswith("the one that has the fewest chunks, with as much free, comes first")
+
+
+@pytest.mark.parametrize(
+    ("model", "system", "asked"),
+    [
+        ("gpt-3", "64xa100", {"batch": 64, "fix": {"tp": 8, "pp": 8}}),
+        ("llama-3-70b", "64xh100", {"batch": 128, "sequence": 8192, "fix": {"tp": 8, "zero": 3}}),
+        ("deepseek-v3", "1024xh100", {"batch": 8192, "sequence": 4096, "fix": {"tp": 4, "pp": 8, "ep": 32, "zero": 1}}),
+    ],
+)
+def test_the_command_of_a_plan_answers_as_the_plan_does(model, system, asked):
+    best = plan(model, system, **asked, refine=0).best
+    told = CliRunner().invoke(weft_command, [*best.command.split()[1:], "--json", "-"])
+    assert told.exit_code == 0, told.output
+    answer = json.loads(told.stdout)
+    assert answer["step_time_s"] == pytest.approx(best.step_time_s, rel=1e-9)
+    assert answer["peak_bytes"] == pytest.approx(best.peak_bytes, rel=1e-9)
+
+
+def test_a_plan_of_ones_own_model_has_no_command():
+    own = weft.load_model("gpt-3").replace({"layers": 88})
+    assert plan(own, "64xa100", batch=64, fix={"tp": 8, "pp": 8}, refine=0).best.command == ""
 
 
 def test_memory_decides_among_plans_as_fast_then_chunks_then_time(found):
