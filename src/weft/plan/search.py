@@ -177,6 +177,8 @@ def _fastest(seconds: FloatArray, fits: NDArray[np.bool_]) -> list[int]:
 
 _AT_ONCE = 5000
 """Plans that are timed together, between two reports of progress."""
+_QUICK = 20_000
+"""Plans that are timed without reports: a few seconds."""
 
 
 class _Search:
@@ -216,7 +218,8 @@ class _Search:
         """Step times [s] and peaks of memory [bytes] of plans."""
         seconds, peaks = [], []
         for at in range(0, len(plans), _AT_ONCE):
-            self._say(at, len(plans), f"plans of {of.framework.name} on {of.system.gpus:,} GPUs in closed forms")
+            if len(plans) > _QUICK:
+                self._say(at, len(plans), f"plans of {of.framework.name} on {of.system.gpus:,} GPUs in closed forms")
             some = plans[at : at + _AT_ONCE]
             found = many(of.model, of.system, some, of.framework, self.options, self._shared, limit=capacity)
             seconds.append(found.seconds)
