@@ -24,7 +24,8 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
         return [_RENAMED[name]]
     by_lower_case = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), list(by_lower_case), n=_NEAREST, cutoff=0.5)
-    return [by_lower_case[candidate] for candidate in close]
+    begun = [candidate for candidate in by_lower_case if len(name) > 2 and candidate.startswith(name.lower())]
+    return [by_lower_case[candidate] for candidate in dict.fromkeys([*sorted(begun), *close])][:_NEAREST]
 
 
 def join_or(names: Sequence[str]) -> str:

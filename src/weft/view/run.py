@@ -328,11 +328,21 @@ def _outcome(answer: Comparison) -> str:
     if best is first:
         return f"Nothing is faster than {first.overlap}, which takes {us(first.seconds)} µs: {_hidden(first)}."
     moved = best.total_bytes / first.total_bytes - 1
+    late = answer.slowest[0] if answer.slowest else None
+    slowed = f"With GPU {late[0]} {late[1]:.1%} slower, " if late else ""
     return (
-        f"{best.overlap} is {answer.speedup(best.overlap):.2f} times as fast as {first.overlap}, {us(best.seconds)} "
-        f"instead of {us(first.seconds)} µs: {_hidden(best)}, and DRAM moves {abs(moved):.0%} "
-        f"{'less' if moved < 0 else 'more'}.{_without_new_hardware(answer, best)}"
+        f"{slowed}{best.overlap} is {answer.speedup(best.overlap):.2f} times as fast as {first.overlap}, "
+        f"{us(best.seconds)} instead of {us(first.seconds)} µs: {_hidden(best)}, and DRAM moves {abs(moved):.0%} "
+        f"{'less' if moved < 0 else 'more'}.{_without_new_hardware(answer, best)}{_among_equals(answer, best)}"
     )
+
+
+def _among_equals(answer: Comparison, best: Timeline) -> str:
+    """How much faster the best run is where no GPU is late, as a sentence."""
+    if best.overlap not in answer.drawn:
+        return ""
+    equal = answer.drawn[answer.baseline.overlap].equal_s / answer.drawn[best.overlap].equal_s
+    return f" Among equal GPUs it is {equal:.2f} times as fast."
 
 
 def _without_new_hardware(answer: Comparison, best: Timeline) -> str:
