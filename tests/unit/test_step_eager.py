@@ -6,6 +6,9 @@ import pytest
 
 import weft
 from weft import hardware
+from weft.estimate.streaming import streaming
+from weft.estimate.target import target
+from weft.graph import Streaming
 from weft.models import load_model
 from weft.models.block import Style, Tokens, layer
 from weft.parallel.framework import framework
@@ -102,3 +105,12 @@ def test_a_search_chooses_the_library_of_exchanges_and_times_it_as_a_step():
     assert best.estimated_s == pytest.approx(same.seconds)
     dense = weft.plan("llama-3-8b", "8xh100", batch=8, sequence=4096, fix=fix | {"ep": 1, "tp": 8})
     assert {one.plan.dispatcher for one in dense.plans} == {""}
+
+
+def test_kernels_on_strided_operands_take_longer_than_their_bytes():
+    def of(name):
+        op = Streaming(name, 1 << 26, 1, "bf16")
+        return streaming(op, target("gb300")).seconds / sum(each.bytes for each in (*op.reads, *op.writes))
+
+    assert of("scaled_rotary") > 1.2 * of("rotary")
+    assert of("scaled_rotary_backward") > 1.2 * of("rotary")
