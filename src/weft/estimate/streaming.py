@@ -385,5 +385,15 @@ _SPECIAL: Mapping[str, Callable[[Streaming, Gpu], tuple[Kernel, ...]]] = {
         Step(("fp32",), ("fp32",), 1, singly=True),
         Step(("fp32",), (), 1),
     ),
+    # Megatron Core's limits of a gated activation (fused_bias_geglu.py): both halves, which lie apart, and a copy that
+    # joins them. Backward (PyTorch's clamp_backward): one comparison of the gate, two of the rest and their "and", the
+    # gradient or zero by half, and a copy that joins them.
+    "clamp": _in_steps(Step((OWN,), (OWN,), 1, singly=True), Step((OWN,), (OWN,), 1)),
+    "clamp_backward": _in_steps(
+        *(Step((OWN,), ("int8",), 1, share=0.5, singly=True) for _ in range(3)),
+        Step(("int8", "int8"), ("int8",), 1, share=0.5),
+        Step(("int8", OWN), (OWN,), 1, singly=True),
+        Step((OWN,), (OWN,), 1),
+    ),
 }
 """The kernels of the kinds that take more than one sweep."""

@@ -48,7 +48,7 @@ Phase = Literal["forward", "recompute", "input", "weight"]
 
 KEPT = ".kept"
 """The end of the name of a cast whose result is only kept for the backward pass."""
-_IN_EXPERTS = ("experts_activation", "experts_fc2_bias")
+_IN_EXPERTS = ("experts_clamp", "experts_activation", "experts_fc2_bias")
 _CAST_IN_EXPERTS = (("experts_fc2", ".quantize"), ("experts_fc1", ".input"))
 """Operators between an expert's GEMMs, and casts of what passes from one to the other, which one kernel may do."""
 _SENT = {"experts_fc1": "dispatched", "experts_fc2": "returned"}
