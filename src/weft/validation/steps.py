@@ -176,7 +176,8 @@ def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
         raise Unfit("seq_len", str(int(row["seq_len"])), "sequences are shorter than this, by an unknown amount")
     used = _framework(row)
     try:
-        model, plan = _model(row), _plan(row, used)
+        model = _model(row)
+        plan = _plan(row, used, model)
         plan = replace(plan, layers=_layers(len(model.layer_kinds), plan, used))
         system = _system(row, machines)
         case = _fitted(Case(model, system, plan, used))
@@ -263,24 +264,11 @@ def _as_recipe(row: Mapping[str, Any], used: Framework) -> Framework:
     """The framework with what its published recipe of a model on a GPU sets."""
     if row.get("dispatcher"):
         return replace(used, dispatcher=_dispatcher(row["dispatcher"]), paired=row["overlap_ep"] == "on")
-    release = row["framework"].removeprefix("Megatron-Bridge ")
-    if not _whole(row, "experts", 0) or release == row["framework"]:
+    recipe = _published(row)
+    if not recipe:
         return used
-    recipes = _known()["recipes"]
-    families = recipes[max(first for first in recipes if first <= release)]
-    fitting = [
-        (len(family), len(gpu), recipe)
-        for family, gpus in families.items()
-        for gpu, recipe in gpus.items()
-        if row["model"].startswith(family) and row["gpu"].startswith(gpu)
-    ]
-    recipe = dict(max(fitting, key=lambda one: one[:2])[2])
     if "framework" in recipe and _recipe(row):
-        used = framework(recipe["framework"])
-    if "loss" in recipe:
-        used = replace(used, style=replace(used.style, loss=recipe["loss"]))
-    if "framework" in recipe and _recipe(row):
-        return used
+        return framework(recipe["framework"])
     units = framework("megatron-bridge-2026").dispatcher_units if recipe["dispatcher"] == "hybridep" else 0
     return replace(
         used,
@@ -289,6 +277,22 @@ def _as_recipe(row: Mapping[str, Any], used: Framework) -> Framework:
         paired=recipe.get("paired", False),
         graphs=recipe.get("graphs", ""),
     )
+
+
+def _published(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the published recipe of a mixture on a GPU sets, in the release that ran a row; nothing if there is none."""
+    release = row["framework"].removeprefix("Megatron-Bridge ")
+    if row.get("dispatcher") or not _whole(row, "experts", 0) or release == row["framework"]:
+        return {}
+    recipes = _known()["recipes"]
+    families = recipes[max(first for first in recipes if first <= release)]
+    fitting = [
+        (len(family), len(gpu), recipe)
+        for family, gpus in families.items()
+        for gpu, recipe in gpus.items()
+        if row["model"].startswith(family) and row["gpu"].startswith(gpu)
+    ]
+    return max(fitting, key=lambda one: one[:2])[2]  # type: ignore[no-any-return]
 
 
 def _dispatcher(text: str) -> str:
@@ -360,7 +364,7 @@ def _system(row: Mapping[str, Any], machines: Machines) -> System:
     return found.replace({"network.bandwidth": format_quantity(each, Dimension.BYTES_PER_SECOND)})
 
 
-def _plan(row: Mapping[str, Any], used: Framework) -> Parallelism:
+def _plan(row: Mapping[str, Any], used: Framework, model: Transformer) -> Parallelism:
     tp, pp, cp = (_whole(row, name, 1) for name in ("tp", "pp", "cp"))
     dp = _whole(row, "dp", _whole(row, "gpus") // (tp * pp * cp))
     zero = used.zero if used.zero == _FSDP else _whole(row, "zero_stage", used.zero)
@@ -376,7 +380,7 @@ def _plan(row: Mapping[str, Any], used: Framework) -> Parallelism:
         sp=tp > 1 and _sequence_parallel(row, used),
         zero=zero,
         schedule=_schedule(row, pp),
-        recompute=_recompute(row),
+        recompute=_recompute(row, model),
         dtype=_dtype(row),
         precision=_recipe(row),
         overlap={"tp": "async-tp"} if "async TP" in row["overlap_or_schedule"] else {},
@@ -424,9 +428,13 @@ def _schedule(row: Mapping[str, Any], pp: int) -> str:
     return str(ScheduleName("interleaved", (chunks, *group)))
 
 
-def _recompute(row: Mapping[str, Any]) -> Any:
+def _recompute(row: Mapping[str, Any], model: Transformer) -> Any:
     if "per op" in row["recompute"]:
         return "operators"
+    modules = () if row["recompute"] else _published(row).get("recompute", ())
+    if modules:
+        names = [name for module in modules for name in _known()["recomputed"][module]]
+        return tuple(name for name in names if model.activation_clamped or name != "experts_clamp")
     return "full" if row["recompute"] == "full" else "selective" if "selective" in row["recompute"] else "none"
 
 
