@@ -23,6 +23,7 @@ from weft.graph import (
 from weft.graph.op import width as bytes_of
 from weft.models.block import Piece
 from weft.parallel.cut import (
+    copies,
     crowding,
     cut,
     exchange,
@@ -302,14 +303,19 @@ class Chain:
             self.then(".reduce", self._tp("all_reduce", *output_of(piece.op)), piece, phase, "tp")
 
     def _here(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
-        """Order the rows of a rank's own experts, of which the one with most has more than the mean."""
+        """Order the rows of a rank's own experts, of which the one with most has more than the mean.
+
+        A rank receives, and returns, as many copies of a token as there are ranks that hold experts of it.
+        """
         if not self.once_a_rank:
             self._sort(piece, phase)
             return
-        more = crowding(piece, self.plan)
-        if more > 1:
-            ops = [replace(op, rows=math.ceil(op.rows * more)) if isinstance(op, Streaming) else op for op in ops]
-        self._all(piece, ops, phase)
+        more, each = crowding(piece, self.plan), round(copies(routing_of(piece), self.plan.ep, "rank"))
+        for number, op in enumerate(ops):
+            assert isinstance(op, Streaming)
+            sides = (each, op.outputs) if op.name == "permute" else (op.inputs, each)
+            here = replace(op, rows=math.ceil(op.rows * more), inputs=sides[0], outputs=sides[1])
+            self.then(f".{number}" if number else "", here, piece, phase)
 
     def _all(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
         for number, op in enumerate(ops):
