@@ -15,6 +15,7 @@ from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
 from weft.run.step.clock import train
 from weft.run.step.eager import launched
+from weft.run.step.parts import rank_parts
 from weft.view.step import _exchanges
 
 MODEL = load_model("qwen3-30b-a3b").replace({"layers": 2})
@@ -114,3 +115,17 @@ def test_kernels_on_strided_operands_take_longer_than_their_bytes():
 
     assert of("scaled_rotary") > 1.2 * of("rotary")
     assert of("scaled_rotary_backward") > 1.2 * of("rotary")
+
+
+def test_attention_in_8_bits_casts_queries_keys_values_and_the_gradient_of_its_output():
+    new, plan = framework("megatron-bridge-2026"), replace(PLAN, precision="mxfp8")
+    part = rank_parts(MODEL, plan, new)["moe"]
+    cast = {
+        node.name: node.op.elements
+        for node in (*part.forward, *part.backward)
+        if node.name.startswith("attention.") and isinstance(node.op, Streaming)
+    }
+    queries, keys = MODEL.attention_heads * MODEL.head_size, MODEL.key_heads * MODEL.head_size
+    assert cast == {"attention.quantize.0": 4096 * (queries + 2 * keys), "attention.input.0": 4096 * queries}
+    plain = rank_parts(MODEL, plan, replace(new, attention=""))["moe"]
+    assert not [node for node in plain.forward if node.name.startswith("attention.")]

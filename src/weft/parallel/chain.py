@@ -136,6 +136,8 @@ class Chain:
                 lambda: self._quantized(piece, ".quantize", op.reads[0], phase, piece.cut == "columns"),
                 lambda: self._gathered(piece, phase),
             )
+            if isinstance(op, Attention):
+                self._attention_cast(piece, ".quantize", op.reads, phase)
             self.then("", op, piece, phase)
             self._reduced(piece, phase)
 
@@ -151,6 +153,11 @@ class Chain:
     def _cast(self, piece: Piece, suffix: str, count: int, phase: Phase) -> None:
         for number, op in enumerate(casts(count, self.plan.recipe, self.plan.dtype)):
             self.then(f"{suffix}.{number}", op, piece, phase)
+
+    def _attention_cast(self, piece: Piece, suffix: str, tensors: Iterable[Tensor], phase: Phase) -> None:
+        """Cast queries, keys and values, or the gradient of the output, where attention has 8 bits."""
+        if self.framework.attention and self.plan.recipe.operands:
+            self._cast(piece, suffix, sum(math.prod(each.shape) for each in tensors), phase)
 
     def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
         """Cast a 16-bit tensor to a recipe's operands; of one that is `gathered` after, the rank's own tokens."""
@@ -352,6 +359,8 @@ class Chain:
         else:
             if self.plan.tp > 1 and self.plan.sp and piece.cut == "vocabulary":
                 self.then(".gather", self._tp("all_gather", *output_of(piece.op)), piece, "input", "tp")
+            if isinstance(op, Attention):
+                self._attention_cast(piece, ".input", op.writes[:1], "input")
             if self.apart and isinstance(op, Streaming) and op.name == "swiglu":
                 self._streamed(piece, ".back", "quantize", sum(math.prod(each.shape) for each in op.reads), "input")
             for number, inner in enumerate(inputs):

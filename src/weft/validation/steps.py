@@ -268,7 +268,8 @@ def _as_recipe(row: Mapping[str, Any], used: Framework) -> Framework:
     if not recipe:
         return used
     if "framework" in recipe and _recipe(row):
-        return framework(recipe["framework"])
+        named = framework(recipe["framework"])
+        return replace(named, attention=recipe.get("attention", named.attention))
     units = framework("megatron-bridge-2026").dispatcher_units if recipe["dispatcher"] == "hybridep" else 0
     return replace(
         used,
