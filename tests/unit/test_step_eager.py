@@ -129,3 +129,21 @@ def test_attention_in_8_bits_casts_queries_keys_values_and_the_gradient_of_its_o
     assert cast == {"attention.quantize.0": 4096 * (queries + 2 * keys), "attention.input.0": 4096 * queries}
     plain = rank_parts(MODEL, plan, replace(new, attention=""))["moe"]
     assert not [node for node in plain.forward if node.name.startswith("attention.")]
+
+
+def test_a_graph_of_the_step_copies_what_experts_keep_to_pages_and_back():
+    new, plan = framework("megatron-bridge-2026"), replace(PLAN, precision="mxfp8")
+    part, rows, wide = rank_parts(MODEL, plan, new)["moe"], 4096 * 8, MODEL.expert_wide
+    sizes = [
+        {node.name: node.op.elements for node in graph if node.name.endswith(".page")}
+        for graph in (part.forward, part.backward)
+    ]
+    assert (
+        sizes[0]
+        == sizes[1]
+        == {
+            "experts_fc1.page": pytest.approx(rows * (33 / 32 * MODEL.hidden + 4 * wide)),
+            "experts_fc2.page": pytest.approx(rows * 33 / 32 * wide),
+        }
+    )
+    assert not [node for node in rank_parts(MODEL, PLAN, new)["moe"].forward if node.name.endswith(".page")]

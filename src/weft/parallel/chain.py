@@ -139,6 +139,8 @@ class Chain:
             if isinstance(op, Attention):
                 self._attention_cast(piece, ".quantize", op.reads, phase)
             self.then("", op, piece, phase)
+            if phase == "forward":
+                self._paged(piece, op, phase)
             self._reduced(piece, phase)
 
     def _in_order(self, quantise: Callable[[], None], gather: Callable[[], None]) -> None:
@@ -158,6 +160,18 @@ class Chain:
         """Cast queries, keys and values, or the gradient of the output, where attention has 8 bits."""
         if self.framework.attention and self.plan.recipe.operands:
             self._cast(piece, suffix, sum(math.prod(each.shape) for each in tensors), phase)
+
+    def _paged(self, piece: Piece, op: Op, phase: Phase) -> None:
+        """Copy what an expert's GEMM leaves for the backward pass to pages, or back: its input, and the activation's.
+
+        The activation's has 16 bits.
+        """
+        if not (self.framework.pages and self.fused_experts and isinstance(op, GroupedGemm)):
+            return
+        size = op.rows * op.k * bytes_of(self.plan.recipe.operands)
+        if piece.name.endswith("experts_fc1"):
+            size += op.writes[0].bytes
+        self.then(".page", Streaming("elementwise", math.ceil(size), 1, "int8"), piece, phase)
 
     def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
         """Cast a 16-bit tensor to a recipe's operands; of one that is `gathered` after, the rank's own tokens."""
@@ -346,6 +360,7 @@ class Chain:
     def _backward(self, piece: Piece, op: Op) -> None:
         inputs = op.backward.inputs
         if isinstance(op, GroupedGemm):
+            self._paged(piece, op, "input")
             self._quantized(piece, ".input", op.writes[0], "input", False)
             self._weighted(piece, op, self.last)
         elif isinstance(piece.op, Gemm) and isinstance(op, Gemm):

@@ -37,7 +37,8 @@ class Framework:
     come to their experts, on `dispatcher_units` compute units (0: as many as it takes by itself), `dispatcher_holds`
     these all the time; where passes are `paired`, one micro-batch's tokens travel while another computes. With
     `fused_experts` one kernel does an expert's first GEMM of 8 bits, its activation and the cast for the second,
-    forward and backward. Under recipes of 8 bits attention computes in the format `attention` (empty: 16 bits),
+    forward and backward; what these keep is copied to `pages` and back, where a graph of the step has room for more
+    tokens than come. Under recipes of 8 bits attention computes in the format `attention` (empty: 16 bits),
     to which queries, keys and values, and the gradient of its output, are cast.
     `optimizer` runs in one kernel over many tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds
     the check for overflow of fp16. Weights are kept in the number format `weights` (empty: that of the computation),
@@ -81,6 +82,7 @@ class Framework:
     dispatcher_holds: bool = False
     paired: bool = False
     fused_experts: bool = False
+    pages: bool = False
     attention: str = ""
     casts_each_pass: bool = False
     casts_apart: bool = False
