@@ -111,6 +111,22 @@ def test_fsdp_that_keeps_its_weights_is_sharded_all_the_same(tmp_path):
     assert found.framework.keeps_weights
 
 
+@pytest.mark.parametrize(
+    ("framework", "gpu", "ep", "recompute"),
+    [
+        ("Megatron-Bridge 26.02", "GB200", 8, ("norm1", "norm2", "experts_clamp", "experts_activation")),
+        ("Megatron-Bridge 26.02", "GB300", 8, "none"),
+        ("NeMo AutoModel (PyTorch FSDP2)", "H100-SXM", 16, "none"),
+        ("Megatron-LM mcore", "H100-SXM", 8, "none"),
+    ],
+)
+def test_a_row_of_a_published_recipe_recomputes_and_spreads_experts_as_it_does(tmp_path, framework, gpu, ep, recompute):
+    mixture = {"experts": "128", "topk": "4", "hidden": "2880", "ffn": "2880", "layers": "36", "heads": "64", "tp": "1"}
+    ran = {"gpu": gpu, "gpus": "64", "dp": "64", "ep": "8", "gbs_seq": "1280", "recompute": "", "precision": "BF16"}
+    plan = case(tmp_path, model="GPT-OSS-120B", framework=framework, kv_heads="8", **mixture, **ran).plan
+    assert (plan.ep, plan.recompute) == (ep, recompute)
+
+
 def test_a_micro_batch_that_is_not_stated_is_the_fastest_that_fits(tmp_path):
     row = {"mbs_seq": "", "gbs_seq": "8", "recompute": "full"}
     found = case(tmp_path, **row)

@@ -265,7 +265,7 @@ def _as_recipe(row: Mapping[str, Any], used: Framework) -> Framework:
     if row.get("dispatcher"):
         return replace(used, dispatcher=_dispatcher(row["dispatcher"]), paired=row["overlap_ep"] == "on")
     recipe = _published(row)
-    if not recipe:
+    if "dispatcher" not in recipe:
         return used
     if "framework" in recipe and _recipe(row):
         named = framework(recipe["framework"])
@@ -282,18 +282,19 @@ def _as_recipe(row: Mapping[str, Any], used: Framework) -> Framework:
 
 def _published(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the published recipe of a mixture on a GPU sets, in the release that ran a row; nothing if there is none."""
-    release = row["framework"].removeprefix("Megatron-Bridge ")
-    if row.get("dispatcher") or not _whole(row, "experts", 0) or release == row["framework"]:
+    if row.get("dispatcher") or not _whole(row, "experts", 0):
         return {}
-    recipes = _known()["recipes"]
-    families = recipes[max(first for first in recipes if first <= release)]
+    software, recipes = row["framework"], _known()["recipes"]
+    release = software.removeprefix("Megatron-Bridge ")
+    first = [one for one in recipes if software.startswith(one) or (release != software and one <= release)]
+    families = recipes[max(first)] if first else {}
     fitting = [
         (len(family), len(gpu), recipe)
         for family, gpus in families.items()
         for gpu, recipe in gpus.items()
         if row["model"].startswith(family) and row["gpu"].startswith(gpu)
     ]
-    return max(fitting, key=lambda one: one[:2])[2]  # type: ignore[no-any-return]
+    return max(fitting, key=lambda one: one[:2])[2] if fitting else {}
 
 
 def _dispatcher(text: str) -> str:
@@ -374,7 +375,7 @@ def _plan(row: Mapping[str, Any], used: Framework, model: Transformer) -> Parall
         pp=pp,
         cp=cp,
         dp=dp,
-        ep=_whole(row, "ep", 1),
+        ep=_published(row).get("ep", _whole(row, "ep", 1)),
         batch=_whole(row, "gbs_seq"),
         micro_batch=_whole(row, "mbs_seq", 1),
         sequence=_whole(row, "seq_len"),
@@ -432,11 +433,11 @@ def _schedule(row: Mapping[str, Any], pp: int) -> str:
 def _recompute(row: Mapping[str, Any], model: Transformer) -> Any:
     if "per op" in row["recompute"]:
         return "operators"
-    modules = () if row["recompute"] else _published(row).get("recompute", ())
-    if modules:
+    modules = row["recompute"] or _published(row).get("recompute", "")
+    if not isinstance(modules, str):
         names = [name for module in modules for name in _known()["recomputed"][module]]
         return tuple(name for name in names if model.activation_clamped or name != "experts_clamp")
-    return "full" if row["recompute"] == "full" else "selective" if "selective" in row["recompute"] else "none"
+    return "full" if modules == "full" else "selective" if "selective" in modules else "none"
 
 
 _RECIPES = {
