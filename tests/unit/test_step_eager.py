@@ -147,3 +147,13 @@ def test_a_graph_of_the_step_copies_what_experts_keep_to_pages_and_back():
         }
     )
     assert not [node for node in rank_parts(MODEL, PLAN, new)["moe"].forward if node.name.endswith(".page")]
+
+
+def test_rows_of_experts_are_copied_to_whole_blocks_unless_the_library_aligns_them():
+    def copied(library, precision="mxfp8"):
+        part = rank_parts(MODEL, replace(PLAN, dispatcher=library, precision=precision), EAGER)["moe"]
+        return [node.op.elements for node in (*part.forward, *part.backward) if node.name.endswith(".blocks")]
+
+    assert copied("nccl") == copied("deepep") == [4096 * 8 * MODEL.hidden] * 4
+    assert not copied("hybridep")
+    assert not copied("nccl", "")

@@ -69,6 +69,7 @@ class Chain:
         self.once_a_rank = EXCHANGES[self.dispatcher] == "rank"
         self.fused_experts = framework.fused_experts and bool(plan.recipe.operands)
         self.apart = framework.casts_apart and bool(plan.recipe.operands)
+        self.pads = self.dispatcher in framework.pads and bool(plan.recipe.operands)
         self.nodes: list[Node] = []
         self.last: tuple[str, ...] = ()
         self.fork: tuple[str, ...] = ()
@@ -138,7 +139,9 @@ class Chain:
             )
             if isinstance(op, Attention):
                 self._attention_cast(piece, ".quantize", op.reads, phase)
+            self._in_blocks(piece, op, phase, "experts_fc1")
             self.then("", op, piece, phase)
+            self._in_blocks(piece, op, phase, "experts_fc2")
             if phase == "forward":
                 self._paged(piece, op, phase)
             self._reduced(piece, phase)
@@ -172,6 +175,12 @@ class Chain:
         if piece.name.endswith("experts_fc1"):
             size += op.writes[0].bytes
         self.then(".page", Streaming("elementwise", math.ceil(size), 1, "int8"), piece, phase)
+
+    def _in_blocks(self, piece: Piece, op: Op, phase: Phase, side: str) -> None:
+        """Copy the rows of experts to whole blocks of the recipe or back, at the `side` of the experts that does it."""
+        if piece.name.endswith(side) and self.pads and isinstance(op, GroupedGemm):
+            hidden = op.k if side == "experts_fc1" else op.n
+            self.then(".blocks", Streaming("elementwise", op.rows * hidden, 1, self.plan.dtype), piece, phase)
 
     def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
         """Cast a 16-bit tensor to a recipe's operands; of one that is `gathered` after, the rank's own tokens."""
@@ -361,8 +370,10 @@ class Chain:
         inputs = op.backward.inputs
         if isinstance(op, GroupedGemm):
             self._paged(piece, op, "input")
+            self._in_blocks(piece, op, "input", "experts_fc2")
             self._quantized(piece, ".input", op.writes[0], "input", False)
             self._weighted(piece, op, self.last)
+            self._in_blocks(piece, op, "input", "experts_fc1")
         elif isinstance(piece.op, Gemm) and isinstance(op, Gemm):
             self._gemm_backward(piece, piece.op, op)
         elif isinstance(op, Attention) and self.plan.cp > 1:

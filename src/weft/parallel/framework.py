@@ -83,6 +83,7 @@ class Framework:
     paired: bool = False
     fused_experts: bool = False
     pages: bool = False
+    pads: tuple[str, ...] = ()
     attention: str = ""
     casts_each_pass: bool = False
     casts_apart: bool = False
@@ -154,7 +155,7 @@ def _built(name: str, values: dict[str, Any]) -> Framework:
     leaves = read_leaves({key: values[key] for key in _RULES if values.get(key)}, _RULES, label)
     plain: dict[str, Any] = {path: leaf.value for path, leaf in leaves.items()}
     plain |= {f"likely_{path}": math.sqrt(math.prod(leaf.range)) for path, leaf in leaves.items()}
-    plain["recipes"] = tuple(values.get("recipes", ()))
+    plain |= {key: tuple(values.get(key, ())) for key in ("recipes", "pads")}
     for recipe in plain["recipes"]:
         check_name("recipe", recipe, RECIPES)
     return Framework(**{**values, **plain, "name": name, "style": Style(**values["style"])})

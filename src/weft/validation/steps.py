@@ -277,6 +277,7 @@ def _as_recipe(row: Mapping[str, Any], used: Framework) -> Framework:
         dispatcher_units=units,
         paired=recipe.get("paired", False),
         graphs=recipe.get("graphs", ""),
+        pads=() if recipe.get("drops") else used.pads,
     )
 
 
