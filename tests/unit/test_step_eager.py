@@ -157,3 +157,11 @@ def test_rows_of_experts_are_copied_to_whole_blocks_unless_the_library_aligns_th
     assert copied("nccl") == copied("deepep") == [4096 * 8 * MODEL.hidden] * 4
     assert not copied("hybridep")
     assert not copied("nccl", "")
+
+
+def test_a_host_that_launches_each_experts_gemm_is_not_ahead_of_its_dispatch():
+    def gaps(each):
+        used = replace(EAGER, dispatcher="hybridep", launch_experts=5e-5, style=replace(EAGER.style, each_expert=each))
+        return train(MODEL, hardware.system("8xh100"), PLAN, used, fidelity="estimate").parts.get("launch gaps", 0.0)
+
+    assert gaps(True) > gaps(False)

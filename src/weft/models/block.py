@@ -38,7 +38,8 @@ class Style:
     in the number format `dispatched`, the gradients of their results in `returned` (none: that of the model). Keys
     of latent attention are `joined` from the part that is rotated and the rest by a copy. What Transformer Engine has
     no kernel for is `elementary`, several kernels of PyTorch: rotations that also scale, limits of the inputs of an
-    activation, biases of experts that the router weighs. It launches `each_expert`'s GEMM by itself.
+    activation, biases of experts that the router weighs. It launches `each_expert`'s GEMM by itself,
+    and the host waits for the numbers of their tokens.
     """
 
     flash: bool = True
