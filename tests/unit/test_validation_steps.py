@@ -223,3 +223,28 @@ def test_vtrains_files_are_read_by_their_own_headings_in_milliseconds(tmp_path):
 def test_a_blank_time_reads_as_not_stated(tmp_path):
     rows = read_file(table(tmp_path, {"step_time_s": ""})).rows
     assert np.isnan(rows["step_time_s"].iloc[0])
+
+
+@pytest.mark.parametrize(
+    ("model", "paired", "recompute", "schedule", "layers"),
+    [
+        ("DeepSeek-V3", "off", "full", "1f1b", 61),
+        ("DeepSeek-V3", "on", "none", "interleaved:2", 61),
+        ("Qwen3-30B-A3B", "off", "full", "1f1b", 48),
+        ("Qwen3-235B-A22B", "on", "none", "interleaved:2", 96),
+    ],
+)
+def test_a_row_that_names_its_dispatcher_runs_as_its_script_does(tmp_path, model, paired, recompute, schedule, layers):
+    values = {
+        "model": model, "gpu": "b300", "gpus": 256, "network": "16 EFA a node (6.4 Tb/s)", "tp": 8, "pp": 8, "ep": 32,
+        "framework": "Megatron-Bridge 0.4.2, core 0.17.1", "dispatcher": "alltoall (NCCL)", "precision": "bf16",
+        "dp": 4, "vpp": "", "etp": 1, "cp": 1, "mbs_seq": 4, "gbs_seq": 256, "seq_len": 4096, "overlap_ep": paired,
+        "notes": "", "recompute": "off", "routing": "balanced", "step_time_s": 9.0, "tflops_per_gpu": 100,
+        "tokens_per_s": "", "source": "x", "licence": "x",
+    }  # fmt: skip
+    file = tmp_path / "moe_steps.csv"
+    file.write_text("\n".join(",".join(f'"{one}"' for one in line) for line in (values, values.values())) + "\n")
+    found = case_of(read_file(file).rows.to_dict("records")[0], Machines())
+    assert (found.plan.recompute, found.plan.schedule, found.model.layers) == (recompute, schedule, layers)
+    assert found.framework.paired == (paired == "on")
+    assert not found.framework.tp

@@ -263,7 +263,7 @@ def _framework(row: Mapping[str, Any]) -> Framework:
 def _as_recipe(row: Mapping[str, Any], used: Framework) -> Framework:
     """The framework with what its published recipe of a model on a GPU sets."""
     if row.get("dispatcher"):
-        return replace(used, dispatcher=_dispatcher(row["dispatcher"]), paired=row["overlap_ep"] == "on")
+        return replace(used, dispatcher=_dispatcher(row["dispatcher"]), paired=_is_paired(row))
     recipe = _published(row)
     if "dispatcher" not in recipe:
         return used
@@ -283,7 +283,7 @@ def _as_recipe(row: Mapping[str, Any], used: Framework) -> Framework:
 
 def _published(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the published recipe of a mixture on a GPU sets, in the release that ran a row; nothing if there is none."""
-    if row.get("dispatcher") or not _whole(row, "experts", 0):
+    if not (row.get("dispatcher") or _whole(row, "experts", 0)):
         return {}
     software, recipes = row["framework"], _known()["recipes"]
     release = software.removeprefix("Megatron-Bridge ")
@@ -332,7 +332,10 @@ def _model(row: Mapping[str, Any]) -> Transformer:
     if "GQA" in row["model"]:  # Megatron Core's tests give grouped queries rotary positions and a head of its own
         values |= {"positions": "rotary", "tied": False}
     stated_there = {field: getattr(known, field) for field in known.model_fields_set - {"provenance"}}
-    return Transformer(**{**stated_there, "name": row["model"], **values, "layers": int(row["layers"] or known.layers)})
+    layers = int(row["layers"] or known.layers)
+    if _is_paired(row) and _published(row).get("even"):
+        layers += -layers % (2 * _whole(row, "pp"))
+    return Transformer(**{**stated_there, "name": row["model"], **values, "layers": layers})
 
 
 def _heads(hidden: int, size: int, ranks: int) -> int:
@@ -416,11 +419,19 @@ def _sequence_parallel(row: Mapping[str, Any], used: Framework) -> bool:
     return used.name.startswith("megatron-bridge") or used.name in sharing
 
 
+def _is_paired(row: Mapping[str, Any]) -> bool:
+    """Whether a row that names its dispatcher says that passes are paired, for which Megatron Core needs a pipeline.
+
+    It wants chunks of stages, and no recomputation (transformer_config.py, overlap_moe_expert_parallel_comm).
+    """
+    return bool(row.get("overlap_ep") == "on" and _whole(row, "pp", 1) > 1)
+
+
 def _schedule(row: Mapping[str, Any], pp: int) -> str:
     named = row["overlap_or_schedule"]
     if named.startswith("ZB-"):
         return "zb-h1" if named == "ZB-1p" else "zb-h2"
-    chunks = _whole(row, "vp", 2 if named.startswith("interleaved 1F1B, ") else 1)
+    chunks = _whole(row, "vp", 2 if named.startswith("interleaved 1F1B, ") or _is_paired(row) else 1)
     if named == "1F1B interleaved":  # one layer a chunk, none in the first and in the last
         chunks = (int(row["layers"]) + 2) // pp
     if chunks == 1 or pp == 1:
@@ -434,7 +445,11 @@ def _schedule(row: Mapping[str, Any], pp: int) -> str:
 def _recompute(row: Mapping[str, Any], model: Transformer) -> Any:
     if "per op" in row["recompute"]:
         return "operators"
-    modules = row["recompute"] or _published(row).get("recompute", "")
+    if _is_paired(row):
+        return "none"
+    modules = (
+        _published(row).get("recompute", "") if row["recompute"] in ("", "off", "on (recipe)") else row["recompute"]
+    )
     if not isinstance(modules, str):
         names = [name for module in modules for name in _known()["recomputed"][module]]
         return tuple(name for name in names if model.activation_clamped or name != "experts_clamp")
