@@ -14,7 +14,7 @@ from weft.models.block import Style, Tokens, layer
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
 from weft.run.step.clock import train
-from weft.run.step.eager import launched
+from weft.run.step.eager import _period, launched
 from weft.run.step.parts import rank_parts
 from weft.view.step import _exchanges
 
@@ -165,3 +165,11 @@ def test_a_host_that_launches_each_experts_gemm_is_not_ahead_of_its_dispatch():
         return train(MODEL, hardware.system("8xh100"), PLAN, used, fidelity="estimate").parts.get("launch gaps", 0.0)
 
     assert gaps(True) > gaps(False)
+
+
+def test_a_host_that_waits_for_what_it_launched_hides_nothing_behind_the_gpu():
+    launches = [(1.0, 4.0), (1.0, 4.0)]
+    assert _period(launches, [False, False]) == 8  # ahead: the GPU alone
+    assert _period(launches, [True, False]) == 9
+    assert _period(launches, [True, True]) == 10
+    assert _period([(5.0, 1.0), (5.0, 1.0)], [False, False]) == 10  # behind: the host alone
