@@ -24,14 +24,14 @@ EAGER = framework("megatron-bridge")
 
 
 def step(launch, graphs="", plan=PLAN, system="8xh100"):
-    used = replace(EAGER, launch_experts=launch, graphs=graphs)
+    used = replace(EAGER, launch_experts=launch, launch_each=0.0, graphs=graphs)
     return train(MODEL, hardware.system(system), plan, used, fidelity="estimate")
 
 
 def passes(launch):
     """A forward and a backward pass over a layer of experts, before they wait for a host of that launch time."""
     part = next(part for part in step(0.0).chunks[0].parts if part.name == "moe")
-    return part.forward, part.backward, replace(EAGER, launch_experts=launch)
+    return part.forward, part.backward, replace(EAGER, launch_experts=launch, launch_each=0.0)
 
 
 def test_a_step_in_a_graph_never_waits_for_its_host():
@@ -173,3 +173,12 @@ def test_a_host_that_waits_for_what_it_launched_hides_nothing_behind_the_gpu():
     assert _period(launches, [True, False]) == 9
     assert _period(launches, [True, True]) == 10
     assert _period([(5.0, 1.0), (5.0, 1.0)], [False, False]) == 10  # behind: the host alone
+
+
+def test_the_host_spends_more_on_gemms_of_more_experts():
+    _, backward, _ = passes(0.0)
+    per_operator, per_expert = 1e-2, 1e-3
+    host = replace(EAGER, launch_experts=per_operator, launch_each=per_expert)
+    local = MODEL.experts // PLAN.ep
+    whole = len(backward.graph.nodes) * per_operator + 4 * local * per_expert
+    assert launched(backward, host, far=False).seconds == pytest.approx(whole)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -49,9 +49,9 @@ class Framework:
     are held and gathered in the formats that the recipe offers for that, else in 16 bits; `recipes` are those that it
     runs (empty: not stated). The host spends `launch` on each operator [s], ahead of the GPU; `likely_launch` is the
     middle of its plausible range, which no measured step decided. If the host is `synchronous`, it waits for each
-    kernel (CUDA_LAUNCH_BLOCKING=1). In a layer of experts it spends `launch_experts` on each operator [s] but those
-    that `graphs` hold: none, those of the "router", of "attention" and the router, or of the whole "step"; elsewhere it
-    runs ahead of the GPU.
+    kernel (CUDA_LAUNCH_BLOCKING=1). In a layer of experts it spends `launch_experts` on each operator [s], and
+    `launch_each` on each GEMM of a single expert, but on those that `graphs` hold: none, those of the "router", of
+    "attention" and the router, or of the whole "step"; elsewhere it runs ahead of the GPU.
     """
 
     name: str = "megatron"
@@ -97,6 +97,8 @@ class Framework:
     synchronous: bool = False
     launch_experts: float = 0.0
     likely_launch_experts: float = 0.0
+    launch_each: float = 0.0
+    likely_launch_each: float = 0.0
     graphs: Literal["", "router", "attention", "step"] = ""
 
     @property
@@ -104,13 +106,17 @@ class Framework:
         """Number format in which replicas add their gradients."""
         return self.reduces or self.gradients
 
+    def launching(self, operators: float, experts: float, each: float) -> Framework:
+        """The framework with another host: what it spends on operators, on those of experts, on GEMMs of each [s]."""
+        return replace(self, launch=operators, launch_experts=experts, launch_each=each)
+
     def bucket_of(self, replicas: int) -> int:
         """Parameters of a bucket among so many replicas; 0 if all gradients travel at once."""
         return max(self.bucket, self.bucket_per_replica * replicas)
 
 
 _FILE = "frameworks.toml"
-_RULES = dict.fromkeys(("launch", "launch_experts"), Quantity(Dimension.SECONDS, zero_allowed=True))
+_RULES = dict.fromkeys(("launch", "launch_experts", "launch_each"), Quantity(Dimension.SECONDS, zero_allowed=True))
 
 
 @cache

@@ -52,7 +52,7 @@ class Case:
         held = {path: hertz for path, hertz in held.items() if self.system.value(path)}
         system = self.system.replace({path: format_quantity(one, Dimension.HERTZ) for path, one in held.items()})
         of = self.framework
-        framework = replace(of, launch=of.likely_launch, launch_experts=of.likely_launch_experts)
+        framework = of.launching(of.likely_launch, of.likely_launch_experts, of.likely_launch_each)
         return replace(self, system=system, framework=framework, unfitted=None)
 
     @property
@@ -197,7 +197,7 @@ def _fitted(case: Case) -> Case:
     fitted = [path for path in gpu.rules() if path.startswith("clocks.training") and gpu.value(path)]
     plain = replace(
         case,
-        framework=replace(case.framework, launch=0.0, launch_experts=0.0),
+        framework=case.framework.launching(0.0, 0.0, 0.0),
         system=case.system.replace(dict.fromkeys(fitted, "0 MHz")),
     )
     return replace(case, unfitted=plain)

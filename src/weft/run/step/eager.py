@@ -25,10 +25,11 @@ _HELD: dict[str, Callable[[Node], bool]] = {
 def launched(alone: Pass, framework: Framework, far: bool, syncs: bool = False) -> Pass:
     """A pass over a layer of experts with the GPU's waits for the host.
 
-    The host spends `framework.launch_experts` on each operator that no graph holds, on an exchange of tokens that
-    leaves the node (`far`) also what the library takes of it, and is ahead of the GPU. It is not where it `syncs`: it
-    waits for the counts of tokens before it launches their dispatch, and, where it launches each expert's GEMM on
-    tokens that the receiver sorts, again before the first. The GPU has then run out of work.
+    The host spends `framework.launch_experts` on each operator that no graph holds, on GEMMs of single experts also
+    `framework.launch_each` on each, on an exchange of tokens that leaves the node (`far`) also what the library takes
+    of it, and is ahead of the GPU. It is not where it `syncs`: it waits for the counts of tokens before it launches
+    their dispatch, and, where it launches each expert's GEMM on tokens that the receiver sorts, again before the first.
+    The GPU has then run out of work.
     """
     if alone.graph is None or not framework.launch_experts:
         return alone
@@ -37,6 +38,8 @@ def launched(alone: Pass, framework: Framework, far: bool, syncs: bool = False) 
     def host(node: Node) -> float:
         if held(node):
             return 0.0
+        if isinstance(node.op, GroupedGemm) and not node.op.fused:
+            return framework.launch_experts + framework.launch_each * node.op.groups
         waits = own.get(f"{node.op.library}.host", 0.0) if isinstance(node.op, TokenExchange) and far else 0.0
         return framework.launch_experts + waits
 
