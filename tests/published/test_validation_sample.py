@@ -20,8 +20,6 @@ KNOWN_MISSES = {
     ("GEMM fp32, MI210", "held out", "mean"),
     ("GEMM fp32, MI210", "leave one out", "mean"),
     ("RCCL, MI300X", "as shipped", "mean"),
-    ("training steps, mixtures of experts", "as shipped", "mean"),
-    ("training steps, mixtures of experts", "framework left out", "mean"),
     ("training steps, mixtures by dispatcher", "as shipped", "mean"),
     ("training steps, vTrain", "as shipped", "mean"),
     ("convolutions, forward: implicit GEMM", "as shipped", "mean"),

@@ -106,8 +106,17 @@ def test_operators_that_do_not_exist_are_named(recompute, error, words):
 
 
 def test_layers_whose_operators_do_not_follow_one_another_are_refused():
-    with pytest.raises(InputError, match=r"not those with 'q_down'; say recompute='selective'"):
-        layer(("norm1",), weft.load_model("deepseek-v3"))
+    with pytest.raises(InputError, match=r"not those with 'qkv_fc1'; say recompute='selective'"):
+        layer(("norm1",), weft.load_model("megascale-175b"))
+
+
+def test_up_projections_of_latent_attention_run_again_from_what_is_compressed():
+    model = weft.load_model("deepseek-v3")
+    again = "q_norm", "q_up", "kv_norm", "kv_up", "rotary"
+    heads, rotated = model.attention_heads, model.rotary_head
+    attended = heads * (2 * model.head_size + model.value_size)
+    normed = model.query_rank + model.kv_rank
+    assert dropped(again, model) == attended + normed + (heads + 1) * rotated
 
 
 def test_a_step_pays_for_what_runs_again():

@@ -111,6 +111,22 @@ def test_fsdp_that_keeps_its_weights_is_sharded_all_the_same(tmp_path):
     assert found.framework.keeps_weights
 
 
+@pytest.mark.parametrize(
+    ("framework", "gpu", "ep", "recompute"),
+    [
+        ("Megatron-Bridge 26.02", "GB200", 8, ("norm1", "norm2", "experts_clamp", "experts_activation")),
+        ("Megatron-Bridge 26.02", "GB300", 8, "none"),
+        ("NeMo AutoModel (PyTorch FSDP2)", "H100-SXM", 16, "none"),
+        ("Megatron-LM mcore", "H100-SXM", 8, "none"),
+    ],
+)
+def test_a_row_of_a_published_recipe_recomputes_and_spreads_experts_as_it_does(tmp_path, framework, gpu, ep, recompute):
+    mixture = {"experts": "128", "topk": "4", "hidden": "2880", "ffn": "2880", "layers": "36", "heads": "64", "tp": "1"}
+    ran = {"gpu": gpu, "gpus": "64", "dp": "64", "ep": "8", "gbs_seq": "1280", "recompute": "", "precision": "BF16"}
+    plan = case(tmp_path, model="GPT-OSS-120B", framework=framework, kv_heads="8", **mixture, **ran).plan
+    assert (plan.ep, plan.recompute) == (ep, recompute)
+
+
 def test_a_micro_batch_that_is_not_stated_is_the_fastest_that_fits(tmp_path):
     row = {"mbs_seq": "", "gbs_seq": "8", "recompute": "full"}
     found = case(tmp_path, **row)
@@ -207,3 +223,28 @@ def test_vtrains_files_are_read_by_their_own_headings_in_milliseconds(tmp_path):
 def test_a_blank_time_reads_as_not_stated(tmp_path):
     rows = read_file(table(tmp_path, {"step_time_s": ""})).rows
     assert np.isnan(rows["step_time_s"].iloc[0])
+
+
+@pytest.mark.parametrize(
+    ("model", "paired", "recompute", "schedule", "layers"),
+    [
+        ("DeepSeek-V3", "off", "full", "1f1b", 61),
+        ("DeepSeek-V3", "on", "none", "interleaved:2", 61),
+        ("Qwen3-30B-A3B", "off", "full", "1f1b", 48),
+        ("Qwen3-235B-A22B", "on", "none", "interleaved:2", 96),
+    ],
+)
+def test_a_row_that_names_its_dispatcher_runs_as_its_script_does(tmp_path, model, paired, recompute, schedule, layers):
+    values = {
+        "model": model, "gpu": "b300", "gpus": 256, "network": "16 EFA a node (6.4 Tb/s)", "tp": 8, "pp": 8, "ep": 32,
+        "framework": "Megatron-Bridge 0.4.2, core 0.17.1", "dispatcher": "alltoall (NCCL)", "precision": "bf16",
+        "dp": 4, "vpp": "", "etp": 1, "cp": 1, "mbs_seq": 4, "gbs_seq": 256, "seq_len": 4096, "overlap_ep": paired,
+        "notes": "", "recompute": "off", "routing": "balanced", "step_time_s": 9.0, "tflops_per_gpu": 100,
+        "tokens_per_s": "", "source": "x", "licence": "x",
+    }  # fmt: skip
+    file = tmp_path / "moe_steps.csv"
+    file.write_text("\n".join(",".join(f'"{one}"' for one in line) for line in (values, values.values())) + "\n")
+    found = case_of(read_file(file).rows.to_dict("records")[0], Machines())
+    assert (found.plan.recompute, found.plan.schedule, found.model.layers) == (recompute, schedule, layers)
+    assert found.framework.paired == (paired == "on")
+    assert not found.framework.tp

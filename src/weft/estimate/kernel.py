@@ -51,12 +51,16 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel's sweeps, run by `workgroups` of `threads` threads; a workgroup touches `footprint` bytes per sweep."""
+    """A kernel's sweeps, run by `workgroups` of `threads` threads; a workgroup touches `footprint` bytes per sweep.
+
+    A thread has `in_flight` bytes under way, reads and writes together.
+    """
 
     sweeps: Sequence[Sweep]
     workgroups: Amount
     threads: Amount
     footprint: Amount = 0.0
+    in_flight: Amount = BYTES_IN_FLIGHT
 
 
 def kernel_time(kernel: Kernel, gpu: Gpu, recent: Amount = np.inf) -> Estimate:
@@ -93,7 +97,7 @@ class _Occupancy:
         self.active = np.minimum(kernel.workgroups, units)
         self.resident = np.minimum(kernel.workgroups, units * slots)
         self.largest_share = np.ceil(kernel.workgroups / units) / kernel.workgroups
-        self.bytes_in_flight = self.resident * kernel.threads * BYTES_IN_FLIGHT
+        self.bytes_in_flight = self.resident * kernel.threads * kernel.in_flight
 
 
 _SWEPT = 1.25

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +36,21 @@ SORTED_BYTES = 16
 STATE_BYTES = 12
 """Optimizer state per parameter [bytes]: master weight and two moments in fp32."""
 
-Step = tuple[tuple[str, ...], tuple[str, ...], float, float]
-"""A kernel of an element-wise operator: dtypes that it reads and writes, operations and specials of an element."""
+
+class Step(NamedTuple):
+    """A kernel of an element-wise operator: dtypes that it reads and writes, operations and specials of an element.
+
+    It works on a `share` of the operator's elements. Where it goes `singly`, a thread loads an element only after it
+    has stored the one before: PyTorch's kernels on operands that are broadcast or lie apart (aten/src/ATen/native/cuda/
+    CUDALoops.cuh, launch_legacy_kernel; Shape.cu, CatArrayBatchedCopy), whose pointers may alias.
+    """
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    operations: float
+    specials: float = 0.0
+    share: float = 1.0
+    singly: bool = False
 
 
 def streaming(op: Streaming, machine: Target) -> Estimate:
@@ -169,16 +183,15 @@ def _optimizer(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
 
 
 def _in_steps(*steps: Step) -> Callable[[Streaming, Gpu], tuple[Kernel, ...]]:
-    """Kernels that each go once over all elements, as a framework runs them without fusing."""
+    """Kernels that each go once over elements, as a framework runs them without fusing."""
 
-    def kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
-        elements, own = floats(op.elements), width(op.dtype)
-        return tuple(
-            _elementwise(elements, _wide(reads, own) * elements, _wide(writes, own) * elements, work, specials, 4)
-            for reads, writes, work, specials in steps
-        )
+    def kernel(op: Streaming, step: Step) -> Kernel:
+        elements, own = floats(op.elements) * step.share, width(op.dtype)
+        read, written = _wide(step.reads, own), _wide(step.writes, own)
+        found = _elementwise(elements, read * elements, written * elements, step.operations, step.specials, 4)
+        return replace(found, in_flight=read + written) if step.singly else found
 
-    return kernels
+    return lambda op, gpu: tuple(kernel(op, step) for step in steps)
 
 
 def _wide(dtypes: tuple[str, ...], own: float) -> float:
@@ -307,31 +320,80 @@ _SPECIAL: Mapping[str, Callable[[Streaming, Gpu], tuple[Kernel, ...]]] = {
     "lamb": _optimizer,
     "embedding_backward": _scattered,
     # PyTorch's masked_fill out of place (TensorAdvancedIndexing.cpp): clone, then masked_fill_.
-    "masked_fill_backward": _in_steps(((OWN,), (OWN,), 1, 0), ((OWN,), (OWN,), 1, 0)),
+    "masked_fill_backward": _in_steps(Step((OWN,), (OWN,), 1), Step((OWN,), (OWN,), 1)),
     # PyTorch's infinitely_differentiable_native_dropout_backward: the mask converted, scaled, times the gradient.
-    "dropout_backward_again": _in_steps((("int8",), (OWN,), 1, 0), ((OWN,), (OWN,), 1, 0), ((OWN, OWN), (OWN,), 1, 0)),
+    "dropout_backward_again": _in_steps(
+        Step(("int8",), (OWN,), 1), Step((OWN,), (OWN,), 1), Step((OWN, OWN), (OWN,), 1)
+    ),
     # Megatron-LM: a copy in fp32, the largest of each row, its subtraction, exponentials, their sum, quotients.
     "cross_entropy": _in_steps(
-        ((OWN,), ("fp32",), 1, 0),
-        (("fp32",), (), 1, 0),
-        (("fp32",), ("fp32",), 1, 0),
-        (("fp32",), ("fp32",), EXP, 1),
-        (("fp32",), (), 1, 0),
-        (("fp32",), ("fp32",), DIVIDE, 1),
+        Step((OWN,), ("fp32",), 1),
+        Step(("fp32",), (), 1),
+        Step(("fp32",), ("fp32",), 1),
+        Step(("fp32",), ("fp32",), EXP, 1),
+        Step(("fp32",), (), 1),
+        Step(("fp32",), ("fp32",), DIVIDE, 1),
     ),
     # The probabilities minus one at the target, times the loss's gradient; then a copy in the dtype of the logits.
-    "cross_entropy_backward": _in_steps((("fp32",), ("fp32",), 2, 0), (("fp32",), (OWN,), 1, 0)),
+    "cross_entropy_backward": _in_steps(Step(("fp32",), ("fp32",), 2), Step(("fp32",), (OWN,), 1)),
     # PyTorch's: a copy in fp32, the logarithm of softmax; zeros but for targets, its gradient, a copy in the dtype.
-    "eager_cross_entropy": _in_steps(((OWN,), ("fp32",), 1, 0), (("fp32",), ("fp32",), 2 * EXP + 4, 2)),
+    "eager_cross_entropy": _in_steps(Step((OWN,), ("fp32",), 1), Step(("fp32",), ("fp32",), 2 * EXP + 4, 2)),
     "eager_cross_entropy_backward": _in_steps(
-        ((), ("fp32",), 1, 0), (("fp32", "fp32"), ("fp32",), EXP + 2, 1), (("fp32",), (OWN,), 1, 0)
+        Step((), ("fp32",), 1), Step(("fp32", "fp32"), ("fp32",), EXP + 2, 1), Step(("fp32",), (OWN,), 1)
     ),
     # Megatron-LM's router: probabilities, the largest of them, and zeros with these and with ones at their places.
     "top_k": _in_steps(
-        ((OWN,), ("fp32",), 2 * EXP + DIVIDE + 4, 2),
-        (("fp32",), (), SELECT, 0),
-        ((), ("fp32",), 1, 0),
-        ((), ("int8",), 1, 0),
+        Step((OWN,), ("fp32",), 2 * EXP + DIVIDE + 4, 2),
+        Step(("fp32",), (), SELECT),
+        Step((), ("fp32",), 1),
+        Step((), ("int8",), 1),
+    ),
+    # Megatron Core's rotation (rope_utils.py): times the cosine, the second half negated, halves joined, times the
+    # sine, the sum, joined with no elements that pass. Backward: both products, half negated, joined, the sum; zeros
+    # for those that passed, added.
+    "scaled_rotary": _in_steps(
+        Step((OWN,), (OWN,), 1, singly=True),
+        Step((OWN,), (OWN,), 1, share=0.5, singly=True),
+        Step((OWN,), (OWN,), 1, singly=True),
+        Step((OWN,), (OWN,), 1, singly=True),
+        Step((OWN, OWN), (OWN,), 1),
+        Step((OWN,), (OWN,), 1),
+    ),
+    "scaled_rotary_backward": _in_steps(
+        Step((OWN,), (OWN,), 1, singly=True),
+        Step((OWN,), (OWN,), 1, singly=True),
+        Step((OWN,), (OWN,), 1, share=0.5, singly=True),
+        Step((OWN,), (OWN,), 1, singly=True),
+        Step((OWN, OWN), (OWN,), 1),
+        Step((), (OWN,), 1),
+        Step((OWN, OWN), (OWN,), 1),
+    ),
+    # Megatron Core's bias of experts (experts.py, _apply_bias): times the weights of tokens, added, joined, cast.
+    "weighted_bias_add": _in_steps(
+        Step((), ("fp32",), 1, singly=True),
+        Step((OWN, "fp32"), ("fp32",), 1),
+        Step(("fp32",), ("fp32",), 1),
+        Step(("fp32",), (OWN,), 1),
+    ),
+    # Cast; the gradient of the tokens, cast and joined; of bias and weights, each a product and its sum.
+    "weighted_bias_add_backward": _in_steps(
+        Step((OWN,), ("fp32",), 1),
+        Step(("fp32",), (OWN,), 1),
+        Step((OWN,), (OWN,), 1),
+        Step(("fp32",), ("fp32",), 1, singly=True),
+        Step(("fp32",), (), 1),
+        Step(("fp32",), ("fp32",), 1, singly=True),
+        Step(("fp32",), (), 1),
+    ),
+    # Megatron Core's limits of a gated activation (fused_bias_geglu.py): both halves, which lie apart, and a copy that
+    # joins them. Backward (PyTorch's clamp_backward): one comparison of the gate, two of the rest and their "and", the
+    # gradient or zero by half, and a copy that joins them.
+    "clamp": _in_steps(Step((OWN,), (OWN,), 1, singly=True), Step((OWN,), (OWN,), 1)),
+    "clamp_backward": _in_steps(
+        *(Step((OWN,), ("int8",), 1, share=0.5, singly=True) for _ in range(3)),
+        Step(("int8", "int8"), ("int8",), 1, share=0.5),
+        Step(("int8", OWN), (OWN,), 1, singly=True),
+        Step((OWN,), (OWN,), 1),
     ),
 }
 """The kernels of the kinds that take more than one sweep."""

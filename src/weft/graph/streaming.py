@@ -160,8 +160,8 @@ class Streaming(Op):
             return ()
         given = {
             "elementwise": (self.outputs + self.inputs, self.inputs),
-            "unpermute": (self.outputs, 1),
-            "unpermute_backward": (self.inputs, self.inputs),
+            "permute": (self.outputs, self.inputs),
+            "unpermute": (self.outputs, self.inputs),
         }
         inputs, outputs = given.get(name, (self.inputs, self.outputs))
         return (replace(self, name=name, inputs=inputs, outputs=outputs),)

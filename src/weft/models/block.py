@@ -36,9 +36,10 @@ class Style:
     are kernels of their own. Heads are `copied` apart before batched products, where these do not read them in strides.
     `loss` names the kernels of the cross entropy. Shared experts may run `beside` the exchange of tokens, which travel
     in the number format `dispatched`, the gradients of their results in `returned` (none: that of the model). Keys
-    of latent attention are `joined` from the part that is rotated and the rest by a copy. What
-    Transformer Engine has no kernel for, rotations that also scale and biases of experts that the router weighs, is
-    `elementary`: several kernels of PyTorch. It launches `each_expert`'s GEMM by itself.
+    of latent attention are `joined` from the part that is rotated and the rest by a copy. What Transformer Engine has
+    no kernel for is `elementary`, several kernels of PyTorch: rotations that also scale, limits of the inputs of an
+    activation, biases of experts that the router weighs. It launches `each_expert`'s GEMM by itself,
+    and the host waits for the numbers of their tokens.
     """
 
     flash: bool = True
@@ -406,6 +407,8 @@ class _Layer:
         up = GroupedGemm(experts, routed, first, hidden, self.dtype, fused=not self.style.each_expert)
         owned = experts * first * (hidden + bias)
         yield Piece("experts_fc1", up, "moe", "expert_columns", owned, reads=("permute",))
+        if model.activation_clamped and self.style.elementary:
+            yield Piece("experts_clamp", Streaming("clamp", routed * first, 1, self.dtype), "moe", "routed")
         yield Piece("experts_activation", self.activation(routed * wide), "moe", "routed")
         down = replace(up, n=hidden, k=wide)
         yield Piece("experts_fc2", down, "moe", "expert_rows", experts * hidden * (wide + bias))

@@ -111,7 +111,7 @@ def _alternating(config: Config) -> Values:
 
 
 def _gpt_oss(config: Config) -> Values:
-    return _alternating(config) | {"activation": "swiglu", "rotary_scaled": True}
+    return _alternating(config) | {"activation": "swiglu", "activation_clamped": True, "rotary_scaled": True}
 
 
 def _qwen_moe(config: Config) -> Values:

@@ -24,10 +24,11 @@ class Transformer(Sourced):
     `head`, of which all heads share the key's, and values of `value_head` elements. Every `window_every`-th layer, the
     first one included, sees `window` tokens.
 
-    The MLP is `ffn` wide, or `ffn_multiple` x H; a gated `activation` (SwiGLU, GeGLU) has a second first matrix. A
-    mixture has `experts` of width `expert_ffn`, `experts_per_token` of which compute a token beside `shared_experts`,
-    all out of `groups_per_token` of `expert_groups` groups, if these are stated (group-limited routing);
-    the first `dense_layers` layers have a plain MLP, and so do all but every `moe_every`-th of the others.
+    The MLP is `ffn` wide, or `ffn_multiple` x H; a gated `activation` (SwiGLU, GeGLU) has a second first matrix, and
+    limits of its inputs in experts if it is `activation_clamped`. A mixture has `experts` of width `expert_ffn`,
+    `experts_per_token` of which compute a token beside `shared_experts`, all out of `groups_per_token` of
+    `expert_groups` groups, if these are stated (group-limited routing); the first `dense_layers` layers have a plain
+    MLP, and so do all but every `moe_every`-th of the others.
 
     `norms` stand before or after attention and MLP, or at both places; a `parallel` block adds attention and MLP to the
     same input, after `parallel_norms` norms. Rotations may also scale (`rotary_scaled`: YaRN with an attention factor
@@ -42,8 +43,8 @@ class Transformer(Sourced):
     """
 
     _texts: ClassVar[tuple[str, ...]] = (
-        "tensor_parallel", "tied", "causal", "biases", "norm", "norms", "activation", "positions", "rotary_scaled",
-        "qk_norm", "parallel", "masked", "embedding_norm", "dtype",
+        "tensor_parallel", "tied", "causal", "biases", "norm", "norms", "activation", "activation_clamped", "positions",
+        "rotary_scaled", "qk_norm", "parallel", "masked", "embedding_norm", "dtype",
     )  # fmt: skip
     title: str
     hidden: Count
@@ -63,6 +64,7 @@ class Transformer(Sourced):
     ffn_multiple: Count = 4
     ffn: Count | None = None
     activation: Literal["gelu", "relu", "swiglu", "geglu"] = "gelu"
+    activation_clamped: bool = False
     experts: CountOrNone = 0
     experts_per_token: CountOrNone = 0
     expert_groups: CountOrNone = 0

@@ -41,8 +41,8 @@ def saved_of(
 ) -> list[Saved]:
     """What each operator of a part leaves, of the bytes that it keeps in a `whole` pass without recomputation.
 
-    Raises InputError for layers whose operators do not follow one another: latent attention, attention beside an MLP,
-    cross attention, and queries, keys and values apart.
+    Raises InputError for layers whose operators do not follow one another: attention beside an MLP, cross attention,
+    and queries, keys and values apart.
     """
     found: list[Saved] = []
     _check_chain([piece.name for piece in pieces])
@@ -66,7 +66,7 @@ def _own(op: Op, size: int) -> int:
     return 0
 
 
-_APART = ("query", "q", "q_down", "kv_down", "cross_q", "qkv_fc1", "projection_fc2")
+_APART = ("query", "cross_q", "qkv_fc1", "projection_fc2")
 
 
 def _check_chain(names: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ from weft.graph import (
 from weft.graph.op import width as bytes_of
 from weft.models.block import Piece
 from weft.parallel.cut import (
+    copies,
     crowding,
     cut,
     exchange,
@@ -48,7 +49,7 @@ Phase = Literal["forward", "recompute", "input", "weight"]
 
 KEPT = ".kept"
 """The end of the name of a cast whose result is only kept for the backward pass."""
-_IN_EXPERTS = ("experts_activation", "experts_fc2_bias")
+_IN_EXPERTS = ("experts_clamp", "experts_activation", "experts_fc2_bias")
 _CAST_IN_EXPERTS = (("experts_fc2", ".quantize"), ("experts_fc1", ".input"))
 """Operators between an expert's GEMMs, and casts of what passes from one to the other, which one kernel may do."""
 _SENT = {"experts_fc1": "dispatched", "experts_fc2": "returned"}
@@ -68,6 +69,7 @@ class Chain:
         self.once_a_rank = EXCHANGES[self.dispatcher] == "rank"
         self.fused_experts = framework.fused_experts and bool(plan.recipe.operands)
         self.apart = framework.casts_apart and bool(plan.recipe.operands)
+        self.pads = self.dispatcher in framework.pads and bool(plan.recipe.operands)
         self.nodes: list[Node] = []
         self.last: tuple[str, ...] = ()
         self.fork: tuple[str, ...] = ()
@@ -135,7 +137,13 @@ class Chain:
                 lambda: self._quantized(piece, ".quantize", op.reads[0], phase, piece.cut == "columns"),
                 lambda: self._gathered(piece, phase),
             )
+            if isinstance(op, Attention):
+                self._attention_cast(piece, ".quantize", op.reads, phase)
+            self._in_blocks(piece, op, phase, "experts_fc1")
             self.then("", op, piece, phase)
+            self._in_blocks(piece, op, phase, "experts_fc2")
+            if phase == "forward":
+                self._paged(piece, op, phase)
             self._reduced(piece, phase)
 
     def _in_order(self, quantise: Callable[[], None], gather: Callable[[], None]) -> None:
@@ -150,6 +158,29 @@ class Chain:
     def _cast(self, piece: Piece, suffix: str, count: int, phase: Phase) -> None:
         for number, op in enumerate(casts(count, self.plan.recipe, self.plan.dtype)):
             self.then(f"{suffix}.{number}", op, piece, phase)
+
+    def _attention_cast(self, piece: Piece, suffix: str, tensors: Iterable[Tensor], phase: Phase) -> None:
+        """Cast queries, keys and values, or the gradient of the output, where attention has 8 bits."""
+        if self.framework.attention and self.plan.recipe.operands:
+            self._cast(piece, suffix, sum(math.prod(each.shape) for each in tensors), phase)
+
+    def _paged(self, piece: Piece, op: Op, phase: Phase) -> None:
+        """Copy what an expert's GEMM leaves for the backward pass to pages, or back: its input, and the activation's.
+
+        The activation's has 16 bits.
+        """
+        if not (self.framework.pages and self.fused_experts and isinstance(op, GroupedGemm)):
+            return
+        size = op.rows * op.k * bytes_of(self.plan.recipe.operands)
+        if piece.name.endswith("experts_fc1"):
+            size += op.writes[0].bytes
+        self.then(".page", Streaming("elementwise", math.ceil(size), 1, "int8"), piece, phase)
+
+    def _in_blocks(self, piece: Piece, op: Op, phase: Phase, side: str) -> None:
+        """Copy the rows of experts to whole blocks of the recipe or back, at the `side` of the experts that does it."""
+        if piece.name.endswith(side) and self.pads and isinstance(op, GroupedGemm):
+            hidden = op.k if side == "experts_fc1" else op.n
+            self.then(".blocks", Streaming("elementwise", op.rows * hidden, 1, self.plan.dtype), piece, phase)
 
     def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
         """Cast a 16-bit tensor to a recipe's operands; of one that is `gathered` after, the rank's own tokens."""
@@ -302,14 +333,19 @@ class Chain:
             self.then(".reduce", self._tp("all_reduce", *output_of(piece.op)), piece, phase, "tp")
 
     def _here(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
-        """Order the rows of a rank's own experts, of which the one with most has more than the mean."""
+        """Order the rows of a rank's own experts, of which the one with most has more than the mean.
+
+        A rank receives, and returns, as many copies of a token as there are ranks that hold experts of it.
+        """
         if not self.once_a_rank:
             self._sort(piece, phase)
             return
-        more = crowding(piece, self.plan)
-        if more > 1:
-            ops = [replace(op, rows=math.ceil(op.rows * more)) if isinstance(op, Streaming) else op for op in ops]
-        self._all(piece, ops, phase)
+        more, each = crowding(piece, self.plan), round(copies(routing_of(piece), self.plan.ep, "rank"))
+        for number, op in enumerate(ops):
+            assert isinstance(op, Streaming)
+            sides = (each, op.outputs) if op.name == "permute" else (op.inputs, each)
+            here = replace(op, rows=math.ceil(op.rows * more), inputs=sides[0], outputs=sides[1])
+            self.then(f".{number}" if number else "", here, piece, phase)
 
     def _all(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
         for number, op in enumerate(ops):
@@ -333,8 +369,11 @@ class Chain:
     def _backward(self, piece: Piece, op: Op) -> None:
         inputs = op.backward.inputs
         if isinstance(op, GroupedGemm):
+            self._paged(piece, op, "input")
+            self._in_blocks(piece, op, "input", "experts_fc2")
             self._quantized(piece, ".input", op.writes[0], "input", False)
             self._weighted(piece, op, self.last)
+            self._in_blocks(piece, op, "input", "experts_fc1")
         elif isinstance(piece.op, Gemm) and isinstance(op, Gemm):
             self._gemm_backward(piece, piece.op, op)
         elif isinstance(op, Attention) and self.plan.cp > 1:
@@ -346,6 +385,8 @@ class Chain:
         else:
             if self.plan.tp > 1 and self.plan.sp and piece.cut == "vocabulary":
                 self.then(".gather", self._tp("all_gather", *output_of(piece.op)), piece, "input", "tp")
+            if isinstance(op, Attention):
+                self._attention_cast(piece, ".input", op.writes[:1], "input")
             if self.apart and isinstance(op, Streaming) and op.name == "swiglu":
                 self._streamed(piece, ".back", "quantize", sum(math.prod(each.shape) for each in op.reads), "input")
             for number, inner in enumerate(inputs):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -37,7 +37,9 @@ class Framework:
     come to their experts, on `dispatcher_units` compute units (0: as many as it takes by itself), `dispatcher_holds`
     these all the time; where passes are `paired`, one micro-batch's tokens travel while another computes. With
     `fused_experts` one kernel does an expert's first GEMM of 8 bits, its activation and the cast for the second,
-    forward and backward. Under recipes of 8 bits attention computes in the format `attention` (empty: 16 bits).
+    forward and backward; what these keep is copied to `pages` and back, where a graph of the step has room for more
+    tokens than come. Under recipes of 8 bits attention computes in the format `attention` (empty: 16 bits),
+    to which queries, keys and values, and the gradient of its output, are cast.
     `optimizer` runs in one kernel over many tensors or, not `fused_optimizer`, in one per operation; `scales_loss` adds
     the check for overflow of fp16. Weights are kept in the number format `weights` (empty: that of the computation),
     beside `optimizer_bytes` of states per parameter: 12 for Adam with fp32 master weights. Recipes of 8 or 4 bits cast
@@ -47,9 +49,9 @@ class Framework:
     are held and gathered in the formats that the recipe offers for that, else in 16 bits; `recipes` are those that it
     runs (empty: not stated). The host spends `launch` on each operator [s], ahead of the GPU; `likely_launch` is the
     middle of its plausible range, which no measured step decided. If the host is `synchronous`, it waits for each
-    kernel (CUDA_LAUNCH_BLOCKING=1). In a layer of experts it spends `launch_experts` on each operator [s] but those
-    that `graphs` hold: none, those of the "router", of "attention" and the router, or of the whole "step"; elsewhere it
-    runs ahead of the GPU.
+    kernel (CUDA_LAUNCH_BLOCKING=1). In a layer of experts it spends `launch_experts` on each operator [s], and
+    `launch_each` on each GEMM of a single expert, but on those that `graphs` hold: none, those of the "router", of
+    "attention" and the router, or of the whole "step"; elsewhere it runs ahead of the GPU.
     """
 
     name: str = "megatron"
@@ -80,6 +82,8 @@ class Framework:
     dispatcher_holds: bool = False
     paired: bool = False
     fused_experts: bool = False
+    pages: bool = False
+    pads: tuple[str, ...] = ()
     attention: str = ""
     casts_each_pass: bool = False
     casts_apart: bool = False
@@ -93,6 +97,8 @@ class Framework:
     synchronous: bool = False
     launch_experts: float = 0.0
     likely_launch_experts: float = 0.0
+    launch_each: float = 0.0
+    likely_launch_each: float = 0.0
     graphs: Literal["", "router", "attention", "step"] = ""
 
     @property
@@ -100,13 +106,17 @@ class Framework:
         """Number format in which replicas add their gradients."""
         return self.reduces or self.gradients
 
+    def launching(self, operators: float, experts: float, each: float) -> Framework:
+        """The framework with another host: what it spends on operators, on those of experts, on GEMMs of each [s]."""
+        return replace(self, launch=operators, launch_experts=experts, launch_each=each)
+
     def bucket_of(self, replicas: int) -> int:
         """Parameters of a bucket among so many replicas; 0 if all gradients travel at once."""
         return max(self.bucket, self.bucket_per_replica * replicas)
 
 
 _FILE = "frameworks.toml"
-_RULES = dict.fromkeys(("launch", "launch_experts"), Quantity(Dimension.SECONDS, zero_allowed=True))
+_RULES = dict.fromkeys(("launch", "launch_experts", "launch_each"), Quantity(Dimension.SECONDS, zero_allowed=True))
 
 
 @cache
@@ -151,7 +161,7 @@ def _built(name: str, values: dict[str, Any]) -> Framework:
     leaves = read_leaves({key: values[key] for key in _RULES if values.get(key)}, _RULES, label)
     plain: dict[str, Any] = {path: leaf.value for path, leaf in leaves.items()}
     plain |= {f"likely_{path}": math.sqrt(math.prod(leaf.range)) for path, leaf in leaves.items()}
-    plain["recipes"] = tuple(values.get("recipes", ()))
+    plain |= {key: tuple(values.get(key, ())) for key in ("recipes", "pads")}
     for recipe in plain["recipes"]:
         check_name("recipe", recipe, RECIPES)
     return Framework(**{**values, **plain, "name": name, "style": Style(**values["style"])})

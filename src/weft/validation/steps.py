@@ -52,7 +52,7 @@ class Case:
         held = {path: hertz for path, hertz in held.items() if self.system.value(path)}
         system = self.system.replace({path: format_quantity(one, Dimension.HERTZ) for path, one in held.items()})
         of = self.framework
-        framework = replace(of, launch=of.likely_launch, launch_experts=of.likely_launch_experts)
+        framework = of.launching(of.likely_launch, of.likely_launch_experts, of.likely_launch_each)
         return replace(self, system=system, framework=framework, unfitted=None)
 
     @property
@@ -176,7 +176,8 @@ def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
         raise Unfit("seq_len", str(int(row["seq_len"])), "sequences are shorter than this, by an unknown amount")
     used = _framework(row)
     try:
-        model, plan = _model(row), _plan(row, used)
+        model = _model(row)
+        plan = _plan(row, used, model)
         plan = replace(plan, layers=_layers(len(model.layer_kinds), plan, used))
         system = _system(row, machines)
         case = _fitted(Case(model, system, plan, used))
@@ -196,7 +197,7 @@ def _fitted(case: Case) -> Case:
     fitted = [path for path in gpu.rules() if path.startswith("clocks.training") and gpu.value(path)]
     plain = replace(
         case,
-        framework=replace(case.framework, launch=0.0, launch_experts=0.0),
+        framework=case.framework.launching(0.0, 0.0, 0.0),
         system=case.system.replace(dict.fromkeys(fitted, "0 MHz")),
     )
     return replace(case, unfitted=plain)
@@ -262,25 +263,13 @@ def _framework(row: Mapping[str, Any]) -> Framework:
 def _as_recipe(row: Mapping[str, Any], used: Framework) -> Framework:
     """The framework with what its published recipe of a model on a GPU sets."""
     if row.get("dispatcher"):
-        return replace(used, dispatcher=_dispatcher(row["dispatcher"]), paired=row["overlap_ep"] == "on")
-    release = row["framework"].removeprefix("Megatron-Bridge ")
-    if not _whole(row, "experts", 0) or release == row["framework"]:
+        return replace(used, dispatcher=_dispatcher(row["dispatcher"]), paired=_is_paired(row))
+    recipe = _published(row)
+    if "dispatcher" not in recipe:
         return used
-    recipes = _known()["recipes"]
-    families = recipes[max(first for first in recipes if first <= release)]
-    fitting = [
-        (len(family), len(gpu), recipe)
-        for family, gpus in families.items()
-        for gpu, recipe in gpus.items()
-        if row["model"].startswith(family) and row["gpu"].startswith(gpu)
-    ]
-    recipe = dict(max(fitting, key=lambda one: one[:2])[2])
     if "framework" in recipe and _recipe(row):
-        used = framework(recipe["framework"])
-    if "loss" in recipe:
-        used = replace(used, style=replace(used.style, loss=recipe["loss"]))
-    if "framework" in recipe and _recipe(row):
-        return used
+        named = framework(recipe["framework"])
+        return replace(named, attention=recipe.get("attention", named.attention))
     units = framework("megatron-bridge-2026").dispatcher_units if recipe["dispatcher"] == "hybridep" else 0
     return replace(
         used,
@@ -288,7 +277,25 @@ def _as_recipe(row: Mapping[str, Any], used: Framework) -> Framework:
         dispatcher_units=units,
         paired=recipe.get("paired", False),
         graphs=recipe.get("graphs", ""),
+        pads=() if recipe.get("drops") else used.pads,
     )
+
+
+def _published(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the published recipe of a mixture on a GPU sets, in the release that ran a row; nothing if there is none."""
+    if not (row.get("dispatcher") or _whole(row, "experts", 0)):
+        return {}
+    software, recipes = row["framework"], _known()["recipes"]
+    release = software.removeprefix("Megatron-Bridge ")
+    first = [one for one in recipes if software.startswith(one) or (release != software and one <= release)]
+    families = recipes[max(first)] if first else {}
+    fitting = [
+        (len(family), len(gpu), recipe)
+        for family, gpus in families.items()
+        for gpu, recipe in gpus.items()
+        if row["model"].startswith(family) and row["gpu"].startswith(gpu)
+    ]
+    return max(fitting, key=lambda one: one[:2])[2] if fitting else {}
 
 
 def _dispatcher(text: str) -> str:
@@ -325,7 +332,10 @@ def _model(row: Mapping[str, Any]) -> Transformer:
     if "GQA" in row["model"]:  # Megatron Core's tests give grouped queries rotary positions and a head of its own
         values |= {"positions": "rotary", "tied": False}
     stated_there = {field: getattr(known, field) for field in known.model_fields_set - {"provenance"}}
-    return Transformer(**{**stated_there, "name": row["model"], **values, "layers": int(row["layers"] or known.layers)})
+    layers = int(row["layers"] or known.layers)
+    if _is_paired(row) and _published(row).get("even"):
+        layers += -layers % (2 * _whole(row, "pp"))
+    return Transformer(**{**stated_there, "name": row["model"], **values, "layers": layers})
 
 
 def _heads(hidden: int, size: int, ranks: int) -> int:
@@ -360,7 +370,7 @@ def _system(row: Mapping[str, Any], machines: Machines) -> System:
     return found.replace({"network.bandwidth": format_quantity(each, Dimension.BYTES_PER_SECOND)})
 
 
-def _plan(row: Mapping[str, Any], used: Framework) -> Parallelism:
+def _plan(row: Mapping[str, Any], used: Framework, model: Transformer) -> Parallelism:
     tp, pp, cp = (_whole(row, name, 1) for name in ("tp", "pp", "cp"))
     dp = _whole(row, "dp", _whole(row, "gpus") // (tp * pp * cp))
     zero = used.zero if used.zero == _FSDP else _whole(row, "zero_stage", used.zero)
@@ -369,14 +379,14 @@ def _plan(row: Mapping[str, Any], used: Framework) -> Parallelism:
         pp=pp,
         cp=cp,
         dp=dp,
-        ep=_whole(row, "ep", 1),
+        ep=_published(row).get("ep", _whole(row, "ep", 1)),
         batch=_whole(row, "gbs_seq"),
         micro_batch=_whole(row, "mbs_seq", 1),
         sequence=_whole(row, "seq_len"),
         sp=tp > 1 and _sequence_parallel(row, used),
         zero=zero,
         schedule=_schedule(row, pp),
-        recompute=_recompute(row),
+        recompute=_recompute(row, model),
         dtype=_dtype(row),
         precision=_recipe(row),
         overlap={"tp": "async-tp"} if "async TP" in row["overlap_or_schedule"] else {},
@@ -409,11 +419,19 @@ def _sequence_parallel(row: Mapping[str, Any], used: Framework) -> bool:
     return used.name.startswith("megatron-bridge") or used.name in sharing
 
 
+def _is_paired(row: Mapping[str, Any]) -> bool:
+    """Whether a row that names its dispatcher says that passes are paired, for which Megatron Core needs a pipeline.
+
+    It wants chunks of stages, and no recomputation (transformer_config.py, overlap_moe_expert_parallel_comm).
+    """
+    return bool(row.get("overlap_ep") == "on" and _whole(row, "pp", 1) > 1)
+
+
 def _schedule(row: Mapping[str, Any], pp: int) -> str:
     named = row["overlap_or_schedule"]
     if named.startswith("ZB-"):
         return "zb-h1" if named == "ZB-1p" else "zb-h2"
-    chunks = _whole(row, "vp", 2 if named.startswith("interleaved 1F1B, ") else 1)
+    chunks = _whole(row, "vp", 2 if named.startswith("interleaved 1F1B, ") or _is_paired(row) else 1)
     if named == "1F1B interleaved":  # one layer a chunk, none in the first and in the last
         chunks = (int(row["layers"]) + 2) // pp
     if chunks == 1 or pp == 1:
@@ -424,10 +442,18 @@ def _schedule(row: Mapping[str, Any], pp: int) -> str:
     return str(ScheduleName("interleaved", (chunks, *group)))
 
 
-def _recompute(row: Mapping[str, Any]) -> Any:
+def _recompute(row: Mapping[str, Any], model: Transformer) -> Any:
     if "per op" in row["recompute"]:
         return "operators"
-    return "full" if row["recompute"] == "full" else "selective" if "selective" in row["recompute"] else "none"
+    if _is_paired(row):
+        return "none"
+    modules = (
+        _published(row).get("recompute", "") if row["recompute"] in ("", "off", "on (recipe)") else row["recompute"]
+    )
+    if not isinstance(modules, str):
+        names = [name for module in modules for name in _known()["recomputed"][module]]
+        return tuple(name for name in names if model.activation_clamped or name != "experts_clamp")
+    return "full" if modules == "full" else "selective" if "selective" in modules else "none"
 
 
 _RECIPES = {

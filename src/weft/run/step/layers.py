@@ -120,7 +120,7 @@ class Layers:
 
         library = prices.plan.dispatcher or self.framework.dispatcher
         is_paired = self.framework.paired and prices.plan.ep > 1
-        syncs = dispatcher(library).host_sync and not is_paired
+        syncs = (dispatcher(library).host_sync or self.framework.style.each_expert) and not is_paired
         far = prices.place("ep", prices.plan.ep)[1] > 1
 
         def started(one: Pass, syncs: bool = False) -> Pass:
