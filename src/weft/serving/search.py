@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.result.serving import Objective, Served, Serving
+from weft.run.step.drafts import Speculation, drafter, speculation
 from weft.serving.bounds import Bounds, Work
 from weft.serving.checkpoint import Progress
 from weft.serving.cluster import GivenUp
+from weft.serving.launch import TWO_BATCH
 from weft.serving.plans import Choice, Deployed, ServingPlans
 from weft.serving.requests import Request
 from weft.serving.serve import Ready, objective, ready
@@ -31,12 +33,14 @@ _MORE = "more arrives than is answered"
 _DEGREES = (1, 2, 4, 8)
 _WIDE = (8, 16, 32, 64, 128)
 """GPUs that share experts where attention is data parallel."""
+_DRAFTS = (1, 3, 7)
+"""Tokens drafted for a step that are tried, where their acceptance is given."""
 _SMALLER_STEPS = (4, 16)
 """The framework's tokens of a step are also tried divided by these."""
 _ALIKE = 0.02
 """Share by which a layout must be faster than one of no more GPUs to stand on the front."""
 _APART = 1.2
-"""Ratio of the numbers of GPUs for which the front is searched, beside the best."""
+"""Ratio of the most GPUs to the fewest of a range, in each of which the front is searched for the fastest users."""
 
 
 def plan_serving(
@@ -53,11 +57,13 @@ def plan_serving(
     """Find the fewest GPUs of a system on which a model answers a load within limits, and what more GPUs buy.
 
     `attainment` of the requests must get their first token within `ttft` and each further one within `tpot` ("1 s",
-    "40 ms"). The load and all else are those of `weft.serve`: its options `tp`, `ep`, `replicas`, `readers`
-    and `step_tokens` are searched unless they are given. Bounds from step times exclude what cannot meet
-    the limits, simulations decide among the rest; what is said of a layout is what `weft.serve` says. No new simulation
-    starts after `budget_s` of CPU. `progress` is called with the number of simulated layouts, the most that remain,
-    and the layout that is next. Raises InputError for a load without a rate or limits, and what `weft.serve` raises.
+    "40 ms"). The load and all else are those of `weft.serve`: its options `tp`, `ep`, `pp`, `two_batch`, `replicas`,
+    `readers` and `step_tokens` are searched unless they are given, and `speculate` where `accept` is given: stages that
+    divide the layers evenly, two batches where the framework has them, drafts without stages. Bounds from step times
+    exclude what cannot meet the limits, simulations decide among the rest; what is said of a layout is what
+    `weft.serve` says. No new simulation starts after `budget_s` of CPU. `progress` is called with the number of
+    simulated layouts, the most that remain, and the layout that is next. Raises InputError for a load without a rate or
+    limits, and what `weft.serve` raises.
 
     >>> limits = {"ttft": "1 s", "tpot": "50 ms"}
     >>> found = plan_serving("llama-3-8b", "2xh100", rate=4, requests=50, input=512, output=32, **limits)
@@ -67,6 +73,8 @@ def plan_serving(
     began = time.monotonic()
     where, found = on if isinstance(on, System) else system(on), load_model(model)
     wanted = _wanted(ttft, tpot, attainment, asked)
+    if asked.get("accept") is not None:
+        drafter(found, speculation(asked.get("speculate") or 1, asked["accept"], asked.get("draft")).draft)
     search = _Search(found, where, {**asked, "ttft": ttft, "tpot": tpot}, wanted, attainment, budget_s, progress)
     search.run()
     return search.answer(time.monotonic() - began)
@@ -87,9 +95,6 @@ def _wanted(ttft: str | None, tpot: str | None, attainment: float, asked: dict[s
         raise InputError(
             "clients who wait for answers never ask too much, so that one GPU suffices; give rate or trace"
         )
-    for name in ("two_batch", "speculate", "pp"):
-        if asked.get(name) not in (None, 0, 1):
-            raise InputError(f"bounds of a plan hold for whole steps of one token, without {name}; leave it out")
     if asked.get("curve"):
         raise InputError("a curve is that of one layout, and a plan has its front; leave out curve")
     return wanted
@@ -146,14 +151,12 @@ class _Search:
             try:
                 made = ready(self.model, self.system, **self.asked | options)
             except InputError as error:
-                if not options.keys() - {"step_tokens", "sequences"} or options["tp"] == self.asked.get("tp"):
-                    raise
                 first = first or error
                 self.rejected["memory"] += self._counts(options)
                 continue
             found += 1
             forward = made.deploy.forward
-            yield _Kind(options, self._bounds_of(made), forward.ep if forward.wide else 1)
+            yield _Kind(options, self._bounds_of(made), forward.ep if forward.wide else forward.plan.pp)
         if not found and first:
             raise first
 
@@ -164,9 +167,30 @@ class _Search:
             eps = [1, tp] if tp > 1 else [1, *(one for one in _WIDE if self.system.gpus % one == 0)]
             eps = [one for one in eps if one <= max(self.model.experts, 1)]
             for ep in _given(self.asked, "ep", eps):
-                degrees = {"tp": tp, **({"ep": ep} if ep > 1 else {})}
-                for limits in self._limits(degrees):
-                    yield degrees | limits
+                for more in self._ways(tp, ep):
+                    degrees = {"tp": tp, **({"ep": ep} if ep > 1 else {}), **more}
+                    for limits in self._limits(degrees):
+                        yield degrees | limits
+
+    def _ways(self, tp: int, ep: int) -> Iterator[dict[str, Any]]:
+        """Stages, halves of a batch and drafts of replicas, as far as they differ from none."""
+        wide, asked = ep > tp, self.asked
+        even = [one for one in _DEGREES if self.model.layers % one == 0 and self.system.gpus % (tp * one) == 0]
+        stages = _given(asked, "pp", [1] if wide else even)
+        halves = _given(asked, "two_batch", [False, True] if wide and self._overlaps else [False])
+        drafts = _given(asked, "speculate", [None] if asked.get("accept") is None else [0, *_DRAFTS])
+        for pp, two_batch, count in product(stages, halves, drafts):
+            if pp > 1 and count and not (asked.get("pp") and asked.get("speculate")):
+                continue  # which vLLM and SGLang refuse
+            more = {"pp": pp} if pp > 1 else {}
+            more |= {"two_batch": True} if two_batch else {}
+            more |= {} if count is None else {"speculate": count}
+            yield more | ({"draft": asked.get("draft") or Speculation().draft} if count else {})
+
+    @property
+    def _overlaps(self) -> bool:
+        """Whether the framework overlaps two batches."""
+        return self.asked.get("framework", "vllm") in TWO_BATCH
 
     def _limits(self, degrees: dict[str, Any]) -> Iterator[dict[str, Any]]:
         try:
@@ -180,7 +204,7 @@ class _Search:
             yield {name: value for name, value in limits.items() if value is not None}
 
     def _counts(self, options: dict[str, Any]) -> int:
-        return self.system.gpus // int(options["tp"])
+        return self.system.gpus // (int(options["tp"]) * int(options.get("pp", 1)))
 
     def _choices(self, kind: _Kind) -> Iterator[Choice]:
         """Numbers of replicas of a kind, and of readers among them where a step has the framework's limits."""
@@ -251,17 +275,15 @@ class _Search:
         """Simulate layouts with more GPUs while users get faster, and with fewer than the best while loads settle."""
         if not self.best:
             return
-        limit, last = self.best.tpot, self.best.gpus
-        for gpus, some in by_gpus.items():
-            if gpus >= min(_APART * last, max(by_gpus)) and gpus > self.best.gpus:
-                found = self._fastest(some, limit * (1 - _ALIKE))
-                limit, last = (found.tpot if found else limit), gpus
-        last = self.best.gpus
-        for gpus in sorted((one for one in by_gpus if one < self.best.gpus), reverse=True):
-            if gpus * _APART <= last:
-                last = gpus
-                if not self._fastest(by_gpus[gpus], math.inf):
-                    break
+        limit, best = self.best.tpot, self.best.gpus
+        more, fewer = ({key: by_gpus[key] for key in by_gpus if (key > best) is above} for above in (True, False))
+        del fewer[best]
+        for some in _ranges(more):
+            found = self._fastest(some, limit * (1 - _ALIKE))
+            limit = found.tpot if found else limit
+        for some in reversed(_ranges(fewer)):
+            if not self._fastest(some, math.inf):
+                break
 
     def _come_near(self) -> Deployed | None:
         """The layout with the largest share of good answers: of those that failed late, or with the lowest bound."""
@@ -298,6 +320,12 @@ class _Search:
             len(self._layouts) + self.rejected["memory"],
             self._bounded, self.simulated, unknown, wall_s,
         )  # fmt: skip
+
+
+def _ranges(by_gpus: dict[int, list[tuple[float, Choice]]]) -> list[list[tuple[float, Choice]]]:
+    """Layouts by ranges of their numbers of GPUs, which are the same whatever is searched."""
+    each = groupby(by_gpus, key=lambda gpus: math.floor(math.log(gpus) / math.log(_APART) + 1e-9))
+    return [[one for gpus in some for one in by_gpus[gpus]] for _, some in each]
 
 
 def _given(asked: dict[str, Any], name: str, otherwise: Any) -> Any:
