@@ -177,8 +177,8 @@ def front_figure(answer: ServingPlans) -> Figure:
         zero=False,
     )
     return figure.captioned(
-        "A dot for each layout that served the whole load; none beats one on the line in both. Point at one for its "
-        "options; to the right users are faster, to the top GPUs are better used."
+        "A dot for each layout that served the whole load; none has fewer GPUs and faster users than one on the line. "
+        "Point at one for its options; to the right users are faster, to the top GPUs are better used."
     )
 
 
