@@ -11,23 +11,27 @@ from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
-from weft.errors import InputError, shown
+from weft.errors import InputError, OutputError, shown
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.result.serving import Objective, Served, Serving
+from weft.result.stored import plain
 from weft.run.step.drafts import Speculation, drafter, speculation
 from weft.serving.bounds import Bounds, Work
-from weft.serving.checkpoint import Progress
+from weft.serving.checkpoint import Checkpoint, Progress
 from weft.serving.cluster import GivenUp
 from weft.serving.launch import TWO_BATCH
 from weft.serving.plans import Choice, Deployed, ServingPlans
 from weft.serving.requests import Request
 from weft.serving.serve import Ready, objective, ready
+from weft.store.records import say
 
 ATTAINMENT = 0.9
 """Share of the requests that must meet the objective [assumed, 0.9 to 0.99; DistServe, arXiv:2401.09670, takes 0.9]."""
 BUDGET_S = 60.0
+_SAVED_S = 10.0
+"""Least time after which what was simulated is kept again [s]."""
 _FIRST, _LATER = "the first token comes too late", "further tokens come too late"
 _MORE = "more arrives than is answered"
 _DEGREES = (1, 2, 4, 8)
@@ -61,9 +65,9 @@ def plan_serving(
     `readers` and `step_tokens` are searched unless they are given, and `speculate` where `accept` is given: stages that
     divide the layers evenly, two batches where the framework has them, drafts without stages. Bounds from step times
     exclude what cannot meet the limits, simulations decide among the rest; what is said of a layout is what
-    `weft.serve` says. No new simulation starts after `budget_s` of CPU. `progress` is called with the number of
-    simulated layouts, the most that remain, and the layout that is next. Raises InputError for a load without a rate or
-    limits, and what `weft.serve` raises.
+    `weft.serve` says. No new simulation starts after `budget_s` of CPU; a search that was interrupted does not repeat
+    those that it made. `progress` is called with the number of simulated layouts, the most that remain, and the layout
+    that is next. Raises InputError for a load without a rate or limits, and what `weft.serve` raises.
 
     >>> limits = {"ttft": "1 s", "tpot": "50 ms"}
     >>> found = plan_serving("llama-3-8b", "2xh100", rate=4, requests=50, input=512, output=32, **limits)
@@ -124,9 +128,10 @@ class _Search:
     near: list[tuple[float, Choice]] = field(default_factory=list)
     simulated: int = 0
     best: Deployed | None = None
+    kept: dict[tuple[Choice, float], Deployed | tuple[str, float]] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Look for the best layout, then for the front."""
+        """Look for the best layout, then for the front; what was simulated is kept where that is interrupted."""
         self._began = time.process_time()
         kinds = list(self._kinds())
         self._layouts = sorted(
@@ -134,6 +139,39 @@ class _Search:
             key=lambda one: (one[1].gpus, one[0], len(one[1].options)),
         )
         self._bounded = len(self.failed)
+        self._checkpoint = checkpoint = self._where_kept()
+        self.kept = (checkpoint and checkpoint.read()) or {}
+        if self.kept:
+            say(f"resumes after {len(self.kept):,} simulated layouts")
+        self._saved = time.monotonic()
+        try:
+            self._look()
+        except BaseException:
+            self._save()
+            raise
+        if checkpoint:
+            checkpoint.remove()
+
+    def _where_kept(self) -> Checkpoint | None:
+        """Where simulated layouts are kept; None for a policy without a name."""
+        if callable(self.asked.get("policy")):
+            return None
+        options = {name: value for name, value in self.asked.items() if name != "trace"}
+        limits = {"attainment": self.attainment, "system": self.system.inputs()}
+        inputs = {"plan": plain(options), "model": self.model.model_dump(mode="json"), **limits}
+        return Checkpoint.of(inputs, self._load.asked, ())
+
+    def _save(self) -> None:
+        """Keep what was simulated; no more from where it cannot be written."""
+        try:
+            if self._checkpoint and self.kept:
+                self._checkpoint.write(self.kept)
+        except OutputError as error:
+            say(f"the plan is not kept from here on: {error}")
+            self._checkpoint = None
+        self._saved = time.monotonic()
+
+    def _look(self) -> None:
         by_gpus = {gpus: list(some) for gpus, some in groupby(self._layouts, key=lambda one: one[1].gpus)}
         for some in by_gpus.values():
             self.best = self._fastest(some, self.wanted.tpot)
@@ -252,24 +290,37 @@ class _Search:
         """Simulate a layout; None if its time per token exceeds a limit, or the load does not settle."""
         if choice in self.tried:
             return self.tried[choice] if self.tried[choice].tpot <= limit else None
+        found = self.kept.get((choice, limit))
+        if found is None:
+            if self.progress:
+                self.progress(self.simulated, max(len(self._layouts) - self._bounded, self.simulated), choice.words)
+            found = self.kept[choice, limit] = self._simulated(choice, limit)
+            if time.monotonic() - self._saved > _SAVED_S:
+                self._save()
+        self.simulated += 1
+        if isinstance(found, Deployed):
+            self.tried[choice] = found
+            return found if found.tpot <= limit else None
+        why, seen = found
+        if why == _MORE:
+            self.failed[choice] = why
+        elif limit >= self.wanted.tpot:
+            self.failed.setdefault(choice, why)
+            self.near.append((seen, choice))
+        return None
+
+    def _simulated(self, choice: Choice, limit: float) -> Deployed | tuple[str, float]:
+        """A layout with its load; or why it was given up, and the share of the requests that had been answered."""
         made = ready(self.model, self.system, **self.asked | choice.options)
         watch = _Watch(self.wanted.ttft, limit, len(made.asked.asked) - self.good)
-        if self.progress:
-            self.progress(self.simulated, max(len(self._layouts) - self._bounded, self.simulated), choice.words)
-        self.simulated += 1
         try:
             answered, _ = made.deploy.run(made.asked, watch)
         except GivenUp:
-            if limit >= self.wanted.tpot:
-                self.failed.setdefault(choice, watch.why)
-                self.near.append((watch.seen / len(made.asked.asked), choice))
-            return None
+            return watch.why, watch.seen / len(made.asked.asked)
         serving = made.answer()
         if serving.overloaded:
-            self.failed[choice] = _MORE
-            return None
-        self.tried[choice] = found = Deployed(choice, serving, time_per_token(answered, self.wanted.ttft, self.good))
-        return found if found.tpot <= limit else None
+            return _MORE, 1.0
+        return Deployed(choice, serving, time_per_token(answered, self.wanted.ttft, self.good))
 
     def _front(self, by_gpus: dict[int, list[tuple[float, Choice]]]) -> None:
         """Simulate layouts with more GPUs while users get faster, and with fewer than the best while loads settle."""
