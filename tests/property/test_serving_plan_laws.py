@@ -102,6 +102,16 @@ def test_steps_take_as_long_whatever_has_been_timed_before(how):
         assert times.seconds(step) == pytest.approx(alone.seconds(step), rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    "how", [{}, {"speculate": 3, "accept": 0.7, "draft": "eagle"}, {"speculate": 2, "accept": 1.0, "draft": "none"}]
+)
+def test_steps_ahead_take_as_long_as_each_alone(how):
+    times = ready(MODEL, SYSTEM, rate=1.0, **how).deploy.times
+    each = times.forward.speculation.expected
+    for at, seconds in enumerate(times.next_tokens(12, 12 * 700, 64)):
+        assert seconds == pytest.approx(times.seconds(Shape(12, round(12 * (700 + each * at)))), rel=1e-5)
+
+
 def check_bound(model, system, load, choice, ttft, attainment):
     made = ready(model, system, **load, **choice.options, ttft=f"{ttft} s", tpot="1 s")
     good = math.ceil(attainment * len(made.asked.asked))

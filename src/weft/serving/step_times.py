@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -104,21 +103,31 @@ class StepTimes:
         return [layers / count + send] * (count - 1) + [layers / count + logits]
 
     def next_tokens(self, decodes: int, context: int, steps: int) -> Iterator[float]:
-        """Seconds of equal steps of next tokens one after the other, each with one token of context more a sequence."""
-        if self.queries > 1 or self.forward.two_batch:
-            each = self.forward.speculation.expected
+        """Seconds of equal steps of next tokens, each with what one writes more of context in each sequence."""
+        each = self.forward.speculation.expected
+        if self.forward.two_batch:
             yield from (self.seconds(Shape(decodes, round(context + decodes * each * at))) for at in range(steps))
             return
-        base = self._shared(decodes) + self._logits(decodes)
+        passes = self._passes
+        base = sum(
+            times * (one._shared(decodes * one.queries) + one._logits(decodes * one.queries)) for times, one in passes
+        )
         keys, high, slope, at_low, low = context / decodes, 0, 0.0, 0.0, 0
         for _ in range(steps):
             if keys >= high:
                 low = _SMOOTH.around(keys)[0][0]
                 high = low + _SMOOTH.step(low)
-                at_low = self._decodes(decodes, low)
-                slope = (self._decodes(decodes, high) - at_low) / (high - low)
+                at_low, at_high = (sum(n * one._decodes(decodes, end) for n, one in passes) for end in (low, high))
+                slope = (at_high - at_low) / (high - low)
             yield base + at_low + slope * (keys - low)
-            keys += 1
+            keys += each
+
+    @property
+    def _passes(self) -> list[tuple[int, StepTimes]]:
+        """The passes of a step of next tokens, each with its number: the model's, and those of what drafts."""
+        if not self.first or not self.later:
+            return [(1, self)]
+        return [(1, self), (1, self.first), (self.forward.speculation.tokens - 1, self.later)]
 
     def least(self, most_tokens: int, most_next: int, keys: Sequence[int]) -> Least:
         """What steps take at least, up to so many tokens, and next tokens of so many sequences that attend to `keys`.
@@ -245,11 +254,14 @@ class _Interpolated:
         if at in self._known:
             return self._known[at]
         total = 0.0
-        for corner in product(*(axis.around(size) for axis, size in zip(self._axes, at, strict=True))):
-            place = tuple(size for size, _ in corner)
-            if place not in self._known:
-                self._known[place] = float(self._function(*place))
-            total += self._known[place] * prod(share for _, share in corner)
+        for corner in product(*[axis.around(size) for axis, size in zip(self._axes, at, strict=True)]):
+            place, share = tuple([size for size, _ in corner]), 1.0
+            for _, part in corner:
+                share *= part
+            seconds = self._known.get(place)
+            if seconds is None:
+                seconds = self._known[place] = float(self._function(*place))
+            total += seconds * share
         if len(at) == 1:
             self._known[at] = total
         return total
