@@ -94,6 +94,16 @@ def test_limits_that_no_layout_meets_name_the_nearest_and_what_limits():
     assert "further tokens come too late" in said
 
 
+def test_layouts_that_the_time_of_the_search_does_not_reach_are_said_so():
+    found = planned(budget_s=0.0)
+    assert found.best is None
+    assert (
+        found.unknown == found.rejected["not tried"] == found.searched - found.bounded - found.rejected.get("memory", 0)
+    )
+    assert f"ended before {found.unknown} of them were tried" in " ".join(found.report().sentences())
+    assert planned().unknown == 0
+
+
 def test_a_load_above_what_all_gpus_answer_is_said_so():
     found = planned(rate=500, requests=600)
     assert found.best is None

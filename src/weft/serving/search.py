@@ -126,6 +126,7 @@ class _Search:
     tried: dict[Choice, Deployed] = field(default_factory=dict)
     failed: dict[Choice, str] = field(default_factory=dict)
     near: list[tuple[float, Choice]] = field(default_factory=list)
+    untried: set[Choice] = field(default_factory=set)
     simulated: int = 0
     best: Deployed | None = None
     kept: dict[tuple[Choice, float], Deployed | tuple[str, float]] = field(default_factory=dict)
@@ -274,8 +275,11 @@ class _Search:
         """The layout with the least time per token up to a limit [s], if one has it: bounds say which to simulate."""
         best = None
         for least, choice in sorted(layouts, key=lambda one: (one[0], len(one[1].options))):
-            if least > limit or not self.time_left:
+            if least > limit:
                 break
+            if not self.time_left:
+                self.untried.add(choice)
+                continue
             found = self._serve(choice, limit)
             if found:
                 best, limit = found, found.tpot * (1 - _ALIKE)
@@ -360,8 +364,8 @@ class _Search:
             if one.tpot > self.wanted.tpot:
                 self.rejected[_late(one.serving, self.wanted)] += 1
         others = [one for _, one in self._layouts if one not in self.failed and one not in self.tried]
-        unknown = sum(not self.best or one.gpus < self.best.gpus for one in others)
-        self.rejected["not tried" if unknown else ""] += unknown
+        unknown = len(self.untried.intersection(others))
+        self.rejected["not tried"] += unknown
         self.rejected["no fewer GPUs and no faster users than another"] += len(others) - unknown
         nearest = None if self.best else self._nearest
         return ServingPlans(

@@ -38,7 +38,8 @@ class ServingPlansReport(SystemReport[ServingPlans]):
             "were simulated."
         )
         if answer.unknown:
-            counts += f" The time of the search ended before {answer.unknown:,} of them were tried: fewer GPUs may do."
+            ended = f" The time of the search ended before {answer.unknown:,} of them were tried"
+            counts += f"{ended}: fewer GPUs may do, or users be faster."
         if not answer.best:
             return [*_none(answer, wanted), counts]
         best = answer.best
