@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +14,7 @@ from weft.serving.bounds import Bounds, Work
 from weft.serving.plans import Choice
 from weft.serving.search import time_per_token
 from weft.serving.serve import ready
+from weft.serving.step_times import Shape, StepTimes
 
 MODEL, SYSTEM = "llama-3-8b", "4xh100"
 LOADS = st.fixed_dictionaries(
@@ -28,13 +31,89 @@ CHOICES = st.sampled_from(
     [Choice(tp, replicas, readers, tokens) for tp in (1, 2) for replicas in (1, 2) for readers in range(replicas)
      for tokens in (None, 512)]
 )  # fmt: skip
+STAGED = st.sampled_from(
+    [Choice(tp, 4 // tp, readers, tokens, pp=pp) for tp, pp in ((1, 2), (2, 2), (1, 4))
+     for readers in range(0, 4 // tp, pp) for tokens in (None, 512)]
+)  # fmt: skip
+DRAFTED = st.sampled_from(
+    [Choice(1, 2, readers, tokens, speculate=count, draft=draft) for readers in (0, 1)
+     for tokens in (None, 512) for count in (1, 4) for draft in ("none", "eagle")]
+)  # fmt: skip
+EXPERTS, NODE = "qwen3-30b-a3b", "8xh100"
+WIDE = st.sampled_from(
+    [Choice(1, 8, 0, tokens, ep=ep, two_batch=halves, speculate=count) for tokens in (None, 512) for ep in (4, 8)
+     for halves in (False, True) for count in (0, 3)]
+)  # fmt: skip
 TTFT = st.sampled_from([0.05, 0.3, 2.0])
+ATTAINMENT = st.sampled_from([0.5, 0.9, 1.0])
+ACCEPT = st.sampled_from([0.0, 0.6, 1.0])
 
 
 @settings(max_examples=40, deadline=None)
-@given(load=LOADS, choice=CHOICES, ttft=TTFT, attainment=st.sampled_from([0.5, 0.9, 1.0]))
+@given(load=LOADS, choice=CHOICES, ttft=TTFT, attainment=ATTAINMENT)
 def test_a_bound_never_exceeds_the_simulated_time_per_token(load, choice, ttft, attainment):
-    made = ready(MODEL, SYSTEM, **load, **choice.options, ttft=f"{ttft} s", tpot="1 s")
+    check_bound(MODEL, SYSTEM, load, choice, ttft, attainment)
+
+
+@settings(max_examples=25, deadline=None)
+@given(load=LOADS, choice=STAGED, ttft=TTFT, attainment=ATTAINMENT)
+def test_a_bound_holds_for_stages_of_a_pipeline(load, choice, ttft, attainment):
+    check_bound(MODEL, SYSTEM, load, choice, ttft, attainment)
+
+
+@settings(max_examples=25, deadline=None)
+@given(load=LOADS, choice=DRAFTED, accept=ACCEPT, ttft=TTFT, attainment=ATTAINMENT)
+def test_a_bound_holds_for_steps_that_verify_drafts(load, choice, accept, ttft, attainment):
+    check_bound(MODEL, SYSTEM, {**load, "accept": accept}, choice, ttft, attainment)
+
+
+@settings(max_examples=25, deadline=None)
+@given(load=LOADS, choice=WIDE, accept=ACCEPT, ttft=TTFT, attainment=ATTAINMENT)
+def test_a_bound_holds_for_batches_in_halves(load, choice, accept, ttft, attainment):
+    check_bound(EXPERTS, NODE, {**load, "accept": accept}, choice, ttft, attainment)
+
+
+@pytest.mark.parametrize(
+    ("model", "system", "how"),
+    [
+        (MODEL, SYSTEM, {"tp": 2, "pp": 2}),
+        (MODEL, SYSTEM, {"speculate": 3, "accept": 0.7, "draft": "eagle"}),
+        (EXPERTS, NODE, {"ep": 8, "two_batch": True}),
+        (EXPERTS, NODE, {"ep": 8, "two_batch": True, "speculate": 2, "accept": 0.8}),
+    ],
+)
+def test_no_step_is_faster_than_what_steps_take_at_least(model, system, how):
+    times, keys = ready(model, system, rate=1.0, **how).deploy.times, (100, 3000)
+    least = times.least(2048, 256, keys)
+    for decodes, new in [(1, 0), (3, 0), (32, 0), (200, 0), (0, 7), (0, 900), (5, 64), (60, 1000), (256, 500)]:
+        for mean in keys:
+            step = Shape(decodes, decodes * mean, min(new, 1), new, new * (new + 1) // 2)
+            at = int(np.searchsorted(least.tokens, decodes * times.queries + new, "right")) - 1
+            some = int(np.searchsorted(least.sequences, decodes, "right")) - 1
+            layers = max(least.shared[at] + least.attention * decodes * mean, least.alone[at])
+            assert (layers + least.logits[some]) * 0.98 <= times.seconds(step)
+
+
+@pytest.mark.parametrize("how", [{"tp": 2, "pp": 2}, {"speculate": 3, "accept": 0.7, "draft": "eagle"}])
+def test_steps_take_as_long_whatever_has_been_timed_before(how):
+    times = ready(MODEL, SYSTEM, rate=1.0, **how).deploy.times
+    alone = StepTimes(times.forward)
+    for step in (Shape(3, 1000), Shape(0, 0, 1, 700, 245350), Shape(40, 40000, 2, 900, 300000)):
+        assert times.seconds(step) == pytest.approx(alone.seconds(step), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"speculate": 3, "accept": 0.7, "draft": "eagle"}, {"speculate": 2, "accept": 1.0, "draft": "none"}]
+)
+def test_steps_ahead_take_as_long_as_each_alone(how):
+    times = ready(MODEL, SYSTEM, rate=1.0, **how).deploy.times
+    each = times.forward.speculation.expected
+    for at, seconds in enumerate(times.next_tokens(12, 12 * 700, 64)):
+        assert seconds == pytest.approx(times.seconds(Shape(12, round(12 * (700 + each * at)))), rel=1e-5)
+
+
+def check_bound(model, system, load, choice, ttft, attainment):
+    made = ready(model, system, **load, **choice.options, ttft=f"{ttft} s", tpot="1 s")
     good = math.ceil(attainment * len(made.asked.asked))
     bounds = Bounds(made.deploy.times, made.deploy.how, Work.of(made.asked.asked, made.objective, good, 0))
     answered, _ = made.deploy.run(made.asked)
@@ -43,6 +122,24 @@ def test_a_bound_never_exceeds_the_simulated_time_per_token(load, choice, ttft, 
         assert bounds.ttft <= ttft
         if found > 0:
             assert bounds.time_per_token(choice.replicas, choice.readers) <= found
+
+
+@pytest.mark.parametrize(
+    ("model", "system", "fewer", "more"),
+    [
+        (MODEL, SYSTEM, {"pp": 1}, {}),
+        (MODEL, SYSTEM, {"pp": 1, "speculate": 0, "accept": 0.8}, {"pp": 1, "accept": 0.8}),
+        (EXPERTS, "4xh100", {"ep": 4, "two_batch": False}, {"ep": 4}),
+    ],
+)
+@pytest.mark.parametrize("rate", [4.0, 30.0])
+def test_a_front_stays_or_improves_when_more_is_searched(model, system, fewer, more, rate):
+    load = {"rate": rate, "requests": 40, "input": 700, "output": 24, "ttft": "1 s", "tpot": "25 ms", "budget_s": 1e9}
+    less, found = (weft.plan_serving(model, system, **load, **choices) for choices in (fewer, more))
+    assert found.searched > less.searched
+    for one in less.front:
+        if one.meets:
+            assert any(other.gpus <= one.gpus and other.tpot * 0.98 <= one.tpot for other in found.front)
 
 
 @settings(max_examples=4, deadline=None)
@@ -57,8 +154,9 @@ def test_a_search_finds_the_fewest_gpus_that_trying_all_finds(rate, tpot, seed):
         for replicas in range(1, 2 // tp + 1):
             for readers in range(replicas):
                 for tokens in (None, 2048, 512):
-                    choice = Choice(tp, replicas, readers, tokens)
-                    one = weft.serve(MODEL, "2xh100", **load, **choice.options)
-                    if not one.overloaded and one.good_share >= 0.9:
-                        meets.add(choice.gpus)
+                    for pp in (1, 2) if tp == 1 and replicas == 2 and not readers else (1,):
+                        choice = Choice(tp, replicas, readers, tokens, pp=pp)
+                        one = weft.serve(MODEL, "2xh100", **load, **choice.options)
+                        if not one.overloaded and one.good_share >= 0.9:
+                            meets.add(choice.gpus)
     assert (found.best.gpus if found.best else None) == min(meets, default=None)

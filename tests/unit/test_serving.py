@@ -205,6 +205,20 @@ def test_more_clients_get_more_throughput_and_each_less():
         assert more.tokens_per_s_per_user < 1.01 * less.tokens_per_s_per_user
 
 
+def test_names_of_dots_on_the_curve_lie_apart():
+    answer = served(concurrency=64, input=512, output=64, curve=True)
+    figure = next(one for one in answer.report().figures() if "throughput" in one.title)
+    rows = figure.data["curves"].records()
+    named = [row for row in rows if row["said"]]
+    assert {row["said"] for row in (rows[0], rows[-1])} == {"1", "64"}
+    left, right = rows[-1]["user"], max(row["user"] for row in rows)
+    top = max(row["gpu"] for row in rows)
+    for at, one in enumerate(named):
+        for other in named[:at]:
+            across = abs(one["user"] - other["user"]) / (right - left) * 290
+            assert across > 36 or abs(one["gpu"] - other["gpu"]) / top * 280 > 16
+
+
 def test_parts_of_the_mean_step_add_up_to_it():
     answer = served(rate=10, requests=100, input=1024, output=64)
     assert sum(answer.step_parts.values()) == pytest.approx(answer.mean_step["seconds"])

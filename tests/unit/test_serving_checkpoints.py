@@ -92,3 +92,30 @@ def test_a_search_names_the_layout_that_it_tries():
     assert seen
     assert all(done < total for done, total, _ in seen)
     assert "TP" in seen[0][2]
+
+
+@pytest.mark.parametrize("load", [{"input": 500}, {"input": (100, 900), "accept": 0.7, "draft": "none"}])
+def test_an_interrupted_plan_simulates_no_layout_again(load, tmp_path, capsys):
+    asked = {"rate": 20, "requests": 40, "output": 24, "ttft": "300 ms", "tpot": "12 ms", "tp": 1, **load}
+    begun = []
+
+    def note(done, total, what):
+        begun.append((done, what))
+
+    def stop(done, total, what):
+        if done == 4:
+            raise Interrupted
+
+    whole = weft.plan_serving("llama-3-8b", "2xh100", progress=note, **asked)
+    every = begun.copy()
+    assert not list(tmp_path.rglob("*.state"))
+    with pytest.raises(Interrupted):
+        weft.plan_serving("llama-3-8b", "2xh100", progress=stop, **asked)
+    begun.clear()
+    capsys.readouterr()
+    again = weft.plan_serving("llama-3-8b", "2xh100", progress=note, **asked)
+    assert "resumes after 4 simulated layouts" in capsys.readouterr().err
+    assert begun == every[4:]
+    same = [{**one.to_dict(), "wall_s": 0} for one in (whole, again)]
+    assert json.dumps(same[0]) == json.dumps(same[1])
+    assert not list(tmp_path.rglob("*.state"))

@@ -33,6 +33,40 @@ def test_what_a_plan_says_of_a_layout_is_what_serve_says():
         assert one.meets == (not again.overloaded and again.good_share >= found.attainment)
 
 
+@pytest.mark.parametrize(
+    ("model", "system", "more"),
+    [
+        (MODEL, SYSTEM, {"pp": 2}),
+        (MODEL, SYSTEM, {"accept": 0.7, "draft": "eagle", "tp": 1, "readers": 0, "step_tokens": 2048}),
+        ("qwen3-30b-a3b", "4xh100", {"ep": 4, "two_batch": True, "readers": 0}),
+        ("qwen3-30b-a3b", "4xh100", {"ep": 4, "accept": 0.7, "readers": 0, "step_tokens": 2048}),
+    ],
+)
+def test_stages_drafts_and_halves_are_served_as_serve_does(model, system, more):
+    asked = {**LOAD, "tpot": "40 ms", "ttft": "1 s", **more}
+    found = weft.plan_serving(model, system, **asked)
+    assert found.tried
+    for one in found.tried:
+        again = weft.serve(model, system, **asked | one.choice.options)
+        assert json.dumps(again.to_dict()) == json.dumps(one.serving.to_dict())
+        assert one.choice.pp == more.get("pp", 1)
+        assert (one.choice.speculate is None) == ("accept" not in more)
+
+
+def test_accepted_drafts_speed_users_up():
+    load = {"tp": 1, "readers": 0, "replicas": 1, "step_tokens": 8192}
+    plain, drafted = planned(**load), planned(**load, accept=0.8, draft="eagle")
+    assert drafted.best.choice.speculate > 0
+    assert drafted.best.tokens_per_s_per_user > 1.2 * plain.best.tokens_per_s_per_user
+    assert drafted.best.choice.words == "1 x TP 1, 7 drafts by eagle, 8,192 tokens a step"
+
+
+def test_a_model_that_no_tp_holds_is_planned_in_stages():
+    found = weft.plan_serving("llama-3-70b", "8xl40s", tp=1, **{**LOAD, "rate": 0.2}, ttft="4 s", tpot="400 ms")
+    assert found.best.choice.words == "1 x TP 1 and PP 4, 512 tokens a step"
+    assert found.best.gpus == 4
+
+
 def test_the_best_layout_meets_the_limits_on_the_fewest_gpus():
     found = planned()
     assert found.best.meets
@@ -60,6 +94,16 @@ def test_limits_that_no_layout_meets_name_the_nearest_and_what_limits():
     assert "further tokens come too late" in said
 
 
+def test_layouts_that_the_time_of_the_search_does_not_reach_are_said_so():
+    found = planned(budget_s=0.0)
+    assert found.best is None
+    assert (
+        found.unknown == found.rejected["not tried"] == found.searched - found.bounded - found.rejected.get("memory", 0)
+    )
+    assert f"ended before {found.unknown} of them were tried" in " ".join(found.report().sentences())
+    assert planned().unknown == 0
+
+
 def test_a_load_above_what_all_gpus_answer_is_said_so():
     found = planned(rate=500, requests=600)
     assert found.best is None
@@ -82,7 +126,11 @@ def test_plans_show_themselves(tmp_path):
         ({"attainment": 2}, "attainment is 2; give the share"),
         ({"curve": True}, "leave out curve"),
         ({"input": 9000}, "exceeds the 8,192 tokens"),
-        ({"tp": 1, "memory_share": 0.2}, "leaves no memory"),
+        ({"tp": 1, "pp": 1, "memory_share": 0.2}, "leaves no memory"),
+        ({"pp": 3}, "tp 1 and pp 3 do not fill the 2 GPUs"),
+        ({"two_batch": True}, "none are without ep above tp 1"),
+        ({"accept": 1.5}, "accept is 1.5: which share"),
+        ({"accept": 0.5, "draft": "lama-3-8b"}, "llama-3-8b"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_with_the_next_step(asked, words):
@@ -123,6 +171,50 @@ def test_ranks_that_share_experts_are_one_engine(engine):
     assert "# 2 decode replicas, 16 GPUs each" in text
     said = {"trtllm": "enable_attention_dp: true", "sglang": "--dp-size 16 --enable-dp-attention"}
     assert said.get(engine, "--data-parallel-size 16") in text
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [
+        ("vllm", "--tensor-parallel-size 8 --pipeline-parallel-size 2 --distributed-executor-backend ray"),
+        ("sglang", "--tp-size 8 --pp-size 2"),
+        ("trtllm", "--tp_size 8 --pp_size 2"),
+    ],
+)
+def test_a_pipeline_is_one_engine(engine, words):
+    text = launch(engine, Started(8, 1, 6, 2, 512, 64, pp=2))
+    assert words in text
+    assert "# 1 prefill replica, 16 GPUs each" in text
+    assert "# 2 decode replicas, 16 GPUs each" in text
+    assert {"vllm": "--max-num-seqs 128", "sglang": "--max-running-requests 128"}.get(engine, "_size 64") in text
+
+
+@pytest.mark.parametrize(
+    ("engine", "draft", "words"),
+    [
+        ("vllm", "mtp", '{"method": "mtp", "num_speculative_tokens": 3}'),
+        ("vllm", "eagle", '"method": "eagle", "model": "\'$DRAFT\'", "num_speculative_tokens": 3'),
+        ("vllm", "none", '"method": "ngram", "prompt_lookup_max": 4'),
+        ("dynamo", "llama-3-8b", '"method": "draft_model", "model"'),
+        ("sglang", "mtp", "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 4"),
+        ("sglang", "llama-3-8b", "--speculative-algorithm STANDALONE"),
+        ("sglang", "none", "--speculative-algorithm NGRAM --speculative-num-draft-tokens 4"),
+        ("trtllm", "mtp", "decoding_type: MTP\n  max_draft_len: 3"),
+        ("trtllm", "eagle", "decoding_type: Eagle3\n  max_draft_len: 3\n  speculative_model: $DRAFT"),
+    ],
+)
+def test_drafts_are_started_as_an_engine_spells_them(engine, draft, words):
+    assert words in launch(engine, Started(4, 1, 1, 0, speculate=3, draft=draft))
+    assert "spec" not in launch(engine, Started(4, 1, 1, 0, speculate=0))
+
+
+def test_two_batches_are_overlapped_where_an_engine_does():
+    started = Started(1, 8, 8, 0, two_batch=True)
+    assert "--enable-dbo" in launch("vllm", started)
+    assert "--enable-two-batch-overlap" in launch("sglang", started)
+    asked = {"rate": 2, "requests": 10, "output": 8, "ep": 4, "readers": 0, "step_tokens": 2048, **LIMITS}
+    found = [weft.plan_serving("qwen3-30b-a3b", "4xh100", framework=name, **asked) for name in ("sglang", "trtllm")]
+    assert found[0].searched > found[1].searched
 
 
 def test_separate_prompts_have_a_router_that_knows_every_engine():

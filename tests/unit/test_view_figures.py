@@ -82,6 +82,16 @@ def test_the_axis_of_bars_holds_its_words_its_marks_and_its_lowest_bar() -> None
     assert ">limit</text>" in figure.svg()
 
 
+def test_long_names_of_bars_break_between_words_and_short_ones_stay() -> None:
+    names = ["further tokens come too late", "memory", "no fewer GPUs and no faster users than another"]
+    table = Table([text("reason"), text("kind"), number("layouts")], [(name, "all", 3.0) for name in names])
+    figure = bars("Why?", table, lane="reason", end="layouts", kind="kind", looks={"all": looks.BLUE})
+    drawn = figure.svg()
+    for words in ("further tokens come", "too late", "memory", "no fewer GPUs and no", "faster users than"):
+        assert f">{words}<" in drawn
+    assert "…" not in drawn
+
+
 def test_more_names_than_the_palette_has_get_colours_of_their_own() -> None:
     colors = looks.spread([f"kernel {at}" for at in range(3 * len(looks.PALETTE))])
     assert len(set(colors.values())) == len(colors)

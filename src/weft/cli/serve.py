@@ -98,8 +98,8 @@ _PLAN = "weft serve llama-3-70b --system 64xh100 --rate 50 --input 2048 --output
 @option("--tpot", "Each further token of a good answer comes within this, like 50ms.", metavar="TIME")
 @option(
     "--plan",
-    "Find the fewest GPUs that meet --ttft and --tpot: --tp, --ep, --replicas, --readers and --step-tokens "
-    "are searched where they are not given.",
+    "Find the fewest GPUs that meet --ttft and --tpot: --tp, --ep, --pp, --two-batch, --replicas, --readers and "
+    "--step-tokens are searched where they are not given, and --speculate where --accept is.",
     is_flag=True,
 )
 @option("--attainment", "Share of the answers that must be good in a plan.  [default: 0.9]", click.FloatRange(0.01, 1))

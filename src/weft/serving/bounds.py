@@ -8,7 +8,9 @@ answered per second of steps than
     max over (d, p) of [a d/D + (1 - a) p/P + m d/D (1 - t/tau)] / t
 
 since the last term adds up to nothing or more (a Lagrangian bound; the smallest of them counts). All steps of good
-requests lie between the first arrival and the last good answer.
+requests lie between the first arrival and the last good answer. Where a step verifies drafts and writes E tokens of a
+sequence in the mean, D and tau are those of its steps: D/E and E tau. Replicas that share a pipeline each pass all of
+its stages, one step after the other.
 """
 
 from __future__ import annotations
@@ -85,35 +87,38 @@ class Bounds:
     def __init__(self, times: StepTimes, how: Serves, work: Work) -> None:
         self.work = work
         room = how.cache_bytes // max(times.forward.cache(-(-work.keys[0] // how.block) * how.block), 1)
-        decodes = max(min(how.sequences, how.tokens, int(room)), 1)
+        decodes = max(min(how.sequences, how.tokens // times.queries, int(room)), 1)
+        self._written = times.forward.speculation.expected
         least = times.least(how.tokens, decodes, work.keys)
-        total, shared = least.tokens, least.shared
-        counts, logits = np.append(0, least.sequences), np.append(least.logits[0], least.logits)
-        each = least.attention * work.keys[0]
-        tokens, nexts = (one.ravel() for one in np.meshgrid(total, counts, indexing="ij"))
-        took = (shared[:, None] + logits[None, :] + each * counts[None, :]).ravel() * _MARGIN + how.host
-        real = nexts <= tokens
-        tokens, nexts, took = tokens[real], nexts[real], took[real]
-        prompts = tokens - nexts
-        alone, none = prompts == 0, nexts == 0
-        self.lone = float(took[nexts > 0].min())
+        total, shared, alone = (one[:, None] for one in (least.tokens, least.shared, least.alone))
+        counts = least.sequences[None, :]
+        took = np.maximum(shared + least.attention * work.keys[0] * counts, alone) + least.logits[None, :]
+        tokens, nexts = (np.broadcast_to(one, took.shape).ravel() for one in (total, counts))
+        prompts, took = tokens - nexts * times.queries, took.ravel() * _MARGIN + how.host
+        real = prompts >= 0
+        nexts, prompts, took = nexts[real], prompts[real], took[real]
+        only, none = prompts == 0, nexts == 0
+        self.lone = float(took[nexts > 0].min()) / self._written
         self.mixed = self._rates(nexts, prompts, took)
-        self.answers = self._rates(nexts[alone], prompts[alone], took[alone], only=1.0)
+        self.answers = self._rates(nexts[only], prompts[only], took[only], only=1.0)
         self.prompts = float((prompts[none] / took[none]).max() / work.prompt)
         steps = -(-work.first // how.tokens)
-        self.ttft = steps * how.host + work.first * _MARGIN * float((shared / total).min())
-        full = float(np.interp(min(work.first, how.tokens), total, shared))  # a chunk ends where a step is full
+        self.ttft = steps * how.host + work.first * _MARGIN * float((least.alone / least.tokens).min())
+        # a chunk ends where a step is full
+        full = float(np.interp(min(work.first, how.tokens), least.tokens, least.alone))
         self.ttft = max(self.ttft, full * _MARGIN + how.host)
 
     def _rates(self, nexts: FloatArray, prompts: FloatArray, took: FloatArray, only: float | None = None) -> FloatArray:
         """Most good requests per second of steps, for each time per token."""
-        x, y = nexts / max(self.work.answer, 1e-9) / took, prompts / self.work.prompt / took
+        written = self._written * nexts / max(self.work.answer, 1e-9)
+        points = np.array([written / took, prompts / self.work.prompt / took, -written / self._written])
+        x, y, late = points[:, _extreme(points)]
         found = np.empty(len(_TIMES))
         for at, limit in enumerate(_TIMES):
             if limit < self.lone:
                 found[at] = 0.0
                 continue
-            slack = x * (1 - took / limit)
+            slack = x + late / limit
             shares, multipliers = (
                 np.linspace(0, 1, 6) if only is None else np.array([only]),
                 np.array([0, 0.3, 1, 3, 9, 27]),
@@ -155,3 +160,14 @@ def _around(values: FloatArray, at: int) -> FloatArray:
     low, high = values[max(at - 1, 0)], values[min(at + 1, len(values) - 1)]
     found: FloatArray = np.union1d(np.linspace(low, high, 5), values[at])
     return found
+
+
+def _extreme(points: FloatArray) -> NDArray[np.intp]:
+    """Those of points, columns of coordinates, among which the largest of every weighted sum is."""
+    from scipy.spatial import ConvexHull, QhullError
+
+    largest = np.abs(points).max(axis=1, keepdims=True)
+    try:
+        return np.asarray(ConvexHull((points / np.where(largest, largest, 1.0)).T).vertices)
+    except (QhullError, ValueError):  # all in a plane, or few
+        return np.arange(points.shape[1])

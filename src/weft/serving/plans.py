@@ -25,6 +25,10 @@ class Choice(NamedTuple):
     step_tokens: int | None = None
     sequences: int | None = None
     ep: int = 1
+    pp: int = 1
+    two_batch: bool = False
+    speculate: int | None = None
+    draft: str | None = None
 
     @property
     def gpus(self) -> int:
@@ -32,18 +36,22 @@ class Choice(NamedTuple):
         return self.tp * self.replicas
 
     @property
-    def options(self) -> dict[str, int]:
+    def options(self) -> dict[str, Any]:
         """The options of `weft.serve` that say so."""
-        neutral = {"readers": 0, "ep": 1}
+        neutral = {"readers": 0, "ep": 1, "pp": 1, "two_batch": False}
         return {key: value for key, value in self._asdict().items() if value is not None and value != neutral.get(key)}
 
     @property
     def words(self) -> str:
-        """The layout in words: "12 x TP 4, 512 tokens a step", "5 readers and 7 writers of TP 4"."""
-        ranks = f"TP {self.tp}" + (f" and EP {self.ep}" if self.ep > 1 else "")
-        said = f"{self.replicas} x {ranks}"
-        if self.readers:
-            said = f"{self.readers} readers and {self.replicas - self.readers} writers of {ranks}"
+        """The layout in words, pipelines as one: "12 x TP 4, 512 tokens a step", "5 readers and 7 writers of TP 4"."""
+        degrees = (("TP", self.tp), ("EP", self.ep), ("PP", self.pp))
+        ranks = " and ".join(f"{name} {one}" for name, one in degrees if one > 1 or name == "TP")
+        count, readers = self.replicas // self.pp, self.readers // self.pp
+        said = f"{readers} readers and {count - readers} writers of {ranks}" if readers else f"{count} x {ranks}"
+        if self.two_batch:
+            said += ", two batches overlapped"
+        if self.speculate:
+            said += f", {self.speculate} draft{'s' * (self.speculate > 1)} by {self.draft}"
         if self.step_tokens:
             said += f", {self.step_tokens:,} tokens a step"
         if self.sequences:
@@ -85,8 +93,7 @@ class Deployed:
 
     def launch(self, engine: str) -> str:
         """The command lines that start the layout by an engine of `weft.serving.launch.ENGINES`."""
-        one = self.choice
-        return launch(engine, Started(one.tp, one.ep, one.replicas, one.readers, one.step_tokens, one.sequences))
+        return launch(engine, Started(**self.choice._asdict()))
 
     def record(self) -> dict[str, Any]:
         """The layout and what it serves as plain data."""

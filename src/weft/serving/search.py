@@ -7,36 +7,44 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
-from weft.errors import InputError, shown
+from weft.errors import InputError, OutputError, shown
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.result.serving import Objective, Served, Serving
+from weft.result.stored import plain
+from weft.run.step.drafts import Speculation, drafter, speculation
 from weft.serving.bounds import Bounds, Work
-from weft.serving.checkpoint import Progress
+from weft.serving.checkpoint import Checkpoint, Progress
 from weft.serving.cluster import GivenUp
+from weft.serving.launch import TWO_BATCH
 from weft.serving.plans import Choice, Deployed, ServingPlans
 from weft.serving.requests import Request
 from weft.serving.serve import Ready, objective, ready
+from weft.store.records import say
 
 ATTAINMENT = 0.9
 """Share of the requests that must meet the objective [assumed, 0.9 to 0.99; DistServe, arXiv:2401.09670, takes 0.9]."""
 BUDGET_S = 60.0
+_SAVED_S = 10.0
+"""Least time after which what was simulated is kept again [s]."""
 _FIRST, _LATER = "the first token comes too late", "further tokens come too late"
 _MORE = "more arrives than is answered"
 _DEGREES = (1, 2, 4, 8)
 _WIDE = (8, 16, 32, 64, 128)
 """GPUs that share experts where attention is data parallel."""
+_DRAFTS = (1, 3, 7)
+"""Tokens drafted for a step that are tried, where their acceptance is given."""
 _SMALLER_STEPS = (4, 16)
 """The framework's tokens of a step are also tried divided by these."""
 _ALIKE = 0.02
 """Share by which a layout must be faster than one of no more GPUs to stand on the front."""
 _APART = 1.2
-"""Ratio of the numbers of GPUs for which the front is searched, beside the best."""
+"""Ratio of the most GPUs to the fewest of a range, in each of which the front is searched for the fastest users."""
 
 
 def plan_serving(
@@ -53,11 +61,13 @@ def plan_serving(
     """Find the fewest GPUs of a system on which a model answers a load within limits, and what more GPUs buy.
 
     `attainment` of the requests must get their first token within `ttft` and each further one within `tpot` ("1 s",
-    "40 ms"). The load and all else are those of `weft.serve`: its options `tp`, `ep`, `replicas`, `readers`
-    and `step_tokens` are searched unless they are given. Bounds from step times exclude what cannot meet
-    the limits, simulations decide among the rest; what is said of a layout is what `weft.serve` says. No new simulation
-    starts after `budget_s` of CPU. `progress` is called with the number of simulated layouts, the most that remain,
-    and the layout that is next. Raises InputError for a load without a rate or limits, and what `weft.serve` raises.
+    "40 ms"). The load and all else are those of `weft.serve`: its options `tp`, `ep`, `pp`, `two_batch`, `replicas`,
+    `readers` and `step_tokens` are searched unless they are given, and `speculate` where `accept` is given: stages that
+    divide the layers evenly, two batches where the framework has them, drafts without stages. Bounds from step times
+    exclude what cannot meet the limits, simulations decide among the rest; what is said of a layout is what
+    `weft.serve` says. No new simulation starts after `budget_s` of CPU; a search that was interrupted does not repeat
+    those that it made. `progress` is called with the number of simulated layouts, the most that remain, and the layout
+    that is next. Raises InputError for a load without a rate or limits, and what `weft.serve` raises.
 
     >>> limits = {"ttft": "1 s", "tpot": "50 ms"}
     >>> found = plan_serving("llama-3-8b", "2xh100", rate=4, requests=50, input=512, output=32, **limits)
@@ -67,6 +77,8 @@ def plan_serving(
     began = time.monotonic()
     where, found = on if isinstance(on, System) else system(on), load_model(model)
     wanted = _wanted(ttft, tpot, attainment, asked)
+    if asked.get("accept") is not None:
+        drafter(found, speculation(asked.get("speculate") or 1, asked["accept"], asked.get("draft")).draft)
     search = _Search(found, where, {**asked, "ttft": ttft, "tpot": tpot}, wanted, attainment, budget_s, progress)
     search.run()
     return search.answer(time.monotonic() - began)
@@ -87,9 +99,6 @@ def _wanted(ttft: str | None, tpot: str | None, attainment: float, asked: dict[s
         raise InputError(
             "clients who wait for answers never ask too much, so that one GPU suffices; give rate or trace"
         )
-    for name in ("two_batch", "speculate", "pp"):
-        if asked.get(name) not in (None, 0, 1):
-            raise InputError(f"bounds of a plan hold for whole steps of one token, without {name}; leave it out")
     if asked.get("curve"):
         raise InputError("a curve is that of one layout, and a plan has its front; leave out curve")
     return wanted
@@ -117,11 +126,13 @@ class _Search:
     tried: dict[Choice, Deployed] = field(default_factory=dict)
     failed: dict[Choice, str] = field(default_factory=dict)
     near: list[tuple[float, Choice]] = field(default_factory=list)
+    untried: set[Choice] = field(default_factory=set)
     simulated: int = 0
     best: Deployed | None = None
+    kept: dict[tuple[Choice, float], Deployed | tuple[str, float]] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Look for the best layout, then for the front."""
+        """Look for the best layout, then for the front; what was simulated is kept where that is interrupted."""
         self._began = time.process_time()
         kinds = list(self._kinds())
         self._layouts = sorted(
@@ -129,6 +140,39 @@ class _Search:
             key=lambda one: (one[1].gpus, one[0], len(one[1].options)),
         )
         self._bounded = len(self.failed)
+        self._checkpoint = checkpoint = self._where_kept()
+        self.kept = (checkpoint and checkpoint.read()) or {}
+        if self.kept:
+            say(f"resumes after {len(self.kept):,} simulated layouts")
+        self._saved = time.monotonic()
+        try:
+            self._look()
+        except BaseException:
+            self._save()
+            raise
+        if checkpoint:
+            checkpoint.remove()
+
+    def _where_kept(self) -> Checkpoint | None:
+        """Where simulated layouts are kept; None for a policy without a name."""
+        if callable(self.asked.get("policy")):
+            return None
+        options = {name: value for name, value in self.asked.items() if name != "trace"}
+        limits = {"attainment": self.attainment, "system": self.system.inputs()}
+        inputs = {"plan": plain(options), "model": self.model.model_dump(mode="json"), **limits}
+        return Checkpoint.of(inputs, self._load.asked, ())
+
+    def _save(self) -> None:
+        """Keep what was simulated; no more from where it cannot be written."""
+        try:
+            if self._checkpoint and self.kept:
+                self._checkpoint.write(self.kept)
+        except OutputError as error:
+            say(f"the plan is not kept from here on: {error}")
+            self._checkpoint = None
+        self._saved = time.monotonic()
+
+    def _look(self) -> None:
         by_gpus = {gpus: list(some) for gpus, some in groupby(self._layouts, key=lambda one: one[1].gpus)}
         for some in by_gpus.values():
             self.best = self._fastest(some, self.wanted.tpot)
@@ -146,14 +190,12 @@ class _Search:
             try:
                 made = ready(self.model, self.system, **self.asked | options)
             except InputError as error:
-                if not options.keys() - {"step_tokens", "sequences"} or options["tp"] == self.asked.get("tp"):
-                    raise
                 first = first or error
                 self.rejected["memory"] += self._counts(options)
                 continue
             found += 1
             forward = made.deploy.forward
-            yield _Kind(options, self._bounds_of(made), forward.ep if forward.wide else 1)
+            yield _Kind(options, self._bounds_of(made), forward.ep if forward.wide else forward.plan.pp)
         if not found and first:
             raise first
 
@@ -164,9 +206,30 @@ class _Search:
             eps = [1, tp] if tp > 1 else [1, *(one for one in _WIDE if self.system.gpus % one == 0)]
             eps = [one for one in eps if one <= max(self.model.experts, 1)]
             for ep in _given(self.asked, "ep", eps):
-                degrees = {"tp": tp, **({"ep": ep} if ep > 1 else {})}
-                for limits in self._limits(degrees):
-                    yield degrees | limits
+                for more in self._ways(tp, ep):
+                    degrees = {"tp": tp, **({"ep": ep} if ep > 1 else {}), **more}
+                    for limits in self._limits(degrees):
+                        yield degrees | limits
+
+    def _ways(self, tp: int, ep: int) -> Iterator[dict[str, Any]]:
+        """Stages, halves of a batch and drafts of replicas, as far as they differ from none."""
+        wide, asked = ep > tp, self.asked
+        even = [one for one in _DEGREES if self.model.layers % one == 0 and self.system.gpus % (tp * one) == 0]
+        stages = _given(asked, "pp", [1] if wide else even)
+        halves = _given(asked, "two_batch", [False, True] if wide and self._overlaps else [False])
+        drafts = _given(asked, "speculate", [None] if asked.get("accept") is None else [0, *_DRAFTS])
+        for pp, two_batch, count in product(stages, halves, drafts):
+            if pp > 1 and count and not (asked.get("pp") and asked.get("speculate")):
+                continue  # which vLLM and SGLang refuse
+            more = {"pp": pp} if pp > 1 else {}
+            more |= {"two_batch": True} if two_batch else {}
+            more |= {} if count is None else {"speculate": count}
+            yield more | ({"draft": asked.get("draft") or Speculation().draft} if count else {})
+
+    @property
+    def _overlaps(self) -> bool:
+        """Whether the framework overlaps two batches."""
+        return self.asked.get("framework", "vllm") in TWO_BATCH
 
     def _limits(self, degrees: dict[str, Any]) -> Iterator[dict[str, Any]]:
         try:
@@ -180,7 +243,7 @@ class _Search:
             yield {name: value for name, value in limits.items() if value is not None}
 
     def _counts(self, options: dict[str, Any]) -> int:
-        return self.system.gpus // int(options["tp"])
+        return self.system.gpus // (int(options["tp"]) * int(options.get("pp", 1)))
 
     def _choices(self, kind: _Kind) -> Iterator[Choice]:
         """Numbers of replicas of a kind, and of readers among them where a step has the framework's limits."""
@@ -212,8 +275,11 @@ class _Search:
         """The layout with the least time per token up to a limit [s], if one has it: bounds say which to simulate."""
         best = None
         for least, choice in sorted(layouts, key=lambda one: (one[0], len(one[1].options))):
-            if least > limit or not self.time_left:
+            if least > limit:
                 break
+            if not self.time_left:
+                self.untried.add(choice)
+                continue
             found = self._serve(choice, limit)
             if found:
                 best, limit = found, found.tpot * (1 - _ALIKE)
@@ -228,40 +294,51 @@ class _Search:
         """Simulate a layout; None if its time per token exceeds a limit, or the load does not settle."""
         if choice in self.tried:
             return self.tried[choice] if self.tried[choice].tpot <= limit else None
+        found = self.kept.get((choice, limit))
+        if found is None:
+            if self.progress:
+                self.progress(self.simulated, max(len(self._layouts) - self._bounded, self.simulated), choice.words)
+            found = self.kept[choice, limit] = self._simulated(choice, limit)
+            if time.monotonic() - self._saved > _SAVED_S:
+                self._save()
+        self.simulated += 1
+        if isinstance(found, Deployed):
+            self.tried[choice] = found
+            return found if found.tpot <= limit else None
+        why, seen = found
+        if why == _MORE:
+            self.failed[choice] = why
+        elif limit >= self.wanted.tpot:
+            self.failed.setdefault(choice, why)
+            self.near.append((seen, choice))
+        return None
+
+    def _simulated(self, choice: Choice, limit: float) -> Deployed | tuple[str, float]:
+        """A layout with its load; or why it was given up, and the share of the requests that had been answered."""
         made = ready(self.model, self.system, **self.asked | choice.options)
         watch = _Watch(self.wanted.ttft, limit, len(made.asked.asked) - self.good)
-        if self.progress:
-            self.progress(self.simulated, max(len(self._layouts) - self._bounded, self.simulated), choice.words)
-        self.simulated += 1
         try:
             answered, _ = made.deploy.run(made.asked, watch)
         except GivenUp:
-            if limit >= self.wanted.tpot:
-                self.failed.setdefault(choice, watch.why)
-                self.near.append((watch.seen / len(made.asked.asked), choice))
-            return None
+            return watch.why, watch.seen / len(made.asked.asked)
         serving = made.answer()
         if serving.overloaded:
-            self.failed[choice] = _MORE
-            return None
-        self.tried[choice] = found = Deployed(choice, serving, time_per_token(answered, self.wanted.ttft, self.good))
-        return found if found.tpot <= limit else None
+            return _MORE, 1.0
+        return Deployed(choice, serving, time_per_token(answered, self.wanted.ttft, self.good))
 
     def _front(self, by_gpus: dict[int, list[tuple[float, Choice]]]) -> None:
         """Simulate layouts with more GPUs while users get faster, and with fewer than the best while loads settle."""
         if not self.best:
             return
-        limit, last = self.best.tpot, self.best.gpus
-        for gpus, some in by_gpus.items():
-            if gpus >= min(_APART * last, max(by_gpus)) and gpus > self.best.gpus:
-                found = self._fastest(some, limit * (1 - _ALIKE))
-                limit, last = (found.tpot if found else limit), gpus
-        last = self.best.gpus
-        for gpus in sorted((one for one in by_gpus if one < self.best.gpus), reverse=True):
-            if gpus * _APART <= last:
-                last = gpus
-                if not self._fastest(by_gpus[gpus], math.inf):
-                    break
+        limit, best = self.best.tpot, self.best.gpus
+        more, fewer = ({key: by_gpus[key] for key in by_gpus if (key > best) is above} for above in (True, False))
+        del fewer[best]
+        for some in _ranges(more):
+            found = self._fastest(some, limit * (1 - _ALIKE))
+            limit = found.tpot if found else limit
+        for some in reversed(_ranges(fewer)):
+            if not self._fastest(some, math.inf):
+                break
 
     def _come_near(self) -> Deployed | None:
         """The layout with the largest share of good answers: of those that failed late, or with the lowest bound."""
@@ -287,8 +364,8 @@ class _Search:
             if one.tpot > self.wanted.tpot:
                 self.rejected[_late(one.serving, self.wanted)] += 1
         others = [one for _, one in self._layouts if one not in self.failed and one not in self.tried]
-        unknown = sum(not self.best or one.gpus < self.best.gpus for one in others)
-        self.rejected["not tried" if unknown else ""] += unknown
+        unknown = len(self.untried.intersection(others))
+        self.rejected["not tried"] += unknown
         self.rejected["no fewer GPUs and no faster users than another"] += len(others) - unknown
         nearest = None if self.best else self._nearest
         return ServingPlans(
@@ -298,6 +375,12 @@ class _Search:
             len(self._layouts) + self.rejected["memory"],
             self._bounded, self.simulated, unknown, wall_s,
         )  # fmt: skip
+
+
+def _ranges(by_gpus: dict[int, list[tuple[float, Choice]]]) -> list[list[tuple[float, Choice]]]:
+    """Layouts by ranges of their numbers of GPUs, which are the same whatever is searched."""
+    each = groupby(by_gpus, key=lambda gpus: math.floor(math.log(gpus) / math.log(_APART) + 1e-9))
+    return [[one for gpus in some for one in by_gpus[gpus]] for _, some in each]
 
 
 def _given(asked: dict[str, Any], name: str, otherwise: Any) -> Any:

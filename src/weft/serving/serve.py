@@ -20,7 +20,7 @@ from weft.options import SUSTAINED, RunOptions
 from weft.result.serving import Interactive, Objective, Served, Serving, Turn
 from weft.result.step import added
 from weft.result.stored import plain
-from weft.run.step.drafts import speculation
+from weft.run.step.drafts import NONE, speculation
 from weft.run.step.forward import Forward
 from weft.serving.checkpoint import LEAST, Checkpoint, Progress, Watched
 from weft.serving.cluster import ROUTERS, Cluster, Watch
@@ -34,6 +34,8 @@ from weft.units import Dimension, parse
 
 _SECONDS = Quantity(Dimension.SECONDS, zero_allowed=True)
 _LARGEST_REQUESTS = 1_000_000
+_KEPT = 128
+"""Kinds of replicas whose step times are kept: as many as a plan compares."""
 _LONGEST_DRAIN = 2.0
 """How many times longer than a lone request a load may take to end after its last arrival; else its capacity is looked
 for."""
@@ -206,10 +208,20 @@ def objective(ttft: str | None, tpot: str | None) -> Objective:
     return Objective(*found)
 
 
-@lru_cache(8)
+@lru_cache(_KEPT)
 def _times(model: Transformer, where: System, **how: Any) -> StepTimes:
-    """The step times of a model on a replica: the same object for equal machines, which times each size once."""
-    return StepTimes(Forward(model, where, **how))
+    """The step times of a model on a replica: the same object for equal machines, which times each size once.
+
+    They share what they time with those of one draft, one stage and whole batches.
+    """
+    forward, simpler = Forward(model, where, **how), None
+    if how["speculation"].tokens > 1:
+        simpler = {"speculation": replace(how["speculation"], tokens=1)}
+    elif forward.plan.pp > 1 or forward.two_batch:
+        simpler = {"pp": 1, "two_batch": False}
+    elif how["speculation"].tokens:
+        simpler = {"speculation": NONE}
+    return StepTimes(forward, like=_times(model, where, **how | simpler) if simpler else None)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from weft.result.step import Pass
 from weft.run.step.forward import EXCHANGED, Forward, Group, half
+from weft.run.step.spans import CONTENTION
 
 FloatArray = NDArray[np.float64]
 INTERPOLATION_ERROR = 0.04
@@ -49,20 +49,28 @@ class StepTimes:
     The next tokens of a step count with their mean context, and prompts as equally many of equal length that have the
     same tokens, and the same pairs of a query and a key: the FLOPs stay, and so do the bytes of keys that next tokens
     read. Between the sizes that are timed, times are interpolated linearly (`INTERPOLATION_ERROR`). Each sequence that
-    writes has `queries` tokens in a step (default: its next one and what the speculation drafts).
+    writes has `queries` tokens in a step (default: its next one and what the speculation drafts). What is timed of a
+    replica `like` this one, up to its stages, halves and drafts, holds for both.
     """
 
-    def __init__(self, forward: Forward, queries: int = 0) -> None:
+    def __init__(self, forward: Forward, queries: int = 0, like: StepTimes | None = None) -> None:
         self.forward, self.queries = forward, queries or forward.queries
         self.first = self.later = None
         if forward.draft:
-            self.first, self.later = StepTimes(forward.draft, self.queries), StepTimes(forward.draft)
-        self._shared = _Interpolated(lambda tokens: forward.shared(tokens).seconds, _TILED)
+            self.first = StepTimes(forward.draft, self.queries, like.first if like else None)
+            self.later = StepTimes(forward.draft, like=self.first)
         self._send = _Interpolated(forward.send, _TILED)
+        self._decodes = _Interpolated(self._decode, _SMOOTH, _SMOOTH)
+        self._layers: Forward = forward
+        self._shared = _Interpolated(lambda tokens: forward.shared(tokens).seconds, _TILED)
         self._exchange = _Interpolated(lambda tokens: forward.shared(tokens).parts.get(EXCHANGED, 0.0), _TILED)
         self._logits = _Interpolated(lambda sequences: forward.logits(sequences).seconds, _SMOOTH)
-        self._decodes = _Interpolated(self._decode, _SMOOTH, _SMOOTH)
         self._prompts = _Interpolated(self._prompt, _SMOOTH, _Axis(8, edges=True), _SMOOTH)
+        if like:
+            for name in ("_layers", "_shared", "_exchange", "_logits", "_prompts"):
+                setattr(self, name, getattr(like, name))
+            if like.queries == self.queries:
+                self._decodes = like._decodes
 
     def seconds(self, step: Shape) -> float:
         """Seconds of a step on the GPU."""
@@ -95,31 +103,62 @@ class StepTimes:
         return [layers / count + send] * (count - 1) + [layers / count + logits]
 
     def next_tokens(self, decodes: int, context: int, steps: int) -> Iterator[float]:
-        """Seconds of equal steps of next tokens one after the other, each with one token of context more a sequence."""
-        if self.queries > 1 or self.forward.two_batch:
-            each = self.forward.speculation.expected
+        """Seconds of equal steps of next tokens, each with what one writes more of context in each sequence."""
+        each = self.forward.speculation.expected
+        if self.forward.two_batch:
             yield from (self.seconds(Shape(decodes, round(context + decodes * each * at))) for at in range(steps))
             return
-        base = self._shared(decodes) + self._logits(decodes)
+        passes = self._passes
+        base = sum(
+            times * (one._shared(decodes * one.queries) + one._logits(decodes * one.queries)) for times, one in passes
+        )
         keys, high, slope, at_low, low = context / decodes, 0, 0.0, 0.0, 0
         for _ in range(steps):
             if keys >= high:
                 low = _SMOOTH.around(keys)[0][0]
                 high = low + _SMOOTH.step(low)
-                at_low = self._decodes(decodes, low)
-                slope = (self._decodes(decodes, high) - at_low) / (high - low)
+                at_low, at_high = (sum(n * one._decodes(decodes, end) for n, one in passes) for end in (low, high))
+                slope = (at_high - at_low) / (high - low)
             yield base + at_low + slope * (keys - low)
-            keys += 1
+            keys += each
+
+    @property
+    def _passes(self) -> list[tuple[int, StepTimes]]:
+        """The passes of a step of next tokens, each with its number: the model's, and those of what drafts."""
+        if not self.first or not self.later:
+            return [(1, self)]
+        return [(1, self), (1, self.first), (self.forward.speculation.tokens - 1, self.later)]
 
     def least(self, most_tokens: int, most_next: int, keys: Sequence[int]) -> Least:
-        """What steps take at least, up to so many tokens, of them next ones that attend to `keys`; timed at once."""
-        sizes, counts = _sizes(most_tokens), _sizes(most_next)
-        self.forward.prepare(size for size in sizes if not self._shared.knows(size))
+        """What steps take at least, up to so many tokens, and next tokens of so many sequences that attend to `keys`.
+
+        Timed at once. Drafts beside the next tokens count as tokens.
+        """
+        counts, stages = _sizes(most_next), self.forward.plan.pp
+        sizes = sorted({*_sizes(most_tokens), *(count * self.queries for count in counts)})
+        timed = [-(-size // 2) for size in sizes] if self.forward.two_batch else sizes
+        self._layers.prepare(size for size in timed if not self._shared.knows(size))
+        shared = np.array([self._shared(size) for size in timed])
+        alone = shared
+        if self.forward.two_batch:
+            exchanges = [self._exchange(size) for size in timed]
+            halves = zip(shared, exchanges, timed, strict=True)
+            pairs = [self.forward.paired(Pass(took, {EXCHANGED: sent}), size) for took, sent, size in halves]
+            shared = 2 * (shared - exchanges) + np.array([pair.parts[CONTENTION] for pair in pairs])
+            alone = np.array([pair.seconds for pair in pairs])
+        sends = np.array([(stages - 1) * self._send(size) for size in sizes]) if stages > 1 else 0.0
+        logits = np.array([self._logits(max(count * self.queries, 1)) for count in (0, *counts)])
         doublings = [count for count in counts if count & (count - 1) == 0]
+        attention = min(self._decodes(count, each) / (count * each) for count in doublings for each in keys)
+        if self.first and self.later:
+            first, later = self.first.least(most_tokens, most_next, keys), self.later.least(most_next, most_next, keys)
+            again = self.forward.speculation.tokens - 1
+            sends, logits = sends + first.alone, logits + first.logits
+            logits[1:] += again * (later.alone + later.logits[1:])
+            attention += first.attention + again * later.attention
         return Least(
-            np.array(sizes), _minorant([self._shared(size) for size in sizes]),
-            np.array(counts), _minorant([self._logits(size) for size in counts]),
-            min(self._decodes(count, each) / (count * each) for count in doublings for each in keys),
+            np.array(sizes), _minorant(shared + sends), _minorant(alone + sends), np.array([0, *counts]),
+            _minorant(logits), attention,
         )  # fmt: skip
 
     def parts(self, step: Shape) -> Mapping[str, float]:
@@ -171,20 +210,22 @@ _SMOOTH, _TILED = _Axis(4), _Axis(16, edges=True)
 
 
 class Least(NamedTuple):
-    """Least seconds of parts of steps: what `tokens` share, logits of `sequences`, neither of which falls with more,
-    and attention for each token that a next one attends to.
+    """Least seconds of parts of steps, none of which falls with more: what `tokens` share beside attention, and `alone`
+    without any, logits of the next tokens of `sequences` (0: of a prompt), and attention for each token that the next
+    one of a sequence attends to, drafts included.
     """
 
     tokens: FloatArray
     shared: FloatArray
+    alone: FloatArray
     sequences: FloatArray
     logits: FloatArray
     attention: float
 
 
-def _minorant(values: Sequence[float]) -> FloatArray:
+def _minorant(values: FloatArray) -> FloatArray:
     """The largest function that never falls and never exceeds the values."""
-    found: FloatArray = np.minimum.accumulate(np.array(values)[::-1])[::-1]
+    found: FloatArray = np.minimum.accumulate(values[::-1])[::-1]
     return found
 
 
@@ -213,11 +254,14 @@ class _Interpolated:
         if at in self._known:
             return self._known[at]
         total = 0.0
-        for corner in product(*(axis.around(size) for axis, size in zip(self._axes, at, strict=True))):
-            place = tuple(size for size, _ in corner)
-            if place not in self._known:
-                self._known[place] = float(self._function(*place))
-            total += self._known[place] * prod(share for _, share in corner)
+        for corner in product(*[axis.around(size) for axis, size in zip(self._axes, at, strict=True)]):
+            place, share = tuple([size for size, _ in corner]), 1.0
+            for _, part in corner:
+                share *= part
+            seconds = self._known.get(place)
+            if seconds is None:
+                seconds = self._known[place] = float(self._function(*place))
+            total += seconds * share
         if len(at) == 1:
             self._known[at] = total
         return total

@@ -6,10 +6,12 @@ clickable legend and zoom; `svg` and `png` draw it statically, for pages without
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from textwrap import wrap
 from typing import Any
 
 from weft.report.table import Column, Table, number
@@ -34,7 +36,7 @@ _LETTER = 6.6
 _LINES = "split(datum.value, ': ')"
 """A Vega expression that breaks a label after a colon."""
 _LONG_NAME = 22
-"""Characters of a lane's name above which it takes two lines, if it has a colon."""
+"""Characters of a lane's name above which it takes several lines, and of a line that is not broken at a colon."""
 _NOT_NEGATIVE = "datum.value < 0 ? '' : datum.label"
 """A Vega expression that leaves out labels below zero."""
 _NUMBERED = re.compile(r"\b(clip|gradient_)\d+\b")
@@ -163,9 +165,9 @@ def bars(
     selection on another chart that this one follows, or the range of the axis. `named` shows a legend of one name, too.
     """
     names = table.distinct(lane)
-    two_lines = max(map(len, names), default=0) > _LONG_NAME and all(": " in name for name in names)
-    broken = alt.Axis(labelExpr=_LINES, labelOffset=-6) if two_lines else alt.Undefined
-    y = alt.Y(f"{lane}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25), axis=broken)
+    broken = _broken(names)
+    lines = max(map(len, broken.values()), default=1)
+    y = alt.Y(f"{lane}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25), axis=_axis_of_lines(broken))
     rows = table.distinct(offset) if offset else [""]
     beside = {"yOffset": alt.YOffset(f"{offset}:N", sort=rows)} if len(rows) > 1 else {}
     base = start if isinstance(start, float) else None
@@ -179,7 +181,7 @@ def bars(
     drawn = _over(name).mark_bar(clip=zoom is not None)
     layers = [_picked(drawn, table, params, y, x, since, _color(table, kind, looks, named), **beside)]
     data = {name: table}
-    row_px = 16 if len(rows) > 1 else 28 if two_lines else 20
+    row_px = 16 if len(rows) > 1 else 14 * lines if lines > 1 else 20
     if base is not None:
         layers.append(_line(x=base if level is None else level))
     if marks is not None:
@@ -196,6 +198,27 @@ def bars(
         layers.append(written.encode(y, alt.X("middle:Q"), alt.Text(f"{inside}:N"), **beside))
     height = 26 + len(names) * (lane_px or row_px * len(rows) + 6)
     return Figure(title, _layers(layers, height), data)
+
+
+def _broken(names: Sequence[str]) -> dict[str, list[str]]:
+    """The lines of names where one is long: after a colon if all have one, else those of the long ones at words."""
+    if max(map(len, names), default=0) <= _LONG_NAME:
+        return {}
+    if all(": " in name for name in names):
+        return {name: name.split(": ") for name in names}
+    return {name: wrap(name, _LONG_NAME, break_long_words=False) for name in names if len(name) > _LONG_NAME}
+
+
+def _axis_of_lines(broken: Mapping[str, list[str]]) -> Any:
+    """An axis whose labels take several lines, in the middle of their lanes."""
+    if not broken:
+        return alt.Undefined
+    of_name = f"({json.dumps(broken)})[datum.value]"
+    above: dict[str, Any] = {"value": 0}
+    for count in {len(lines) for lines in broken.values()} - {1}:
+        test = f"isArray({of_name}) && length({of_name}) === {count}"
+        above.setdefault("condition", []).append({"test": test, "value": -6 * (count - 1)})
+    return alt.Axis(labelExpr=f"{of_name} || datum.label", labelOffset=above)
 
 
 def _marked(marks: Lines, series: str, beside: Mapping[str, Any], size: int) -> list[Any]:
@@ -391,14 +414,14 @@ def curves(
     title: str, table: Table, *, x: str, y: str, series: str, looks: Looks | None = None, log_x: bool = False,
     log_y: bool = False, marks: Lines | None = None, faint: Table | None = None,
     percent: bool = False, zero: bool = True, labels: str = "", level: float | None = None, dots: Table | None = None,
-    steps: bool = False, mark: str = "", ticks: Sequence[float] | None = None,
+    steps: bool = False, mark: str = "", ringed: bool = True, ticks: Sequence[float] | None = None,
 ) -> Figure:  # fmt: skip
     """Lines, or with `steps` stairs, with a dot per row, a line per series.
 
     `dots` holds dots and `faint` thin lines in the background, each line named by its first column; `marks` are
     reference lines (`of` None: vertical at an x value) or horizontal marks at rows. `labels` is a Vega expression that
     formats the values of x, of which `ticks` are labelled; `level` is the y value of a horizontal line. The column
-    `mark` has words at the rows that stand out, and is empty elsewhere.
+    `mark` has words at the rows that stand out, above a ring if `ringed`, and is empty elsewhere.
     """
     colors = _color(table, series, looks or spread(table.distinct(series)))
     axis: dict[str, Any] = {"labelExpr": labels} if labels else {}
@@ -426,7 +449,9 @@ def curves(
         data["marks"] = marks.table
         layers += _marked_curves(marks)
     if mark and any(table.column(mark)):
-        layers += _ringed(_over("curves").transform_filter(f"datum.{mark}").encode(at, up), mark)
+        marked = _over("curves").transform_filter(f"datum.{mark}").encode(at, up)
+        beside = marked.mark_text(align="left", dx=8, dy=-5, fontWeight="bold").encode(text=f"{mark}:N")
+        layers += _ringed(marked, mark) if ringed else [beside]
     return Figure(title, _layers(layers, 280), data)
 
 

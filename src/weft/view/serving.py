@@ -282,12 +282,27 @@ def curve_figure(answer: Serving) -> Figure:
     """Throughput of a GPU over what each client sees, a dot for each number of clients."""
     heads = [
         number("user", "tokens/s of each client", format_=",.1f"),
-        number("gpu", "tokens/s of each GPU", format_=",.1f"), text("what"), text("clients"),
+        number("gpu", "tokens/s of each GPU", format_=",.1f"), text("what"), text("clients"), text("said", " "),
     ]  # fmt: skip
+    at = [(one.tokens_per_s_per_user, one.tokens_per_s_per_gpu) for one in answer.curve]
+    said = _apart(at)
     rows = [
-        (one.tokens_per_s_per_user, one.tokens_per_s_per_gpu, answer.policy, f"{one.clients:,}") for one in answer.curve
+        (*place, answer.policy, f"{one.clients:,}", f"{one.clients:,}" * shown)
+        for one, place, shown in zip(answer.curve, at, said, strict=True)
     ]
     figure = curves(
-        "What does throughput cost each client?", Table(heads, rows), x="user", y="gpu", series="what", mark="clients"
-    )
+        "What does throughput cost each client?", Table(heads, rows), x="user", y="gpu", series="what", mark="said",
+        ringed=False,
+    )  # fmt: skip
     return figure.captioned("A dot for each number of clients, each of whom waits for an answer before asking again.")
+
+
+def _apart(dots: Sequence[tuple[float, float]]) -> list[bool]:
+    """Which dots are named: those whose words lie apart on a narrow page, the last and the first before the others."""
+    left, right, top = min(x for x, _ in dots), max(x for x, _ in dots), max(y for _, y in dots)
+    at = [((x - left) / (right - left or 1) * 290, y / (top or 1) * 280) for x, y in dots]  # [px]
+    named: list[int] = []
+    for one in [len(dots) - 1, *range(len(dots) - 1)]:
+        if all(abs(at[one][0] - at[other][0]) > 36 or abs(at[one][1] - at[other][1]) > 16 for other in named):
+            named.append(one)
+    return [one in named for one in range(len(dots))]

@@ -38,7 +38,8 @@ class ServingPlansReport(SystemReport[ServingPlans]):
             "were simulated."
         )
         if answer.unknown:
-            counts += f" The time of the search ended before {answer.unknown:,} of them were tried: fewer GPUs may do."
+            ended = f" The time of the search ended before {answer.unknown:,} of them were tried"
+            counts += f"{ended}: fewer GPUs may do, or users be faster."
         if not answer.best:
             return [*_none(answer, wanted), counts]
         best = answer.best
@@ -177,8 +178,8 @@ def front_figure(answer: ServingPlans) -> Figure:
         zero=False,
     )
     return figure.captioned(
-        "A dot for each layout that served the whole load; none beats one on the line in both. Point at one for its "
-        "options; to the right users are faster, to the top GPUs are better used."
+        "A dot for each layout that served the whole load; none has fewer GPUs and faster users than one on the line. "
+        "Point at one for its options; to the right users are faster, to the top GPUs are better used."
     )
 
 
