@@ -15,6 +15,7 @@ from weft.errors import InputError, shown
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
+from weft.parallel.plan import Parallelism
 from weft.result.serving import Objective, Served, Serving
 from weft.serving.bounds import Bounds, Work
 from weft.serving.checkpoint import Progress
@@ -90,6 +91,12 @@ def _wanted(ttft: str | None, tpot: str | None, attainment: float, asked: dict[s
     for name in ("two_batch", "speculate", "pp"):
         if asked.get(name) not in (None, 0, 1):
             raise InputError(f"bounds of a plan hold for whole steps of one token, without {name}; leave it out")
+    for axis in Parallelism(overlap=asked.get("overlap") or {}).overlap:
+        if axis not in asked or "tp" not in asked:
+            raise InputError(
+                f"the overlap names a method of {axis}, of which a plan also tries layouts without any ranks; give tp"
+                + (" and ep" if axis == "ep" else "")
+            )
     if asked.get("curve"):
         raise InputError("a curve is that of one layout, and a plan has its front; leave out curve")
     return wanted

@@ -48,8 +48,9 @@ class StepTimes:
 
     The next tokens of a step count with their mean context, and prompts as equally many of equal length that have the
     same tokens, and the same pairs of a query and a key: the FLOPs stay, and so do the bytes of keys that next tokens
-    read. Between the sizes that are timed, times are interpolated linearly (`INTERPOLATION_ERROR`). Each sequence that
-    writes has `queries` tokens in a step (default: its next one and what the speculation drafts).
+    read. Between the sizes that are timed, times are interpolated linearly (`INTERPOLATION_ERROR`); between fewer of
+    them, what a method of overlap leaves exposed by the engine. Each sequence that writes has `queries` tokens in a
+    step (default: its next one and what the speculation drafts).
     """
 
     def __init__(self, forward: Forward, queries: int = 0) -> None:
@@ -57,12 +58,21 @@ class StepTimes:
         self.first = self.later = None
         if forward.draft:
             self.first, self.later = StepTimes(forward.draft, self.queries), StepTimes(forward.draft)
-        self._shared = _Interpolated(lambda tokens: forward.shared(tokens).seconds, _TILED)
+        self._hidden = _Interpolated(lambda tokens: forward.shared(tokens, hides=True).seconds, _TILED)
+        self._exposed = _Interpolated(self._beyond, _ENGINE)
         self._send = _Interpolated(forward.send, _TILED)
         self._exchange = _Interpolated(lambda tokens: forward.shared(tokens).parts.get(EXCHANGED, 0.0), _TILED)
         self._logits = _Interpolated(lambda sequences: forward.logits(sequences).seconds, _SMOOTH)
         self._decodes = _Interpolated(self._decode, _SMOOTH, _SMOOTH)
         self._prompts = _Interpolated(self._prompt, _SMOOTH, _Axis(8, edges=True), _SMOOTH)
+
+    def _shared(self, tokens: int) -> float:
+        """Seconds of all that `tokens` pass through together."""
+        return self._hidden(tokens) + (self._exposed(tokens) if self.forward.overlaps else 0.0)
+
+    def _beyond(self, tokens: int) -> float:
+        """Seconds that methods of overlap leave exposed, by the engine."""
+        return self.forward.shared(tokens).seconds - self.forward.shared(tokens, hides=True).seconds
 
     def seconds(self, step: Shape) -> float:
         """Seconds of a step on the GPU."""
@@ -114,7 +124,7 @@ class StepTimes:
     def least(self, most_tokens: int, most_next: int, keys: Sequence[int]) -> Least:
         """What steps take at least, up to so many tokens, of them next ones that attend to `keys`; timed at once."""
         sizes, counts = _sizes(most_tokens), _sizes(most_next)
-        self.forward.prepare(size for size in sizes if not self._shared.knows(size))
+        self.forward.prepare(size for size in sizes if not self._hidden.knows(size))
         doublings = [count for count in counts if count & (count - 1) == 0]
         return Least(
             np.array(sizes), _minorant([self._shared(size) for size in sizes]),
@@ -168,6 +178,7 @@ class _Axis(NamedTuple):
 
 
 _SMOOTH, _TILED = _Axis(4), _Axis(16, edges=True)
+_ENGINE = _Axis(2)
 
 
 class Least(NamedTuple):
