@@ -160,4 +160,5 @@ def test_the_command_sets_twice_the_links_and_t3_beside_today(command):
     more = ["--against", "link.bandwidth=900 GB/s", "--against", f"overlap={T3}"]
     shown = CliRunner().invoke(cli, [command, MODEL, "--system", NODE, "--tp", "8", *more]).output
     assert "With link.bandwidth 900 GB/s, overlap tp=t3-mca it takes" in shown
+    assert "t3-mca needs hardware that no GPU on sale has" in shown
     assert "exposed: TP" in shown
