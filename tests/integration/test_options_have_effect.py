@@ -51,6 +51,7 @@ VALUES = (
     *("2", "1", "4", "3", "8", "16", "64", "0.5", "0.001", "bf16", "fp16", "fp8", "fp32", "int8", "h100-sxm", "mi300x"),
     *("8xa100", "16xmi300x", "dgx-a100", "link.bandwidth=300 GB/s", "network.bandwidth=10 GB/s", "compute.clock=1 GHz"),
     *("memory.bandwidth=1 TB/s", "memory.capacity=40 GB", "clocks.sustained=1 GHz", "tp=4", "tp=flux", "dp=sequential"),
+    "tp=in-network",
     *("full", "all_gather", "attention", "1 GB", "40 GB", "3ms", "1ms,2ms", "1us", "8,16", "time_ms", "length", "ring"),
     *("rows=64,columns=64", "gemms.csv", "add_norm", "megatron", "1,3", "4,4", "1,1", "tree", "nvls"),
 )

@@ -12,7 +12,7 @@ from weft.options import SUSTAINED
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.run.step import train
-from weft.run.step.overlaps import Pair, join, pairs
+from weft.run.step.overlaps import Pair, join, needs, pairs
 from weft.schedule import OVERLAPS, applicable
 
 NODE = weft.system("8xa100")
@@ -96,6 +96,19 @@ def test_an_all_gather_and_its_gemm_take_what_the_gemm_and_the_link_allow(tokens
     both = Pair(gemm, moved, alone["gemm"], alone["collective"], 0.0, NODE, SUSTAINED)
     wire = moved.bytes * 7 / 8 / NODE.gpu.link.bandwidth
     assert max(0.9 * alone["gemm"], wire) < sum(join(both, "t3-all-gather")) < sum(alone.values())
+
+
+def test_updates_that_travel_after_a_gemm_of_one_wave_are_exposed():
+    """All tiles end together, so that the last of them passes N - 2 hops of the ring after its GEMM."""
+    gemm, moved = Gemm(8, 4096, 2048, "bf16"), Collective("reduce_scatter", 8 * 4096 * 2, 8)
+    both = join(Pair(gemm, moved, 20e-6, 20e-6, 0.0, NODE, SUSTAINED), "t3-mca")
+    assert both.beyond > 6 * NODE.gpu.link.latency
+
+
+def test_needs_of_switches_that_add_are_met_by_a_node_that_has_them():
+    assert needs(Parallelism(tp=8, overlap={"tp": "in-network"}), weft.system("8xh100")) == ()
+    (sentence,) = needs(Parallelism(tp=8, overlap={"tp": "in-network"}), NODE)
+    assert "that dgx-a100 lacks: switches that add" in sentence
 
 
 def test_tiles_are_summed_where_the_switch_adds():

@@ -15,6 +15,7 @@ from weft.cli.options import (
     examples,
     on_machine,
     option,
+    overlap_option,
     set_option,
     together,
 )
@@ -62,6 +63,7 @@ _rest = together(
         Value("NAME", str, later("weft.library.kits:LIBRARIES")),
         default="vendor",
     ),
+    overlap_option,
     set_option("every GPU, node or network"),
     against_option,
     clock_option(),

@@ -11,7 +11,19 @@ import click
 from click.core import ParameterSource
 
 from weft.cli.output import Outputs
-from weft.cli.values import COLLECTIVE, DTYPE, GPU, NUMBERS, RANKS, SHAPE, Count, Value, assignments, questioned
+from weft.cli.values import (
+    COLLECTIVE,
+    DTYPE,
+    GPU,
+    NUMBERS,
+    RANKS,
+    SHAPE,
+    Count,
+    Value,
+    assignments,
+    later,
+    questioned,
+)
 from weft.errors import InputError, UnknownNameError
 from weft.fields import Described, described
 from weft.options import RunOptions
@@ -66,6 +78,15 @@ against_option = option(
     metavar="NAME=VALUE",
 )
 """The same question on a changed machine, or with other options: the argument `against` of `on_machine`."""
+
+
+overlap_option = option(
+    "--overlap",
+    "A method for all-reduces (tp) or exchanges with experts (ep), such as tp=t3-mca, see 'weft overlaps list --axis "
+    "tp'.  [default: in sequence]",
+    Value("AXIS=NAME", later("weft.parallel.plan:overlap_of")),
+)
+"""Add --overlap to a forward pass that is served, in the words of `weft step`."""
 
 
 def beside_options(gemm: str, beside: str, ranks: str, required: bool = False) -> Callable[[F], F]:

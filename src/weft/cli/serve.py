@@ -17,6 +17,7 @@ from weft.cli.options import (
     examples,
     on_machine,
     option,
+    overlap_option,
     set_option,
     together,
     typed,
@@ -117,6 +118,7 @@ _PLAN = "weft serve llama-3-70b --system 64xh100 --rate 50 --input 2048 --output
     "Narrower weights of layers, converted on their way: int8, int4-g128, mxfp4, nvfp4.  [default: as --dtype]",
     Value("NAME", str, later("weft.estimate.quantization:FORMATS")),
 )
+@overlap_option
 @set_option("every GPU, node or network")
 @against_option
 @clock_option()

@@ -90,6 +90,11 @@ def overlap_of(text: str) -> dict[str, str]:
     return found
 
 
+def overlap_text(overlap: Mapping[str, str]) -> str:
+    """Overlap methods by axis as users type them, "tp=t3-mca,dp=dma"; the inverse of `overlap_of`."""
+    return ",".join(f"{axis}={method}" for axis, method in overlap.items())
+
+
 @dataclass(frozen=True)
 class Parallelism(Record):
     """A plan: `tp` x `cp` x `dp` x `pp` GPUs, `batch` sequences of `sequence` tokens per step.

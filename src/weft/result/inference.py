@@ -24,14 +24,16 @@ class Inference(Answer):
     `tokens` of context. `weights` and `cache` are what a GPU holds [bytes]: the cache of keys and values of all
     sequences. Prompts may follow `cached` tokens each; beside next tokens, the first `chunk` tokens of a prompt may be
     read, whose cache holds `chunk_cache` [bytes]. A decode step writes `tokens_per_step` tokens of each sequence, more
-    than one where drafts are accepted; parts are those of each token.
+    than one where drafts are accepted; parts are those of each token. `needs` says which hardware methods of overlap
+    take that GPUs on sale, or the system, lack.
     """
 
     kind = "inference"
     RECORD = """
-        phase model=model.name system=system.label tp=plan.tp replicas dtype=plan.dtype batch tokens cached chunk
-        latency_s=seconds step_s tokens_per_step tokens_per_s tokens_per_s_per_gpu parts weight_bytes_per_gpu=weights
-        kv_cache_bytes_per_gpu=cache capacity_bytes=capacity fits most_sequences notes
+        phase model=model.name system=system.label tp=plan.tp replicas dtype=plan.dtype overlap=plan.overlap
+        batch tokens cached chunk latency_s=seconds step_s tokens_per_step tokens_per_s tokens_per_s_per_gpu parts
+        weight_bytes_per_gpu=weights kv_cache_bytes_per_gpu=cache capacity_bytes=capacity fits most_sequences needs
+        notes
     """
 
     phase: Phase
@@ -48,6 +50,7 @@ class Inference(Answer):
     chunk: int = 0
     chunk_cache: int = 0
     tokens_per_step: float = 1.0
+    needs: tuple[str, ...] = ()
 
     @property
     def step_s(self) -> float:

@@ -120,17 +120,18 @@ class Serving(Answer):
     values, of `cache_per_token` bytes a token. `offered` is the load [requests/s] (0: clients, who wait for answers),
     `capacity` what the replicas answer with requests always waiting [requests/s] (None: the load is well below).
     `step_parts` say where the time of the mean step goes [s]. The `curve` has a point for each number of clients.
+    `needs` says which hardware methods of overlap take that GPUs on sale, or the system, lack.
     """
 
     kind = "serving"
     RECORD = """
-        model=model.name system=system.label tp=plan.tp dtype=plan.dtype replicas readers framework policy router load
-        completed span_s=span seconds parts requests_per_s output_tokens_per_s input_tokens_per_s
+        model=model.name system=system.label tp=plan.tp dtype=plan.dtype overlap=plan.overlap replicas readers framework
+        policy router load completed span_s=span seconds parts requests_per_s output_tokens_per_s input_tokens_per_s
         output_tokens_per_s_per_gpu output_tokens_per_s_range ttft_s=ttft tpot_s=tpot
         tpot_range_s=tpot_range latency_s=latency goodput offered_per_s=offered
         capacity_per_s=capacity overloaded
         kv_capacity_tokens=cache_tokens kv_peak_share=peak_memory kv_mean_share=mean_memory preemptions mean_running
-        mean_waiting busy_share=busy lacks mean_step steps step_parts curve notes
+        mean_waiting busy_share=busy lacks mean_step steps step_parts curve needs notes
     """
 
     model: Transformer
@@ -152,6 +153,7 @@ class Serving(Answer):
     step_parts: Mapping[str, float]
     curve: Sequence[Interactive] = ()
     notes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
     @property
     def completed(self) -> int:

@@ -15,6 +15,7 @@ from weft.errors import InputError, OutputError, shown
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
+from weft.parallel.plan import Parallelism
 from weft.result.serving import Objective, Served, Serving
 from weft.result.stored import plain
 from weft.run.step.drafts import Speculation, drafter, speculation
@@ -99,6 +100,12 @@ def _wanted(ttft: str | None, tpot: str | None, attainment: float, asked: dict[s
         raise InputError(
             "clients who wait for answers never ask too much, so that one GPU suffices; give rate or trace"
         )
+    for axis in Parallelism(overlap=asked.get("overlap") or {}).overlap:
+        if axis not in asked or "tp" not in asked:
+            raise InputError(
+                f"the overlap names a method of {axis}, of which a plan also tries layouts without any ranks; give tp"
+                + (" and ep" if axis == "ep" else "")
+            )
     if asked.get("curve"):
         raise InputError("a curve is that of one layout, and a plan has its front; leave out curve")
     return wanted

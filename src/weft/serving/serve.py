@@ -17,6 +17,7 @@ from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, RunOptions
+from weft.parallel.plan import Parallelism, overlap_text
 from weft.result.serving import Interactive, Objective, Served, Serving, Turn
 from weft.result.step import added
 from weft.result.stored import plain
@@ -82,6 +83,7 @@ def serve(
     speculate: int | None = None,
     accept: float | None = None,
     draft: str | None = None,
+    overlap: Mapping[str, str] | str = "",
     options: RunOptions = SUSTAINED,
     progress: Progress | None = None,
 ) -> Serving:
@@ -94,12 +96,12 @@ def serve(
     all prompts are the same, and computed once. Of the `replicas` (default: as many as the system holds) `readers` only
     read prompts. `ttft` and `tpot` ("2 s", "50 ms") are what a good answer meets. The others replace what the framework
     does by default: tokens of a step, sequences at once, tokens of a block, share of the memory, the longest request,
-    and the host's time for each step. `ep`, `two_batch`, `speculate`, `accept`, `draft`, `kv_dtype` and `library` are
-    those of `weft.decode`; the library is the framework's own if none is named. With `pp`, so many replicas share a
-    pipeline of `tp` x `pp` GPUs, each with its own queue and its share of the memory. With `ep` above a `tp` of 1 a
-    replica is one GPU with a queue of its own, and `ep` of them share the experts. `progress` is called with the number
-    of answered requests, their total, and what runs. A run of 20,000 requests or more by a policy with a name keeps
-    its state, at most once a minute, and resumes there when it is asked again after an interrupt.
+    and the host's time for each step. `ep`, `two_batch`, `speculate`, `accept`, `draft`, `kv_dtype`, `overlap` and
+    `library` are those of `weft.decode`; the library is the framework's own if none is named. With `pp`, so many
+    replicas share a pipeline of `tp` x `pp` GPUs, each with its own queue and its share of the memory. With `ep` above
+    a `tp` of 1 a replica is one GPU with a queue of its own, and `ep` of them share the experts. `progress` is called
+    with the number of answered requests, their total, and what runs. A run of 20,000 requests or more by a policy with
+    a name keeps its state, at most once a minute, and resumes there when it is asked again after an interrupt.
 
     Raises UnknownNameError for unknown names, InputError for sizes that do not fit the model, the memory or each other.
 
@@ -138,6 +140,7 @@ class Ready:
             deploy.router, asked.about, deploy.replicas, deploy.readers, answered, turns, how.cache_bytes,
             forward.cache(self.limit) / self.limit, offered, capacity, self.objective, deploy.step_parts(turns),
             tuple(deploy.curve(asked)) if self.curve else (), tuple(_notes(how, deploy, answered, self.host_stated)),
+            forward.needs,
         )  # fmt: skip
 
     def _checkpoint(self) -> Checkpoint | None:
@@ -159,7 +162,9 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
     check_name("serving framework", asked["framework"], framework_names())
     library = asked["framework"] if asked["library"] is None else asked["library"]
     drafts = speculation(*(asked[name] for name in ("speculate", "accept", "draft")))
-    times = _times(found, where, library=library, speculation=drafts, **{name: asked[name] for name in _FORWARD})
+    methods = Parallelism(overlap=asked["overlap"] or {}).overlap
+    how_run = {name: asked[name] for name in _FORWARD} | {"overlap": overlap_text(methods)}
+    times = _times(found, where, library=library, speculation=drafts, **how_run)
     forward = times.forward
     own = {"tokens": asked["step_tokens"], "sequences": asked["sequences"], "block": asked["block"]}
     for name, value in own.items():
@@ -471,6 +476,7 @@ def _notes(how: Serves, deploy: Deployment, answered: Sequence[Served], host_sta
         longest = max((one.input for one in answered if one.output > 1), default=0)
         sent = f", which takes {deploy.sending(longest) * 1e3:.3g} ms of the longest" if longest else ""
         notes.append(f"{said}{sent}.")
+    notes += deploy.forward.notes
     if deploy.shared:
         notes.append("Blocks of prompts that begin alike are computed once, and kept while memory lasts.")
     return notes

@@ -48,9 +48,10 @@ class StepTimes:
 
     The next tokens of a step count with their mean context, and prompts as equally many of equal length that have the
     same tokens, and the same pairs of a query and a key: the FLOPs stay, and so do the bytes of keys that next tokens
-    read. Between the sizes that are timed, times are interpolated linearly (`INTERPOLATION_ERROR`). Each sequence that
-    writes has `queries` tokens in a step (default: its next one and what the speculation drafts). What is timed of a
-    replica `like` this one, up to its stages, halves and drafts, holds for both.
+    read. Between the sizes that are timed, times are interpolated linearly (`INTERPOLATION_ERROR`); between fewer of
+    them, what a method of overlap leaves exposed by the engine. Each sequence that writes has `queries` tokens in a
+    step (default: its next one and what the speculation drafts). What is timed of a replica `like` this one, up to its
+    stages, halves and drafts, holds for both.
     """
 
     def __init__(self, forward: Forward, queries: int = 0, like: StepTimes | None = None) -> None:
@@ -59,18 +60,27 @@ class StepTimes:
         if forward.draft:
             self.first = StepTimes(forward.draft, self.queries, like.first if like else None)
             self.later = StepTimes(forward.draft, like=self.first)
+        self._hidden = _Interpolated(lambda tokens: forward.shared(tokens, hides=True).seconds, _TILED)
+        self._exposed = _Interpolated(self._beyond, _ENGINE)
         self._send = _Interpolated(forward.send, _TILED)
         self._decodes = _Interpolated(self._decode, _SMOOTH, _SMOOTH)
         self._layers: Forward = forward
-        self._shared = _Interpolated(lambda tokens: forward.shared(tokens).seconds, _TILED)
         self._exchange = _Interpolated(lambda tokens: forward.shared(tokens).parts.get(EXCHANGED, 0.0), _TILED)
         self._logits = _Interpolated(lambda sequences: forward.logits(sequences).seconds, _SMOOTH)
         self._prompts = _Interpolated(self._prompt, _SMOOTH, _Axis(8, edges=True), _SMOOTH)
         if like:
-            for name in ("_layers", "_shared", "_exchange", "_logits", "_prompts"):
+            for name in ("_layers", "_hidden", "_exposed", "_exchange", "_logits", "_prompts"):
                 setattr(self, name, getattr(like, name))
             if like.queries == self.queries:
                 self._decodes = like._decodes
+
+    def _shared(self, tokens: int) -> float:
+        """Seconds of all that `tokens` pass through together."""
+        return self._hidden(tokens) + (self._exposed(tokens) if self.forward.overlaps else 0.0)
+
+    def _beyond(self, tokens: int) -> float:
+        """Seconds that methods of overlap leave exposed, by the engine."""
+        return self.forward.shared(tokens).seconds - self.forward.shared(tokens, hides=True).seconds
 
     def seconds(self, step: Shape) -> float:
         """Seconds of a step on the GPU."""
@@ -137,7 +147,7 @@ class StepTimes:
         counts, stages = _sizes(most_next), self.forward.plan.pp
         sizes = sorted({*_sizes(most_tokens), *(count * self.queries for count in counts)})
         timed = [-(-size // 2) for size in sizes] if self.forward.two_batch else sizes
-        self._layers.prepare(size for size in timed if not self._shared.knows(size))
+        self._layers.prepare(size for size in timed if not self._hidden.knows(size))
         shared = np.array([self._shared(size) for size in timed])
         alone = shared
         if self.forward.two_batch:
@@ -207,6 +217,7 @@ class _Axis(NamedTuple):
 
 
 _SMOOTH, _TILED = _Axis(4), _Axis(16, edges=True)
+_ENGINE = _Axis(2)
 
 
 class Least(NamedTuple):

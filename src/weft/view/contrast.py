@@ -30,7 +30,7 @@ class ContrastReport(Report[Contrast]):
         return str(self._first_report().title())
 
     def sentences(self) -> list[str]:
-        """How much faster or slower the best change makes it, and what keeps it from more."""
+        """How much faster or slower the best change makes it, what keeps it from more, and what it needs."""
         answer, best = self.answer, self.answer.best
         was, now, gain = float(answer.first.seconds), float(answer.answers[best].seconds), answer.speedup(best)
         lead = f"With {best} it takes {seconds(now)} instead of {seconds(was)}: "
@@ -41,7 +41,8 @@ class ContrastReport(Report[Contrast]):
             gained = f"{gain:.3g} times as fast." if gain > 1 else f"{1 / gain:.3g} times as long."
         if len(answer.changed) > 1:
             lead = f"Of {len(answer.changed)} ways {best} is fastest, {seconds(now)} instead of {seconds(was)}: "
-        return [lead + gained, *self._bound()]
+        needs = getattr(answer.answers[best], "needs", ()) if len(answer.changed) == 1 else ()
+        return [lead + gained, *self._bound(), *needs]
 
     def _bound(self) -> list[str]:
         """What a step waits for whatever else is hidden, in a sentence."""

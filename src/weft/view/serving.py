@@ -58,7 +58,7 @@ class ServingReport(SystemReport[Serving]):
         if min(answer.objective) < float("inf"):
             good = f"{percent(answer.good_share)} meet {objective_words(answer.objective)}"
             found.append(f"{good}: {answer.goodput:.3g} good ones a second.")
-        return [*found, _memory(answer), _bound(answer)]
+        return [*found, _memory(answer), _bound(answer), *answer.needs]
 
     def notes(self) -> list[str]:
         """What is assumed, and last how sure this is."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.graph import Collective, TokenExchange
 from weft.models.counts import CONVENTIONS
+from weft.parallel.plan import overlap_text
 from weft.report import Part, Report, Section, SystemReport
 from weft.report.table import Table, milliseconds, number, text, times_faster
 from weft.result.errors import contention_error
@@ -221,7 +222,7 @@ class InferenceReport(SystemReport["Inference"]):
             rate += f", {answer.replicas * answer.tokens_per_s:,.0f} on the {answer.replicas} replicas of the system"
         worst = sorted(answer.parts.items(), key=lambda part: -part[1])[:3]
         most = ", ".join(f"{percent(time / answer.seconds)} {_spent(name)}" for name, time in worst)
-        return [f"{lead}{rate}.", f"Most of it is {most}.", _fitting(answer)]
+        return [f"{lead}{rate}.", f"Most of it is {most}.", _fitting(answer), *answer.needs]
 
     def notes(self) -> list[str]:
         """What a reader must know, and last how sure this is."""
@@ -248,7 +249,8 @@ class InferenceReport(SystemReport["Inference"]):
 def ranks(plan: Parallelism) -> str:
     """The ranks of a replica in words: "TP 8", or "TP 1, EP 72" where others hold its experts."""
     others = {"PP": plan.pp, "EP": plan.ep}
-    return f"TP {plan.tp}" + "".join(f", {name} {degree}" for name, degree in others.items() if degree > 1)
+    methods = f", {overlap_text(plan.overlap)}" if plan.overlap else ""
+    return f"TP {plan.tp}" + "".join(f", {name} {degree}" for name, degree in others.items() if degree > 1) + methods
 
 
 def _dominates(answer: Step) -> str:

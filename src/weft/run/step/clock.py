@@ -56,7 +56,7 @@ def train(
     found = Batch(model, framework, Shared(prices.known), prices).unfolded(plan)
     notes = (
         *_recipe_note(plan, framework),
-        *engine_note(plan),
+        *engine_note(plan, ", at either fidelity"),
         *idle_note(plan, {axis for _, _, axis in prices.windows.found}),
         *_loads_note(model, system, plan, framework, options),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -20,13 +20,15 @@ from weft.models.block import LAYERS, Piece, Style, Tokens, embedding, head, lay
 from weft.models.counts import parameters
 from weft.options import SUSTAINED, RunOptions
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import Parallelism, overlap_of
 from weft.parallel.rank import part
 from weft.result.step import Pass, exposed
 from weft.run.step.called import ExpertCalls, sliced
 from weft.run.step.drafts import NONE, OWN, Speculation, drafter
+from weft.run.step.overlaps import check_served, engine_note, needs, overlapped
 from weft.run.step.prices import Known, Prices
 from weft.run.step.spans import CONTENTION, timed
+from weft.schedule import SEQUENTIAL
 
 _ACTIVATIONS = "bf16"
 """Number format of everything but the GEMMs of layers, and of the cache of keys and values if none is named."""
@@ -37,6 +39,7 @@ scale, as DeepSeek-V3 is released (arXiv:2412.19437, section 3.3)."""
 CACHES = ("bf16", "fp8")
 """Number formats of the cache of keys and values."""
 _SERVER = Framework(name="serving", style=Style())
+_SUMMED = "The all-reduce behind routed experts follows them, as no method joins it with their GEMMs."
 
 
 EXCHANGED = exposed("ep")
@@ -72,7 +75,9 @@ class Forward:
     tokens are exchanged; the others are taken to hold as many tokens as this one, and pass through layers in step with
     it. With `pp` the layers are divided among stages of `tp` GPUs, which pass `pp` batches on, one in each; a batch has
     the time of `tp` GPUs and a `pp`-th of the memory of all to itself. `two_batch` splits a batch in halves, of which
-    one computes while the other's tokens are exchanged. What `speculation` drafts is verified by a step.
+    one computes while the other's tokens are exchanged. What `speculation` drafts is verified by a step. `overlap`
+    names methods by axis, as in a `Parallelism`: they join the all-reduces of "tp" with the GEMMs before them, and the
+    exchanges of "ep" with experts.
 
     All groups of a batch share every operator but attention, which is a kernel for each group. `weights` of layers may
     have a narrower format than the products (`weft.estimate.quantization.FORMATS`), and keys and values one of
@@ -84,7 +89,7 @@ class Forward:
     def __init__(
         self, model: Transformer, system: System, *, tp: int = 1, ep: int = 1, pp: int = 1, two_batch: bool = False,
         dtype: str = "bf16", weights: str = "", kv_dtype: str = _ACTIVATIONS, library: str = VENDOR,
-        speculation: Speculation = NONE, options: RunOptions = SUSTAINED,
+        overlap: Mapping[str, str] | str = "", speculation: Speculation = NONE, options: RunOptions = SUSTAINED,
     ) -> None:  # fmt: skip
         check_whole("tp", tp, 1, 8)
         _check_experts(model, int(tp), ep, system.gpus)
@@ -112,7 +117,14 @@ class Forward:
         self.plan = Parallelism(
             tp=int(tp), pp=int(pp), dp=pipelines, ep=self.ep if self.wide else 1, batch=pipelines, sequence=1,
             dtype=own, order=("tp", "cp", "pp", "dp"),
+            overlap=overlap_of(overlap) if isinstance(overlap, str) else overlap,
         )  # fmt: skip
+        check_served(self.plan, system, self.ep)
+        if two_batch and "ep" in self.plan.overlap:
+            raise InputError(
+                f"two_batch hides exchanges beside the other half's experts, and ep={self.plan.overlap['ep']} beside "
+                "their own; leave out one of them"
+            )
         self.dtype, self.kv_dtype, self.kit = dtype, kv_dtype, kit(library)
         format = weights.partition("-")[0] or dtype
         self._calls = ExpertCalls.by(self.kit, format, model, system.gpu, options, self.plan.tp, self.ep)
@@ -123,9 +135,11 @@ class Forward:
         found = drafter(model, speculation.draft) if speculation.tokens else None
         if found:
             of_model = speculation.draft in OWN
+            shared = ep if of_model and found.experts else 1
+            joins = {axis: name for axis, name in self.plan.overlap.items() if axis == "tp" or shared > 1}
             self.draft = Forward(
-                found, system, tp=tp, ep=ep if of_model and found.experts else 1, dtype=dtype, weights=weights,
-                kv_dtype=kv_dtype, library=library, options=options,
+                found, system, tp=tp, ep=shared, dtype=dtype, weights=weights, kv_dtype=kv_dtype, library=library,
+                overlap=joins, options=options,
             )  # fmt: skip
             self.draft.joins = of_model
 
@@ -133,6 +147,22 @@ class Forward:
     def queries(self) -> int:
         """Tokens of each sequence that writes in a step: its next one, and drafts."""
         return 1 + self.speculation.tokens
+
+    @cached_property
+    def overlaps(self) -> bool:
+        """Whether any of its methods joins collectives with what is computed."""
+        return any(name != SEQUENTIAL for name in self.plan.overlap.values())
+
+    @cached_property
+    def needs(self) -> tuple[str, ...]:
+        """Sentences on the hardware that its methods of overlap need, and that GPUs on sale, or the system, lack."""
+        return needs(self.plan, self.system)
+
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on its methods of overlap."""
+        sliced = self.model.experts and "tp" in self.plan.overlap and not self.wide
+        return (*engine_note(self.plan), *([_SUMMED] if sliced and self.overlaps else []))
 
     def batch(self, groups: Sequence[Group]) -> Pass:
         """One rank's pass over a batch, up to the logits of the last token of each sequence, and of all that it
@@ -185,10 +215,14 @@ class Forward:
             return "nccl"
         return "deepep-ll" if tokens <= _LOW_LATENCY else "deepep"
 
-    def shared(self, tokens: int) -> Pass:
-        """All that `tokens` of a batch pass through together: embedding, and layers but for their attention."""
+    def shared(self, tokens: int, hides: bool = False) -> Pass:
+        """All that `tokens` of a batch pass through together: embedding, and layers but for their attention.
+
+        With `hides`, methods of overlap that the engine times hide all that they join.
+        """
         graphs = self._prepared.pop(tokens, None) or self._parts(tokens)
-        return sum((self._priced(name, graph) * self._kinds.get(name, 1) for name, graph in graphs.items()), Pass())
+        each = (self._priced(name, graph, hides) * self._kinds.get(name, 1) for name, graph in graphs.items())
+        return sum(each, Pass())
 
     def prepare(self, counts: Iterable[int]) -> None:
         """Estimate the operators of `shared` for several numbers of tokens at once, which takes less time."""
@@ -323,13 +357,16 @@ class Forward:
             graph = replace(graph, nodes=tuple(_by_library(node, attention) for node in graph))
         return self._priced(name, graph)
 
-    def _priced(self, name: str, graph: Graph) -> Pass:
+    def _priced(self, name: str, graph: Graph, hides: bool = False) -> Pass:
         seconds = self._prices.graph(graph)
         if self.format and name in LAYERS:
             seconds |= {node.name: self._narrowed(seconds[node.name], node) for node in graph}
         if self._calls:
             seconds |= self._calls.within(graph)
-        return timed(graph, seconds)
+        if not self.overlaps:
+            return timed(graph, seconds)
+        found = overlapped(graph, self._prices, self.plan.overlap.get("tp", ""), seconds, hides, framework=False)
+        return timed(graph, found.seconds, alone=found.alone)
 
     def _narrowed(self, seconds: float, node: Node) -> float:
         """Time of a node whose weights are of a format: less what a roofline says that it saves; not of routers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ def prefill(
     dtype: str = "bf16",
     kv_dtype: str = "bf16",
     library: str = VENDOR,
+    overlap: Mapping[str, str] | str = "",
     options: RunOptions = SUSTAINED,
 ) -> Inference:
     """How long a batch of prompts of `sequence` tokens takes on `tp` GPUs of a system, up to their first tokens.
@@ -40,8 +42,10 @@ def prefill(
     in `kv_dtype`, bf16 or fp8; operators are those of a framework's `library`, or of the vendor's
     (`weft.library.kits.LIBRARIES`). With `ep` = `tp` each GPU holds whole experts; with `ep` above a `tp` of 1
     attention is data parallel, each GPU with a batch of its own, and tokens are exchanged with the experts of `ep`
-    GPUs; then `two_batch` computes one half of a batch while the other's tokens are exchanged. Raises UnknownNameError
-    for unknown names, InputError for GPUs that replicas of `tp` do not fill.
+    GPUs; then `two_batch` computes one half of a batch while the other's tokens are exchanged. `overlap` names a method
+    for the all-reduces of "tp" or the exchanges of "ep", as in `weft.step`: {"tp": "t3-mca"} or "tp=t3-mca". Raises
+    UnknownNameError for unknown names, InputError for GPUs that replicas of `tp` do not fill, and for a method that has
+    nothing to overlap.
 
     >>> prefill("llama-3-8b", "4xl40s", tp=4).replicas
     1
@@ -59,6 +63,7 @@ def prefill(
         dtype=dtype,
         kv_dtype=kv_dtype,
         library=library,
+        overlap=overlap,
         options=options,
     )
     return _answer(runs, "prefill", sequence, [Group(batch, sequence, cached)])
@@ -82,14 +87,15 @@ def decode(
     weights: str = "",
     kv_dtype: str = "bf16",
     library: str = VENDOR,
+    overlap: Mapping[str, str] | str = "",
     options: RunOptions = SUSTAINED,
 ) -> Inference:
     """How long the next token of each of `batch` sequences takes, which attends to `context` tokens before it.
 
     The same step may read the first `chunk` tokens of another prompt (chunked prefill). `weights` of layers may have a
     narrower format than the products (`weft.estimate.quantization.FORMATS`): their GEMMs save what a roofline says in
-    which vector units convert them. `ep`, `two_batch`, `kv_dtype` and `library` are those of `prefill`, and so is what
-    is raised.
+    which vector units convert them. `ep`, `two_batch`, `kv_dtype`, `library` and `overlap` are those of `prefill`, and
+    so is what is raised.
 
     With `speculate` tokens drafted for each sequence, the step verifies them beside the next one; each is accepted with
     probability `accept` if those before it are. `draft` writes them: "mtp", the model's own layer of multi-token
@@ -104,7 +110,7 @@ def decode(
     batch, context, chunk = int(batch), int(context), int(chunk)
     runs = _forward(
         model, on, tp=tp, ep=ep, pp=pp, two_batch=two_batch, dtype=dtype, weights=weights, kv_dtype=kv_dtype,
-        library=library, speculation=speculation(speculate, accept, draft), options=options,
+        library=library, overlap=overlap, speculation=speculation(speculate, accept, draft), options=options,
     )  # fmt: skip
     chunks = [Group(1, chunk)] if chunk else []
     return _answer(runs, "decode", context, [Group(batch, runs.queries, context - 1, writes=True), *chunks])
@@ -131,12 +137,13 @@ def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> In
     drafted = runs.speculation if phase == "decode" else NONE
     if drafted.tokens:
         notes.append(_drafted(drafted))
+    notes += runs.notes
     held = [one.sequences * runs.cache(one.new + one.cached) for one in groups]
     cached = first.cached if phase == "prefill" else 0
     parts, plan = (runs.batch(groups) * (1 / drafted.expected)).parts, replace(runs.plan, sequence=length)
     return Inference(
         phase, runs.model, runs.system, plan, first.sequences, length, parts, runs.weights, held[0],
-        tuple(notes), cached, others[0].new if others else 0, sum(held[1:]), drafted.expected,
+        tuple(notes), cached, others[0].new if others else 0, sum(held[1:]), drafted.expected, runs.needs,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from weft.parallel.check import check_plan
 from weft.parallel.complete import complete
 from weft.parallel.framework import Framework
 from weft.parallel.framework import framework as framework_of
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import Parallelism, overlap_text
 from weft.parallel.precision import check_trains
 from weft.result.contrast import Contrast
 from weft.result.graph_step import GraphStep
@@ -127,7 +127,7 @@ def step_overlaps(
 
 
 def _as_asked(plan: Parallelism) -> str:
-    return ",".join(f"{axis}={name}" for axis, name in plan.overlap.items()) or "the framework's own overlap"
+    return overlap_text(plan.overlap) or "the framework's own overlap"
 
 
 def memory(

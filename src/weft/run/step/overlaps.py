@@ -50,7 +50,8 @@ MOST_WAVES = 32
 class Pair:
     """A GEMM and the collective before or behind it, their times alone [s], and the ranks' system.
 
-    `gather_s` is the time of the all-gather that follows the reduce-scatter of an all-reduce [s], else 0.
+    `gather_s` is the time of the all-gather that follows the reduce-scatter of an all-reduce [s], else 0. A `framework`
+    that calls both on two streams costs time, too.
     """
 
     gemm: Gemm
@@ -60,6 +61,7 @@ class Pair:
     gather_s: float
     system: System
     options: RunOptions
+    framework: bool = True
 
 
 class Joined(NamedTuple):
@@ -71,9 +73,12 @@ class Joined(NamedTuple):
 
 def join(pair: Pair, method: str) -> Joined:
     """The times of a pair under a method, by its closed form or, for methods without one, by the engine."""
-    if OVERLAPS[method].applies("tp", "closed form"):
-        return _closed(pair, cast(Method, method))
-    return _engine(pair, method)
+    return _closed(pair, cast(Method, method)) if _is_closed(method) else _engine(pair, method)
+
+
+def _is_closed(method: str) -> bool:
+    """Whether a method of tensor parallelism has a closed form."""
+    return OVERLAPS[method].applies("tp", "closed form")
 
 
 def _closed(pair: Pair, method: Method) -> Joined:
@@ -81,7 +86,7 @@ def _closed(pair: Pair, method: Method) -> Joined:
     nodes = Node(pair.gemm, "gemm"), Node(pair.moved, "moved")
     both = pair_of(Graph(nodes, pair.moved.ranks), pair.system, pair.options)
     switched = switched_seconds(pair.moved, pair.system, pair.options) if method == "in-network" else nan
-    both = replace(both, gemm=pair.gemm_s, collective=pair.moved_s, switched=switched)
+    both = replace(both, gemm=pair.gemm_s, collective=pair.moved_s, switched=switched, framework=pair.framework)
     return Joined(pair.gemm_s, float(both.seconds(method)) - pair.gemm_s)
 
 
@@ -176,8 +181,8 @@ class Fused:
         joined = simulate(graph, self.system, self.overlap, self.options)
         if gathers:
             return {"alone": (before - begins) * share, "both": joined.makespan * share}
-        ends = joined.end("gemm")
-        return {"kernel": ends / before, "beyond": max(joined.makespan - ends, 0.0) * share}
+        ends = joined.end("gemm")  # updates that are still on their way then belong to no kernel
+        return {"kernel": ends / before, "beyond": max(joined.seconds - ends, 0.0) * share}
 
     def _share(self) -> int:
         """The least divisor of the rows that leaves at most `MOST_WAVES` waves of tiles, and whole rows for ranks."""
@@ -245,6 +250,38 @@ def check_overlap(plan: Parallelism, system: System, fidelity: Fidelity = "windo
             _check_in_node(axis, name, "sends tokens straight to their experts, among", plan, system)
             if plan.loads:
                 raise InputError(f"'{name}' is timed in a step with even loads of experts; leave loads out")
+
+
+def served(axis: str) -> list[str]:
+    """Methods for the collectives of an axis in a forward pass that is served: all-reduces behind GEMMs, exchanges.
+
+    None that fuses GEMMs in software is among them: its closed form holds for GEMMs of many waves of tiles.
+    """
+    if axis == routed.AXIS:
+        return [name for name in applicable("ep") if OVERLAPS[name].applies("experts")]
+    names = applicable("tp") if axis == "tp" else []
+    return [name for name in names if "gemm_ar" in OVERLAPS[name].forms and name not in _SOFTWARE]
+
+
+_SOFTWARE = ("flux",)
+
+
+def check_served(plan: Parallelism, system: System, ep: int) -> None:
+    """Raise InputError for a method that a forward pass on `plan` cannot use, `ep` GPUs of which hold whole experts."""
+    check_methods(plan.overlap, "windows")
+    for axis, name in _each(plan.overlap):
+        if axis == routed.AXIS and 1 < ep != plan.ep:
+            raise InputError(
+                f"'{name}' joins experts with the exchanges of tokens around them, but the {ep} GPUs of a replica hold "
+                f"the same tokens, and exchange none; give tp 1 beside ep {ep}, or a method of tp"
+            )
+        if name not in served(axis):
+            known = [f"{one}={other}" for one in ("tp", routed.AXIS) for other in served(one)]
+            why = "changes no collective of a forward pass, all-reduces behind GEMMs and exchanges around experts"
+            if name in _SOFTWARE:
+                why = "has a closed form for GEMMs of many waves of tiles, and next tokens fill not one"
+            raise InputError(f"'{name}' on '{axis}' {why}; choose one of {', '.join(known)}")
+    check_overlap(plan, system)
 
 
 def _check_forms(name: str, forms: tuple[Form, ...], plan: Parallelism) -> None:
@@ -325,29 +362,40 @@ class Overlapped(NamedTuple):
     joined: frozenset[str]
 
 
-def overlapped(graph: Graph, prices: Prices, method: str) -> Overlapped:
+def overlapped(
+    graph: Graph, prices: Prices, method: str, alone: Mapping[str, float] | None = None, hides: bool = False,
+    framework: bool = True,
+) -> Overlapped:  # fmt: skip
     """Times of nodes [s] where `method` joins GEMMs and collectives; a collective has what is left beyond its GEMM.
 
-    Of methods such as "t3-mca+t3-all-gather" each joins its own collectives. One that no method joins begins after the
-    gap between two streams of a framework.
+    `alone` are the times without any method, by name (None: by the prices). Of methods such as "t3-mca+t3-all-gather"
+    each joins its own collectives. One that no method joins begins after the gap between two streams of a `framework`,
+    which a graph of kernels that is launched at once has not. The all-gather behind a joined reduce-scatter takes at
+    most as long as the whole all-reduce of the library, which has one. With `hides`, what the engine would time is
+    hidden in full.
     """
-    alone, joined = prices.graph(graph), set()
+    alone, joined = dict(prices.graph(graph) if alone is None else alone), set()
     seconds = dict(alone)
-    by_form = {form: name for name in filter(None, method.split(AND)) for form in OVERLAPS[name].forms}
+    joins = [name for name in filter(None, method.split(AND)) if OVERLAPS[name].joins_gemms]
+    by_form = {form: name for name in joins for form in OVERLAPS[name].forms}
     for gemm, moved in pairs(graph):
         op = moved.op
         assert isinstance(gemm.op, Gemm)
         assert isinstance(op, Collective)
         if FORMS[op.name] not in by_form:
-            alone[moved.name] = seconds[moved.name] = alone[moved.name] + costs()["sequential.gap"]
+            alone[moved.name] = seconds[moved.name] = alone[moved.name] + framework * costs()["sequential.gap"]
             continue
-        gather_s = prices.of(replace(op, name="all_gather"), "tp") if op.name == "all_reduce" else 0.0
-        pair = Pair(
-            gemm.op, op, seconds[gemm.name], seconds[moved.name], gather_s, prices.among("tp", op.ranks), prices.options
-        )
-        seconds[gemm.name], seconds[moved.name] = join(pair, by_form[FORMS[op.name]])
+        moved_s, gather_s = seconds[moved.name], 0.0
+        if op.name == "all_reduce":
+            gather_s = min(prices.of(replace(op, name="all_gather"), "tp"), moved_s)
+        among = prices.among("tp", op.ranks)
+        pair = Pair(gemm.op, op, seconds[gemm.name], moved_s, gather_s, among, prices.options, framework)
+        name = by_form[FORMS[op.name]]
+        own = Joined(pair.gemm_s, gather_s) if hides and not _is_closed(name) else join(pair, name)
+        seconds[gemm.name], seconds[moved.name] = own
         joined.add(moved.name)
-    joined |= routed.joined(graph, seconds, prices.among, prices.plan.overlap.get(routed.AXIS, ""), prices.options)
+    around = prices.plan.overlap.get(routed.AXIS, "")
+    joined |= routed.joined(graph, seconds, prices.among, around, prices.options, hides)
     return Overlapped(seconds, alone, frozenset(joined))
 
 
@@ -361,14 +409,14 @@ def _needed(method: str, system: System) -> tuple[str, ...]:
     parts = OVERLAPS[method].needs
     if not parts:
         return ()
-    if OVERLAPS[method].simulation:
+    if OVERLAPS[method].simulation and not OVERLAPS[method].closed:
         return (f"{method} needs hardware that no GPU on sale has: {', '.join(parts)}.",)
     has = interconnect(system).multicast and system.nodes == 1
     return () if has else (f"{method} needs hardware that {system.name} lacks: {', '.join(parts)}.",)
 
 
-def engine_note(plan: Parallelism) -> tuple[str, ...]:
-    """A sentence on a method that runs the engine whatever the fidelity."""
+def engine_note(plan: Parallelism, when: str = "") -> tuple[str, ...]:
+    """A sentence on a method that runs the engine, and `when`."""
     found = []
     for axis, name in _each(plan.overlap):
         if axis == "tp" and OVERLAPS[name].joins_gemms and not OVERLAPS[name].closed:
@@ -376,7 +424,7 @@ def engine_note(plan: Parallelism) -> tuple[str, ...]:
         if axis == routed.AXIS and OVERLAPS[name].applies("experts"):
             found.append((name, "exchanges of experts"))
     timed = "has no closed form: the engine timed its GEMMs and"
-    return tuple(f"{name} {timed} {moved}, at either fidelity." for name, moved in found)
+    return tuple(f"{name} {timed} {moved}{when}." for name, moved in found)
 
 
 def idle_note(plan: Parallelism, met: Collection[str]) -> tuple[str, ...]:

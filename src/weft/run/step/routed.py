@@ -7,7 +7,7 @@ experts answer, so that no kernel does it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from weft.errors import InputError
@@ -100,8 +100,13 @@ class Routed:
         return {"beyond": max(joined.seconds - alone, 0.0), "joined": joined.seconds, "sequential": before.seconds}
 
 
-def joined(graph: Graph, seconds: dict[str, float], system_of: Any, method: str, options: RunOptions) -> set[str]:
-    """Replace times of nodes [s] by what `method` makes of them; returns the names of the exchanges that it joins."""
+def joined(
+    graph: Graph, seconds: dict[str, float], system_of: Any, method: str, options: RunOptions, hides: bool = False
+) -> set[str]:
+    """Replace times of nodes [s] by what `method` makes of them; returns the names of the exchanges that it joins.
+
+    With `hides`, exchanges are hidden in full.
+    """
     found: set[str] = set()
     if not method or not OVERLAPS[method].applies("experts"):
         return found
@@ -110,13 +115,16 @@ def joined(graph: Graph, seconds: dict[str, float], system_of: Any, method: str,
         assert isinstance(op, TokenExchange)
         assert isinstance(up, GroupedGemm)
         assert isinstance(down, GroupedGemm)
-        if up.dtype not in ("bf16", "fp16") or up.rows != op.tokens * op.top_k or up.groups * op.ranks != op.experts:
+        visited = up.groups * op.ranks  # experts that a few tokens choose
+        if up.dtype not in ("bf16", "fp16") or up.rows != op.tokens * op.top_k or visited > op.experts:
             raise InputError(
                 f"'{method}' joins whole experts in 16 bits, each on one GPU, with their exchanges, but {layer.up.id} "
                 f"is {up}; choose the dtype bf16 and as many EP ranks as share the experts, or leave ep={method} out"
             )
-        task = Routed(op, up, down, system_of(AXIS, op.ranks), method, RunOptions(clock=options.clock))
-        beyond = kept(task, Store())["beyond"]
+        task = Routed(
+            replace(op, experts=visited), up, down, system_of(AXIS, op.ranks), method, RunOptions(clock=options.clock)
+        )
+        beyond = 0.0 if hides else kept(task, Store())["beyond"]
         seconds[layer.dispatch.name] = seconds[layer.combine.name] = beyond / 2
         if layer.adds is not None:
             seconds[layer.adds.name] = 0.0
