@@ -11,6 +11,7 @@ from weft.result.errors import load_error
 from weft.validation.bar import demands, lines
 from weft.validation.classes import class_errors
 from weft.validation.ranking import replicas_ranked
+from weft.validation.recipes import DEFAULTS, Recipe, recipe
 from weft.validation.serving import MODELS, Point, hosts, loads_left_out
 
 HEAD = (
@@ -92,6 +93,24 @@ def test_loads_with_whole_experts_on_each_gpu_are_compared(tmp_path):
         answer = found(tmp_path, told)
         assert answer.rows_used == 1
         assert answer.predictions[0].subject.rows["gpus"].tolist() == [2]
+
+
+def test_servers_run_as_the_benchmarks_recipes_start_them():
+    """Sources: SemiAnalysisAI/InferenceX, benchmarks, by date."""
+    of = {"framework": "trtllm", "gpu": "b200"}
+    held = recipe(replace(point("llama-3-70b", tp=2, **of), answer=1024), "blackwell")
+    assert (held.waits, recipe(replace(point("llama-3-70b", tp=8, **of), answer=1024), "blackwell").waits) == (20, 0)
+    asked = [recipe(point("deepseek-v3", 8, each, "sglang", "b200"), "blackwell").waits for each in (4, 16)]
+    assert asked == [5, 15]
+    m2 = [replace(point("minimax-m2", 2, gpu="b200"), version=each) for each in ("0.17.0", "0.19.0")]
+    assert [recipe(each, "blackwell").graphed for each in m2] == [None, 2048]
+    assert recipe(point(), "hopper") == DEFAULTS
+
+
+def test_a_recipe_changes_what_a_client_sees():
+    of = point("llama-3-70b", tp=2, framework="trtllm", gpu="b200")
+    plain, held = of.served(), replace(of, recipe=Recipe(waits=20)).served()
+    assert held.ttft - plain.ttft == pytest.approx(20 * plain.tpot, rel=0.1)
 
 
 def test_the_first_requests_come_at_once_and_wait_for_each_other():

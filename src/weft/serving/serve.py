@@ -168,6 +168,7 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
         raise InputError(f"memory_share is {shown(memory_share)}; give a share from 0 to 1, such as 0.9")
     took = None if host is None else _SECONDS.parse(host)
     how = serves(asked["framework"], forward, host=took, memory_share=memory_share, **own)
+    times = times.launched(how.launch, how.graphed)
     if how.tokens < forward.queries:
         raise InputError(
             f"a step of {how.tokens} tokens does not hold the next token of a request and its {drafts.tokens} drafts; "

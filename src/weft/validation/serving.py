@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from weft.serving.steady import Steady, steady
 from weft.serving.step_times import StepTimes
 from weft.validation.machines import Machines
 from weft.validation.problems import Problem
+from weft.validation.recipes import DEFAULTS, Recipe, recipe
 from weft.validation.subjects import BoolArray, Predicted, Subject, predicted
 from weft.validation.tables import FloatArray, Measurements
 
@@ -90,24 +91,29 @@ class Point:
     answer: int
     clients: int
     alike: bool
+    version: str = ""
+    recipe: Recipe = DEFAULTS
 
-    def served(self, host: float | None = None, outside: float | None = None) -> Steady:
+    def served(self, host: float | None = None, outside: float | None = None, launch: float | None = None) -> Steady:
         """Its steady state as a benchmark sees it; InputError without room.
 
         A host's own time for each step [s] and a request's time outside of steps, tokenizer aside, [s] may be given.
         """
         where = self.model, self.gpu, self.gpus, self.ep, self.framework, self.dtype, self.weights, self.kv_dtype
-        times, how = _deployed(*where)
+        times, how = _deployed(*where, self.version)
         mixes = how.policy != "sglang"
         prompt, answer = (size if self.alike else round(size * _DRAWN) for size in (self.prompt, self.answer))
         most = how.cache_bytes // times.forward.cache(prompt + answer)
         if not most:
             raise InputError("a request of these lengths has no room beside the weights")
         before = how.token * prompt + (how.frontend if outside is None else outside)
+        graphed = how.graphed if self.recipe.graphed is None else self.recipe.graphed
+        times = times.launched(how.launch if launch is None else launch, graphed)
         found, first = (
             steady(
-                times.seconds, self.clients, prompt, answer, tokens=how.tokens, mixes=mixes, most=most,
-                host=how.host if host is None else host, together=together, outside=before,
+                times.seconds, self.clients, prompt, answer, tokens=self.recipe.tokens or how.tokens, mixes=mixes,
+                most=most, host=how.host if host is None else host, together=together, outside=before,
+                waits=self.recipe.waits,
             ) for together in (self.alike and not mixes, True)
         )  # fmt: skip
         if self.alike:
@@ -124,12 +130,12 @@ class Point:
 
 @cache
 def _deployed(
-    model: str, gpu: str, gpus: int, ep: int, framework: str, dtype: str, weights: str, kv_dtype: str
+    model: str, gpu: str, gpus: int, ep: int, framework: str, dtype: str, weights: str, kv_dtype: str, version: str
 ) -> tuple[StepTimes, Serves]:
     where = hardware.system(f"{gpus}x{gpu}")
     how: dict[str, Any] = {"dtype": dtype, "weights": weights, "kv_dtype": kv_dtype, "library": framework}
     forward = Forward(load_model(model), where, tp=gpus, ep=ep, **how)
-    return StepTimes(forward), serves(framework, forward)
+    return StepTimes(forward), serves(framework, forward, version=version)
 
 
 QUANTITIES: Mapping[str, str] = {"TPOT": "tpot_s", "TTFT": "ttft_s", "throughput": "tokens_per_s_per_gpu"}
@@ -148,7 +154,7 @@ class _Model:
         return np.array([self._value(self.points[line], kind, values) for line, kind in lines], dtype=np.float64)
 
     def _value(self, point: Point, kind: str, values: Mapping[str, float]) -> float:
-        found = point.served(*(values.get(f"{name}.{point.framework}") for name in ("host", "frontend")))
+        found = point.served(*(values.get(f"{name}.{point.framework}") for name in ("host", "frontend", "launch")))
         if self.quantity == "throughput":
             prompt, answer = point.tokens
             return found.rate * (answer + (prompt if kind == "in+out" else 0)) / point.gpus
@@ -238,10 +244,12 @@ def _point(row: Mapping[str, Any], machines: Machines) -> Point:
     kv_dtype = "bf16" if wide else "fp8"
     gpus = int(row["moe_tp"] if _square(row) else row["tp"])
     ep = gpus if row["moe_ep"] > 1 else 1
-    return Point(
+    alike = bool(_OF_GPU.match(row["upstream"]))
+    point = Point(
         model, gpu.name, gpus, ep, row["framework"], dtype, weights, kv_dtype, int(row["prompt"]), int(row["osl"]),
-        int(row["clients"]), bool(_OF_GPU.match(row["upstream"])),
+        int(row["clients"]), alike, str(row.get("version") or ""),
     )  # fmt: skip
+    return point if alike else replace(point, recipe=recipe(point, gpu.architecture))
 
 
 def _without_room(checked: Measurements, points: Mapping[Any, Point]) -> Iterator[Problem]:
