@@ -215,7 +215,10 @@ def _times(model: Transformer, where: System, **how: Any) -> StepTimes:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A model on its replicas, ready to serve loads; `sent` are times [s] of keys and values by tokens of a prompt."""
+    """A model on its replicas, ready to serve loads; `sent` are times [s] of keys and values by tokens of a prompt.
+
+    Prompts are read by the first `readers` of the replicas, or by all of those of `reads`, whose layout is their own.
+    """
 
     forward: Forward
     how: Serves
@@ -226,6 +229,7 @@ class Deployment:
     shared: int
     times: StepTimes
     sent: dict[int, float] = field(default_factory=dict)
+    reads: Deployment | None = None
 
     def run(
         self, asked: Load, watch: Watch | None = None, progress: Progress | None = None,
@@ -248,6 +252,11 @@ class Deployment:
         return sorted(map(_served, found), key=lambda one: one.arrival), turns
 
     def _cluster(self) -> Cluster:
+        if self.reads:
+            beside = self.reads.replicas
+            readers = [self.reads._replica(at, None) for at in range(beside)]
+            writers = [self._replica(beside + at, None) for at in range(self.replicas)]
+            return Cluster(readers, self.router, writers, self.transfer, self.reads.how.outside)
         stages = self.forward.plan.pp
         pipelines = [Pipeline(stages) for _ in range(self.replicas // stages)] if stages > 1 else []
         every = [self._replica(at, pipelines[at // stages] if pipelines else None) for at in range(self.replicas)]
