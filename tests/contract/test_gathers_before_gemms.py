@@ -27,6 +27,9 @@ LAYER = dependent("ag_gemm", GEMM, TP)
 CHUNK = LAYER["all_gather"].op.bytes // TP
 OVERLAPS = [one.name for one in SUBLAYER_PASSES if one.takes(LAYER)]
 FABRIC = ["switch", "ring", "full", "torus", "nodes"]
+LOADS = "remote-loads"
+"""The overlap that copies no rows, for GPUs that reach each other without passing a third."""
+EACH = [(fabric, name) for fabric in FABRIC for name in OVERLAPS if name != LOADS or fabric in ("switch", "full")]
 
 
 def joined(fabric="switch", tp=TP, **changes):
@@ -38,25 +41,24 @@ def joined(fabric="switch", tp=TP, **changes):
 
 @pytest.fixture(scope="module")
 def runs():
-    return {(fabric, name): simulate(LAYER, joined(fabric), name) for fabric in FABRIC for name in OVERLAPS}
+    return {(fabric, name): simulate(LAYER, joined(fabric), name) for fabric, name in EACH}
 
 
 def test_in_sequence_is_one_of_them():
-    assert OVERLAPS == ["sequential", "flux", "userbuffers", "t3-all-gather"]
+    assert OVERLAPS == ["sequential", "flux", "userbuffers", "t3-all-gather", LOADS]
 
 
-@pytest.mark.parametrize("fabric", FABRIC)
-@pytest.mark.parametrize("name", OVERLAPS)
+@pytest.mark.parametrize(("fabric", "name"), EACH)
 def test_every_overlap_moves_the_same_bytes_as_in_sequence(runs, fabric, name):
     run = runs[fabric, name]
     moved = {cause: count for cause, count in run.traffic.items() if cause[0] == "all_gather"}
-    assert moved == {("all_gather", kind): (TP - 1) * CHUNK for kind in ("read", "write")}
+    kinds = ("read",) if name == LOADS else ("read", "write")  # loads bring rows into the cache alone
+    assert moved == {("all_gather", kind): (TP - 1) * CHUNK for kind in kinds}
     assert run.counters["link_bytes"] == runs[fabric, "sequential"].counters["link_bytes"]
     assert run.bytes("gemm", "write") <= GEMM.output_bytes
 
 
-@pytest.mark.parametrize("fabric", FABRIC)
-@pytest.mark.parametrize("name", OVERLAPS)
+@pytest.mark.parametrize(("fabric", "name"), EACH)
 def test_no_overlap_beats_the_matrix_units_or_the_link_and_waiting_tiles_end_within_the_sum(runs, fabric, name):
     run = runs[fabric, name]
     roofline = GEMM.flops / GPU.matrix_rate("fp16", "boost")
@@ -76,8 +78,7 @@ def test_a_chunk_at_a_time_tile_lines_are_flux_to_the_digit(runs, fabric):
         assert simulate(LAYER, joined(fabric), replace(LINES, lines=4)).seconds == flux.seconds
 
 
-@pytest.mark.parametrize("fabric", ["switch", "ring", "full"])
-@pytest.mark.parametrize("name", OVERLAPS)
+@pytest.mark.parametrize(("fabric", "name"), [one for one in EACH if one[0] in ("switch", "ring", "full")])
 def test_one_gpu_stands_for_all(runs, fabric, name):
     every = simulate(LAYER, joined(fabric), name, mode="explicit")
     assert every.seconds == pytest.approx(runs[fabric, name].seconds, rel=0.01)
@@ -121,7 +122,13 @@ def test_a_tile_waits_for_its_line_and_the_gpus_own_tiles_for_nothing():
 
 def test_lines_need_a_tracker_and_chunks_nothing_that_cannot_be_bought(runs):
     assert runs["switch", "t3-all-gather"].hypothetical == ("a tracker of tile lines that arrive",)
-    assert not any(runs["switch", name].hypothetical for name in OVERLAPS if name != "t3-all-gather")
+    assert runs["switch", LOADS].hypothetical == ("a cache of other GPUs' memory",)
+    assert not any(runs["switch", name].hypothetical for name in OVERLAPS if name not in ("t3-all-gather", LOADS))
+
+
+def test_rows_are_loaded_where_no_third_gpu_is_passed():
+    with pytest.raises(InputError, match="tiles load rows from the GPUs that have them, but in the fabric 'ring'"):
+        simulate(LAYER, joined("ring"), LOADS)
 
 
 def test_lines_come_in_the_order_in_which_tiles_need_them():

@@ -175,6 +175,11 @@ def test_no_tile_multiplies_rows_that_are_not_there_yet(overlap, fabric):
     assert np.allclose(done.products, whole, rtol=1e-4, atol=1e-3)
 
 
+def test_rows_that_are_not_copied_cannot_be_early():
+    with pytest.raises(InputError, match="under 'remote-loads' tiles load rows from where they lie before the run"):
+        weft.replay(GATHERED, joined("switch"), "remote-loads")
+
+
 def test_products_are_the_same_however_slow_a_gpu_is_and_whatever_the_grain():
     ways = [PASSES["t3-all-gather"], replace(PASSES["t3-all-gather"], lines=2)]
     done = [weft.replay(GATHERED, joined("ring", start=start), way) for way in ways for start in ({}, {2: "40 us"})]

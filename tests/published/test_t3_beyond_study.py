@@ -12,9 +12,11 @@ from weft.studies.t3_beyond import (
     FLUX,
     LEVELS,
     LINES,
+    LOADS,
     MCA,
     PARTS,
     PER_RANK,
+    SHOWN_SHARE,
     SUMMED,
     TODAY,
     TWICE_RATE,
@@ -94,6 +96,19 @@ def test_a_switch_with_a_table_merges_less_and_takes_hardly_longer(done):
         assert run.seconds < 1.06 * sums.seconds, point.place
 
 
+def test_a_switch_that_merges_loads_sends_a_third_and_saves_hardly_any_time(done):
+    for share, most in ((0.0, 0.36), (SHOWN_SHARE, 0.65)):
+        assert all(1 / 3 < sent < most for sent in done.of_loads("sent", share).values())
+        assert all(0.98 < took < 1.01 for took in done.of_loads("took", share).values())
+    apart = done.loads[0].run
+    assert 1 < apart.speedup(LOADS) < apart.speedup(LINES)
+
+
+def test_two_levels_are_worth_as_much_whatever_is_assumed(done):
+    gains = [row.figures["levels"] for row in done.ranges]
+    assert (min(gains), max(gains)) == pytest.approx((3.12, 3.41), abs=0.01)
+
+
 def test_whole_steps_gain_from_both_halves_of_their_collectives(done):
     for one in done.steps:
         for phase in PHASES:
@@ -133,5 +148,5 @@ def test_the_page_shows_every_question(done, tmp_path):
     assert page.count("<figure") == 9
     for words in ("Twice the compute", "straight to the owner", "before a GEMM", "in parts", "slow GPU", "whole steps"):
         assert words in page
-    assert len(done.findings) == 9
+    assert len(done.findings) == 10
     assert {SEQUENTIAL, DMA} <= set(done.to_dict()["late"][0]["seconds"])

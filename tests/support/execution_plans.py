@@ -106,6 +106,20 @@ def pairs_with_packets(ranks: int, blocks_per_peer: int = 3, threads: int = 512)
     return plan_data(made, protocol="LL", num_threads_per_block=threads)
 
 
+def pairs_in_one_round(ranks: int, blocks_per_peer: int = 4, threads: int = 512) -> Op:
+    """All-reduce by packets: each rank sends all that it has to all others, and adds up (allreduceAllPairs)."""
+    made, blocks = [], blocks_per_peer * (ranks - 1)
+    for r in range(ranks):
+        rank = Rank(r, ranks, blocks, (1, 1, ranks))
+        for b in range(blocks):
+            share = {"tb_id": b % blocks_per_peer, "tbg_size": blocks_per_peer}
+            rank.add(b, "ppkt", [local("i", 0)], [rank.far("s", rank.peers[b // blocks_per_peer], r)], tbg_info=share)
+            sources, share = [local("i", 0), *(local("s", p) for p in rank.peers)], {"tb_id": b, "tbg_size": blocks}
+            rank.add(b, "repkt", sources, [local("o", 0)], tbg_info=share)
+        made.append(rank)
+    return plan_data(made, protocol="LL", num_threads_per_block=threads)
+
+
 def pairs_by_reading(ranks: int, blocks: int = 24, threads: int = 1024) -> Op:
     """All-reduce by loads from all ranks, in place, then an all-gather by loads (kernel 5 of mscclpp-test)."""
     made = []

@@ -65,6 +65,22 @@ def test_a_change_of_the_machine_changes_the_time(tmp_path):
     assert slow == pytest.approx(3.35 * plain, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("collective", "all_gather:256MiB", "--ranks", "8", "--system", "dgx-h100"),
+        ("exchange", "dispatch:4096x7168,top8/256", "--ep", "8", "--system", "dgx-h100"),
+    ],
+)
+def test_a_changed_link_changes_a_collective_and_an_exchange(tmp_path, asked):
+    for name, change in (("plain", ()), ("slow", ("--set", "link.bandwidth=225 GB/s"))):
+        run(*asked, *change, "--json", tmp_path / f"{name}.json")
+    plain, slow = (
+        json.loads((tmp_path / f"{name}.json").read_text())["predictions"][0]["time_us"] for name in ("plain", "slow")
+    )
+    assert 1.5 * plain < slow < 2.1 * plain
+
+
 def test_collectives_over_sizes_and_systems_with_a_page(tmp_path):
     shown = run(
         "collective",

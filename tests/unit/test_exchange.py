@@ -36,6 +36,15 @@ def places(name):
     return [(NODE, "dgx-h100")] * (name not in BETWEEN) + [(NODES, "64xh100")] * (name not in ON_NODE)
 
 
+@pytest.mark.parametrize("library", dispatchers())
+@pytest.mark.parametrize("rate", ["450 GB/s", "45 GB/s", "4.5 GB/s"])
+def test_an_exchange_is_never_faster_than_the_wires_of_a_node(library, rate):
+    for what, name in places(library):
+        system = hardware.system(name).replace({"link.bandwidth": rate})
+        amount = traffic(what, system, library)["link_bytes"]
+        assert seconds(what, system, library) >= 0.999 * amount / system.gpu.link.bandwidth
+
+
 def test_many_experts_are_reached_as_if_drawn_with_replacement():
     assert reached(8, 1e9, 8) == pytest.approx(8 * (1 - (1 - 1 / 8) ** 8))
 

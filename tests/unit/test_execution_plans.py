@@ -4,7 +4,15 @@ import copy
 import json
 
 import pytest
-from execution_plans import Rank, local, pairs_by_reading, pairs_with_packets, plan_data, read
+from execution_plans import (
+    Rank,
+    local,
+    pairs_by_reading,
+    pairs_in_one_round,
+    pairs_with_packets,
+    plan_data,
+    read,
+)
 
 import weft
 from weft.cli import main
@@ -73,8 +81,8 @@ def changed(data, rank, block, at, **op):
 
 @pytest.mark.parametrize(
     "data",
-    [by_puts(), by_puts(2, 3), pairs_with_packets(4, 2), pairs_by_reading(4, 3), older()],
-    ids=["puts", "shared", "packets", "loads", "older"],
+    [by_puts(), by_puts(2, 3), pairs_with_packets(4, 2), pairs_in_one_round(4, 2), pairs_by_reading(4, 3), older()],
+    ids=["puts", "shared", "packets", "one round", "loads", "older"],
 )
 def test_the_result_of_a_right_plan_is_proven(data, tmp_path):
     assert replayed(read(data, tmp_path), 1 << 20)

@@ -143,6 +143,8 @@ def test_loads_follow_the_histogram_up_to_all_tokens():
     assert UNEVEN.counts.max() > 2 * UNEVEN.counts.min()
     even = weft.Routing.by_power_law(256, 2, 8, RANKS, 0.0)
     assert even.counts.tolist() == EVEN.counts.tolist()
+    whole = [weft.Routing.by_power_law(256, 2, 8, RANKS, one).counts.tolist() for one in (1, 1.0)]
+    assert whole[0] == whole[1]
 
 
 @pytest.mark.parametrize("name", ROUTINGS)

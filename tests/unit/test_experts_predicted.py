@@ -265,4 +265,5 @@ def test_a_shared_expert_is_part_of_the_call_and_its_sum_is_the_only_one():
 
 def test_slices_of_experts_of_an_unknown_format_are_the_vendors():
     assert KITS["sglang"].experts_on("hopper", "fp8") == ("", "")
+    assert KITS["vllm"].experts_on("hopper", "fp8") == ("vllm-triton", "fp8-block")
     assert KITS["vllm"].experts_on("blackwell", "mxfp4") == ("vllm-trtllm", "fp8-mxfp4")

@@ -1,13 +1,16 @@
 """The planner: what it tries and leaves out, how it ranks, and what it says of it."""
 
+import json
 from collections import Counter
 from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import weft
+from weft.cli.main import weft as weft_command
 from weft.errors import InputError, UnknownNameError
 from weft.hardware import system
 from weft.models import load_model
@@ -17,7 +20,7 @@ from weft.parallel.plan import Parallelism
 from weft.plan import search
 from weft.plan.plans import roomiest_first
 from weft.plan.search import plan
-from weft.plan.space import divides, space, stage_layers
+from weft.plan.space import space
 from weft.result.errors import step_error
 from weft.run.step.clock import many, shared_on, train
 from weft.run.step.memory import memory
@@ -189,6 +192,37 @@ def test_of_plans_as_fast_the_one_with_most_memory_free_comes_first():
     assert times == sorted(times)
 
 
+def test_of_plans_as_fast_and_with_as_much_free_the_fewest_chunks_are_said_to_decide():
+    fix = {"tp": 1, "cp": 1, "pp": 2, "ep": 8, "zero": 1, "micro_batch": 1, "dispatcher": "deepep", "recompute": "none"}
+    found = plan("qwen3-30b-a3b", "64xh100", batch=256, sequence=4096, fix=fix, refine=0)
+    best, second = found.plans[:2]
+    assert best.plan.chunks < second.plan.chunks
+    assert second.step_time_s < best.step_time_s
+    assert found.runner_up.endswith("the one that has the fewest chunks, with as much free, comes first")
+
+
+@pytest.mark.parametrize(
+    ("model", "system", "asked"),
+    [
+        ("gpt-3", "64xa100", {"batch": 64, "fix": {"tp": 8, "pp": 8}}),
+        ("llama-3-70b", "64xh100", {"batch": 128, "sequence": 8192, "fix": {"tp": 8, "zero": 3}}),
+        ("deepseek-v3", "1024xh100", {"batch": 8192, "sequence": 4096, "fix": {"tp": 4, "pp": 8, "ep": 32, "zero": 1}}),
+    ],
+)
+def test_the_command_of_a_plan_answers_as_the_plan_does(model, system, asked):
+    best = plan(model, system, **asked, refine=0).best
+    told = CliRunner().invoke(weft_command, [*best.command.split()[1:], "--json", "-"])
+    assert told.exit_code == 0, told.output
+    answer = json.loads(told.stdout)
+    assert answer["step_time_s"] == pytest.approx(best.step_time_s, rel=1e-9)
+    assert answer["peak_bytes"] == pytest.approx(best.peak_bytes, rel=1e-9)
+
+
+def test_a_plan_of_ones_own_model_has_no_command():
+    own = weft.load_model("gpt-3").replace({"layers": 88})
+    assert plan(own, "64xa100", batch=64, fix={"tp": 8, "pp": 8}, refine=0).best.command == ""
+
+
 def test_memory_decides_among_plans_as_fast_then_chunks_then_time(found):
     chunks = replace(found.best.plan, schedule="interleaved:4")
     base = replace(found.best, plan=chunks, step_time_s=10.0, peak_bytes=60e9)
@@ -323,24 +357,10 @@ def test_a_machine_too_small_says_how_many_gpus_would_do():
         plan("gpt-3", "16xa100", batch=64, fix={"sp": True, "micro_batch": 1, "zero": 1, "cp": 1}, refine=0)
 
 
-def test_layers_that_stages_do_not_divide_leave_the_ends_one_less():
-    assert stage_layers(126, 128) == (0, *(1,) * 126, 0)  # Llama 3, arXiv:2407.21783
-    assert stage_layers(70, 12) == (5, *(6,) * 10, 5)  # BLOOM
-    assert stage_layers(61, 16) == (3, *(4,) * 13, 3, 3)
-
-
-@pytest.mark.parametrize(
-    ("layers", "stages", "does"), [(80, 8, True), (126, 16, True), (80, 32, False), (61, 64, False)]
-)
-def test_stages_may_differ_by_a_layer_at_the_ends_only(layers, stages, does):
-    assert divides(layers, stages) == does
-    assert sum(stage_layers(layers, stages)) == layers
-
-
 def test_a_model_of_105_layers_is_not_denied_pipelines_of_8_stages():
     model = load_model("mt-nlg")
     plans, _ = candidates({"tp": 8, "cp": 1, "pp": 8, "zero": 1}, "1024xa100", model=model, batch=1920)
-    assert {one.layers for one in plans if one.schedule == "1f1b"} == {(13, 13, 13, 14, 13, 13, 13, 13)}
+    assert {one.layers for one in plans if one.schedule == "1f1b"} == {(13, 13, 13, 13, 13, 13, 14, 13)}
 
 
 def test_formats_with_block_scales_are_planned():

@@ -1,4 +1,5 @@
 from importlib import resources
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -35,6 +36,24 @@ def busbw(name: str, size: float, ranks: int, system, **options) -> float:
 
 
 # What every collective must do
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter", "all_gather"])
+@pytest.mark.parametrize(
+    ("machine", "path"),
+    [
+        *((one, "link.bandwidth") for one in ("8xa100", "8xh100", "16xh100", "8xb200", "8xmi300x")),
+        *((one, "network.bandwidth") for one in ("16xa100", "16xh100", "64xb200")),
+    ],
+)
+def test_a_faster_link_never_makes_a_collective_longer(name, machine, path):
+    """The library goes on choosing as for the links that are sold, so that no choice gets worse."""
+    system = hardware.system(machine)
+    times = []
+    for ratio in (1, 1.05, 1.25, 2, 8):
+        changed = system.replace({path: f"{system.value(path) * ratio / 1e9} GB/s"})
+        times.append(collective(name, 2.0 ** np.arange(14, 30), changed.gpus, changed).seconds)
+    assert all((after <= 1.0001 * earlier).all() for earlier, after in pairwise(times))
 
 
 @pytest.mark.parametrize(("name", "machine"), CASES)

@@ -271,11 +271,13 @@ def test_traces_of_three_kinds_are_read(tmp_path):
     rows = [{"timestamp": at, "input_length": i, "output_length": o, "hash_ids": [1, 2]} for at, i, o in
             ((0, 10, 5), (500, 20, 6))]  # fmt: skip
     mooncake.write_text("\n".join(map(json.dumps, rows)))
-    for file in (own, azure, mooncake):
+    columns = tmp_path / "d.csv"
+    columns.write_text('timestamp,input_length,output_length,hash_ids\n0,10,5,"[1, 2]"\n500,20,6,"[1, 3]"\n')
+    for file in (own, azure, mooncake, columns):
         first, second = read_requests(file)
         assert second.arrival - first.arrival == pytest.approx(0.5)
         assert (second.input, second.output) == (20, 6)
-    assert read_requests(mooncake)[0].blocks == (1, 2)
+    assert read_requests(mooncake)[0].blocks == read_requests(columns)[0].blocks == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +285,9 @@ def test_traces_of_three_kinds_are_read(tmp_path):
     [
         ("arrival_s,input_tokens,output_tokens\n1,10,5\n0.5,20,6\n", "arrives at 0.5 s, before request 1 at 1 s; sort"),
         ("arrival_s,input_tokens,output_tokens\n1,0,5\n", "give at least 1 of each"),
-        ("arrival_s,input_tokens,output_tokens\n1,x,5\n", "request 1: arrival_s '1', input_tokens 'x'"),
+        ("arrival_s,input_tokens,output_tokens\n1,x,5\n", "request 1: input_tokens is 'x'; give a whole number"),
+        ("arrival_s,input_tokens,output_tokens\nnan,4,5\n", "request 1: arrival_s is 'nan'; give a time"),
+        ("timestamp,input_length,output_length,hash_ids\n0,4,5,[0\n", r"request 1: hash_ids is '\[0'; give whole num"),
         ("arrival_s,input_tokens,output_tokens\n,4,5\n", "lengths without times"),
         ("a,b\n1,2\n", "lacks the columns"),
         ("trace,arrival_s,input_tokens,output_tokens\nx,0,4,5\ny,0,4,5\n", "several traces; name one"),

@@ -45,11 +45,11 @@ def test_a_rank_with_its_own_experts_exchanges_gradients_of_the_other_weights_al
 
 
 @pytest.mark.parametrize(
-    ("stages", "layers"), [(16, [4] * 15 + [1]), (4, [16, 16, 16, 13]), (32, [2] * 30 + [1, 0]), (1, [61])]
+    ("stages", "layers"), [(16, [4] * 15 + [1]), (4, [16, 16, 16, 13]), (32, [1] + [2] * 30 + [0]), (1, [61])]
 )
 def test_the_last_stages_have_fewer_layers_beside_the_head(stages, layers):
-    """The layouts of NVIDIA-NeMo/Megatron-Bridge for DeepSeek-V3 (recipes/deepseek/deepseek_v3.py)."""
-    chunks = chunks_of(load_model("deepseek-v3"), stages, Parallelism())
+    """Up to 16 stages the layouts of NVIDIA-NeMo/Megatron-Bridge for DeepSeek-V3 (recipes/deepseek/deepseek_v3.py)."""
+    chunks = chunks_of(load_model("deepseek-v3"), stages, Parallelism(pp=stages, batch=stages))
     assert [sum(name in ("dense", "moe") for name in chunk) for chunk in chunks] == layers
     assert (chunks[0][0], chunks[-1][-1]) == ("embedding", "head")
 

@@ -104,3 +104,13 @@ def test_an_unknown_library_or_number_format_is_refused_with_the_known_ones():
         weft.decode("llama-3-8b", "1xh100", library="vllm2")
     with pytest.raises(InputError, match="bf16, fp8"):
         weft.decode("llama-3-8b", "1xh100", kv_dtype="int8")
+
+
+@pytest.mark.parametrize("library", KITS)
+@pytest.mark.parametrize("machine", ["8xh100", "8xb200"])
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "qwen3-30b-a3b", "llama-3-70b"])
+def test_fewer_bits_never_take_longer_where_a_batch_hides_their_casts(library, machine, model):
+    plain, narrow = (
+        weft.decode(model, machine, tp=4, batch=256, dtype=dtype, library=library).seconds for dtype in ("bf16", "fp8")
+    )
+    assert narrow < plain

@@ -61,8 +61,9 @@ _gpus_options = together(
     clock_option(),
     _file_options,
 )
-_systems_option = option(
-    "--system", "Systems side by side, see 'weft hardware list'.", SYSTEM_NAMES, name="systems", required=True
+_systems_options = together(
+    option("--system", "Systems side by side, see 'weft hardware list'.", SYSTEM_NAMES, name="systems", required=True),
+    set_option("every system"),
 )
 
 
@@ -145,7 +146,7 @@ def _gemms(gpu: Gpu, shapes: cases.Shapes, options: RunOptions, harness: Harness
 )
 @click.argument("what", type=Value("NAME:SIZES", cases.collective_sizes))
 @option("--ranks", "GPUs that take part.", RANKS, required=True)
-@_systems_option
+@_systems_options
 @option(
     "--algorithm",
     "One algorithm instead of the library's choice, perhaps with its protocol: ring, nvls, ring-ll128.",
@@ -175,6 +176,7 @@ def collective(
     what: tuple[str, Any],
     ranks: int,
     systems: tuple[str, ...],
+    changes: Mapping[str, str],
     algorithm: str | None,
     nodes: int | None,
     profile: str | None,
@@ -197,22 +199,24 @@ def collective(
     how: Any = given(algorithm=algorithm, driver="dma" if dma else None, profile=found, channels=channels)
     how |= given(compute_units=compute_units, library=custom, host="eager" if eager else None)
     harness = Harness(**how)
-    done = [_collectives(*what, ranks, system, nodes, harness) for system in systems]
+    done = []
+    for name in systems:
+        system = weft.system(name).replace(changes)
+        system = system if nodes is None else system.with_gpus(ranks, nodes)
+        done.append(_collectives(*what, ranks, system, name, harness))
     outputs.show(predictions.CollectiveReport(predictions.Predictions(done)))
 
 
-def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | None, harness: Harness) -> Predicted:
+def _collectives(name: str, sizes: Any, ranks: int, system: System, label: str, harness: Harness) -> Predicted:
     """Times of a collective on a system, who moves its data (CUs or DMA), and its nccl-tests bandwidth [GB/s]."""
-    proper, found = canonical(name), weft.system(system)
-    if nodes is not None:
-        found = found.with_gpus(ranks, nodes)
-    prediction = weft.estimate(weft.Collective(proper, sizes, ranks), found, harness=harness)
+    proper = canonical(name)
+    prediction = weft.estimate(weft.Collective(proper, sizes, ranks), system, harness=harness)
     rate = sizes / prediction.seconds / 1e9
     rates = {"algbw_gbs": rate, "busbw_gbs": rate * volume(proper, ranks)}
-    columns = {"system": system, "collective": proper, "ranks": ranks, "bytes": sizes.astype("int64")}
+    columns = {"system": label, "collective": proper, "ranks": ranks, "bytes": sizes.astype("int64")}
     if harness.library:
         columns |= {"library": harness.library, "called": harness.host or "graph"}
-    return Predicted(system, {**columns, "by": prediction.by}, prediction, rates)
+    return Predicted(label, {**columns, "by": prediction.by}, prediction, rates)
 
 
 @predict.command(
@@ -222,7 +226,7 @@ def _collectives(name: str, sizes: Any, ranks: int, system: str, nodes: int | No
 )
 @click.argument("what", type=Value("NAME:TOKENSxHIDDEN,topK/EXPERTS", cases.exchanged))
 @option("--ep", "GPUs that share the experts.", RANKS, required=True)
-@_systems_option
+@_systems_options
 @option(
     "--library",
     "Libraries side by side: deepep, deepep-ll, hybridep, uccl, nccl, nvlink-two-sided, ...",
@@ -239,6 +243,7 @@ def exchange(
     what: Mapping[str, Any],
     ep: int,
     systems: tuple[str, ...],
+    changes: Mapping[str, str],
     libraries: Sequence[str],
     dtype: str | None,
     compute_units: int | None,
@@ -258,12 +263,13 @@ def exchange(
     if asked.reach:
         sizes["reach"] = "{}/{}".format(*asked.reach) if isinstance(asked.reach, tuple) else str(asked.reach)
     done = []
-    for system in systems:
+    for where in systems:
+        system = weft.system(where).replace(changes)
         for name in libraries:
             of = dispatcher(name)
-            columns = {"system": system, "library": of.name, **sizes, "ep": ep}
+            columns = {"system": where, "library": of.name, **sizes, "ep": ep}
             columns |= traffic(asked, system, name, compute_units=compute_units)
-            done.append(Predicted(system, columns, timed(asked, system, name, compute_units=compute_units)))
+            done.append(Predicted(where, columns, timed(asked, system, name, compute_units=compute_units)))
     outputs.show(predictions.ExchangeReport(predictions.Predictions(done)))
 
 
@@ -445,9 +451,8 @@ def operators() -> None:
 
 @predict.command("layer", short_help="Predict a Transformer layer, operator by operator.", epilog=examples(_LAYER))
 @option("--model", "A model, see 'weft models list'.", MODEL_NAME, required=True)
-@_systems_option
+@_systems_options
 @option("--gpu", "Another GPU in the place of the systems' own, such as a calibrated one.", GPU)
-@set_option("every GPU")
 @option("--tp", "GPUs that share it.", COUNT, default=1)
 @option("--batch", "Sequences.", COUNT, default=1)
 @option("--sequence", "Tokens of each sequence (decode: tokens of context that attention reads).", COUNT, default=2048)

@@ -134,7 +134,22 @@ def _cached(m: Machine, slot: int, time: int, came_from: int) -> None:
 @block
 def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot) -> None:  # type: ignore[no-untyped-def]
     """Load for `slot`: a hit completes at a known time; a miss or a bypass adds to what the slot waits for."""
-    owner_kind, owner = y.OWNER_SLOT, slot
+    start, line = look_up(m, g, part, address, bytes_, cause, cached, time, slot)
+    if start == y.NEVER:
+        return
+    if line == y.NONE:
+        m.slot[slot, y.SLOT_PENDING] += 1
+        read_memory(m, g, address, bytes_, cause, stream, start, y.OWNER_SLOT, slot)
+    else:
+        read_memory(m, g, address, bytes_, cause, stream, start, y.OWNER_LINE, line)
+
+
+@block
+def look_up(m: Machine, g, part, address, bytes_, cause, cached, time, slot) -> tuple[int, int]:  # type: ignore[no-untyped-def]
+    """Look for the bytes that `slot` loads: when a request for them goes on, and the line that it fills (NONE: none).
+
+    NEVER: they are there, or on their way.
+    """
     line_address = quotient(m, address, y.SIZE_REQUEST)
     line = _find(m, g, part, line_address) if cached == 1 else y.NONE
     c = m.line[line, LINE_SLICE] if line >= 0 else _slice_of(m, g, part, address)
@@ -149,7 +164,7 @@ def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot
                 m.flow[g, y.FLOW_HITS] += 1
                 m.served[g, y.LEVEL_HIT, cause] += bytes_
                 _cached(m, slot, start + m.gpu[g, y.GPU_CACHE_BACK], y.FROM_CACHE)
-                return
+                return y.NEVER, y.NONE
             if present < y.NEVER or _comes(m, line, need):
                 m.flow[g, y.FLOW_MERGES] += 1
                 m.served[g, y.LEVEL_MERGED, cause] += bytes_
@@ -157,20 +172,17 @@ def load(m: Machine, g, part, address, bytes_, cause, stream, cached, time, slot
                     _cached(m, slot, present + m.gpu[g, y.GPU_CACHE_BACK], y.FROM_MEMORY)
                 else:
                     _await_line(m, line, need, slot)
-                return
+                return y.NEVER, y.NONE
         elif line != y.NONE:
             line = -2 - line
             _claim(m, g, line, line_address, c, start)
             _touch(m, line)
         m.flow[g, y.FLOW_MISSES] += 1
         if line != y.NONE:  # else every line of the set is being filled: bypass the cache
-            owner_kind, owner = y.OWNER_LINE, line
             m.held[line] = max(m.held[line], y.NEVER) + 1
             m.line[line, LINE_COMING] |= need
             _await_line(m, line, need, slot)
-    if owner_kind == y.OWNER_SLOT:
-        m.slot[slot, y.SLOT_PENDING] += 1
-    read_memory(m, g, address, bytes_, cause, stream, start, owner_kind, owner)
+    return start, line
 
 
 @block

@@ -43,9 +43,10 @@ QUEUE_ENTRY = 32
 # the rest of the chip, which may lag behind the bus by GPU_PATH_SLACK. GPU_SHARE_*: the share of the bus, in parts of
 # WHOLE_BUS, that a bank group takes for a burst every GPU_T_LONG or GPU_T_UPDATE. GPU_REFRESH_EVERY: from one refresh
 # of GPU_REFRESH_BANKS banks to the next (0: no refresh). GPU_STORE_BUFFER: bytes of stores to peers that leave their
-# workgroup before their link has sent them. GPU_UP, GPU_DOWN: the rows of `route` to the switch and from it, if that
-# can reduce (NONE: it cannot). GPU_PIM_EVERY: from the time that a group of commands of memory that computes is due to
-# the next one's (0: each is due when the one before has ended); GPU_PIM_PATIENCE: how long it gives way to requests.
+# workgroup before their link has sent them. GPU_UP, GPU_DOWN: the rows of `route` to a switch that reduces or merges,
+# and from it (NONE: there is none). GPU_PIM_EVERY: from the time that a group of commands of memory that computes is
+# due to the next one's (0: each is due when the one before has ended); GPU_PIM_PATIENCE: how long it gives way to
+# requests.
 # GPU_MERGE_ENTRIES: the requests for this GPU that the switch's table holds (0: any number); GPU_MERGE_WINDOW: how long
 # it holds one for others to the same place (0: it has no table, and adds up whole tiles).
 
@@ -98,9 +99,10 @@ QUEUE_ENTRY = 32
 # tiled work (WORK_REGION >= 0) the workgroup's own region is added, and offset and bytes come from its work row.
 # ACCESS_SHARE: the workgroups of that many neighbouring rows of tiles (below zero: columns) fetch a load together, a
 # part each; 0 and 1: each fetches all of it. ACCESS_MEMBERS: the number of GPUs from which a load through the switch
-# fetches (0: an ordinary load); at the GPU d ranks below, its address is ACCESS_MEMBER_STRIDE times d further on. NONE
-# there: a load from the memory of the GPU ACCESS_SOURCE, whose data comes back by the route in row ACCESS_ROUTE,
-# ACCESS_ASKING after the load is issued at the earliest: the time that the request takes to that GPU.
+# fetches (0: an ordinary load); at the GPU d ranks below, its address is ACCESS_MEMBER_STRIDE times d further on. Below
+# zero: a load from the memory of the GPU ACCESS_SOURCE, ACCESS_MEMBER_STRIDE further on there, whose data comes back by
+# the route in row ACCESS_ROUTE, ACCESS_ASKING after the load is issued at the earliest: the time that the request takes
+# to that GPU. As many GPUs may load the same bytes, and a switch with a table merges their requests (NONE: none does).
 EXTENT_ONE, EXTENT_ROWS, EXTENT_COLUMNS = range(3)
 
 # work[g, w, :] — what one workgroup works on.
@@ -197,16 +199,23 @@ WINDOWS = 1024
 ) = _columns(23)  # fmt: skip
 REQ_COLUMNS = 24
 MERGE_GRAIN = 64
+MERGE_CELLS = 1 << 14
+"""Lists of requests in the switch's table of a GPU: a power of two, so that few of those held at once share one."""
 # REQ_ROW: the row of its bank; for a message, its current row of `route`. REQ_ARRIVE: when it is ready, then when
 # its last byte arrives where its head is. REQ_FILLS: the line of the memory-side cache that a read fills,
 # or NONE. REQ_FROM: who serves it, the DRAM or that cache. REQ_TICKET: its number in the order of admission;
 # for a message, 1 if it is entered at its receiver when it leaves its first link, ahead of REQ_ARRIVE.
 # REQ_MEMBERS: for a message, the number of GPUs to which the switch copies it; for the sum that a slot waits for, the
 # answers that are missing. REQ_STRIDE: the distance of the copies' places [bytes]. REQ_WEIGHT: of a store that passed
-# the switch's table, the GPUs whose stores it adds up.
+# the switch's table, the GPUs whose stores it adds up; of an entry for loads, the requests so far.
+# In the switch's table REQ_CELL is 1 + the next request in the list of a cell (0: none). An entry for loads of a place
+# belongs to no GPU (REQ_GPU is NONE): REQ_ASKERS is 1 + the last request of those that wait for its answer, in a list
+# by their REQ_ASKERS (0: none), REQ_MEMBERS the answers that are missing, and REQ_STRIDE how many GPUs may ask.
+# REQ_FILLS: of a request to another GPU, the line of the last-level cache that its answer fills, or NONE.
 # Of a store to one peer that waits for room in the store buffer, 1 + the stores behind and before it (0: none) take the
 # columns that it needs later.
 REQ_BEHIND, REQ_BEFORE = REQ_PREVIOUS, REQ_STRIDE
+REQ_CELL, REQ_ASKERS = REQ_BANK, REQ_TILE
 COMPUTE_STREAM, COMMUNICATION_STREAM = range(2)
 OWNER_NOBODY, OWNER_LINE, OWNER_SLOT, OWNER_ENGINE, OWNER_RELEASE, OWNER_REMOTE, OWNER_BUFFERED, OWNER_SUM = range(8)
 
@@ -299,8 +308,9 @@ LARGEST = (1 << 63) - 1
     FLOW_WRITEBACKS, FLOW_CHOSEN_THRESHOLD, FLOW_PAST_LIMIT, FLOW_SIDE_HITS, FLOW_SIDE_MERGES, FLOW_SIDE_MISSES,
     FLOW_SIDE_WRITES, FLOW_SIDE_WRITEBACKS, FLOW_TO_SEND, FLOW_SENT, FLOW_SEND64, FLOW_TO_COMPUTE,
     FLOW_CRITICAL, FLOW_BUFFERED, FLOW_BUFFER_FIRST, FLOW_BUFFER_LAST, FLOW_MERGE_FIRST, FLOW_MERGE_LAST,
-    FLOW_MERGE_HELD, FLOW_MERGE_MOST, FLOW_MERGE_EVICTED, FLOW_MERGE_EXPIRED, FLOW_COLUMNS,
-) = _columns(36)  # fmt: skip
+    FLOW_MERGE_HELD, FLOW_MERGE_MOST, FLOW_MERGE_EVICTED, FLOW_MERGE_EXPIRED, FLOW_MERGE_REFUSED, FLOW_MERGE_LOADS,
+    FLOW_MERGE_SAVED, FLOW_COLUMNS,
+) = _columns(39)  # fmt: skip
 
 # FLOW_TO_SEND, FLOW_SENT: bytes of updates that the GPU sends to peers, in all and so far; FLOW_SEND64: what 64 of them
 # take on its links together. FLOW_TO_COMPUTE: what the compute units compute of the monitored kernel until the busiest
@@ -309,7 +319,8 @@ LARGEST = (1 << 63) - 1
 # FLOW_BUFFERED: bytes in the store buffer; FLOW_BUFFER_FIRST, _LAST: 1 + the first and the last store that wait for
 # room in it (0: none does). FLOW_MERGE_FIRST, _LAST: 1 + the oldest and the newest request for this GPU in the switch's
 # table (0: none); FLOW_MERGE_HELD, _MOST: how many it holds, and held at most; FLOW_MERGE_EVICTED, _EXPIRED: those that
-# went on before all had come, as the table was full or the window over.
+# went on before all had come, as the table was full or the window over. FLOW_MERGE_REFUSED: those that found it full,
+# its oldest one a load under way; FLOW_MERGE_LOADS: loads merged with an earlier one, FLOW_MERGE_SAVED: their bytes.
 
 # kernel_run[g, k, :]
 WAITS, LAUNCHING, LAUNCHED = range(3)

@@ -102,7 +102,7 @@ def _on_written(m: Machine, i: int, g: int, now: int) -> None:
             owner, key = request[i, y.REQ_OWNER], request[i, y.REQ_TILE] * m.shape[y.SIZE_WAVEFRONTS]
             maker = owner if remote else m.work[g, work_row(m, owner // y.SLOTS), y.WORK_SCRIPT]
             record_update(m, g, key + request[i, y.REQ_WAVEFRONT], remote, maker, now)
-        if remote and m.merging.shape[1] > 0:
+        if remote and m.merging.shape[1] > 0 and m.summed.shape[1] > 0:
             bytes_ *= request[i, y.REQ_WEIGHT]
         lead = track(m, g, region, request[i, y.REQ_TILE], request[i, y.REQ_WAVEFRONT], bytes_, now)
         if lead == y.NONE:
@@ -180,11 +180,31 @@ def _on_arrive(m: Machine, i: int, now: int) -> None:
     if m.request[i, y.REQ_MEMBERS] > 0:
         pass_switch(m, i, now)
     elif m.request[i, y.REQ_KIND] == y.READ:
-        back = now + m.gpu[m.request[i, y.REQ_GPU], y.GPU_CACHE_BACK]
-        arrived(m, asked_by(m, i), back, y.FROM_LINK)
-        free_request(m, i)
+        _on_answer(m, i, now)
     else:
         arrive(m, i, now)
+
+
+@shared
+def _on_answer(m: Machine, i: int, now: int) -> None:
+    """What a slot asked other GPUs for has come: it is complete, or all loads that wait for the line that it fills."""
+    total = asked_by(m, i)
+    back = now + m.gpu[m.request[total, y.REQ_GPU], y.GPU_CACHE_BACK]
+    line, q = m.request[total, y.REQ_FILLS], m.request[total, y.REQ_OWNER]
+    if line == y.NONE:
+        arrived(m, q, back, y.FROM_LINK)
+    else:
+        m.request[i, y.REQ_OWNER] = line
+        node = filled(m, i, now, now)
+        while node != y.NONE:
+            following = m.waiter[node, WAITER_NEXT]
+            if complete_from(m, line, node) < y.NEVER:
+                arrived(m, m.waiter[node, WAITER_SLOT], back, y.FROM_LINK)
+                release_waiter(m, node)
+            node = following
+    if total != i:
+        free_request(m, total)
+    free_request(m, i)
 
 
 @block

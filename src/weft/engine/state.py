@@ -236,7 +236,7 @@ def allocate(
         block_left=table(gpus, tiles),
         seen=table(gpus, tiles * wavefronts),
         summed=table(gpus, tiles * wavefronts if _added(tables) else 0),
-        merging=table(gpus, _merged_places(tables)),
+        merging=table(gpus, y.MERGE_CELLS if _merges(tables) else 0),
         entry=table(gpus * sets, ways, fill=y.NONE),
         spilled=table(gpus, tiles * wavefronts),
         counter=table(gpus, max(int(s[y.SIZE_COUNTERS]), 1), y.COUNTER_COLUMNS),
@@ -299,12 +299,10 @@ def _added(tables: Tables) -> bool:
     return bool(((of[:, :, y.REGION_MEMBERS] > 0) & (of[:, :, y.REGION_MEMBER_STRIDE] == y.NONE)).any())
 
 
-def _merged_places(tables: Tables) -> int:
-    """The places of a GPU's memory where requests that the switch merges may begin; 0 if it merges none."""
-    if not _added(tables) or not tables.gpu[:, y.GPU_MERGE_WINDOW].any():
-        return 0
-    tracked = tables.region[:, :, y.REGION_TRACKED] > 0
-    return int(tables.region[:, :, y.REGION_SIZE][tracked].max()) // y.MERGE_GRAIN + 1
+def _merges(tables: Tables) -> bool:
+    """Whether a switch merges what several GPUs store, or load."""
+    stored = _added(tables) and bool(tables.gpu[:, y.GPU_MERGE_WINDOW].any())
+    return stored or bool((tables.access[:, :, y.ACCESS_MEMBERS] < y.NONE).any())
 
 
 def _shifts(shape: Table) -> Table:

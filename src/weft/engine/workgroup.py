@@ -136,7 +136,7 @@ def begin_iteration(m: Machine, q: int, now: int) -> None:
             if in_lines:  # split at cache-line boundaries
                 size = min(size, request - remainder(m, address + position, y.SIZE_REQUEST))
             if afar:
-                load_afar(m, g, a, address + position, size, port + m.gpu[g, y.GPU_CACHE_OUT], q)
+                load_afar(m, g, partition, a, address + position, size, port, q)
             else:
                 load(m, g, partition, address + position, size, cause, stream, cached, port, q)
             port += duration(size, m.gpu[g, y.GPU_PORT64])

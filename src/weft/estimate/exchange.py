@@ -186,6 +186,10 @@ def timed(
     if nodes > 1:
         share = given["network"] * (2.0 / nodes) ** given["spread"]
         wide["network"] = amount.network_bytes / (share * machine.fabric.nic)
+    wide = blended(wide, _NORM)
+    if nodes > 1:  # whose tables hold the network alone: never faster than the wires of a node
+        lacking = amount.link_bytes / gpu.link.bandwidth - np.sum(list(wide.values()), axis=0)
+        wide["link"] = wide.get("link", 0.0) + np.maximum(lacking, 0.0)
     peers = nodes if nodes > 1 else what.ranks
     return from_parts(
         {
@@ -193,7 +197,7 @@ def timed(
                 given["start"] + given["hop"] * np.log2(peers) + given["expert"] * np.asarray(what.experts)
             ),
             "latency": amount.wire / given["row"] if given["row"] else np.zeros_like(amount.wire),
-            **blended(wide, _NORM),
+            **wide,
             **host,
         }
     )

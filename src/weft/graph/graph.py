@@ -45,7 +45,8 @@ class KernelChoice:
     `driver` moves a collective's data ("cu" or "dma"), with the kernel that `kernel` names: "library" (the vendor
     library's kernel, by the algorithm that it would choose), "ring", "direct" (pushes to all peers) or "nvls" (a switch
     that reduces) for another of its algorithms, "plain-ring" (the T3 paper's ring: no slices or staging, `in_flight`
-    bytes in flight per workgroup), or "tiles" or "chunks" where it is fused with a GEMM. `near_memory` makes the memory
+    bytes in flight per workgroup), "tiles" or "chunks" where it is fused with a GEMM, or "loads" where the GEMM's tiles
+    load their rows from other GPUs. `near_memory` makes the memory
     do its additions. `tiling` cuts a GEMM; `tiles_of` is the GEMM whose tiles make up the chunks of a collective that
     runs without it. `channels` is the most that a collective may have, each one workgroup (None: the library's own
     number), with the `protocol` "ll", "ll128" or "simple" (None: the library's choice). `compute_units` are those that

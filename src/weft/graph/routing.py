@@ -86,7 +86,7 @@ class Routing:
             raise InputError(f"the exponent of the loads is {exponent}; give a number from zero on, like 1.1")
         expert = np.arange(experts)
         place = 1 + expert % even.experts_per_rank * ranks + expert // even.experts_per_rank
-        return cls(tokens, top_k, experts, ranks, tuple((place**-exponent).tolist()), reach)
+        return cls(tokens, top_k, experts, ranks, tuple((place ** -float(exponent)).tolist()), reach)
 
     @classmethod
     def under(cls, loads: Loads, tokens: int, top_k: int, experts: int, ranks: int, reach: int = 0) -> Routing:

@@ -44,9 +44,10 @@ class Fabric:
     `striped` are the routes of data that is spread over all links of its sender, as parallel rings do (empty: the same
     as `routes`). `symmetric` says that rotating the ranks maps every route onto links of the same kinds, so that one
     GPU can represent all; `period` that rotating them by as many ranks does, so that one node or row can (0: none).
-    `reduces` says whether its switches can add up data that passes them. With a `merge_window` [s] they merge stores to
-    one place that come within it, in a table of `merge_entries` requests for each GPU (0: any number), as CAIS proposes
-    (arXiv:2605.05628); without, they hold every tile until all its stores have come.
+    `reduces` says whether its switches can add up data that passes them. With a `merge_window` [s] they merge loads of
+    one place that come within it, where nothing writes it meanwhile, and if they add also stores, in a table of
+    `merge_entries` requests for each GPU (0: any number), as CAIS proposes (arXiv:2605.05628); without, they pass on
+    every load, and hold every tile until all its stores have come.
     """
 
     name: str
@@ -63,7 +64,7 @@ class Fabric:
     @property
     def merges(self) -> bool:
         """Whether its switches merge request by request, for a limited time."""
-        return self.reduces and self.merge_window > 0
+        return self.merge_window > 0
 
     def adjacent(self, group: int) -> bool:
         """Whether data between any two GPUs of a group of `group` consecutive ones pass links and switches alone."""
@@ -116,7 +117,7 @@ def full(
 
 
 LONGEST_WINDOW = 1e-3
-"""Longest time that a switch waits for stores to one place [s]: beyond any sub-layer's burst."""
+"""Longest time that a switch holds requests for one place [s]: beyond any sub-layer's burst."""
 NETWORK_PAYLOAD = 0.92
 """Payload share of the network between nodes, for any sender (assumed; 0.85 to 0.97)."""
 

@@ -108,7 +108,7 @@ class Node(Sourced):
     `links_per_pair` joins each two GPUs of a mesh. In an irregular graph `edges` lists (GPU, GPU, links), and `lanes`
     lists (number of GPUs, how many one-directional rings of one link's width they form at once). `host_path` is the
     share of the PCIe rate that peers reach through root complexes and sockets. `switch_reduces` says whether the switch
-    sums (NVLS), `merge_entries` and `merge_window` [s] whether it merges stores, as in `Fabric` (no switch on sale
+    sums (NVLS), `merge_entries` and `merge_window` [s] whether it merges requests, as in `Fabric` (no switch on sale
     does; assumed: 64 to 4096 entries and 0.5 to 10 us, or 0 and 0). `usual` marks the node of a GPU's bare name.
     """
 

@@ -8,7 +8,7 @@ to predict times.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import floor, log2
 from typing import NamedTuple
@@ -340,7 +340,8 @@ def check_channels(channels: int | None, fabric: Interconnect) -> None:
 
 
 def estimates(call: Call, bytes: npt.ArrayLike) -> tuple[list[Way], FloatArray]:
-    """The library's own estimates: the candidates, and one row of times [s] for each."""
+    """The library's own estimates, for the links that are sold: the candidates, and one row of times [s] for each."""
+    call = replace(call, fabric=call.fabric.tuned)
     size = np.asarray(bytes, dtype=np.float64)
     ways, rows = [], []
     for algorithm, protocol, latency, rate in _candidates(call):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
+from weft import hardware
 from weft.catalog import Quantity
+from weft.errors import InputError
 from weft.files import packaged_toml
 from weft.hardware import Gpu, RingKernels, System, Topology
 from weft.units import Dimension
@@ -25,7 +28,8 @@ class Interconnect:
     `nic_latency` the latency of a message through it [s], `nic_launch` what it adds to a launch [s]. `multicast` says
     whether the switch reduces (NVLS). For irregular topologies, `lanes` maps a minimum number of ranks to the width of
     the rings [links]. `bridge` is the number of links that join pairs of GPUs of a PCIe machine, and the rate that the
-    library assumes for each [bytes/s]. `kernels` are the costs of the library's kernels.
+    library assumes for each [bytes/s]. `kernels` are the costs of the library's kernels. Where rates were changed,
+    `sold` are those of the catalogue's system of that name, of a link and of the network [bytes/s].
     """
 
     gpu: Gpu
@@ -40,13 +44,22 @@ class Interconnect:
     nic_launch: float = 0.0
     lanes: tuple[tuple[int, float], ...] = ()
     bridge: tuple[int, float] = (0, 0.0)
+    sold: tuple[float, float] | None = None
+
+    @property
+    def tuned(self) -> Interconnect:
+        """The links for which the library chooses: those of the system that is sold, whatever they are changed to.
+
+        A choice made for the changed rates could be a worse one, so that a faster link would take longer.
+        """
+        return replace(self, link_figure=self.sold[0], nic=self.sold[1], sold=None) if self.sold else self
 
     def among(self, ranks: int) -> Interconnect:
         """The links among `ranks` GPUs of one node; two ranks of a PCIe machine use the bridge between them."""
         links, figure = self.bridge
         if self.topology != "pcie" or ranks != 2 or not links:
             return self
-        return replace(self, topology="switch", links=links, link_figure=figure)
+        return replace(self, topology="switch", links=links, link_figure=figure, sold=None)
 
     def width(self, ranks: int) -> float:
         """How many links of each GPU a collective of `ranks` GPUs of one node keeps busy."""
@@ -92,6 +105,23 @@ _UNBOUNDED = 64
 
 def interconnect(system: System) -> Interconnect:
     """The links of a system in the cost model of its GPUs' library; a system without a node is a ring of links."""
+    found = _links(system)
+    sold = _catalogued(system.name, system.gpu.name)
+    changed = sold and (sold.link_figure, sold.nic) != (found.link_figure, found.nic)
+    return replace(found, sold=(sold.link_figure, sold.nic)) if sold and changed else found
+
+
+@lru_cache
+def _catalogued(name: str, gpu: str) -> Interconnect | None:
+    """The links of the catalogue's system of that name and GPU; None for one of the user's own."""
+    try:
+        found = hardware.system(name)
+    except InputError:
+        return None
+    return _links(found) if found.gpu.name == gpu and found.name == name else None
+
+
+def _links(system: System) -> Interconnect:
     node, gpu, payload = system.node, system.gpu, system.gpu.link.kernel_efficiency
     if node is None:
         return Interconnect(gpu, system.library, _UNBOUNDED, 1, gpu.link.bandwidth * payload, "ring")

@@ -89,12 +89,13 @@ _KITS = (
         gemm={**_SGLANG, (_BLOCK, "ada"): "vllm-triton"},
         source="vllm-project/vllm: FlashAttention by default on Hopper, FlashInfer on Blackwell; where rows of vLLM's "
         "calls last as long as the host's work (latent attention, DeepGEMM, FlashInfer), the same kernels by SGLang; "
-        "v1/attention/backends/mla/common.py: latent attention of prompts is never absorbed",
+        "v1/attention/backends/mla/common.py: latent attention of prompts is never absorbed; experts in FP8 by Triton "
+        "on Hopper, as by blocks: rows of one scale a tensor are of CUTLASS, untuned",
         most=8 << 20,
         small=("vllm",),
         experts={
             "bf16": ("vllm-trtllm.bf16", "vllm-triton.bf16"),
-            "fp8": ("vllm-trtllm.fp8", "vllm-cutlass.fp8", "vllm-triton.fp8"),
+            "fp8": ("vllm-trtllm.fp8", "vllm-triton.fp8", "vllm-triton.fp8-block"),
             _BLOCK: ("vllm-trtllm.fp8-block", "vllm-triton.fp8-block"),
             "nvfp4": ("vllm-trtllm.nvfp4",),
             "mxfp4": ("vllm-trtllm.fp8-mxfp4", _MARLIN),

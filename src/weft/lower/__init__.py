@@ -21,7 +21,15 @@ from weft.library.software import SPLITS, costs
 from weft.lower.collectives import CollectiveKernel, collective_kernel, cu_collective
 from weft.lower.experts import ExpertLayer, on_all_units
 from weft.lower.fit import parts_of_k, tiling_for
-from weft.lower.fused import ChunkedGather, ChunkedScatter, GatherFirst, GatherGemm, GemmScatter, fitting
+from weft.lower.fused import (
+    ChunkedGather,
+    ChunkedScatter,
+    GatherFirst,
+    GatherGemm,
+    GemmScatter,
+    RemoteLoads,
+    fitting,
+)
 from weft.lower.independent import lower_independent
 from weft.lower.machine import fabric_of, nodes_among, of_levels, ring_link
 from weft.lower.operators import lower_operators
@@ -283,8 +291,10 @@ def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
         )
     tiling: GemmTiling
     if gemm is not None and gather is not None and reduce is None:
-        gpus = _simulated(graph, system, options)
-        tiling, plan = _gathered(gemm, gather, system, options, graph.ranks)
+        merged = gather.choice.kernel == "loads" and fabric_of(system).merges
+        uneven = "the switch merges what their loads ask for at the same time" if merged else ""
+        gpus = _simulated(graph, system, options, uneven=uneven)
+        tiling, plan = _gathered(gemm, gather, system, options, graph.ranks, gpus)
     elif gemm is not None and reduce is not None and reduce.choice.driver == "tiles":
         gpus = _simulated(graph, system, options)
         tiling, plan = _scattered(graph, system, options)
@@ -343,18 +353,26 @@ def _check_adjacent(system: System, ranks: int, what: str = _TO_OWNERS) -> None:
     )
 
 
-def _gathered(gemm: Node, gather: Node, system: System, options: RunOptions, ranks: int) -> tuple[GemmTiling, Plan]:
-    """Tiling and plan of an all-gather before its GEMM: in sequence, with waiting tiles, or a GEMM each chunk."""
+def _gathered(
+    gemm: Node, gather: Node, system: System, options: RunOptions, ranks: int, gpus: int
+) -> tuple[GemmTiling, Plan]:
+    """Tiling and plan, for `gpus` simulated ones, of an all-gather before its GEMM.
+
+    It runs in sequence, the GEMM's tiles wait for it or load their rows, or each chunk has a GEMM.
+    """
     product, gpu, choice = gemm.op, system.gpu, gather.choice
     assert isinstance(product, Gemm)
     sequence, by_tile = choice.driver == "cu", any(edge.by == "tile" for edge in gemm.edges)
     if sequence and by_tile:
         raise InputError(f"'{gemm.id}' waits for tiles of '{gather.id}', a step of a ring; let it wait by kernel")
-    whole = sequence or choice.kernel == "tiles"
+    whole = sequence or choice.kernel in ("tiles", "loads")
     cut = product if whole else replace(product, m=product.m // ranks)
     tiling = fitting(product, gemm.choice.tiling or tiling_for(cut, gpu, options), ranks)
     if sequence:
         return tiling, GatherFirst(product, tiling, ranks, options).plan(gpu)
+    if choice.kernel == "loads":
+        _check_adjacent(system, ranks, "tiles load rows from the GPUs that have them")
+        return tiling, RemoteLoads(product, tiling, ranks, options, fabric_of(system).merges).plan(gpu, gpus)
     if whole:
         fabric, lines = fabric_of(system), int(dict(choice.copies).get("lines", 0))
         passed_on = lines > 0 and not fabric.adjacent(ranks)

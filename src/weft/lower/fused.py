@@ -7,6 +7,9 @@ tile is stored into its owner's memory, and the owner adds up the tiles of all G
 `ChunkedGather` and `ChunkedScatter` follow TransformerEngine's userbuffers: the all-gather goes around a ring of
 copies, and every chunk has a GEMM of its own; or the GEMM is split, and each part's reduce-scatter runs beside the next
 part, with priority.
+
+`RemoteLoads` copies nothing: tiles load the rows of other GPUs from their memory, through the switch, as in CAIS
+(arXiv:2605.05628).
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ from weft.program import (
     Store,
     Wait,
 )
-from weft.program.plan import CACHED_STORE, PLAIN_STORE, Work
+from weft.program.plan import CACHED_STORE, PLAIN_STORE, Work, scripts
 
 PIECE = 16 * 1024
 """Bytes per iteration of the kernels that reduce and scatter [assumed]."""
@@ -89,8 +92,8 @@ class _Joined:
     def _product(self, gpu: Gpu) -> Kernel:
         return gemm_kernel(self.gemm, gpu, self.tiling, self.options)
 
-    def _plan(self, gpu: Gpu, kernels: Iterable[PlacedKernel], buffers: Iterable[Buffer], work: Work) -> Plan:
-        return Plan(tuple(kernels), tuple(buffers), (work,), self.tiling.wavefronts(gpu))
+    def _plan(self, gpu: Gpu, kernels: Iterable[PlacedKernel], buffers: Iterable[Buffer], *work: Work) -> Plan:
+        return Plan(tuple(kernels), tuple(buffers), work, self.tiling.wavefronts(gpu))
 
     def _check_chunks(self) -> None:
         """Raise InputError where the rows do not make `ranks` equal chunks of whole tiles, or K is cut."""
@@ -277,6 +280,41 @@ class GatherGemm(_Gathered):
             copies.append(PlacedKernel(passed, after_chunks=(Wait("a", p),), operator="all_gather"))
         passing = tuple(ChunkRule(dma=DmaMap("a", p + pieces, False, "all_gather")) for p in range(last))
         return copies, self._data((*passing, *[PLAIN_STORE] * pieces))
+
+
+@dataclass(frozen=True)
+class RemoteLoads(_Gathered):
+    """C = gather(A) x B in one GEMM, whose tiles load rows of A from the memory of the GPU that has them.
+
+    The last-level cache keeps the lines [assumed], so that the tiles of a tile line load its rows once. Tile lines of
+    all GPUs take turns, so that every GPU's link is in use: from the GPU's own on or, where the switch `merges`
+    requests, in one order on all GPUs, so that they ask for the same rows at a time.
+    """
+
+    merges: bool = False
+
+    def plan(self, gpu: Gpu, gpus: int = 1) -> Plan:
+        """The GEMM, with a script for the tiles of each GPU's rows; one GPU of `gpus` represents all, or each runs."""
+        own, store = self._product(gpu).phases
+        load_a, load_b = own.loads
+        chunk = operand_sizes(self.gemm, self.tiling)[0] // self.ranks
+        loads = [replace(load_a, position=0)]
+        for peer in range(1, self.ranks):
+            far = replace(load_a, position=0, operator="all_gather", offset=-peer * chunk, window=peer)
+            readers = self.ranks - 1 if self.merges else 1
+            loads.append(replace(far, distance=self.ranks - peer, direct=True, readers=readers))
+        phases = scripts(*((replace(own, loads=(load, load_b)), store) for load in loads))
+        kernel = replace(self._product(gpu), phases=phases, script_of=tuple(range(self.ranks)))
+        work = tuple(self._turns(g) for g in range(gpus if self.merges else 1))
+        return self._plan(gpu, [PlacedKernel(kernel, operator="gemm")], self._data(), *work)
+
+    def _turns(self, g: int) -> Work:
+        """The tiles of GPU `g`, a line of every GPU's rows after the other."""
+        lines = self.gemm.m // self.ranks // self.tiling.rows
+        work = self._chunked_tiles(lines)
+        peer, line = np.divmod(work[:, y.WORK_LANE], lines)
+        work[:, y.WORK_SCRIPT] = peer
+        return _stored_in_order(work[np.lexsort(((peer + g) % self.ranks if self.merges else peer, line))])
 
 
 @dataclass(frozen=True)

@@ -379,11 +379,11 @@ def fabric_of(system: System) -> Fabric:
         whole = system.gpu.link.bandwidth  # links to GPUs that take no part carry traffic, too
         return full(system.gpus, system.peer_bandwidth, ring.latency, whole, ring.bandwidth)
     node = system.node
-    if node is None or system.nodes > 1 or not node.switch_reduces:
+    if node is None or system.nodes > 1:
         return switch(system.gpus, ring.bandwidth, ring.latency)
     return switch(
         system.gpus, ring.bandwidth, ring.latency,
-        reduces=True, merge_entries=node.merge_entries, merge_window=node.merge_window,
+        reduces=node.switch_reduces, merge_entries=node.merge_entries, merge_window=node.merge_window,
     )  # fmt: skip
 
 
@@ -436,7 +436,7 @@ def wiring(system: System, ranks: int, group: int = 0) -> Wiring:
         passed = fabric.route(g, below(g, distance, peers), direct=direct)
         route += [*_hops([(rows[k], delays[k]) for k in passed]), (y.NONE, 0)]
     through = np.full((ranks, 2), y.NONE, dtype=np.int64)
-    for g in range(ranks) if fabric.reduces else ():
+    for g in range(ranks) if fabric.reduces or fabric.merges else ():
         above = below(g, -1, peers)
         up, down = fabric.route(g, above)[0], fabric.route(above, g)[-1]
         for way, k in enumerate((up, down)):

@@ -9,26 +9,27 @@ from dataclasses import replace
 from weft.errors import InputError
 from weft.models import Transformer
 from weft.parallel.cut import expert_tp
+from weft.parallel.layers import stage_layers
 from weft.parallel.plan import Parallelism
 
 
-def check_plan(model: Transformer, plan: Parallelism, even: bool = True) -> None:
+def check_plan(model: Transformer, plan: Parallelism) -> None:
     """Raise InputError if a degree does not divide what it splits; it names the nearest plan that works.
 
-    Unless they must be `even`, stages may differ by a layer; those that the plan states may differ by more.
+    Stages may differ as `stage_layers` has them; those that the plan states may differ by more.
     """
-    found = next(problems(model, plan, even), None)
+    found = next(problems(model, plan), None)
     if found is None:
         return
-    better = nearest_plan(model, plan, even)
+    better = nearest_plan(model, plan)
     hint = f"the nearest plan that works is {degrees(better)}" if better else "no plan on as many GPUs works"
     raise InputError(f"{found}; {hint}")
 
 
-def problems(model: Transformer, plan: Parallelism, even: bool = True) -> Iterator[str]:
+def problems(model: Transformer, plan: Parallelism) -> Iterator[str]:
     """Sentences on what does not divide."""
     yield from _tensor(model, plan)
-    yield from _stages(model, plan, even)
+    yield from _stages(model, plan)
     yield from _experts(model, plan)
     yield from _context(model, plan)
 
@@ -53,12 +54,14 @@ def _tensor(model: Transformer, plan: Parallelism) -> Iterator[str]:
         yield f"tp {tp} does not divide the {tokens} tokens of a sequence, as sequence parallelism needs"
 
 
-def _stages(model: Transformer, plan: Parallelism, even: bool) -> Iterator[str]:
+def _stages(model: Transformer, plan: Parallelism) -> Iterator[str]:
     layers, stages = len(model.layer_kinds), plan.pp * plan.chunks
     what = f"pp {plan.pp}" + (f" with {plan.chunks} chunks each" if plan.chunks > 1 else "")
-    if stages > layers and even and not plan.layers:  # else embedding and head may be stages by themselves
+    if plan.layers or stage_layers(model, plan.pp, plan.chunks) is not None:
+        return
+    if stages > layers:
         yield f"{what} needs {stages} layers, and {model.name} has {layers}"
-    elif layers % stages and even and not plan.layers:
+    else:
         yield f"{what} does not divide the {layers} layers of {model.name} (if stages differ, state the layers of each)"
 
 
@@ -93,7 +96,7 @@ def degrees(plan: Parallelism) -> str:
     return ", ".join([*shown, *(["sp"] if plan.sp else [])]) or "one GPU"
 
 
-def nearest_plan(model: Transformer, plan: Parallelism, even: bool = True) -> Parallelism | None:
+def nearest_plan(model: Transformer, plan: Parallelism) -> Parallelism | None:
     """The plan on as many GPUs that fits the model and changes degrees least, by their ratios; None if none fits."""
 
     def distance(found: Parallelism) -> float:
@@ -101,7 +104,7 @@ def nearest_plan(model: Transformer, plan: Parallelism, even: bool = True) -> Pa
         ratios = (abs(math.log(getattr(found, name) / getattr(plan, name))) for name in names)
         return sum(ratios)
 
-    fitting = (one for one in _others(model, plan) if next(problems(model, one, even), None) is None)
+    fitting = (one for one in _others(model, plan) if next(problems(model, one), None) is None)
     return min(fitting, key=distance, default=None)
 
 

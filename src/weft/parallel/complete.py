@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from weft.errors import InputError, check_name, check_whole
 from weft.models import Transformer
 from weft.parallel.check import divisors
+from weft.parallel.layers import stage_layers
 from weft.parallel.plan import Parallelism
+from weft.parallel.words import layers_words
 
 _FULL = 4
 """Micro-batches for each pipeline stage, if the batch is left out: with 1F1B, at most a fifth of the time is bubble."""
 _SHARED = ("tp", "pp", "cp")
+_CHUNKED = ("1f1b", "gpipe", "interleaved")
+"""Schedules whose stages are those of the plan's chunks; others fold them (see `chunks_of`)."""
 
 
 def complete(model: Transformer, gpus: int, stated: Mapping[str, Any]) -> tuple[Parallelism, tuple[str, ...]]:
@@ -41,7 +46,16 @@ def complete(model: Transformer, gpus: int, stated: Mapping[str, Any]) -> tuple[
             f"No batch was stated; {values['batch']} sequences are {count} micro-batches in each of {values['dp']} "
             "pipelines."
         )
-    return Parallelism(**values), tuple(notes)
+    plan = Parallelism(**values)
+    chunked = plan.order_of_pipeline.kind in _CHUNKED and not plan.layers
+    layers = stage_layers(model, plan.pp, plan.chunks) if chunked else ()
+    if layers:
+        plan = replace(plan, layers=layers)
+        notes.append(
+            f"{model.title} has {len(model.layer_kinds)} layers, so stages have {layers_words(layers)}: less where "
+            "embedding or head compute, too."
+        )
+    return plan, tuple(notes)
 
 
 def _replicas(gpus: int, values: Mapping[str, Any]) -> int:

@@ -98,7 +98,7 @@ class Parallelism(Record):
     the layers, `ep` ranks the experts; `dp` replicas share the batch. `zero` shards over the replicas the optimizer
     states (1), gradients (2) and weights (3, as FSDP does), within groups of `shard` replicas (None: over all). Each
     pipeline runs `micro_batches` of `micro_batch` sequences, in the order of `schedule` ("1f1b", "interleaved:5").
-    `layers` are those of each stage, in the order of the data (left out: equal numbers, the rest in the last).
+    `layers` are those of each stage, in the order of the data (left out: equal numbers, or as `stage_layers` has them).
     `context` names how attention sees the other ranks' keys. `recompute` what attention or layers need in the backward
     pass, or, as a tuple, the names of operators of layers that run again, such as ("norm1", "activation"). `offload`
     names what is kept in the memory of the host and comes back over its link. All computes in `dtype` but for what the
@@ -142,7 +142,7 @@ class Parallelism(Record):
     )
     schedule: str = declared("1f1b", "Order of the pipeline: {names}; interleaved:5 has 5 chunks a stage.")
     layers: tuple[int, ...] = declared(
-        (), "Layers of each stage, such as 4,4,4,3.", default="equal, the rest in the last"
+        (), "Layers of each stage, such as 4,4,4,3.", default="equal, or less where most is computed"
     )
     recompute: Recompute | tuple[str, ...] = declared(
         "none",

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
+from weft import hardware
 from weft.answer import Answer, attributes
 from weft.errors import InputError
 from weft.hardware import System
-from weft.models import Transformer
+from weft.models import Transformer, load_model
 from weft.models.counts import hardware_flops, utilisation
-from weft.options import Fidelity, RunOptions
+from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.framework import Framework, framework
+from weft.parallel.layers import stage_layers
 from weft.parallel.plan import Parallelism
 from weft.parallel.words import changes
 from weft.plan.launch import LAUNCHERS, lacking, launch
@@ -57,6 +59,8 @@ of steps, of which most are common to plans that are alike]."""
 _ROOM = 0.025
 """Share of a GPU's memory below which two plans leave as much of it free [assumed, 0.01 to 0.05]."""
 _NO_ERROR = Error(0.0, "")
+_STATED = ("batch", "sequence", "zero")
+"""Fields of a plan that its command states even where they are as usual: their defaults depend on others."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,28 @@ class Planned:
         on = self.setting
         answer = train(on.model, on.system, self.plan, on.framework, on.options, self.fidelity)
         return replace(answer, memory=self.memory())
+
+    @property
+    def command(self) -> str:
+        """The `weft step` that answers for it alone; empty where model or system are not as the catalogue has them."""
+        on, plan = self.setting, self.plan
+        system = f"{on.system.gpus}x{on.system.gpu.name}"
+        try:
+            known = load_model(on.model.name) == on.model and hardware.system(system) == on.system
+        except InputError:
+            known = False
+        if not known or on.options != SUSTAINED:
+            return ""
+        usual = [{**vars(Parallelism()), "sp": plan.tp > 1}, {"layers": stage_layers(on.model, plan.pp, plan.chunks)}]
+        flags = {one.name: _flag(one.name, getattr(plan, one.name)) for one in fields(plan)}
+        for name in ("dp", "order"):  # which follow
+            del flags[name]
+        for name in set(flags) - set(_STATED):
+            if any(one.get(name) == getattr(plan, name) for one in usual):
+                del flags[name]
+        fidelity = ["--fidelity estimate"] if self.fidelity == "estimate" else []
+        named = [f"--system {system}", *flags.values(), f"--framework {on.framework.name}", *fidelity]
+        return " ".join(["weft step", on.model.name, *named])
 
     def launch(self, launcher: str) -> str:
         """The command line or configuration file of the plan, as `weft.plan.launch.launch` writes it."""
@@ -237,7 +263,8 @@ class Plans(Answer):
         if len(self.plans) < 2:
             return ""
         best, second = self.plans[:2]
-        why = f"; of plans within {ALIKE:.0%} of the fastest, the one that leaves most memory free comes first"
+        rule = "leaves most memory free" if _free(best) < _free(second) else "has the fewest chunks, with as much free,"
+        why = f"; of plans within {ALIKE:.0%} of the fastest, the one that {rule} comes first"
         why *= second.step_time_s < best.step_time_s and self.objective != "memory"
         said = ", ".join(_changes(best, second)) or "the same plan"
         return f"The runner-up has {said}: {_differences(best, second)}{why}"
@@ -247,6 +274,7 @@ class Plans(Answer):
         return {
             **attributes(self, "model=model.name system=system.label objective"),
             "plans": [{**one.record(), "why": one.why} for one in self.plans],
+            "command": self.best.command,
             **attributes(self, "runner_up searched rejected"),
             **(self._launched() if self.launcher else {}),
             "front": [one.record() for one in self.front],
@@ -268,6 +296,20 @@ def _changes(best: Planned, other: Planned) -> list[str]:
     return [*gpus, *changes(other.plan, best.plan), *([f"{theirs} instead of {mine}"] if mine != theirs else [])]
 
 
+def _flag(name: str, value: object) -> str:
+    """A field of a plan as an option of `weft step`.
+
+    >>> _flag("layers", (16, 13)), _flag("sp", False), _flag("overlap", {"tp": "flux"})
+    ('--layers 16,13', '--no-sp', '--overlap tp=flux')
+    """
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    if isinstance(value, Mapping):
+        value = ",".join(f"{axis}={method}" for axis, method in value.items())
+    return f"--{flag} {','.join(map(str, value)) if isinstance(value, tuple) else value}"
+
+
 def roomiest_first(ranked: Sequence[Planned]) -> list[Planned]:
     """The same plans, but first the one that leaves most memory free of those that are as fast as the fastest.
 
@@ -277,10 +319,15 @@ def roomiest_first(ranked: Sequence[Planned]) -> list[Planned]:
     fastest = ranked[0]
 
     def effort(one: Planned) -> tuple[int, int, float]:
-        return int(one.peak_bytes / one.capacity / _ROOM), one.plan.chunks, one.step_time_s
+        return _free(one), one.plan.chunks, one.step_time_s
 
     chosen = min((one for one in ranked if as_fast(one, fastest)), key=effort)
     return [chosen, *(one for one in ranked if one is not chosen)]
+
+
+def _free(one: Planned) -> int:
+    """How full the memory is, in steps of `_ROOM`, within which plans leave as much free."""
+    return int(one.peak_bytes / one.capacity / _ROOM)
 
 
 def as_fast(one: Planned, fastest: Planned) -> bool:

@@ -109,7 +109,7 @@ def plan(
     say(0, 0, "all plans in closed forms")
     key = OBJECTIVES[objective]
     spaces = (space(found, where, each, batch, length, fix or {}) for each in used)
-    searches = [_Search(replace(each, launcher=launcher), options, reserve) for each in spaces]
+    searches = [_Search(replace(each, launcher=launcher), options, reserve, say) for each in spaces]
     rejected: Counter[str] = Counter()
     with uncollected():
         fitting = [one for each in searches for one in each.timed(rejected)]
@@ -175,11 +175,17 @@ def _fastest(seconds: FloatArray, fits: NDArray[np.bool_]) -> list[int]:
     return found
 
 
+_AT_ONCE = 5000
+"""Plans that are timed together, between two reports of progress."""
+_QUICK = 20_000
+"""Plans that are timed without reports: a few seconds."""
+
+
 class _Search:
     """The search of a space, whose plans on all GPUs and on fewer share what they have in common."""
 
-    def __init__(self, space: Space, options: RunOptions, reserve: float) -> None:
-        self.space, self.options, self.reserve = space, options, reserve
+    def __init__(self, space: Space, options: RunOptions, reserve: float, say: Progress) -> None:
+        self.space, self.options, self.reserve, self._say = space, options, reserve, say
         self._shared = shared_on(space.system, space.framework, options)
 
     def timed(self, rejected: Counter[str], gpus: int | None = None) -> list[Planned]:
@@ -210,8 +216,15 @@ class _Search:
 
     def _clocked(self, of: Space, plans: Sequence[Parallelism], capacity: float) -> tuple[FloatArray, FloatArray]:
         """Step times [s] and peaks of memory [bytes] of plans."""
-        found = many(of.model, of.system, plans, of.framework, self.options, self._shared, limit=capacity)
-        return found.seconds, found.peak_bytes
+        seconds, peaks = [], []
+        for at in range(0, len(plans), _AT_ONCE):
+            if len(plans) > _QUICK:
+                self._say(at, len(plans), f"plans of {of.framework.name} on {of.system.gpus:,} GPUs in closed forms")
+            some = plans[at : at + _AT_ONCE]
+            found = many(of.model, of.system, some, of.framework, self.options, self._shared, limit=capacity)
+            seconds.append(found.seconds)
+            peaks.append(found.peak_bytes)
+        return np.concatenate(seconds), np.concatenate(peaks)
 
     def on_fewer(self) -> Iterator[Planned]:
         """The plans on half the GPUs, a quarter, and so on, as long as one fits."""

@@ -14,6 +14,7 @@ from weft.hardware import System
 from weft.models import Transformer
 from weft.parallel.check import divisors, problems
 from weft.parallel.framework import Framework
+from weft.parallel.layers import stage_layers
 from weft.parallel.plan import Parallelism, ScheduleName, overlap_of, schedule_name
 from weft.parallel.precision import check_trains
 from weft.plan.launch import lacking
@@ -43,8 +44,6 @@ DISPATCHERS: Mapping[str, tuple[str, ...]] = {
 """Libraries that exchange a mixture's tokens in a framework, by the beginning of its name: Megatron Core's dispatchers
 (--moe-token-dispatcher-type, --moe-flex-dispatcher-backend), and AutoModel's. They run on NVIDIA's GPUs alone."""
 _ALL_RECOMPUTATIONS = "none", "selective", "operators", "full"
-_MOST_UNEVEN = 0.1
-"""Share of the mean by which the fullest stage may exceed it where stages do not divide the layers [assumed]."""
 _AXES = "tp", "cp", "pp", "dp"
 _FREE = {"batch": "batch", "sequence": "sequence", "order": "", "layers": "", "loads": ""}
 """Fields of a plan that the search does not choose, with the argument that states each."""
@@ -178,11 +177,9 @@ class Space:
                 yield str(ScheduleName("interleaved", (chunks,))), layers
 
     def borders(self, pp: int, chunks: int = 1) -> tuple[int, ...] | None:
-        """The layers of each stage: empty if all have as many; None if no rule divides them, see `stage_layers`."""
-        layers, stages = len(self.model.layer_kinds), pp * chunks
-        if layers % stages == 0:
-            return ()
-        return stage_layers(layers, stages) if layers % pp and divides(layers, stages) else None
+        """The layers of each stage: empty if all have as many; None if stages are not to differ, see `stage_layers`."""
+        layers = len(self.model.layer_kinds)
+        return stage_layers(self.model, pp, chunks) if layers % pp or layers % (pp * chunks) == 0 else None
 
     def _leaves(self, degrees: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """What else a plan states: sharding, recomputation, number formats and overlaps."""
@@ -220,27 +217,6 @@ class Space:
         except InputError:
             return False
         return True
-
-
-def divides(layers: int, stages: int) -> bool:
-    """Whether stages hold equal numbers of layers or, at the ends, one less; only those at both ends may hold none."""
-    each = -(-layers // stages)
-    return each * stages <= (1 + _MOST_UNEVEN) * layers and (each > 1 or stages - layers <= 2)
-
-
-def stage_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """The layers of each stage: equal numbers, or one less in turn at the end and at the start.
-
-    The head is on the last stage and the embedding on the first, so they are the first to be relieved: Llama 3 has 126
-    layers in 128 chunks (arXiv:2407.21783 section 3.3.2), BLOOM 70 in 12 stages.
-
-    >>> stage_layers(70, 12)
-    (5, 6, 6, 6, 6, 6, 6, 6, 6, 6, 6, 5)
-    """
-    each = -(-layers // stages)
-    short = each * stages - layers
-    first, last = short // 2, short - short // 2
-    return (each - 1,) * first + (each,) * (stages - short) + (each - 1,) * last
 
 
 def space(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,8 +32,8 @@ class Wiring(NamedTuple):
 
     `first` is the first row of each route, by (GPU, distance, direct). A distance counts ranks downwards around the
     group; `direct` routes take the links to that GPU alone. `switch[g]` are the first rows of the routes from GPU g to
-    a switch that reduces and back (NONE: there is none). `group` is the number of consecutive GPUs that form a group
-    (0: all of them form one); if more than are simulated, these represent it.
+    a switch that reduces or merges and back (NONE: there is none). `group` is the number of consecutive GPUs that form
+    a group (0: all of them form one); if more than are simulated, these represent it.
     """
 
     link: Table
@@ -110,10 +110,11 @@ class _Builder:
         self.buffers = {buffer.name: buffer for buffer in plan.buffers}
         chunks = ((buffer.name, p) for buffer in plan.buffers for p in range(len(buffer.sizes[0])))
         self.row = {chunk: row for row, chunk in enumerate(chunks)}
-        # Operators whose data the address map sends are communication; the others are compute.
+        # Operators whose data the address map sends, or that load from other GPUs, communicate; the others are compute.
         routes = (rule.route for buffer in plan.buffers for rule in buffer.rules)
-        communicating = dict.fromkeys((*SYSTEM, *(route.operator for route in routes if route is not None)))
         phases = [phase for placed in plan.kernels for phase in placed.kernel.every_phase]
+        pulled = (load.operator for phase in phases for load in phase.loads if load.distance)
+        communicating = dict.fromkeys((*SYSTEM, *(route.operator for route in routes if route is not None), *pulled))
         accesses = (access for phase in phases for access in (*phase.loads, *phase.stores))
         names = dict.fromkeys((*communicating, *(access.operator for access in accesses)))
         self.operator = {name: number for number, name in enumerate(names)}
@@ -452,10 +453,12 @@ class _Builder:
         source, _ = self._to(g, load.distance, load.direct)
         back = -load.distance % self.wiring.peers
         base, size = self._extent(source, load)
+        seen = self._extent(g, replace(load, position=load.window))[0] if load.cached else base
         return {
-            y.ACCESS_BASE: base + load.offset,
+            y.ACCESS_BASE: seen + load.offset,
             y.ACCESS_LIMIT: size - load.offset,
-            y.ACCESS_MEMBERS: y.NONE,
+            y.ACCESS_MEMBERS: -load.readers,
+            y.ACCESS_MEMBER_STRIDE: base - seen,
             y.ACCESS_SOURCE: source,
             y.ACCESS_ROUTE: self._to(source, back, load.direct)[1],
             y.ACCESS_ASKING: int(self.wiring.hops(g, load.distance, load.direct)[:, y.ROUTE_LATENCY].sum()),

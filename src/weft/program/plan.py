@@ -40,7 +40,9 @@ class Load(Access):
     workgroup's tile. The workgroups of `shared_by_rows` or `shared_by_columns` neighbouring tiles fetch the bytes
     together, a part each (clusters). With `members` the switch fetches the bytes from that many GPUs and returns the
     sum: at the GPU d ranks below, from `member_stride` times d further on [bytes]. With a `distance` they come from the
-    memory of the GPU that many ranks below, over the links to it alone if `direct` and the fabric has any.
+    memory of the GPU that many ranks below, over the links to it alone if `direct` and the fabric has any; the cache
+    keeps those of a `cached` load as if they lay in the chunk `window` of the GPU's own buffer, and a switch with a
+    table merges the requests of as many `readers`, where nothing writes these bytes meanwhile.
     """
 
     extent: int = y.EXTENT_ONE
@@ -51,6 +53,8 @@ class Load(Access):
     member_stride: int = 0
     distance: int = 0
     direct: bool = False
+    window: int = 0
+    readers: int = 1
 
 
 @dataclass(frozen=True)

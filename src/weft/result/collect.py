@@ -208,7 +208,9 @@ def _on_network(names: tuple[str, ...], m: Machine) -> dict[str, float]:
 
 
 def _merged(m: Machine) -> dict[str, float]:
-    """How full the switch's tables were, and what left them before all GPUs' stores had come; nothing without any."""
+    """How full the switch's tables were, what left them before all GPUs' requests had come, found no room or was a load
+    that joined an earlier one; nothing without any.
+    """
     if not m.merging.shape[1]:
         return {}
     flow = m.flow
@@ -216,6 +218,9 @@ def _merged(m: Machine) -> dict[str, float]:
         "merge_most_entries": int(flow[:, y.FLOW_MERGE_MOST].max()),
         "merge_evicted": int(flow[:, y.FLOW_MERGE_EVICTED].sum()),
         "merge_expired": int(flow[:, y.FLOW_MERGE_EXPIRED].sum()),
+        "merge_refused": int(flow[:, y.FLOW_MERGE_REFUSED].sum()),
+        "merge_loads": int(flow[:, y.FLOW_MERGE_LOADS].sum()),
+        "merge_saved_bytes": int(flow[:, y.FLOW_MERGE_SAVED].sum()),
     }
 
 
@@ -224,7 +229,8 @@ def _counters(m: Machine, names: tuple[str, ...]) -> dict[str, float]:
     now = max(int(m.clock[y.CLOCK_NOW]), 1)
     counted, most = flow.sum(axis=0).tolist(), flow.max(axis=0).tolist()
     # How long the egress links were busy.
-    starts = m.region[:, :, (y.REGION_ROUTE, y.REGION_ALSO_ROUTE)]
+    afar = m.access[m.access[:, :, y.ACCESS_MEMBERS] < 0]
+    starts = np.append(m.region[:, :, (y.REGION_ROUTE, y.REGION_ALSO_ROUTE)], afar[:, y.ACCESS_ROUTE])
     first = np.unique(m.route[starts[starts != y.NONE], y.ROUTE_LINK])
     counters: dict[str, float] = {
         "cache_hits": counted[y.FLOW_HITS],

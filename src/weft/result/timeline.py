@@ -341,6 +341,7 @@ class Timeline(Answer):
         parts = {
             "a tracker that triggers copies": any(node.choice.driver == "tracker" for node in self.graph),
             "a tracker of tile lines that arrive": any("lines" in dict(node.choice.copies) for node in self.graph),
+            "a cache of other GPUs' memory": any(node.choice.kernel == "loads" for node in self.graph),
             "updates near memory": any(kind == "update" for _, kind in self.traffic),
         }
         return tuple(part for part, is_used in parts.items() if is_used)

@@ -128,6 +128,11 @@ def replay(
             f"under '{overlap}' a switch adds up tiles before memory is updated, in an order that no log holds; replay "
             "'t3-direct', whose memory adds up the same tiles"
         )
+    if any(node.choice.kernel == "loads" for node in run.graph):
+        raise InputError(
+            f"under '{overlap}' tiles load rows from where they lie before the run, so that none can be early; replay "
+            "'t3-all-gather', whose rows arrive while the GEMM runs"
+        )
     if consumed(graph) is not None:
         return gathered(run, dtype, seed, ROUNDED[dtype])
     if run.updates is None or not (run.updates.peer_fs >= 0).any():

@@ -132,6 +132,9 @@ OVERLAPS: Mapping[str, Overlap] = {
             _ENGINE["t3-all-gather"], "tile lines of an all-gather and its GEMM", ("sub-layer", "tp"), ("ag_gemm",)
         ),
         _simulated(
+            _ENGINE["remote-loads"], "tiles of a GEMM and loads of its rows from peers", ("sub-layer",), ("ag_gemm",)
+        ),
+        _simulated(
             _ENGINE["t3-all-to-all"], "tiles of a layer of experts and the exchanges around it", ("experts", "ep")
         ),
         _simulated(_ENGINE["deepep"], "nothing: shorter exchanges around experts", ("experts",)),

@@ -269,8 +269,31 @@ class Fused(Pass):
             )
 
 
+class _BehindGather(Fused):
+    def _check(self, graph: Graph) -> None:
+        if consumed(graph) is None:
+            raise InputError(
+                f"'{self.name}' joins an all-gather and the GEMM behind it, but {graph} is no such pair; give one, "
+                "like weft.parallel.dependent('ag_gemm', gemm, ranks), or choose 't3'"
+            )
+
+
 @dataclass(frozen=True)
-class LineByLine(Fused):
+class LoadsOfRows(_BehindGather):
+    """An all-gather and the GEMM behind it without copies: its tiles load their rows from the GPUs that have them.
+
+    The last-level cache keeps lines of other GPUs' memory. A switch with a table and a window merges the requests of
+    several GPUs for one place (CAIS, arXiv:2605.05628).
+    """
+
+    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
+        """Both nodes, joined by tiles."""
+        gather, gemm = super().apply(graph, gpu).nodes
+        return replace(graph, nodes=(replace(gather, choice=KernelChoice("tiles", kernel="loads")), gemm))
+
+
+@dataclass(frozen=True)
+class LineByLine(_BehindGather):
     """An all-gather and the GEMM behind it as under T3's tracker, which counts what arrives of every tile line.
 
     The GPU's own rows come first; then tiles begin as soon as `lines` lines of a chunk are there (0: all of them, which
@@ -286,12 +309,7 @@ class LineByLine(Fused):
         return replace(graph, nodes=(replace(gather, choice=replace(gather.choice, copies=copies)), gemm))
 
     def _check(self, graph: Graph) -> None:
-        if consumed(graph) is None:
-            raise InputError(
-                f"'{self.name}' starts the tiles of a GEMM as lines of its all-gathered operand arrive, but {graph} is "
-                'no GEMM behind an all-gather; give one, like weft.parallel.dependent("ag_gemm", gemm, ranks), or '
-                "choose 't3'"
-            )
+        super()._check(graph)
         check_whole(f"lines of '{self.name}'", self.lines, 0, 1)
 
 
@@ -364,6 +382,12 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
         "T3-all-gather",
         "a GEMM behind an all-gather: its tiles begin as tile lines arrive, the GPU's own chunk first",
         ("tracker",),
+    ),
+    LoadsOfRows(
+        "remote-loads",
+        "Remote loads",
+        "a GEMM behind an all-gather: its tiles load their rows from the GPUs that have them, which a switch may merge",
+        ("cache of other GPUs' memory",),
     ),
     TrackedExchange(
         "t3-all-to-all",

@@ -6,18 +6,19 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from weft.errors import InputError, check_type, check_whole, is_whole, nearest, reason, shown
 from weft.files import read_text
 
+T = TypeVar("T")
 ARRIVALS = ("poisson", "gamma", "even")
 """Random arrivals: independent, in bursts or evened out (gamma-distributed gaps), or at equal gaps."""
 _LARGEST_TRACE = 1 << 28
@@ -252,13 +253,9 @@ def _rows(path: str, text: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _asked(path: str, at: int, row: Mapping[str, Any], names: Sequence[str]) -> Asked:
-    try:
-        time, lengths = row[names[0]], [int(row[name]) for name in names[1:]]
-        when = _seconds(time) * (1e-3 if names[0] == "timestamp" else 1.0)
-        blocks = tuple(map(int, row.get("hash_ids") or ()))
-    except (TypeError, ValueError, OverflowError):
-        values = ", ".join(f"{name} {shown(row.get(name))}" for name in names)
-        raise InputError(f"{path}, request {at}: {values}; give a time and whole numbers of tokens") from None
+    when = _read(path, at, row, names[0], _seconds, "a time") * (1e-3 if names[0] == "timestamp" else 1.0)
+    lengths = [_read(path, at, row, name, int, "a whole number of tokens") for name in names[1:]]
+    blocks = _read(path, at, row, "hash_ids", _blocks, "whole numbers in brackets, like [0, 1]")
     if min(lengths) < 1 or when == float("inf") or when < 0:
         raise InputError(
             f"{path}, request {at}: {lengths[0]} tokens in and {lengths[1]} out at {when:g} s; give at least 1 of "
@@ -267,10 +264,26 @@ def _asked(path: str, at: int, row: Mapping[str, Any], names: Sequence[str]) -> 
     return Asked(when, lengths[0], lengths[1], blocks)
 
 
+def _read(path: str, at: int, row: Mapping[str, Any], name: str, read: Callable[[Any], T], wanted: str) -> T:
+    """A value of a request; InputError for one that cannot be read."""
+    try:
+        return read(row.get(name))
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{path}, request {at}: {name} is {shown(row.get(name))}; give {wanted}") from None
+
+
+def _blocks(raw: Any) -> tuple[int, ...]:
+    """The blocks of a prompt: a list, or its text in a CSV file."""
+    return tuple(map(int, (json.loads(raw) if isinstance(raw, str) and raw else raw) or ()))
+
+
 def _seconds(raw: Any) -> float:
+    """A time [s], or the date of one; not a number where it is left out."""
     if raw is None or raw == "":
         return float("nan")
     try:
-        return float(raw)
+        if (given := float(raw)) == given:
+            return given
+        raise OverflowError(raw)  # a number that is none is not a time that is left out
     except ValueError:
         return datetime.fromisoformat(str(raw)[:26]).timestamp()

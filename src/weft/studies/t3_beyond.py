@@ -6,10 +6,10 @@ Nothing is published to stand beside most of these figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import geometric_mean
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from weft import hardware
 from weft.graph import Graph, Routing, experts
@@ -38,12 +38,12 @@ MODEL: str = CASES["model"]
 LAYERS: Sequence[str] = CASES["layers"]
 TODAY, TWICE_UNITS, TWICE_RATE = "today", "twice the compute units", "twice the matrix rate"
 MCA, DIRECT, DMA, SUMMED, PARTS = "t3-mca", "t3-direct", "t3-direct-dma", "t3-nvls", "t3-split-k"
-FLUX, LINES = "flux", "t3-all-gather"
+FLUX, LINES, LOADS = "flux", "t3-all-gather", "remote-loads"
 CHUNKS, BOTH = "userbuffers", f"{MCA}+{LINES}"
 """Chunks in software, and T3 for reduce-scatters and all-gathers, in whole steps."""
 EXCHANGE, PER_RANK = "t3-all-to-all", "deepep"
 LEVELS, IN_SWITCH = "t3-two-level", "in-network"
-MERGE_COUNTS = ("most_entries", "evicted", "expired")
+MERGE_COUNTS = ("most_entries", "evicted", "expired", "refused")
 ADDING, MERGING = "adding switch", "merging switch"
 """The fabrics of a switch that adds stores: with room for every sum, and with a table and a window."""
 WHERE = {"ring": "around a ring", "switch": "behind a switch", "full": "on a full mesh"}
@@ -156,6 +156,7 @@ class T3Beyond(PaperStudy):
     twice: tuple[Point, ...]
     routes: tuple[Point, ...]
     merges: tuple[Point, ...]
+    loads: tuple[Point, ...]
     libraries: tuple[Point, ...]
     nodes: tuple[Point, ...]
     gathers: tuple[Point, ...]
@@ -173,6 +174,7 @@ class T3Beyond(PaperStudy):
             "twice": list(_twice(at.gpu)),
             "routes": list(_routes(at.gpu)),
             "merges": list(_merges(at.gpu)),
+            "loads": list(_loads(at.gpu)),
             "libraries": list(_libraries(at.gpu)),
             "nodes": list(_nodes(at.gpu)),
             "gathers": list(_gathers(at.gpu)),
@@ -209,6 +211,7 @@ class T3Beyond(PaperStudy):
             self._faster(),
             self._straight(),
             self._summed(),
+            self._merged(),
             self._leveled(),
             self._gathered(),
             self._exchanged(),
@@ -253,13 +256,37 @@ class T3Beyond(PaperStudy):
         times = [point.run[SUMMED].seconds / whole.run[SUMMED].seconds for point in limited]
         bytes_ = [point.run[SUMMED].total_bytes / whole.run[SUMMED].total_bytes for point in limited]
         late = max(point.run[SUMMED].seconds for point in self.merges) / whole.run[SUMMED].seconds
-        entries, windows = zip(*CASES["merges"]["sizes"], strict=True)
         return (
-            f"On {self.libraries[0].setting}, whose switch adds: {beside}. A switch that merges in a table of "
-            f"{min(entries)} to {max(entries):,} requests, each held for {min(windows) * 1e6:g} to "
-            f"{max(windows) * 1e6:g} µs, takes {min(times):.2f} to {max(times):.2f} times as long as one with room for "
+            f"On {self.libraries[0].setting}, whose switch adds: {beside}. A switch that merges in {self.rooms}, "
+            f"takes {min(times):.2f} to {max(times):.2f} times as long as one with room for "
             f"every sum, and its GPUs move {min(bytes_):.2f} to {max(bytes_):.2f} times the DRAM traffic; with one of "
             f"four GPUs {SHOWN_SHARE:.0%} slower it takes at most {late:.2f} times as long"
+        )
+
+    def _merged(self) -> str:
+        equal, late = (_ends(self.of_loads("sent", share).values(), ".2f") for share in (0.0, SHOWN_SHARE))
+        took, apart = _ends(self.of_loads("took", 0.0).values(), ".3f"), self.loads[0].run
+        return (
+            f"Merging the loads of {self.loads[0].tp} GPUs in {self.rooms}, cuts what leaves owners to {equal} ({late} "
+            f"with one GPU {SHOWN_SHARE:.0%} slower), yet takes {took} times as long ({self.span('merged')} over "
+            "assumed values of the machine), because every GPU still receives all rows but its own and its tiles wait "
+            f"for their way: loads are {apart.speedup(LOADS):.2f}x as fast as sequential, lines that DMA engines send "
+            f"{apart.speedup(LINES):.2f}x"
+        )
+
+    def of_loads(self, figure: Literal["sent", "took"], slower: float) -> dict[str, float]:
+        """Bytes sent, or times, by table that merges loads, over those without one; a GPU may be slower."""
+        runs = {point.setting: point.run[LOADS] for point in self.loads if point.at == slower}
+        apart, *merged = (run.counters["link_bytes"] if figure == "sent" else run.seconds for run in runs.values())
+        return {table: value / apart for table, value in zip(list(runs)[1:], merged, strict=True)}
+
+    @property
+    def rooms(self) -> str:
+        """The ranges of the switch's tables, in words."""
+        entries, windows = zip(*CASES["merges"]["sizes"], strict=True)
+        return (
+            f"a table of {min(entries)} to {max(entries):,} requests, each held for {min(windows) * 1e6:g} to "
+            f"{max(windows) * 1e6:g} µs"
         )
 
     def _leveled(self) -> str:
@@ -268,7 +295,10 @@ class T3Beyond(PaperStudy):
             f"{point.run.speedup(MCA):.2f}x"
             for point in self.nodes
         )
-        return f"T3 on two levels, a ring in each node and DMA engines between nodes, over one ring in sequence: {said}"
+        return (
+            "T3 on two levels, a ring in each node and DMA engines between nodes, over one ring in sequence: "
+            f"{said}; for OP {self.span('levels')} over assumed values"
+        )
 
     def _gathered(self) -> str:
         fabrics = CASES["gathers"]["fabrics"]
@@ -353,8 +383,7 @@ class T3Beyond(PaperStudy):
 
     def span(self, figure: str) -> str:
         """The range of a figure over assumed values, in words: "0.98 to 1.07"."""
-        found = [row.figures[figure] for row in (self.ranges if figure in PROBED else self.expert_ranges)]
-        return f"{min(found):.2f} to {max(found):.2f}"
+        return _ends([row.figures[figure] for row in (self.ranges if figure in PROBED else self.expert_ranges)], ".2f")
 
     def figures(self) -> Iterator[Measured]:
         """The means, and the figures of the sub-layers that show each question."""
@@ -370,6 +399,13 @@ class T3Beyond(PaperStudy):
                 id_ = f"beyond.routes.{point.layer}.tp{point.tp}.{name}"
                 words = {"name": name, "place": point.place}
                 yield Measured(id_, point.run.speedup(name), words, like="beyond.routes")
+        room = _room(**CASES["table"])
+        for id_, ratios in (
+            ("sent", self.of_loads("sent", 0.0)),
+            ("sent.late", self.of_loads("sent", SHOWN_SHARE)),
+            ("took", self.of_loads("took", 0.0)),
+        ):
+            yield Measured(f"beyond.loads.{id_}", ratios[room], {"room": room})
         for point in self.gathers:
             for name in (FLUX, LINES):
                 id_ = f"beyond.gathers.{point.layer}.tp{point.tp}.{point.setting}.{name}"
@@ -413,12 +449,16 @@ class T3Beyond(PaperStudy):
 
     @property
     def merged(self) -> Iterator[tuple[Any, ...]]:
-        """What a switch with a table makes of T3's stores: time, DRAM traffic, and requests that left it unmerged."""
-        for point in self.merges:
-            run = point.run[SUMMED]
-            most, evicted, expired = (run.counters.get(f"merge_{name}", 0) for name in MERGE_COUNTS)
-            late = f"one {point.at:.0%} slower" if point.at else "equal"
-            yield point.setting, late, run.seconds * 1e6, run.total_bytes / 1e6, most, evicted, expired
+        """What a switch with a table makes of T3's stores and of loads from peers: time, bytes, and how full it was."""
+        for name, words, points in (
+            (SUMMED, "stores after it", self.merges),
+            (LOADS, "loads before it", self.loads),
+        ):
+            for point in points:
+                run, late = point.run[name], f"one {point.at:.0%} slower" if point.at else "equal"
+                counts = (run.counters.get(f"merge_{count}", 0) for count in MERGE_COUNTS)
+                sent = run.counters["link_bytes"] / 1e6
+                yield words, point.setting, late, run.seconds * 1e6, run.total_bytes / 1e6, sent, *counts
 
     @property
     def overlaps(self) -> Mapping[str, Sequence[str]]:
@@ -544,6 +584,7 @@ run = T3Beyond.run
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "late": {"mode": "explicit"},
     "merges": {"mode": "explicit"},
+    "loads": {"mode": "explicit"},
     "libraries": {"request_bytes": None},
     "nodes": {"mode": "mirrored", "request_bytes": 4096},
     "experts": {"request_bytes": None},
@@ -610,14 +651,42 @@ def _merges(gpu: Gpu) -> Iterator[Asked]:
     """A few tokens on four GPUs that each run, equal or one of them slower, behind switches with room for less."""
     about = CASES["merges"]
     graph = _short(about["layer"], about["tokens"], about["tp"])
+    for asked in _tables(gpu, about["layer"], graph, "every sum"):
+        yield asked._replace(overlaps=OVERLAPS["merges"])
+
+
+def _loads(gpu: Gpu) -> Iterator[Asked]:
+    """The same tables, where the tiles of a forward GEMM load the rows of as few tokens from their owners.
+
+    Beside the first one stand the ways that copy the rows.
+    """
+    about = CASES["merges"]
+    graph = _forward(about["gathers"], about["tp"], about["tokens"])
+    for number, asked in enumerate(_tables(gpu, about["gathers"], graph, "no load")):
+        yield asked._replace(overlaps=(LOADS,) if number else OVERLAPS["loads"])
+
+
+def _tables(gpu: Gpu, layer: str, graph: Graph, without: str) -> Iterator[Asked]:
+    """A graph behind switches of several tables and, in the words `without`, of none."""
+    about = CASES["merges"]
     for entries, window in ((0, 0.0), *about["sizes"]):
         table = {"merge_entries": entries, "merge_window": window} if window else {}
-        link, words = gpu.link, f"{entries:,} requests, {window * 1e6:g} µs" if window else "every sum"
+        link, words = gpu.link, _room(entries, window) if window else without
         fabric = FABRICS["switch"](about["tp"], link.bandwidth, link.latency, reduces=True, **table)
         equal = System(gpu=gpu, gpus=about["tp"], fabric=fabric)
         for share in (0.0, SHOWN_SHARE):
             on = Stragglers("one", share).systems(equal)[0] if share else equal
-            yield Asked(about["layer"], about["tp"], words, share, graph, on, OVERLAPS["merges"])
+            yield Asked(layer, about["tp"], words, share, graph, on, ())
+
+
+def _ends(values: Collection[float], format_: str) -> str:
+    """The least and the greatest of some values, in words."""
+    return " to ".join(dict.fromkeys(f"{end:{format_}}" for end in (min(values), max(values))))
+
+
+def _room(merge_entries: int, merge_window: float) -> str:
+    """A table of the switch, in words."""
+    return f"{merge_entries:,} requests, {merge_window * 1e6:g} µs"
 
 
 def _libraries(gpu: Gpu) -> Iterator[Asked]:
@@ -627,11 +696,9 @@ def _libraries(gpu: Gpu) -> Iterator[Asked]:
 
 
 def _nodes(gpu: Gpu) -> Iterator[Asked]:
-    link = gpu.link
     for layer in LAYERS:
         for count in CASES["nodes"]:
-            tp = 8 * count
-            on = System(gpu=gpu, gpus=tp, fabric=FABRICS["nodes"](tp, link.bandwidth, link.latency))
+            tp, on = 8 * count, joined(gpu, "nodes", 8 * count)
             yield Asked(layer, tp, f"{count} nodes", count, sublayer(MODEL, layer, tp), on, OVERLAPS["nodes"])
 
 
@@ -643,10 +710,13 @@ def _gathers(gpu: Gpu) -> Iterator[Asked]:
                 yield Asked(layer, tp, fabric, at, graph, on, OVERLAPS["gathers"])
 
 
-def _forward(layer: str, tp: int) -> Graph:
-    """The forward GEMM of a sub-layer whose backward one ends with an all-reduce, behind the all-gather of its rows."""
+def _forward(layer: str, tp: int, tokens: int | None = None) -> Graph:
+    """The forward GEMM of a sub-layer whose backward one ends with an all-reduce, behind the all-gather of its rows.
+
+    It may have fewer `tokens` than a step.
+    """
     backward = whole(load_model(MODEL), layer).gemm
-    forward = replace(backward, n=backward.k, k=backward.n)
+    forward = replace(backward, m=tokens or backward.m, n=backward.k, k=backward.n)
     return dependent("ag_gemm", share_of("ag_gemm", forward, tp), tp)
 
 
@@ -728,6 +798,19 @@ def _probe_straight(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
     return {name: Simulation(graph, on, name, options) for name in (MCA, DMA)}
 
 
+def _probe_levels(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
+    tp = 8 * CASES["nodes"][0]
+    graph, on, options = sublayer(MODEL, "op", tp), joined(gpu, "nodes", tp), replace(options, **OPTIONS["nodes"])
+    return {name: Simulation(graph, on, name, options) for name in (SEQUENTIAL, LEVELS)}
+
+
+def _probe_merged(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
+    about = CASES["merges"]
+    graph, options = _forward(about["gathers"], about["tp"], about["tokens"]), replace(options, **OPTIONS["loads"])
+    systems = {"apart": joined(gpu, ADDING, about["tp"]), "merged": joined(gpu, MERGING, about["tp"])}
+    return {name: Simulation(graph, on, LOADS, options) for name, on in systems.items()}
+
+
 def _probe_lines(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:
     graph, on = _forward("fc1", 8), joined(gpu, "full", 8)
     return {name: Simulation(graph, on, name, options) for name in (FLUX, LINES)}
@@ -760,6 +843,8 @@ def _gained(s: Mapping[str, float]) -> float:
 PROBED: Mapping[str, Probe] = {
     "twice": Probe(_probe_twice, _gained),
     "straight": Probe(_probe_straight, lambda s: s[MCA] / s[DMA]),
+    "levels": Probe(_probe_levels, lambda s: s[SEQUENTIAL] / s[LEVELS]),
+    "merged": Probe(_probe_merged, lambda s: s["merged"] / s["apart"]),
     "lines": Probe(_probe_lines, lambda s: s[FLUX] / s[LINES]),
     "parts": Probe(_probe_parts, lambda s: s["t3"] / s[PARTS]),
     "late": Probe(_probe_late, lambda s: s["late"] / s["equal"]),

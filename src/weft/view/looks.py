@@ -30,7 +30,7 @@ OVERLAPS: Looks = {
     "sequential": GREY, "flux": PINK, "userbuffers": GREEN, "t3": ORANGE, "t3-mca": RED,
     "t3-critical": DARK, "t3-direct": YELLOW, "t3-direct-dma": "#882255", "t3-split-k": "#332288",
     "t3-all-gather": "#117733", "t3-two-level": "#AA4499", "t3-nvls": "#44AA99",
-    "deepep": "#6699CC", "t3-all-to-all": "#999933",
+    "remote-loads": "#661100", "deepep": "#6699CC", "t3-all-to-all": "#999933",
     "ideal-overlap": SKY, "ideal-rs-nmc": BLUE,
 }  # fmt: skip
 STRATEGIES: Looks = {

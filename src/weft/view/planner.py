@@ -300,7 +300,9 @@ class PlansReport(SystemReport["Plans"]):
         """How many plans were searched, the notes of the search, and how to launch the best plan."""
         answer = self.answer
         launched = [answer.best.launch(answer.launcher).rstrip("\n")] if answer.launcher else []
-        return [counts(answer), *map(sentence, answer.notes), *launched]
+        command = answer.best.command
+        shown = [f"What is exposed, and why: {command}"] if command else []
+        return [counts(answer), *map(sentence, answer.notes), *shown, *launched]
 
     def tables(self) -> list[Table]:
         """The best plans, and why others cannot run."""

@@ -374,6 +374,8 @@ def _hidden(run: Timeline) -> str:
     if routing_of(run.graph) is not None and (beside := sum(run.durations.values()) - run.seconds) > run.seconds * 1e-6:
         share = beside / (run.duration("dispatch") + run.duration("combine"))
         return f"{min(share, 1):.0%} of the exchanges' time lies beside the experts' GEMMs"
+    if any(node.choice.kernel == "loads" for node in run.graph.collectives):
+        return "whose tiles load the rows of other GPUs as they need them"
     moved = next((name for name in ("reduce_scatter", "all_gather") if name in found), None)
     if "gemm" not in found or moved is None:
         return "its operators follow one another"

@@ -48,7 +48,7 @@ def train(
             f"system has {system.gpus}; let the degrees multiply to {system.gpus}"
         )
     check_trains(plan.dtype, plan.precision, system.gpu)
-    check_plan(model, plan, even=False)
+    check_plan(model, plan)
     check_overlap(plan, system, fidelity)
     framework = settled(framework or Framework(), plan)
     machine = system.in_training

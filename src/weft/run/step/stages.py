@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from weft.errors import InputError
 from weft.models import Transformer
+from weft.parallel.layers import stage_layers
 from weft.parallel.plan import Parallelism
 from weft.schedule.pipeline import Schedule
 
@@ -19,14 +20,13 @@ Shares = tuple[int, ...]
 
 
 def chunks_of(model: Transformer, stages: int, plan: Parallelism) -> list[list[str]]:
-    """The names of the parts of each stage: as many layers as the plan says, or equal numbers.
+    """The names of the parts of each stage: as many layers as the plan says, else as `stage_layers` has them.
 
-    The last stages, which have the head, get what is left if the number of stages does not divide that of layers.
     Raises InputError for a plan whose layers do not add up.
     """
     kinds = model.layer_kinds
-    each = -(-len(kinds) // stages)
-    counts = plan.layers or [min(max(len(kinds) - each * place, 0), each) for place in range(stages)]
+    even = (len(kinds) // stages,) * stages
+    counts = plan.layers or stage_layers(model, plan.pp, stages // plan.pp) or even
     if len(counts) != stages or sum(counts) != len(kinds):
         raise InputError(
             f"the plan gives {len(counts)} stages {sum(counts)} layers, but {model.name} has {len(kinds)} and the "

@@ -74,8 +74,11 @@ function fitted(figure, width) {
   const first = spec.layer?.[0], lane = first?.mark.type === "bar" && first.encoding.y.field, sets = Object.values(figure.datasets);
   const lanes = lane ? Math.max(...sets.flat().map((row) => String(row[lane] ?? "").length)) * 6.4 + 14 : 40;
   const plot = width - Math.min(lanes, spec.config.axisY.labelLimit + 14) - 20;
-  const legend = spec.vconcat ? width - side : plot;
+  // names longer than their room: of lanes on two lines, of a legend over the lanes' room, too
+  if (lane && lanes > spec.config.axisY.labelLimit + 14) first.encoding.y.axis = { ...first.encoding.y.axis, labelExpr: "split(replace(datum.label, regexp('^(.{12,}?) '), '$1\\n'), '\\n')" };
+  const legend = spec.vconcat ? width - side : lane && longest > plot ? width : plot;
   Object.assign(spec.config.legend, { labelLimit: Math.max(150, legend - 30), columns: Math.max(1, Math.floor(legend / longest)) });
+  if (legend === width) spec.config.legend.layout = { top: { anchor: "end" } };
   if (spec.vconcat) {
     Object.assign(spec.config.axisY, { minExtent: side, maxExtent: side, labelLimit: side - 8 });
     const inner = Math.max(120, width - side - 34);
