@@ -85,7 +85,9 @@ NOTES = {
     "Forms: [operators](operators.md#attention-by-libraries-of-inference).",
     "all_reduce": "Kernels in one node, repeated, launched by a graph or eagerly by the host. "
     "Forms: [collectives](collective-model.md#all-reduce-of-servers).",
-    "serving": "Closed loops of clients in their steady state; the host's time for each step is fitted, by framework.",
+    "serving": "Closed loops of clients in their steady state; the host's time for each step is fitted, by framework, "
+    "and what a request takes outside of steps by its version.",
+    "disaggregated": "Closed loops of up to 128 clients, simulated request by request; nothing is fitted to them.",
     "small_operators": "Medians of vLLM's kernels, rounded to a microsecond by their source.",
     "experts": "One call of a library of inference, repeated, by library and format; loads of power laws are drawn as "
     "the source of the rows draws them, with other random numbers.",

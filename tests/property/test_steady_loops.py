@@ -7,7 +7,7 @@ from weft.models import load_model
 from weft.run.step.forward import Forward
 from weft.serving.framework import serves
 from weft.serving.steady import steady
-from weft.serving.step_times import StepTimes
+from weft.serving.step_times import Shape, StepTimes
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,21 @@ def test_requests_that_come_together_delay_each_other_half_as_much(times):
     alone = stated(times, "sglang", 1, 2048, 64)
     assert 0.4 < (together.tpot - alone.tpot) / (apart.tpot - alone.tpot) < 0.75
     assert together.ttft > apart.ttft
+
+
+def test_an_idle_server_reads_the_first_of_prompts_that_come_together_by_itself(times):
+    """Four prompts of 2,000 tokens: one, and three behind it, as long as a step holds them."""
+    found = stated(times, "sglang", 4, 2000, 100, together=True, outside=0.0)
+    first, others = (times.seconds(Shape(prefills=n, new=2000 * n, pairs=n * 2000 * 2001 // 2)) for n in (1, 3))
+    host = serves("sglang", times.forward).host
+    assert found.ttft == pytest.approx(first + host + 0.75 * (others + host), rel=0.02)
+
+
+def test_a_request_waits_until_the_scheduler_looks_for_it(times):
+    at_once, later = (stated(times, "sglang", 4, 1024, 256, waits=each) for each in (0.0, 5.0))
+    assert later.ttft - at_once.ttft == pytest.approx(5 * at_once.tpot, rel=0.05)
+    alone = [stated(times, "sglang", 1, 1024, 256, waits=each) for each in (0.0, 5.0)]
+    assert alone[0] == alone[1]
 
 
 def test_clients_beyond_the_memory_wait(times):

@@ -77,6 +77,24 @@ def test_interpolated_steps_are_close_to_the_passes_themselves(model, system, tp
     assert mean(map(abs, errors)) < INTERPOLATION_ERROR / 10
 
 
+def test_a_step_with_prompts_lasts_as_long_as_the_host_launches_its_kernels():
+    on_gpu, each = times(), 1e-4
+    found, least = on_gpu.launched(each, 512), 1e-4 * on_gpu.forward.launches
+    short, long = (Shape(prefills=1, new=new, pairs=new * (new + 1) // 2) for new in (513, 8192))
+    assert found.seconds(short) == least > on_gpu.seconds(short)
+    assert found.seconds(long) == on_gpu.seconds(long) > least
+    assert sum(found.parts(short).values()) == pytest.approx(least)
+    for graphed in (Shape(prefills=1, new=512, pairs=512 * 513 // 2), Shape(600, 600 * 100)):
+        assert found.seconds(graphed) == on_gpu.seconds(graphed)
+
+
+def test_a_version_that_was_measured_has_its_own_time_outside_of_steps():
+    forward = Forward(load_model(MODEL), weft.system(SYSTEM))
+    every, old, unknown = (serves("trtllm", forward, version=name) for name in ("", "1.0.0rc3", "9.9"))
+    assert old.frontend > every.frontend == unknown.frontend
+    assert old.host == every.host
+
+
 def test_many_steps_of_next_tokens_are_those_that_follow_each_other():
     one_by_one = [times().seconds(Shape(24, 24 * 900 + 24 * at)) for at in range(200)]
     assert list(times().next_tokens(24, 24 * 900, 200)) == pytest.approx(one_by_one)

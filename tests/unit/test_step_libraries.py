@@ -21,9 +21,9 @@ def forward(library, model="llama-3-70b", on="8xh100", tp=8, **how):
 def test_the_same_step_takes_the_same_time_asked_by_decode_by_prefill_and_by_serve(library):
     how = {"tp": 2, "dtype": "fp8", "kv_dtype": "fp8", "library": library}
     load = {"concurrency": 1, "requests": 1, "output": 2, "host": "0ms"}
-    for size, step in ((640, 0), (639, 1)):  # sizes that are timed, not interpolated
+    for size, step in ((512, 0), (511, 1)):  # sizes that are timed, not interpolated, and replayed from a graph
         turn = weft.serve("llama-3-8b", "2xh100", input=size, **load, **how).turns[step]
-        ask, sizes = (weft.decode, {"context": 640}) if step else (weft.prefill, {"sequence": 640})
+        ask, sizes = (weft.decode, {"context": 512}) if step else (weft.prefill, {"sequence": 512})
         asked = ask("llama-3-8b", "2xh100", **sizes, **how)
         assert turn.end - turn.start == pytest.approx(asked.seconds, rel=1e-9)
 
@@ -49,6 +49,29 @@ def test_latent_attention_of_next_tokens_reads_the_compressed_cache_once():
     group = Group(64, 1, 16000)
     ours, vendors = (forward(name, "deepseek-v3").attention(group).seconds for name in ("trtllm", "vendor"))
     assert 0.4 < ours / vendors < 0.9
+
+
+def test_latent_attention_of_prompts_is_absorbed_behind_short_prefixes_alone():
+    """SGLang on Hopper expands keys and values of whole prompts, and behind prefixes of 8,192 tokens; vLLM always."""
+    on = {name: forward(name, "deepseek-v3") for name in ("sglang", "vllm")}
+
+    def taken(name, cached, sequences=1):
+        group = Group(sequences, 1024, cached)
+        (piece,) = on[name]._attend("moe", group)
+        return piece.op.head, on[name]._kernels(group)
+
+    assert taken("sglang", 0) == taken("sglang", 8192) == taken("sglang", 2048, 4) == (192, "sglang-fa3")
+    assert taken("sglang", 1) == taken("sglang", 8191) == (576, "sglang-fa3-mla")
+    assert {taken("vllm", cached) for cached in (0, 1, 8192)} == {(192, "vllm-fa3")}
+    seconds = [on["sglang"].attention(Group(1, 8192, cached)).seconds for cached in (0, 1)]
+    assert 1.8 < seconds[1] / seconds[0] < 4  # (576 + 512) / (192 + 128) times the FLOPs
+
+
+def test_a_kernel_of_blocks_has_another_that_quantises_its_operand():
+    """16 bits: ten operators of a dense layer, its attention and its cache; FP8 by blocks: one more for each GEMM."""
+    plain, blocks = (forward("vllm", dtype=dtype).launches for dtype in ("bf16", "fp8-block"))
+    assert blocks - plain == 80 * 4
+    assert 80 * 12 <= plain < 80 * 12 + 8
 
 
 def test_large_all_reduces_are_the_vendors():

@@ -101,7 +101,7 @@ def test_rows_of_several_nodes_and_without_a_label_are_told_apart():
 
 def test_every_demand_is_about_a_kind_that_there_is_by_statistics_that_there_are():
     known = {"gemm", "collective", "channels", "layer", "ring", "contention", "overlap", "step", "memory"}
-    known |= {"kernel", "rnn", "conv", "exchange", "expert_layers", "expert_trace", "serving", *SERVED}
+    known |= {"kernel", "rnn", "conv", "exchange", "expert_layers", "expert_trace", "serving", "disaggregated", *SERVED}
     assert {demand.kind for demand in demands()} == known
     assert {name for demand in demands() for name in demand.limits} == {"mean", "p90", "geomean"}
 

@@ -10,7 +10,9 @@ from weft.result import errors
 from weft.result.errors import load_error
 from weft.validation.bar import demands, lines
 from weft.validation.classes import class_errors
+from weft.validation.pools import Pools, Workers, sizes, workers
 from weft.validation.ranking import replicas_ranked
+from weft.validation.recipes import DEFAULTS, Recipe, recipe
 from weft.validation.serving import MODELS, Point, hosts, loads_left_out
 
 HEAD = (
@@ -77,6 +79,51 @@ def test_what_is_not_compared_is_named_with_its_reason(tmp_path):
     assert answer.rows_used == 1
 
 
+_ONE, _TWO = (f"tp={tp} pp=1 dp_attn=1 moe_tp={tp} moe_ep=1 batch=4" for tp in (1, 2))
+POOLS = f"prefill:workers=1 {_ONE} decode:workers=2 {_TWO}"
+
+
+def test_pools_of_prompts_and_of_answers_are_simulated_each_in_its_layout(tmp_path):
+    of = Pools("llama-3-8b", "h100-sxm", Workers(1, 1, 1), Workers(2, 2, 1), "vllm", "bf16", "", "bf16", 1024, 256, 4)
+    assert of.gpus == 5
+    seen, (prompt, answer) = of.served(), of.tokens
+    rate = seen.rate * (prompt + answer) / 5
+    told = row(point(), mode="disagg", plan=POOLS).split(",")
+    told[12:15] = f"{seen.ttft:.9g}", f"{seen.tpot:.9g}", f"{rate:.9g}"
+    answer = found(tmp_path, ",".join(told))
+    assert {part.subject.kind for part in answer.predictions} == {"disaggregated"}
+    assert {part.subject.labels["quantity"].iloc[0] for part in answer.predictions} == {"TPOT", "TTFT", "throughput"}
+    for part in answer.predictions:
+        assert part.seconds / part.subject.measured == pytest.approx(1, abs=1e-6)
+
+
+def test_a_pool_that_reads_faster_answers_sooner_and_writes_as_fast():
+    of = {"framework": "vllm", "dtype": "bf16", "weights": "", "kv_dtype": "bf16", "prompt": 4096, "answer": 64}
+    one, two = (
+        Pools("llama-3-8b", "h100-sxm", Workers(each, 1, 1), Workers(1, 1, 1), clients=16, **of).served()
+        for each in (1, 2)
+    )
+    assert two.ttft < 0.7 * one.ttft
+    assert two.rate > 1.3 * one.rate
+
+
+@pytest.mark.parametrize(
+    ("degrees", "pool"),
+    [
+        ("workers=3 tp=8 pp=1 dp_attn=1 moe_tp=1 moe_ep=8", Workers(3, 8, 8)),
+        ("workers=1 tp=4 pp=1 dp_attn=1 moe_tp=4 moe_ep=1", Workers(1, 4, 1)),
+        ("workers=1 tp=1 pp=1 dp_attn=32 moe_tp=1 moe_ep=32", Workers(1, 1, 32)),
+        ("workers=1 tp=1 pp=1 dp_attn=8 moe_tp=8 moe_ep=1", None),
+        ("workers=1 tp=8 pp=1 dp_attn=1 moe_tp=2 moe_ep=4", None),
+        ("workers=1 tp=16 pp=1 dp_attn=1 moe_tp=16 moe_ep=1", None),
+    ],
+)
+def test_a_pools_degrees_are_read_or_refused(degrees, pool):
+    stated = sizes(f"prefill:{degrees} decode:{degrees}")
+    assert workers(stated["reads"]) == workers(stated["writes"]) == pool
+    assert sizes(f"prefill:{degrees} decode:tp=8") is None
+
+
 def test_loads_of_too_many_clients_for_every_quantity_are_named(tmp_path):
     answer = found(tmp_path, row(point()), row(point(clients=256)), row(point(clients=256), tokens=False))
     left_out = {line for problem in answer.problems if not problem.used for line in problem.lines}
@@ -92,6 +139,24 @@ def test_loads_with_whole_experts_on_each_gpu_are_compared(tmp_path):
         answer = found(tmp_path, told)
         assert answer.rows_used == 1
         assert answer.predictions[0].subject.rows["gpus"].tolist() == [2]
+
+
+def test_servers_run_as_the_benchmarks_recipes_start_them():
+    """Sources: SemiAnalysisAI/InferenceX, benchmarks, by date."""
+    of = {"framework": "trtllm", "gpu": "b200"}
+    held = recipe(replace(point("llama-3-70b", tp=2, **of), answer=1024), "blackwell")
+    assert (held.waits, recipe(replace(point("llama-3-70b", tp=8, **of), answer=1024), "blackwell").waits) == (20, 0)
+    asked = [recipe(point("deepseek-v3", 8, each, "sglang", "b200"), "blackwell").waits for each in (4, 16)]
+    assert asked == [5, 15]
+    m2 = [replace(point("minimax-m2", 2, gpu="b200"), version=each) for each in ("0.17.0", "0.19.0")]
+    assert [recipe(each, "blackwell").graphed for each in m2] == [None, 2048]
+    assert recipe(point(), "hopper") == DEFAULTS
+
+
+def test_a_recipe_changes_what_a_client_sees():
+    of = point("llama-3-70b", tp=2, framework="trtllm", gpu="b200")
+    plain, held = of.served(), replace(of, recipe=Recipe(waits=20)).served()
+    assert held.ttft - plain.ttft == pytest.approx(20 * plain.tpot, rel=0.1)
 
 
 def test_the_first_requests_come_at_once_and_wait_for_each_other():

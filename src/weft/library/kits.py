@@ -15,7 +15,8 @@ class Kit:
 
     What none of them was measured for on an architecture is timed as the vendor's library runs it. `gemm` names that
     of a narrow format of operands on an architecture; an all-reduce of more than `most` bytes is the vendor's (0: any
-    size is its own).
+    size is its own). Latent attention of prompts expands keys and values, unless prefixes of a batch, shorter than
+    `absorbs` tokens together, are in the compressed cache.
     """
 
     name: str
@@ -26,12 +27,17 @@ class Kit:
     gemm: Mapping[tuple[str, str], str]
     source: str
     most: int = 0
+    absorbs: int = 0
     small: tuple[str, ...] = field(default=())
     experts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def attention_on(self, architecture: str, latent: bool, what: str) -> str:
         """The library of attention, or of `latent` one, for what it runs, such as "context.bf16-fp8"; "" if none."""
         return _first("attention", self.latent if latent else self.attention, what, architecture)
+
+    def expands(self, prefix: int) -> bool:
+        """Whether keys and values of prompts are expanded behind prefixes of so many tokens of a batch."""
+        return not 0 < prefix < self.absorbs
 
     def gemm_on(self, architecture: str, format: str) -> str:
         """The library of GEMMs of a format of operands; "" if none."""
@@ -83,7 +89,8 @@ _KITS = (
         gemm={**_SGLANG, (_BLOCK, "ada"): "vllm-triton"},
         source="vllm-project/vllm: FlashAttention by default on Hopper, FlashInfer on Blackwell; where rows of vLLM's "
         "calls last as long as the host's work (latent attention, DeepGEMM, FlashInfer), the same kernels by SGLang; "
-        "experts in FP8 by Triton on Hopper, as by blocks: rows of one scale a tensor are of CUTLASS, untuned",
+        "v1/attention/backends/mla/common.py: latent attention of prompts is never absorbed; experts in FP8 by Triton "
+        "on Hopper, as by blocks: rows of one scale a tensor are of CUTLASS, untuned",
         most=8 << 20,
         small=("vllm",),
         experts={
@@ -103,8 +110,10 @@ _KITS = (
         all_reduce="sglang-custom",
         gemm=_SGLANG,
         source="sgl-project/sglang python/sglang/srt/server_args.py: fa3 on Hopper, trtllm_mha and trtllm_mla on "
-        "Blackwell",
+        "Blackwell; models/deepseek_common/attention_backend_handler.py: latent attention of prompts is absorbed "
+        "behind prefixes of less than SGLANG_CHUNKED_PREFIX_CACHE_THRESHOLD tokens (environ.py: 8,192), not of none",
         most=8 << 20,
+        absorbs=8192,
         experts={
             "bf16": ("sglang-trtllm.bf16", "sglang-triton.bf16"),
             _BLOCK: ("sglang-trtllm.fp8-block", "sglang-triton.fp8-block"),

@@ -28,6 +28,7 @@ class Serves:
     A step takes at most `tokens`, and at most `sequences` run at once; keys and values lie in blocks of `block` tokens,
     and take `cache_bytes` of each GPU [bytes]. The host adds `host` to every step [s], plausibly `host_range`,
     and a request takes `frontend` and `token` for each token of its prompt outside of steps, up to its first token [s].
+    Each kernel of a step with prompts takes it `launch` [s], unless the step has at most `graphed` tokens.
     """
 
     name: str
@@ -42,6 +43,8 @@ class Serves:
     host_range: tuple[float, float]
     frontend: float
     token: float
+    launch: float
+    graphed: int
 
     def outside(self, prompt: int) -> float:
         """What a request with such a prompt takes outside of steps, up to its first token [s]."""
@@ -61,10 +64,11 @@ def _tables() -> Mapping[str, Any]:
 
 def serves(
     name: str, forward: Forward, *, tokens: int | None = None, sequences: int | None = None, block: int | None = None,
-    host: float | None = None, memory_share: float | None = None,
+    host: float | None = None, memory_share: float | None = None, version: str = "",
 ) -> Serves:  # fmt: skip
     """What a framework does on the GPUs of a model; values that are given replace its defaults.
 
+    A request takes what was measured of a `version` outside of steps, if it was, else what all versions take together.
     Raises UnknownNameError for an unknown framework, InputError for weights that leave no room for keys and values.
     """
     check_name("serving framework", name, _tables())
@@ -72,11 +76,13 @@ def serves(
     size = _size(table["sizes"], forward)
     tokens, sequences = tokens or size["tokens"], sequences or size["sequences"]
     low, high = (_SECONDS.parse(table["host"][end]) for end in ("low", "high"))
+    frontend = table["versions"].get(version, table["frontend"]["value"])
     return Serves(
         name, table["title"], table["policy"], table["source"], tokens, sequences, block or table["block"],
         _room(name, table, forward, tokens, sequences, memory_share),
         _SECONDS.parse(table["host"]["value"]) if host is None else host, (low, high),
-        *(_SECONDS.parse(table[key]["value"]) for key in ("frontend", "token")),
+        _SECONDS.parse(frontend), _SECONDS.parse(table["token"]["value"]), _SECONDS.parse(table["launch"]["value"]),
+        min(table["graphed"], 2 * sequences),
     )  # fmt: skip
 
 

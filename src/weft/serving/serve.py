@@ -175,6 +175,7 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
         raise InputError(f"memory_share is {shown(memory_share)}; give a share from 0 to 1, such as 0.9")
     took = None if host is None else _SECONDS.parse(host)
     how = serves(asked["framework"], forward, host=took, memory_share=memory_share, **own)
+    times = times.launched(how.launch, how.graphed)
     if how.tokens < forward.queries:
         raise InputError(
             f"a step of {how.tokens} tokens does not hold the next token of a request and its {drafts.tokens} drafts; "
@@ -231,7 +232,10 @@ def _times(model: Transformer, where: System, **how: Any) -> StepTimes:
 
 @dataclass(frozen=True)
 class Deployment:
-    """A model on its replicas, ready to serve loads; `sent` are times [s] of keys and values by tokens of a prompt."""
+    """A model on its replicas, ready to serve loads; `sent` are times [s] of keys and values by tokens of a prompt.
+
+    Prompts are read by the first `readers` of the replicas, or by all of those of `reads`, whose layout is their own.
+    """
 
     forward: Forward
     how: Serves
@@ -242,6 +246,7 @@ class Deployment:
     shared: int
     times: StepTimes
     sent: dict[int, float] = field(default_factory=dict)
+    reads: Deployment | None = None
 
     def run(
         self, asked: Load, watch: Watch | None = None, progress: Progress | None = None,
@@ -264,6 +269,11 @@ class Deployment:
         return sorted(map(_served, found), key=lambda one: one.arrival), turns
 
     def _cluster(self) -> Cluster:
+        if self.reads:
+            beside = self.reads.replicas
+            readers = [self.reads._replica(at, None) for at in range(beside)]
+            writers = [self._replica(beside + at, None) for at in range(self.replicas)]
+            return Cluster(readers, self.router, writers, self.transfer, self.reads.how.outside)
         stages = self.forward.plan.pp
         pipelines = [Pipeline(stages) for _ in range(self.replicas // stages)] if stages > 1 else []
         every = [self._replica(at, pipelines[at // stages] if pipelines else None) for at in range(self.replicas)]

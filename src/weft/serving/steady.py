@@ -22,21 +22,24 @@ class Steady(NamedTuple):
 def steady(
     seconds: Callable[[Shape], float], clients: int, prompt: int, answer: int, *, tokens: int, host: float = 0.0,
     mixes: bool = True, most: int = 1 << 30, together: bool = False, outside: float = 0.0,
+    waits: float = 0.0,
 ) -> Steady:  # fmt: skip
     """The steady state of `clients` that ask a replica for equal answers, each at its own time or all `together`.
 
     A step takes `seconds(shape)` and `host` [s], and at most `tokens`; a request is `outside` of steps [s] before its
     first token, with no other work of the server; at most `most` requests run at once, and others
-    wait. Prompts pass in chunks: beside next tokens if the scheduler `mixes` them, else in steps of their own. Requests
-    that come together fill steps with their prompts, and half of these, in the mean, delay a request that writes.
+    wait. A request is seen `waits` steps after it came, if others run. Prompts pass in chunks: beside next tokens if
+    the scheduler `mixes` them, else in steps of their own. Requests that come together fill steps with their prompts,
+    and half of these, in the mean, delay a request that writes.
     """
     wave = _together if together else _spread
     inside = float(min(clients, most))
-    for _ in range(2 if outside else 1):  # those that are outside take no place
+    for _ in range(2 if outside or waits else 1):  # those that are outside take no place
         running = max(round(inside), 1)
         ttft, tpot = wave(lambda shape: seconds(shape) + host, running, prompt, answer, tokens, mixes)
         cycle = ttft + (answer - 1) * tpot
-        inside = min(clients * cycle / (cycle + outside), most)
+        unseen = outside + (waits * tpot if running > 1 else 0.0)
+        inside = min(clients * cycle / (cycle + unseen), most)
     rate = inside / cycle
     return Steady(clients / rate - (answer - 1) * tpot, tpot, rate)
 
@@ -44,14 +47,19 @@ def steady(
 def _together(
     step: Callable[[Shape], float], running: int, prompt: int, answer: int, tokens: int, mixes: bool
 ) -> tuple[float, float]:
-    every = running * prompt
-    new = min(every, max(tokens - (running // 2 if mixes else 0), 1))
-    reading = every / new
-    beside = running // 2 if mixes and reading > 1 else 0
-    full = step(_shape(prompt, answer, beside, new))
+    """Of prompts that come together an idle server reads the first by itself, and the others behind it."""
     alone = step(_shape(prompt, answer, running))
-    delayed = (reading - 1) / 2 * (full - (alone if mixes else 0.0))
-    return (reading + 1) / 2 * full, alone + max(delayed, 0.0) / max(answer - 1, 1)
+    room = max(tokens - (running // 2 if mixes else 0), 1)
+    first = prompt / min(prompt, room) * step(_shape(prompt, answer, 0, min(prompt, room)))
+    if running == 1:
+        return first, alone
+    every = (running - 1) * prompt
+    new = min(every, room)
+    reading = every / new
+    full = step(_shape(prompt, answer, running // 2 if mixes else 0, new))
+    others = (running - 1) / running
+    delayed = (reading / running + others * (reading - 1) / 2) * (full - (alone if mixes else 0.0))
+    return first + others * (reading + 1) / 2 * full, alone + max(delayed, 0.0) / max(answer - 1, 1)
 
 
 def _spread(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -56,6 +57,7 @@ class StepTimes:
 
     def __init__(self, forward: Forward, queries: int = 0, like: StepTimes | None = None) -> None:
         self.forward, self.queries = forward, queries or forward.queries
+        self._launching, self._graphed = 0.0, 0
         self.first = self.later = None
         if forward.draft:
             self.first = StepTimes(forward.draft, self.queries, like.first if like else None)
@@ -82,8 +84,23 @@ class StepTimes:
         """Seconds that methods of overlap leave exposed, by the engine."""
         return self.forward.shared(tokens).seconds - self.forward.shared(tokens, hides=True).seconds
 
+    def launched(self, each: float, graphed: int) -> StepTimes:
+        """These times where a host launches each kernel of a step with prompts in so many seconds, one by one.
+
+        Steps of up to `graphed` tokens are replayed from graphs, as steps of next tokens alone are.
+        """
+        found = copy(self)
+        found._launching, found._graphed = each * self.forward.launches, graphed
+        return found
+
     def seconds(self, step: Shape) -> float:
-        """Seconds of a step on the GPU."""
+        """Seconds of a step: on the GPU, or of the host that launches it if that takes longer."""
+        return max(self._on_gpu(step), self._on_host(step))
+
+    def _on_host(self, step: Shape) -> float:
+        return self._launching if step.prefills and step.decodes * self.queries + step.new > self._graphed else 0.0
+
+    def _on_gpu(self, step: Shape) -> float:
         one = step.half if self.forward.two_batch else step
         tokens = one.decodes * self.queries + one.new
         took = self._shared(tokens)
@@ -180,7 +197,9 @@ class StepTimes:
         if step.prefills:
             new = max(round(step.new / step.prefills), 1)
             groups.append(Group(step.prefills, new, max(round(step.pairs / step.new - (new + 1) / 2), 0)))
-        return self.forward.batch(groups).parts
+        parts = self.forward.batch(groups).parts
+        waits = self._on_host(step) - sum(parts.values())
+        return {**parts, "host": waits} if waits > 0 else parts
 
     def _decode(self, count: int, keys: int) -> float:
         return self.forward.attention(Group(count, self.queries, keys - 1, writes=True)).seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -21,7 +21,9 @@ from weft.serving.framework import Serves, serves
 from weft.serving.steady import Steady, steady
 from weft.serving.step_times import StepTimes
 from weft.validation.machines import Machines
+from weft.validation.pools import Pools, sizes, workers
 from weft.validation.problems import Problem
+from weft.validation.recipes import DEFAULTS, Recipe, recipe
 from weft.validation.subjects import BoolArray, Predicted, Subject, predicted
 from weft.validation.tables import FloatArray, Measurements
 
@@ -60,6 +62,10 @@ FORMATS: Mapping[str, tuple[str, str]] = {
 _LOW, _HIGH = 4, 128
 """Most clients whose first token is compared: beyond, it is what the start of all at once makes of it; and most whose
 further tokens are."""
+POOLS = "disaggregated"
+"""The kind of loads that are served by a pool that reads prompts and one that writes answers."""
+_MOST_SIMULATED = 128
+"""Most clients of loops that are simulated, start and end included, so that first tokens are compared, too."""
 _OF_GPU = re.compile(r"[a-z]+\d+\w*/")
 """How the files of runs with equal lengths are named, by GPU; lengths of others are drawn for each request."""
 _DRAWN, _ROUNDS, _DRAIN = 0.9, 10, 0.25
@@ -90,24 +96,29 @@ class Point:
     answer: int
     clients: int
     alike: bool
+    version: str = ""
+    recipe: Recipe = DEFAULTS
 
-    def served(self, host: float | None = None, outside: float | None = None) -> Steady:
+    def served(self, host: float | None = None, outside: float | None = None, launch: float | None = None) -> Steady:
         """Its steady state as a benchmark sees it; InputError without room.
 
         A host's own time for each step [s] and a request's time outside of steps, tokenizer aside, [s] may be given.
         """
         where = self.model, self.gpu, self.gpus, self.ep, self.framework, self.dtype, self.weights, self.kv_dtype
-        times, how = _deployed(*where)
+        times, how = _deployed(*where, self.version)
         mixes = how.policy != "sglang"
         prompt, answer = (size if self.alike else round(size * _DRAWN) for size in (self.prompt, self.answer))
         most = how.cache_bytes // times.forward.cache(prompt + answer)
         if not most:
             raise InputError("a request of these lengths has no room beside the weights")
         before = how.token * prompt + (how.frontend if outside is None else outside)
+        graphed = how.graphed if self.recipe.graphed is None else self.recipe.graphed
+        times = times.launched(how.launch if launch is None else launch, graphed)
         found, first = (
             steady(
-                times.seconds, self.clients, prompt, answer, tokens=how.tokens, mixes=mixes, most=most,
-                host=how.host if host is None else host, together=together, outside=before,
+                times.seconds, self.clients, prompt, answer, tokens=self.recipe.tokens or how.tokens, mixes=mixes,
+                most=most, host=how.host if host is None else host, together=together, outside=before,
+                waits=self.recipe.waits,
             ) for together in (self.alike and not mixes, True)
         )  # fmt: skip
         if self.alike:
@@ -124,12 +135,12 @@ class Point:
 
 @cache
 def _deployed(
-    model: str, gpu: str, gpus: int, ep: int, framework: str, dtype: str, weights: str, kv_dtype: str
+    model: str, gpu: str, gpus: int, ep: int, framework: str, dtype: str, weights: str, kv_dtype: str, version: str
 ) -> tuple[StepTimes, Serves]:
     where = hardware.system(f"{gpus}x{gpu}")
     how: dict[str, Any] = {"dtype": dtype, "weights": weights, "kv_dtype": kv_dtype, "library": framework}
     forward = Forward(load_model(model), where, tp=gpus, ep=ep, **how)
-    return StepTimes(forward), serves(framework, forward)
+    return StepTimes(forward), serves(framework, forward, version=version)
 
 
 QUANTITIES: Mapping[str, str] = {"TPOT": "tpot_s", "TTFT": "ttft_s", "throughput": "tokens_per_s_per_gpu"}
@@ -141,14 +152,14 @@ class _Model:
     """A quantity of each row, whose `points` are known by line, for values of "host." and "frontend.FRAMEWORK" [s]."""
 
     quantity: str
-    points: Mapping[Any, Point]
+    points: Mapping[Any, Point | Pools]
 
     def __call__(self, rows: pd.DataFrame, values: Mapping[str, float]) -> FloatArray:
         lines = zip(rows.index, rows["throughput_kind"], strict=True)
         return np.array([self._value(self.points[line], kind, values) for line, kind in lines], dtype=np.float64)
 
-    def _value(self, point: Point, kind: str, values: Mapping[str, float]) -> float:
-        found = point.served(*(values.get(f"{name}.{point.framework}") for name in ("host", "frontend")))
+    def _value(self, point: Point | Pools, kind: str, values: Mapping[str, float]) -> float:
+        found = point.served(*(values.get(f"{name}.{point.framework}") for name in ("host", "frontend", "launch")))
         if self.quantity == "throughput":
             prompt, answer = point.tokens
             return found.rate * (answer + (prompt if kind == "in+out" else 0)) / point.gpus
@@ -156,20 +167,24 @@ class _Model:
 
 
 def serving_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
-    """The points of a file by GPU and quantity, without those that have no model; the problems say which and why."""
+    """The points of a file by kind, GPU and quantity, without those that have no model; the problems say which and why.
+
+    Replicas that do both are of kind "serving", pools that do one each of kind "disaggregated".
+    """
     checked.drop(*_checks(checked))
     points = {line: _point(row, machines) for line, row in checked.rows.to_dict("index").items()}
-    checked.drop(_without_room(checked, points), _without_quantity(checked))
+    checked.drop(_without_quantity(checked))
+    checked.drop(_without_room(checked, {line: points[line] for line in checked.rows.index}))
     rows = checked.rows = checked.rows.assign(gpus=[float(points[line].gpus) for line in checked.rows.index])
     found = []
-    for name, some in rows.groupby([points[line].gpu for line in rows.index], sort=False):
+    for (kind, name), some in rows.groupby([rows["kind"], [points[line].gpu for line in rows.index]], sort=False):
         gpu = machines.find(str(name))
-        found += [_subject(checked, gpu, quantity, some, points) for quantity in QUANTITIES]
+        found += [_subject(checked, str(kind), gpu, quantity, some, points) for quantity in QUANTITIES]
     return [one for one in found if len(one)]
 
 
 def _subject(
-    checked: Measurements, gpu: Gpu, quantity: str, rows: pd.DataFrame, points: Mapping[Any, Point]
+    checked: Measurements, kind: str, gpu: Gpu, quantity: str, rows: pd.DataFrame, points: Mapping[Any, Point | Pools]
 ) -> Subject:
     """The rows of a GPU that state a quantity."""
     column = QUANTITIES[quantity]
@@ -183,14 +198,16 @@ def _subject(
         "layers": ["mixture" if load_model(model).experts else "dense" for model in models],
     }
     return Subject(
-        "serving", gpu.name, rows, rows[column].to_numpy(np.float64), pd.DataFrame(labels, rows.index),
+        kind, gpu.name, rows, rows[column].to_numpy(np.float64), pd.DataFrame(labels, rows.index),
         _Model(quantity, points), checked.file, vendor=gpu.vendor,
     )  # fmt: skip
 
 
 def _stated(rows: pd.DataFrame, quantity: str) -> pd.Series[bool]:
     """Which rows state a quantity that is compared at their number of clients."""
-    stated = rows[QUANTITIES[quantity]].notna() & (rows["clients"] <= (_LOW if quantity == "TTFT" else _HIGH))
+    pools = rows["kind"] == POOLS
+    most = np.where(pools, _MOST_SIMULATED, _LOW if quantity == "TTFT" else _HIGH)
+    stated = rows[QUANTITIES[quantity]].notna() & (rows["clients"] <= most)
     if quantity == "throughput":
         stated &= rows["throughput_kind"].isin(["out", "in+out"])
     return stated
@@ -202,8 +219,14 @@ def _checks(checked: Measurements) -> Iterator[Iterator[Problem]]:
         clients=pd.to_numeric(rows["concurrency"], errors="coerce"), prompt=pd.to_numeric(rows["isl"], errors="coerce"),
         **{name: rows["plan"].str.extract(rf"\b{name}=(\d+)")[0].astype(float) for name in _DEGREES},
     )  # fmt: skip
-    single = rows["mode"] == "agg"
-    yield checked.by_value(~single, "mode", "only replicas that both read prompts and write answers are compared")
+    plans = [sizes(text) if mode == "disagg" else None for text, mode in zip(rows["plan"], rows["mode"], strict=True)]
+    single, double = rows["mode"] == "agg", pd.Series([plan is not None for plan in plans], rows.index)
+    checked.rows = rows = rows.assign(kind=np.where(double, POOLS, "serving"))
+    alone = rows["mode"].str.startswith("disagg-")
+    yield checked.by_value(alone, "mode", "only replicas that do both, and two pools, are compared")
+    unknown = ~(single | double | alone)
+    yield checked.by_value(unknown, "mode", "how many workers a pool has, and of which degrees, is not stated")
+    single = single | double
     known, able = rows["model"].isin([*MODELS]), rows["framework"].isin([*KITS])
     yield checked.by_value(single & ~known, "model", "the catalogue has no model of this name and its operators")
     yield checked.by_value(single & ~able, "framework", f"Weft knows {', '.join(KITS)} here")
@@ -217,7 +240,13 @@ def _checks(checked: Measurements) -> Iterator[Iterator[Problem]]:
         | ~rows["tp"].isin([1, 2, 4, 8]) | (rows["batch"].notna() & (rows["batch"] != rows["clients"]))
     )  # fmt: skip
     rule = "only replicas of 1, 2, 4 or 8 GPUs that share every layer, experts in slices or whole, are compared"
-    yield checked.by_value(loop & ~formats & whole, "plan", rule)
+    yield checked.by_value(loop & ~formats & ~double & whole, "plan", rule)
+    apart = [plan is not None and not all(map(workers, plan.values())) for plan in plans]
+    rule = (
+        "only workers of 1, 2, 4 or 8 GPUs that share every layer, experts in slices or whole, and those with "
+        "attention by data parallelism and whole experts are compared"
+    )
+    yield checked.by_value(loop & ~formats & pd.Series(apart, rows.index), "plan", rule)
 
 
 _DEGREES = ("tp", "pp", "dp_attn", "moe_tp", "moe_ep", "batch")
@@ -228,7 +257,7 @@ def _square(rows: Any) -> Any:
     return (rows["moe_ep"] > 1) & (rows["moe_ep"] == rows["moe_tp"]) & (rows["tp"] == rows["moe_tp"] * rows["moe_ep"])
 
 
-def _point(row: Mapping[str, Any], machines: Machines) -> Point:
+def _point(row: Mapping[str, Any], machines: Machines) -> Point | Pools:
     model, gpu = MODELS[row["model"]], machines.find(row["gpu"])
     dtype, weights = _RELEASED.get(model, FORMATS[row["precision"]])
     if dtype == "fp8" and (model in _IN_BLOCKS or "fp8_block" in (row["gemm_dtype"], row["moe_dtype"])):
@@ -236,15 +265,21 @@ def _point(row: Mapping[str, Any], machines: Machines) -> Point:
     latent = bool(load_model(model).kv_rank) and gpu.architecture == "hopper"
     wide = (dtype == "bf16" and not (weights == "mxfp4" and gpu.architecture == "blackwell")) or latent
     kv_dtype = "bf16" if wide else "fp8"
+    version, lengths = str(row.get("version") or ""), (int(row["prompt"]), int(row["osl"]), int(row["clients"]))
+    plan = sizes(row["plan"])
+    if plan and (reads := workers(plan["reads"])) and (writes := workers(plan["writes"])):
+        formats = dtype, weights, kv_dtype
+        return Pools(model, gpu.name, reads, writes, row["framework"], *formats, *lengths, version)
     gpus = int(row["moe_tp"] if _square(row) else row["tp"])
     ep = gpus if row["moe_ep"] > 1 else 1
-    return Point(
-        model, gpu.name, gpus, ep, row["framework"], dtype, weights, kv_dtype, int(row["prompt"]), int(row["osl"]),
-        int(row["clients"]), bool(_OF_GPU.match(row["upstream"])),
+    alike = bool(_OF_GPU.match(row["upstream"]))
+    point = Point(
+        model, gpu.name, gpus, ep, row["framework"], dtype, weights, kv_dtype, *lengths, alike, version,
     )  # fmt: skip
+    return point if alike else replace(point, recipe=recipe(point, gpu.architecture))
 
 
-def _without_room(checked: Measurements, points: Mapping[Any, Point]) -> Iterator[Problem]:
+def _without_room(checked: Measurements, points: Mapping[Any, Point | Pools]) -> Iterator[Problem]:
     """Points that Weft refuses, with its reason."""
     for line, point in points.items():
         try:

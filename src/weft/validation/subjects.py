@@ -40,6 +40,7 @@ _SUMMARY = {
     "expert_trace": ("what",),
     "small_operators": ("operator",),
     "serving": ("framework", "model", "quantity"),
+    "disaggregated": ("framework", "model", "quantity"),
     "overlap": ("system", "collective", "method", "quantity", "seen"),
     "contention": ("quantity",),
     "ring": ("collective", "ranks"),

@@ -36,6 +36,7 @@ TITLES = {
     "small_operators": "Small operators of a layer",
     "gemm_lowbit": "GEMMs of narrow formats by libraries of inference",
     "serving": "Served loads",
+    "disaggregated": "Served loads, prompts and answers by pools of their own",
     "overlap": "Overlapped GEMMs and collectives",
     "contention": "A GEMM beside a collective",
     "ring": "Collectives, simulated",

@@ -243,6 +243,24 @@ class Forward:
         pieces = head(kept, Tokens(sequences, 1), _SERVER.style, _ACTIVATIONS)
         return self._timed("head", (piece for piece in pieces if piece.name != "loss"))
 
+    @cached_property
+    def launches(self) -> int:
+        """Kernels of a pass over prompts: operators, what quantises operands of blocks, and what fills the cache.
+
+        Shared experts that are part of a library's call count with their kernels.
+        """
+        quantizes = self.dtype in (_BLOCK, *BLOCK_BYTES)
+        joined = 3 if self._calls is not None and self._calls.shared and self.model.shared_experts else 0
+        count = 0
+        for kind, graph in self._parts(1).items():
+            if kind not in self._kinds:
+                count += len(graph.nodes)
+                continue
+            products = sum(isinstance(node.op, Gemm | GroupedGemm) and node.name != "router" for node in graph)
+            routed = any(node.name == "router" for node in graph)
+            count += self._kinds[kind] * (len(graph.nodes) + 2 + joined * routed + products * quantizes)
+        return count
+
     def attention(self, group: Group) -> Pass:
         """The attention of a group in all layers."""
         kernels = self._kernels(group)
@@ -331,15 +349,24 @@ class Forward:
             op = replace(op, head=wide, value=model.kv_rank, kv_heads=1, keys=keys)
         if group.writes and group.new > 1:  # as heads that share keys
             op = replace(op, query=1, heads=op.heads * group.new, kv_heads=op.kv_heads or op.heads)
-        return replace(op, kv_dtype=self.kv_dtype)
+        expanded = self.kit and model.kv_rank and kernels in self.kit.attention
+        return replace(op, kv_dtype=_ACTIVATIONS if expanded else self.kv_dtype)
 
     def _kernels(self, group: Group) -> str:
-        """The library of the attention of a group; "" for the vendor's."""
+        """The library of the attention of a group; "" for the vendor's.
+
+        Where that of latent attention works on the compressed cache, prompts whose keys and values are expanded pass
+        through that of other models.
+        """
         if self.kit is None:
             return ""
         phase = "generation" if group.cached and (group.new == 1 or group.writes) else "context"
         architecture, latent = self.system.gpu.architecture, bool(self.model.kv_rank)
-        return self.kit.attention_on(architecture, latent, f"{phase}.{_ACTIVATIONS}-{self.kv_dtype}")
+        found = self.kit.attention_on(architecture, latent, f"{phase}.{_ACTIVATIONS}-{self.kv_dtype}")
+        prompts = latent and phase == "context" and group.new > 1 and not group.writes
+        if prompts and found and _absorbs(found) and self.kit.expands(group.sequences * group.cached):
+            return self.kit.attention_on(architecture, False, f"{phase}.{_ACTIVATIONS}-{_ACTIVATIONS}")
+        return found
 
     def _graph(self, name: str, pieces: Iterable[Piece], of: Framework = _SERVER) -> Graph:
         graph = part(name, tuple(pieces), self.plan, of).forward
