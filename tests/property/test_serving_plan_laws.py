@@ -96,8 +96,9 @@ def test_no_step_is_faster_than_what_steps_take_at_least(model, system, how):
 
 @pytest.mark.parametrize("how", [{"tp": 2, "pp": 2}, {"speculate": 3, "accept": 0.7, "draft": "eagle"}])
 def test_steps_take_as_long_whatever_has_been_timed_before(how):
-    times = ready(MODEL, SYSTEM, rate=1.0, **how).deploy.times
-    alone = StepTimes(times.forward)
+    deploy = ready(MODEL, SYSTEM, rate=1.0, **how).deploy
+    times = deploy.times
+    alone = StepTimes(times.forward).launched(deploy.how.launch, deploy.how.graphed)
     for step in (Shape(3, 1000), Shape(0, 0, 1, 700, 245350), Shape(40, 40000, 2, 900, 300000)):
         assert times.seconds(step) == pytest.approx(alone.seconds(step), rel=1e-12)
 

@@ -39,6 +39,11 @@ def runs(name, gpu):
     return all(hardware.gpu(gpu).supports(dtype) for dtype in written if dtype in ("fp8", *BLOCK_BYTES))
 
 
+SINGLY = {
+    "clamp", "clamp_backward", "scaled_rotary", "scaled_rotary_backward", "weighted_bias_add",
+    "weighted_bias_add_backward",
+}  # fmt: skip
+"""Operators in PyTorch's kernels whose threads load an element only after they stored the one before."""
 CASES = [(name, gpu) for name in OPERATORS for gpu in hardware.gpu_names() if runs(name, gpu)]
 
 
@@ -48,7 +53,8 @@ def test_parts_add_up_and_nothing_is_faster_than_its_bytes_at_peak(name, gpu):
     found = time_of(name, machine, **sizes_of(name))
     assert sum(found.parts.values()) == pytest.approx(found.seconds)
     assert machine.compute.launch_latency < found.seconds < 1
-    assert str(found.bound) in {"compute", "cache", "memory"}
+    singly = {"latency"} if name in SINGLY else set()
+    assert str(found.bound) in {"compute", "cache", "memory"} | singly
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -214,11 +214,12 @@ def _axis_of_lines(broken: Mapping[str, list[str]]) -> Any:
     if not broken:
         return alt.Undefined
     of_name = f"({json.dumps(broken)})[datum.value]"
-    above: dict[str, Any] = {"value": 0}
-    for count in {len(lines) for lines in broken.values()} - {1}:
-        test = f"isArray({of_name}) && length({of_name}) === {count}"
-        above.setdefault("condition", []).append({"test": test, "value": -6 * (count - 1)})
-    return alt.Axis(labelExpr=f"{of_name} || datum.label", labelOffset=above)
+    raised = [
+        {"test": f"isArray({of_name}) && length({of_name}) === {count}", "value": -6 * (count - 1)}
+        for count in {len(lines) for lines in broken.values()} - {1}
+    ]
+    above = {"labelOffset": {"value": 0, "condition": raised}} if raised else {}
+    return alt.Axis(labelExpr=f"{of_name} || datum.label", **above)
 
 
 def _marked(marks: Lines, series: str, beside: Mapping[str, Any], size: int) -> list[Any]:
