@@ -341,3 +341,12 @@ def test_kept_blocks_serve_prompts_that_begin_alike_until_their_room_is_needed()
     pool.release(alike)
     pool.release(large)
     assert pool.used == 0
+
+
+def test_rates_of_arrivals_are_those_between_the_first_answer_and_the_last_arrival():
+    served = weft.serve("llama-3-8b", "1xh100", rate=20, requests=400, input=512, output=64)
+    assert served.requests_per_s == pytest.approx(served.offered, rel=0.05)
+    assert served.completed / served.span < served.requests_per_s
+    assert served.output_tokens_per_s == pytest.approx(64 * served.requests_per_s)
+    closed = weft.serve("llama-3-8b", "1xh100", concurrency=4, requests=40, input=512, output=64)
+    assert closed.requests_per_s == closed.completed / closed.span

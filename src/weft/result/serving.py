@@ -112,6 +112,10 @@ class Objective(NamedTuple):
         return one.ttft <= self.ttft and not one.tpot > self.tpot
 
 
+_FEW = 20
+"""Answers from which a load's middle tells its rates [assumed, 10 to 100]."""
+
+
 @dataclass(frozen=True, repr=False)
 class Serving(Answer):
     """A load served by the replicas of a model, `readers` of which only read prompts (0: each does both).
@@ -183,20 +187,34 @@ class Serving(Answer):
         """Whether more arrives than can be answered, so that latencies grow without end."""
         return self.capacity is not None and self.offered > self.capacity
 
+    @cached_property
+    def _steady(self) -> tuple[Sequence[Served], float]:
+        """Requests whose answers count for rates, and the time in which they ended [s].
+
+        Where requests arrive by themselves, those that end between the first answer and the last arrival: what comes
+        before and after fills and empties the replicas. All where these are few, and of clients who wait for answers.
+        """
+        first, last = min(one.done for one in self.requests), self.requests[-1].arrival
+        some = [one for one in self.requests if first < one.done <= last] if self.offered else []
+        return (some, last - first) if len(some) >= _FEW else (self.requests, self.span)
+
     @property
     def requests_per_s(self) -> float:
         """Answers per second."""
-        return self.completed / self.span
+        some, seconds = self._steady
+        return len(some) / seconds
 
     @property
     def output_tokens_per_s(self) -> float:
         """Tokens of answers per second."""
-        return sum(one.output for one in self.requests) / self.span
+        some, seconds = self._steady
+        return sum(one.output for one in some) / seconds
 
     @property
     def input_tokens_per_s(self) -> float:
         """Tokens of prompts per second."""
-        return sum(one.input for one in self.requests) / self.span
+        some, seconds = self._steady
+        return sum(one.input for one in some) / seconds
 
     @property
     def output_tokens_per_s_per_gpu(self) -> float:
@@ -239,12 +257,12 @@ class Serving(Answer):
     @property
     def goodput(self) -> float:
         """Answers per second that meet the objective."""
-        return sum(map(self.objective.met, self.requests)) / self.span
+        return self.good_share * self.requests_per_s
 
     @property
     def good_share(self) -> float:
         """Share of the answers that meet the objective."""
-        return self.goodput / self.requests_per_s
+        return sum(map(self.objective.met, self.requests)) / self.completed
 
     @property
     def preemptions(self) -> int:

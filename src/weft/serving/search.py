@@ -35,6 +35,11 @@ _SAVED_S = 10.0
 """Least time after which what was simulated is kept again [s]."""
 _FIRST, _LATER = "the first token comes too late", "further tokens come too late"
 _MORE = "more arrives than is answered"
+_LONGER = "a longer load comes too late"
+_HELD_S = 300.0
+"""Load that a layout must hold, beyond the requests that decide between layouts [s; assumed, 120 to 900 s]."""
+_MOST_HELD = 15_000
+"""Most requests of that load."""
 _DEGREES = (1, 2, 4, 8)
 _WIDE = (8, 16, 32, 64, 128)
 """GPUs that share experts where attention is data parallel."""
@@ -331,7 +336,30 @@ class _Search:
         serving = made.answer()
         if serving.overloaded:
             return _MORE, 1.0
-        return Deployed(choice, serving, time_per_token(answered, self.wanted.ttft, self.good))
+        found = Deployed(choice, serving, time_per_token(answered, self.wanted.ttft, self.good))
+        return found if found.tpot > self.wanted.tpot or self._holds(choice) else (_LONGER, 1.0)
+
+    @property
+    def held(self) -> int:
+        """Requests of the longer load; 0 where the user states how many there are, or their trace."""
+        stated = any(self.asked.get(name) is not None for name in ("requests", "trace"))
+        return 0 if stated else min(max(math.ceil(_HELD_S * self.asked["rate"]), len(self._load.asked)), _MOST_HELD)
+
+    def _holds(self, choice: Choice) -> bool:
+        """Whether a layout keeps the limits under a load of several minutes, drawn anew.
+
+        A short one ends before the queue of a busy layout has grown, and another draw may come in bursts.
+        """
+        if not self.held:
+            return True
+        load = {"requests": self.held, "seed": (self.asked.get("seed") or 0) + 1}
+        made = ready(self.model, self.system, **self.asked | choice.options | load)
+        try:
+            may_miss = self.held - math.ceil(self.attainment * self.held)
+            made.deploy.run(made.asked, _Watch(self.wanted.ttft, self.wanted.tpot, may_miss))
+        except GivenUp:
+            return False
+        return True
 
     def _front(self, by_gpus: dict[int, list[tuple[float, Choice]]]) -> None:
         """Simulate layouts with more GPUs while users get faster, and with fewer than the best while loads settle."""
@@ -380,7 +408,7 @@ class _Search:
             tuple(front), tuple(tried), nearest, _late(nearest.serving, self.wanted) if nearest else "",
             {why: count for why, count in self.rejected.most_common() if count},
             len(self._layouts) + self.rejected["memory"],
-            self._bounded, self.simulated, unknown, wall_s,
+            self._bounded, self.simulated, unknown, self.held, wall_s,
         )  # fmt: skip
 
 

@@ -46,6 +46,7 @@ class ServingPlansReport(SystemReport[ServingPlans]):
         return [
             f"Serve {answer.model.title} on {best.gpus} of {answer.system.gpus} GPUs: {best.choice.words}.",
             _served(answer, best),
+            *([f"It also does for {answer.held:,} requests that are drawn anew."] if answer.held else []),
             *_more(answer, best),
             counts,
         ]
