@@ -116,3 +116,10 @@ def test_a_prompt_in_chunks_computes_no_less_than_at_once():
     whole = weft.prefill("llama-3-8b", "1xh100", sequence=4096).seconds
     chunks = [weft.prefill("llama-3-8b", "1xh100", sequence=1024, cached=at).seconds for at in range(0, 4096, 1024)]
     assert whole < sum(chunks) < 1.2 * whole
+
+
+def test_a_context_beyond_that_of_the_model_is_said_to_be():
+    assert "100,000 tokens are more than the 8,192 that Llama 3 70B reads:" in str(
+        weft.decode("llama-3-70b", "8xh100", tp=8, context=100_000)
+    )
+    assert "more than the" not in " ".join(weft.decode("llama-3-70b", "8xh100", tp=8, context=8192).notes)

@@ -130,6 +130,11 @@ def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> In
     if runs.format:
         notes.append(f"Weights of layers are {quantized_format(runs.format).about}, converted on their way.")
     notes += [f"The step also reads the first {one.new:,} tokens of a prompt, which are in its time." for one in others]
+    if length > runs.model.sequence_length:
+        notes.append(
+            f"{length:,} tokens are more than the {runs.model.sequence_length:,} that {runs.model.title} reads: "
+            "times are those of a model like it that reads more."
+        )
     if runs.plan.pp > 1:
         notes.append(_PIPELINED.format(runs.plan.pp))
     if runs.wide:
