@@ -36,6 +36,19 @@ def ran(arguments, **options):
     )
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["predict", "gemm", "8192,8192,8192"], ["memory", "llama-3-8b", "--system", "8xh100", "--tp", "8"]],
+)
+def test_a_reader_that_has_gone_does_not_cost_the_files(arguments, tmp_path):
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = ran([*arguments, "--json", str(tmp_path / "answer.json")], stdout=writes)
+    os.close(writes)
+    assert done.returncode == 1
+    assert json.loads((tmp_path / "answer.json").read_text())
+
+
 def test_a_full_disk_behind_standard_output_is_told():
     with open("/dev/full", "w") as full:  # noqa: PTH123
         done = ran(LISTED, stdout=full)

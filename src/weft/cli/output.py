@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial, wraps
 from json import dumps
@@ -63,13 +64,14 @@ class Outputs:
         trace: Traces | None = None,
         files: Mapping[str, Save] = MappingProxyType({}),
         page: Save | None = None,
+        place: Callable[[], None] = lambda: None,
     ) -> None:
         """Write the files that the options ask for, print a report, or tables and sentences, and the paths.
 
         An answer brings what `save`, `rows` and `page` write, unless they are given; its report opens with the
         conclusion, and ends with how sure it is. `save` writes --json, `rows` go to --csv, the run `traced` to
         --trace, or what `trace` writes. In the folder of --out each entry of `files` writes the file of its name, and
-        `page` the page. Files come first: a closed pipe does not cost them.
+        `page` the page. Files come first, also those that `place` moves there: a closed pipe does not cost them.
         """
         from weft.answer import Answer
         from weft.report import Report
@@ -88,6 +90,7 @@ class Outputs:
         try:
             with written_together():
                 paths.extend(self._save(save, rows, trace or _traces_of(traced), files, page))
+            place()
         finally:
             print_parts([*filter(None, [self.state]), *parts])
         for what, path in paths:
@@ -217,10 +220,12 @@ def shows(file: str = "", *, csv: str = "", out: str = "", trace: str = "") -> O
     def add(command: Callable[..., Answer]) -> Any:
         @wraps(command)
         def call(outputs: Outputs, /, **values: Any) -> None:
-            with written_together():
+            with ExitStack() as files:
+                files.enter_context(written_together())
                 answer = command(**values)
                 traces = _traced(answer) if outputs.trace is not None else None
-                outputs.show(answer, trace=traces, files={file: json_of(answer)} if file else {})
+                named = {file: json_of(answer)} if file else {}
+                outputs.show(answer, trace=traces, files=named, place=files.close)
 
         shown = pass_outputs(call)
         if out:
