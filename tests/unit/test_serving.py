@@ -350,3 +350,13 @@ def test_rates_of_arrivals_are_those_between_the_first_answer_and_the_last_arriv
     assert served.output_tokens_per_s == pytest.approx(64 * served.requests_per_s)
     closed = weft.serve("llama-3-8b", "1xh100", concurrency=4, requests=40, input=512, output=64)
     assert closed.requests_per_s == closed.completed / closed.span
+
+
+def test_the_role_that_is_busy_is_said_to_bound():
+    load = {"rate": 14, "requests": 300, "input": 512, "output": 256}
+    served = weft.serve("llama-3-8b", "3xh100", tp=1, readers=2, **load)
+    busy = served.busy_by_role
+    assert busy["writers"] > 0.8 > busy["readers"]
+    assert served.busy == pytest.approx((2 * busy["readers"] + busy["writers"]) / 3)
+    assert f"writers run steps for {busy['writers']:.0%} of the time" in str(served)
+    assert weft.serve("llama-3-8b", "1xh100", **load).busy_by_role == {}

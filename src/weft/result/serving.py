@@ -297,7 +297,16 @@ class Serving(Answer):
     @property
     def busy(self) -> float:
         """Share of the time in which a replica runs a step."""
-        return sum(turn.end - turn.start for turn in self.turns) / (self.span * self.replicas)
+        return self._busy(range(self.replicas))
+
+    @property
+    def busy_by_role(self) -> Mapping[str, float]:
+        """The same of those that only read prompts and of those that write answers; empty where each does both."""
+        roles = {"readers": range(self.readers), "writers": range(self.readers, self.replicas)}
+        return {role: self._busy(some) for role, some in roles.items()} if self.readers else {}
+
+    def _busy(self, some: range) -> float:
+        return sum(turn.end - turn.start for turn in self.turns if turn.replica in some) / (self.span * len(some))
 
     @property
     def lacks(self) -> Mapping[str, float]:

@@ -133,6 +133,10 @@ def _memory(answer: Serving) -> str:
     return f"{said}. On average {answer.mean_running:,.1f} requests run on it and {answer.mean_waiting:,.1f} wait."
 
 
+_BUSY = 0.9
+"""Share of the time from which replicas that run steps bound a load [assumed, 0.8 to 0.95]."""
+
+
 def _bound(answer: Serving) -> str:
     """What keeps throughput from being higher, in a sentence."""
     step, parts = answer.mean_step, answer.step_parts
@@ -146,7 +150,13 @@ def _bound(answer: Serving) -> str:
     for lack, of_time in answer.lacks.items():
         if of_time > 0.1:
             return f"For {percent(of_time)} of the time requests wait for {lack}; {share}."
-    if answer.busy < 0.9:
+    if answer.readers:
+        busy = answer.busy_by_role
+        most_busy = max(busy, key=lambda role: busy[role])
+        bound = f"the {most_busy} bound" if busy[most_busy] >= _BUSY else "the load bounds"
+        each = ", ".join(f"{role} run steps for {percent(share)} of the time" for role, share in busy.items())
+        return f"{each[:1].upper()}{each[1:]}: {bound}; {share}."
+    if answer.busy < _BUSY:
         return f"Replicas are idle for {percent(1 - answer.busy)} of the time: the load bounds; {share}."
     return f"Replicas run steps for {percent(answer.busy)} of the time; {share}."
 

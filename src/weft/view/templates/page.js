@@ -65,7 +65,7 @@ document.querySelectorAll(".plot .live").forEach((one) => one.remove()); // of a
 function fitted(figure, width) {
   const spec = structuredClone(figure.spec), small = width < 560, laned = JSON.stringify(figure.spec).includes('"field":"lane"');
   const devices = Object.values(figure.datasets).flat().reduce((most, row) => Math.max(most, String(row.device ?? "").length), 0);
-  const side = laned ? Math.round(Math.min(170, width * 0.37)) : Math.max(48, devices * 6.4 + 22); // room for names, or for numbers alone
+  const side = laned ? Math.round(Math.min(170, width * 0.37)) : Math.max(62, devices * 6.4 + 22); // room for names, or for numbers alone
   spec.datasets = figure.datasets;
   const names = [...JSON.stringify(figure.spec).matchAll(/"domain":(\["[^\]]*\])/g)].flatMap((found) => JSON.parse(found[1]));
   const longest = Math.max(8, ...names.map((name) => name.length)) * 6.6 + 30;
