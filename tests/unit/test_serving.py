@@ -14,6 +14,7 @@ from shown import check_shown
 import weft
 from weft.errors import InputError, UnknownNameError
 from weft.models import load_model
+from weft.result.contrast import Contrast
 from weft.run.step.forward import Forward, Group
 from weft.serving.framework import serves
 from weft.serving.policies import running_first
@@ -360,3 +361,13 @@ def test_the_role_that_is_busy_is_said_to_bound():
     assert served.busy == pytest.approx((2 * busy["readers"] + busy["writers"]) / 3)
     assert f"writers run steps for {busy['writers']:.0%} of the time" in str(served)
     assert weft.serve("llama-3-8b", "1xh100", **load).busy_by_role == {}
+
+
+def test_servers_beside_each_other_show_what_a_server_is_judged_by():
+    load = {"rate": 4, "requests": 60, "input": 512, "output": 32, "ttft": "1 s"}
+    servers = {name: weft.serve("llama-3-8b", "1xh100", framework=name, **load) for name in ("vllm", "sglang")}
+    assert "With sglang a mean request takes" in str(Contrast(servers))
+    told = [row[0] for row in Contrast(servers).report().tables()[1].rows]
+    for name in ("first token, p99 [ms]", "further token, mean [ms]", "requests/s", "good answers [%]"):
+        assert name in told
+        assert Contrast(servers).rows[1]["measures"][name] == servers["sglang"].measures[name]

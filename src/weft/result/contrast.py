@@ -64,13 +64,14 @@ class Contrast(Answer):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Time [s], how many times as fast as the first, and the parts [s] of each answer."""
+        """Time [s], how many times as fast as the first, the parts [s] of each answer, and what else it measures."""
         return [
             {
                 "changed": label,
                 "seconds": float(answer.seconds),
                 "times_as_fast": self.speedup(label),
                 "parts": {name: float(part) for name, part in answer.parts.items()},
+                "measures": dict(getattr(answer, "measures", {})),
             }
             for label, answer in self.answers.items()
         ]

@@ -128,6 +128,7 @@ class Serving(Answer):
     """
 
     kind = "serving"
+    timed = "a mean request"
     RECORD = """
         model=model.name system=system.label tp=plan.tp dtype=plan.dtype overlap=plan.overlap replicas readers framework
         policy router load completed span_s=span seconds parts requests_per_s output_tokens_per_s input_tokens_per_s
@@ -181,6 +182,23 @@ class Serving(Answer):
         return dict(
             zip(("outside", "queue", "prompt", "answer"), np.diff(marks, axis=1).mean(axis=0).tolist(), strict=True)
         )
+
+    @property
+    def measures(self) -> Mapping[str, float]:
+        """What a change of the servers is judged by, with its units."""
+        latencies = {"first token": self.ttft or {}, "further token": self.tpot or {}}
+        return {
+            "requests/s": self.requests_per_s,
+            "tokens/s of each GPU": self.output_tokens_per_s_per_gpu,
+            **{
+                f"{what}, {at} [ms]": of[at] * 1e3
+                for what, of in latencies.items()
+                for at in ("mean", "p50", "p99")
+                if at in of
+            },
+            **({"good answers [%]": 100 * self.good_share} if self.objective != Objective() else {}),
+            "most memory in use [%]": 100 * self.peak_memory,
+        }
 
     @property
     def overloaded(self) -> bool:

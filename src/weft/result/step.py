@@ -221,6 +221,12 @@ class Step(Answer):
         return self.plan.batch * self.plan.sequence
 
     @property
+    def measures(self) -> Mapping[str, float]:
+        """What a change of the step is judged by beside its time, with its units."""
+        held = {} if self.memory is None else {"peak memory [GB]": self.memory.peak / 1e9}
+        return {"tokens/s of each GPU": self.tokens_per_s_per_gpu, "MFU [%]": 100 * self.mfu, **held}
+
+    @property
     def tokens_per_s_per_gpu(self) -> float:
         """Throughput of each GPU [tokens/s]."""
         return self.tokens / self.seconds / self.plan.gpus

@@ -33,9 +33,10 @@ class ContrastReport(Report[Contrast]):
         """How much faster or slower the best change makes it, what keeps it from more, and what it needs."""
         answer, best = self.answer, self.answer.best
         was, now, gain = float(answer.first.seconds), float(answer.answers[best].seconds), answer.speedup(best)
-        lead = f"With {best} it takes {seconds(now)} instead of {seconds(was)}: "
+        what = getattr(answer.first, "timed", "it")
+        lead = f"With {best} {what} takes {seconds(now)} instead of {seconds(was)}: "
         if abs(gain - 1) < _ALIKE:
-            lead = f"With {best} it takes as long, {seconds(now)}: "
+            lead = f"With {best} {what} takes as long, {seconds(now)}: "
             gained = "no difference that Weft can see."
         else:
             gained = f"{gain:.3g} times as fast." if gain > 1 else f"{1 / gain:.3g} times as long."
@@ -58,8 +59,31 @@ class ContrastReport(Report[Contrast]):
         return []
 
     def tables(self) -> list[Table]:
-        """Before and after, part by part; of more than two answers, a row for each."""
-        return [self._by_part() if len(self.answer.answers) == 2 else self._by_answer()]
+        """Before and after, part by part, and what else the answers measure; of more than two, a row for each."""
+        if len(self.answer.answers) != 2:
+            return [self._by_answer()]
+        return [self._by_part(), *self._by_measure()]
+
+    def _by_measure(self) -> list[Table]:
+        """Rates, latencies and memory before and after; nothing for answers that have their time alone."""
+        (before, first), (after, second) = self.answer.answers.items()
+        measured = [dict(getattr(one, "measures", {})) for one in (first, second)]
+        names = [name for name in measured[0] if name in measured[1]]
+        rows = [
+            (
+                name,
+                *(one[name] for one in measured),
+                measured[1][name] / measured[0][name] if measured[0][name] else None,
+            )
+            for name in names
+        ]
+        columns = [
+            text("measure", " "),
+            number("before", before, "", ",.4g"),
+            number("after", after, "", ",.4g"),
+            number("ratio", "after / before", "", ".2f"),
+        ]
+        return [Table(columns, rows, "What else changes")] if rows else []
 
     def _by_part(self) -> Table:
         (before, first), (after, second) = self.answer.answers.items()
@@ -110,7 +134,8 @@ class ContrastReport(Report[Contrast]):
         lanes = {
             name: {part: float(took) for part, took in one.parts.items()} for name, one in self.answer.answers.items()
         }
-        return [waterfall("What does the change do?", lanes, float(self.answer.first.seconds))]
+        of = "the first time" if hasattr(self.answer.first, "timed") else "the step"
+        return [waterfall("What does the change do?", lanes, float(self.answer.first.seconds), of)]
 
     def _first_report(self) -> Any:
         return self.answer.first.report()

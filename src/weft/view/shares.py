@@ -99,15 +99,17 @@ def colors(table: Table) -> dict[str, str]:
     return {**known, **{name: next(free) for name in shown if name not in known}}
 
 
-def waterfall(title: str, lanes: Mapping[str, Mapping[str, float]], whole: float | None = None) -> Figure:
-    """A bar for each lane that stacks its parts [s], as shares of the `whole` time, or of the lane's own."""
+def waterfall(
+    title: str, lanes: Mapping[str, Mapping[str, float]], whole: float | None = None, of: str = "the step"
+) -> Figure:
+    """A bar for each lane that stacks its parts [s], as shares of the `whole` time, `of` something, or of its own."""
     rows = [
         (lane, label(name), parts[name] / (whole or sum(parts.values())), parts[name] * 1e3)
         for lane, parts in lanes.items()
         for name in ordered(parts)
         if parts[name] > 0
     ]
-    share = number("share", "share of the step", format_=".1%")
+    share = number("share", f"share of {of}", format_=".1%")
     table = Table([text("lane", " "), text("part"), share, number("time_ms", "time", "ms", ",.3f")], rows)
     return stacked_bars(title, table, lane="lane", part="part", value="share", looks=colors(table), percent=True)
 
