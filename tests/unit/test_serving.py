@@ -158,7 +158,11 @@ def test_a_common_prefix_is_computed_once():
 def test_readers_read_prompts_and_others_write_answers():
     answer = served(system="4xh100", rate=16, requests=200, input=2048, output=128, readers=2)
     for turn in answer.turns:
-        assert (turn.replica < 2) == (turn.prompt > 0 and turn.decodes == 0)
+        if turn.replica < 2:
+            assert turn.decodes == 0
+        else:  # which compute the last token of each prompt again
+            assert turn.prompt == turn.prefills
+    assert sum(turn.prompt for turn in answer.turns if turn.replica < 2) == 200 * 2048
     together = served(system="4xh100", rate=16, requests=200, input=2048, output=128)
     assert answer.tpot["p99"] < together.tpot["p99"], "no prompt delays next tokens"
 
@@ -170,13 +174,29 @@ def test_a_load_ends_when_steps_were_cut_short_at_its_end():
     assert answer.completed == 45
 
 
-def test_sending_keys_and_values_delays_the_second_token_alone():
+@pytest.mark.parametrize(("framework", "late_one"), [("sglang", "tpot"), ("trtllm", "tpot"), ("vllm", "ttft")])
+def test_sending_keys_and_values_delays_the_second_token_or_the_first_where_a_proxy_asks_again(framework, late_one):
     slow = {"link.bandwidth": "1 GB/s"}
-    asked = {"rate": 1, "requests": 5, "input": 4096, "output": 2, "readers": 1}
+    asked = {"rate": 1, "requests": 5, "input": 4096, "output": 2, "readers": 1, "framework": framework}
     quick, late = (weft.serve(MODEL, weft.system("2xh100").replace(change), **asked) for change in ({}, slow))
-    assert late.ttft["mean"] == pytest.approx(quick.ttft["mean"])
     size = 4096 * 2 * 32 * 8 * 128 * 2
-    assert late.tpot["mean"] - quick.tpot["mean"] > 0.5 * size / 1e9
+    for name in ("ttft", "tpot"):
+        delay = getattr(late, name)["mean"] - getattr(quick, name)["mean"]
+        if name == late_one:
+            assert delay > 0.5 * size / 1e9
+        else:
+            assert delay == pytest.approx(0, abs=1e-3)
+
+
+def test_a_second_server_takes_its_own_time_and_computes_the_last_token_of_a_prompt_again():
+    asked = {"concurrency": 1, "requests": 1, "input": 1024, "output": 8}
+    alone, apart = (weft.serve(MODEL, "2xh100", **asked, **how) for how in ({"replicas": 1}, {"readers": 1}))
+    writer = [turn for turn in apart.turns if turn.replica == 1]
+    assert (writer[0].prefills, writer[0].prompt) == (1, 1)
+    assert sum(turn.decodes * turn.steps for turn in writer) == 7
+    assert apart.requests[0].output == 8
+    outside = alone.parts["outside"]
+    assert apart.ttft["mean"] - alone.ttft["mean"] == pytest.approx(outside + writer[0].end - writer[0].start, rel=0.2)
 
 
 def test_a_least_loaded_router_is_no_worse_than_one_in_turn():

@@ -44,15 +44,18 @@ class Cluster:
 
     With `decoders`, `replicas` only read prompts, and answers are written by these once keys and values have been sent,
     which takes `transfer(request)` seconds. A request reaches a replica `outside(tokens of its prompt)` seconds after
-    its arrival. Events at the same time: steps end in the order of replicas, then transfers, then requests arrive, then
-    idle replicas start a step.
+    its arrival. Where a proxy asks one server after the other, the second takes `asked_again(tokens of its prompt)`
+    seconds, and computes the last token of the prompt again, for the first token that a client sees. Events at the same
+    time: steps end in the order of replicas, then transfers, then requests arrive, then idle replicas start a step.
     """
 
     def __init__(
         self, replicas: Sequence[Replica], router: str, decoders: Sequence[Replica] = (),
         transfer: Callable[[Request], float] = lambda _: 0.0, outside: Callable[[int], float] = lambda _: 0.0,
+        asked_again: Callable[[int], float] | None = None,
     ) -> None:  # fmt: skip
         self.replicas, self.decoders, self._transfer, self._outside = replicas, decoders, transfer, outside
+        self._asked_again = asked_again
         self._every = [*replicas, *decoders]
         self._route, self._route_answer = ROUTERS[router](), ROUTERS[router]()
         self._events: list[tuple[float, int, int, Request | None]] = []
@@ -136,6 +139,9 @@ class Cluster:
                 self._answered(now)
             else:
                 at = now + self._transfer(request)
+                if self._asked_again:
+                    at += self._asked_again(request.input)
+                    request.computed, request.generated, request.first = request.input - 1, 0, float("nan")
                 heapq.heappush(self._events, (at, len(self._every) + request.id, 0, request))
 
     def _arrive(self, request: Request, replica: Replica, now: float) -> None:

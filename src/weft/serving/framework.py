@@ -28,7 +28,8 @@ class Serves:
     A step takes at most `tokens`, and at most `sequences` run at once; keys and values lie in blocks of `block` tokens,
     and take `cache_bytes` of each GPU [bytes]. The host adds `host` to every step [s], plausibly `host_range`,
     and a request takes `frontend` and `token` for each token of its prompt outside of steps, up to its first token [s].
-    Each kernel of a step with prompts takes it `launch` [s], unless the step has at most `graphed` tokens.
+    Each kernel of a step with prompts takes it `launch` [s], unless the step has at most `graphed` tokens. Of separate
+    pools, a proxy `asks_again` for an answer once the prompt has been read, or keys and values are all that is sent.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Serves:
     token: float
     launch: float
     graphed: int
+    asks_again: bool = False
 
     def outside(self, prompt: int) -> float:
         """What a request with such a prompt takes outside of steps, up to its first token [s]."""
@@ -83,6 +85,7 @@ def serves(
         _SECONDS.parse(table["host"]["value"]) if host is None else host, (low, high),
         _SECONDS.parse(frontend), _SECONDS.parse(table["token"]["value"]), _SECONDS.parse(table["launch"]["value"]),
         min(table["graphed"], 2 * sequences),
+        table.get("asks_again", False),
     )  # fmt: skip
 
 

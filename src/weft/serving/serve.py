@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from inspect import signature
@@ -273,12 +273,17 @@ class Deployment:
             beside = self.reads.replicas
             readers = [self.reads._replica(at, None) for at in range(beside)]
             writers = [self._replica(beside + at, None) for at in range(self.replicas)]
-            return Cluster(readers, self.router, writers, self.transfer, self.reads.how.outside)
+            return Cluster(readers, self.router, writers, self.transfer, self.reads.how.outside, self._again)
         stages = self.forward.plan.pp
         pipelines = [Pipeline(stages) for _ in range(self.replicas // stages)] if stages > 1 else []
         every = [self._replica(at, pipelines[at // stages] if pipelines else None) for at in range(self.replicas)]
         readers, others = every[: self.readers], every[self.readers :]
-        return Cluster(readers or others, self.router, others if readers else (), self.transfer, self.how.outside)
+        both = (readers, others) if readers else (others, [])
+        return Cluster(both[0], self.router, both[1], self.transfer, self.how.outside, self._again)
+
+    @property
+    def _again(self) -> Callable[[int], float] | None:
+        return self.how.outside if self.how.asks_again else None
 
     def _replica(self, at: int, pipeline: Pipeline | None) -> Replica:
         pool = Pool(self.how.cache_bytes, self.how.block, self.forward.cache, self.shared)

@@ -103,7 +103,7 @@ class Pools:
         count, draw = ROUNDS * self.clients, np.random.default_rng(0).integers
         lengths = (draw(round(SHORTEST * most), most + 1, count).tolist() for most in (self.prompt, self.answer))
         answered, _ = writes.run(Load([Asked(0.0, *each) for each in zip(*lengths, strict=True)], "", self.clients))
-        sent = writes.sending(round(self.tokens[0]))
+        sent = 0.0 if writes.how.asks_again else writes.sending(round(self.tokens[0]))  # else in the time of the second
         tpot = float(np.mean([one.tpot for one in answered]))
         return Steady(
             float(np.mean([one.ttft for one in answered])) + sent, tpot, count / max(one.done for one in answered)
