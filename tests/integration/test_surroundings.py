@@ -43,7 +43,8 @@ def ran(arguments, **options):
 def test_a_reader_that_has_gone_does_not_cost_the_files(arguments, tmp_path):
     reads, writes = os.pipe()
     os.close(reads)
-    done = ran([*arguments, "--json", str(tmp_path / "answer.json")], stdout=writes)
+    to = ["--json", str(tmp_path / "answer.json")]
+    done = ran([*arguments, *to], stdout=writes, env={"PYTHONUNBUFFERED": ""})
     os.close(writes)
     assert done.returncode == 1
     assert json.loads((tmp_path / "answer.json").read_text())

@@ -67,6 +67,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _leave("the memory of this computer does not suffice; give smaller sizes, or fewer at once", EXIT_BAD_INPUT)
     finally:
         interrupt.disarm()
+        _settle(sys.stdout)
     # With standalone_mode=False click returns the exit status of --help and --version.
     sys.exit(status if isinstance(status, int) else 0)
 
@@ -79,6 +80,16 @@ def _steady_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the rest of the process
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+def _settle(stream: TextIO) -> None:
+    """Flush a stream, also where a library ended the command; one whose reader has gone is dropped."""
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        _drop(stream)
+    except (OSError, ValueError):
+        pass  # told already, or told by Python at its end
 
 
 def _drop(stream: TextIO) -> None:
