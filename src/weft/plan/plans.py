@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -59,6 +59,8 @@ of steps, of which most are common to plans that are alike]."""
 _ROOM = 0.025
 """Share of a GPU's memory below which two plans leave as much of it free [assumed, 0.01 to 0.05]."""
 _NO_ERROR = Error(0.0, "")
+_FOLLOW = ("dp", "order")
+"""Fields of a plan that its command leaves out, as they follow from the others."""
 _STATED = ("batch", "sequence", "zero")
 """Fields of a plan that its command states even where they are as usual: their defaults depend on others."""
 
@@ -155,15 +157,15 @@ class Planned:
             known = False
         if not known or on.options != SUSTAINED:
             return ""
-        usual = [{**vars(Parallelism()), "sp": plan.tp > 1}, {"layers": stage_layers(on.model, plan.pp, plan.chunks)}]
-        flags = {one.name: _flag(one.name, getattr(plan, one.name)) for one in fields(plan)}
-        for name in ("dp", "order"):  # which follow
-            del flags[name]
-        for name in set(flags) - set(_STATED):
-            if any(one.get(name) == getattr(plan, name) for one in usual):
-                del flags[name]
+        usual = vars(Parallelism()) | {"sp": plan.tp > 1}
+        laid_out = {"layers": stage_layers(on.model, plan.pp, plan.chunks) or ()}
+        flags = [
+            _flag(name, value)
+            for name, value in vars(plan).items()
+            if name in _STATED or (name not in _FOLLOW and value not in (usual[name], laid_out.get(name, usual[name])))
+        ]
         fidelity = ["--fidelity estimate"] if self.fidelity == "estimate" else []
-        named = [f"--system {system}", *flags.values(), f"--framework {on.framework.name}", *fidelity]
+        named = [f"--system {system}", *flags, f"--framework {on.framework.name}", *fidelity]
         return " ".join(["weft step", on.model.name, *named])
 
     def launch(self, launcher: str) -> str:
