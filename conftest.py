@@ -1,4 +1,7 @@
-"""Makes tests of the examples in README.md, docs/ and src/ (the rules: tests/docs/doc_blocks.py)."""
+"""Makes tests of the examples in README.md, docs/ and src/ (the rules: tests/docs/doc_blocks.py).
+
+All tests run in the same surroundings: what a shell says of its terminal and language does not reach them.
+"""
 
 import contextlib
 import os
@@ -12,6 +15,10 @@ from doc_blocks import FILE_LANGUAGES, ConsoleParser, FileParser, PythonParser
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 from sybil.parsers.rest import DocTestParser
+
+for name in ("COLUMNS", "LINES", "LANGUAGE", "LC_ALL", "NO_COLOR", "FORCE_COLOR"):
+    os.environ.pop(name, None)  # of the shell that runs the tests: what they compare is printed as in a plain terminal
+os.environ["LANG"] = "C.UTF-8"
 
 DOCTEST = ELLIPSIS | NORMALIZE_WHITESPACE
 _STACK = "_leaves_the_temporary_folder"

@@ -17,12 +17,7 @@ LISTED = ["hardware", "list"]
 SMALL = ["simulate", "--gemm", "512,512,128", "--tp", "2"]
 
 
-@pytest.fixture(autouse=True)
-def heard():
-    """Commands hear an interrupt, also where these tests run in the background of a shell, which has them ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("heard")
 
 
 def environment(**more):
