@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -21,7 +20,7 @@ from pydantic_core.core_schema import no_info_before_validator_function
 
 from weft import units
 from weft.errors import ConfigError, UnitError, UnknownNameError, check_type, join_or, nearest, shown
-from weft.files import read_text
+from weft.files import parse_toml, read_text
 from weft.units import Dimension
 
 # Beyond these, whole runs no longer fit into 64-bit femtoseconds, or tables into memory [base units].
@@ -210,13 +209,9 @@ def read_toml(file: Path | Traversable) -> dict[str, Any]:
     """Read a TOML file; raises InputError or ConfigError that says why it cannot be read."""
     text = read_text(file, LARGEST_TOML) if isinstance(file, Path) else file.read_text(encoding="utf-8")
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(text)
+    except ValueError as error:
         raise ConfigError(f"this is no valid TOML file: {error}", str(file)) from None
-    except ValueError:  # Python's own error for a number that is too long
-        raise ConfigError("a number has thousands of digits; write fewer", str(file)) from None
-    except RecursionError:
-        raise ConfigError("tables or lists are nested too deeply; nest fewer", str(file)) from None
 
 
 def read_leaves(table: Mapping[str, Any], rules: Rules, file: str, source: str = "") -> dict[str, Leaf]:

@@ -1,13 +1,20 @@
 """Files: results written whole or not at all, paths checked before long work, user files read with limits.
 
-Reading always ends, whatever the user names: at a size limit, or at a timeout for a silent pipe.
+Every file that a user or another program names is read here. Reading always ends: at a size limit, also of what a
+compressed file holds, or at a timeout for a silent pipe. JSON, TOML and CSV are parsed within limits of their own.
 """
 
 from __future__ import annotations
 
+import csv
+import errno
 import gzip
+import io
+import itertools
 import json
+import math
 import os
+import re
 import select
 import signal
 import stat
@@ -16,7 +23,7 @@ import tempfile
 import threading
 import tomllib
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import resources
@@ -36,6 +43,10 @@ UNPACKS_FREELY = 64 << 20
 """What any compressed file may hold, however small it is [bytes]."""
 SILENCE_S = 10.0
 """Longest silence of a pipe before reading fails [s]."""
+DEEPEST = 100
+"""Most levels of lists and tables that a file of JSON or TOML nests."""
+LONGEST_KEY = 1000
+"""Most parts of a dotted key of TOML: its parser takes the square of their number."""
 STDOUT = Path("-")
 """The path that means standard output."""
 _reserved: ContextVar[Mapping[str | None, str]] = ContextVar("options by place", default=MappingProxyType({}))
@@ -65,7 +76,7 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes, private: b
             target.write_bytes(payload)  # a pipe or a device, /dev/stdout: nothing to replace
         else:
             _make_folder(target.parent, private)
-            _replace(Path(os.path.realpath(target)), payload, private)
+            _replace(target if private else Path(os.path.realpath(target)), payload, private)
     return target
 
 
@@ -204,7 +215,102 @@ def packaged_toml(package: str, name: str) -> dict[str, Any]:
 
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:
     """Write plain data as readable JSON, whole or not at all, and return the path; OutputError if that fails."""
-    return write_atomically(path, json.dumps(data, indent=1) + "\n")
+    return write_atomically(path, to_json(data, indent=1) + "\n")
+
+
+def to_json(data: Any, **layout: Any) -> str:
+    """Return plain data as JSON text, laid out as `json.dumps` is told; a number that is not finite becomes null.
+
+    JSON has neither Infinity nor NaN: no other reader than Python's takes them.
+    """
+    try:
+        return json.dumps(data, allow_nan=False, **layout)
+    except ValueError:
+        return json.dumps(finite(data), allow_nan=False, **layout)
+
+
+def finite(data: Any) -> Any:
+    """Plain data with None for every number that is not finite."""
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    if isinstance(data, Mapping):
+        return {key: finite(value) for key, value in data.items()}
+    return [finite(value) for value in data] if isinstance(data, list | tuple) else data
+
+
+def parse_json(text: str | bytes, any_number: bool = False) -> Any:
+    """Parse the JSON of a user's file; numbers that are not finite are refused, unless `any_number` may stand there.
+
+    Raises ValueError in words for what is no JSON, nests deeper than `DEEPEST`, or holds half of a character or a
+    number of thousands of digits.
+    """
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    except ValueError as error:
+        raise ValueError(_plain_reason(error)) from None
+    half = b"\\ud" in text.lower() if isinstance(text, bytes) else "\\ud" in text.lower()
+    _check_document(document, half, any_number)
+    return document
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse the TOML of a user's file.
+
+    Raises ValueError in words for what is no TOML, nests deeper than `DEEPEST`, or holds a number of thousands of
+    digits.
+    """
+    if max(part.count(".") for part in re.split(r"[=,{\n]", text)) > LONGEST_KEY:
+        raise ValueError(_TOO_DEEP)
+    try:
+        document = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    except ValueError as error:
+        raise ValueError(_plain_reason(error)) from None
+    _check_document(document, half=False, any_number=True)
+    return document
+
+
+_TOO_DEEP = f"it nests more than {DEEPEST} levels; nest fewer"
+
+
+def _plain_reason(error: ValueError) -> str:
+    return "a number has thousands of digits; write fewer" if "set_int_max_str_digits" in str(error) else str(error)
+
+
+def _check_document(document: Any, half: bool, any_number: bool) -> None:
+    """Raise ValueError for parsed data that nests too deep, or holds numbers or texts that no answer can hold.
+
+    It goes level by level, so that no depth exhausts Python's stack.
+    """
+    level = [document]
+    for depth in itertools.count():
+        if depth == DEEPEST and any(isinstance(value, dict | list) for value in level):
+            raise ValueError(_TOO_DEEP)
+        if not level:
+            return
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                inner.extend(value.values())
+                inner.extend(value if half else ())
+            elif isinstance(value, list):
+                inner.extend(value)
+            elif not any_number and isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"it holds the number {value:g}; JSON has finite numbers only")
+            elif half and isinstance(value, str) and not value.isascii():
+                _check_whole_characters(value)
+        level = inner
+
+
+def _check_whole_characters(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        half = "a text holds half of a character, such as \\ud83d without its other half"
+        raise ValueError(f"{half}; write whole characters") from None
 
 
 def read_json(path: str | os.PathLike[str], what: str, again: str) -> dict[str, Any]:
@@ -213,20 +319,85 @@ def read_json(path: str | os.PathLike[str], what: str, again: str) -> dict[str, 
     Raises InputError for a file that cannot be read, ConfigError if it holds no JSON or something else.
     """
     try:
-        content = json.loads(read_text(path))
-        json.dumps(content, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        half = "a text holds half of a character, such as \\ud83d without its other half"
-        raise ConfigError(f"{half}; write whole characters", str(path)) from None
-    except (ValueError, RecursionError):
+        content = parse_json(read_text(path))
+    except json.JSONDecodeError:
         raise ConfigError(f"this is no JSON; {again}", str(path)) from None
+    except ValueError as error:
+        raise ConfigError(f"this is no JSON that is read: {error}", str(path)) from None
     if not isinstance(content, dict):
         raise ConfigError(f"this is no {what}; {again}", str(path))
     return content
 
 
+class Rows:
+    """The rows of CSV text, cells as they stand; `line` is the line of the last one.
+
+    Raises ConfigError, with the line, for what is no CSV.
+    """
+
+    def __init__(self, text: str, path: str | os.PathLike[str], spaces: bool = False) -> None:
+        self._path = str(path)
+        self._reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=spaces)
+
+    @property
+    def line(self) -> int:
+        """The line of the row that was read last, from 1."""
+        return self._reader.line_num
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> list[str]:
+        try:
+            return next(self._reader)
+        except csv.Error as error:
+            why = f"this is no CSV ({error}) from line {self.line + 1} on; check its quotes, and export it again"
+            raise ConfigError(why, self._path) from None
+
+
+def read_records(text: str, path: str | os.PathLike[str]) -> Iterator[dict[str, str]]:
+    """The rows of CSV text by the names of its first line; a row's cells beyond them are left out, missing ones empty.
+
+    Raises ConfigError for what is no CSV, or names a column twice.
+    """
+    rows = Rows(text, path)
+    head = next(rows, [])
+    if twice := next((name for name in head if head.count(name) > 1), None):
+        raise ConfigError(f"the column '{twice}' is there twice; name each column once", str(path))
+    for row in rows:
+        if row:
+            yield dict(zip(head, [*row, *[""] * (len(head) - len(row))], strict=False))
+
+
+def write_csv(file: TextIO, rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> None:
+    """Write rows as CSV with these columns, missing values empty.
+
+    Text that a spreadsheet would take for a formula (it begins with = + - @, a tab or a line break) gets an apostrophe
+    in front, as OWASP advises: names in a trace or a shard come from others.
+    """
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow([_no_formula(name) for name in names])
+    writer.writerows([_no_formula(row.get(name)) for name in names] for row in rows)
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def _no_formula(cell: Any) -> Any:
+    if isinstance(cell, str) and cell.startswith(_FORMULA) and not _is_number(cell):
+        return f"'{cell}"
+    return cell
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
 def read_text(path: str | os.PathLike[str], at_most: int = LARGEST_FILE) -> str:
-    """Read a file or a pipe as UTF-8 text, with or without a byte-order mark.
+    """Read a file or a pipe, unpacked if it is compressed, as UTF-8 text, with or without a byte-order mark.
 
     Raises InputError as `read_bytes` does, and for other encodings.
     """
@@ -237,12 +408,75 @@ def read_text(path: str | os.PathLike[str], at_most: int = LARGEST_FILE) -> str:
 
 
 def read_bytes(path: str | os.PathLike[str], at_most: int = LARGEST_FILE) -> bytes:
-    """Read the content of a file or of a pipe that is being written.
+    """Read the content of a file or of a pipe that is being written, unpacked if it is compressed by gzip.
 
-    Raises InputError for a missing file, for what is no file, for more than `at_most` bytes, and for a silent pipe.
+    Raises InputError for a missing file, for what is no file, for more than `at_most` bytes (packed or not), and for a
+    silent pipe; ConfigError for a compressed file that is cut off or damaged.
     """
     with _opened(path) as file:
-        return _content(str(path), file.fileno(), os.fstat(file.fileno()), at_most)
+        content = _content(str(path), file.fileno(), os.fstat(file.fileno()), at_most)
+    return _unpack(content, path, at_most)
+
+
+def read_stored(path: str | os.PathLike[str], own: bool = False) -> bytes:
+    """Read a file that a run of Weft stored in a folder, unpacked if it is compressed; `own`: for this user alone.
+
+    Raises OSError if it cannot be read; InputError for a link, a pipe, a device or more than `LARGEST_UNPACKED` bytes,
+    and, with `own`, for a file of another user or one that others may write to; ConfigError for a damaged compressed
+    file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise InputError(f"'{path}' is a link, not a file; remove it") from None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise InputError(f"'{path}' is no file; remove it")
+        if own and (found.st_uid != os.getuid() or found.st_mode & 0o022):
+            raise InputError(f"others may write to '{path}', so it cannot be trusted; remove it")
+        content = _content(str(path), descriptor, found, LARGEST_UNPACKED)
+    finally:
+        os.close(descriptor)
+    return _unpack(content, path, LARGEST_UNPACKED)
+
+
+GZIP = b"\x1f\x8b"
+"""The first bytes of what gzip has compressed."""
+
+
+def _unpack(content: bytes, path: str | os.PathLike[str], at_most: int) -> bytes:
+    """A file's content, unpacked if it is compressed.
+
+    Raises InputError for more than `at_most` bytes, ConfigError for content that is cut off or damaged.
+    """
+    if not content.startswith(GZIP):
+        return content
+    parts, size = [], 0
+    with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+        try:
+            while part := file.read(1 << 20):
+                parts.append(part)
+                size += len(part)
+                if size > at_most:
+                    raise _too_large(path, at_most, ", unpacked,")
+        except (OSError, EOFError, zlib.error) as error:
+            raise _damaged(error, path) from None
+    return b"".join(parts)
+
+
+def _damaged(error: Exception, path: str | os.PathLike[str]) -> ConfigError:
+    why = "it is cut off" if isinstance(error, EOFError) else str(error)
+    return ConfigError(f"the file cannot be read to its end ({why}); get it or write it again", str(path))
+
+
+def _too_large(path: str | os.PathLike[str], at_most: int, how: str = "") -> InputError:
+    return InputError(
+        f"the file '{path}'{how} is larger than {at_most >> 20} MiB, the most that is read; split it, or name another "
+        "file"
+    )
 
 
 class Unpacked:
@@ -259,7 +493,7 @@ class Unpacked:
         if not stat.S_ISREG(found.st_mode):
             self._raw.close()
             raise InputError(f"'{path}' is a folder, a pipe or a device; save its content to a file and give that")
-        packed = self._raw.read(2) == b"\x1f\x8b"
+        packed = self._raw.read(2) == GZIP
         self._raw.seek(0)
         self._file = gzip.GzipFile(fileobj=self._raw) if packed else self._raw
         self._most = max(UNPACKS_FREELY, UNPACKS * found.st_size) if packed else sys.maxsize
@@ -276,9 +510,7 @@ class Unpacked:
         try:
             data = self._file.read(size)
         except (OSError, EOFError, zlib.error) as error:
-            why = "it is cut off" if isinstance(error, EOFError) else str(error)
-            why = f"the file cannot be read to its end ({why}); get it or write it again"
-            raise ConfigError(why, self.path) from None
+            raise _damaged(error, self.path) from None
         self._count += len(data)
         if self._count > self._most:
             raise ConfigError(
@@ -347,8 +579,7 @@ def _content(path: str, descriptor: int, found: os.stat_result, at_most: int) ->
             return b"".join(parts)
         parts.append(part)
         size += len(part)
-    limit = f"{at_most >> 20} MiB, the most that is read"
-    raise InputError(f"the file '{path}' is larger than {limit}; split it, or name another file")
+    raise _too_large(path, at_most)
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:

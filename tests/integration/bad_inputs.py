@@ -651,7 +651,7 @@ SENTENCES = {
     "tune huge.csv --gpu mi100": "the file 'huge.csv' is larger than 64 MiB, the most that is read",
     "hardware show huge.toml": "the file 'huge.toml' is larger than 1 MiB, the most that is read",
     "hardware show /dev/zero": "'/dev/zero' is a device, not a file",
-    "hardware show deep.toml": "nested too deeply",
+    "hardware show deep.toml": "nests more than 100 levels",
     "validate --data /dev/zero": "'/dev/zero' is a device, not a file",
     "validate --data fifo.csv": "nothing came out of the pipe 'fifo.csv'",
     "validate --data huge.csv": "this file is larger than",

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+import weft
 from weft.errors import InputError
 from weft.validation import tables
 from weft.validation.problems import Problem, consistent, gathered
@@ -257,3 +258,13 @@ def test_alike_problems_are_told_once_with_their_first_lines():
         "gemm.csv lines 2, 3, 4, 5, 6 and 35 more: time_us '-2', '-3', '-4' and 37 more: "
         "this must be greater than zero; these rows are left out"
     )
+
+
+@pytest.mark.parametrize("numbers", ["x", "1"])
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_file_whose_every_row_is_left_out_is_refused_in_a_sentence(tmp_path, kind, numbers):
+    columns = {**TABLES[kind].columns(needed=False), **({"prefill_bs1_seq8_s": float} if kind == "layer" else {})}
+    row = ["x" if of is str else numbers for of in columns.values()]
+    write(tmp_path, f"{','.join(columns)}\n{','.join(row)}\n", TABLES[kind].file)
+    with pytest.raises(InputError, match=r"can be compared|can be used"):
+        weft.validate(tmp_path)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ import numpy as np
 
 from weft.errors import InputError, UnknownNameError
 from weft.estimate.answer import FloatArray
-from weft.files import read_text
+from weft.files import Rows, read_text
 from weft.graph import DTYPE_BYTES, Graph, Routing, experts
 from weft.graph.routing import check_groups, gpus_reached
 from weft.units import Dimension, parse, shortened
@@ -38,18 +36,16 @@ def read_shapes(path: Path, batch: int, dtype: str, refused: Callable[[str], Non
     `batch` and `dtype` are those of rows that state none; `refused` is called with the name of one that every row
     states. Raises InputError that names the file and the line of an invalid row.
     """
-    rows = csv.DictReader(io.StringIO(read_text(path), newline=""), skipinitialspace=True)
-    try:
-        rows.fieldnames = [name.strip().lower() for name in rows.fieldnames or ()]
-        _check_columns(path, rows.fieldnames)
-        found, blank = [], set()
-        for row in rows:
-            blank |= {name for name in ("batch", "dtype") if not (row.get(name) or "").strip()}
-            found.append(_row(path, rows.line_num, row, batch, dtype))
-    except csv.Error as error:
-        raise InputError(
-            f"{path}, line {rows.line_num + 1}: this is no CSV ({error}); write rows like 8192,8192,8192"
-        ) from None
+    rows = Rows(read_text(path), path, spaces=True)
+    names = [name.strip().lower() for name in next(rows, [])]
+    _check_columns(path, names)
+    found, blank = [], set()
+    for cells in filter(None, rows):
+        row = dict(zip(names, cells, strict=False))
+        if len(cells) > len(names):
+            raise InputError(f"{path}, line {rows.line}: the line has more cells than the heads; write a cell for each")
+        blank |= {name for name in ("batch", "dtype") if not row.get(name, "").strip()}
+        found.append(_row(path, rows.line, row, batch, dtype))
     if not found:
         raise InputError(f"{path} has no rows; give each GEMM a line, like 8192,8192,8192")
     for name in ("batch", "dtype"):
@@ -69,13 +65,9 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
         raise InputError(f"{path} has no column '{missing[0]}'; its first line must name m, n and k, like m,n,k")
 
 
-def _row(
-    path: Path, line: int, row: Mapping[str | None, str | None], batch: int, dtype: str
-) -> tuple[int, int, int, int, str]:
+def _row(path: Path, line: int, row: Mapping[str, str], batch: int, dtype: str) -> tuple[int, int, int, int, str]:
     place = f"{path}, line {line}"
-    if None in row:  # key under which the csv module collects surplus cells
-        raise InputError(f"{place}: the line has more cells than the heads; write a cell for each")
-    texts = {name: (row.get(name) or "").strip() for name in _COLUMNS}
+    texts = {name: row.get(name, "").strip() for name in _COLUMNS}
     texts["batch"] = texts["batch"] or str(batch)
     if missing := [name for name in _SIZES if not texts[name]]:
         raise InputError(f"{place}: {missing[0]} is missing; each row needs m, n and k, like 8192,8192,8192")

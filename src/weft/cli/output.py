@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial, wraps
-from json import dumps
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +20,7 @@ from weft.files import (
     keep_stdout_for_data,
     release,
     reserve,
+    to_json,
     write_atomically,
     write_json,
     written_together,
@@ -259,7 +259,7 @@ def json_or_tables(function: Callable[..., tuple[Any, Iterable[Table | str]]]) -
 
         record, parts = function(**given)
         if as_json:
-            click.echo(dumps(record, indent=2))
+            click.echo(to_json(record, indent=2))
         else:
             print_parts(parts)
 

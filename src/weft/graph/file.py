@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft.errors import ConfigError, InputError, check_name, check_type, reason
-from weft.files import read_unpacked, write_atomically
+from weft.files import parse_json, read_unpacked, to_json, write_atomically
 from weft.graph.attention import Attention
 from weft.graph.call import Call
 from weft.graph.collective import Collective, Copy, Send
@@ -56,7 +55,7 @@ def graph_lines(graph: Graph) -> Iterator[str]:
 
     Raises InputError for what JSON cannot hold.
     """
-    return (json.dumps(line, separators=(",", ":")) for line in _lines(graph))
+    return (to_json(line, separators=(",", ":")) for line in _lines(graph))
 
 
 def _lines(graph: Graph) -> Iterator[dict[str, Any]]:
@@ -137,8 +136,8 @@ def _text(path: str | Path) -> str:
 
 def _record(path: str | Path, number: int, line: str) -> dict[str, Any]:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record = parse_json(line)
+    except ValueError:
         raise _broken(path, number, "is no JSON") from None
     if not isinstance(record, dict):
         raise _broken(path, number, "is no JSON object")

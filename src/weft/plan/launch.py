@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from weft.errors import InputError, check_name
+from weft.files import to_json
 from weft.hardware import System
 from weft.models import Transformer
 from weft.parallel.cut import expert_tp
@@ -354,7 +354,7 @@ def _deepspeed(model: Transformer, system: System, plan: Parallelism, framework:
     }
     if plan.tp > 1:
         settings["tensor_parallel"] = {"autotp_size": plan.tp}
-    return json.dumps(settings, indent=2) + "\n"
+    return to_json(settings, indent=2) + "\n"
 
 
 def _deepspeed_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:

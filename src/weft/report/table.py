@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -10,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from weft.files import write_csv
 
 NONE = "–"
 """The text of a missing value."""
@@ -157,7 +158,5 @@ def csv_text(rows: Sequence[Mapping[str, Any]], names: Sequence[str] | None = No
     """Rows as CSV; missing values are empty. Without `names`, the columns are the union of all rows' keys."""
     out = io.StringIO()
     found = names or list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(out, found, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    write_csv(out, rows, found)
     return out.getvalue()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.errors import InputError
+from weft.errors import InputError, reason
 from weft.graph import KINDS, Constant, Edge, Graph, Joined, KernelChoice, Node, Routing, Tensor, View
 from weft.hardware import System
 from weft.hardware.fabric import Fabric, Link
@@ -55,9 +55,13 @@ def as_record(timeline: Timeline) -> dict[str, Plain]:
 
 def from_record(record: Mapping[str, Any]) -> Timeline:
     """Rebuild the timeline that `as_record` wrote; InputError for any other record."""
-    made = _made(record)
+    rule = "write one with Timeline.save, or run again with --no-cache"
+    try:
+        made = _made(record)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError, InputError) as error:
+        raise InputError(f"this is no record of a timeline ({reason(error)}); {rule}") from None
     if not isinstance(made, _KINDS["Timeline"]):
-        raise InputError("this is no record of a timeline; write one with Timeline.save")
+        raise InputError(f"this is no record of a timeline; {rule}")
     return made  # type: ignore[no-any-return]
 
 

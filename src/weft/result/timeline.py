@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,8 +13,8 @@ import numpy.typing as npt
 
 from weft.answer import Answer, attributes
 from weft.engine.layout import PIM_TOGETHER
-from weft.errors import InputError, UnknownNameError, check_type
-from weft.files import read_json, write_atomically
+from weft.errors import ConfigError, InputError, UnknownNameError, check_type
+from weft.files import read_json, to_json, write_atomically
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import System
 from weft.options import RunOptions
@@ -323,7 +322,7 @@ class Timeline(Answer):
         return {} if self.interference is None else {"interference": self.interference.to_dict()}
 
     def _save_json(self, file: Path) -> Path:
-        return write_atomically(file, json.dumps(as_record(self)) + "\n")
+        return write_atomically(file, to_json(as_record(self)) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Timeline:
@@ -332,8 +331,10 @@ class Timeline(Answer):
         check_type("the path", path, (str, Path), again)
         try:
             return from_record(read_json(path, "timeline", again))
-        except (KeyError, TypeError, ValueError):
-            raise InputError(f"'{path}' holds no timeline; {again}") from None
+        except ConfigError:
+            raise
+        except InputError as error:
+            raise InputError(f"'{path}' holds no timeline: {error}") from None
 
     @property
     def hypothetical(self) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.errors import InputError
-from weft.files import read_text
+from weft.files import Rows, read_text
 from weft.sample.seqpoint import Floats, Ints
 
 LARGEST_LOG = 256 << 20
@@ -111,7 +110,7 @@ def read_log(path: str | Path, length: str | None = None, times: Sequence[str] =
     equal steps, a column "epoch" must not fall. Raises InputError for a log that breaks these rules, with the line.
     """
     text = read_text(path, LARGEST_LOG)
-    head = next(csv.reader(io.StringIO(text[: text.find("\n") + 1] or text)), [])
+    head = next(Rows(text[: text.find("\n") + 1] or text, path), [])
     head = [name.strip() for name in head]
     own = _column(head, length, _LENGTHS, path, "lengths")
     timed = [_named(head, name, path) for name in times] or _usual(head)
@@ -173,7 +172,7 @@ def _columns(text: str, head: Sequence[str], wanted: Sequence[str], path: str | 
 
 def _exact(text: str, places: Sequence[int], wanted: Sequence[str], path: str | Path) -> Floats:
     rows = []
-    lines = csv.reader(io.StringIO(text))
+    lines = Rows(text, path)
     next(lines)
     for line, cells in enumerate(lines, start=2):
         if not cells:

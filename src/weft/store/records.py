@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import os
 import sys
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import InputError, OutputError
-from weft.files import write_atomically
+from weft.files import parse_json, read_stored, write_atomically
 from weft.store.fingerprint import fingerprint_of
 from weft.store.task import Question, Record, Task, answer, as_json, question
 
@@ -74,13 +72,14 @@ class Store:
 
     `entries` is the pattern of its files, for folders of other files, too, that `contents` and `clear` may count.
 
-    A damaged entry is reported on stderr and computed again. If nothing can be written, that is reported once, and runs
-    continue without being stored.
+    A damaged entry is reported on stderr, removed and computed again; a store that does not `mend` leaves it and takes
+    it for missing. If nothing can be written, that is reported once, and runs continue without being stored.
     """
 
-    def __init__(self, folder: str | Path | None = None, entries: str = _ENTRIES) -> None:
+    def __init__(self, folder: str | Path | None = None, entries: str = _ENTRIES, mends: bool = True) -> None:
         self.folder = runs_folder() if folder is None else Path(folder)
         self.entries = entries
+        self.mends = mends
         self.keeps = True
         self.given_up = ""
         """Why new records are not stored; empty while they are."""
@@ -92,18 +91,18 @@ class Store:
         return self.folder / asked.key[:2] / f"{asked.key}.json.gz"
 
     def get(self, asked: Question) -> Record | None:
-        """The record that answers a question, or None; a damaged entry is reported and removed."""
+        """The record that answers a question, or None; a damaged entry is reported."""
         path = self.path(asked)
         try:
-            found = path.read_bytes()
+            record = _checked(parse_json(read_stored(path), any_number=True), asked)
         except OSError:
             return None
-        try:
-            record = _checked(json.loads(gzip.decompress(found)), asked)
-        except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
-            say(f"the cached run '{path}' is damaged ({_reason(error)}); it is made again")
-            with suppress(OSError):
-                path.unlink()
+        except (InputError, ValueError, KeyError, TypeError) as error:
+            what = "it is made again" if self.mends else "it counts as missing"
+            say(f"the cached run '{path}' is damaged ({_reason(error)}); {what}")
+            if self.mends:
+                with suppress(OSError):
+                    path.unlink()
             return None
         self.found += 1
         with suppress(OSError):
@@ -112,7 +111,7 @@ class Store:
 
     def put(self, asked: Question, record: Record) -> None:
         """Store a record; OutputError if it cannot be written."""
-        inputs = json.loads(asked.inputs)
+        inputs = parse_json(asked.inputs, any_number=True)
         entry = {
             "schema": SCHEMA,
             "key": asked.key,
@@ -223,13 +222,15 @@ def _checked(entry: dict[str, Any], asked: Question) -> Record:
         raise _Unfit(f"its schema is {entry['schema']}, not {SCHEMA}")
     if entry["checksum"] != _checksum(inputs, record):
         raise _Unfit("its checksum is wrong")
-    if entry["key"] != asked.key or inputs != json.loads(asked.inputs):
+    if entry["key"] != asked.key or inputs != parse_json(asked.inputs, any_number=True):
         raise _Unfit("it answers another question")
+    if why := getattr(asked.task, "misfit", lambda record: "")(record):
+        raise _Unfit(why)
     return record  # type: ignore[no-any-return]
 
 
 def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, _Unfit) else "it cannot be read"
+    return str(error) if isinstance(error, _Unfit | InputError) else "it cannot be read"
 
 
 def _checksum(inputs: Any, record: Any) -> str:

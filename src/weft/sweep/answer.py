@@ -18,13 +18,11 @@ from weft.answer import Answer
 from weft.errors import InputError, UnitError
 from weft.store import Record, Store
 from weft.store.task import Question, question
-from weft.sweep.matrix import Case, Matrix
+from weft.sweep.matrix import GOALS, Case, Matrix
 from weft.sweep.questions import flat, named, question_of
 from weft.sweep.rows import Columns, Row, write_rows
 from weft.units import common_unit
 
-_GOALS = dict.fromkeys(("step", "serve", "simulate", "estimate"), "seconds") | {"memory": "peak_bytes"}
-"""The figure that is best if it is least, by the kind of run."""
 _BEST = 10
 """Rows of a summary."""
 
@@ -133,7 +131,7 @@ class Sweep(Answer):
     @property
     def goal(self) -> str:
         """The figure by which points are compared: "seconds", or "peak_bytes" of memory; less is better."""
-        return _GOALS[self.matrix.data["run"]]
+        return GOALS[self.matrix.data["run"]]
 
     @property
     def title(self) -> str:

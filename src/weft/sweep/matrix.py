@@ -36,7 +36,10 @@ from weft.sweep.questions import (
 
 LONGEST = 10_000
 """Most values of a range."""
-_RANGE = re.compile(r"\s*([\d.]+)\s*([^:\d]*):\s*([\d.]+)\s*([^:\d]*):\s*([x+])\s*([\d.]+)\s*")
+_NUMBER = r"\s*((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*"
+_RANGE = re.compile(rf"{_NUMBER}([^:\d]*):{_NUMBER}([^:\d]*):\s*([x+]){_NUMBER}")
+GOALS = dict.fromkeys(("step", "serve", "simulate", "estimate"), "seconds") | {"memory": "peak_bytes"}
+"""The figure that is best if it is least, by the kind of run."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,22 @@ class Case:
             raise
         except (InputError, SimulationError) as error:
             return {"why": str(error)}
+
+    def misfit(self, record: Any) -> str:
+        """Why a record found in a folder is none of this combination; empty if it is one."""
+        held = record if isinstance(record, Mapping) else {}
+        if held.keys() == {"why"} and isinstance(held["why"], str) and held["why"]:
+            return ""
+        found = held.get("found")
+        if not isinstance(found, Mapping) or not all(map(_is_figure, found.values())):
+            return "it holds no figures"
+        goal = found.get(GOALS[self.data["run"]])
+        is_number = isinstance(goal, int | float) and not isinstance(goal, bool)
+        return "" if is_number else f"it has no figure {GOALS[self.data['run']]}"
+
+
+def _is_figure(value: Any) -> bool:
+    return value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 _check_cache = cache(checked_cache)

@@ -19,6 +19,7 @@ from weft import hardware
 from weft.catalog import Whole, unknown_key
 from weft.errors import ConfigError, InputError, check_type, check_whole
 from weft.estimate import Estimate, estimate
+from weft.files import finite
 from weft.graph import Collective, Gemm, Graph, Op, concurrent
 from weft.hardware import Described, Gpu, Node, System
 from weft.models import SubLayer, Transformer, load_model
@@ -86,7 +87,7 @@ class Question(Whole):
     def figures(self, answer: Any) -> dict[str, Any]:
         """The figures of an answer by name, `seconds` first; those of nested tables by dotted names."""
         found = flat({"seconds": float(answer.seconds), **answer.to_dict()})
-        return {name: value for name, value in found.items() if name not in _LEFT_OUT}
+        return {name: finite(value) for name, value in found.items() if name not in _LEFT_OUT}
 
     def record(self) -> Record:
         """Compute the answer, and return what is kept of it: its figures under "found"."""

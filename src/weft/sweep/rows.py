@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import InputError, join_or
-from weft.files import written_whole
+from weft.files import write_csv, written_whole
 
 SUFFIXES = (".csv", ".parquet", ".json", ".html")
 """Endings of the files that a sweep is written to."""
@@ -75,9 +74,7 @@ def write_rows(path: Path, rows: Iterable[Row], columns: Columns) -> Path:
 
 def _write_csv(part: Path, rows: Iterable[Row], columns: Columns) -> None:
     with part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns.names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        write_csv(file, rows, columns.names)
 
 
 def _write_parquet(part: Path, rows: Iterable[Row], columns: Columns) -> None:

@@ -16,7 +16,7 @@ from weft.sweep.matrix import Matrix
 from weft.sweep.questions import KINDS
 from weft.sweep.rows import Columns
 
-FILE = "sweep.json"
+FILE, RUNS = "sweep.json", "runs"
 _SCHEMA = 1
 _KINDS = {"question": dict, "vary": dict, "files": dict, "shard": list, "weft": str, "code": str}
 """The types of what a manifest holds."""
@@ -43,8 +43,8 @@ class Manifest:
 
 
 def records_in(folder: Path) -> Store:
-    """The records of a folder."""
-    return Store(folder / "runs")
+    """The records of a folder, which are made again where they are damaged."""
+    return Store(folder / RUNS)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -120,7 +120,7 @@ def merge_shards(folders: Sequence[str | Path], out: str | Path | None = None) -
     for place, other in zip(places[1:], others, strict=True):
         if why := different(other, first):
             raise InputError(f"'{place}' holds {why} than '{places[0]}'; merge shards of one sweep by one version")
-    store = _Union([records_in(place) for place in places])
+    store = _Union([Store(place / RUNS, mends=False) for place in places])
     answer = Sweep(first.matrix, store, first.version, _columns(first, store, shards))
     if out is not None:
         answer.save(out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from weft.errors import ConfigError, reason
-from weft.files import beginning, read_unpacked
+from weft.files import beginning, parse_json, read_unpacked
 from weft.traces import messages
 
 _OF_CHAKRA = tuple(f"{version}-chakra.0.0.4" for version in ("1.0.2", "1.0.3", "1.0.4", "1.1.0", "1.1.1"))
@@ -162,8 +161,8 @@ def read_records(path: str | Path) -> Records:
 
 def _json(path: str | Path) -> dict[str, Any]:
     try:
-        content = json.loads(read_unpacked(path))
-    except (ValueError, RecursionError) as error:
+        content = parse_json(read_unpacked(path), any_number=True)
+    except ValueError as error:
         raise ConfigError(f"this is no whole execution trace ({reason(error)}); record it again", str(path)) from None
     return content if isinstance(content, dict) else {}
 

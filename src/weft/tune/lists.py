@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -17,7 +15,7 @@ from weft.answer import Answer, attributes
 from weft.catalog import broken_rule, translated
 from weft.errors import ConfigError, InputError, check_type
 from weft.estimate.target import check_held
-from weft.files import read_json, read_text, write_json
+from weft.files import Rows, read_json, read_text, write_json
 from weft.graph import Gemm
 from weft.hardware import Described, Gpu
 from weft.kernels import GemmTiling
@@ -62,14 +60,11 @@ def read_gemms(path: str | Path) -> tuple[Wanted, ...]:
     whole numbers above zero, unknown data types, and counts above the limit of co-running GEMMs.
     """
     file = Path(path)
-    reader = csv.reader(io.StringIO(read_text(file)), skipinitialspace=True)
-    try:
-        heads = [name.strip().lower() for name in next(reader, [])]
-        _check_heads(file, heads)
-        rows = ((reader.line_num, [cell.strip() for cell in row]) for row in reader)
-        wanted = [_wanted(file, line, heads, row) for line, row in rows if any(row)]
-    except csv.Error as error:
-        raise InputError(f"{file}, line {reader.line_num + 1}: this is no CSV ({error}); write {_EXAMPLE}") from None
+    reader = Rows(read_text(file), file, spaces=True)
+    heads = [name.strip().lower() for name in next(reader, [])]
+    _check_heads(file, heads)
+    rows = ((reader.line, [cell.strip() for cell in row]) for row in reader)
+    wanted = [_wanted(file, line, heads, row) for line, row in rows if any(row)]
     if not wanted:
         raise InputError(f"{file}: there is no GEMM below the heads; add lines such as {_EXAMPLE}")
     return tuple(wanted)

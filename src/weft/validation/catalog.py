@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from weft.errors import InputError
 from weft.estimate import Parameter
-from weft.files import write_atomically
+from weft.files import to_json, write_atomically
 from weft.hardware import Gpu, system
 from weft.library.profiles import Profile
 from weft.units import Dimension
@@ -162,7 +161,7 @@ def _leaf(key: str, found: Fitted, source: str) -> str:
 
 def _quoted(text: str) -> str:
     """A TOML string; JSON escapes are valid in TOML."""
-    return json.dumps(text, ensure_ascii=False)
+    return to_json(text, ensure_ascii=False)
 
 
 def reference(name_or_file: str, out: Path) -> str:

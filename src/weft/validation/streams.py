@@ -7,6 +7,7 @@ time at which the last data of the request had passed the bus [ns].
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ import numpy as np
 import pandas as pd
 
 from weft import hardware
+from weft.errors import InputError
+from weft.files import LARGEST_UNPACKED, read_text
 from weft.hardware import Gpu
 from weft.lower.machine import default_request_bytes
 from weft.run.channel import IntArray, Requests, one_channel, replay_requests
@@ -67,8 +70,9 @@ class Stream:
 def read_stream(file: Path) -> Stream | Problem:
     """The stream of a CSV file, plain or compressed by gzip, or what is wrong with it."""
     try:
-        table: Any = np.genfromtxt(file, delimiter=",", names=True, dtype=np.int64)
-    except (OSError, ValueError) as error:
+        text = read_text(file, LARGEST_UNPACKED)
+        table: Any = np.genfromtxt(io.StringIO(text), delimiter=",", names=True, dtype=np.int64)
+    except (InputError, ValueError) as error:
         return _problem(file, f"this is no table of whole numbers ({str(error).splitlines()[0]})")
     names = table.dtype.names or ()
     if missing := [name for name in COLUMNS if name not in names]:

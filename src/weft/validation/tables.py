@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
 import os
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -18,8 +14,8 @@ import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
 
 from weft.catalog import broken_rule, read_toml
-from weft.errors import InputError, nearest
-from weft.files import read_bytes
+from weft.errors import ConfigError, InputError, nearest
+from weft.files import Rows, read_bytes
 from weft.validation.problems import Problem
 
 FloatArray = npt.NDArray[np.float64]
@@ -268,14 +264,14 @@ class Measurements:
 
     def problem(self, which: Any, rule: str, column: str = "", value: str = "") -> Iterator[Problem]:
         """One problem of the rows selected by a mask, if there are any."""
-        lines = tuple(self.rows.index[np.asarray(which)].tolist())
+        lines = tuple(self.rows.index[np.asarray(which, dtype=bool)].tolist())
         if lines:
             yield Problem(self.file, lines, column, value, rule)
 
     def by_value(self, which: Any, column: str, rule: Callable[[str], str] | str) -> Iterator[Problem]:
         """A problem for each value, in alphabetical order, that a column has in the rows selected by a mask."""
         values = self.rows[column]
-        for value in sorted(set(values[np.asarray(which)])):
+        for value in sorted(set(values[np.asarray(which, dtype=bool)])):
             said = rule if isinstance(rule, str) else rule(value)
             yield from self.problem(np.asarray(which & (values == value)), said, column, value)
 
@@ -350,14 +346,14 @@ def _of_file(file: str, rule: str, column: str = "", value: str = "") -> Problem
 def read_file(file: Path) -> Measurements:
     """Rows and problems of one file; InputError if it cannot be opened."""
     try:
-        lines = csv.reader(io.StringIO(_text(file), newline=""))
+        lines = Rows(_text(file), file.name)
         head = [cell.strip() for cell in next(lines, [])]
         kind, table = _table_of(head, file.name)
         return _rows(kind, table, table.own(head), file.name, lines)
     except _LeftOut as left_out:
         problems = left_out.args
-    except csv.Error as error:
-        problems = (_of_file(file.name, f"this is no CSV ({error}); check its quotes, and export it again"),)
+    except ConfigError as error:
+        problems = (_of_file(file.name, error.message),)
     return Measurements(None, file.name, pd.DataFrame(), problems)
 
 
@@ -365,11 +361,9 @@ def _text(file: Path) -> str:
     try:
         large = file.stat().st_size > LARGEST_MIB << 20
         content = b"" if large else read_bytes(file, LARGEST_MIB << 20)
-        if file.suffix == ".gz" and content:
-            content = gzip.decompress(content)
         text = content.decode("utf-8-sig")
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise _LeftOut(_of_file(file.name, "this is no file packed by gzip; pack the CSV again")) from None
+    except ConfigError as error:
+        raise _LeftOut(_of_file(file.name, error.message)) from None
     except OSError as error:
         raise InputError(f"the file '{file}' cannot be read ({error.strerror}); check its permissions") from None
     except UnicodeDecodeError:
@@ -431,7 +425,7 @@ def _kind_of(head: Sequence[str], file: str) -> Kind | None:
     return likely if shares[likely] > _ALIKE else None
 
 
-def _rows(kind: Kind, table: type[Table], head: Sequence[str], file: str, lines: Any) -> Measurements:
+def _rows(kind: Kind, table: type[Table], head: Sequence[str], file: str, lines: Rows) -> Measurements:
     found: list[Table] = []
     numbers: list[int] = []
     problems: list[Problem] = []
@@ -442,15 +436,15 @@ def _rows(kind: Kind, table: type[Table], head: Sequence[str], file: str, lines:
             continue
         if len(cells) != len(head):
             rule = f"this row has {len(cells)} cells, but the header has {len(head)}; quote commas inside cells"
-            problems.append(Problem(file, (lines.line_num,), "", "", rule))
+            problems.append(Problem(file, (lines.line,), "", "", rule))
             continue
         named = {name: cell for name, cell in zip(head, cells, strict=True) if name in columns}
         try:
             found.append(table.model_validate({name: cell or _BLANK[columns[name]] for name, cell in named.items()}))
-            numbers.append(lines.line_num)
+            numbers.append(lines.line)
         except ValidationError as error:
             wrong = [(str(each["loc"][0]), _RULES.get(each["type"], each["msg"])) for each in error.errors()]
-            problems += [Problem(file, (lines.line_num,), name, named[name], rule) for name, rule in wrong]
+            problems += [Problem(file, (lines.line,), name, named[name], rule) for name, rule in wrong]
     if not found and not problems:
         raise _LeftOut(_of_file(file, "this file has a header only; add rows"))
     values = {name: pd.Series([getattr(row, name) for row in found], numbers, of) for name, of in columns.items()}

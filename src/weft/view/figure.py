@@ -6,7 +6,6 @@ clickable legend and zoom; `svg` and `png` draw it statically, for pages without
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from importlib import import_module
 from textwrap import wrap
 from typing import Any
 
+from weft.files import to_json
 from weft.report.table import Column, Table, number
 from weft.view.looks import BLUE, GREY, Looks, spread
 
@@ -213,7 +213,7 @@ def _axis_of_lines(broken: Mapping[str, list[str]]) -> Any:
     """An axis whose labels take several lines, in the middle of their lanes."""
     if not broken:
         return alt.Undefined
-    of_name = f"({json.dumps(broken)})[datum.value]"
+    of_name = f"({to_json(broken)})[datum.value]"
     raised = [
         {"test": f"isArray({of_name}) && length({of_name}) === {count}", "value": -6 * (count - 1)}
         for count in {len(lines) for lines in broken.values()} - {1}

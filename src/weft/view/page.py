@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.files import check_out_dir, write_atomically
+from weft.files import check_out_dir, packaged_toml, to_json, write_atomically
 from weft.report import Figure, Part, Report, Section, Table
 from weft.report.table import plain
 from weft.view.words import assumed_table, machine_table, sentence
@@ -77,7 +75,7 @@ def page_text(title: str, told: str, parts: Sequence[Part], explained: str = "")
 
 def explanations(name: str) -> list[str]:
     """The sentences of `explained.toml` for the end of the page `name`, then those of every page."""
-    known = tomllib.loads(Path(__file__).with_name("explained.toml").read_text(encoding="utf-8"))
+    known = packaged_toml("weft.view", "explained.toml")
     missing = [f"Nothing explains '{name}': view/explained.toml lacks a sentence of that name."] * bool(name)
     return [*known.get(name, missing), *known["always"]]
 
@@ -107,7 +105,7 @@ def _numbers(parts: Sequence[Part]) -> Any:
 def _embedded(figure: Figure) -> str:
     """A figure's specification and rows as JSON, escaped so that no text can close the script element."""
     data = {name: {"keys": table.keys, "columns": _columns(table)} for name, table in figure.data.items()}
-    text = json.dumps({"title": figure.title, "spec": figure.spec, "data": data}, separators=(",", ":"))
+    text = to_json({"title": figure.title, "spec": figure.spec, "data": data}, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 

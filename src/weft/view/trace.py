@@ -7,13 +7,12 @@ correlation of their launch, and names of communication kernels match its rule `
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from weft.files import check_writable, write_atomically
+from weft.files import check_writable, to_json, write_atomically
 
 Event = dict[str, Any]
 HOST_PID = 100_000
@@ -115,8 +114,8 @@ def trace_data(one: RankTrace) -> dict[str, Any]:
 
 def _encoded(data: dict[str, Any], target: Path) -> bytes:
     """JSON with one event per line: HolisticTraceAnalysis searches for the rank line by line."""
-    about = json.dumps({key: value for key, value in data.items() if key != "traceEvents"})
-    events = ",\n".join(json.dumps(event) for event in data["traceEvents"])
+    about = to_json({key: value for key, value in data.items() if key != "traceEvents"})
+    events = ",\n".join(to_json(event) for event in data["traceEvents"])
     text = f'{about[:-1]},\n"traceEvents": [\n{events}\n]}}\n'.encode()
     return gzip.compress(text, mtime=0) if target.name.endswith(".gz") else text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import pandas as pd
 from weft.errors import InputError
 from weft.estimate import Harness, estimate
 from weft.estimate.target import seen_by_host
+from weft.files import read_records, read_text
 from weft.graph import Call, Graph, Node, Op, Tensor
 from weft.hardware import Gpu, gpu
 from weft.options import SHORT
@@ -130,11 +130,10 @@ def _measured_sectors(folder: Path, kernel: str) -> list[tuple[float, float, flo
 def _sectors(folder: Path) -> Iterator[tuple[str, float, float, float]]:
     """Kernel, cycles, and sectors read and written, of the rows that have them."""
     place = folder / FILE if folder.is_dir() else folder
-    with place.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row.get("dram_read_sectors"):
-                read, written = float(row["dram_read_sectors"]), float(row["dram_write_sectors"])
-                yield row["kernel"], float(row["cycles"]), read, written
+    for row in read_records(read_text(place), place):
+        if row.get("dram_read_sectors"):
+            read, written = float(row["dram_read_sectors"]), float(row["dram_write_sectors"])
+            yield row["kernel"], float(row["cycles"]), read, written
 
 
 def _moved(kernel: str, measured: tuple[float, float, float], machine: Gpu) -> Moved:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from weft.errors import InputError
 from weft.estimate import estimate
+from weft.files import read_records, read_text
 from weft.hardware import Gpu
 from weft.models.sequence import iteration
 from weft.options import SHORT
@@ -134,8 +134,7 @@ _MEAN, _SPREAD = (19.4, 24.1), 0.6
 def _rows(data: Path | None, name: str) -> Iterator[Mapping[str, Any]]:
     if data is None or not (data / name).is_file():
         return
-    with (data / name).open(encoding="utf-8", newline="") as file:
-        yield from csv.DictReader(file)
+    yield from read_records(read_text(data / name), data / name)
 
 
 def variants(gpu: Gpu) -> dict[str, Gpu]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.files import read_records, read_text
 from weft.sample import allocate, draw, strata
 from weft.sample.estimators import estimate
 
@@ -66,10 +66,9 @@ def read_logs(data: Path) -> tuple[Log, ...]:
     found: list[Log] = []
     for name, read in ((GNMT, _gnmt), (RNNT, _rnnt)):
         if (data / name).is_file():
-            with (data / name).open(encoding="utf-8", newline="") as file:
-                rows: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
-                for row in csv.DictReader(file):
-                    rows[row["system"]].append(row)
+            rows: defaultdict[str, list[Mapping[str, str]]] = defaultdict(list)
+            for row in read_records(read_text(data / name), data / name):
+                rows[row["system"]].append(row)
             found += [read(system, mine) for system, mine in rows.items()]
     return tuple(found)
 
