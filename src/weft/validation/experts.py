@@ -291,7 +291,7 @@ def _layer_cases(rows: pd.DataFrame) -> Iterator[LayerCase]:
 def _layer_checks(checked: Measurements) -> list[Any]:
     checked.rows = checked.rows.assign(time_us=checked.rows["time_s"] * 1e6)
     known = [each in _LAYERS for each in zip(checked.rows["kind"], _named(checked.rows), strict=True)]
-    return [checked.by_value(~np.array(known, dtype=bool), "kind", "layers of this kind and library are not compared here")]
+    return [checked.by_value(np.logical_not(known), "kind", "layers of this kind and library are not compared here")]
 
 
 EXPERT_LAYERS = ClosedForm(

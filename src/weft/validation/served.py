@@ -324,8 +324,8 @@ def _latent_checks(checked: Measurements) -> list[Any]:
     rows = checked.rows
     checked.rows = rows.assign(time_us=rows["time_s"] * 1e6)
     whole = ~rows["op"].isin(["mla_kernel", "mla_gen_pre", "mla_gen_post"])
-    kernels = [*zip(rows["fw"], rows["kernel"], strict=True)]
-    unknown = ~whole & (rows["op"] == "mla_kernel") & np.array([each not in LATENT_KERNELS for each in kernels], dtype=bool)
+    kernels = [each not in LATENT_KERNELS for each in zip(rows["fw"], rows["kernel"], strict=True)]
+    unknown = ~whole & (rows["op"] == "mla_kernel") & np.array(kernels, dtype=bool)
     early = ~whole & ~unknown & (rows["phase"] == "generation") & (rows["kv_len"] == 1)
     return [
         checked.by_value(whole, "op", "whole blocks with their projections are not compared here, only their kernels"),
