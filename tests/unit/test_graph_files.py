@@ -53,7 +53,7 @@ def test_a_graph_is_read_as_it_was_written(graph, tmp_path, name):
 def test_every_kind_of_operator_survives(tmp_path):
     ops = [
         weft.Gemm(8, 8, 8, batch=3), weft.operator("attention_fused", batch=1, heads=2, query=8, keys=8, head=4),
-        weft.operator("swiglu", elements=8), weft.all_reduce("1 MiB"), weft.Opaque("sort", bytes=9, written=4),
+        weft.operator("swiglu", elements=8), weft.all_reduce("1 MiB"), weft.Opaque("sort", 1, 9, 4, seconds=1e-6),
         Call("aten.add.Tensor", (Tensor((8,), "int64"),), (Tensor((8,)),), (weft.Gemm(8, 8, 8),), 8),
         KINDS["recurrent"]("gru", 8, 2, 4, inputs=4, computes="data"),
         *(KINDS[kind](*sizes) for kind, sizes in {
@@ -80,6 +80,11 @@ def test_iterations_survive(tmp_path):
         (lambda text: text.replace("Streaming", "Streamed"), "line 9 unknown class"),
         (lambda text: text.replace('"m":8', '"m":0'), "line 8 GEMM dimension M is 0"),
         (lambda text: text.replace('"m":8', '"rows":8'), "line 8 does not describe"),
+        (
+            lambda text: text.replace('"name":', '"stream":5,"name":', 1),
+            "line 8 the stream of node '.*' is 5; give a text",
+        ),
+        (lambda text: text.replace('"name":', '"phase":[1],"name":', 1), "line 8 the phase of node '.*' is "),
         (lambda text: text + "{", "line 10 is no JSON"),
     ],
 )
@@ -188,3 +193,14 @@ def test_a_graphs_step_has_a_trace_with_every_operator_where_it_ran(tmp_path):
     assert sorted(recorded.names) == ["gemm_bf16_512x512x512"]
     assert len(recorded.streams) == 2
     assert step.spans["again"][0] == step.spans["product"][1]
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), "1 ms", True, None])
+def test_a_measured_time_is_a_finite_number_of_seconds(seconds):
+    with pytest.raises(InputError, match=r"measured time of operator .* it must be a finite number"):
+        weft.Opaque("sort", seconds=seconds)
+
+
+def test_an_operator_with_a_measured_time_takes_it_on_every_gpu():
+    for gpu in ("h100-sxm", "mi300x"):
+        assert weft.estimate(weft.Opaque("sort", seconds=3e-6), gpu).seconds == 3e-6

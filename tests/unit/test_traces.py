@@ -365,9 +365,85 @@ def test_a_trace_is_read_as_a_graph_that_a_gpu_can_be_asked_about(tmp_path):
     graph = weft.read_graph(made.write(tmp_path / "t.json.gz"))
     assert [str(node.op) for node in graph] == ["1024 x 512 x 256 fp32", "my_kernel"]
     answer = weft.step(graph, "h100-sxm")
-    assert any("1 of 2 pieces of work are unmapped" in note for note in answer.notes)
+    assert any("1 of 2 pieces of work are unmapped and keep" in note for note in answer.notes)
+    assert answer.seconds == pytest.approx(
+        weft.estimate(Gemm(1024, 512, 256, "fp32"), "h100-sxm").seconds + 500e-6, rel=0.02
+    )
     weft.write_graph(graph, tmp_path / "graph.jsonl")
     assert weft.read_graph(tmp_path / "graph.jsonl") == graph
+
+
+@pytest.mark.parametrize("system", ["h100-sxm", "mi300x"])
+@pytest.mark.parametrize("name", ["event_sync", "h100_llama", "h100_llama_compiled", "mi250_train"])
+def test_a_step_of_a_traces_graph_takes_what_the_comparison_says(name, system):
+    """The comparison with a host that is always ahead of the GPU, as the step assumes."""
+    trace = read_trace(SAMPLES / f"{name}.json.gz")
+    compared = weft.compare_trace(trace, system)
+    assert weft.step(trace.graph, system).seconds == pytest.approx(compared.ahead, rel=0.02)
+
+
+def test_the_graph_of_a_trace_counts_each_call_once():
+    """The gradient of attention runs as five kernels of cuDNN a call, in four layers."""
+    trace = read_trace(SAMPLES / "h100_llama.json.gz")
+    attentions = [node for node in trace.graph if isinstance(node.op, Attention) and node.op.gradient]
+    (group,) = [one for one in trace.groups if isinstance(one.op, Attention) and one.op.gradient]
+    assert (group.kernels, len(attentions)) == (20, 4)
+
+
+def test_a_call_whose_kernels_run_on_two_streams_is_counted_once_and_its_waits_remain(tmp_path):
+    made = Recorded()
+    made.call("aten::mm", 0, 50, MM)
+    made.kernel("ampere_sgemm", 10, 100, 20)
+    record = made.host("cudaEventRecord", 12)
+    wait = made.host("cudaStreamWaitEvent", 14)
+    made.event("cuda_sync", "Stream Wait Event", 14, 0, tid=20, device=0, stream=20, wait_on_stream=7,
+               wait_on_cuda_event_record_corr_id=record, correlation=wait)  # fmt: skip
+    made.kernel("splitKreduce_kernel", 16, 125, 10, stream=20)
+    made.kernel("add", 60, 140, 30, stream=20)
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    graph = trace.graph
+    assert [(str(node.op), node.after) for node in graph] == [
+        ("1024 x 512 x 256 fp32", ()), ("splitKreduce_kernel", ("work0",)), ("add", ())
+    ]  # fmt: skip
+    compared = weft.compare_trace(trace, "a100-sxm")
+    assert weft.step(graph, "a100-sxm").seconds == pytest.approx(compared.ahead, rel=0.02)
+
+
+def test_categories_of_older_pytorch_are_read_as_todays(tmp_path):
+    """PyTorch 1.8 to 1.11 wrote Kernel, Memcpy, Runtime and Operator."""
+    older = {"kernel": "Kernel", "gpu_memcpy": "Memcpy", "cuda_runtime": "Runtime", "cpu_op": "Operator"}
+    made = Recorded()
+    made.gemm(0)
+    made.event("gpu_memcpy", "Memcpy HtoD", 200, 5, tid=7, device=0, stream=7, correlation=99)
+    today = read_trace(made.write(tmp_path / "today.json"))
+    for event in made.events:
+        event["cat"] = older.get(event["cat"], event["cat"])
+    old = read_trace(made.write(tmp_path / "old.json"))
+    assert old.found == today.found
+    assert (old.found.kernels, old.found.copies, ops(old)[0]) == (1, 1, Gemm(1024, 512, 256, "fp32"))
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (lambda path: path.write_text('{"schema": "1.0.1", "pid": 1, "nodes": []}'), "this is an execution trace"),
+        (
+            lambda path: weft.write_graph(weft.Graph((weft.Node(weft.gemm(64, 64, 64), "a"),)), path),
+            "a graph that Weft",
+        ),
+        (lambda path: path.write_text('{"model_type": "llama", "hidden_size": 64}'), "the configuration of a model"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_named(tmp_path, write, words):
+    write(tmp_path / "t.json")
+    with pytest.raises(ConfigError, match=f"{words}.*weft step FILE"):
+        read_trace(tmp_path / "t.json")
+
+
+def test_a_short_trace_is_shown_in_its_own_unit(tmp_path, capsys):
+    made = Recorded()
+    made.kernel("add", 0, 10, 2)
+    assert "2 us was recorded" in run(capsys, "import", made.write(tmp_path / "t.json"))
 
 
 def run(capsys, *arguments):

@@ -42,6 +42,7 @@ BOUND_OF = {
     "network": Bound.LINK,
     "copy": Bound.MEMORY,
     "units": Bound.COMPUTE,
+    "measured": Bound.LATENCY,
 }
 """The bound of each part of a streaming kernel's or a collective's time."""
 

@@ -12,7 +12,7 @@ from weft.errors import InputError
 from weft.estimate.answer import Estimate, FloatArray, floats, from_parts, in_sequence
 from weft.estimate.kernel import REDUCTION_CLOCKS, Kernel, Residency, Sweep, kernel_time
 from weft.estimate.target import Target
-from weft.graph import Ctc, Gemv, Op, Pooling, Streaming
+from weft.graph import Ctc, Gemv, Op, Opaque, Pooling, Streaming
 from weft.graph.op import BLOCK_BYTES, width
 from weft.graph.streaming import DIVIDE, EXP, OWN, SELECT
 from weft.hardware import DTYPES, Gpu
@@ -94,8 +94,11 @@ def served_streaming(op: Streaming, machine: Target, values: Mapping[str, float]
 def opaque(op: Op, machine: Target) -> Estimate:
     """The time of an operator known only by FLOPs and bytes: one sweep by workgroups that fill the GPU.
 
-    Vector units do a multiply-add, two FLOPs, per lane and clock; matrix units run at their achieved GEMM rate.
+    Vector units do a multiply-add, two FLOPs, per lane and clock; matrix units run at their achieved GEMM rate. An
+    operator with a measured time takes that time.
     """
+    if isinstance(op, Opaque) and op.seconds:
+        return from_parts({"measured": floats(op.seconds)})
     return kernel_time(_opaque_kernel(op, machine), machine.gpu)
 
 

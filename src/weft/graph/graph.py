@@ -110,6 +110,8 @@ class Node:
         if not isinstance(self.op, Op):
             raise InputError(f"a node's operator is {shown(self.op)}; give the operator first, then its name")
         check_type("the name of a node", self.name, str, "give a text, like 'gemm'")
+        for what in ("stream", "phase", "module"):
+            check_type(f"the {what} of node '{self.name}'", getattr(self, what), str, "give a text, like 'main'")
         for what, names in (
             ("comes after", self.after),
             ("reads", self.inputs),

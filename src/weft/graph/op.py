@@ -182,8 +182,9 @@ class Op(ABC):
 class Opaque(Op):
     """An operator `name` known only by `flops` and `bytes` moved in all, of which it writes `written`.
 
-    Matrix units compute it in `matrix_dtype` (None: vector units do). Raises InputError for what is no whole number of
-    at least 0, UnknownNameError for an unknown dtype.
+    Matrix units compute it in `matrix_dtype` (None: vector units do). `seconds` is the measured time [s] of an operator
+    of which nothing else is known; it takes that time on every GPU (0: not measured). Raises InputError for what is no
+    whole number of at least 0 and for a time that is negative or not finite, UnknownNameError for an unknown dtype.
 
     >>> Opaque("top-k", flops=10**9, bytes=1 << 28).least_bytes
     268435456
@@ -196,9 +197,14 @@ class Opaque(Op):
     bytes: int = 0
     written: int = 0
     matrix_dtype: str | None = None
+    seconds: float = 0.0
 
     def __post_init__(self) -> None:
         check_type("the name of an operator", self.name, str, "give a text, like 'top-k'")
+        measured: object = self.seconds
+        if isinstance(measured, bool) or not isinstance(measured, int | float) or not 0 <= measured < math.inf:
+            rule = "it must be a finite number of seconds of at least 0"
+            raise InputError(f"the measured time of operator '{self.name}' is {shown(measured)}; {rule}")
         check_sizes(self, f"{{}} of operator '{self.name}'", {"flops": 0, "bytes": 0, "written": 0})
         if self.matrix_dtype is not None:
             check_dtype(self.matrix_dtype)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from weft.errors import ConfigError, InputError, check_type, shown
 from weft.graph import Collective, Convolution, Gemm, Op
 from weft.traces.events import events
+from weft.traces.kinds import NO_TRACE, file_kind
 from weft.traces.operators import Called, collective_of, operator_of
 from weft.traces.trace import Found, Trace
 
@@ -32,6 +33,9 @@ ROUNDED = re.compile(r"tf32|_s1688|s16816(?!.*(f16|bf16))", re.IGNORECASE)
 """Names of kernels that multiply fp32 data as TF32: "tf32", or the instruction with single-precision operands."""
 SENDS = re.compile("nccl|rccl", re.IGNORECASE)
 """Names of kernels that send data between GPUs."""
+_OLDER = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "Runtime": "cuda_runtime",
+          "Operator": "cpu_op"}  # fmt: skip
+"""Today's names of the categories that PyTorch 1.8 to 1.11 wrote with a capital letter."""
 _CALLS = ("cpu_op", "user_annotation")
 _USED = (*ON_GPU, *ON_HOST, *_CALLS, "cuda_sync")
 """Categories of the events that are used."""
@@ -44,6 +48,8 @@ def read_trace(path: str | Path) -> Trace:
     Record with `record_shapes=True`, else no kernel is known by what it computes. Raises ConfigError for a file that is
     cut off or no trace, InputError for one without work on a GPU.
     """
+    if why := NO_TRACE.get(file_kind(path)):
+        raise ConfigError(why, str(path))
     read = _Reader()
     head: dict[str, Any] = {}
     for event in events(path, head):
@@ -147,6 +153,7 @@ class _Reader:
         """Keep an event. Raises InputError if a field is not as the profiler writes it."""
         self.count += 1
         kind = event.get("cat")
+        kind = _OLDER.get(kind, kind) if isinstance(kind, str) else ""
         if event.get("ph") != "X" or kind not in _USED:
             return
         one = _Event.checked(event, kind)
@@ -302,7 +309,8 @@ class _Matched:
         """What waits for what on another stream: pairs of pieces; how many are inferred, and how many were dropped."""
         told = list(self._recorded())
         pairs = told or list(self._inferred(names))
-        true = [(before, after) for before, after in pairs if self.end[before] <= self.work["start"][after] + CLOCKS]
+        limit = self.work["start"] + CLOCKS
+        true = [(before, after) for before, after in pairs if before < after and self.end[before] <= limit[after]]
         distinct = sorted(set(true))
         kept = np.array(distinct, dtype=np.int64).reshape(-1, 2)
         return kept, 0 if told else len(kept), len(pairs) - len(true)

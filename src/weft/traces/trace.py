@@ -151,24 +151,40 @@ class Trace(Answer):
 
     @cached_property
     def graph(self) -> Graph:
-        """The pieces of work as a graph, each stream in its order; unknown ones hold no work.
+        """Return the calls as a graph, each stream in its order; unmapped pieces of work keep their measured time.
 
-        The stream with the most operators that Weft can time is called "main", as in other graphs of one GPU.
+        The kernels of a call that follow each other on a stream are one node, and the operator of a call is counted
+        once: kernels of it that run elsewhere hold no work. The stream with the most operators that Weft can time is
+        called "main", as in other graphs of one GPU.
         """
         main = int(np.bincount(self.stream, self.operator >= 0).argmax())
         streams = ["main" if number == main else f"stream {name}" for number, name in enumerate(self.streams)]
         waits = defaultdict(list)
         for before, after in self.edges.tolist():
-            waits[after].append(f"work{before}")
-        ops = (self.op(piece) or Opaque(self.names[name]) for piece, name in enumerate(self.name.tolist()))
-        places = zip(self.stream.tolist(), self.phase.tolist(), strict=True)
-        nodes = tuple(
-            Node(op, f"work{piece}", after=tuple(waits[piece]), stream=streams[stream], phase=PHASES[phase])
-            for piece, (op, (stream, phase)) in enumerate(zip(ops, places, strict=True))
-        )
+            waits[after].append(before)
+        nodes: list[Node] = []
+        counted: dict[tuple[int, int, int], str] = {}
+        node_of: list[str] = []
+        last: dict[int, str] = {}
+        rows = zip(self.name.tolist(), self.stream.tolist(), self.operator.tolist(), self.phase.tolist(), strict=True)
+        for piece, (name, stream, operator, phase) in enumerate(rows):
+            call = int(self.call[piece])
+            first = counted.get((operator, phase, call)) if operator >= 0 and call >= 0 else None
+            if first is not None and first == last.get(stream) and piece not in waits:
+                node_of.append(first)
+                continue
+            node_of.append(f"work{piece}")
+            last[stream] = node_of[piece]
+            op = None if first is not None else self.op(piece)
+            if op is None:
+                op = Opaque(self.names[name], seconds=0.0 if first is not None else float(self.seconds[piece]))
+            else:
+                counted[operator, phase, call] = node_of[piece]
+            after = tuple(dict.fromkeys(node_of[before] for before in waits.get(piece, ())))
+            nodes.append(Node(op, node_of[piece], after=after, stream=streams[stream], phase=PHASES[phase]))
         unknown = int((self.operator < 0).sum())
-        assumed = {"assumed": f"{unknown:,} of {len(self):,} pieces of work are unmapped and count nothing"}
-        return Graph(nodes, title=f"trace {Path(self.path).name}", labels=assumed if unknown else {})
+        assumed = {"assumed": f"{unknown:,} of {len(self):,} pieces of work are unmapped and keep their measured time"}
+        return Graph(tuple(nodes), title=f"trace {Path(self.path).name}", labels=assumed if unknown else {})
 
     def to_dict(self) -> dict[str, Any]:
         """What was found, times, and the groups as plain data."""

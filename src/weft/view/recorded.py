@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.report import Part, Report, Section, SystemReport
 from weft.report.table import Table, number, text
+from weft.units import format_time
 from weft.view import looks
 from weft.view.figure import Figure, bars
 from weft.view.words import percent, sentence
@@ -108,7 +109,7 @@ class TraceReport(Report["Trace"]):
         known = percent(found.mapped / max(found.kernels, 1))
         products = f", {percent(found.products_mapped / max(found.products, 1))} of those that multiply matrices"
         recorded = (
-            f"{trace.makespan * 1e3:,.2f} ms were recorded{where}; the GPU worked "
+            f"{format_time(trace.makespan, 4)} was recorded{where}; the GPU worked "
             f"{percent(trace.busy / trace.makespan)} of the time: {kernels} and {copies} on "
             f"{_count(len(trace.streams), 'stream', 'streams')}."
         )

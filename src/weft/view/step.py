@@ -141,7 +141,7 @@ class GraphStepReport(Report["GraphStep"]):
         where = f"each of {ranks} x {answer.gpu.title}" if ranks > 1 else answer.gpu.title
         lead = (
             f"{answer.graph} takes {answer.seconds * 1e3:,.2f} ms on {where}, {answer.launches:,} operators at "
-            f"{answer.flops / answer.seconds / 1e12:,.1f} TFLOP/s; {fits} {held} of the GPU at their peak."
+            f"{answer.flops / (answer.seconds or 1.0) / 1e12:,.1f} TFLOP/s; {fits} {held} of the GPU at their peak."
         )
         beside, exposed = answer.exposed + answer.hidden, answer.exposed * 1e3
         waits = f"Streams beside computing run for {beside * 1e3:,.2f} ms, and {exposed:,.2f} ms of it is exposed."

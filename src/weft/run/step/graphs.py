@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from weft.errors import InputError, check_type
-from weft.graph import Call, Collective, Graph, Node, Op, Send
+from weft.graph import Call, Collective, Graph, Node, Op, Opaque, Send
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.options import SUSTAINED, RunOptions
@@ -77,8 +77,9 @@ def _places(graph: Graph, where: System) -> Mapping[str, Place]:
 def _seconds(node: Node, known: Known, places: Mapping[str, Place]) -> float:
     if np.ndim(node.op.least_bytes):
         raise InputError(f"{node.name} has an array of sizes; a step times one of each, weft.estimate takes arrays")
+    measured = node.op.seconds if isinstance(node.op, Opaque) else 0.0
     if not node.op.least_bytes and not node.op.flops:
-        return 0.0
+        return measured
     return known.seconds((node.op, places.get(node.id), "cu" if node.id in places else ""))
 
 
