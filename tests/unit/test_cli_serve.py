@@ -24,7 +24,7 @@ def test_the_command_says_what_the_function_says(tmp_path):
     assert done.exit_code == 0, done.output
     answer = weft.serve("llama-3-8b", "1xh100", rate=8, requests=40, input=(100, 2000), output=32, ttft="200 ms")
     assert json.loads((tmp_path / "a.json").read_text()) == json.loads(json.dumps(answer.to_dict()))
-    assert done.output.startswith("Llama 3 8B answers ")
+    assert done.output.startswith("Llama 3 8B (BF16) answers ")
 
 
 def test_requests_are_written_as_a_table_and_a_page(tmp_path):

@@ -26,7 +26,6 @@ from weft.options import RunOptions
 from weft.run.step.drafts import OWN
 from weft.units import LARGEST_COUNT
 
-DTYPES = "Data type of weights and GEMMs: bf16, fp16, fp8, int8, nvfp4, or fp8-block with scales of blocks."
 CACHES = ("bf16", "fp8")
 experts_options = together(
     option(
@@ -48,6 +47,20 @@ speculation_options = together(
         metavar="NAME",
     ),
 )
+formats_options = together(
+    option(
+        "--dtype",
+        "Data type of GEMMs and their weights: bf16, fp16, fp8, int8, mxfp4, nvfp4, or fp8-block with scales of "
+        "blocks; weights alone where the GPU has no matrix rate for it.  [default: as the model was released]",
+        DTYPE,
+    ),
+    option(
+        "--weights",
+        "Narrower weights of layers, converted on their way: int8, int4-g128, mxfp4, nvfp4.  [default: as --dtype]",
+        Value("NAME", str, later("weft.estimate.quantization:FORMATS")),
+    ),
+    option("--kv-dtype", "Data type of keys and values in the cache.", click.Choice(CACHES), default="bf16"),
+)
 _options = together(
     option("--system", "The machine, such as 8xh100 or 4xl40s, see 'weft hardware list'.", SYSTEM_NAME, required=True),
     option("--tp", "GPUs that share every layer.", COUNT, default=1),
@@ -55,8 +68,7 @@ _options = together(
     option("--batch", "Sequences that run together.", COUNT, default=1),
 )
 _rest = together(
-    option("--dtype", DTYPES, DTYPE, default="bf16"),
-    option("--kv-dtype", "Data type of keys and values in the cache.", click.Choice(CACHES), default="bf16"),
+    formats_options,
     option(
         "--library",
         "Operators as libraries run them: those of vllm, sglang, trtllm, or the vendor's.",
@@ -100,11 +112,6 @@ def prefill(model: str, machine: System, options: RunOptions, **sizes: Any) -> A
     default=0,
 )
 @speculation_options
-@option(
-    "--weights",
-    "Narrower weights of layers, converted on their way: int8, int4-g128, mxfp4, nvfp4.  [default: as --dtype]",
-    Value("NAME", str, later("weft.estimate.quantization:FORMATS")),
-)
 @_rest
 @as_run_options
 @on_machine

@@ -9,7 +9,7 @@ import click
 
 import weft
 from weft.answer import Answer
-from weft.cli.inference import CACHES, DTYPES, experts_options, speculation_options
+from weft.cli.inference import experts_options, formats_options, speculation_options
 from weft.cli.options import (
     against_option,
     as_run_options,
@@ -24,7 +24,7 @@ from weft.cli.options import (
 )
 from weft.cli.output import shows
 from weft.cli.progress import progress_bar
-from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Count, Value, later
+from weft.cli.values import COUNT, MODEL_NAME, SYSTEM_NAME, Count, Value, later
 from weft.errors import InputError
 from weft.hardware import System
 from weft.options import RunOptions
@@ -105,18 +105,12 @@ _PLAN = "weft serve llama-3-70b --system 64xh100 --rate 50 --input 2048 --output
 )
 @option("--attainment", "Share of the answers that must be good in a plan.  [default: 0.9]", click.FloatRange(0.01, 1))
 @option("--curve", "Also serve fewer clients: throughput against interactivity.", is_flag=True)
-@option("--dtype", DTYPES, DTYPE, default="bf16")
-@option("--kv-dtype", "Data type of keys and values in the cache.", click.Choice(CACHES), default="bf16")
+@formats_options
 @speculation_options
 @option(
     "--library",
     "Operators as libraries run them, as in 'weft decode'.  [default: those of --framework]",
     Value("NAME", str, later("weft.library.kits:LIBRARIES")),
-)
-@option(
-    "--weights",
-    "Narrower weights of layers, converted on their way: int8, int4-g128, mxfp4, nvfp4.  [default: as --dtype]",
-    Value("NAME", str, later("weft.estimate.quantization:FORMATS")),
 )
 @overlap_option
 @set_option("every GPU, node or network")

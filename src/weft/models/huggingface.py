@@ -311,6 +311,53 @@ FAMILIES: Mapping[str, Family] = {
 """The known values of `model_type`; field names are those of Hugging Face's transformers 4 and 5."""
 
 
+_HALF = {"bfloat16": "bf16", "float16": "fp16", "float32": "bf16"}
+"""The format in which servers load weights of a `torch_dtype`; they round those of 32 bits (vLLM's --dtype auto)."""
+_QUANTIZED = ("fp8", "fbgemm_fp8", "mxfp4", "gptq", "awq", "modelopt", "modelopt_fp4", "compressed-tensors")
+
+
+def _weight_format(config: Config) -> str:
+    """Return the format in which the weights were released."""
+    quantized = config.get("quantization_config")
+    if quantized is None:
+        name = config.get("torch_dtype", config.get("dtype")) or "bfloat16"
+        return _HALF.get(str(name).removeprefix("torch."), "bf16")
+    if not isinstance(quantized, Mapping):
+        raise ConfigError(f"it is {quantized!r}; give a table with quant_method", None, "quantization_config")
+    method = _known("quant_method", quantized.get("quant_method"), {name: name for name in _QUANTIZED})
+    if method in ("gptq", "awq"):
+        bits = quantized.get("bits", 4)
+        return _stated_bits(bits, {4: "int4-g128", 8: "int8"})
+    if method in ("modelopt", "modelopt_fp4"):
+        return _known("quant_algo", quantized.get("quant_algo", "NVFP4"), {"NVFP4": "nvfp4", "FP8": "fp8"})
+    if method == "compressed-tensors":
+        return _compressed(quantized)
+    if method == "mxfp4":
+        return "mxfp4"
+    return "fp8-block" if quantized.get("weight_block_size") else "fp8"
+
+
+def _compressed(quantized: Mapping[str, Any]) -> str:
+    """Return the format of the first group of weights that compressed-tensors describes."""
+    groups = quantized.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
+    weights = first.get("weights") if isinstance(first, Mapping) else None
+    if not isinstance(weights, Mapping):
+        rule = "no group says how many bits its weights have; give config_groups with weights"
+        raise ConfigError(rule, None, "quantization_config")
+    if weights.get("type", "int") == "float":
+        eight = "fp8-block" if weights.get("strategy") == "block" else "fp8"
+        return _stated_bits(weights.get("num_bits"), {8: eight, 4: "nvfp4"})
+    return _stated_bits(weights.get("num_bits"), {8: "int8", 4: "int4-g128"})
+
+
+def _stated_bits(bits: object, known: Mapping[int, str]) -> str:
+    if not isinstance(bits, int) or bits not in known:
+        rule = f"weights of {bits!r} bits are not modelled; give {' or '.join(map(str, sorted(known)))}"
+        raise ConfigError(rule, None, "quantization_config")
+    return known[bits]
+
+
 def from_config(file: Path) -> Transformer:
     """The model that a `config.json` describes.
 
@@ -344,6 +391,9 @@ def _read(config: Config, family: Family, label: str, name: str) -> Transformer:
             values[dimension], sources[dimension] = config[key], f"{label}: {key}"
         elif dimension in family.needed:
             raise ConfigError(f"'{keys[0]}' is missing; a {config['model_type']} model needs it", label)
+    values["weight_format"] = _weight_format(config)
+    quantized = config.get("quantization_config") is not None
+    sources["weight_format"] = f"{label}: {'quantization_config' if quantized else 'torch_dtype'}"
     derived = {dimension: value for dimension, value in family.derive(config).items() if value is not None}
     values |= derived
     sources |= dict.fromkeys(derived, f"{label}: model_type {config['model_type']} and its fields")

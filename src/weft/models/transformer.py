@@ -10,6 +10,7 @@ from pydantic import field_validator, model_validator
 
 from weft.catalog import Count, CountOrNone, Share, Sourced, broken_rule
 from weft.models.counts import parameters
+from weft.models.formats import WeightFormat
 
 # Elements of an attention head if a model does not state them: the value of most large models.
 _HEAD = 128
@@ -37,14 +38,15 @@ class Transformer(Sourced):
     reaches the head; that of `masked` language models has a transform of its own, and their embedding token types
     (BERT). Further `predict_layers` each predict one more token (MTP). `encoder_layers` precede the layers of an
     encoder-decoder, which then also attend to the encoder. `batch` and `tensor_parallel` are those that T3's study
-    runs, and `dtype` the number format of its sub-layers where none is given.
+    runs, and `dtype` the number format of its sub-layers where none is given. `weight_format` is the one in which its
+    weights were released, which servers load.
 
     A dimension that a file leaves out has the value that it has in GPT-2.
     """
 
     _texts: ClassVar[tuple[str, ...]] = (
         "tensor_parallel", "tied", "causal", "biases", "norm", "norms", "activation", "activation_clamped", "positions",
-        "rotary_scaled", "qk_norm", "parallel", "masked", "embedding_norm", "dtype",
+        "rotary_scaled", "qk_norm", "parallel", "masked", "embedding_norm", "dtype", "weight_format",
     )  # fmt: skip
     title: str
     hidden: Count
@@ -90,6 +92,7 @@ class Transformer(Sourced):
     encoder_layers: CountOrNone = 0
     tensor_parallel: tuple[int, ...] = ()
     dtype: Literal["fp16", "bf16"] = "bf16"
+    weight_format: WeightFormat = "bf16"
 
     @property
     def tokens(self) -> int:

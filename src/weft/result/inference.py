@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from weft.answer import Answer
+from weft.models.formats import BF16, ServedFormat
 
 if TYPE_CHECKING:
     from weft.hardware import System
@@ -25,14 +26,15 @@ class Inference(Answer):
     sequences. Prompts may follow `cached` tokens each; beside next tokens, the first `chunk` tokens of a prompt may be
     read, whose cache holds `chunk_cache` [bytes]. A decode step writes `tokens_per_step` tokens of each sequence, more
     than one where drafts are accepted; parts are those of each token. `needs` says which hardware methods of overlap
-    take that GPUs on sale, or the system, lack.
+    take that GPUs on sale, or the system, lack. `format` is that of products and weights.
     """
 
     kind = "inference"
     RECORD = """
-        phase model=model.name system=system.label tp=plan.tp replicas dtype=plan.dtype overlap=plan.overlap
-        batch tokens cached chunk latency_s=seconds step_s tokens_per_step tokens_per_s tokens_per_s_per_gpu parts
-        weight_bytes_per_gpu=weights kv_cache_bytes_per_gpu=cache capacity_bytes=capacity fits most_sequences needs
+        phase model=model.name system=system.label tp=plan.tp replicas dtype=format.dtype weights=format.weights
+        overlap=plan.overlap batch tokens cached chunk latency_s=seconds step_s tokens_per_step tokens_per_s
+        tokens_per_s_per_gpu parts weight_bytes_per_gpu=weights kv_cache_bytes_per_gpu=cache
+        capacity_bytes=capacity fits most_sequences needs
         notes
     """
 
@@ -51,6 +53,7 @@ class Inference(Answer):
     chunk_cache: int = 0
     tokens_per_step: float = 1.0
     needs: tuple[str, ...] = ()
+    format: ServedFormat = BF16
 
     @property
     def step_s(self) -> float:

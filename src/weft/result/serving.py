@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.answer import Answer
+from weft.models.formats import BF16, ServedFormat
 from weft.result.errors import Error, load_error
 
 if TYPE_CHECKING:
@@ -124,14 +125,16 @@ class Serving(Answer):
     values, of `cache_per_token` bytes a token. `offered` is the load [requests/s] (0: clients, who wait for answers),
     `capacity` what the replicas answer with requests always waiting [requests/s] (None: the load is well below).
     `step_parts` say where the time of the mean step goes [s]. The `curve` has a point for each number of clients.
-    `needs` says which hardware methods of overlap take that GPUs on sale, or the system, lack.
+    `needs` says which hardware methods of overlap take that GPUs on sale, or the system, lack. `format` is that of
+    products and weights.
     """
 
     kind = "serving"
     timed = "a mean request"
     RECORD = """
-        model=model.name system=system.label tp=plan.tp dtype=plan.dtype overlap=plan.overlap replicas readers framework
-        policy router load completed span_s=span seconds parts requests_per_s output_tokens_per_s input_tokens_per_s
+        model=model.name system=system.label tp=plan.tp dtype=format.dtype weights=format.weights overlap=plan.overlap
+        replicas readers framework policy router load completed span_s=span seconds parts requests_per_s
+        output_tokens_per_s input_tokens_per_s
         output_tokens_per_s_per_gpu output_tokens_per_s_range ttft_s=ttft tpot_s=tpot
         tpot_range_s=tpot_range latency_s=latency goodput offered_per_s=offered
         capacity_per_s=capacity overloaded
@@ -159,6 +162,7 @@ class Serving(Answer):
     curve: Sequence[Interactive] = ()
     notes: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    format: ServedFormat = BF16
 
     @property
     def completed(self) -> int:

@@ -118,9 +118,18 @@ def _room(
         raise InputError(
             f"{forward.model.name} leaves no memory for keys and values under {name}: {format_bytes(held, 3)} of "
             f"weights and activations in {share:.2g} of {format_bytes(capacity, 3)} on each of its GPUs (TP {tp}); "
-            "give a larger tp, a narrower dtype or a GPU with more memory"
+            f"give {_remedy(forward)}"
         )
     return room
+
+
+def _remedy(forward: Forward) -> str:
+    """Return what would leave memory for a KV cache, as options."""
+    format, narrow = forward.served_format, "narrower weights, such as --weights int4-g128"
+    released = forward.model.weight_format
+    if not format.released and released not in ("bf16", "fp16") and not format.weights:
+        narrow = f"the weights as released ({released}: leave out --dtype and --weights)"
+    return f"a larger tp, {narrow}, or a GPU with more memory"
 
 
 def activations(forward: Forward, tokens: int, sequences: int) -> int:

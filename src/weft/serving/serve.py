@@ -76,7 +76,7 @@ def serve(
     max_length: int | None = None,
     curve: bool = False,
     host: str | None = None,
-    dtype: str = "bf16",
+    dtype: str | None = None,
     weights: str = "",
     kv_dtype: str = "bf16",
     library: str | None = None,
@@ -96,12 +96,13 @@ def serve(
     all prompts are the same, and computed once. Of the `replicas` (default: as many as the system holds) `readers` only
     read prompts. `ttft` and `tpot` ("2 s", "50 ms") are what a good answer meets. The others replace what the framework
     does by default: tokens of a step, sequences at once, tokens of a block, share of the memory, the longest request,
-    and the host's time for each step. `ep`, `two_batch`, `speculate`, `accept`, `draft`, `kv_dtype`, `overlap` and
-    `library` are those of `weft.decode`; the library is the framework's own if none is named. With `pp`, so many
-    replicas share a pipeline of `tp` x `pp` GPUs, each with its own queue and its share of the memory. With `ep` above
-    a `tp` of 1 a replica is one GPU with a queue of its own, and `ep` of them share the experts. `progress` is called
-    with the number of answered requests, their total, and what runs. A run of 20,000 requests or more by a policy with
-    a name keeps its state, at most once a minute, and resumes there when it is asked again after an interrupt.
+    and the host's time for each step. `ep`, `two_batch`, `speculate`, `accept`, `draft`, `dtype`, `weights`,
+    `kv_dtype`, `overlap` and `library` are those of `weft.decode`; the library is the framework's own if none is
+    named. With `pp`, so many replicas share a pipeline of `tp` x `pp` GPUs, each with its own queue and its share
+    of the memory. With `ep` above a `tp` of 1 a replica is one GPU with a queue of its own, and `ep` of them share
+    the experts. `progress` is called with the number of answered requests, their total, and what runs. A run of
+    20,000 requests or more by a policy with a name keeps its state, at most once a minute, and resumes there when
+    it is asked again after an interrupt.
 
     Raises UnknownNameError for unknown names, InputError for sizes that do not fit the model, the memory or each other.
 
@@ -140,7 +141,7 @@ class Ready:
             deploy.router, asked.about, deploy.replicas, deploy.readers, answered, turns, how.cache_bytes,
             forward.cache(self.limit) / self.limit, offered, capacity, self.objective, deploy.step_parts(turns),
             tuple(deploy.curve(asked)) if self.curve else (), tuple(_notes(how, deploy, answered, self.host_stated)),
-            forward.needs,
+            forward.needs, forward.served_format,
         )  # fmt: skip
 
     def _checkpoint(self) -> Checkpoint | None:
@@ -462,7 +463,8 @@ def _check_lengths(asked: Sequence[Asked], model: Transformer, limit: int, forwa
 def _notes(how: Serves, deploy: Deployment, answered: Sequence[Served], host_stated: bool) -> list[str]:
     """What is assumed."""
     low, high = how.host_range
-    notes = []
+    format = deploy.forward.served_format
+    notes = [format.note] * bool(format.note)
     if not host_stated:
         notes.append(
             f"Beside its kernels, a step is taken to last {how.host * 1e3:g} ms, fitted to served loads "

@@ -33,7 +33,7 @@ class ServingReport(SystemReport[Serving]):
     def title(self) -> str:
         """The model, the load and the machine on one line."""
         answer = self.answer
-        where = f"{answer.system.name}, {ranks(answer.plan)}, {answer.plan.dtype}, {answer.policy}"
+        where = f"{answer.system.name}, {ranks(answer.plan)}, {answer.format.words}, {answer.policy}"
         return f"{answer.model.title} on {where}: {answer.load}"
 
     def sentences(self) -> list[str]:
@@ -42,7 +42,7 @@ class ServingReport(SystemReport[Serving]):
         gpus = answer.replicas * answer.plan.tp
         where = f"{gpus} GPU{'s' * (gpus > 1)}"
         rate = (
-            f"{answer.model.title} answers {answer.requests_per_s:.3g} requests/s on {where}, "
+            f"{answer.model.title} ({answer.format.words}) answers {answer.requests_per_s:.3g} requests/s on {where}, "
             f"{answer.output_tokens_per_s:,.0f} tokens/s out ({answer.output_tokens_per_s_per_gpu:,.0f} per GPU"
             f"{_between(answer.output_tokens_per_s_range, '{:,.0f}'.format)})"
         )

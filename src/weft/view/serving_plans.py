@@ -43,8 +43,9 @@ class ServingPlansReport(SystemReport[ServingPlans]):
         if not answer.best:
             return [*_none(answer, wanted), counts]
         best = answer.best
+        model = f"{answer.model.title} ({best.serving.format.words})"
         return [
-            f"Serve {answer.model.title} on {best.gpus} of {answer.system.gpus} GPUs: {best.choice.words}.",
+            f"Serve {model} on {best.gpus} of {answer.system.gpus} GPUs: {best.choice.words}.",
             _served(answer, best),
             *([f"It also does for {answer.held:,} requests that are drawn anew."] if answer.held else []),
             *_more(answer, best),

@@ -199,7 +199,7 @@ class InferenceReport(SystemReport["Inference"]):
         what = "context" if answer.phase == "decode" else "prompt"
         return (
             f"{answer.phase.capitalize()} of {answer.model.title} on {answer.system.name}, {ranks(answer.plan)}, batch "
-            f"{answer.batch}, {answer.tokens:,} tokens of {what}, {answer.plan.dtype}"
+            f"{answer.batch}, {answer.tokens:,} tokens of {what}, {answer.format.words}"
         )
 
     def sentences(self) -> list[str]:
@@ -210,11 +210,10 @@ class InferenceReport(SystemReport["Inference"]):
         took = f"in {seconds(answer.seconds)} on {where}"
         if answer.cached:
             took = f"behind {answer.cached:,} cached ones each {took}"
-        lead = f"{answer.model.title} reads {sequences} of {answer.tokens:,} tokens {took}"
+        model = f"{answer.model.title} ({answer.format.words})"
+        lead = f"{model} reads {sequences} of {answer.tokens:,} tokens {took}"
         if answer.phase == "decode":
-            lead = (
-                f"{answer.model.title} writes a token {took}, with {sequences} of {answer.tokens:,} tokens of context"
-            )
+            lead = f"{model} writes a token {took}, with {sequences} of {answer.tokens:,} tokens of context"
             if answer.step_s > answer.seconds:
                 lead += f", {answer.tokens_per_step:.3g} of them in a step of {seconds(answer.step_s)}"
         rate = f": {answer.tokens_per_s:,.0f} tokens/s"

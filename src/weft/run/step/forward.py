@@ -18,6 +18,7 @@ from weft.library.served import library as library_of
 from weft.models import Transformer
 from weft.models.block import LAYERS, Piece, Style, Tokens, embedding, head, layer
 from weft.models.counts import parameters
+from weft.models.formats import FP8_BLOCK, served_format
 from weft.options import SUSTAINED, RunOptions
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism, overlap_of
@@ -32,10 +33,6 @@ from weft.schedule import SEQUENTIAL
 
 _ACTIVATIONS = "bf16"
 """Number format of everything but the GEMMs of layers, and of the cache of keys and values if none is named."""
-_BLOCK = "fp8-block"
-SERVED_DTYPES = (*DTYPE_BYTES, _BLOCK, *BLOCK_BYTES)
-"""Number formats of the products of layers; of fp8-block, 1 x 128 elements of tokens and 128 x 128 of weights share a
-scale, as DeepSeek-V3 is released (arXiv:2412.19437, section 3.3)."""
 CACHES = ("bf16", "fp8")
 """Number formats of the cache of keys and values."""
 _SERVER = Framework(name="serving", style=Style())
@@ -79,22 +76,24 @@ class Forward:
     names methods by axis, as in a `Parallelism`: they join the all-reduces of "tp" with the GEMMs before them, and the
     exchanges of "ep" with experts.
 
-    All groups of a batch share every operator but attention, which is a kernel for each group. `weights` of layers may
-    have a narrower format than the products (`weft.estimate.quantization.FORMATS`), and keys and values one of
-    `CACHES`. Operators are those of a framework's `library`, or of the vendor's (`weft.library.kits.LIBRARIES`). Raises
+    All groups of a batch share every operator but attention, which is a kernel for each group. Without `dtype` and
+    `weights`, these are those in which the model was released (`weft.models.formats`). `weights` of layers may have a
+    narrower format than the products (`weft.estimate.quantization.FORMATS`), and keys and values one of `CACHES`.
+    Operators are those of a framework's `library`, or of the vendor's (`weft.library.kits.LIBRARIES`). Raises
     UnknownNameError for an unknown format or library, InputError for a model that writes no tokens and for GPUs that
     replicas of `tp` do not fill.
     """
 
     def __init__(
         self, model: Transformer, system: System, *, tp: int = 1, ep: int = 1, pp: int = 1, two_batch: bool = False,
-        dtype: str = "bf16", weights: str = "", kv_dtype: str = _ACTIVATIONS, library: str = VENDOR,
+        dtype: str | None = None, weights: str = "", kv_dtype: str = _ACTIVATIONS, library: str = VENDOR,
         overlap: Mapping[str, str] | str = "", speculation: Speculation = NONE, options: RunOptions = SUSTAINED,
     ) -> None:  # fmt: skip
         check_whole("tp", tp, 1, 8)
         _check_experts(model, int(tp), ep, system.gpus)
         _check_stages(model, int(tp), ep, pp, system.gpus)
-        check_name("number format", dtype, SERVED_DTYPES)
+        self.served_format = served_format(model, system.gpu, dtype, weights)
+        stated, (dtype, weights, *_) = (dtype, weights), self.served_format
         check_name("number format of keys and values", kv_dtype, CACHES)
         if system.gpus % tp:
             raise InputError(
@@ -112,11 +111,11 @@ class Forward:
                 "two_batch computes one half of a batch while the other half's tokens are exchanged, and none are "
                 "without ep above tp 1; give ep, or leave out two_batch"
             )
-        own = dtype.removesuffix("-block")
+        products = dtype.removesuffix("-block")
         pipelines = self.replicas // int(pp)
         self.plan = Parallelism(
             tp=int(tp), pp=int(pp), dp=pipelines, ep=self.ep if self.wide else 1, batch=pipelines, sequence=1,
-            dtype=own, order=("tp", "cp", "pp", "dp"),
+            dtype=products, order=("tp", "cp", "pp", "dp"),
             overlap=overlap_of(overlap) if isinstance(overlap, str) else overlap,
         )  # fmt: skip
         check_served(self.plan, system, self.ep)
@@ -137,8 +136,9 @@ class Forward:
             of_model = speculation.draft in OWN
             shared = ep if of_model and found.experts else 1
             joins = {axis: name for axis, name in self.plan.overlap.items() if axis == "tp" or shared > 1}
+            own = (dtype, weights) if of_model else stated
             self.draft = Forward(
-                found, system, tp=tp, ep=shared, dtype=dtype, weights=weights, kv_dtype=kv_dtype, library=library,
+                found, system, tp=tp, ep=shared, dtype=own[0], weights=own[1], kv_dtype=kv_dtype, library=library,
                 overlap=joins, options=options,
             )  # fmt: skip
             self.draft.joins = of_model
@@ -249,7 +249,7 @@ class Forward:
 
         Shared experts that are part of a library's call count with their kernels.
         """
-        quantizes = self.dtype in (_BLOCK, *BLOCK_BYTES)
+        quantizes = self.dtype in (FP8_BLOCK, *BLOCK_BYTES)
         joined = 3 if self._calls is not None and self._calls.shared and self.model.shared_experts else 0
         count = 0
         for kind, graph in self._parts(1).items():

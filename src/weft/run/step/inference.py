@@ -30,7 +30,8 @@ def prefill(
     batch: int = 1,
     sequence: int = 2048,
     cached: int = 0,
-    dtype: str = "bf16",
+    dtype: str | None = None,
+    weights: str = "",
     kv_dtype: str = "bf16",
     library: str = VENDOR,
     overlap: Mapping[str, str] | str = "",
@@ -38,8 +39,10 @@ def prefill(
 ) -> Inference:
     """How long a batch of prompts of `sequence` tokens takes on `tp` GPUs of a system, up to their first tokens.
 
-    Each follows `cached` tokens whose keys and values are known: a prefix, or earlier chunks. Keys and values are kept
-    in `kv_dtype`, bf16 or fp8; operators are those of a framework's `library`, or of the vendor's
+    Each follows `cached` tokens whose keys and values are known: a prefix, or earlier chunks. Without `dtype` (products
+    of layers) and `weights` (a narrower format of their weights, `weft.estimate.quantization.FORMATS`, whose GEMMs save
+    what a roofline says in which vector units convert them), these are those in which the model was released. Keys and
+    values are kept in `kv_dtype`, bf16 or fp8; operators are those of a framework's `library`, or of the vendor's
     (`weft.library.kits.LIBRARIES`). With `ep` = `tp` each GPU holds whole experts; with `ep` above a `tp` of 1
     attention is data parallel, each GPU with a batch of its own, and tokens are exchanged with the experts of `ep`
     GPUs; then `two_batch` computes one half of a batch while the other's tokens are exchanged. `overlap` names a method
@@ -61,6 +64,7 @@ def prefill(
         pp=pp,
         two_batch=two_batch,
         dtype=dtype,
+        weights=weights,
         kv_dtype=kv_dtype,
         library=library,
         overlap=overlap,
@@ -83,7 +87,7 @@ def decode(
     speculate: int | None = None,
     accept: float | None = None,
     draft: str | None = None,
-    dtype: str = "bf16",
+    dtype: str | None = None,
     weights: str = "",
     kv_dtype: str = "bf16",
     library: str = VENDOR,
@@ -92,10 +96,8 @@ def decode(
 ) -> Inference:
     """How long the next token of each of `batch` sequences takes, which attends to `context` tokens before it.
 
-    The same step may read the first `chunk` tokens of another prompt (chunked prefill). `weights` of layers may have a
-    narrower format than the products (`weft.estimate.quantization.FORMATS`): their GEMMs save what a roofline says in
-    which vector units convert them. `ep`, `two_batch`, `kv_dtype`, `library` and `overlap` are those of `prefill`, and
-    so is what is raised.
+    The same step may read the first `chunk` tokens of another prompt (chunked prefill). `ep`, `two_batch`, `dtype`,
+    `weights`, `kv_dtype`, `library` and `overlap` are those of `prefill`, and so is what is raised.
 
     With `speculate` tokens drafted for each sequence, the step verifies them beside the next one; each is accepted with
     probability `accept` if those before it are. `draft` writes them: "mtp", the model's own layer of multi-token
@@ -129,6 +131,7 @@ def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> In
         notes.append(f"Operators are those of {runs.kit.title}'s libraries on such GPUs, where they were measured.")
     if runs.format:
         notes.append(f"Weights of layers are {quantized_format(runs.format).about}, converted on their way.")
+    notes += [runs.served_format.note] * bool(runs.served_format.note)
     notes += [f"The step also reads the first {one.new:,} tokens of a prompt, which are in its time." for one in others]
     if length > runs.model.sequence_length:
         notes.append(
@@ -149,6 +152,7 @@ def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> In
     return Inference(
         phase, runs.model, runs.system, plan, first.sequences, length, parts, runs.weights, held[0],
         tuple(notes), cached, others[0].new if others else 0, sum(held[1:]), drafted.expected, runs.needs,
+        runs.served_format,
     )  # fmt: skip
 
 
