@@ -53,7 +53,8 @@ class Sweep:
 class Kernel:
     """A kernel's sweeps, run by `workgroups` of `threads` threads; a workgroup touches `footprint` bytes per sweep.
 
-    A thread has `in_flight` bytes under way, reads and writes together.
+    A thread has `in_flight` bytes under way, reads and writes together. `shared` bytes of the rereads are parameters
+    that every compute unit reads, and waits for as long as the first one.
     """
 
     sweeps: Sequence[Sweep]
@@ -61,6 +62,7 @@ class Kernel:
     threads: Amount
     footprint: Amount = 0.0
     in_flight: Amount = BYTES_IN_FLIGHT
+    shared: Amount = 0.0
 
 
 def kernel_time(kernel: Kernel, gpu: Gpu, recent: Amount = np.inf) -> Estimate:
@@ -75,13 +77,14 @@ def kernel_time(kernel: Kernel, gpu: Gpu, recent: Amount = np.inf) -> Estimate:
     each = (touched, computed, kernel.workgroups, kernel.threads)
     shape = np.broadcast_shapes(*(np.shape(amount) for amount in each))
     cached = Residency(touched, gpu, np.minimum(recent / np.maximum(touched, 1.0), 1.0))
+    latency = Residency(touched, gpu, np.minimum(recent / np.maximum(touched + kernel.shared, 1.0), 1.0)).latency
     again = Residency(at_work.resident * kernel.footprint, gpu, emptied=_IN_PROGRESS)
     parts = {name: np.zeros(shape) for name in PARTS}
     parts["launch"] += gpu.compute.launch_latency
     for sweep in kernel.sweeps:
-        _add_sweep(parts, sweep, cached, again, at_work, gpu)
+        _add_sweep(parts, sweep, cached, latency, again, at_work, gpu)
     # The last stores must arrive before the kernel has ended.
-    parts["latency"] += cached.latency
+    parts["latency"] += latency
     if len(kernel.sweeps) > 1:
         parts["latency"] += (len(kernel.sweeps) - 1) * REDUCTION_CLOCKS / gpu.compute.clock
     return from_parts(parts)
@@ -155,12 +158,13 @@ def _memory_time(sweep: Sweep, cached: Residency, again: Residency, gpu: Gpu) ->
 
 
 def _add_sweep(
-    parts: dict[str, FloatArray], sweep: Sweep, cached: Residency, again: Residency, at_work: _Occupancy, gpu: Gpu
-) -> None:
-    """Add the sweep's time to its longest part, and the latency of its first loads."""
+    parts: dict[str, FloatArray], sweep: Sweep, cached: Residency, loads: FloatArray, again: Residency,
+    at_work: _Occupancy, gpu: Gpu,
+) -> None:  # fmt: skip
+    """Add the sweep's time to its longest part, and the latency of its first `loads` [s]."""
     moved = sweep.reads + sweep.writes + sweep.rereads
     missed = sweep.rereads * (1 - again.cache)
-    latency = np.where(sweep.reads + missed > 0, cached.latency, np.where(sweep.rereads > 0, gpu.cache.latency, 0.0))
+    latency = np.where(sweep.reads + missed > 0, loads, np.where(sweep.rereads > 0, gpu.cache.latency, 0.0))
     port = gpu.compute.port_bytes_per_clock * gpu.compute.clock
     spent = slowest(
         {

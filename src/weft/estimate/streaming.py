@@ -260,17 +260,21 @@ def _rows(op: Streaming, gpu: Gpu) -> tuple[FloatArray, FloatArray, FloatArray, 
 
 
 def _normalised(scaled: float, parameters: int) -> Callable[[Streaming, Gpu], tuple[Kernel, ...]]:
-    """Normalisation of rows: a sweep for the moments, one that reads the rows again, scales and writes them."""
+    """Normalisation of rows: a sweep for the moments, one that reads the rows again, scales and writes them.
+
+    The parameters come from memory once, and from the cache to every other compute unit that has a row.
+    """
 
     def kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
         elements, weights = floats(op.elements), parameters * floats(op.columns) * width(op.dtype)
         size = elements * width(op.dtype)
+        shared = weights * (np.minimum(floats(op.rows), gpu.compute.compute_units) - 1)
         first, more = _bytes(op.reads), _bytes(op.writes[1:])  # what is added, and what is kept of the sum
         sweeps = (
             Sweep(reads=first, writes=more, operations=(op.operations - scaled) * elements),
-            Sweep(reads=weights, writes=size, rereads=size, operations=scaled * elements),
+            Sweep(reads=weights, writes=size, rereads=size + shared, operations=scaled * elements),
         )
-        return (Kernel(sweeps, floats(op.rows), floats(ROW_THREADS), footprint=2 * size / op.rows),)
+        return (Kernel(sweeps, floats(op.rows), floats(ROW_THREADS), footprint=2 * size / op.rows, shared=shared),)
 
     return kernels
 
