@@ -4,7 +4,9 @@ import pytest
 
 import weft
 from weft.errors import InputError
+from weft.run.step.forward import Forward
 from weft.serving.replica import Pipeline
+from weft.serving.step_times import Shape, StepTimes
 
 MODEL = "llama-3-8b"
 
@@ -27,6 +29,18 @@ def test_a_token_passes_all_layers_and_sends_between_stages():
     assert staged.seconds - sends - waits == pytest.approx(whole.seconds, rel=1e-6)
     prompt = weft.prefill(MODEL, "8xh100", tp=2, pp=4)
     assert "bubble" not in prompt.parts
+
+
+@pytest.mark.parametrize(
+    "shape", [Shape(64, 64 * 900), Shape(0, 0, 1, 2048, 2048 * 2049 // 2), Shape(8, 9000, 2, 600, 90300)]
+)
+def test_the_stages_of_an_iteration_add_up_to_its_time(shape):
+    """Over PCIe, where sends between stages count."""
+    times = StepTimes(Forward(weft.load_model("llama-3-70b"), weft.system("8xl40s"), pp=8, dtype="fp8"))
+    stages = times.stages(shape)
+    assert len(stages) == 8
+    assert sum(stages) == pytest.approx(times.seconds(shape), rel=1e-12)
+    assert 7 * times.forward.send(shape.decodes + shape.new) > 0.002 * sum(stages)
 
 
 def test_stages_hold_their_part_of_the_weights():
