@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 import weft
+from weft.errors import InputError
 from weft.serving.policies import POLICIES, first_come, running_first
 
 
@@ -24,6 +26,7 @@ LOADS = {
     "clients": {"concurrency": 24, "requests": 150, "input": (20, 2000), "output": (1, 200)},
     "scarce": {"concurrency": 40, "requests": 150, "input": (20, 2000), "output": (100, 600), "memory_share": 0.255,
                "step_tokens": 1024, "sequences": 64},
+    "few at once": {"concurrency": 32, "requests": 120, "input": (20, 900), "output": (20, 90), "sequences": 8},
 }  # fmt: skip
 """Loads; the scarce one has memory for some 12,000 tokens, so that requests wait for it or are preempted."""
 
@@ -48,6 +51,11 @@ def test_no_token_is_lost(answer):
         assert prompts == asked
         assert tokens == written - len(answer.requests)
     assert prompts + tokens >= asked + written - len(answer.requests)
+
+
+def test_no_more_requests_run_than_sequences_may(answer, request):
+    most = LOADS[request.node.callspec.params["answer"]].get("sequences", math.inf)
+    assert max(turn.running for turn in answer.turns) <= most
 
 
 def test_memory_is_never_exceeded(answer):
@@ -101,3 +109,60 @@ def test_answers_are_reserved_or_paid_for(policy):
     if policy == "trtllm-no-evict":
         assert found.preemptions == 0
     assert found.peak_memory > 0.9
+
+
+def twice(server):
+    running_first(server)
+    first_come(server)
+    for request in list(server.running):
+        server.give(request, 1)
+
+
+def shorten(server):
+    for request in server.waiting:
+        request.output = 1
+    first_come(server)
+
+
+def hurry(server):
+    for request in server.waiting:
+        request.arrival = 0.5
+    first_come(server)
+
+
+def words(server):
+    server.give(server.waiting[0], "5")
+
+
+class Mute:
+    """Its objects cannot be called."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (twice, "twice in one engine iteration"),
+        (shorten, "changed request.output of request 0"),
+        (hurry, "changed request.arrival of request 0"),
+        (words, "is '5'; it must be a whole number"),
+        (Mute, "cannot be called"),
+    ],
+)
+def test_a_policy_that_breaks_a_rule_is_an_error(policy, said):
+    with pytest.raises(InputError, match=said):
+        weft.serve("llama-3-8b", "1xh100", policy=policy, rate=10, requests=20, output=8)
+
+
+def test_a_class_is_a_policy_with_a_state_of_each_replica():
+    class Own:
+        made = 0
+
+        def __init__(self):
+            Own.made += 1
+
+        def __call__(self, server):
+            first_come(server)
+            running_first(server)
+
+    own = weft.serve("llama-3-8b", "2xh100", policy=Own, rate=10, requests=20, output=8)
+    assert (Own.made % 2, own.policy) == (0, "Own")

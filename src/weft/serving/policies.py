@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Protocol
 
+from weft.errors import InputError
 from weft.serving.replica import Replica
 
 Schedule = Callable[[Replica], None]
@@ -43,6 +45,40 @@ class Policy:
     steady: bool = False
 
 
+def checked(schedule: Schedule) -> Schedule:
+    """Return a schedule that raises InputError where it changes a request, or gives tokens to one of another replica.
+
+    For schedules of a user's own: what a request asks for, and what has been computed of it, are facts to them.
+    """
+
+    def run(server: Replica) -> None:
+        before = {request: _facts(request) for request in (*server.running, *server.waiting)}
+        schedule(server)
+        for request, facts in before.items():
+            changed = [name for name, old, new in zip(_FACTS, facts, _facts(request), strict=True) if old is not new]
+            if changed:
+                raise InputError(
+                    f"the policy changed request.{changed[0]} of request {request.id}; a policy reads requests, and "
+                    "calls server.give and server.preempt"
+                )
+        running = set(server.running)
+        if stranger := next((request for request, _ in server.batch if request not in running), None):
+            raise InputError(
+                f"the policy gave tokens to request {stranger.id}, which neither runs nor waits on replica "
+                f"{server.number}; give tokens to requests of server.running and server.waiting"
+            )
+
+    return run
+
+
+_FACTS = (
+    "id", "asked", "arrival", "reached", "input", "output", "blocks", "generated", "passes", "replica", "started",
+    "first", "done",
+)  # fmt: skip
+"""What a policy must not change of a request."""
+_facts = attrgetter(*_FACTS)
+
+
 def running_first(server: Replica) -> bool:
     """Give every running request what it lacks, in order; the last ones are preempted where memory lacks.
 
@@ -51,7 +87,7 @@ def running_first(server: Replica) -> bool:
     at, all_run = server.give_next_tokens(), True
     while at < len(server.running) and server.budget:
         request = server.running[at]
-        if server.give(request, request.missing):
+        if server.has_tokens(request) or server.give(request, request.missing):
             at += 1
         else:
             server.preempt(server.running[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from weft.errors import InputError
+from weft.errors import InputError, check_whole
 from weft.result.serving import Turn
 from weft.serving.pool import Pool
 from weft.serving.requests import Request
@@ -56,6 +56,7 @@ class Replica:
         self._pipeline = pipeline
         self._drafts = times.forward.speculation
         self._waits: set[int] = set()
+        self._given: set[int] = set()
         self._joined: list[float] = []
         self._lacks = ""
         self._shape, self._started, self._active, self._queue = Shape(), 0.0, 0, 0
@@ -83,11 +84,23 @@ class Replica:
         """Note what the first waiting request lacks."""
         self._lacks = self._lacks or what
 
+    def has_tokens(self, request: Request) -> bool:
+        """Whether a request has tokens of the engine iteration that is being formed."""
+        return request.id in self._given
+
     def give(self, request: Request, tokens: int, reserve: int = 0) -> bool:
         """Compute up to `tokens` of a request in this step, which starts a waiting one; False if there is no room.
 
         Memory is taken for them, or for `reserve` tokens of the request if those are more.
         """
+        if request.id in self._given:
+            raise InputError(
+                f"the policy gave tokens to request {request.id} twice in one engine iteration, which computes each "
+                "token once; give all of its tokens at once, or preempt it first"
+            )
+        if type(tokens) is not int:
+            check_whole("the number of tokens that the policy gives", tokens, 0, 1)
+            tokens = int(tokens)
         waits = request.id in self._waits
         if waits and len(self.running) >= self.sequences:
             self.lacks("sequences at once")
@@ -105,6 +118,7 @@ class Replica:
             return False
         self.budget -= tokens + drafts
         self.batch.append((request, tokens))
+        self._given.add(request.id)
         if waits:
             self._waits.remove(request.id)
             if self.waiting[0] is request:
@@ -119,9 +133,11 @@ class Replica:
 
         None, and nothing is changed, if tokens of the step or memory lack for them, or for `all_or_none` of the others.
         """
-        running, lacking, count, drafts = self.running, [], 0, self._drafts.tokens
+        running, lacking, count, drafts, given = self.running, [], 0, self._drafts.tokens, self._given
         for request in running:
             if not request.generated or request.input + request.generated - request.computed != 1:
+                break
+            if given and request.id in given:
                 break
             count += 1
             if request.computed + drafts >= request.room:
@@ -133,13 +149,15 @@ class Replica:
         for request in lacking:
             self.pool.take(request, request.computed + 1 + drafts)
         self.budget -= count * (1 + drafts)
-        self.batch = [(request, 1) for request in running[:count]]
+        self.batch += [(request, 1) for request in running[:count]]
+        self._given.update(request.id for request in running[:count])
         return count
 
     def preempt(self, request: Request, last: bool = False) -> None:
         """Take a running request's memory; it waits again, first in line or last, and its tokens are computed again."""
         self.running.remove(request)
         self.batch = [one for one in self.batch if one[0] is not request]
+        self._given.discard(request.id)
         request.preemptions += 1
         self.pool.release(request)
         request.computed = 0
@@ -155,6 +173,7 @@ class Replica:
     def start(self, now: float, until: float) -> float:
         """Form the next step, or several equal ones up to one that ends at `until` or later; returns when they end."""
         self.batch, self.budget, self._lacks = [], self.tokens, ""
+        self._given.clear()
         self._schedule(self)
         if not self.batch:
             raise InputError(
@@ -199,7 +218,7 @@ class Replica:
         """End the steps that were started: returns the requests that are done here."""
         self.busy = False
         steps, end, shape = len(self.ends), self.ends[-1], self._shape
-        queue = self._queue + sum(end - at for at in self._joined) / (end - self._started)
+        queue = self._queue + (sum(end - at for at in self._joined) / (end - self._started) if self._joined else 0)
         self._joined.clear()
         done, written = [], 0
         for request, tokens in self.batch:
