@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -89,8 +90,10 @@ def plain(value: Any) -> Any:
         return attributes(value, getattr(value, "RECORD", "*"))
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
+    if isinstance(value, float):
+        return value if isfinite(value) else None  # JSON has neither infinity nor NaN
     numbers = getattr(value, "tolist", None)  # of arrays, and of single numbers that numpy made
-    return numbers() if numbers else value
+    return plain(numbers()) if numbers else value
 
 
 _renderers: list[Callable[[], Renderer]] = []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import time
 from functools import cache
 from itertools import pairwise
 from statistics import mean
@@ -12,6 +14,7 @@ import pytest
 from shown import check_shown
 
 import weft
+from weft import files
 from weft.errors import InputError, UnknownNameError
 from weft.models import load_model
 from weft.result.contrast import Contrast
@@ -153,6 +156,25 @@ def test_a_common_prefix_is_computed_once():
     assert computed[1] == pytest.approx(1536 + 100 * 512, rel=0.05)
     inside = [answer.ttft["mean"] - outside(2048) for answer in (plain, common)]
     assert inside[1] < 0.5 * inside[0]
+
+
+@pytest.mark.parametrize(("prefix", "known"), [(0, 0), (15, 0), (999, 992), (1000, 992), (5000, 992), (600, 592)])
+def test_all_of_a_prompt_but_its_last_token_is_found_in_whole_blocks(prefix, known):
+    """vLLM's KV-cache blocks have 16 tokens; the last token of a prompt gives the first one of the answer."""
+    answer = served(rate=4, requests=20, input=1000, output=8, prefix=prefix)
+    assert sum(turn.prompt for turn in answer.turns) == 20 * 1000 - 19 * known
+
+
+def test_prompts_shorter_than_the_prefix_share_their_part_of_it():
+    sizes = (100, 1900)
+    computed = [
+        sum(turn.prompt for turn in served(rate=1, requests=50, input=sizes, output=4, prefix=prefix).turns)
+        for prefix in (0, 96, 1008, 10_000)
+    ]
+    assert computed == sorted(computed, reverse=True)
+    assert computed[0] - computed[1] == 49 * 96
+    asked = [one.input for one in served(rate=1, requests=50, input=sizes, output=4).requests]
+    assert computed[3] <= max(asked) + 50 * 2 * 16
 
 
 def test_readers_read_prompts_and_others_write_answers():
@@ -299,19 +321,20 @@ def test_unknown_names_list_the_known_ones(name, known):
 
 def test_traces_of_three_kinds_are_read(tmp_path):
     own, azure, mooncake = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "c.jsonl"
-    own.write_text("arrival_s,input_tokens,output_tokens\n0,10,5\n0.5,20,6\n")
+    own.write_text("arrival_s,input_tokens,output_tokens\n0,600,5\n0.5,700,6\n")
     azure.write_text(
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,10,5\n2023-11-16 18:15:47.1805900,20,6\n"
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,600,5\n2023-11-16 18:15:47.1805900,700,6\n"
     )
     rows = [{"timestamp": at, "input_length": i, "output_length": o, "hash_ids": [1, 2]} for at, i, o in
-            ((0, 10, 5), (500, 20, 6))]  # fmt: skip
+            ((0, 600, 5), (500, 700, 6))]  # fmt: skip
     mooncake.write_text("\n".join(map(json.dumps, rows)))
     columns = tmp_path / "d.csv"
-    columns.write_text('timestamp,input_length,output_length,hash_ids\n0,10,5,"[1, 2]"\n500,20,6,"[1, 3]"\n')
+    columns.write_text('timestamp,input_length,output_length,hash_ids\n0,600,5,"[1, 2]"\n500,700,6,"[1, 3]"\n')
     for file in (own, azure, mooncake, columns):
         first, second = read_requests(file)
         assert second.arrival - first.arrival == pytest.approx(0.5)
-        assert (second.input, second.output) == (20, 6)
+        assert (second.input, second.output) == (700, 6)
     assert read_requests(mooncake)[0].blocks == read_requests(columns)[0].blocks == (1, 2)
 
 
@@ -321,7 +344,22 @@ def test_traces_of_three_kinds_are_read(tmp_path):
         ("arrival_s,input_tokens,output_tokens\n1,10,5\n0.5,20,6\n", "arrives at 0.5 s, before request 1 at 1 s; sort"),
         ("arrival_s,input_tokens,output_tokens\n1,0,5\n", "give at least 1 of each"),
         ("arrival_s,input_tokens,output_tokens\n1,x,5\n", "request 1: input_tokens is 'x'; give a whole number"),
-        ("arrival_s,input_tokens,output_tokens\nnan,4,5\n", "request 1: arrival_s is 'nan'; give a time"),
+        ("arrival_s,input_tokens,output_tokens\nnan,4,5\n", "request 1: arrival_s is 'nan'; give a number of seconds"),
+        ("arrival_s,input_tokens,output_tokens\n1e300,4,5\n", "give at least 1 of each, and a time of 0 to"),
+        ("arrival_s,input_tokens,output_tokens\n0,100.9,5\n", "input_tokens is '100.9'; give a whole number"),
+        ("arrival_s,input_tokens,output_tokens\n0,1_0,5\n", "input_tokens is '1_0'; give a whole number"),
+        ("arrival_s,input_tokens,output_tokens\n0,\u0663,5\n", "give a whole number"),
+        ("arrival_s,input_tokens,output_tokens\n1_0,3,5\n", "arrival_s is '1_0'; give a number of seconds"),
+        ('{"arrival_s": 0, "input_tokens": true, "output_tokens": 5}', "input_tokens is True; give a whole number"),
+        ('{"arrival_s": false, "input_tokens": 4, "output_tokens": 5}', "arrival_s is False; give a number"),
+        ("arrival_s,input_tokens,output_tokens,input_tokens\n0,4,5,6\n", "'input_tokens'"),
+        ('{"arrival_s": 0, "arrival_s": 1, "input_tokens": 4, "output_tokens": 5}', "'arrival_s' occurs twice"),
+        ("arrival_s,input_tokens,output_tokens\n0,4,5,6\n", "has 4 cells"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n5,4,5\n2024-03-10 03:00:00,4,5\n", "write all of them in one way"),
+        ('timestamp,input_length,output_length,hash_ids\n0,600,5,"[1, 2, 3]"\n', "3 hash_ids, and its prompt of 600"),
+        ("timestamp,input_length,output_length,hash_ids\n0,600,5,[1.9]\n", "give whole numbers in brackets"),
+        ('{"timestamp": 0, "input_length": 5, "output_length": 1, "hash_ids": ' + "[" * 100_000, "nested too deep"),
+        ("arrival_s,input_tokens,output_tokens\n0," + "1" * 200_000 + ",5\n", "field limit"),
         ("timestamp,input_length,output_length,hash_ids\n0,4,5,[0\n", r"request 1: hash_ids is '\[0'; give whole num"),
         ("arrival_s,input_tokens,output_tokens\n,4,5\n", "lengths without times"),
         ("a,b\n1,2\n", "lacks the columns"),
@@ -334,6 +372,39 @@ def test_a_bad_trace_is_refused_with_its_row(tmp_path, text, words):
     file.write_text(text)
     with pytest.raises(InputError, match=words):
         weft.serve(MODEL, SYSTEM, trace=file)
+
+
+def test_dates_without_a_zone_are_utc_and_numbers_may_be_as_pandas_writes_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    file = tmp_path / "t.csv"
+    rows = ("2024-03-10 01:59:59,600.0,5", "2024-03-10 03:00:00.0000000,700,5.0", "2024-03-10 05:00:01+02:00,1,1")
+    file.write_text("\n".join(("TIMESTAMP,ContextTokens,GeneratedTokens", *rows)))
+    found = read_requests(file)
+    monkeypatch.undo()
+    time.tzset()
+    assert [one.arrival for one in found] == [0.0, 3601.0, 3602.0]
+    assert [one.input for one in found] == [600, 700, 1]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["a pipe", "a device"])
+def test_what_is_no_file_is_refused_behind_the_suffix_of_gzip_too(tmp_path, make, monkeypatch):
+    monkeypatch.setattr(files, "SILENCE_S", 0.1)
+    path = tmp_path / "t.csv.gz"
+    make(path)
+    with pytest.raises(InputError, match=r"pipe|device"):
+        read_requests(path)
+
+
+def test_an_answer_holds_no_number_that_json_has_not(tmp_path):
+    file = tmp_path / os.fsdecode(b"\xff.csv")
+    file.write_text("arrival_s,input_tokens,output_tokens\n0,64,1\n")
+    found = weft.serve(MODEL, SYSTEM, trace=file)
+    assert found.offered == float("inf")
+    text = json.dumps(found.to_dict(), allow_nan=False)
+    assert json.loads(text)["offered_per_s"] is None
+    found.save(tmp_path / "page.html")
+    assert json.loads(found.save(tmp_path / "answer.json").read_text())["load"] == "1 requests of \ufffd.csv"
 
 
 def test_a_trace_is_scaled_to_a_rate(tmp_path):

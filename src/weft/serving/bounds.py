@@ -56,7 +56,8 @@ class Work:
         outputs = np.array([one.output for one in asked], float)
         inputs = np.array([one.input for one in asked])
         computed = [
-            one.input - (one.input - 1) // shared * shared * bool(one.blocks) if shared else one.input for one in asked
+            one.input - min((one.input - 1) // shared, len(one.blocks)) * shared if shared else one.input
+            for one in asked
         ]
         arrivals = np.array([one.arrival for one in asked]) - asked[0].arrival
         return cls(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
-import gzip
+import io
 import json
-import zlib
+import math
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -16,12 +18,18 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from weft.errors import InputError, check_type, check_whole, is_whole, nearest, reason, shown
-from weft.files import read_text
+from weft.files import read_text, read_unpacked
 
 T = TypeVar("T")
 ARRIVALS = ("poisson", "gamma", "even")
 """Random arrivals: independent, in bursts or evened out (gamma-distributed gaps), or at equal gaps."""
 _LARGEST_TRACE = 1 << 28
+_MOST_IDS = 512
+"""Most ids of blocks that the common prefix of a load is divided into."""
+LATEST_S = 1e10
+"""Latest arrival of a trace [s]: 317 years, beyond which a double cannot tell two engine iterations apart."""
+HASHED_TOKENS = 512
+"""Tokens of a prompt that an id of a trace's `hash_ids` stands for (Mooncake's block size, arXiv:2407.00079)."""
 
 
 class Asked(NamedTuple):
@@ -110,7 +118,7 @@ def load(
     if trace is not None and concurrency is None:
         found = read_requests(trace)[: requests or None]
         _check_times(found, str(trace))
-        about = f"{len(found):,} requests of {Path(trace).name}"
+        about = f"{len(found):,} requests of {_printable(Path(trace).name)}"
         if rate is not None:
             found, about = _at_rate(found, rate), f"{about} at {rate:g} requests/s"
         return Load(found, about)
@@ -181,6 +189,23 @@ def _at_rate(asked: Sequence[Asked], rate: float) -> list[Asked]:
     return [one._replace(arrival=(one.arrival - first) * scale) for one in asked]
 
 
+def with_prefix(asked: Load, prefix: int, block: int) -> tuple[int, Load]:
+    """Return the tokens that an id of a block stands for, and a load whose prompts begin with the same `prefix` tokens.
+
+    What a prompt shares are whole KV-cache blocks of `block` tokens, and never its last token, which gives the first
+    one of the answer (vllm-project/vllm vllm/v1/core/kv_cache_manager.py, get_computed_blocks). An id stands for as
+    many blocks as divide what all prompts share, or for a part of `_MOST_IDS` of the longest where those are too many.
+    """
+    found = {size: min(prefix, size - 1) // block for size in {one.input for one in asked.asked}}
+    most, each = max(found.values()), math.gcd(*found.values())
+    if not most:
+        return 0, asked
+    each = max(each, -(-most // _MOST_IDS))
+    ids = tuple(range(most // each))
+    kept = {size: ids[: min(prefix, size) // (each * block)] for size in found}
+    return each * block, replace(asked, asked=[one._replace(blocks=kept[one.input]) for one in asked.asked])
+
+
 def _check_times(asked: Sequence[Asked], file: str) -> None:
     for at, (before, after) in enumerate(pairwise(asked), 1):
         if after.arrival < before.arrival:
@@ -198,17 +223,22 @@ _COLUMNS = (
     ("timestamp", "input_length", "output_length"),
 )
 """Columns of time and lengths: Weft's own, those of Azure's traces (dates) and of Mooncake's (milliseconds)."""
+_WHOLE = re.compile(r"[0-9]+(\.0*)?")
+_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def read_requests(file: str | Path) -> list[Asked]:
     """The requests of a file: CSV, or JSON lines, in Weft's own columns, Azure's or Mooncake's.
 
-    Columns are arrival_s, input_tokens, output_tokens; a time may be empty. "FILE#NAME" takes the rows whose column
-    `trace` is that name. Raises InputError for a file that cannot be read or a value that is none.
+    Columns are arrival_s, input_tokens, output_tokens; a time may be empty. Dates without a zone are UTC, and arrivals
+    count from the first date. "FILE#NAME" takes the rows whose column `trace` is that name. Raises InputError for a
+    file that cannot be read, for a value that is not a time or a whole number of tokens, and for a column that occurs
+    twice.
     """
     check_type("the trace", file, (str, Path), "give the path of a CSV or JSON-lines file")
     path, _, name = str(file).partition("#")
     text = _text(Path(path))
+    path = _printable(path)
     rows = list(_rows(path, text))
     if name:
         rows = [row for row in rows if row.get("trace") == name]
@@ -223,7 +253,12 @@ def read_requests(file: str | Path) -> list[Asked]:
         raise InputError(
             f"{path} lacks the columns arrival_s, input_tokens and output_tokens (it has {near}); add them"
         )
-    return [_asked(path, at, row, names) for at, row in enumerate(rows, 1)]
+    return _relative(path, [_asked(path, at, row, names) for at, row in enumerate(rows, 1)])
+
+
+def _printable(name: str) -> str:
+    """The name of a file with a mark for each byte that is not UTF-8."""
+    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def _text(file: Path) -> str:
@@ -231,59 +266,135 @@ def _text(file: Path) -> str:
     if file.suffix != ".gz":
         return read_text(file, _LARGEST_TRACE)
     try:
-        with gzip.open(file, "rt", encoding="utf-8") as opened:
-            return opened.read(_LARGEST_TRACE)
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise InputError(f"{file} cannot be read ({reason(error)}); give a file that gzip wrote") from None
+        return read_unpacked(file, _LARGEST_TRACE).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"the file '{_printable(str(file))}' holds no text in UTF-8; save it as such") from None
 
 
 def _rows(path: str, text: str) -> Iterator[Mapping[str, Any]]:
     if not text.lstrip().startswith("{"):
-        yield from csv.DictReader(text.splitlines())
+        yield from _cells(path, text)
         return
     for at, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise InputError(f"{path}, line {at} is no JSON ({error}); write an object on each line") from None
+                row = json.loads(line, object_pairs_hook=_once)
+            except InputError as error:
+                raise InputError(f"{path}, line {at}: {error}") from None
+            except (ValueError, RecursionError) as error:
+                why = reason(error)
+                raise InputError(f"{path}, line {at} is no JSON ({why}); write an object on each line") from None
             if not isinstance(row, dict):
                 raise InputError(f'{path}, line {at} is no object; write one like {{"timestamp": 0, ...}}')
             yield row
 
 
-def _asked(path: str, at: int, row: Mapping[str, Any], names: Sequence[str]) -> Asked:
-    when = _read(path, at, row, names[0], _seconds, "a time") * (1e-3 if names[0] == "timestamp" else 1.0)
-    lengths = [_read(path, at, row, name, int, "a whole number of tokens") for name in names[1:]]
-    blocks = _read(path, at, row, "hash_ids", _blocks, "whole numbers in brackets, like [0, 1]")
-    if min(lengths) < 1 or when == float("inf") or when < 0:
+def _cells(path: str, text: str) -> Iterator[Mapping[str, Any]]:
+    """The rows of a CSV file by the names of its columns."""
+    lines = csv.reader(io.StringIO(text, newline=""))
+    try:
+        names = next(lines, [])
+        twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+        if twice is not None:
+            raise InputError(f"{path} has the column {shown(twice)} twice; remove one of them")
+        for cells in lines:
+            if len(cells) > len(names):
+                raise InputError(
+                    f"{path}, line {lines.line_num} has {len(cells)} cells, and the first line names {len(names)} "
+                    "columns; give each cell a name, or quote a comma"
+                )
+            if cells:
+                yield dict(zip(names, [*cells, *[None] * (len(names) - len(cells))], strict=True))
+    except csv.Error as error:
+        raise InputError(f"{path}, line {lines.line_num} cannot be read ({error}); write it as CSV") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, each of whose names must occur once."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        raise InputError(f"the name {shown(twice)} occurs twice; leave out one of them")
+    return found
+
+
+class _Time(NamedTuple):
+    """A time of a trace [s; NaN where it is left out]: a number, or a date as seconds since 1970 in UTC."""
+
+    seconds: float
+    is_date: bool = False
+
+
+def _relative(path: str, asked: list[tuple[_Time, Asked]]) -> list[Asked]:
+    """Requests whose arrivals count from the first date, if they are dates; InputError if only some are."""
+    dates = [at for at, (when, _) in enumerate(asked, 1) if when.is_date]
+    if not dates:
+        return [one for _, one in asked]
+    number = next((at for at, (when, _) in enumerate(asked, 1) if not when.is_date), None)
+    if number is not None:
         raise InputError(
-            f"{path}, request {at}: {lengths[0]} tokens in and {lengths[1]} out at {when:g} s; give at least 1 of "
-            "each, and a time of 0 or more"
+            f"{path}: request {dates[0]} arrives at a date, and request {number} at a number of seconds or without a "
+            "time; write all of them in one way"
         )
-    return Asked(when, lengths[0], lengths[1], blocks)
+    first = asked[0][0].seconds
+    return [one._replace(arrival=one.arrival - first) for _, one in asked]
+
+
+def _asked(path: str, at: int, row: Mapping[str, Any], names: Sequence[str]) -> tuple[_Time, Asked]:
+    when = _read(path, at, row, names[0], _time, "a number of seconds, or a date such as 2026-01-31 12:00:00")
+    seconds = when.seconds * (1e-3 if names[0] == "timestamp" and not when.is_date else 1.0)
+    lengths = [_read(path, at, row, name, _whole, "a whole number of tokens") for name in names[1:]]
+    blocks = _read(path, at, row, "hash_ids", _blocks, "whole numbers in brackets, like [0, 1]")
+    if min(lengths) < 1 or seconds < 0 or seconds > (LATEST_S if not when.is_date else float("inf")):
+        raise InputError(
+            f"{path}, request {at}: {shown(lengths[0])} tokens in and {shown(lengths[1])} out at {seconds:g} s; give "
+            f"at least 1 of each, and a time of 0 to {LATEST_S:g} s"
+        )
+    most = -(-lengths[0] // HASHED_TOKENS)
+    if len(blocks) > most:
+        raise InputError(
+            f"{path}, request {at} has {len(blocks)} hash_ids, and its prompt of {shown(lengths[0])} tokens {most} "
+            f"blocks of {HASHED_TOKENS} tokens; give an id for each such block"
+        )
+    return when, Asked(seconds, lengths[0], lengths[1], blocks)
 
 
 def _read(path: str, at: int, row: Mapping[str, Any], name: str, read: Callable[[Any], T], wanted: str) -> T:
     """A value of a request; InputError for one that cannot be read."""
     try:
         return read(row.get(name))
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         raise InputError(f"{path}, request {at}: {name} is {shown(row.get(name))}; give {wanted}") from None
+
+
+def _whole(raw: Any) -> int:
+    """A whole number: of JSON, or ASCII digits of a CSV cell, also as pandas writes it beside missing ones (12.0)."""
+    if is_whole(raw):
+        return int(raw)
+    if isinstance(raw, float) and raw.is_integer():
+        return int(raw)
+    if isinstance(raw, str) and _WHOLE.fullmatch(raw.strip()):
+        return int(raw.strip().partition(".")[0])
+    raise ValueError(raw)
 
 
 def _blocks(raw: Any) -> tuple[int, ...]:
     """The blocks of a prompt: a list, or its text in a CSV file."""
-    return tuple(map(int, (json.loads(raw) if isinstance(raw, str) and raw else raw) or ()))
+    found = json.loads(raw) if isinstance(raw, str) and raw else raw or []
+    if not isinstance(found, list) or not all(map(is_whole, found)):
+        raise ValueError(raw)
+    return tuple(found)
 
 
-def _seconds(raw: Any) -> float:
-    """A time [s], or the date of one; not a number where it is left out."""
+def _time(raw: Any) -> _Time:
+    """A time [s], or the date of one, in UTC unless it names a zone; not a number where it is left out."""
     if raw is None or raw == "":
-        return float("nan")
-    try:
-        if (given := float(raw)) == given:
-            return given
-        raise OverflowError(raw)  # a number that is none is not a time that is left out
-    except ValueError:
-        return datetime.fromisoformat(str(raw)[:26]).timestamp()
+        return _Time(float("nan"))
+    if isinstance(raw, str) and not _NUMBER.fullmatch(raw.strip()):
+        date = datetime.fromisoformat(raw.strip())
+        return _Time((date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp(), is_date=True)
+    seconds = float(raw)
+    if isinstance(raw, bool) or seconds != seconds:
+        raise ValueError(raw)
+    return _Time(seconds)

@@ -26,10 +26,10 @@ from weft.run.step.forward import Forward
 from weft.serving.checkpoint import LEAST, Checkpoint, Progress, Watched
 from weft.serving.cluster import ROUTERS, Cluster, Watch
 from weft.serving.framework import Serves, framework_names, serves
-from weft.serving.policies import POLICIES, Policy, Schedule
+from weft.serving.policies import POLICIES, Policy, Schedule, checked
 from weft.serving.pool import Pool
 from weft.serving.replica import Pipeline, Replica
-from weft.serving.requests import ARRIVALS, Asked, Load, Request, load
+from weft.serving.requests import ARRIVALS, HASHED_TOKENS, Asked, Load, Request, load, with_prefix
 from weft.serving.step_times import Shape, StepTimes
 from weft.units import Dimension, parse
 
@@ -185,10 +185,13 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
     count = _replicas(forward, asked["replicas"], asked["readers"])
     chosen, name = _policy(asked["policy"] or how.policy)
     drawn = load(**{name: asked[name] for name in _LOAD})
-    prefix = asked["prefix"]
-    shared = prefix or (512 if any(one.blocks for one in drawn.asked) else 0)
-    if prefix:
-        drawn = replace(drawn, asked=[one._replace(blocks=(0,)) for one in drawn.asked])
+    shared = HASHED_TOKENS if any(one.blocks for one in drawn.asked) else 0
+    if asked["prefix"]:
+        if shared:
+            raise InputError(
+                "the trace's hash_ids say which prompts begin alike, and prefix says it, too; leave out prefix"
+            )
+        shared, drawn = with_prefix(drawn, int(asked["prefix"]), how.block)
     limit = asked["max_length"] or found.sequence_length
     _check_lengths(drawn.asked, found, limit, forward, how)
     deploy = Deployment(forward, how, chosen, asked["router"], count, asked["readers"], shared, times)
@@ -396,7 +399,22 @@ def _policy(policy: str | Schedule) -> tuple[Policy, str]:
     if not callable(policy):
         raise InputError(f"policy is {shown(policy)}; give one of {', '.join(POLICIES)}, or a function of a replica")
     name = getattr(policy, "__name__", type(policy).__name__)
-    return Policy(lambda: policy, name), name
+    if isinstance(policy, type):
+        return Policy(lambda: checked(_instance(policy)), name), name
+    return Policy(lambda: checked(policy), name), name
+
+
+def _instance(policy: type) -> Schedule:
+    """A schedule of a class, one for each replica; InputError for a class whose objects are none."""
+    try:
+        made = policy()
+    except TypeError as error:
+        raise InputError(
+            f"policy {policy.__name__} cannot be made without arguments ({error}); give an object"
+        ) from None
+    if not callable(made):
+        raise InputError(f"an object of policy {policy.__name__} cannot be called; define __call__(self, server)")
+    return made  # type: ignore[no-any-return]
 
 
 def _replicas(forward: Forward, replicas: int | None, readers: int) -> int:
