@@ -17,7 +17,7 @@ PLAN = {"ep": 8, "batch": 8, "sequence": TOKENS, "fidelity": "estimate"}
 @pytest.fixture(scope="module")
 def steps():
     ask = {"default": {}, "t3": {"overlap": "ep=t3-all-to-all"}}
-    held = replace(framework("megatron-core"), graphs="step")  # so that no kernel waits for its host
+    held = replace(framework("megatron-core"), graphs=("full_iteration",))  # so that no kernel waits for its host
     return {name: weft.step("mixtral-8x7b", "8xh100", framework=held, **PLAN, **more) for name, more in ask.items()}
 
 

@@ -46,6 +46,8 @@ def _choices(name: str, text: str) -> list[Any]:
     """The values of a field that --fix allows."""
     if name == "overlap":
         return [overlap_of(text)]
+    if name == "cuda_graph_modules":
+        return [names(text)]
     if name == "recompute" and not set(names(text)) <= set(get_args(Recompute)):
         return [recomputed(text)]
     return [_FLAGS.get(one.lower(), int(one) if one.isdecimal() else one) for one in names(text)]

@@ -31,7 +31,7 @@ from weft.graph.routing import loads_of
 from weft.hardware import System
 from weft.models.load import graph_in
 from weft.options import Fidelity, RunOptions
-from weft.parallel.plan import Parallelism, Recompute, overlap_of
+from weft.parallel.plan import GRAPH_MODULES, Parallelism, Recompute, overlap_of
 from weft.parallel.precision import RECIPES
 from weft.schedule.pipeline import schedule_names
 
@@ -78,12 +78,17 @@ plan_options = together(
         "precision",
         "dispatcher",
         "loads",
+        "cuda_graph_impl",
+        "cuda_graph_modules",
+        "overlap_moe_expert_parallel_comm",
+        "delay_wgrad_compute",
         schedule=Value("NAME[:N]", str, schedule_names),
         recompute=Value("POLICY|A,B", recomputed, lambda: get_args(Recompute)),
         dtype=DTYPE,
         precision=Value("RECIPE", str, lambda: RECIPES),
         dispatcher=Value("LIBRARY", str, lambda: EXCHANGES),
         loads=Value("LOADS", loads_of),
+        cuda_graph_modules=Value("A,B", names, lambda: GRAPH_MODULES),
     ),
     option(
         "--framework",

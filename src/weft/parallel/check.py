@@ -18,12 +18,28 @@ def check_plan(model: Transformer, plan: Parallelism) -> None:
 
     Stages may differ as `stage_layers` has them; those that the plan states may differ by more.
     """
+    check_graphs(model, plan)
     found = next(problems(model, plan), None)
     if found is None:
         return
     better = nearest_plan(model, plan)
     hint = f"the nearest plan that works is {degrees(better)}" if better else "no plan on as many GPUs works"
     raise InputError(f"{found}; {hint}")
+
+
+def check_graphs(model: Transformer, plan: Parallelism) -> None:
+    """Raise InputError for modules that the model does not have, or whose shapes no CUDA graph can hold."""
+    if plan.cuda_graph_impl not in ("local", "transformer_engine"):
+        return
+    experts = [name for name in plan.cuda_graph_modules if name.startswith("moe")]
+    if experts and not model.experts:
+        raise InputError(f"cuda_graph_modules names {', '.join(experts)}, and {model.name} has no experts")
+    if model.experts and ("moe" in plan.cuda_graph_modules or not plan.cuda_graph_modules):
+        what = "the module moe" if plan.cuda_graph_modules else "a whole layer"
+        raise InputError(
+            f"{what} of {model.name} changes its shapes with the tokens of each expert, which no graph holds; give "
+            "cuda_graph_modules attn,moe_router,moe_preprocess, or cuda_graph_impl full_iteration"
+        )
 
 
 def problems(model: Transformer, plan: Parallelism) -> Iterator[str]:

@@ -35,7 +35,8 @@ class Framework:
     "blocking" ones keep the sender from computing, "overlapped" ones do not, and "interleaved" ones only with several
     chunks a stage; with `scatter_gather` tensor-parallel ranks share them. `dispatcher` is the library by which tokens
     come to their experts, on `dispatcher_units` compute units (0: as many as it takes by itself), `dispatcher_holds`
-    these all the time; where passes are `paired`, one micro-batch's tokens travel while another computes. With
+    these all the time; where passes are `paired`, one micro-batch's tokens travel while another computes, and with
+    `delay_wgrad` gradients of weights fill what is left of their way. With
     `fused_experts` one kernel does an expert's first GEMM of 8 bits, its activation and the cast for the second,
     forward and backward; what these keep is copied to `pages` and back, where a graph of the step has room for more
     tokens than come. Under recipes of 8 bits attention computes in the format `attention` (empty: 16 bits),
@@ -50,8 +51,8 @@ class Framework:
     runs (empty: not stated). The host spends `launch` on each operator [s], ahead of the GPU; `likely_launch` is the
     middle of its plausible range, which no measured step decided. If the host is `synchronous`, it waits for each
     kernel (CUDA_LAUNCH_BLOCKING=1). In a layer of experts it spends `launch_experts` on each operator [s], and
-    `launch_each` on each GEMM of a single expert, but on those that `graphs` hold: none, those of the "router", of
-    "attention" and the router, or of the whole "step"; elsewhere it runs ahead of the GPU.
+    `launch_each` on each GEMM of a single expert; elsewhere it runs ahead of the GPU. It launches what CUDA `graphs`
+    hold at once: modules of each layer (`weft.parallel.plan.GRAPH_MODULES`), or the "full_iteration".
     """
 
     name: str = "megatron"
@@ -81,6 +82,7 @@ class Framework:
     dispatcher_units: int = 0
     dispatcher_holds: bool = False
     paired: bool = False
+    delay_wgrad: bool = False
     fused_experts: bool = False
     pages: bool = False
     pads: tuple[str, ...] = ()
@@ -99,7 +101,7 @@ class Framework:
     likely_launch_experts: float = 0.0
     launch_each: float = 0.0
     likely_launch_each: float = 0.0
-    graphs: Literal["", "router", "attention", "step"] = ""
+    graphs: tuple[str, ...] = ()
 
     @property
     def reduced(self) -> str:
@@ -161,7 +163,7 @@ def _built(name: str, values: dict[str, Any]) -> Framework:
     leaves = read_leaves({key: values[key] for key in _RULES if values.get(key)}, _RULES, label)
     plain: dict[str, Any] = {path: leaf.value for path, leaf in leaves.items()}
     plain |= {f"likely_{path}": math.sqrt(math.prod(leaf.range)) for path, leaf in leaves.items()}
-    plain |= {key: tuple(values.get(key, ())) for key in ("recipes", "pads")}
+    plain |= {key: tuple(values.get(key, ())) for key in ("recipes", "pads", "graphs")}
     for recipe in plain["recipes"]:
         check_name("recipe", recipe, RECIPES)
     return Framework(**{**values, **plain, "name": name, "style": Style(**values["style"])})

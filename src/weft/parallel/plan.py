@@ -25,6 +25,11 @@ the rank before, gathered before it, or by exchanging parts of the sequence for 
 Recompute = Literal["none", "selective", "operators", "full"]
 """What the backward pass computes again: nothing, the scores of attention, all operators but attention and every second
 GEMM (torchtitan's selective checkpointing by operators), or all layers from their inputs."""
+CudaGraphImpl = Literal["none", "local", "transformer_engine", "full_iteration"]
+"""What CUDA graphs hold, as in Megatron Core: nothing, modules of each layer (captured by Megatron Core or by
+Transformer Engine), or forward and backward passes of the whole step."""
+GRAPH_MODULES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess")
+"""Modules of a layer that CUDA graphs can hold, as Megatron Core names them."""
 Offload = Literal["none", "activations", "optimizer"]
 """What the memory of the host holds: nothing, what layers keep for the backward pass, or the optimizer's states."""
 
@@ -110,7 +115,10 @@ class Parallelism(Record):
     recipe `precision` (`weft.parallel.precision`) gives 8 or 4 bits: the operands of the layers' GEMMs, and tokens on
     their way to them. `dispatcher` names the library that exchanges tokens among experts ("": the framework's),
     `loads` how many each of them gets, of which the GPU that gets most is timed: "power:0.6", its exponent, or relative
-    numbers (none: even loads).
+    numbers (none: even loads). The host launches what CUDA graphs hold at once (`cuda_graph_impl`, of each layer the
+    modules `cuda_graph_modules`). With `overlap_moe_expert_parallel_comm` a forward pass runs beside another
+    micro-batch's backward pass, so that one computes while the other exchanges tokens; with `delay_wgrad_compute`
+    gradients of weights fill what is left of these exchanges. None is as the framework does.
     `overlap` names the method for the collectives of an axis, such as {"tp": "t3-mca"} or "tp=t3-mca"; of tp there
     may be two, such as "tp=t3-mca+t3-all-gather". Left out, they overlap as in the framework. `order` places the
     axes, the innermost first.
@@ -165,6 +173,25 @@ class Parallelism(Record):
         "like 3,2,2,1.",
         default="even",
     )
+    cuda_graph_impl: CudaGraphImpl | None = declared(
+        None,
+        "What CUDA graphs hold, whose kernels the host launches at once: {names}.",
+        default="as the framework",
+        noun="implementation of CUDA graphs",
+    )
+    cuda_graph_modules: tuple[str, ...] = declared(
+        (), "Modules of each layer that local and transformer_engine graphs hold: {names}.", default="whole layers"
+    )
+    overlap_moe_expert_parallel_comm: bool | None = declared(
+        None,
+        "Let a micro-batch's MoE dispatch and combine run beside another one's passes.",
+        default="as the framework",
+    )
+    delay_wgrad_compute: bool | None = declared(
+        None,
+        "Compute gradients of weights after those of inputs, beside MoE dispatch and combine.",
+        default="as the framework",
+    )
     overlap: Mapping[str, str] = field(default_factory=dict)
     order: tuple[Axis, ...] = ORDER
 
@@ -189,6 +216,8 @@ class Parallelism(Record):
                     f"dispatcher {self.dispatcher} exchanges tokens among the ranks that share experts, but ep is 1; "
                     "give ep 2 or more, or leave it out"
                 )
+        self._check_graphs()
+        self._check_paired()
         if self.zero > 3:
             raise InputError(f"zero is {self.zero}; stages are 0 (none) to 3 (weights, as FSDP)")
         self._check_recompute()
@@ -213,6 +242,35 @@ class Parallelism(Record):
                     f"dtype {self.dtype} contradicts the precision {self.precision}, under which all but operands of "
                     "GEMMs is in bf16; give one of both"
                 )
+
+    def _check_graphs(self) -> None:
+        if isinstance(self.cuda_graph_modules, list):  # as plain data has it
+            object.__setattr__(self, "cuda_graph_modules", tuple(self.cuda_graph_modules))
+        check_type("cuda_graph_modules", self.cuda_graph_modules, tuple, "name some, like ('attn', 'moe_router')")
+        if not self.cuda_graph_modules:
+            return
+        for name in self.cuda_graph_modules:
+            check_name("module of a layer", name, GRAPH_MODULES)
+        if self.cuda_graph_impl not in ("local", "transformer_engine"):
+            raise InputError(
+                f"cuda_graph_modules names {', '.join(self.cuda_graph_modules)}, which graphs of layers hold, but "
+                f"cuda_graph_impl is {self.cuda_graph_impl or 'as the framework'}; give cuda_graph_impl "
+                "transformer_engine or local, or leave the modules out"
+            )
+        if "moe_preprocess" in self.cuda_graph_modules and "moe_router" not in self.cuda_graph_modules:
+            raise InputError("cuda_graph_modules names moe_preprocess without moe_router, before it; name both")
+
+    def _check_paired(self) -> None:
+        if self.overlap_moe_expert_parallel_comm and self.ep == 1:
+            raise InputError(
+                "overlap_moe_expert_parallel_comm overlaps the exchange of tokens among ranks that share experts, but "
+                "ep is 1; give ep 2 or more, or leave it out"
+            )
+        if self.delay_wgrad_compute and (self.overlap_moe_expert_parallel_comm is False or self.ep == 1):
+            raise InputError(
+                "delay_wgrad_compute fills MoE dispatch and combine with gradients of weights, as Megatron Core does "
+                "under overlap_moe_expert_parallel_comm with ep 2 or more; turn that on, or leave it out"
+            )
 
     def _check_recompute(self) -> None:
         if isinstance(self.recompute, list):  # as plain data has it

@@ -39,9 +39,29 @@ def choices(plan: Parallelism) -> dict[str, str]:
         said["dispatcher"] = f"tokens by {plan.dispatcher}"
     if plan.loads:
         said["loads"] = f"experts' loads by {loads_words(plan.loads)}"
+    if plan.cuda_graph_impl is not None:
+        said["cuda_graph_impl"] = graphs_words(plan)
+    if plan.overlap_moe_expert_parallel_comm is not None:
+        said["overlap_moe_expert_parallel_comm"] = _switched("EP overlap", plan.overlap_moe_expert_parallel_comm)
+    if plan.delay_wgrad_compute is not None:
+        said["delay_wgrad_compute"] = _switched("delayed weight gradients", plan.delay_wgrad_compute)
     if plan.overlap:
         said["overlap"] = ", ".join(f"{axis.upper()} by {name}" for axis, name in plan.overlap.items())
     return said
+
+
+def _switched(what: str, on: bool) -> str:
+    return what if on else f"no {what}"
+
+
+def graphs_words(plan: Parallelism) -> str:
+    """Return what CUDA graphs hold in words.
+
+    >>> graphs_words(Parallelism(cuda_graph_impl="local", cuda_graph_modules=("attn", "mlp")))
+    'CUDA graphs of attn, mlp'
+    """
+    whole = {"none": "no CUDA graphs", "full_iteration": "CUDA graphs of the full iteration"}
+    return whole.get(str(plan.cuda_graph_impl)) or f"CUDA graphs of {', '.join(plan.cuda_graph_modules) or 'layers'}"
 
 
 def words(plan: Parallelism) -> str:

@@ -53,11 +53,13 @@ def _megatron(model: Transformer, system: System, plan: Parallelism, framework: 
             plan.zero and framework.keeps_low and plan.recipe.weights and "--fp8-param-gather",
         ],
         _optimizer(plan, framework),
+        [*_graph_flags(plan, framework), *_paired_flags(plan, framework)],
         _data(model, plan),
     )
     each = system.gpus_per_node if system.node else system.gpus
+    queues = "32" if _paired_flags(plan, framework) else "1  # Hopper and older"
     start = [
-        *([] if plan.zero == _FSDP else ["export CUDA_DEVICE_MAX_CONNECTIONS=1  # Hopper and older"]),
+        *([] if plan.zero == _FSDP else [f"export CUDA_DEVICE_MAX_CONNECTIONS={queues}"]),
         f"torchrun --nproc-per-node {each} --nnodes {plan.gpus // each} \\",
         "    --rdzv-backend c10d --rdzv-endpoint $MASTER_ADDR:29500 pretrain_gpt.py \\",
     ]
@@ -207,6 +209,29 @@ def _optimizer(plan: Parallelism, framework: Framework) -> _Flags:
     ]
 
 
+def _graph_flags(plan: Parallelism, framework: Framework) -> _Flags:
+    """What CUDA graphs hold; those of layers that a framework names are Transformer Engine's."""
+    modules = plan.cuda_graph_modules
+    impl: str | None = plan.cuda_graph_impl
+    if impl is None and framework.graphs:
+        whole = framework.graphs == ("full_iteration",)
+        impl, modules = ("full_iteration", ()) if whole else ("transformer_engine", framework.graphs)
+    if impl in (None, "none"):
+        return []
+    held = f" --cuda-graph-modules {' '.join(modules)}" if modules else ""
+    return [f"--cuda-graph-impl {impl}{held} --te-rng-tracker"]
+
+
+def _paired_flags(plan: Parallelism, framework: Framework) -> _Flags:
+    """Whether MoE dispatch and combine run beside another micro-batch's passes."""
+    stated = plan.overlap_moe_expert_parallel_comm
+    if plan.ep == 1 or not (framework.paired if stated is None else stated):
+        return []
+    own = framework.delay_wgrad if stated is None else False
+    delays = own if plan.delay_wgrad_compute is None else plan.delay_wgrad_compute
+    return ["--overlap-moe-expert-parallel-comm" + " --delay-wgrad-compute" * delays]
+
+
 def _data(model: Transformer, plan: Parallelism) -> _Flags:
     return [
         f"--micro-batch-size {plan.micro_batch}",
@@ -236,6 +261,10 @@ def _megatron_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
     yield from _offloaded(plan)
     if plan.dispatcher not in _DISPATCHERS:
         yield f"tokens by {plan.dispatcher} have no flag (nccl, deepep, hybridep do)"
+    if plan.overlap_moe_expert_parallel_comm and plan.pp > 1 and plan.order_of_pipeline.kind != "interleaved":
+        yield "overlap_moe_expert_parallel_comm needs an interleaved schedule where there are several stages"
+    if plan.overlap_moe_expert_parallel_comm and plan.recompute == "full":
+        yield "overlap_moe_expert_parallel_comm goes with no full recomputation"
     if plan.precision not in RECIPE_FLAGS:
         yield f"the recipe {plan.precision} is one of torchao"
     if plan.zero > 1 and plan.pp > 1:
@@ -251,7 +280,11 @@ def _offloaded(plan: Parallelism) -> Iterator[str]:
         yield f"{plan.offload} in the memory of the host are streamed to the GPU, which it does in another way"
 
 
-def _dispatched(plan: Parallelism) -> Iterator[str]:
+def _unlike_megatron(plan: Parallelism) -> Iterator[str]:
+    if plan.cuda_graph_impl not in (None, "none"):
+        yield "CUDA graphs of training have no setting"
+    if plan.overlap_moe_expert_parallel_comm:
+        yield "MoE dispatch and combine do not run beside another micro-batch"
     if plan.dispatcher not in ("", "nccl"):
         yield f"tokens by {plan.dispatcher} have no setting (nccl does)"
 
@@ -321,7 +354,7 @@ def _torchtitan_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
     if plan.recompute not in _CHECKPOINTS:
         yield f"recomputation '{plan.recompute_words}' has no setting (none, operators, full do)"
     yield from _offloaded(plan)
-    yield from _dispatched(plan)
+    yield from _unlike_megatron(plan)
     if plan.recipe.operands and plan.precision not in ("fp8-tensorwise", "fp8-rowwise"):
         yield f"the recipe {plan.precision} is not one of its float8 linear layers"
     if plan.dp > 1 and plan.zero < 2:
@@ -365,7 +398,7 @@ def _deepspeed_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
     if plan.recompute not in ("none", "full"):
         yield f"recomputation '{plan.recompute_words}' is chosen in the program"
     yield from _offloaded(plan)
-    yield from _dispatched(plan)
+    yield from _unlike_megatron(plan)
     if plan.recipe.operands:
         yield f"the recipe {plan.precision} is chosen in the program"
     if plan.sp or plan.ep > 1:

@@ -12,7 +12,7 @@ from typing import Any
 from weft.errors import InputError, check_name, check_whole
 from weft.hardware import System
 from weft.models import Transformer
-from weft.parallel.check import divisors, problems
+from weft.parallel.check import check_graphs, divisors, problems
 from weft.parallel.framework import Framework
 from weft.parallel.layers import stage_layers
 from weft.parallel.plan import Parallelism, ScheduleName, overlap_of, schedule_name
@@ -45,6 +45,10 @@ DISPATCHERS: Mapping[str, tuple[str, ...]] = {
 (--moe-token-dispatcher-type, --moe-flex-dispatcher-backend), and AutoModel's. They run on NVIDIA's GPUs alone."""
 _ALL_RECOMPUTATIONS = "none", "selective", "operators", "full"
 _AXES = "tp", "cp", "pp", "dp"
+GRAPHS = "cuda_graph_impl", "cuda_graph_modules"
+PAIRING = "overlap_moe_expert_parallel_comm", "delay_wgrad_compute"
+"""Fields of a plan on CUDA graphs, and on passes that run beside another micro-batch's."""
+_PLAIN = Parallelism()
 _FREE = {"batch": "batch", "sequence": "sequence", "order": "", "layers": "", "loads": ""}
 """Fields of a plan that the search does not choose, with the argument that states each."""
 
@@ -184,10 +188,10 @@ class Space:
     def _leaves(self, degrees: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """What else a plan states: sharding, recomputation, number formats and overlaps."""
         replicas = degrees["dp"] * degrees["cp"]
-        names = "recompute", "offload", "dtype", "precision", "overlap", "dispatcher"
+        names = "recompute", "offload", "dtype", "precision", "overlap", "dispatcher", *GRAPHS, *PAIRING
         choices = dict(self.choices)
         if degrees["ep"] == 1:  # nothing is exchanged
-            choices["dispatcher"] = ("",)
+            choices |= {"dispatcher": ("",), **dict.fromkeys(PAIRING, (None,))}
         for zero, shard in self._sharding(replicas, degrees["tp"]):
             for values in product(*(choices[name] for name in names)):
                 leaf = {"zero": zero, "shard": shard, **dict(zip(names, values, strict=True))}
@@ -231,6 +235,8 @@ def space(
     choices = {**_usual(model, system, framework), **stated}
     found = Space(model, system, framework, batch, sequence, choices, frozenset(stated))
     _check_fixed(found)
+    for graphs, modules in product(*(choices[name] for name in GRAPHS)):
+        check_graphs(model, Parallelism(cuda_graph_impl=graphs, cuda_graph_modules=modules))
     for dtype, precision in product(choices["dtype"], choices["precision"]):
         Parallelism(dtype=dtype, precision=precision)  # raises the InputError of those that contradict each other
         check_trains(dtype, precision, system.gpu)
@@ -269,6 +275,7 @@ def _usual(model: Transformer, system: System, framework: Framework) -> dict[str
         "precision": ("",),
         "overlap": ({},),
         "dispatcher": ("",),
+        **{name: (getattr(_PLAIN, name),) for name in (*GRAPHS, *PAIRING)},
     }
 
 
@@ -291,7 +298,8 @@ def _values(name: str, value: Any) -> tuple[Any, ...]:
         how = f"give it as the argument {_FREE[name]}" if _FREE[name] else "the planner does not choose it"
         raise InputError(f"fix names '{name}', which is no choice of the search; {how}")
     check_name("field of a plan", name, known)
-    several = list if name == "recompute" else (list, tuple)  # a tuple names the operators that run again
+    # a tuple names the operators that run again, or the modules that graphs hold
+    several = list if name in ("recompute", "cuda_graph_modules") else (list, tuple)
     values = tuple(value) if isinstance(value, several) else (value,)
     if not values:
         raise InputError(f"fix gives '{name}' no value; state one, or a list of several")
@@ -304,8 +312,8 @@ def _values(name: str, value: Any) -> tuple[Any, ...]:
             check_whole(f"'{name}' of fix", one, 1, 8)
         if name == "shard" and one is not None:
             check_whole("'shard' of fix", one, 1, 8)
-        if name == "sp" and not isinstance(one, bool):
-            raise InputError(f"'sp' of fix is {one!r}; it must be yes or no, in Python True or False")
+        if name in ("sp", *PAIRING) and not isinstance(one, bool):
+            raise InputError(f"'{name}' of fix is {one!r}; it must be yes or no, in Python True or False")
     return tuple(map(int, values)) if name == "micro_batch" else values  # numpy's integers overflow
 
 

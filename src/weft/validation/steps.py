@@ -263,7 +263,9 @@ def _framework(row: Mapping[str, Any]) -> Framework:
 def _as_recipe(row: Mapping[str, Any], used: Framework) -> Framework:
     """The framework with what its published recipe of a model on a GPU sets."""
     if row.get("dispatcher"):
-        return replace(used, dispatcher=_dispatcher(row["dispatcher"]), paired=_is_paired(row))
+        return replace(
+            used, dispatcher=_dispatcher(row["dispatcher"]), paired=_is_paired(row), delay_wgrad=_is_paired(row)
+        )
     recipe = _published(row)
     if "dispatcher" not in recipe:
         return used
@@ -276,9 +278,19 @@ def _as_recipe(row: Mapping[str, Any], used: Framework) -> Framework:
         dispatcher=recipe["dispatcher"],
         dispatcher_units=units,
         paired=recipe.get("paired", False),
-        graphs=recipe.get("graphs", ""),
+        delay_wgrad=recipe.get("paired", False),
+        graphs=_GRAPHS[recipe.get("graphs", "")],
         pads=() if recipe.get("drops") else used.pads,
     )
+
+
+_GRAPHS = {
+    "": (),
+    "router": ("moe_router", "moe_preprocess"),
+    "attention": ("attn", "moe_router", "moe_preprocess"),
+    "step": ("full_iteration",),
+}
+"""Modules that CUDA graphs hold, by the `graphs` of a recipe."""
 
 
 def _published(row: Mapping[str, Any]) -> Mapping[str, Any]:

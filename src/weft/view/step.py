@@ -316,7 +316,7 @@ def _exchanges(answer: Step) -> list[str]:
     if waits > _HARMLESS * answer.seconds:
         said.append(
             f"GPUs wait {seconds(waits)} for their host, which launches the operators of layers of experts one by one; "
-            "graphs of whole steps, or more tokens in a micro-batch, lift that."
+            "CUDA graphs (--cuda-graph-impl full_iteration), or more tokens in a micro-batch, lift that."
         )
     return said
 

@@ -20,7 +20,7 @@ from weft.result.step import Step, exposed
 from weft.run.step.batch import Batch, Many, Shared, Unfolded, uncollected
 from weft.run.step.layers import Key
 from weft.run.step.meeting import Meeting
-from weft.run.step.overlaps import check_overlap, engine_note, idle_note, needs, settled
+from weft.run.step.overlaps import check_overlap, engine_note, idle_note, needs, settled, settling
 from weft.run.step.prices import Known, Prices
 from weft.schedule.pipeline import Durations, Send, run_schedule
 from weft.units import format_time
@@ -126,7 +126,7 @@ def many(
     shared = shared or shared_on(system, framework, options)
     alike: dict[Key, list[int]] = {}
     for at, plan in enumerate(plans):
-        alike.setdefault(tuple(sorted(plan.overlap.items())) if plan.overlap else (), []).append(at)
+        alike.setdefault(settling(plan), []).append(at)
     with uncollected():
         for mine in alike.values():
             batch = Batch(model, settled(framework, plans[mine[0]]), shared)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -11,15 +11,21 @@ from weft.library.dispatchers import shipped
 from weft.parallel.framework import Framework
 from weft.result.step import LAUNCH_GAPS, Pass
 
-_ROUTER = ("norm2", "router", "top_k")
-"""Operators of the router, which graphs hold together with what prepares the dispatch."""
-_HELD: dict[str, Callable[[Node], bool]] = {
-    "": lambda node: False,
-    "router": lambda node: node.name.startswith(_ROUTER),
-    "attention": lambda node: node.module == "attention" or node.name.startswith(_ROUTER),
-    "step": lambda node: True,
+FULL_ITERATION = "full_iteration"
+"""What a framework's `graphs` name where they hold the passes of whole steps."""
+_HOLDS: dict[str, Callable[[Node], bool]] = {
+    "attn": lambda node: node.module == "attention",
+    "mlp": lambda node: node.module == "mlp",
+    "moe_router": lambda node: node.name.startswith(("norm2", "router", "top_k")),
+    "moe_preprocess": lambda node: False,  # counts tokens on the host's behalf: no operator here
+    FULL_ITERATION: lambda node: True,
 }
-"""Which nodes of a layer graphs hold, by what a framework captures."""
+"""Which nodes CUDA graphs hold, by a module of a layer."""
+
+
+def in_graphs(node: Node, graphs: Iterable[str]) -> bool:
+    """Return whether CUDA graphs of these modules hold a node."""
+    return any(_HOLDS[module](node) for module in graphs)
 
 
 def launched(alone: Pass, framework: Framework, far: bool, syncs: bool = False) -> Pass:
@@ -33,10 +39,10 @@ def launched(alone: Pass, framework: Framework, far: bool, syncs: bool = False) 
     """
     if alone.graph is None or not framework.launch_experts:
         return alone
-    held, own = _HELD[framework.graphs], shipped()
+    own = shipped()
 
     def host(node: Node) -> float:
-        if held(node):
+        if in_graphs(node, framework.graphs):
             return 0.0
         if isinstance(node.op, GroupedGemm) and not node.op.fused:
             return framework.launch_experts + framework.launch_each * node.op.groups

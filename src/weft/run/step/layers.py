@@ -19,12 +19,12 @@ from weft.parallel.plan import ORDER, Parallelism
 from weft.parallel.rank import RankPart
 from weft.result.step import PartTimes, Pass
 from weft.run.step.chunks import launch_gaps
-from weft.run.step.eager import launched
+from weft.run.step.eager import in_graphs, launched
 from weft.run.step.overlaps import overlapped
 from weft.run.step.paired import paired, paired_share
 from weft.run.step.parts import Parts
 from weft.run.step.prices import Case, Prices
-from weft.run.step.spans import timed
+from weft.run.step.spans import kernels, timed
 from weft.run.step.stages import Composition, Shares
 from weft.run.step.windows import Times, times
 
@@ -69,8 +69,8 @@ def layer_key(plan: Parallelism, framework: Framework, parts: Key, splits: bool)
     """
     methods = tuple((axis, plan.overlap[axis]) for axis in sorted(plan.overlap) if axis != "dp") if plan.overlap else ()
     placed = None if plan.order == ORDER else (plan.order, plan.dp, plan.pp)
-    beside = paired_share(plan) if framework.paired and plan.ep > 1 else 0.0
-    return (*parts, methods, placed, splits, beside)
+    beside = (paired_share(plan), framework.delay_wgrad) if framework.paired and plan.ep > 1 else None
+    return (*parts, methods, placed, splits, framework.graphs, beside)
 
 
 def dense_layer_key(layers: Key) -> Key:
@@ -116,7 +116,7 @@ class Layers:
 
     def _timed(self, of: RankPart, prices: Prices, like: PartTimes | None) -> PartTimes:
         def run(graph: Graph | None) -> Pass:
-            return Pass() if graph is None else _pass(graph, prices, self.framework.tp)
+            return Pass() if graph is None else _pass(graph, prices, self.framework)
 
         library = prices.plan.dispatcher or self.framework.dispatcher
         is_paired = self.framework.paired and prices.plan.ep > 1
@@ -137,7 +137,8 @@ class Layers:
         if is_paired:
             taken = prices.taken(library, self.framework.dispatcher_units)
             held = self.framework.dispatcher_holds
-            forward, backward = paired(forward, backward, paired_share(prices.plan), taken, held)
+            beside = paired_share(prices.plan)
+            forward, backward = paired(forward, backward, beside, taken, held, self.framework.delay_wgrad)
         forward, backward, weight = started(forward, syncs), started(backward), started(weight)
         return PartTimes(of.name, forward, backward, weight, again, of.parameters, of.kept, of.experts, of.narrow)
 
@@ -187,13 +188,15 @@ class Layers:
         return [times([one.backward, one.weight], self.dtype) for one in self.parts.values()]
 
 
-def _pass(graph: Graph, prices: Prices, method: str) -> Pass:
-    seconds, alone, joined = overlapped(graph, prices, method)
+def _pass(graph: Graph, prices: Prices, framework: Framework) -> Pass:
+    seconds, alone, joined = overlapped(graph, prices, framework.tp)
 
     def slowdown(kernel: Node, moved: Node) -> tuple[float, float]:
         return (1.0, 1.0) if moved.name in joined else prices.windows(kernel, moved)
 
-    return timed(graph, seconds, slowdown, alone, prices.unexplained)
+    found = timed(graph, seconds, slowdown, alone, prices.unexplained)
+    held = sum(kernels(node) for node in graph if in_graphs(node, framework.graphs))
+    return replace(found, launches=found.launches - held) if held else found
 
 
 def _only(graph: Graph, phase: str) -> Graph | None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import ceil, nan
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 from weft.errors import InputError, check_name
@@ -27,6 +28,7 @@ from weft.parallel.plan import Parallelism
 from weft.result.stored import plain
 from weft.run.single import simulate
 from weft.run.step import routed
+from weft.run.step.eager import FULL_ITERATION
 from weft.run.step.prices import Prices
 from weft.schedule import OVERLAPS, PASSES, SEQUENTIAL, SHARING, applicable, find_overlap
 from weft.schedule.methods import Place
@@ -322,9 +324,36 @@ def _check_in_node(axis: str, name: str, how: str, plan: Parallelism, system: Sy
         )
 
 
+_SETTLING = attrgetter(
+    "cuda_graph_impl", "cuda_graph_modules", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute"
+)
+
+
+def settling(plan: Parallelism) -> tuple[object, ...]:
+    """Return the fields of a plan by which `settled` changes a framework."""
+    return *_SETTLING(plan), tuple(sorted(plan.overlap.items())) if plan.overlap else ()
+
+
 def settled(framework: Framework, plan: Parallelism) -> Framework:
-    """A framework with the methods of the plan in place of its own."""
+    """A framework with the methods, CUDA graphs and paired passes of the plan in place of its own.
+
+    Raises InputError for gradients of weights that the plan delays where no passes are paired.
+    """
     changed: dict[str, Any] = {}
+    if plan.cuda_graph_impl is not None:
+        layers = plan.cuda_graph_modules or ("attn", "mlp")
+        whole = {"none": (), FULL_ITERATION: (FULL_ITERATION,)}
+        changed["graphs"] = whole.get(plan.cuda_graph_impl, layers)
+    if plan.overlap_moe_expert_parallel_comm is not None:
+        changed["paired"] = plan.overlap_moe_expert_parallel_comm
+        changed["delay_wgrad"] = bool(plan.delay_wgrad_compute)
+    elif plan.delay_wgrad_compute is not None:
+        changed["delay_wgrad"] = plan.delay_wgrad_compute
+        if plan.delay_wgrad_compute and not framework.paired:
+            raise InputError(
+                f"delay_wgrad_compute fills MoE dispatch and combine with gradients of weights, but {framework.title} "
+                "does not run them beside another micro-batch; give overlap_moe_expert_parallel_comm, too"
+            )
     if plan.overlap.get("tp") == SEQUENTIAL:
         changed |= {"async_tp": False, "tp": ""}
     elif "tp" in plan.overlap:

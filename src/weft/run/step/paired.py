@@ -6,8 +6,10 @@ runs beside the backward pass of another micro-batch, so that either computes wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+from weft.graph import TokenExchange
 from weft.parallel.plan import Parallelism
 from weft.result.step import Pass, added, exposed
 from weft.run.step.spans import CONTENTION
@@ -25,25 +27,56 @@ def paired_share(plan: Parallelism) -> float:
     return max(1 - (warm + 1) / (plan.micro_batches * chunks), 0.0)
 
 
-def paired(forward: Pass, backward: Pass, share: float, units: float, held: bool = False) -> tuple[Pass, Pass]:
+def paired(
+    forward: Pass, backward: Pass, share: float, units: float, held: bool = False, delayed: bool = True
+) -> tuple[Pass, Pass]:
     """Both passes on average, when in a `share` of them either exchanges tokens while the other computes.
 
     The exchange takes a share `units` of the compute units from what runs beside it. With exchanges of X and computing
     of C seconds, both take X + C - (1 - units) X, but at least X; where it `held` them also while nothing moves,
-    C / (1 - units).
+    C / (1 - units). With gradients of weights `delayed` they fill what is left of any exchange, so that this holds for
+    both passes as a whole; else it holds for each exchange and what runs beside it.
     """
     waits = [one.parts.get(EXPERTS, 0.0) for one in (forward, backward)]
     moved = sum(waits)
     if not moved or not share:
         return forward, backward
     computing = forward.seconds + backward.seconds - moved
-    fits = moved * (1 - units) <= computing
-    slower = units * (computing / (1 - units) if held else moved) if fits else 0.0
-    late = 0.0 if fits else moved - computing
+    slower = late = 0.0
+    for moves, computes in [(moved, computing)] if delayed else _slots(forward, backward, waits):
+        if moves * (1 - units) <= computes:
+            slower += units * (computes / (1 - units) if held else moves)
+        else:
+            late += moves - computes
     return tuple(  # type: ignore[return-value]
         _beside(one, share, wait, late * wait / moved, slower * wait / moved)
         for one, wait in zip((forward, backward), waits, strict=True)
     )
+
+
+def _slots(forward: Pass, backward: Pass, waits: Sequence[float]) -> list[tuple[float, float]]:
+    """Return each kind of exchange with the computing of the other pass beside it [s, s].
+
+    Megatron Core (TransformerLayerSchedulePlan.run): the first exchange of a backward pass runs beside what a forward
+    pass computes around its experts, that pass's dispatch beside the gradients of experts, the second exchange of the
+    backward pass beside the experts, and the combine beside the other gradients.
+    """
+    (dispatch, combine, dense, experts), (first, second, dense_gradients, gradients) = (
+        _split(one, wait) for one, wait in zip((forward, backward), waits, strict=True)
+    )
+    return [(first, dense), (dispatch, gradients), (second, experts), (combine, dense_gradients)]
+
+
+def _split(one: Pass, wait: float) -> tuple[float, float, float, float]:
+    """Return a pass's first and second exchanges of each layer of experts, and what it computes around and between
+    them [s].
+    """
+    assert one.graph is not None
+    exchanges = sorted(one.times[node.id] for node in one.graph if isinstance(node.op, TokenExchange))
+    took = [sum(end - begin for begin, end in exchanges[place::2]) for place in (0, 1)]
+    between = sum(max(then - end, 0.0) for (_, end), (then, _) in zip(exchanges[::2], exchanges[1::2], strict=False))
+    share = wait / sum(took) if sum(took) else 0.0
+    return took[0] * share, took[1] * share, max(one.seconds - wait - between, 0.0), between
 
 
 def _beside(alone: Pass, share: float, wait: float, late: float, slower: float) -> Pass:

@@ -163,10 +163,10 @@ def account(
             hidden[node.stream] += max(stop - start, alone[node.id])
     for axis in hidden:
         hidden[axis] -= parts.get(exposed(axis), 0.0)
-    return Pass(end, dict(parts), dict(hidden), sum(_kernels(node) for node in graph), graph, times)
+    return Pass(end, dict(parts), dict(hidden), sum(kernels(node) for node in graph), graph, times)
 
 
-def _kernels(node: Node) -> int:
+def kernels(node: Node) -> int:
     """How many kernels the host launches on the compute stream for a node; collectives are enqueued beside them.
 
     Measured steps that are bound by their host take as long with collectives of tensor parallelism as without
