@@ -4,13 +4,15 @@ import json
 from dataclasses import replace
 from functools import cache, partial
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import weft
 from weft.cli.main import weft as cli
+from weft.estimate import Harness
 from weft.estimate.joined import joined
-from weft.graph import Graph, Node, concurrent
+from weft.graph import Collective, Graph, Node, concurrent
 from weft.models import SubLayer
 from weft.options import SHORT, SUSTAINED
 from weft.parallel import dependent, share_of, split
@@ -226,3 +228,23 @@ def test_a_sub_layer_by_an_algorithm_takes_as_long_by_command_as_by_function(tmp
     found = compare(split(SubLayer.custom(1024, 1024, 4096), 8), SYSTEM, [chosen, "t3-nvls"])
     for run in written["runs"]:
         assert run["total_us"] / 1e6 == same(found[run["overlap"]].seconds)
+
+
+@pytest.mark.parametrize("size", ["8 MiB", "64 MiB", "66.5 MiB", "512 MiB"])
+@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter", "all_gather"])
+def test_a_collective_through_the_switch_takes_as_long_in_closed_form_as_in_the_engine(name, size):
+    """No reduce-scatter through the switch is measured beside others; NCCL prefers rings for it."""
+    op = Collective(name, size, 8)
+    closed = weft.estimate(op, "dgx-h100", harness=Harness(algorithm="nvls")).seconds
+    engine = simulate(alone(op, kernel="nvls"), GPU, "streams").seconds
+    assert closed == pytest.approx(engine, rel=0.16)
+
+
+def test_half_an_all_reduce_through_the_switch_is_no_longer_than_the_whole():
+    size = 2.0 ** np.arange(18, 33)
+    whole, scatter, gather = (
+        weft.estimate(Collective(name, size, 8), "dgx-h100", harness=Harness(algorithm="nvls")).seconds
+        for name in ("all_reduce", "reduce_scatter", "all_gather")
+    )
+    assert (scatter < whole).all()
+    assert (gather < whole).all()

@@ -149,3 +149,11 @@ def test_the_librarys_choice_is_one_of_its_algorithms():
 def test_algorithms_that_no_kernel_carries_out_are_refused(name, algorithm, system, error, words):
     with pytest.raises(error, match=words):
         weft.simulate(LAYER, system, replace(PASSES[name], algorithm=algorithm))
+
+
+@pytest.mark.parametrize(("algorithm", "said"), [("nvls", True), ("library", False), (None, False)])
+def test_a_baseline_that_the_library_would_not_choose_is_named(algorithm, said):
+    """A reduce-scatter and an all-gather by the switch take longer than rings."""
+    work = weft.parallel.split(SubLayer.custom(2048, 4096, 4096), tp=8)
+    found = weft.compare(work, NODE, [replace(PASSES["sequential"], algorithm=algorithm), "t3"])
+    assert ("the library would choose ring" in str(found)) == said

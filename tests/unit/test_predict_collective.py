@@ -113,6 +113,15 @@ def test_published_bus_bandwidths(system, name, ranks, size, gb_per_s):
     assert busbw(name, size, ranks, system) / 1e9 == pytest.approx(gb_per_s, rel=0.03)
 
 
+def test_a_gather_through_the_switch_takes_what_nvidias_users_measured():
+    """8 H100, 1 GiB: 300 GB/s of bus bandwidth, beside 350 by a ring and 470 for an all-reduce (NCCL issue 1506)."""
+    size = 2.0**30
+    gather, ring = (collective("all_gather", size, 8, "dgx-h100", algorithm=name) for name in ("nvls", "ring"))
+    assert size * 7 / 8 / gather.seconds / 1e9 == pytest.approx(300, rel=0.12)
+    assert size * 7 / 8 / ring.seconds / 1e9 == pytest.approx(350, rel=0.03)
+    assert busbw("all_reduce", size, 8, "dgx-h100") / 1e9 == pytest.approx(470, rel=0.03)
+
+
 def test_a_switch_that_reduces_beats_every_ring():
     auto, ring = (collective("all_reduce", 2.0**30, 8, "dgx-h100", algorithm=a) for a in ("auto", "ring-simple"))
     assert auto.seconds < 0.85 * ring.seconds

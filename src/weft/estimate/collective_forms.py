@@ -211,15 +211,24 @@ def together(first: FloatArray, second: FloatArray, exponent: float) -> tuple[Fl
     return total * (a / (a + b)), total * (b / (a + b))
 
 
+_STAGES, _HALF_STAGES = 3, 2
+"""Stages of an all-reduce by the switch (copy in, reduce and send, copy out), and of a reduce-scatter or all-gather."""
+
+
 def nvls(size: FloatArray, group: Group) -> Parts:
-    """A collective reduced or multicast by the switch (NVLS); an all-reduce moves half of a ring's bytes per link."""
-    n = group.ranks
-    moved = group.volume if group.name == "all_reduce" else 2 * (1 + 1 / n)
+    """Return the parts of a collective that the switch reduces or copies (NVLS).
+
+    The busier direction of a GPU's link carries S + S/n bytes of an all-reduce, S of a reduce-scatter or all-gather.
+    These run two of the three stages of an all-reduce, at the same rate of the link and with two thirds of its start.
+    """
+    n, whole = group.ranks, group.name == "all_reduce"
+    busier = 1 + 1 / n if whole else 1.0
+    moved = replace(group, name="all_reduce").volume * busier / (1 + 1 / n)
     transfer = size * moved / (group.value("nvls.efficiency") * group.figure)
-    launch = np.full_like(size, group.value("nvls.launch"))
+    launch = np.full_like(size, group.value("nvls.launch") * (1 if whole else _HALF_STAGES / _STAGES))
     latency, link = together(launch, transfer, group.value("nvls.overlap"))
     if most := switch_limit(n, group):
-        link = np.maximum(link, size * (1 + 1 / n) / most - latency)
+        link = np.maximum(link, size * busier / most - latency)
     return {"launch": latency, "latency": np.zeros_like(size), "link": link, "copy": np.zeros_like(size)}
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any
 
+from weft.estimate import Harness, estimate
+from weft.graph import Collective
 from weft.graph.routing import routing_of
+from weft.library.collectives import KERNELS
 from weft.lower.machine import ring_link
 from weft.report import Part, Report, Section
 from weft.report.table import NONE, Column, Shown, Table, microseconds, number, text, times_faster
@@ -59,6 +63,8 @@ _COUNTERS = {
 }
 
 
+_NOTABLE = 1.05
+"""How much longer a forced algorithm takes than the library's own before the answer says so."""
 _ALONE = (
     "No baseline was simulated, so nothing here says what the overlap gains. To compare, add --compare sequential "
     'to the command, or call weft.compare(graph, system, ["sequential", ...]) in Python.'
@@ -88,11 +94,13 @@ class RunReport(Report[Comparison]):
     def sentences(self) -> list[str]:
         """The outcome, why a run beats an ideal, and hardware that cannot be bought."""
         needed = hypothetical(self.answer)
-        return [_outcome(self.answer), *_late(self.answer), *above_ideal(self.answer), *([needed] if needed else [])]
+        said = _outcome(self.answer), *_slow_baseline(self.answer), *_late(self.answer), *above_ideal(self.answer)
+        return [*said, *([needed] if needed else [])]
 
     def lead(self) -> str:
         """The outcome, after hardware that cannot be bought."""
-        return " ".join(filter(None, (hypothetical(self.answer), _outcome(self.answer), *_late(self.answer))))
+        said = hypothetical(self.answer), _outcome(self.answer), *_slow_baseline(self.answer), *_late(self.answer)
+        return " ".join(filter(None, said))
 
     def notes(self) -> list[str]:
         """The link, how to get a baseline, the simulation's effort, and the typical errors."""
@@ -335,6 +343,26 @@ def _outcome(answer: Comparison) -> str:
         f"{us(best.seconds)} instead of {us(first.seconds)} µs: {_hidden(best)}, and DRAM moves {abs(moved):.0%} "
         f"{'less' if moved < 0 else 'more'}.{_without_new_hardware(answer, best)}{_among_equals(answer, best)}"
     )
+
+
+def _slow_baseline(answer: Comparison) -> list[str]:
+    """Return a warning if the baseline runs collectives by an algorithm that the library would not choose."""
+    first = answer.baseline
+    asked = Counter(node.choice.kernel for node in first.graph if isinstance(node.op, Collective))
+    kernel = asked.most_common(1)[0][0] if asked else ""
+    if len(answer) == 1 or kernel not in KERNELS:
+        return []
+    moved = [node.op for node in first.graph if isinstance(node.op, Collective)]
+    own, forced = (
+        [estimate(op, first.system, first.options, Harness(algorithm=name)) for op in moved]
+        for name in ("auto", kernel)
+    )
+    seconds, longer = (sum(float(one.seconds) for one in some) for some in (own, forced))
+    if longer <= seconds * _NOTABLE:
+        return []
+    names = " and ".join(dict.fromkeys(str(one.by) for one in own))
+    slow = f"The baseline runs its collectives by {kernel}, and the library would choose {names}: by closed forms "
+    return [f"{slow}{us(seconds)} instead of {us(longer)} µs. Leave --algorithm out, or give auto."]
 
 
 def _among_equals(answer: Comparison, best: Timeline) -> str:
