@@ -122,6 +122,19 @@ def test_a_changed_value_is_named_and_matters(weft, tmp_path):
     assert total_us("--set", "link.bandwidth=75 GB/s") > total_us() > total_us("--set", "link.bandwidth=600 GB/s")
 
 
+def test_the_time_on_the_unchanged_machine_stands_beside_a_changed_value(weft, tmp_path):
+    total = {}
+    for name, change in (("plain", ()), ("slow", ("--set", "link.bandwidth=75 GB/s"))):
+        code, out, _ = weft(*SMALL, *change, "--json", tmp_path / "runs.json")
+        assert code == 0
+        total[name] = json.loads((tmp_path / "runs.json").read_text())
+    slow, plain = total["slow"], total["plain"]
+    assert slow["unchanged"]["total_us"] == plain["runs"][-1]["total_us"]
+    assert "unchanged" not in plain
+    ratio = slow["runs"][-1]["total_us"] / plain["runs"][-1]["total_us"]
+    assert f"as catalogued: {ratio:.2f} times as long." in out
+
+
 def test_arbiter_mode_and_request_size_are_recorded(weft, tmp_path):
     chosen = ("--arbiter", "communication-first", "--mode", "explicit", "--request-bytes", 256)
     assert weft(*SMALL, *chosen, "--json", tmp_path / "runs.json")[0] == 0

@@ -199,7 +199,37 @@ def test_the_answer_shows_itself(tmp_path):
     assert len(found.to_dict()["rows"]) == 4
     assert len(found.plot().data["curves"].rows) == 4
     page = found.save(tmp_path / "page.html").read_text()
-    assert "4 of 4 combinations work" in page
+    assert "4 of 4 combinations run" in page
+
+
+STEPS = {"run": "step", "model": "llama-3-8b", "system": "64xh100", "batch": 64, "fidelity": "estimate"}
+
+
+def test_the_axis_with_most_values_is_drawn_across():
+    found = sweep_file(STEPS, {"link.bandwidth": ["300 GB/s", "450 GB/s", "900 GB/s"], "tp": [2, 8]})
+    assert found.scale[0] == "link.bandwidth"
+    figure = found.plot().data["curves"]
+    assert figure.distinct("value") == [300, 450, 900]
+    assert figure.distinct("series") == ["tp 2", "tp 8"]
+
+
+def test_more_combinations_than_colours_are_a_heat_map_of_the_best_over_each_two_axes():
+    found = sweep_file(
+        STEPS, {"tp": [1, 2, 4, 8], "pp": [1, 2, 4], "micro_batch": [1, 2], "recompute": ["none", "full"]}
+    )
+    cells = found.plot().data["cells"]
+    assert (cells.rows[0][0], cells.rows[0][1]) == ("tp", "pp")
+    (cell,) = [row for row in cells.rows if row[:4] == ("tp", "pp", "tp 8", "pp 2")]
+    fits = [point for point in found if not point.why and point["fits"] and point.values[:2] == (8, 2)]
+    assert cell[4] == pytest.approx(min(point.seconds for point in fits))
+
+
+def test_what_does_not_fit_the_memory_is_counted_apart(tmp_path):
+    found = sweep_file({**STEPS, "model": "llama-3-70b"}, {"tp": [1, 8], "pp": [1, 4]})
+    fits = sum(bool(point["fits"]) for point in found)
+    assert 0 < fits < 4
+    assert found.summary.unfit == 4 - fits
+    assert f"4 of 4 combinations run, {fits} of them fit the memory" in str(found)
 
 
 def test_a_file_and_the_function_answer_the_same_points():
@@ -231,4 +261,4 @@ def test_a_folder_keeps_no_question_of_objects(tmp_path):
 
 def test_a_page_is_written_where_the_answer_shall_go(tmp_path):
     sweep_file(GEMM, {"gemm": ["512,512,512", "1024,512,512"]}, out=tmp_path / "page.html")
-    assert "2 of 2 combinations work" in (tmp_path / "page.html").read_text()
+    assert "2 of 2 combinations run" in (tmp_path / "page.html").read_text()

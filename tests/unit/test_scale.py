@@ -79,6 +79,12 @@ def test_every_combination_of_factors_is_a_machine():
     assert all([point.method for point in points] == ["sequential", "framework"] for points in found.machines())
 
 
+def test_the_page_shows_the_machine_of_today_where_it_is_not_among_the_points():
+    found = scale("gpt-3", "64xa100", [2, 4], [2], **PLAN)
+    assert found.report().gpu().changes == ()
+    assert found.to_dict()["system"] == found.system.label
+
+
 def test_without_degrees_nodes_are_added_until_the_model_fits():
     found = scale("llama-3-70b", "8xh100", [1])
     plan = found.first.plan
@@ -105,7 +111,7 @@ def scaling(exposed, error):
         Scaled(1, 1, 1, name, SimpleNamespace(seconds=1 - exposed + bare, exposed={"tp": bare}))
         for name, bare in (("sequential", exposed), ("ideal", 0.0))
     ]
-    return Scaling(tuple(points), error, error, ())
+    return Scaling(tuple(points), weft.system("8xh100"), error, error, ())
 
 
 def test_the_range_of_a_speedup_closes_with_the_errors():

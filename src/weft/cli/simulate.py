@@ -40,7 +40,7 @@ from weft.library.collectives import KERNELS
 from weft.models import SubLayer
 from weft.options import RunOptions
 from weft.result import Comparison
-from weft.schedule import PASSES, SEQUENTIAL, SHARING, Ideal, Sharing, find_pass
+from weft.schedule import PASSES, SEQUENTIAL, SHARING, Ideal, Pass, Sharing, find_pass
 from weft.schedule.arbiters import POLICIES
 from weft.schedule.sharing import apart_of
 from weft.schedule.sublayer import LIBRARY, Sequential
@@ -310,7 +310,8 @@ def _overlapped(
     asked: SimpleNamespace, graph: Graph, gpus: int, shown: str, options: RunOptions
 ) -> tuple[str, Comparison]:
     """Simulate a graph on so many GPUs under the overlap `shown` and those of --compare."""
-    system = weft.system(asked.gpu, gpus=gpus).replace(asked.changes)
+    catalogued = weft.system(asked.gpu, gpus=gpus)
+    system = catalogued.replace(asked.changes)
     if asked.compare is None and asked.stragglers is None:
         one = _baseline(asked) if shown == SEQUENTIAL else shown
         if asked.algorithm is not None and one == shown:
@@ -318,9 +319,27 @@ def _overlapped(
                 f"--algorithm is that of both collectives under 'sequential', but --overlap is {shown}; add --compare "
                 f"sequential to set {shown} beside it, or leave --algorithm out"
             )
-        return shown, Comparison({shown: weft.simulate(graph, system, one, options, store=asked.store)})
+        answer = Comparison({shown: weft.simulate(graph, system, one, options, store=asked.store)})
+        return shown, _with_unchanged(answer, shown, one, graph, catalogued, asked, options)
     overlaps = (_baseline(asked), *(name for name in (*(asked.compare or ()), shown) if name != SEQUENTIAL))
-    return shown, weft.compare(graph, system, overlaps, options, store=asked.store, stragglers=asked.stragglers)
+    answer = weft.compare(graph, system, overlaps, options, store=asked.store, stragglers=asked.stragglers)
+    own = _baseline(asked) if shown == SEQUENTIAL else shown
+    return shown, _with_unchanged(answer, shown, own, graph, catalogued, asked, options)
+
+
+def _with_unchanged(
+    answer: Comparison,
+    shown: str,
+    overlap: str | Pass,
+    graph: Graph,
+    catalogued: System,
+    asked: SimpleNamespace,
+    options: RunOptions,
+) -> Comparison:
+    """The answer with the run of the overlap `shown` on the machine without the values of --set, if any changed it."""
+    if not asked.changes or shown not in answer.timelines or asked.stragglers is not None:
+        return answer
+    return replace(answer, unchanged=weft.simulate(graph, catalogued, overlap, options, store=asked.store))
 
 
 def _baseline(asked: SimpleNamespace) -> Sequential:
@@ -352,14 +371,15 @@ def _layer(asked: SimpleNamespace) -> Graph:
 def _beside(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
     """Simulate the loops of --gemm and --beside under the overlaps of --overlap; return the best one and the answer."""
     refuse_others("co-run", _QUESTIONS)
-    system = weft.system(asked.gpu, gpus=asked.ranks).replace(asked.changes)
+    catalogued = weft.system(asked.gpu, gpus=asked.ranks)
+    system = catalogued.replace(asked.changes)
     passes = _sharing(asked, system.gpu)
     if asked.gemm is None:
         raise InputError("--beside needs the GEMM of one GPU: give --gemm M,N,K, like 8192,8192,8192")
     (m, n, k), (name, size) = asked.gemm, asked.beside
     dtype = asked.dtype or "bf16"
     work = weft.Gemm(m, n, k, dtype), weft.Collective(name, size, asked.ranks, dtype)
-    return _looped(asked, *work, system, passes, options)
+    return _looped(asked, *work, system, catalogued, passes, options)
 
 
 def _looped(
@@ -367,6 +387,7 @@ def _looped(
     gemm: Gemm,
     moved: Collective,
     system: System,
+    catalogued: System,
     passes: list[Sharing],
     options: RunOptions,
     choice: KernelChoice | None = None,
@@ -378,7 +399,8 @@ def _looped(
     else:
         graph = weft.balanced(gemm, moved, system, passes[0], options, loops[0], asked.store, choice)
     answer = weft.compare(graph, system, passes, options, store=asked.store)
-    return answer.best, answer
+    best = next(one for one in passes if one.name == answer.best)
+    return answer.best, _with_unchanged(answer, answer.best, best, graph, catalogued, asked, options)
 
 
 def _plan(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]:
@@ -391,7 +413,8 @@ def _plan(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]
             f"--ranks is {asked.ranks}, but the plan in {file} is for {plan.ranks} GPUs; leave --ranks out, or give a "
             f"plan for {asked.ranks}"
         )
-    system = weft.system(asked.gpu, gpus=plan.ranks).replace(asked.changes)
+    catalogued = weft.system(asked.gpu, gpus=plan.ranks)
+    system = catalogued.replace(asked.changes)
     op = plan.op(size, asked.dtype or "bf16")
     if asked.gemm is None:
         refuse_given("without --gemm beside --collective", "loops", "split", "first", "overlap")
@@ -399,7 +422,7 @@ def _plan(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]
         return alone.overlap, Comparison({alone.overlap: alone})
     passes = [one for one in _sharing(asked, system.gpu) if one.driver == "cu" or asked.overlap != ALL]
     m, n, k = asked.gemm
-    return _looped(asked, weft.Gemm(m, n, k, op.dtype), op, system, passes, options, plan.choice())
+    return _looped(asked, weft.Gemm(m, n, k, op.dtype), op, system, catalogued, passes, options, plan.choice())
 
 
 def _sharing(asked: SimpleNamespace, gpu: Gpu) -> list[Sharing]:

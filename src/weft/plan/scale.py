@@ -111,13 +111,14 @@ class Scaled(Record):
 class Scaling(Answer):
     """Steps of a model on machines of the future, and what methods of overlap change there.
 
-    `compute_error` and `network_error` are how far the times of GEMMs and of collectives are from measured ones on the
-    machine of today, `errors` says of which rows.
+    `system` is the machine of today, whose rates the points are multiples of. `compute_error` and `network_error` are
+    how far the times of GEMMs and of collectives are from measured ones on it, `errors` says of which rows.
     """
 
     kind = "scaling"
 
     points: tuple[Scaled, ...]
+    system: System
     compute_error: float
     network_error: float
     errors: tuple[str, ...]
@@ -168,7 +169,7 @@ class Scaling(Answer):
                 rows.append({**point.to_dict(), **ranges})
         return {
             "model": self.first.model.name,
-            "system": self.first.system.label,
+            "system": self.system.label,
             "plan": self.first.plan.to_dict(),
             "framework": self.first.framework.name,
             "points": rows,
@@ -226,7 +227,7 @@ def scale(
                 points.append(Scaled(factor, wide, fast, method, answer))
     gemm, moved, whole = _errors(points[0].step)
     notes = (*chosen, *_notes(points, memory, tp))
-    return Scaling(tuple(points), gemm.value, moved.value, (gemm.why, moved.why, whole.why), notes)
+    return Scaling(tuple(points), where, gemm.value, moved.value, (gemm.why, moved.why, whole.why), notes)
 
 
 def _placed(model: Transformer, where: System, plan: dict[str, Any]) -> tuple[System, dict[str, Any], tuple[str, ...]]:

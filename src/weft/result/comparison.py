@@ -64,6 +64,9 @@ class Comparison(Answer):
     For streams that do not wait for each other, `alone` holds a short loop of each operator on its own, by operator,
     and for collectives also by driver, as in "all_gather by dma".
 
+    `unchanged` is the run of the overlap that was asked for (of several strategies: the best) on the machine without
+    the user's changes, if there are any.
+
     Iterates over the timelines; prints as a table; `plot` draws when each overlap computes and communicates.
     """
 
@@ -75,6 +78,7 @@ class Comparison(Answer):
     drawn: Mapping[str, Drawn] = field(default_factory=dict)
     stragglers: Stragglers | None = None
     slowest: tuple[tuple[int, float] | None, ...] = ()
+    unchanged: Timeline | None = None
 
     @property
     def baseline(self) -> Timeline:
@@ -157,4 +161,5 @@ class Comparison(Answer):
             late["stragglers"] = {
                 "who": self.stragglers.title, "by_overlap": drawn, "by_draw": self.late_rows()
             }  # fmt: skip
-        return {**best, "runs": self.rows(), "refused": dict(self.refused), **late}
+        before = {} if self.unchanged is None else {"unchanged": self.unchanged.to_dict()}
+        return {**best, "runs": self.rows(), "refused": dict(self.refused), **late, **before}

@@ -7,7 +7,6 @@ import shutil
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +24,7 @@ from weft.units import common_unit
 
 _BEST = 10
 """Rows of a summary."""
+_UNFIT = "does not fit the memory of its GPUs"
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,15 @@ class Point:
 
 
 class Summary(NamedTuple):
-    """The number of points, the best that fit a GPU's memory, best first, and how many do not work by reason."""
+    """The number of points, the best that fit a GPU's memory, best first, and how many do not work by reason.
+
+    `unfit` of the points that work need more memory than their GPUs have.
+    """
 
     rows: int
     best: list[Point]
     reasons: Mapping[str, int]
+    unfit: int
 
 
 class Temporary:
@@ -155,16 +159,24 @@ class Sweep(Answer):
 
     @property
     def scale(self) -> tuple[str, list[float], str] | None:
-        """The last axis of numbers, the number on it of each point that works, and their unit; None without one."""
-        points = [point for point in self if not point.why]
+        """The axis of numbers with most values (the last of equals), the number on it of each point that works, and
+        their unit; None without one.
+        """
+        points, widest = [point for point in self if not point.why], None
         for place in reversed(range(len(self.axes))):
             values = [point.values[place] for point in points]
             if values and all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-                return self.axes[place], list(map(float, values)), ""
-            with suppress(UnitError):
-                if all(isinstance(value, str) for value in values):
-                    return self.axes[place], *common_unit(values)
-        return None
+                numbers, unit = list(map(float, values)), ""
+            elif values and all(isinstance(value, str) for value in values):
+                try:
+                    numbers, unit = common_unit(values)
+                except UnitError:
+                    continue
+            else:
+                continue
+            if widest is None or len(set(numbers)) > len(set(widest[1])):
+                widest = self.axes[place], numbers, unit
+        return widest
 
     def __iter__(self) -> Iterator[Point]:
         """Every point in the order of the combinations."""
@@ -193,13 +205,15 @@ class Sweep(Answer):
         """The best points, and why others do not work, in one pass over all points."""
         reasons = Counter[str]()
         best = heapq.nsmallest(_BEST, self._working(reasons), key=lambda point: point[self.goal])
-        return Summary(reasons.total(), best, {why: count for why, count in reasons.most_common() if why})
+        rows, unfit = reasons.total(), reasons.pop(_UNFIT, 0)
+        return Summary(rows, best, {why: count for why, count in reasons.most_common() if why}, unfit)
 
     def _working(self, reasons: Counter[str]) -> Iterator[Point]:
-        """The points that work and fit a GPU's memory; `reasons` counts all points."""
+        """The points that work and fit a GPU's memory; `reasons` counts every point by why it is not among them."""
         for point in self:
-            reasons[point.why] += 1
-            if not point.why and point.get("fits") is not False:
+            fits = point.get("fits") is not False
+            reasons[point.why or ("" if fits else _UNFIT)] += 1
+            if not point.why and fits:
                 yield point
 
     def to_dict(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from weft.view.figure import Figure, Lines, bars, stacked_bars
 from weft.view.heat import heat_parts, heat_section
 from weft.view.interference import interference_parts, interference_section
 from weft.view.page import simulated_section
-from weft.view.run import RunReport, counter_table, left_out
+from weft.view.run import RunReport, counter_table, left_out, unchanged_sentence
 from weft.view.units import Way, units_by_way
 from weft.view.words import changed, effort, percent, us
 
@@ -75,7 +75,11 @@ class CoRunReport(Report[Comparison]):
         many = f"Of {len(self.answer)} strategies {self.answer.best} is best:"
         who = "Side by side they are" if _is_single(self.answer) else many
         slowed = f"the GEMM takes {best.gemm.slowdown:.2f} and the collective {best.collective.slowdown:.2f} times as"
-        return [f"{who} {gain}; {slowed} long as alone{why}.", *(f"{said}." for said in above_ideal([best]))]
+        return [
+            f"{who} {gain}; {slowed} long as alone{why}.",
+            *unchanged_sentence(self.answer),
+            *(f"{said}." for said in above_ideal([best])),
+        ]
 
     def notes(self) -> list[str]:
         """Grids, warnings, times alone, refused strategies, effort, and last the typical errors."""

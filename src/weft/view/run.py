@@ -94,13 +94,16 @@ class RunReport(Report[Comparison]):
     def sentences(self) -> list[str]:
         """The outcome, why a run beats an ideal, and hardware that cannot be bought."""
         needed = hypothetical(self.answer)
-        said = _outcome(self.answer), *_slow_baseline(self.answer), *_late(self.answer), *above_ideal(self.answer)
-        return [*said, *([needed] if needed else [])]
+        return [*self._conclusion(), *above_ideal(self.answer), *([needed] if needed else [])]
 
     def lead(self) -> str:
         """The outcome, after hardware that cannot be bought."""
-        said = hypothetical(self.answer), _outcome(self.answer), *_slow_baseline(self.answer), *_late(self.answer)
-        return " ".join(filter(None, said))
+        return " ".join(filter(None, [hypothetical(self.answer), *self._conclusion()]))
+
+    def _conclusion(self) -> list[str]:
+        """The outcome, what the user's changes gain, and what slows the baseline or a GPU."""
+        answer = self.answer
+        return [_outcome(answer), *unchanged_sentence(answer), *_slow_baseline(answer), *_late(answer)]
 
     def notes(self) -> list[str]:
         """The link, how to get a baseline, the simulation's effort, and the typical errors."""
@@ -200,6 +203,18 @@ def time_table(answer: Comparison) -> Table:
     title = f"{case_label(first.graph)}: {gemm}{first.gpu.name}{changed(first.gpu)}"
     table = Table(columns, rows, with_hypothetical(title, answer))
     return table if len(answer) > 1 else table.without(["speedup"])
+
+
+def unchanged_sentence(answer: Comparison) -> list[str]:
+    """State the time on the machine without the user's changes, and what the changes gain; empty without changes."""
+    before = answer.unchanged
+    if before is None:
+        return []
+    after = answer[before.overlap]
+    gain = before.seconds / after.seconds
+    ratio = f"{gain:.2f} times as fast" if gain >= 1 else f"{1 / gain:.2f} times as long"
+    took = f"{before.overlap} takes {us(after.seconds)} µs instead of {us(before.seconds)} µs"
+    return [f"With {'; '.join(after.system.changes)}, {took} on {before.gpu.name} as catalogued: {ratio}."]
 
 
 def left_out(answer: Comparison) -> list[str]:

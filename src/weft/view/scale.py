@@ -123,5 +123,5 @@ class ScalingReport(Report["Scaling"]):
         return [scaling_map(self.answer), scaling_figure(self.answer)]
 
     def gpu(self) -> Gpu:
-        """The GPU."""
-        return self.answer.first.system.gpu
+        """The GPU of today."""
+        return self.answer.system.gpu

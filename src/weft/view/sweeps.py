@@ -1,10 +1,11 @@
-"""Sweeps: the points as a table, the best against the last value that varies, and why others do not work."""
+"""Sweeps: the points as a table, the picture over the values that vary, and why others do not work."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import InputError
@@ -12,7 +13,7 @@ from weft.report import Part, Report
 from weft.report.table import Column, Table, microseconds, number, text, times_faster
 from weft.sweep.questions import listed, named
 from weft.view import looks
-from weft.view.figure import Figure, bars, choices, curves
+from weft.view.figure import Figure, bars, choice_map, choices, curves
 
 if TYPE_CHECKING:
     from weft.sweep.answer import Point, Sweep
@@ -33,10 +34,11 @@ _NAMED = ("gpu", "system", "model", "overlap", "sharing", "gemm", "work")
 """Axes whose values say what they are of."""
 _FEW = 12
 """Whole numbers up to which a figure shows each as a choice, without a line between them."""
+_MOST_LINES = 8
+"""Lines or colours that a reader tells apart; with more combinations of the other axes, a heat map is drawn."""
 _MOST_ROWS = 2000
 """Combinations that a page lists and draws, evenly spread if there are more; --out table.csv has all."""
 _REASONS = 5
-_NONE = ", but none fits the memory of its GPUs"
 _GOALS = {"memory": number("peak_gb", "peak memory", "GB", ".2f"), "step": number("step_s", "step time", "s", ".4g")}
 _GOALS["serve"] = number("request_s", "time of a request", "s", ".4g")
 _PER_UNIT = {"memory": 1e-9, "step": 1.0, "serve": 1.0}
@@ -93,9 +95,10 @@ def _text(value: Any) -> str:
 
 
 def sweep_figure(answer: Sweep) -> Figure:
-    """Time or memory over the last axis of numbers, a line for each combination of the others; else bars.
+    """Time or memory over the axis of numbers with most values, a line for each combination of the others; else bars.
 
-    What does not fit the memory of its GPUs is left out where other combinations do. Raises InputError if none works.
+    With more combinations of the others than lines can be told apart: a heat map of the best over each two axes. What
+    does not fit the memory of its GPUs is left out where other combinations do. Raises InputError if none works.
     """
     works = [point for point in answer if not point.why]
     if not works:
@@ -105,9 +108,14 @@ def sweep_figure(answer: Sweep) -> Figure:
     drawn = [at for at in range(len(works)) if fits[at] or not any(fits)]
     drawn = drawn[:: -(-len(drawn) // _MOST_ROWS)]
     points, goal, others = [works[at] for at in drawn], _goal(answer), [axis for axis in answer.axes if axis != name]
-    left = f"; {len(works) - sum(fits):,} that do not fit the memory are left out" * (0 < sum(fits) < len(works))
+    unfit = len(works) - sum(fits)
+    left = f"{unfit:,} combinations that do not fit the memory are left out." * (0 < sum(fits) < len(works))
     reached = [_reached(answer, point) or 0.0 for point in points]
     lines = [_varied(answer, point, name) or "time" for point in points]
+    if len(set(lines)) > _MOST_LINES:
+        return _best_map(answer, points, name).captioned(
+            f"Dark is best; white is twice the least or more. {left}".rstrip()
+        )
     said = [format(value, ",.1f" if goal.unit == "µs" else ",.4g") for value in reached]
     best = ["best" * (value == min(reached)) for value in reached]
     is_choice = not unit and len(set(scale)) <= _FEW and all(map(float.is_integer, scale))
@@ -128,7 +136,33 @@ def sweep_figure(answer: Sweep) -> Figure:
         figure = choices(title, shown, x="value", y=goal.key, series="series", mark="mark", looks=colors)
     else:
         figure = curves(title, shown, x="value", y=goal.key, series="series", looks=colors, zero=False, mark="mark")
-    return figure.captioned(answer.title + left)
+    return figure.captioned(left)
+
+
+def _best_map(answer: Sweep, points: Sequence[Point], across: str) -> Figure:
+    """The best point for every two values of two axes, first with `across` as columns and the next longest as rows."""
+    goal = _goal(answer)
+    lengths = {name: len({_text(point.values[place]) for point in points}) for place, name in enumerate(answer.axes)}
+    longest = sorted(
+        (name for name in answer.axes if lengths[name] > 1), key=lambda name: (name != across, -lengths[name])
+    )
+    cells = []
+    for pair in permutations(longest, 2):
+        places = [answer.axes.index(name) for name in pair]
+        best: dict[tuple[str, ...], Point] = {}
+        for point in sorted(points, key=lambda point: float(_reached(answer, point) or 0.0)):
+            best.setdefault(tuple(_label(answer, point, place) for place in places), point)
+        cells += [(*pair, *cell, _reached(answer, one), _varied(answer, one)) for cell, one in best.items()]
+    heads = [text("columns"), text("rows"), text("across", "column"), text("down", "row"), goal, text("best")]
+    return choice_map(
+        f"Which values matter? Least {goal.head} [{goal.unit}] for each pair of values", Table(heads, cells),
+        pair=("columns", "rows"), cell=("across", "down"), value=goal.key,
+    )  # fmt: skip
+
+
+def _label(answer: Sweep, point: Point, place: int) -> str:
+    axis, value = answer.axes[place], _text(point.values[place])
+    return value if axis in _NAMED else f"{axis} {value}"
 
 
 def _varied(answer: Sweep, point: Point, without: str = "") -> str:
@@ -138,7 +172,7 @@ def _varied(answer: Sweep, point: Point, without: str = "") -> str:
 
 
 class SweepReport(Report["Sweep"]):
-    """A sweep: how many combinations work, the best points, the picture, and why others do not work."""
+    """A sweep: how many combinations run, the best points, the picture, and why others do not work."""
 
     def title(self) -> str:
         """What was asked."""
@@ -146,11 +180,11 @@ class SweepReport(Report["Sweep"]):
 
     def sentences(self) -> list[str]:
         """The best combination, and how many work."""
-        whole, best, reasons = self.answer.summary
+        whole, best, reasons, unfit = self.answer.summary
         works = whole - sum(reasons.values())
-        said = f"{works:,} of {whole:,} combinations work"
+        said = f"{works:,} of {whole:,} combinations run" + f", {works - unfit:,} of them fit the memory" * (unfit > 0)
         if not best:
-            return [f"{said}{_NONE * (works > 0)}."]
+            return [f"{said}."]
         goal, first = _goal(self.answer), _varied(self.answer, best[0])
         reached = f"{goal.text(_reached(self.answer, best[0]))} {goal.unit}"
         return [f"The least {goal.head} is {reached}{', ' * bool(first)}{first}; {said}."]
@@ -167,7 +201,7 @@ class SweepReport(Report["Sweep"]):
         return [sweep_table(self.answer)]
 
     def figures(self) -> Sequence[Figure]:
-        """Time or memory over the last axis of numbers; none if no combination works."""
+        """The picture of the sweep; none if no combination works."""
         with suppress(InputError):
             return [sweep_figure(self.answer)]
         return []
