@@ -31,9 +31,14 @@ def _bytes_per_s(rate: float) -> str:
     return format_rate(rate, 3)
 
 
+def _memory(capacity: float) -> str:
+    """Return a memory capacity in decimal units, as plans and steps state their bytes."""
+    return f"{capacity / 1e9:.4g} GB"
+
+
 _GPU_COLUMNS = (
     text("name"), text("title", spare=True), number("compute_units", "units", format_="d"),
-    number("bf16_tflops", "bf16 TFLOP/s", format_=".0f"), number("memory_bytes", "memory", format_=format_bytes),
+    number("bf16_tflops", "bf16 TFLOP/s", format_=".0f"), number("memory_bytes", "memory", format_=_memory),
     number("memory_bytes_per_s", "memory rate", format_=_bytes_per_s, spare=True),
     number("cache_bytes", "cache", format_=format_bytes, spare=True), number("links", "links, one way", format_=str),
 )  # fmt: skip
@@ -105,7 +110,7 @@ def _summary(gpu: Gpu) -> Iterator[tuple[str, str]]:
         rates = (f"{dtype} {gpu.matrix_rate(dtype, clock) / 1e12:,.4g}" for dtype in known)  # type: ignore[arg-type]
         yield name, ", ".join(rates)
     reads, copies = (f"{share:.0%}" for share in (m.read_efficiency, m.copy_efficiency))
-    yield "memory", f"{format_bytes(m.capacity)}, {_bytes_per_s(m.bandwidth)} ({reads} in reads, {copies} in copies)"
+    yield "memory", f"{_memory(m.capacity)}, {_bytes_per_s(m.bandwidth)} ({reads} in reads, {copies} in copies)"
     yield "cache", f"{format_bytes(gpu.cache.capacity)}, {_bytes_per_s(gpu.cache.bandwidth)}"
     if gpu.memory_cache.capacity:
         held = gpu.memory_cache

@@ -116,6 +116,8 @@ def _pairwise(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
     """All pairs at once: traffic between nodes shares each GPU's adapter, traffic inside a node the links."""
     local, ranks = group.per_node, group.ranks
     outside = size * (ranks - local) / ranks / (group.fabric.nic * group.value("network.efficiency"))
+    if begins := group.fabric.nic_exchange:
+        outside = outside - begins * np.expm1(-outside / begins)
     hop = _launch(group) + _hop(group)
     if local < 2:
         return {"launch": np.full_like(size, hop), "network": outside}

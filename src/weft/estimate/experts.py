@@ -22,7 +22,7 @@ from weft.graph.op import BLOCK_BYTES, OUTPUT_DTYPES
 from weft.graph.routing import Counts, Routing
 from weft.hardware import Described
 from weft.kernels.gemm import main_loop_flops, promoted_share
-from weft.library.served import ARCHITECTURES, Library, library, table_of, tables, values_of
+from weft.library.served import ARCHITECTURES, Library, kernels_of, library, table_of, tables, values_of
 from weft.options import RunOptions
 
 TILES = (16, 32, 64, 128)
@@ -208,7 +208,7 @@ def table_for(of: Library, kind: str, architecture: str) -> str:
     if of.name == TRAINING:
         formats = (kind, *_LIKE.get(kind, ()), "bf16")
         for name, other in ((TRAINING, kind), *((_STAND_IN, each) for each in formats)):
-            if (place := f"experts.{name}.{other}.{architecture}") in tables():
+            if (place := f"experts.{name}.{other}.{kernels_of(architecture)}") in tables():
                 return place
         return table_of("experts", _STAND_IN, "bf16", architecture)
     return table_of("experts", of.name, kind, architecture)

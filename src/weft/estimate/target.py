@@ -179,7 +179,7 @@ def check_held(op: Op, gpu: Gpu) -> None:
         what = op if np.ndim(op.least_bytes) == 0 else f"the largest {op.kind}"
         raise InputError(
             f"the data of {what} take {format_bytes(least, 4)} at least, but the memory of {gpu.name} holds "
-            f"{format_bytes(gpu.memory.capacity)}; give smaller sizes"
+            f"{format_bytes(gpu.memory.capacity, 4)}; give smaller sizes"
         )
 
 

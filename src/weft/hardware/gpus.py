@@ -41,9 +41,9 @@ Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "mxfp8", 
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 """Every data type of a matrix product."""
 _BLOCKS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "mxfp8": ("fp8", ("blackwell", "cdna4")),
-    "mxfp4": ("fp4", ("blackwell", "cdna4")),
-    "nvfp4": ("fp4", ("blackwell",)),
+    "mxfp8": ("fp8", ("blackwell", "blackwell-rtx", "cdna4")),
+    "mxfp4": ("fp4", ("blackwell", "blackwell-rtx", "cdna4")),
+    "nvfp4": ("fp4", ("blackwell", "blackwell-rtx")),
 }
 """Of data types with block scales, the one whose rate matrix units reach, and the architectures whose units scale."""
 
@@ -358,6 +358,7 @@ Architecture = Literal[
     "ada",
     "hopper",
     "blackwell",
+    "blackwell-rtx",
     "vega",
     "cdna1",
     "cdna2",
@@ -365,7 +366,11 @@ Architecture = Literal[
     "cdna4",
     "t3",
 ]
-"""The GPU's generation, which decides the kernels that its libraries have."""
+"""The GPU's generation, which decides the kernels that its libraries have.
+
+"blackwell-rtx" is compute capability 12.x (RTX PRO, GeForce RTX 50, GB10): it multiplies 4-bit blocks, but has no tensor
+memory, and runs kernels of the kind of Ada's (`weft.library.served.kernels_of`).
+"""
 
 
 _MULTIPLES: tuple[tuple[str, str, *tuple[str | int, ...]], ...] = (

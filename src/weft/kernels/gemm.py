@@ -177,8 +177,8 @@ PROMOTED = (0.0, 1.0, 2.25)
 """Vector instructions for each sum of 128 products that is scaled and added to others in fp32, by how many operands are
 `scaled`: a multiply-add; a product of scales more, and a quarter of a load of these (deepseek-ai/DeepGEMM @54e2261
 sm90_fp8_gemm_1d2d.cuh, sm90_fp8_gemm_1d1d.cuh)."""
-_PROMOTES = ("ada", "hopper")
-"""Architectures of which vector units scale sums; matrix units do on Blackwell."""
+_PROMOTES = ("ada", "blackwell-rtx", "hopper")
+"""Architectures of which vector units scale sums; matrix units do on Blackwell with tensor memory."""
 
 
 def promoted_share(scaled: int, dtype: str, gpu: Gpu, options: RunOptions) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.errors import check_name
-from weft.library.served import places
+from weft.library.served import kernels_of, places
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Kit:
 
     def gemm_on(self, architecture: str, format: str) -> str:
         """The library of GEMMs of a format of operands; "" if none."""
-        return self.gemm.get((format, architecture), "")
+        return self.gemm.get((format, kernels_of(architecture)), "")
 
     def small_on(self, architecture: str, operator: str) -> str:
         """The library of a small operator, such as a norm; "" if none."""
@@ -60,12 +60,13 @@ class Kit:
         if self.most and size > self.most:
             return None
         known = places("all_reduce", self.all_reduce, "nvlink" if linked else "pcie")
-        return self.all_reduce if not self.most or architecture in _architectures(known) else None
+        return self.all_reduce if not self.most or kernels_of(architecture) in _architectures(known) else None
 
 
 def _first(operator: str, names: Sequence[str], what: str, architecture: str) -> str:
     """The first library with values of its own on an architecture."""
-    known = (name for name in names if architecture in _architectures(places(operator, name, what)))
+    own = kernels_of(architecture)
+    known = (name for name in names if own in _architectures(places(operator, name, what)))
     return next(known, "")
 
 

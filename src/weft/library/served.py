@@ -23,9 +23,18 @@ _DIMENSIONS: Mapping[str, Dimension] = {
     "share": Dimension.COUNT,
     "count": Dimension.COUNT,
 }
-ARCHITECTURES: Mapping[str, int] = {"ampere": 0, "ada": 1, "hopper": 3, "blackwell": 4}
-"""Places of architectures by how alike their kernels are: Ampere and Ada multiply by the same instructions of a
-warp, Hopper and Blackwell by asynchronous ones, fed by copy engines. One without values takes those of the nearest."""
+ARCHITECTURES: Mapping[str, int] = {"ampere": 0, "ada": 1, "blackwell-rtx": 1, "hopper": 3, "blackwell": 4}
+"""Places of architectures by how alike their kernels are: Ampere, Ada and Blackwell's RTX parts multiply by the same
+instructions of a warp, Hopper and Blackwell by asynchronous ones, fed by copy engines. One without values takes those
+of the nearest."""
+_KERNELS_OF = {"blackwell-rtx": "ada"}
+
+
+def kernels_of(architecture: str) -> str:
+    """Return the architecture whose kernels stand for another's: Ada's for Blackwell's RTX parts, which run the same
+    warp-level products from 100 KiB of shared memory, else its own.
+    """
+    return _KERNELS_OF.get(architecture, architecture)
 
 
 @dataclass(frozen=True)
@@ -154,7 +163,7 @@ def table_of(operator: str, name: str, what: str, architecture: str) -> str:
         raise InputError(
             f"no {what} of {name} is known; it has {', '.join(able)}: choose one of these, or another library"
         )
-    own = f"{stem}.{architecture}"
+    own = f"{stem}.{kernels_of(architecture)}"
     return own if own in known else known[nearest(architecture, [place.rpartition(".")[2] for place in known])]
 
 

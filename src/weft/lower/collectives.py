@@ -94,7 +94,7 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
     if op.bytes > held:
         raise InputError(
             f"the buffer of the {op.name} is {format_bytes(op.bytes)}, but the memory of each GPU holds "
-            f"{format_bytes(held)}; give a whole buffer of no more than that"
+            f"{format_bytes(held, 4)}; give a whole buffer of no more than that"
         )
     if choice.plan is not None:
         return _planned(op, choice, system)
