@@ -658,7 +658,7 @@ SENTENCES = {
     "tune tune31.csv --gpu mi100": "m is 2147483648; it must be at most 2147483647",
     "predict gemm --shapes big.csv": "m is 2147483648; it must be at most 2147483647",
     "simulate --gemm 512,512,2147483646 --tp 2": "but the memory of t3-paper holds 32 GiB",
-    "predict gemm 2147483647,2147483647,64": "but the memory of h100-sxm holds 80 GB",
+    "predict gemm 2147483647,2147483647,64": "but the memory of h100-sxm holds 85.52 GB",
     "predict layer --model mheads.toml --system dgx-h100": "heads (7) cannot share hidden (1024) evenly",
     "simulate --set memory.bandwidth=1TB/s --set memory.bandwidth=2TB/s": "--set gives memory.bandwidth twice",
     "simulate --model ''": "an argument behind --model is empty",

@@ -100,7 +100,7 @@ def test_the_list_of_machines_leaves_titles_out_where_there_is_no_room(terminal)
     lines = run(hardware, "list").splitlines()
     assert max(map(len, lines)) <= 80
     rows = [line for line in lines if line.startswith(" h100-sxm ")]
-    assert rows == [" h100-sxm         132          989  80 GB   3.35 TB/s  50 MiB  18 x, 450 GB/s "]
+    assert rows == [" h100-sxm         132          989 85.5 GB   3.35 TB/s  50 MiB  18 x, 450 GB/s "]
     assert lines.count("no room for title: widen the terminal to see more") == 2
     terminal(200)
     assert "NVIDIA H100 SXM5 80 GB" in run(hardware, "list")

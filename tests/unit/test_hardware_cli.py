@@ -21,7 +21,7 @@ def test_the_list_shows_every_gpu_and_system_in_a_row():
     for name in (*machines.gpu_names(), *machines.node_names()):
         assert any(line.split()[:1] == [name] for line in lines), name
     row = next(line for line in lines if line.split()[:1] == ["h100-sxm"])
-    for word in ("132", "989", "80 GB", "3.35 TB/s", "50 MiB", "18 x, 450 GB/s"):
+    for word in ("132", "989", "85.5 GB", "3.35 TB/s", "50 MiB", "18 x, 450 GB/s"):
         assert word in row
 
 
@@ -65,7 +65,7 @@ def test_a_file_is_shown_as_what_it_describes(tmp_path):
 def test_a_gpu_is_shown_in_few_lines_and_all_values_on_request():
     shown = run("show", "h100-sxm")
     assert len(shown.splitlines()) < 20
-    for part in ("132 SMs", "bf16 989.4", "80 GB, 3.35 TB/s", "18 links, 450 GB/s each way", "55 assumed", "--all"):
+    for part in ("132 SMs", "bf16 989.4", "85.5 GB, 3.35 TB/s", "18 links, 450 GB/s each way", "55 assumed", "--all"):
         assert part in shown
     assert "4096 FLOP per clock and unit, 989.4 TFLOP/s" in run("show", "h100-sxm", "--all")
 

@@ -280,12 +280,12 @@ def test_units_times_rate_times_clock_give_the_data_sheets_peak(name):
 @pytest.mark.parametrize("name", [name for name in hardware.gpu_names() if name != "t3-paper"])
 def test_memory_caches_and_links_of_a_real_gpu_belong_together(name):
     gpu = hardware.gpu(name)
-    assert 0.71e9 < gpu.memory.clock < 2.5e9
+    assert 0.71e9 < gpu.memory.clock < 2.7e9
     assert gpu.memory.copy_efficiency <= 1.05 * gpu.memory.read_efficiency
     assert gpu.cache.far_latency >= gpu.cache.latency
     assert gpu.cache.capacity % (gpu.cache.ways * gpu.memory.interleave) == 0
     assert gpu.cache.bandwidth > gpu.memory.bandwidth
-    assert gpu.clocks.sustained <= gpu.clocks.matrix_peak <= gpu.compute.clock
+    assert max(gpu.clocks.sustained, gpu.clocks.matrix_peak) <= gpu.compute.clock
     assert gpu.launch.graph <= gpu.compute.launch_latency <= gpu.launch.sync
     assert bool(gpu.memory_cache.capacity) == gpu.architecture.startswith(("cdna3", "cdna4"))
 
@@ -391,7 +391,7 @@ def test_naming_a_machine_reads_the_files_of_that_machine_alone(name):
     code = """if True:
         import sys, weft
         read = []
-        sys.addaudithook(lambda event, of: read.append(of[0]) if event == "open" and "catalog" in str(of[0]) else None)
+        sys.addaudithook(lambda event, of: read.append(of[0]) if event == "open" and "/catalog/" in str(of[0]) else None)
         weft.system(sys.argv[1])
         print(len(read))"""
     done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, check=True)

@@ -30,6 +30,11 @@ GPT = load_model("gpt-3")
 FIX = {"tp": 8, "pp": 8, "sp": True}
 
 
+A100 = 81920 * 2**20
+SCARCE = system("64xh100").replace({"memory.capacity": "80 GB"})
+"""GPUs with as little memory as to make plans of equal time differ in what they leave free."""
+
+
 @pytest.fixture(scope="module")
 def found():
     return plan("gpt-3", "64xa100", batch=64, fix=FIX, refine=0)
@@ -44,7 +49,7 @@ def candidates(fix, on="64xa100", used="megatron-core", model=GPT, batch=64):
 def test_the_best_plan_is_the_fastest_that_fits(found):
     times = [one.step_time_s for one in found.plans]
     assert times == sorted(times)
-    assert all(one.feasible and one.peak_bytes <= 80e9 for one in found.plans)
+    assert all(one.feasible and one.peak_bytes <= A100 for one in found.plans)
 
 
 def test_a_plan_takes_as_long_as_weft_step_says(found):
@@ -88,7 +93,7 @@ def test_reasons_name_what_does_not_divide():
 
 def test_memory_is_a_reason_with_its_range(found):
     (reason,) = [reason for reason in found.rejected if reason.startswith("needs") and "Megatron" in reason]
-    assert "and a GPU has 80" in reason
+    assert "and a GPU has 86" in reason
     assert found.rejected[reason] > 0
 
 
@@ -174,12 +179,12 @@ def test_the_reason_of_a_plan_says_what_its_step_is_spent_on(found):
     parts = found.best.step().parts
     useful = (parts["gemm"] + parts["attention"]) / sum(parts.values())
     assert f"{useful:.0%}" in found.best.why
-    assert f"{found.best.peak_bytes / 80e9:.0%} full" in found.best.why
+    assert f"{found.best.peak_bytes / A100:.0%} full" in found.best.why
 
 
 def test_of_plans_as_fast_the_one_with_most_memory_free_comes_first():
     fix = {"pp": 4, "cp": 2, "tp": 4, "micro_batch": 1, "sp": True}
-    found = plan("llama-3-70b", "64xh100", batch=512, fix=fix, refine=0, launcher="megatron")
+    found = plan("llama-3-70b", SCARCE, batch=512, fix=fix, refine=0, launcher="megatron")
     best, second = found.plans[:2]
     assert best.peak_bytes == min(
         one.peak_bytes for one in found.fitting if one.step_time_s < 1.02 * second.step_time_s
@@ -194,7 +199,7 @@ def test_of_plans_as_fast_the_one_with_most_memory_free_comes_first():
 
 def test_of_plans_as_fast_and_with_as_much_free_the_fewest_chunks_are_said_to_decide():
     fix = {"tp": 1, "cp": 1, "pp": 2, "ep": 8, "zero": 1, "micro_batch": 1, "dispatcher": "deepep", "recompute": "none"}
-    found = plan("qwen3-30b-a3b", "64xh100", batch=256, sequence=4096, fix=fix, refine=0)
+    found = plan("qwen3-30b-a3b", SCARCE, batch=256, sequence=4096, fix=fix, refine=0)
     best, second = found.plans[:2]
     assert best.plan.chunks < second.plan.chunks
     assert second.step_time_s < best.step_time_s
@@ -244,8 +249,7 @@ def test_a_reserve_of_memory_stays_free():
     fix = {"pp": 4, "cp": 2, "tp": 4, "micro_batch": 1, "sp": True}
     peaks = {
         share: max(
-            one.peak_bytes
-            for one in plan("llama-3-70b", "64xh100", batch=512, fix=fix, refine=0, reserve=share).fitting
+            one.peak_bytes for one in plan("llama-3-70b", SCARCE, batch=512, fix=fix, refine=0, reserve=share).fitting
         )
         for share in (0.0, 0.04, 0.3)
     }

@@ -11,9 +11,12 @@ from weft.view import planner
 FIX = {"tp": 8, "pp": [4, 8], "sp": True, "cp": 1, "micro_batch": 1, "schedule": ["1f1b", "interleaved:2"]}
 
 
+SCARCE = weft.system("64xa100").replace({"memory.capacity": "80 GB"})
+
+
 @pytest.fixture(scope="module")
 def plans():
-    return weft.plan("gpt-3", "64xa100", batch=64, fix={**FIX, "recompute": "full"}, refine=0, launcher="megatron")
+    return weft.plan("gpt-3", SCARCE, batch=64, fix={**FIX, "recompute": "full"}, refine=0, launcher="megatron")
 
 
 def test_plans_offer_what_every_answer_offers(plans, tmp_path):

@@ -33,7 +33,7 @@ def _bytes_per_s(rate: float) -> str:
 
 def _memory(capacity: float) -> str:
     """Return a memory capacity in decimal units, as plans and steps state their bytes."""
-    return f"{capacity / 1e9:.4g} GB"
+    return f"{capacity / 1e9:.3g} GB"
 
 
 _GPU_COLUMNS = (

@@ -154,7 +154,7 @@ def _counted_nodes(node: Node, count: int | None, rest: str) -> System:
 def _gpu_meant(text: str, hints: Sequence[str]) -> str | None:
     """The name of the GPU that a text means; "PCIe" in brackets selects the card instead of the module."""
     bare = " ".join(word for word in _words(text) if word not in _BUILT_IN)
-    tries = [f"{bare} {hint}" for hint in hints if "pcie" in _words(hint)] or [bare]
+    tries = [f"{bare} {hint}" for hint in hints if "pcie" in _words(hint)] or [text, bare]
     return next((name for one in tries if (name := _gpu_keys().get(_gpu_key(one)))), None)
 
 
