@@ -391,7 +391,10 @@ def test_naming_a_machine_reads_the_files_of_that_machine_alone(name):
     code = """if True:
         import sys, weft
         read = []
-        sys.addaudithook(lambda event, of: read.append(of[0]) if event == "open" and "/catalog/" in str(of[0]) else None)
+        def watch(event, of):
+            if event == "open" and "/catalog/" in str(of[0]):
+                read.append(of[0])
+        sys.addaudithook(watch)
         weft.system(sys.argv[1])
         print(len(read))"""
     done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, check=True)

@@ -204,7 +204,7 @@ def test_impossible_sizes_are_refused(size: float) -> None:
 def test_what_no_memory_holds_is_refused() -> None:
     gpu = hardware.gpu("h100-sxm")
     with pytest.raises(
-        InputError, match="take 16 TiB at least, but the memory of h100-sxm holds 85.52 GB; give smaller"
+        InputError, match=r"take 16 TiB at least, but the memory of h100-sxm holds 85\.52 GB; give smaller"
     ):
         gemm(2**20, 2**20, [2**10, 2**22], "bf16", gpu)
 

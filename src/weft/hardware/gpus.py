@@ -368,8 +368,8 @@ Architecture = Literal[
 ]
 """The GPU's generation, which decides the kernels that its libraries have.
 
-"blackwell-rtx" is compute capability 12.x (RTX PRO, GeForce RTX 50, GB10): it multiplies 4-bit blocks, but has no tensor
-memory, and runs kernels of the kind of Ada's (`weft.library.served.kernels_of`).
+"blackwell-rtx" is compute capability 12.x (RTX PRO, GeForce RTX 50, GB10): it multiplies 4-bit blocks, but has no
+tensor memory, and runs kernels of the kind of Ada's (`weft.library.served.kernels_of`).
 """
 
 

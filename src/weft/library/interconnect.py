@@ -23,14 +23,14 @@ _MESH_WORKGROUPS: dict[int, int] = {int(size): count for size, count in _VALUES[
 class Interconnect:
     """The links between the GPUs of a system, as a library's cost model sees them.
 
-    `link_figure` is the rate that the library assumes per link and direction [bytes/s]: the line rate less headers and
-    flow control. `links` is how many a GPU has. `nic` is the network's rate per GPU and direction [bytes/s],
-    `nic_latency` the latency of a message through it [s], `nic_launch` what it adds to a launch [s], `nic_exchange` the most that it
-    adds to an exchange of all pairs [s]. `multicast` says
-    whether the switch reduces (NVLS). For irregular topologies, `lanes` maps a minimum number of ranks to the width of
-    the rings [links]. `bridge` is the number of links that join pairs of GPUs of a PCIe machine, and the rate that the
-    library assumes for each [bytes/s]. `kernels` are the costs of the library's kernels. Where rates were changed,
-    `sold` are those of the catalogue's system of that name, of a link and of the network [bytes/s].
+    `link_figure` is the rate that the library assumes per link and direction [bytes/s]: the line rate less headers
+    and flow control. `links` is how many a GPU has. `nic` is the network's rate per GPU and direction [bytes/s],
+    `nic_latency` the latency of a message through it [s], `nic_launch` what it adds to a launch [s], `nic_exchange`
+    the most that it adds to an exchange of all pairs [s]. `multicast` says whether the switch reduces (NVLS). For
+    irregular topologies, `lanes` maps a minimum number of ranks to the width of the rings [links]. `bridge` is the
+    number of links that join pairs of GPUs of a PCIe machine, and the rate that the library assumes for each
+    [bytes/s]. `kernels` are the costs of the library's kernels. Where rates were changed, `sold` are those of the
+    catalogue's system of that name, of a link and of the network [bytes/s].
     """
 
     gpu: Gpu
