@@ -13,13 +13,16 @@ import click
 from weft import hardware as machines
 from weft.cli.options import examples, option
 from weft.cli.output import json_or_tables
-from weft.cli.values import GPU, MACHINE_NAME, MODEL_NAME
+from weft.cli.values import GPU, MACHINE_NAME, MODEL_NAME, Value
 from weft.errors import OutputError, UnknownNameError
 from weft.files import write_atomically
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu, Node, Provenance
 from weft.models import SUBLAYERS, Transformer, load_model, model_names
 from weft.parallel import sublayer
+from weft.parallel.framework import Framework
+from weft.parallel.framework import framework as framework_of
+from weft.parallel.framework import frameworks as framework_catalogue
 from weft.report.table import Table, number, text, texts
 from weft.schedule import OVERLAPS, Ideal, Overlap, Sharing
 from weft.schedule.methods import PLACES
@@ -293,6 +296,94 @@ def _layer(layer: Graph) -> dict[str, Any]:
     name, gemm, payload = _parts(layer)
     shape = {"m": gemm.m, "n": gemm.n, "k": gemm.k, "dtype": gemm.dtype, "flops": gemm.flops}
     return {"tp": layer.ranks, "name": name, **shape, "payload_bytes": payload}
+
+
+FRAMEWORK_FIELDS = {
+    "zero": "stage of ZeRO that a plan has by default",
+    "gradients": "number format in which gradients of micro-batches are accumulated",
+    "reduced": "number format in which replicas reduce gradients",
+    "tp": "overlap of tensor-parallel collectives with GEMMs",
+    "async_tp": "collectives of the backward pass run beside weight gradients",
+    "dp_overlap": "replicas reduce gradients beside the backward pass",
+    "gather_overlap": "replicas gather updated weights beside the forward pass",
+    "bucket": "parameters that replicas reduce at once (0: all)",
+    "keeps_weights": "FSDP keeps gathered weights from the forward to the backward pass",
+    "sends": "sends between pipeline stages: blocking, overlapped, or overlapped if interleaved",
+    "dispatcher": "library of MoE dispatch and combine",
+    "dispatcher_units": "compute units of that library (0: as many as it takes by itself)",
+    "paired": "EP overlap: dispatch and combine run beside another micro-batch",
+    "delay_wgrad": "gradients of weights fill what is left of the exchanges",
+    "graphs": "what CUDA graphs hold",
+    "fused_experts": "one kernel for an expert's first GEMM of 8 bits, activation and cast",
+    "attention": "number format of attention under recipes of 8 bits (none: 16 bits)",
+    "recipes": "recipes of 8 and 4 bits that it runs (none: not stated)",
+    "optimizer": "optimizer",
+    "optimizer_bytes": "bytes of optimizer states per parameter",
+    "launch": "time of the host to launch an operator [s] (0: ahead of the GPU)",
+    "launch_experts": "the same in layers of experts [s]",
+    "launch_each": "the same, more for each GEMM of a single expert [s]",
+}
+"""What `weft frameworks show` says of a framework, with the meaning of each value."""
+
+
+@click.group(epilog=examples("weft frameworks show megatron-core"))
+def frameworks() -> None:
+    """List and show training frameworks: whose defaults a step has."""
+
+
+@frameworks.command("list", epilog=examples("weft frameworks list"))
+@json_or_tables
+def list_frameworks() -> tuple[Any, list[Table]]:
+    """List the frameworks of --framework, and which of them 'weft plan' searches by itself."""
+    known = framework_catalogue().values()
+    rows = [
+        (
+            one.name, one.title, _where(one) if one.current else "", one.zero, one.dispatcher,
+            "yes" if one.paired else "no", _held(one),
+        )
+        for one in known
+    ]  # fmt: skip
+    columns = [
+        text("name"), text("title", prose=True), text("searched", "searched by plan", prose=True),
+        number("zero", "ZeRO", format_="d"), text("dispatcher", "MoE dispatch"), text("paired", "EP overlap"),
+        text("graphs", "CUDA graphs"),
+    ]  # fmt: skip
+    return [_framework_entry(one) for one in known], [Table(columns, rows, "Training frameworks")]
+
+
+@frameworks.command("show", epilog=examples("weft frameworks show megatron-bridge"))
+@click.argument("name", type=Value("NAME", str, framework_catalogue))
+@json_or_tables
+def show_framework(name: str) -> tuple[Any, list[Table | str]]:
+    """Show what a framework does by default, what that means, and the source."""
+    found = framework_of(name)
+    rows = [(field, _value(getattr(found, field)), what) for field, what in FRAMEWORK_FIELDS.items()]
+    table = Table([text("field"), text("value"), text("what", "what it means", prose=True)], rows, found.title)
+    return _framework_entry(found), [table, f"Source: {found.source}"]
+
+
+def _where(one: Framework) -> str:
+    """On which GPUs and under which recipes plans of a framework are searched."""
+    vendor = one.vendor and f"{one.vendor.upper()} GPUs"
+    gpus = f"GPUs with {one.matrix}" if one.matrix else vendor or "all GPUs"
+    return gpus + ", in 8 or 4 bits" * one.low
+
+
+def _held(one: Framework) -> str:
+    return ", ".join(one.graphs) or "none"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    return format_time(value) if isinstance(value, float) and value else str(value or (value == "" and "none") or 0)
+
+
+def _framework_entry(one: Framework) -> dict[str, Any]:
+    about = {"kind": "framework", "name": one.name, "title": one.title, "current": one.current, "source": one.source}
+    return {**about, **{field: getattr(one, field) for field in FRAMEWORK_FIELDS}}
 
 
 _EXAMPLES = "weft overlaps list", "weft overlaps list --axis tp"

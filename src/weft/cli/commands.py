@@ -46,6 +46,7 @@ GROUPS: Mapping[str, Mapping[str, LazyCommand | Plugin]] = {
         "validate": LazyCommand("weft.cli.validate:validate", "Compare the models with measured times."),
         "hardware": LazyCommand("weft.cli.catalogues:hardware", "List and show machines, each value with its source."),
         "models": LazyCommand("weft.cli.catalogues:models", "List and show models and their sub-layers."),
+        "frameworks": LazyCommand("weft.cli.catalogues:frameworks", "List and show training frameworks."),
         "cache": LazyCommand("weft.cli.cache:cache", "Show and clear what Weft keeps for later."),
     },
 }

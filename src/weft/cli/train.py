@@ -31,6 +31,7 @@ from weft.graph.routing import loads_of
 from weft.hardware import System
 from weft.models.load import graph_in
 from weft.options import Fidelity, RunOptions
+from weft.parallel.framework import current_frameworks
 from weft.parallel.plan import GRAPH_MODULES, Parallelism, Recompute, overlap_of
 from weft.parallel.precision import RECIPES
 from weft.schedule.pipeline import schedule_names
@@ -92,7 +93,8 @@ plan_options = together(
     ),
     option(
         "--framework",
-        "Whose defaults: kernels, number formats, overlaps.  [default: megatron-core, with --zero 3 torchtitan]",
+        f"Whose defaults: kernels, number formats, overlaps: {', '.join(current_frameworks())}, or another of 'weft "
+        "frameworks list'.  [default: megatron-core, with --zero 3 torchtitan]",
         Value("NAME", str, later("weft.parallel.framework:frameworks")),
     ),
     set_option("every GPU, node or network"),

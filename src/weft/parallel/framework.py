@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from weft.catalog import Quantity, read_leaves, read_toml, unknown_key
 from weft.errors import ConfigError, check_name
+from weft.hardware import Gpu
 from weft.models.block import Style
 from weft.parallel.precision import RECIPES
 from weft.units import Dimension
@@ -53,6 +54,9 @@ class Framework:
     kernel (CUDA_LAUNCH_BLOCKING=1). In a layer of experts it spends `launch_experts` on each operator [s], and
     `launch_each` on each GEMM of a single expert; elsewhere it runs ahead of the GPU. It launches what CUDA `graphs`
     hold at once: modules of each layer (`weft.parallel.plan.GRAPH_MODULES`), or the "full_iteration".
+    A `current` framework is one that plans are searched for, and steps compared with, unless another one is named: on
+    GPUs of its `vendor` (empty: any) that multiply its `matrix` number format (empty: any), and, if `low`, under
+    recipes of 8 or 4 bits alone.
     """
 
     name: str = "megatron"
@@ -102,6 +106,20 @@ class Framework:
     launch_each: float = 0.0
     likely_launch_each: float = 0.0
     graphs: tuple[str, ...] = ()
+    current: bool = False
+    vendor: str = ""
+    matrix: str = ""
+    low: bool = False
+
+    def unlike(self, gpu: Gpu, precision: str) -> str:
+        """Return why the framework does not run like this on a GPU under a recipe; empty if it does."""
+        if self.vendor and gpu.vendor != self.vendor:
+            return f"it is for GPUs of {self.vendor}"
+        if self.matrix and not gpu.supports(self.matrix):
+            return f"it is for GPUs that multiply {self.matrix}, which {gpu.name} does not"
+        if self.low and precision in ("", "bf16"):
+            return "it is for recipes of 8 or 4 bits (--precision)"
+        return ""
 
     @property
     def reduced(self) -> str:
@@ -117,6 +135,8 @@ class Framework:
         return max(self.bucket, self.bucket_per_replica * replicas)
 
 
+USUAL, SHARDED = "megatron-core", "torchtitan"
+"""Frameworks of plans that name none: of those with whole weights on each rank, and of those that shard them."""
 _FILE = "frameworks.toml"
 _RULES = dict.fromkeys(("launch", "launch_experts", "launch_each"), Quantity(Dimension.SECONDS, zero_allowed=True))
 
@@ -126,6 +146,15 @@ def frameworks() -> Mapping[str, Framework]:
     """The frameworks of the catalogue by name; ConfigError for an unknown key."""
     tables = read_toml(resources.files("weft.parallel") / _FILE)
     return {name: _read(name, tables) for name in tables}
+
+
+def current_frameworks() -> list[str]:
+    """Return the names of the frameworks that plans are searched for.
+
+    >>> "megatron-bridge" in current_frameworks()
+    True
+    """
+    return [name for name, one in frameworks().items() if one.current]
 
 
 def framework(name: str) -> Framework:

@@ -147,7 +147,7 @@ class Parallelism(Record):
         least=0,
         most=3,
         example=1,
-        default="0",
+        default="as the framework",
     )
     shard: int | None = declared(None, "Replicas among which --zero 3 shards.", default="all")
     context: Context = declared(
@@ -175,7 +175,7 @@ class Parallelism(Record):
     )
     cuda_graph_impl: CudaGraphImpl | None = declared(
         None,
-        "What CUDA graphs hold, whose kernels the host launches at once: {names}.",
+        "What CUDA graphs hold, whose kernels the host launches at once.",
         default="as the framework",
         noun="implementation of CUDA graphs",
     )

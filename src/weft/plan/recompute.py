@@ -243,7 +243,7 @@ def recompute(
     >>> found.chosen.recompute
     ('norm1', 'norm2', 'activation')
     """
-    found, where, plan, used, _ = asked(model, system, plan, framework, stated)
+    found, where, plan, used, _, _ = asked(model, system, plan, framework, stated)
     room = float(where.gpu.memory.capacity) if budget is None else parse(budget, Dimension.BYTES)
 
     def policy(how: Any, kinds: Sequence[Layers]) -> Policy:

@@ -14,6 +14,7 @@ from weft.answer import Answer
 if TYPE_CHECKING:
     from weft.hardware import System
     from weft.models import Transformer
+    from weft.parallel.framework import Framework
     from weft.parallel.plan import Parallelism
 
 FloatArray = npt.NDArray[np.float64]
@@ -72,7 +73,8 @@ class DeviceMemory:
 class Memory(Answer):
     """What a plan needs of the memory of every pipeline device, beside the GPU's `capacity` [bytes].
 
-    `remedies` are changes of the plan that would fit, with the peak that each leads to [bytes].
+    `remedies` are changes of the plan that would fit, with the peak that each leads to [bytes]. `notes` and `defaulted`
+    are as of a `Step`.
     """
 
     kind = "memory"
@@ -82,6 +84,9 @@ class Memory(Answer):
     plan: Parallelism
     devices: tuple[DeviceMemory, ...]
     remedies: Mapping[str, float]
+    framework: Framework | None = None
+    defaulted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def capacity(self) -> int:
@@ -115,4 +120,7 @@ class Memory(Answer):
                 {"peak_bytes": one.peak, "allocated_bytes": one.allocated, **one.holders} for one in self.devices
             ],
             "remedies": dict(self.remedies),
+            "framework": self.framework.name if self.framework else "",
+            "defaulted": list(self.defaulted),
+            "notes": list(self.notes),
         }

@@ -8,6 +8,8 @@ from typing import Any
 from weft.report import Figure, Report, Table
 from weft.report.table import number, text
 from weft.result.contrast import Contrast
+from weft.result.memory import Memory
+from weft.view.memory import fitting
 from weft.view.plans import AXES
 from weft.view.shares import label, ordered, seconds, waterfall
 from weft.view.words import percent
@@ -34,16 +36,27 @@ class ContrastReport(Report[Contrast]):
         answer, best = self.answer, self.answer.best
         was, now, gain = float(answer.first.seconds), float(answer.answers[best].seconds), answer.speedup(best)
         what = getattr(answer.first, "timed", "it")
-        lead = f"With {best} {what} takes {seconds(now)} instead of {seconds(was)}: "
+        takes = "would take" if self._misfits() else "takes"
+        lead = f"With {best} {what} {takes} {seconds(now)} instead of {seconds(was)}: "
         if abs(gain - 1) < _ALIKE:
-            lead = f"With {best} {what} takes as long, {seconds(now)}: "
+            lead = f"With {best} {what} {takes} as long, {seconds(now)}: "
             gained = "no difference that Weft can see."
         else:
             gained = f"{gain:.3g} times as fast." if gain > 1 else f"{1 / gain:.3g} times as long."
         if len(answer.changed) > 1:
             lead = f"Of {len(answer.changed)} ways {best} is fastest, {seconds(now)} instead of {seconds(was)}: "
         needs = getattr(answer.answers[best], "needs", ()) if len(answer.changed) == 1 else ()
-        return [lead + gained, *self._bound(), *needs]
+        return [*self._misfits(), lead + gained, *self._bound(), *needs]
+
+    def _misfits(self) -> list[str]:
+        """Which of the steps that the lead compares need more memory than a GPU has, a sentence each."""
+        compared = {"as asked": self.answer.first, f"with {self.answer.best}": self.answer.answers[self.answer.best]}
+        held = {name: getattr(one, "memory", None) for name, one in compared.items()}
+        return [
+            fitting(one, f"{name[:1].upper()}{name[1:]} it")
+            for name, one in held.items()
+            if isinstance(one, Memory) and not one.fits
+        ]
 
     def _bound(self) -> list[str]:
         """What a step waits for whatever else is hidden, in a sentence."""

@@ -13,7 +13,7 @@ from weft.report.table import Table, number, text
 from weft.result.memory import FRAGMENTATION, DeviceMemory, Memory
 from weft.view import looks
 from weft.view.figure import Figure, Lines, areas, stacked_bars
-from weft.view.plans import plan_title, shown_devices
+from weft.view.plans import framework_sentence, plan_title, shown_devices
 
 if TYPE_CHECKING:
     from weft.result.step import Step
@@ -50,17 +50,18 @@ _KEPT = (
 """Why sharding the weights, too, can need more memory in a pipeline (torchtitan's default, `weft.Parallelism`)."""
 
 
-def fitting(answer: Memory) -> str:
-    """Whether the plan fits, by how much, and what would make it fit, in a sentence."""
+def fitting(answer: Memory, what: str = "It") -> str:
+    """Return whether `what` fits, by how much, and what would make it fit, in a sentence."""
     peak, room = answer.peak / 1e9, answer.capacity / 1e9
     where = f" on stage {answer.fullest}" if len(answer.devices) > 1 else ""
     kept = _KEPT * (answer.plan.shards_weights and not answer.plan.gathers_each_pass)
     if answer.fits:
-        return f"It fits: the peak is {peak:.1f} GB of {room:.0f} GB{where}, {room - peak:.1f} GB are free{kept}."
+        return f"{what} fits: the peak is {peak:.1f} GB of {room:.0f} GB{where}, {room - peak:.1f} GB are free{kept}."
     found = [f"{name} ({size / 1e9:.1f} GB)" for name, size in answer.remedies.items()]
     remedy = f"it would fit with {', or '.join(found[:3])}" if found else "no single change of the plan makes it fit"
     over = f"{peak - room:.1f} GB above the {room:.0f} GB"
-    return f"It does not fit: the peak is {peak:.1f} GB{where}, {over}; {remedy}{kept}."
+    again = "" if answer.plan.recompute == "full" else "; 'weft memory --budget' finds operators to recompute"
+    return f"{what} does not fit: the peak is {peak:.1f} GB{where}, {over}; {remedy}{again}{kept}."
 
 
 def holder_table(answer: Memory) -> Table:
@@ -175,8 +176,14 @@ class MemoryReport(SystemReport[Memory]):
         return f"Memory of {plan_title(self.answer.model, self.answer.system, self.answer.plan)}"
 
     def sentences(self) -> list[str]:
-        """Whether the plan fits, and how much is free."""
-        return [fitting(self.answer)]
+        """Whether the plan fits, how much is free, and whose defaults it has."""
+        answer = self.answer
+        used = answer.framework
+        return [fitting(answer), *([framework_sentence(used, answer.plan, answer.defaulted)] if used else [])]
+
+    def notes(self) -> list[str]:
+        """What was chosen, and which options have no effect."""
+        return list(self.answer.notes)
 
     def tables(self) -> list[Table]:
         """The holders of the fullest GPU, and what would make the plan fit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weft.report.table import Table, text
@@ -9,6 +10,7 @@ from weft.report.table import Table, text
 if TYPE_CHECKING:
     from weft.hardware import System
     from weft.models import Transformer
+    from weft.parallel.framework import Framework
     from weft.parallel.plan import Parallelism
 
 AXES = {
@@ -37,6 +39,24 @@ def plan_words(plan: Parallelism) -> str:
         f"{axis.upper()} {plan.degree(axis)}" for axis in ("tp", "pp", "cp", "ep", "dp") if plan.degree(axis) > 1
     ]
     return ", ".join([*(degrees or ["one GPU"]), f"batch {plan.batch} x {plan.sequence}"])
+
+
+def framework_sentence(framework: Framework, plan: Parallelism, defaulted: Sequence[str]) -> str:
+    """Return whose defaults an answer has, and what is in force of those that the plan leaves to the framework."""
+    named = f"Framework {framework.name}"
+    if "framework" in defaulted:
+        named += " (the default; 'weft frameworks list' has others)"
+    values = [f"ZeRO {plan.zero}"] if "zero" in defaulted and plan.dp * plan.cp > 1 else []
+    if plan.ep > 1:
+        values += [] if plan.dispatcher else [f"dispatch by {framework.dispatcher}"]
+        if plan.overlap_moe_expert_parallel_comm is None:
+            values.append("EP overlap" if framework.paired else "no EP overlap")
+        if plan.cuda_graph_impl is None:
+            held = ", ".join(framework.graphs).replace("full_iteration", "the full iteration")
+            values.append(f"CUDA graphs of {held}" if held else "no CUDA graphs")
+    said = named + (f": {', '.join(values)}" if values else "")
+    length = f"; sequences of {plan.sequence:,} tokens, the model's context" if "sequence" in defaulted else ""
+    return f"{said}{length}."
 
 
 def plan_table(plan: Parallelism, framework: str, stages: int) -> Table:

@@ -18,7 +18,7 @@ from weft.view import looks
 from weft.view.figure import Figure, bars
 from weft.view.memory import fitting, holder_table, holders, memory_curve
 from weft.view.pipeline import pipeline_diagram
-from weft.view.plans import AXES, plan_table, plan_title, shown_devices
+from weft.view.plans import AXES, framework_sentence, plan_table, plan_title, shown_devices
 from weft.view.shares import COLORS, COMPUTE, label, loss, meaning, ordered, seconds, waterfall
 from weft.view.words import percent
 
@@ -56,15 +56,29 @@ class StepReport(SystemReport[Step]):
     def sentences(self) -> list[str]:
         """Time, throughput and utilization, what dominates, what is lost, and to what; whether it fits."""
         answer, plan, (low, high) = self.answer, self.answer.plan, self.answer.range_s
+        what = f"A step of {answer.model.title} on {plan.gpus:,} GPUs"
+        misfit = answer.memory is not None and not answer.memory.fits
+        took = "It would take" if misfit else f"{what} takes"
         lead = (
-            f"A step of {answer.model.title} on {plan.gpus:,} GPUs takes {seconds(answer.seconds)} "
+            f"{took} {seconds(answer.seconds)} "
             f"({seconds(low)} to {seconds(high)}): "
             f"{answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU {answer.mfu:.1%}"
             + (f", HFU {answer.hfu:.1%}" if answer.hfu > 1.001 * answer.mfu else "")
             + f" of the {plan.dtype} peak{_more(answer)}, with attention counted in full."
         )
-        fits = [] if answer.memory is None else [fitting(answer.memory)]
-        return [lead, _dominates(answer), *_bound(answer), *_exchanges(answer), *fits, *answer.needs]
+        framework = framework_sentence(answer.framework, plan, answer.defaulted)
+        fits = [] if answer.memory is None else [fitting(answer.memory, what if misfit else "It")]
+        before, after = (fits, []) if misfit else ([], fits)
+        return [
+            *before,
+            lead,
+            framework,
+            _dominates(answer),
+            *_bound(answer),
+            *_exchanges(answer),
+            *after,
+            *answer.needs,
+        ]
 
     def notes(self) -> list[str]:
         """What was chosen or assumed, the errors of windows, and how sure this is."""

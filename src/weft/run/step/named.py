@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from weft.errors import InputError, check_type, check_whole
 from weft.graph import Graph
@@ -14,7 +15,7 @@ from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.check import check_plan
 from weft.parallel.complete import complete
-from weft.parallel.framework import Framework
+from weft.parallel.framework import SHARDED, USUAL, Framework
 from weft.parallel.framework import framework as framework_of
 from weft.parallel.plan import Parallelism, overlap_text
 from weft.parallel.precision import check_trains
@@ -23,13 +24,11 @@ from weft.result.graph_step import GraphStep
 from weft.result.memory import Memory
 from weft.result.step import Step
 from weft.run.step.clock import train
+from weft.run.step.effect import idle_options, unpaired_schedule
 from weft.run.step.graphs import graph_step
 from weft.run.step.measured import Measured, judged
 from weft.run.step.memory import memory as needed
 from weft.schedule import OVERLAPS, applicable
-
-_USUAL, _SHARDED = "megatron-core", "torchtitan"
-"""Frameworks of plans that name none: of those with whole weights on each rank, and of those that shard them."""
 
 
 @overload
@@ -73,10 +72,15 @@ def step(
             raise InputError("a graph is timed as it is, without a plan or a framework; leave them out")
         return graph_step(model, on, options)
     seen = None if measured is None else Measured.of(measured)
-    found, where, plan, used, notes = asked(model, on, plan, framework, stated)
-    answer = train(found, where, plan, used, options, fidelity)
-    held = needed(found, where, plan, used, answer.pipeline.schedule)
-    answer = replace(answer, memory=held, notes=(*notes, *answer.notes))
+    of = asked(model, on, plan, framework, stated)
+    answer = train(of.model, of.system, of.plan, of.framework, options, fidelity)
+    held = replace(
+        needed(of.model, of.system, of.plan, of.framework, answer.pipeline.schedule),
+        framework=of.framework, defaulted=of.defaulted,
+    )  # fmt: skip
+    idle = idle_options(of.model, of.system, of.plan, of.framework, stated, options)
+    notes = (*of.notes, *idle, *unpaired_schedule(of.plan, answer.framework.paired), *answer.notes)
+    answer = replace(answer, memory=held, notes=notes, defaulted=of.defaulted)
     return answer if seen is None else judged(answer, seen, options)
 
 
@@ -99,7 +103,7 @@ def step_overlaps(
     >>> found.best
     'tp=userbuffers'
     """
-    found, where, plan, used, notes = asked(model, on, plan, framework, stated)
+    found, where, plan, used, notes, _ = asked(model, on, plan, framework, stated)
     first = train(found, where, plan, used, options, "estimate")
     whole = replace(
         first, memory=needed(found, where, plan, used, first.pipeline.schedule), notes=(*notes, *first.notes)
@@ -143,8 +147,21 @@ def memory(
     >>> memory("gpt-3", "64xa100", tp=8, pp=8, batch=64).fits
     True
     """
-    found, where, plan, used, _ = asked(model, on, plan, framework, stated)
-    return needed(found, where, plan, used)
+    of = asked(model, on, plan, framework, stated)
+    held = needed(of.model, of.system, of.plan, of.framework)
+    notes = (*of.notes, *idle_options(of.model, of.system, of.plan, of.framework, stated))
+    return replace(held, framework=of.framework, defaulted=of.defaulted, notes=notes)
+
+
+class Asked(NamedTuple):
+    """A question with everything resolved: `notes` say what was chosen, `defaulted` names what was not stated."""
+
+    model: Transformer
+    system: System
+    plan: Parallelism
+    framework: Framework
+    notes: tuple[str, ...]
+    defaulted: tuple[str, ...]
 
 
 def asked(
@@ -153,8 +170,8 @@ def asked(
     plan: Parallelism | None,
     framework: Framework | str | None,
     stated: dict[str, Any],
-) -> tuple[Transformer, System, Parallelism, Framework, tuple[str, ...]]:
-    """Model, system, plan and framework of a question by names and keywords, and notes on what was chosen."""
+) -> Asked:
+    """Resolve model, system, plan and framework of a question by names and keywords."""
     found = load_model(model)
     where = on if isinstance(on, System) else system(on)
     if plan is not None:
@@ -162,13 +179,27 @@ def asked(
         if stated:
             raise InputError(f"{', '.join(stated)} belong to the plan; put them into weft.Parallelism, or leave it out")
         _check(found, where, plan)
-        return found, where, plan, framework_for(framework, plan.zero), ()
+        used = framework_for(framework, plan.zero)
+        return Asked(found, where, plan, used, _unlike(used, where, plan), _defaulted(framework, None))
     used = framework_for(framework, stated.get("zero"))
+    given = stated
     if stated.get("zero") is None:
         stated = {**stated, "zero": used.zero}
     plan, notes = complete(found, where.gpus, stated)
     _check(found, where, plan)
-    return found, where, plan, used, notes
+    return Asked(found, where, plan, used, (*notes, *_unlike(used, where, plan)), _defaulted(framework, given))
+
+
+def _defaulted(framework: Framework | str | None, stated: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return which of framework, sequence and stage of ZeRO were not stated; of a whole plan at most the framework."""
+    names = [] if stated is None else [name for name in ("sequence", "zero") if stated.get(name) is None]
+    return (*(["framework"] if framework is None else []), *names)
+
+
+def _unlike(framework: Framework, where: System, plan: Parallelism) -> tuple[str, ...]:
+    """Return a sentence on a framework that does not run like this on the GPU or under the recipe."""
+    why = framework.unlike(where.gpu, plan.precision)
+    return (f"{framework.title} does not run like this here: {why}.",) if why else ()
 
 
 def _check(model: Transformer, where: System, plan: Parallelism) -> None:
@@ -190,4 +221,4 @@ def framework_for(named: Framework | str | None, zero: int | None) -> Framework:
         return named
     if zero is not None:
         check_whole("zero", zero, 0, 1)
-    return framework_of((_SHARDED if zero == 3 else _USUAL) if named is None else named)
+    return framework_of((SHARDED if zero == 3 else USUAL) if named is None else named)

@@ -43,7 +43,7 @@ def roofline(
     >>> {op.name: found.left_of_ridge(op) for op in found.operators}["norm1"]
     True
     """
-    found, where, plan, used, notes = asked(model, on, plan, framework, stated)
+    found, where, plan, used, notes, _ = asked(model, on, plan, framework, stated)
     timed = where.replace({"memory.capacity": ROOM})
     parts = {name: one for name, one in rank_parts(found, plan, used).items() if name not in ("embedding", "head")}
     operators = tuple(op for part in parts.values() for op in _operators(part, timed, options))

@@ -1,0 +1,111 @@
+"""Stated options of a plan that change nothing: the plan with and without each of them, compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from weft.errors import InputError
+from weft.hardware import System
+from weft.models import Transformer
+from weft.options import RunOptions
+from weft.parallel.complete import complete
+from weft.parallel.framework import Framework
+from weft.parallel.plan import Parallelism
+from weft.run.step.clock import many
+from weft.run.step.memory import memory
+
+_COMPARED = (
+    "sp", "zero", "shard", "context", "schedule", "layers", "recompute", "offload", "precision", "dispatcher", "loads",
+    "cuda_graph_impl", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute", "overlap",
+)  # fmt: skip
+"""Fields of a plan that can be without effect. Degrees, batch and sequence never are."""
+_SAME = 1e-12
+"""Largest relative difference of two results that count as the same: that of rounding."""
+
+
+def idle_options(
+    model: Transformer,
+    system: System,
+    plan: Parallelism,
+    framework: Framework,
+    stated: Mapping[str, Any],
+    options: RunOptions | None = None,
+) -> tuple[str, ...]:
+    """Return a sentence for each stated field of a plan without which the step takes as long and needs as much memory.
+
+    Without `options` only the memory counts. A field that has its default anyway is not compared.
+    """  # fmt: skip
+    others = dict(_without(model, plan, framework, stated))
+    if not others:
+        return ()
+    plans = [plan, *others.values()]
+    try:
+        if options is None:
+            return tuple(_memory_notes(model, system, framework, plan, others))
+        found = many(model, system, plans, framework, options)
+    except InputError:  # a plan that the closed form does not time
+        return ()
+    took, *without = zip(found.seconds.tolist(), found.peak_bytes.tolist(), strict=True)
+    same = [name for name, other in zip(others, without, strict=True) if _same(took, other)]
+    return tuple(_said(name, plan, framework, "on this plan's time, or its memory as Weft counts it") for name in same)
+
+
+def _memory_notes(
+    model: Transformer, system: System, framework: Framework, plan: Parallelism, others: Mapping[str, Parallelism]
+) -> Iterator[str]:
+    held = memory(model, system, plan, framework).peak
+    for name, other in others.items():
+        if _same((held,), (memory(model, system, other, framework).peak,)):
+            yield _said(name, plan, framework, "on the memory as Weft counts it")
+
+
+def _same(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return all(abs(a - b) <= _SAME * abs(a) for a, b in zip(one, other, strict=True))
+
+
+def _without(
+    model: Transformer, plan: Parallelism, framework: Framework, stated: Mapping[str, Any]
+) -> Iterator[tuple[str, Parallelism]]:
+    """Return by field the plan without it, as far as that is another plan."""
+    for name in _COMPARED:
+        if stated.get(name) is None or (name == "zero" and plan.zero == framework.zero):
+            continue
+        left = {key: value for key, value in stated.items() if not key.startswith(name)}  # its details, too
+        if left.get("zero") is None:
+            left["zero"] = framework.zero
+        try:
+            other, _ = complete(model, plan.gpus, left)
+        except InputError:
+            continue
+        if other != plan:
+            yield name, other
+
+
+def _said(name: str, plan: Parallelism, framework: Framework, on_what: str) -> str:
+    value = getattr(plan, name)
+    shown = "on" if value is True else "off" if value is False else ",".join(map(str, _listed(value)))
+    why = ""
+    if name == "recompute" and value == "selective" and framework.style.flash:
+        why = ": FlashAttention keeps no scores that could be recomputed"
+    if name == "schedule" and plan.pp == 1:
+        why = ": there is one stage"
+    return f"{name} {shown} has no effect {on_what}{why}."
+
+
+def _listed(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return [f"{key}={each}" for key, each in value.items()]
+    return list(value) if isinstance(value, tuple) else [value]
+
+
+def unpaired_schedule(plan: Parallelism, paired: bool) -> tuple[str, ...]:
+    """Return a sentence on a schedule that is known for hiding MoE exchanges, which the plan's passes do not do."""
+    kind = plan.order_of_pipeline.kind
+    if plan.ep == 1 or paired or not kind.startswith("dualpipe"):
+        return ()
+    said = (
+        f"{kind} is an order of the pipeline; by itself it hides no MoE dispatch or combine: state "
+        "overlap_moe_expert_parallel_comm and delay_wgrad_compute, or the framework deepseek."
+    )
+    return (said,)
