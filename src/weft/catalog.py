@@ -498,12 +498,17 @@ def _place(fields: dict[str, Any], path: str, value: Any) -> None:
 
 
 class Description(NamedTuple):
-    """The content of a file, merged with what it extends: text fields (`about`) and values; `file` names it."""
+    """The content of a file, merged with what it extends: text fields (`about`) and values; `file` names it.
+
+    `stated` are the paths of values that files of a user state, `known` the values of the packaged file they extend.
+    """
 
     about: Mapping[str, Any]
     leaves: Mapping[str, Leaf]
     file: str
     folder: Path | None
+    stated: frozenset[str] = frozenset()
+    known: Mapping[str, Leaf] = {}
 
 
 @dataclass(frozen=True)
@@ -557,8 +562,11 @@ class Shelf:
         about = {key: value for key, value in base.about.items() if key in self.texts}
         about |= {"name": file.name.removesuffix(".toml"), **self._own(document, label)}
         source = self._own_source(document, label)
-        leaves = {**base.leaves, **read_leaves(document, self.rules, label, source)}
-        return Description(about, leaves, label, folder)
+        own = read_leaves(document, self.rules, label, source)
+        leaves = {**base.leaves, **own}
+        if folder == resources.files(self.package) / self.folder:
+            return Description(about, leaves, label, folder, frozenset(), leaves)
+        return Description(about, leaves, label, folder, base.stated | own.keys(), base.known)
 
     def _own_source(self, document: dict[str, Any], label: str) -> str:
         """Remove and return the source that all bare values of the file share; ConfigError if it is no text."""

@@ -6,8 +6,11 @@ import pytest
 
 from weft import hardware
 from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.estimate import estimate
+from weft.graph import Gemm
 from weft.hardware import Gpu, System
 from weft.hardware.fabric import ring
+from weft.options import SUSTAINED
 
 
 @pytest.fixture(scope="module")
@@ -326,11 +329,61 @@ def test_no_gpu_of_the_catalogue_is_doubtful_and_its_form_gives_it_again(name, t
             {"rates.bf16": "3 PFLOP/s"},
             r"\(3 PFLOP/s\) is \d+ FLOP per clock .* check compute.compute_units and the clock",
         ),
+        ({"rates.bf16": 32768}, r"rates.fp16 \(8192\) is below rates.bf16 \(32768\)"),
+        ({"memory.bandwidth": "22 TB/s"}, r"the cache's rate \(24.1 TB/s\) hardly exceeds the memory's \(22 TB/s\)"),
+        (
+            {"rates.bf16": 16384},
+            r"TFLOP/s of 16-bit products are 186 for each byte of the cache's rate",
+        ),
     ],
 )
 def test_values_that_hardly_fit_are_questioned(stated, said):
-    (doubt,) = hardware.gpu("b200").replace(stated).doubts
-    assert re.search(said, doubt)
+    assert any(re.search(said, doubt) for doubt in hardware.gpu("b200").replace(stated).doubts)
+
+
+def extended(tmp_path, content, parent="h100-sxm"):
+    """The GPU of a file that extends a known one."""
+    file = tmp_path / "mine.toml"
+    file.write_text(f'extends = "{parent}"\n{content}')
+    return hardware.gpu(file)
+
+
+def test_a_gpu_with_fewer_matrix_operations_than_its_parent_does_not_inherit_its_throttling(tmp_path):
+    parent = hardware.gpu("h100-sxm").clocks
+    slow = '[compute]\ncompute_units = 78\n[rates]\nbf16 = "148 TFLOP/s"\nfp16 = "148 TFLOP/s"\nfp8 = "296 TFLOP/s"\n'
+    gpu = extended(tmp_path, slow)
+    assert gpu.clocks.sustained == gpu.clocks.sustained_fp8 == parent.matrix_peak
+    held = gpu.provenance["clocks.sustained"]
+    assert held.kind == "assumed"
+    assert "6.68 times the matrix operations per clock at the same power" in held.source
+    assert float(held.low.split()[0]) * 1e9 == pytest.approx(parent.sustained)
+    took = estimate(Gemm(8192, 24576, 7168, "bf16"), gpu, SUSTAINED).seconds
+    assert 2 * 8192 * 24576 * 7168 / took > 0.9 * gpu.matrix_rate("bf16")
+
+
+def test_a_gpu_with_more_matrix_operations_holds_its_parents_share_of_its_own_peak_clock(tmp_path):
+    gpu, parent = (
+        extended(tmp_path, '[rates]\nbf16 = 8192\n[clocks]\nmatrix_peak = "1.5 GHz"\n'),
+        hardware.gpu("h100-sxm"),
+    )
+    assert gpu.clocks.sustained == pytest.approx(1.5e9 * parent.clocks.sustained / parent.clocks.matrix_peak)
+    stated = extended(tmp_path, '[rates]\nbf16 = 8192\n[clocks]\nsustained = "1.2 GHz"\n')
+    assert stated.clocks.sustained == 1.2e9
+
+
+def test_formats_that_a_file_does_not_state_keep_their_ratio_to_one_that_it_states(tmp_path):
+    gpu = extended(tmp_path, '[rates]\nbf16 = "8 PFLOP/s"\n', "b200")
+    assert gpu.rates.fp16 == gpu.rates.bf16
+    assert (gpu.rates.fp8, gpu.rates.fp4) == (2 * gpu.rates.bf16, 4 * gpu.rates.bf16)
+    assert gpu.rates.fp32 == hardware.gpu("b200").rates.fp32
+    assert gpu.provenance["rates.fp16"].kind == "derived"
+    assert "ratio to bf16" in gpu.provenance["rates.fp16"].source
+    assert any("each byte of the cache" in doubt for doubt in gpu.doubts)
+
+
+def test_a_file_that_states_nothing_new_is_its_parent(tmp_path):
+    gpu, parent = extended(tmp_path, "[rates]\nbf16 = 4096\n"), hardware.gpu("h100-sxm")
+    assert {path: gpu.value(path) for path in gpu.rules()} == {path: parent.value(path) for path in parent.rules()}
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):

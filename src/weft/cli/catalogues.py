@@ -18,6 +18,7 @@ from weft.errors import OutputError, UnknownNameError
 from weft.files import write_atomically
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu, Node, Provenance
+from weft.hardware.inherited import NOT_STATED
 from weft.models import SUBLAYERS, Transformer, load_model, model_names
 from weft.parallel import sublayer
 from weft.parallel.framework import Framework
@@ -90,6 +91,10 @@ def show_machine(name: str, every: bool) -> tuple[Any, list[Table | str]]:
         if not every:
             shown = [Table((text("what"), text("is", prose=True)), list(_summary(found)), _headline(found))]
         shown += [f"Check: {doubt}." for doubt in found.doubts]
+        derived = [
+            f"{path} {found.text(path)}" for path, p in found.provenance.items() if p.source.startswith(NOT_STATED)
+        ]
+        shown += [f"Derived, as the file does not state them: {', '.join(derived)}."] if derived else []
         if not every:
             shown.append(f"{len(texts)} values, each with kind, range and source: weft hardware show {name} --all")
     return {**entry, "values": values}, shown

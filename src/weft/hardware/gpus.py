@@ -399,11 +399,15 @@ _FASTEST_MEMORY = 3e9
 """Fastest command clock of a memory channel [hertz], assumed: HBM4 at 11 Gb/s per pin has 2.75 GHz, GDDR6 2.25 GHz."""
 _FINE = 64
 """Rates of matrix units above this many FLOP per clock are multiples of it, on every GPU of the catalogue."""
+_LEAST_CACHE = 2.0
+"""Least rate of the last-level cache, as a multiple of the memory's; the catalogue's GPUs have 2.5 and more."""
+_MOST_PER_BYTE = 128
+"""Most 16-bit matrix operations for each byte of the last-level cache's rate; the catalogue's GPUs have up to 99."""
 _ROUNDED = 0.01
 """How far a data sheet's peak may lie from the product of whole numbers that it rounds, as a fraction."""
 
 
-def _per_clock(operations: float) -> int:
+def per_clock(operations: float) -> int:
     """Whole operations per clock and unit: the power of two that a data sheet rounds, else the nearest number."""
     power = 2 ** round(math.log2(operations)) if operations >= 1 else 0
     return power if abs(operations - power) <= _ROUNDED * operations else round(operations)
@@ -473,7 +477,7 @@ class Gpu(Sourced):
         for dtype, rate in tables["rates"].items():
             if isinstance(rate, PeakRate):
                 clock = tables["compute"]["clock"] if dtype in _BOOSTED else tables["clocks"]["matrix_peak"]
-                each = _per_clock(rate / (units * clock))
+                each = per_clock(rate / (units * clock))
                 fields["rates"] = {**dict(fields["rates"]), dtype: each}
                 at = f"{each} FLOP per clock and unit of {units} at {format_quantity(clock, Dimension.HERTZ, 4)}"
                 stated = sources[f"rates.{dtype}"]
@@ -494,15 +498,38 @@ class Gpu(Sourced):
                 f"channel, {clock:.2f} GHz; no memory is faster than {_FASTEST_MEMORY / 1e9:g} GHz, so check "
                 "memory.channels, 32 for each stack of HBM3 and 64 of HBM4"
             )
-        for dtype, per_clock in self.rates:
-            if per_clock > _FINE and per_clock % _FINE:
-                stated = self.provenance[f"rates.{dtype}"].text if f"rates.{dtype}" in self.provenance else ""
-                each = f"rates.{dtype} ({stated or per_clock}) is {per_clock} FLOP per clock and unit"
+        yield from self._doubts_of_rates()
+        for dtype, each_clock in self.rates:
+            origin = self.provenance.get(f"rates.{dtype}")
+            if each_clock > _FINE and each_clock % _FINE and (origin is None or origin.kind != "derived"):
+                stated = origin.text if origin else ""
+                each = f"rates.{dtype} ({stated or each_clock}) is {each_clock} FLOP per clock and unit"
                 if stated.isdecimal():
                     check = f"for {stated} TFLOP/s of the whole GPU write '{stated} TFLOP/s'"
                 else:
                     check = "check compute.compute_units and the clock of the peak"
                 yield f"{each}, no multiple of {_FINE}; {check}"
+
+    def _doubts_of_rates(self) -> Iterator[str]:
+        """Rates that do not fit each other, as where a value was changed and another left as it was."""
+        for narrow, wide in (("fp16", "bf16"), ("fp8", "fp16"), ("fp4", "fp8")):
+            slower, faster = getattr(self.rates, narrow), getattr(self.rates, wide)
+            if 0 < slower < faster:
+                yield (
+                    f"rates.{narrow} ({slower}) is below rates.{wide} ({faster}), and no GPU multiplies {narrow} more "
+                    f"slowly; check rates.{narrow}"
+                )
+        matrix = max((self.matrix_rate(dtype) for dtype in ("bf16", "fp16") if self.supports(dtype)), default=0.0)
+        rate = format_quantity(self.cache.bandwidth, Dimension.BYTES_PER_SECOND, 3)
+        which = "check cache.banks, cache.bytes_per_clock_per_bank and cache.clock"
+        if self.cache.bandwidth < _LEAST_CACHE * self.memory.bandwidth:
+            memory = format_quantity(self.memory.bandwidth, Dimension.BYTES_PER_SECOND, 3)
+            yield f"the cache's rate ({rate}) hardly exceeds the memory's ({memory}) and would limit GEMMs; {which}"
+        elif matrix > _MOST_PER_BYTE * self.cache.bandwidth:
+            most = (
+                f"{matrix / 1e12:,.4g} TFLOP/s of 16-bit products are {matrix / self.cache.bandwidth:.0f} for each byte"
+            )
+            yield f"{most} of the cache's rate ({rate}), which would limit them; {which}"
 
     def _shown(self, part: str, name: str) -> str:
         """A part's value with its name, for messages."""

@@ -11,6 +11,7 @@ from weft.catalog import Shelf, is_file, read_toml
 from weft.errors import ConfigError, InputError, SystemNamedError, UnknownNameError, check_type, check_whole
 from weft.hardware.gpus import Gpu
 from weft.hardware.index import entries
+from weft.hardware.inherited import refit
 from weft.hardware.systems import Node, System
 
 Described = str | Path | Gpu | Node | System
@@ -214,7 +215,8 @@ def _known_gpu(name: str) -> Gpu:
 
 def _read_gpu(name_or_path: str | Path) -> Gpu:
     found = _GPUS.read(name_or_path)
-    return Gpu.from_leaves(found.about, found.leaves, found.file)
+    leaves = refit(found.leaves, found.known, found.stated) if found.stated and found.known else found.leaves
+    return Gpu.from_leaves(found.about, leaves, found.file)
 
 
 def _node(name_or_path: str | Path) -> Node:
