@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import os
@@ -18,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from weft.errors import InputError, check_type, check_whole, is_whole, nearest, reason, shown
-from weft.files import read_text, read_unpacked
+from weft.files import Rows, read_text
 
 T = TypeVar("T")
 ARRIVALS = ("poisson", "gamma", "even")
@@ -237,7 +235,7 @@ def read_requests(file: str | Path) -> list[Asked]:
     """
     check_type("the trace", file, (str, Path), "give the path of a CSV or JSON-lines file")
     path, _, name = str(file).partition("#")
-    text = _text(Path(path))
+    text = read_text(path, _LARGEST_TRACE)
     path = _printable(path)
     rows = list(_rows(path, text))
     if name:
@@ -261,16 +259,6 @@ def _printable(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "replace")
 
 
-def _text(file: Path) -> str:
-    """The text of a file, which may be compressed by gzip."""
-    if file.suffix != ".gz":
-        return read_text(file, _LARGEST_TRACE)
-    try:
-        return read_unpacked(file, _LARGEST_TRACE).decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"the file '{_printable(str(file))}' holds no text in UTF-8; save it as such") from None
-
-
 def _rows(path: str, text: str) -> Iterator[Mapping[str, Any]]:
     if not text.lstrip().startswith("{"):
         yield from _cells(path, text)
@@ -291,22 +279,19 @@ def _rows(path: str, text: str) -> Iterator[Mapping[str, Any]]:
 
 def _cells(path: str, text: str) -> Iterator[Mapping[str, Any]]:
     """The rows of a CSV file by the names of its columns."""
-    lines = csv.reader(io.StringIO(text, newline=""))
-    try:
-        names = next(lines, [])
-        twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
-        if twice is not None:
-            raise InputError(f"{path} has the column {shown(twice)} twice; remove one of them")
-        for cells in lines:
-            if len(cells) > len(names):
-                raise InputError(
-                    f"{path}, line {lines.line_num} has {len(cells)} cells, and the first line names {len(names)} "
-                    "columns; give each cell a name, or quote a comma"
-                )
-            if cells:
-                yield dict(zip(names, [*cells, *[None] * (len(names) - len(cells))], strict=True))
-    except csv.Error as error:
-        raise InputError(f"{path}, line {lines.line_num} cannot be read ({error}); write it as CSV") from None
+    lines = Rows(text, path)
+    names = next(lines, [])
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    if twice is not None:
+        raise InputError(f"{path} has the column {shown(twice)} twice; remove one of them")
+    for cells in lines:
+        if len(cells) > len(names):
+            raise InputError(
+                f"{path}, line {lines.line} has {len(cells)} cells, and the first line names {len(names)} columns; "
+                "give each cell a name, or quote a comma"
+            )
+        if cells:
+            yield dict(zip(names, [*cells, *[None] * (len(names) - len(cells))], strict=True))
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
