@@ -19,7 +19,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.models import load_model
 from weft.result.contrast import Contrast
 from weft.run.step.forward import Forward, Group
-from weft.serving.framework import serves
+from weft.serving.framework import resolve_framework, serves
 from weft.serving.policies import running_first
 from weft.serving.pool import Pool
 from weft.serving.requests import Asked, Request, read_requests
@@ -97,6 +97,67 @@ def test_a_version_that_was_measured_has_its_own_time_outside_of_steps():
     every, old, unknown = (serves("trtllm", forward, version=name) for name in ("", "1.0.0rc3", "9.9"))
     assert old.frontend > every.frontend == unknown.frontend
     assert old.host == every.host
+
+
+def test_a_version_is_resolved_to_what_is_known_of_it():
+    named = ("vllm", "vllm@0.10", "vllm@0.10.2", "vllm@v0.15", "sglang@0.5.9")
+    assert [resolve_framework(name) for name in named] == [
+        ("vllm", ""), ("vllm", "0.10"), ("vllm", "0.10"), ("vllm", "0.15.1"), ("sglang", "0.5.9"),
+    ]  # fmt: skip
+    for name, said in (
+        ("vllm@0.1", "0.10, 0.15.1"),
+        ("vllm@", "0.10"),
+        ("sglang@2", "0.5.6.post2"),
+        ("nope@1", "vllm"),
+    ):
+        with pytest.raises(UnknownNameError, match=said):
+            weft.serve(MODEL, SYSTEM, rate=1, framework=name)
+
+
+def test_the_version_whose_rules_hold_is_part_of_the_answer():
+    today, old = (served(rate=4, requests=30, framework=name) for name in ("vllm", "vllm@0.10"))
+    assert today.engine == "vLLM (V1), host times fitted to versions 0.15.1 to 0.19.0"
+    assert (old.engine, old.framework) == ("vLLM 0.10", "vllm")
+    for answer in (today, old):
+        assert answer.to_dict()["engine"] == answer.engine
+        assert f"Rules and host times are those of {answer.engine};" in " ".join(answer.notes)
+
+
+def test_before_0_11_vllm_ran_experts_of_mxfp4_by_marlin_whose_sizes_are_padded():
+    """Hidden 2,880 becomes 3,072 and the inner 2,880 becomes 2,944 (vllm's mxfp4.py); prompts take longer by Marlin."""
+    old, today = (
+        Forward(load_model("gpt-oss-120b"), weft.system("2xh100"), tp=2, weights="mxfp4", library=name)
+        for name in ("vllm@0.10", "vllm")
+    )
+    assert old._calls.sizes == (3072, 1536)
+    experts = 36 * 128 * 3 * 2880 * 2880 * 4.25 / 8 / 2
+    assert old.weights - today.weights == pytest.approx(experts * (3072 * 1536 * 2 / 2880**2 - 1), rel=0.01)
+    prompt = Group(1, 8192)
+    assert 1.4 < old.batch([prompt]).seconds / today.batch([prompt]).seconds < 2.2
+    with pytest.raises(UnknownNameError, match=r"known: 0\.10"):
+        Forward(load_model(MODEL), weft.system(SYSTEM), library="vllm@0.19.0")
+
+
+@pytest.mark.parametrize("library", ["vllm", "sglang", "trtllm"])
+def test_in_eager_mode_an_iteration_lasts_as_long_as_its_launches(library):
+    forward = Forward(load_model(MODEL), weft.system(SYSTEM), library=library)
+    quick, slow = (
+        weft.decode(MODEL, SYSTEM, library=library, enforce_eager=eager, context=512) for eager in (False, True)
+    )
+    launching = forward.launches * forward.kit.launch
+    assert slow.seconds == pytest.approx(max(launching, quick.seconds))
+    assert ("host" in slow.parts) == (launching > quick.seconds)
+    answer = served(concurrency=1, requests=4, input=512, output=64, enforce_eager=True, framework=library)
+    assert answer.tpot["mean"] == pytest.approx(max(launching, quick.seconds) + 1e-3, rel=0.02)
+    prompts = [
+        weft.prefill(MODEL, SYSTEM, sequence=8192, library=library, enforce_eager=eager) for eager in (False, True)
+    ]
+    assert prompts[0].seconds == prompts[1].seconds, "kernels of a long prompt take longer than their launches"
+
+
+def test_eager_mode_needs_a_framework():
+    with pytest.raises(InputError, match="give library 'vllm'"):
+        weft.decode(MODEL, SYSTEM, enforce_eager=True)
 
 
 def test_many_steps_of_next_tokens_are_those_that_follow_each_other():

@@ -38,6 +38,9 @@ experts_options = together(
     option("--pp", "Stages of a pipeline, each with a part of the layers.", COUNT, default=1),
     option("--two-batch", "Compute half of a batch while the other's tokens are exchanged.", is_flag=True),
 )
+eager_option = option(
+    "--enforce-eager", "The host launches each kernel, without CUDA graphs (of a framework's library).", is_flag=True
+)
 speculation_options = together(
     option("--speculate", "Tokens drafted for each sequence, which a step verifies.", Count(0, LARGEST_COUNT)),
     option("--accept", "Share of drafts that are accepted if those before them are.", click.FloatRange(0, 1)),
@@ -76,6 +79,7 @@ _rest = together(
         default="vendor",
     ),
     overlap_option,
+    eager_option,
     set_option("every GPU, node or network"),
     against_option,
     clock_option(),

@@ -9,7 +9,7 @@ import click
 
 import weft
 from weft.answer import Answer
-from weft.cli.inference import experts_options, formats_options, speculation_options
+from weft.cli.inference import eager_option, experts_options, formats_options, speculation_options
 from weft.cli.options import (
     against_option,
     as_run_options,
@@ -71,7 +71,7 @@ _server = together(
         default="least-loaded",
     ),
     option(
-        "--framework", "Whose defaults hold: vllm, sglang, trtllm.",
+        "--framework", "Whose defaults hold: vllm, sglang, trtllm, or a version that differs, such as vllm@0.10.",
         Value("NAME", str, later("weft.serving.framework:framework_names")), default="vllm",
     ),
     option(
@@ -113,6 +113,7 @@ _PLAN = "weft serve llama-3-70b --system 64xh100 --rate 50 --input 2048 --output
     Value("NAME", str, later("weft.library.kits:LIBRARIES")),
 )
 @overlap_option
+@eager_option
 @set_option("every GPU, node or network")
 @against_option
 @clock_option()

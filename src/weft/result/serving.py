@@ -126,14 +126,14 @@ class Serving(Answer):
     `capacity` what the replicas answer with requests always waiting [requests/s] (None: the load is well below).
     `step_parts` say where the time of the mean step goes [s]. The `curve` has a point for each number of clients.
     `needs` says which hardware methods of overlap take that GPUs on sale, or the system, lack. `format` is that of
-    products and weights.
+    products and weights; `engine` says which version of the framework has these rules and host times.
     """
 
     kind = "serving"
     timed = "a mean request"
     RECORD = """
         model=model.name system=system.label tp=plan.tp dtype=format.dtype weights=format.weights overlap=plan.overlap
-        replicas readers framework policy router load completed span_s=span seconds parts requests_per_s
+        replicas readers framework engine policy router load completed span_s=span seconds parts requests_per_s
         output_tokens_per_s input_tokens_per_s
         output_tokens_per_s_per_gpu output_tokens_per_s_range ttft_s=ttft tpot_s=tpot
         tpot_range_s=tpot_range latency_s=latency goodput offered_per_s=offered
@@ -163,6 +163,7 @@ class Serving(Answer):
     notes: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     format: ServedFormat = BF16
+    engine: str = ""
 
     @property
     def completed(self) -> int:

@@ -9,8 +9,9 @@ from importlib import resources
 from typing import Any
 
 from weft.catalog import Quantity, read_toml
-from weft.errors import InputError, check_name
+from weft.errors import InputError, UnknownNameError, check_name
 from weft.graph import DTYPE_BYTES
+from weft.library.kits import KITS
 from weft.models.block import query_key_value
 from weft.run.step.forward import Forward
 from weft.run.step.memory import outside
@@ -28,8 +29,10 @@ class Serves:
     A step takes at most `tokens`, and at most `sequences` run at once; keys and values lie in blocks of `block` tokens,
     and take `cache_bytes` of each GPU [bytes]. The host adds `host` to every step [s], plausibly `host_range`,
     and a request takes `frontend` and `token` for each token of its prompt outside of steps, up to its first token [s].
-    Each kernel of a step with prompts takes it `launch` [s], unless the step has at most `graphed` tokens. Of separate
-    pools, a proxy `asks_again` for an answer once the prompt has been read, or keys and values are all that is sent.
+    Each kernel of a step with prompts takes it `launch` [s], unless the step has at most `graphed` tokens; graphs hold
+    `pieces` between the attention of two layers, or whole steps. Rules and times are those of a `version`, or of the
+    `versions` whose rows they were fitted to. Of separate pools, a proxy `asks_again` for an answer once the prompt has
+    been read, or keys and values are all that is sent.
     """
 
     name: str
@@ -47,6 +50,16 @@ class Serves:
     launch: float
     graphed: int
     asks_again: bool = False
+    pieces: bool = False
+    version: str = ""
+    versions: tuple[str, ...] = ()
+
+    @property
+    def about(self) -> str:
+        """Which version's rules and host times these are."""
+        if self.version:
+            return f"{self.title.partition(' (')[0]} {self.version}"
+        return f"{self.title}, host times fitted to versions {' to '.join((self.versions[0], self.versions[-1]))}"
 
     def outside(self, prompt: int) -> float:
         """What a request with such a prompt takes outside of steps, up to its first token [s]."""
@@ -57,6 +70,29 @@ class Serves:
 def framework_names() -> tuple[str, ...]:
     """Names of the serving frameworks."""
     return tuple(_tables())
+
+
+def resolve_framework(text: object) -> tuple[str, str]:
+    """Return the framework and its version that a text such as "vllm" or "vllm@0.10" names; no version is "".
+
+    A version stands for its patches, so that 0.10.2 is 0.10 where rules are known of that one, and 0.15 is 0.15.1 where
+    this is the only one known. Raises UnknownNameError for unknown ones.
+    """
+    if not isinstance(text, str):
+        check_name("serving framework", text, _tables())
+    name, at, version = str(text).partition("@")
+    check_name("serving framework", name, _tables())
+    if not at:
+        return name, ""
+    known = _tables()[name]["versions"]
+    parts = version.removeprefix("v").split(".")
+    for count in range(len(parts), 1, -1):
+        if (shorter := ".".join(parts[:count])) in known:
+            return name, shorter
+    longer = [one for one in known if one.startswith(f"{'.'.join(parts)}.")]
+    if len(longer) != 1:
+        raise UnknownNameError(f"version of {name}", version, tuple(known), listed=True)
+    return name, longer[0]
 
 
 @cache
@@ -70,22 +106,24 @@ def serves(
 ) -> Serves:  # fmt: skip
     """What a framework does on the GPUs of a model; values that are given replace its defaults.
 
-    A request takes what was measured of a `version` outside of steps, if it was, else what all versions take together.
-    Raises UnknownNameError for an unknown framework, InputError for weights that leave no room for keys and values.
+    Rules and times are those of a `version` where it is known to differ, else what all versions have together. Raises
+    UnknownNameError for an unknown framework, InputError for weights that leave no room for keys and values.
     """
     check_name("serving framework", name, _tables())
-    table = _tables()[name]
+    table, kit = _tables()[name], KITS[name]
+    own = table["versions"].get(version, {})
     size = _size(table["sizes"], forward)
     tokens, sequences = tokens or size["tokens"], sequences or size["sequences"]
     low, high = (_SECONDS.parse(table["host"][end]) for end in ("low", "high"))
-    frontend = table["versions"].get(version, table["frontend"]["value"])
+    frontend = own.get("frontend", table["frontend"]["value"])
+    fitted = tuple(one for one, values in table["versions"].items() if "frontend" in values)
     return Serves(
         name, table["title"], table["policy"], table["source"], tokens, sequences, block or table["block"],
         _room(name, table, forward, tokens, sequences, memory_share),
         _SECONDS.parse(table["host"]["value"]) if host is None else host, (low, high),
-        _SECONDS.parse(frontend), _SECONDS.parse(table["token"]["value"]), _SECONDS.parse(table["launch"]["value"]),
-        min(table["graphed"], 2 * sequences),
-        table.get("asks_again", False),
+        _SECONDS.parse(frontend), _SECONDS.parse(table["token"]["value"]), kit.launch,
+        min(table["graphed"], 2 * sequences), table.get("asks_again", False), own.get("graphs") == "pieces",
+        version if own else "", fitted,
     )  # fmt: skip
 
 
@@ -107,7 +145,7 @@ def _room(
     beside = table.get("reserved")
     if beside:
         size = {key: _BYTES.parse(beside[key]) for key in ("base", "each_token", "each_graph", "each_gpu")}
-        graphs = beside["graphs" if tp < 4 else "graphs_tp4"]
+        graphs = 0 if forward.eager else beside["graphs" if tp < 4 else "graphs_tp4"]
         working = size["base"] + size["each_token"] * max(tokens, beside["least_tokens"])
         working += size["each_graph"] * graphs + size["each_gpu"] * tp
     else:

@@ -22,6 +22,7 @@ from weft.run.step.drafts import Speculation, drafter, speculation
 from weft.serving.bounds import Bounds, Work
 from weft.serving.checkpoint import Checkpoint, Progress
 from weft.serving.cluster import GivenUp
+from weft.serving.framework import resolve_framework
 from weft.serving.launch import TWO_BATCH
 from weft.serving.plans import Choice, Deployed, ServingPlans
 from weft.serving.requests import Request
@@ -241,7 +242,7 @@ class _Search:
     @property
     def _overlaps(self) -> bool:
         """Whether the framework overlaps two batches."""
-        return self.asked.get("framework", "vllm") in TWO_BATCH
+        return resolve_framework(self.asked.get("framework", "vllm"))[0] in TWO_BATCH
 
     def _limits(self, degrees: dict[str, Any]) -> Iterator[dict[str, Any]]:
         try:

@@ -15,6 +15,7 @@ from weft.estimate import estimate
 from weft.graph import Collective
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
+from weft.library.kits import KITS
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, RunOptions
 from weft.parallel.plan import Parallelism, overlap_text
@@ -25,7 +26,7 @@ from weft.run.step.drafts import NONE, speculation
 from weft.run.step.forward import Forward
 from weft.serving.checkpoint import LEAST, Checkpoint, Progress, Watched
 from weft.serving.cluster import ROUTERS, Cluster, Watch
-from weft.serving.framework import Serves, framework_names, serves
+from weft.serving.framework import Serves, resolve_framework, serves
 from weft.serving.policies import POLICIES, Policy, Schedule, checked
 from weft.serving.pool import Pool
 from weft.serving.replica import Pipeline, Replica
@@ -84,6 +85,7 @@ def serve(
     accept: float | None = None,
     draft: str | None = None,
     overlap: Mapping[str, str] | str = "",
+    enforce_eager: bool = False,
     options: RunOptions = SUSTAINED,
     progress: Progress | None = None,
 ) -> Serving:
@@ -141,7 +143,7 @@ class Ready:
             deploy.router, asked.about, deploy.replicas, deploy.readers, answered, turns, how.cache_bytes,
             forward.cache(self.limit) / self.limit, offered, capacity, self.objective, deploy.step_parts(turns),
             tuple(deploy.curve(asked)) if self.curve else (), tuple(_notes(how, deploy, answered, self.host_stated)),
-            forward.needs, forward.served_format,
+            forward.needs, forward.served_format, engine=how.about,
         )  # fmt: skip
 
     def _checkpoint(self) -> Checkpoint | None:
@@ -160,8 +162,10 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
     asked = _DEFAULTS | stated
     where, found = on if isinstance(on, System) else system(on), load_model(model)
     _check(*(asked[name] for name in _CHECKED))
-    check_name("serving framework", asked["framework"], framework_names())
-    library = asked["framework"] if asked["library"] is None else asked["library"]
+    framework, version = resolve_framework(asked["framework"])
+    library = asked["library"]
+    if library is None:
+        library = f"{framework}@{version}" if version in KITS[framework].versions else framework
     drafts = speculation(*(asked[name] for name in ("speculate", "accept", "draft")))
     methods = Parallelism(overlap=asked["overlap"] or {}).overlap
     how_run = {name: asked[name] for name in _FORWARD} | {"overlap": overlap_text(methods)}
@@ -175,8 +179,8 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
     if memory_share is not None and not (_is_number(memory_share) and 0 < memory_share <= 1):
         raise InputError(f"memory_share is {shown(memory_share)}; give a share from 0 to 1, such as 0.9")
     took = None if host is None else _SECONDS.parse(host)
-    how = serves(asked["framework"], forward, host=took, memory_share=memory_share, **own)
-    times = times.launched(how.launch, how.graphed)
+    how = serves(framework, forward, host=took, memory_share=memory_share, version=version, **own)
+    times = times.launched(how.launch, how.graphed, how.pieces)
     if how.tokens < forward.queries:
         raise InputError(
             f"a step of {how.tokens} tokens does not hold the next token of a request and its {drafts.tokens} drafts; "
@@ -205,7 +209,7 @@ _DEFAULTS = {name: one.default for name, one in signature(serve).parameters.item
 _BESIDE = ("model", "on", "policy", "trace", "ttft", "tpot", "curve", "progress")
 """Arguments that do not decide a run, or by what `Ready` makes of them."""
 _CHECKED = ("requests", "concurrency", "rate", "prefix", "seed", "arrivals", "burstiness", "router", "curve")
-_FORWARD = ("tp", "ep", "pp", "two_batch", "dtype", "weights", "kv_dtype", "options")
+_FORWARD = ("tp", "ep", "pp", "two_batch", "dtype", "weights", "kv_dtype", "enforce_eager", "options")
 _LOAD = ("rate", "concurrency", "trace", "requests", "input", "output", "arrivals", "burstiness", "seed")
 
 
@@ -231,6 +235,8 @@ def _times(model: Transformer, where: System, **how: Any) -> StepTimes:
         simpler = {"pp": 1, "two_batch": False}
     elif how["speculation"].tokens:
         simpler = {"speculation": NONE}
+    elif forward.eager:
+        simpler = {"enforce_eager": False}
     return StepTimes(forward, like=_times(model, where, **how | simpler) if simpler else None)
 
 
@@ -483,6 +489,9 @@ def _notes(how: Serves, deploy: Deployment, answered: Sequence[Served], host_sta
     low, high = how.host_range
     format = deploy.forward.served_format
     notes = [format.note] * bool(format.note)
+    notes.append(
+        f"Rules and host times are those of {how.about}; --framework {how.name}@VERSION takes another version's."
+    )
     if not host_stated:
         notes.append(
             f"Beside its kernels, a step is taken to last {how.host * 1e3:g} ms, fitted to served loads "

@@ -57,7 +57,7 @@ class StepTimes:
 
     def __init__(self, forward: Forward, queries: int = 0, like: StepTimes | None = None) -> None:
         self.forward, self.queries = forward, queries or forward.queries
-        self._launching, self._graphed = 0.0, 0
+        self._launching, self._graphed, self._pieces = 0.0, 0, 0.0
         self.first = self.later = None
         if forward.draft:
             self.first = StepTimes(forward.draft, self.queries, like.first if like else None)
@@ -84,13 +84,16 @@ class StepTimes:
         """Seconds that methods of overlap leave exposed, by the engine."""
         return self.forward.shared(tokens).seconds - self.forward.shared(tokens, hides=True).seconds
 
-    def launched(self, each: float, graphed: int) -> StepTimes:
+    def launched(self, each: float, graphed: int, pieces: bool = False) -> StepTimes:
         """These times where a host launches each kernel of a step with prompts in so many seconds, one by one.
 
-        Steps of up to `graphed` tokens are replayed from graphs, as steps of next tokens alone are.
+        Steps of up to `graphed` tokens are replayed from graphs, as steps of next tokens alone are: from one graph, or
+        with `pieces` from one for what lies between the attention of two layers, whose kernels and whose write to the
+        KV cache the host launches. In eager mode it launches each kernel of every step.
         """
         found = copy(self)
         found._launching, found._graphed = each * self.forward.launches, graphed
+        found._pieces = each * (3 * self.forward.model.layers + 1) if pieces else 0.0
         return found
 
     def seconds(self, step: Shape) -> float:
@@ -98,7 +101,8 @@ class StepTimes:
         return max(self._on_gpu(step), self._on_host(step))
 
     def _on_host(self, step: Shape) -> float:
-        return self._launching if step.prefills and step.decodes * self.queries + step.new > self._graphed else 0.0
+        graphed = not step.prefills or step.decodes * self.queries + step.new <= self._graphed
+        return max(self._pieces if graphed else self._launching, self.forward.launching)
 
     def _on_gpu(self, step: Shape) -> float:
         one = step.half if self.forward.two_batch else step
@@ -131,7 +135,7 @@ class StepTimes:
 
     def next_tokens(self, decodes: int, context: int, steps: int) -> Iterator[float]:
         """Seconds of equal steps of next tokens, each with what one writes more of context in each sequence."""
-        each = self.forward.speculation.expected
+        each, least = self.forward.speculation.expected, self._on_host(Shape(decodes, context))
         if self.forward.two_batch:
             yield from (self.seconds(Shape(decodes, round(context + decodes * each * at))) for at in range(steps))
             return
@@ -146,7 +150,7 @@ class StepTimes:
                 high = low + _SMOOTH.step(low)
                 at_low, at_high = (sum(n * one._decodes(decodes, end) for n, one in passes) for end in (low, high))
                 slope = (at_high - at_low) / (high - low)
-            yield base + at_low + slope * (keys - low)
+            yield max(base + at_low + slope * (keys - low), least)
             keys += each
 
     @property

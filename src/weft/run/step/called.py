@@ -69,6 +69,7 @@ class ExpertCalls:
     options: RunOptions
     tp: int
     ep: int
+    pads: tuple[int, int] = (1, 1)
     _known: dict[GroupedGemm, float] = field(default_factory=dict)
 
     @classmethod
@@ -80,7 +81,9 @@ class ExpertCalls:
         There is none for experts that are shared by more ranks than attention: these are called after an exchange.
         """
         name, kind = kit.experts_on(gpu.architecture, format) if kit and model.experts and ep <= tp else ("", "")
-        return cls(model, library("experts", name), kind, gpu, options, tp, ep) if name else None
+        if not (kit and name):
+            return None
+        return cls(model, library("experts", name), kind, gpu, options, tp, ep, kit.pads_on(gpu.architecture, format))
 
     @property
     def shared(self) -> bool:
@@ -109,5 +112,20 @@ class ExpertCalls:
         if self.shared and model.shared_experts:
             load = load.beside(Load.shared(model.shared_experts * tokens, model.shared_experts))
             each += model.shared_experts
-        wide = -(-model.expert_wide // (self.tp // self.ep))
-        return Layer(load, tokens, each, model.hidden, wide, self.kind, model.gated)
+        hidden, wide = self.sizes
+        return Layer(load, tokens, each, hidden, wide, self.kind, model.gated)
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Hidden and inner size of one rank's experts, padded as the library's kernel takes them."""
+        wide = -(-self.model.expert_wide // (self.tp // self.ep))
+        hidden, inner = (
+            -(-size // each) * each for size, each in zip((self.model.hidden, wide), self.pads, strict=True)
+        )
+        return hidden, inner
+
+    @property
+    def padding(self) -> float:
+        """Elements of one rank's padded experts by those of the model: 1 without padding."""
+        hidden, inner = self.sizes
+        return hidden * inner * (self.tp // self.ep) / (self.model.hidden * self.model.expert_wide)

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from weft.errors import InputError, check_name, check_whole
+from weft.errors import InputError, check_name, check_whole, join_or, shown
 from weft.estimate.quantization import quantized_format, weight_only
 from weft.graph import DTYPE_BYTES, Attention, Gemm, Graph, GroupedGemm, Node, Streaming
 from weft.graph.op import BLOCK_BYTES, width
 from weft.hardware import System
-from weft.library.kits import VENDOR, kit
+from weft.library.kits import KITS, VENDOR, kit
 from weft.library.served import library as library_of
 from weft.models import Transformer
 from weft.models.block import LAYERS, Piece, Style, Tokens, embedding, head, layer
@@ -36,6 +36,10 @@ _ACTIVATIONS = "bf16"
 CACHES = ("bf16", "fp8")
 """Number formats of the cache of keys and values."""
 _SERVER = Framework(name="serving", style=Style())
+_EAGER = (
+    "Eager mode: the host launches {:,} kernels in each engine iteration, {:g} us each (calibrated), which takes "
+    "{:.3g} ms or more; no CUDA graph replays them."
+)
 _SUMMED = "The all-reduce behind routed experts follows them, as no method joins it with their GEMMs."
 
 
@@ -74,7 +78,8 @@ class Forward:
     the time of `tp` GPUs and a `pp`-th of the memory of all to itself. `two_batch` splits a batch in halves, of which
     one computes while the other's tokens are exchanged. What `speculation` drafts is verified by a step. `overlap`
     names methods by axis, as in a `Parallelism`: they join the all-reduces of "tp" with the GEMMs before them, and the
-    exchanges of "ep" with experts.
+    exchanges of "ep" with experts. With `enforce_eager` the host of a framework launches each kernel of a pass, without
+    CUDA graphs.
 
     All groups of a batch share every operator but attention, which is a kernel for each group. Without `dtype` and
     `weights`, these are those in which the model was released (`weft.models.formats`). `weights` of layers may have a
@@ -87,7 +92,8 @@ class Forward:
     def __init__(
         self, model: Transformer, system: System, *, tp: int = 1, ep: int = 1, pp: int = 1, two_batch: bool = False,
         dtype: str | None = None, weights: str = "", kv_dtype: str = _ACTIVATIONS, library: str = VENDOR,
-        overlap: Mapping[str, str] | str = "", speculation: Speculation = NONE, options: RunOptions = SUSTAINED,
+        overlap: Mapping[str, str] | str = "", speculation: Speculation = NONE, enforce_eager: bool = False,
+        options: RunOptions = SUSTAINED,
     ) -> None:  # fmt: skip
         check_whole("tp", tp, 1, 8)
         _check_experts(model, int(tp), ep, system.gpus)
@@ -125,6 +131,14 @@ class Forward:
                 "their own; leave out one of them"
             )
         self.dtype, self.kv_dtype, self.kit = dtype, kv_dtype, kit(library)
+        if type(enforce_eager) is not bool:
+            raise InputError(f"enforce_eager is {shown(enforce_eager)}; give True or False")
+        self.eager = enforce_eager
+        if enforce_eager and self.kit is None:
+            raise InputError(
+                "enforce_eager is how a framework's host launches kernels, and the vendor's libraries have no host; "
+                f"give library {join_or(tuple(KITS))}"
+            )
         format = weights.partition("-")[0] or dtype
         self._calls = ExpertCalls.by(self.kit, format, model, system.gpu, options, self.plan.tp, self.ep)
         self._prices = Prices(system, self.plan, options, known=Known(system, options, self.kit, dtype))
@@ -139,7 +153,7 @@ class Forward:
             own = (dtype, weights) if of_model else stated
             self.draft = Forward(
                 found, system, tp=tp, ep=shared, dtype=own[0], weights=own[1], kv_dtype=kv_dtype, library=library,
-                overlap=joins, options=options,
+                overlap=joins, enforce_eager=enforce_eager, options=options,
             )  # fmt: skip
             self.draft.joins = of_model
 
@@ -160,9 +174,13 @@ class Forward:
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on its methods of overlap."""
+        """Sentences on its methods of overlap, and on its host."""
         sliced = self.model.experts and "tp" in self.plan.overlap and not self.wide
-        return (*engine_note(self.plan), *([_SUMMED] if sliced and self.overlaps else []))
+        eager = self.kit and _EAGER.format(self.launches, self.kit.launch * 1e6, self.launching * 1e3)
+        return (
+            *engine_note(self.plan), *([_SUMMED] if sliced and self.overlaps else []),
+            *([eager] if self.eager and eager else []),
+        )  # fmt: skip
 
     def batch(self, groups: Sequence[Group]) -> Pass:
         """One rank's pass over a batch, up to the logits of the last token of each sequence, and of all that it
@@ -187,7 +205,13 @@ class Forward:
             if any(one.writes for one in groups):  # in which equal batches follow each other through the slowest stage
                 waits = layers + stages * max(last, send) - found.seconds
                 found += Pass(waits, {"bubble": waits})
-        return found
+        waits = self.launching - found.seconds
+        return found + Pass(waits, {"host": waits}) if waits > 0 else found
+
+    @property
+    def launching(self) -> float:
+        """Seconds that the host takes at least to launch all kernels of a pass in eager mode; 0 by CUDA graphs."""
+        return self.launches * self.kit.launch if self.eager and self.kit else 0.0
 
     def send(self, tokens: int) -> float:
         """Seconds in which a stage sends the hidden states of so many tokens to the next: each of its ranks a part."""
@@ -245,7 +269,7 @@ class Forward:
 
     @cached_property
     def launches(self) -> int:
-        """Kernels of a pass over prompts: operators, what quantises operands of blocks, and what fills the cache.
+        """Kernels of a pass without CUDA graphs: operators, what quantises operands of blocks, what fills the cache.
 
         Shared experts that are part of a library's call count with their kernels.
         """
@@ -274,7 +298,8 @@ class Forward:
         each = quantized_format(self.format).bytes(1) if self.format else width(self.plan.dtype)
         elsewhere = found.experts - -(-found.experts // self.ep) if self.wide else 0
         stages = -(-self.model.layers // self.plan.pp) / self.model.layers  # of the fullest
-        size = (found.layers - elsewhere) * each * stages
+        padded = (found.experts - elsewhere) * (self._calls.padding - 1) if self._calls else 0.0
+        size = (found.layers - elsewhere + padded) * each * stages
         if self.joins:  # embedding and head are the model's
             size += 2 * self.model.hidden**2 * DTYPE_BYTES[_ACTIVATIONS]
         else:

@@ -35,6 +35,7 @@ def prefill(
     kv_dtype: str = "bf16",
     library: str = VENDOR,
     overlap: Mapping[str, str] | str = "",
+    enforce_eager: bool = False,
     options: RunOptions = SUSTAINED,
 ) -> Inference:
     """How long a batch of prompts of `sequence` tokens takes on `tp` GPUs of a system, up to their first tokens.
@@ -46,7 +47,8 @@ def prefill(
     (`weft.library.kits.LIBRARIES`). With `ep` = `tp` each GPU holds whole experts; with `ep` above a `tp` of 1
     attention is data parallel, each GPU with a batch of its own, and tokens are exchanged with the experts of `ep`
     GPUs; then `two_batch` computes one half of a batch while the other's tokens are exchanged. `overlap` names a method
-    for the all-reduces of "tp" or the exchanges of "ep", as in `weft.step`: {"tp": "t3-mca"} or "tp=t3-mca". Raises
+    for the all-reduces of "tp" or the exchanges of "ep", as in `weft.step`: {"tp": "t3-mca"} or "tp=t3-mca". With
+    `enforce_eager` the host of the library's framework launches each kernel, without CUDA graphs. Raises
     UnknownNameError for unknown names, InputError for GPUs that replicas of `tp` do not fill, and for a method that has
     nothing to overlap.
 
@@ -68,6 +70,7 @@ def prefill(
         kv_dtype=kv_dtype,
         library=library,
         overlap=overlap,
+        enforce_eager=enforce_eager,
         options=options,
     )
     return _answer(runs, "prefill", sequence, [Group(batch, sequence, cached)])
@@ -92,6 +95,7 @@ def decode(
     kv_dtype: str = "bf16",
     library: str = VENDOR,
     overlap: Mapping[str, str] | str = "",
+    enforce_eager: bool = False,
     options: RunOptions = SUSTAINED,
 ) -> Inference:
     """How long the next token of each of `batch` sequences takes, which attends to `context` tokens before it.
@@ -112,7 +116,8 @@ def decode(
     batch, context, chunk = int(batch), int(context), int(chunk)
     runs = _forward(
         model, on, tp=tp, ep=ep, pp=pp, two_batch=two_batch, dtype=dtype, weights=weights, kv_dtype=kv_dtype,
-        library=library, overlap=overlap, speculation=speculation(speculate, accept, draft), options=options,
+        library=library, overlap=overlap, speculation=speculation(speculate, accept, draft),
+        enforce_eager=enforce_eager, options=options,
     )  # fmt: skip
     chunks = [Group(1, chunk)] if chunk else []
     return _answer(runs, "decode", context, [Group(batch, runs.queries, context - 1, writes=True), *chunks])
