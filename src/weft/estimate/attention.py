@@ -39,18 +39,20 @@ class _Generation(NamedTuple):
     """How a generation of fused kernels computes the softmax of a score.
 
     `operations` are vector operations: scale and subtraction, maximum, sum, conversion, and its share of rescaling the
-    output. `exponentials` are those on special-function units. `hidden` is the share of the shorter of products and
-    softmax that runs beside the longer.
+    output. `exponentials` are those on special-function units, which run beside the vector units if `beside`, else in
+    turn with them. `hidden` is the share of the shorter of products and softmax that runs beside the longer.
     """
 
     operations: float
     exponentials: float
     hidden: float
+    beside: bool = False
 
 
-_GENERATIONS = {"blackwell": _Generation(3.5 + 0.25 * EXP, 0.75, 0.9)}
-"""Blackwell's kernels rescale the output rarely, compute a quarter of the exponentials on vector units, and run two
-tiles of queries in turn (FlashAttention-4) [assumed: a quarter, and nine tenths hidden]."""
+_GENERATIONS = {"blackwell": _Generation(3.5 + 0.25 * EXP, 0.75, 2 / 3, beside=True)}
+"""Blackwell's kernels rescale the output rarely, compute a quarter of the exponentials on vector units while special
+units compute the others, and run two tiles of queries in turn (FlashAttention-4) [assumed: a quarter, and two thirds
+hidden, 0.5 to 0.8]. With heads of 64 the exponentials take longer than the products."""
 _GENERATION = _Generation(6.0, 1.0, 0.5)
 """All others (FlashAttention-2, algorithm 1): two workgroups share a compute unit, or multiply in turn
 (FlashAttention-3, arXiv:2407.08608: both kinds of overlap gain 14 % over either) [hidden: assumed; 0.3 to 0.8]."""
@@ -321,8 +323,9 @@ def _unit_seconds(
     how = _GENERATIONS.get(machine.gpu.architecture, _GENERATION)
     each = np.ceil(workgroups / compute.compute_units) / workgroups  # of all work, on the fullest unit
     matrix = 2 * scores * width / (rate * main_loop_flops(op.dtype, machine.gpu, machine.options))
-    clocks = scores * (how.operations / machine.gpu.vector_lanes + how.exponentials / SPECIALS_PER_CLOCK)
-    vector = clocks / compute.clock
+    vector_clocks, special_clocks = how.operations / machine.gpu.vector_lanes, how.exponentials / SPECIALS_PER_CLOCK
+    clocks = max(vector_clocks, special_clocks) if how.beside else vector_clocks + special_clocks
+    vector = scores * clocks / compute.clock
     busy: FloatArray = matrix + vector - how.hidden * np.minimum(matrix, vector)
     return each * (busy + workgroups * machine.gpu.achieved.gemm_fill)
 
