@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.errors import InputError, UnknownNameError, join_or
-from weft.library.interconnect import Interconnect
+from weft.library.interconnect import MOST_CHANNELS, Interconnect
 from weft.library.profiles import Profile, numbers
 
 KiB = 1024
@@ -183,8 +183,6 @@ NVLS_DEPTH = 8
 """Chunks that its buffers hold for each channel and head (NCCL_STEPS)."""
 _NVLS_CHUNKS = ((2, 16 * KiB), (8, 32 * KiB), (64, 64 * KiB))
 _NVLS_CHUNK = 128 * KiB
-MOST_CHANNELS: Mapping[str, int] = {"nvidia": 64, "amd": 128}
-"""Most channels of a communicator in one node, by vendor (NCCL and RCCL src/include/device.h, MAXCHANNELS)."""
 P2P_LL_BYTES = 16 * KiB
 """Bytes per peer up to which send and receive use LL (NCCL 2.28 on)."""
 P2P_LL_BYTES_OLD = 512 * KiB

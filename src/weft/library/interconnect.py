@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -94,13 +95,19 @@ class Interconnect:
         return self.figure(ranks) if self.topology == "pcie" else self.rings(ranks) * speed
 
     def workgroups(self, ranks: int) -> int:
-        """Workgroups of a ring collective: two per ring; on a full mesh of AMD GPUs RCCL's own number."""
+        """Workgroups of a ring collective: two per ring; on a full mesh of AMD GPUs RCCL's own number.
+
+        No library has more than its largest number of channels, whatever its links carry.
+        """
         if self.gpu.vendor == "amd" and self.topology == "mesh":
             known = [count for size, count in _MESH_WORKGROUPS.items() if size <= ranks]
             return known[-1] if known else _MESH_WORKGROUPS[2]
-        return (4 if self.gpu.vendor == "amd" else 2) * self.rings(ranks)
+        amd = self.gpu.vendor == "amd"
+        return min((4 if amd else 2) * self.rings(ranks), MOST_CHANNELS["amd" if amd else "nvidia"])
 
 
+MOST_CHANNELS: Mapping[str, int] = {"nvidia": 64, "amd": 128}
+"""Most channels of a communicator in one node, by vendor (NCCL and RCCL src/include/device.h, MAXCHANNELS)."""
 _UNBOUNDED = 64
 """Number of GPUs of a ring that belongs to no node."""
 

@@ -11,7 +11,7 @@ from weft.errors import InputError
 from weft.graph import Collective, Gemm, Graph, concurrent, gemm_queue
 from weft.hardware import Described, Gpu, System
 from weft.kernels import GemmTiling
-from weft.library.collectives import MOST_CHANNELS
+from weft.library.interconnect import MOST_CHANNELS
 from weft.options import RunOptions
 from weft.result import Timeline
 from weft.result.metrics import class_of, ideal_speedup, share_of_ideal
