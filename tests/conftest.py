@@ -17,7 +17,8 @@ for folder in ("support", "integration"):
 
 @pytest.fixture
 def heard():
-    """Ctrl-C is heard, also where tests run in the background of a shell, which has them ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Signals interrupt, also where tests run in the background of a shell, which has them ignore Ctrl-C."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""The `weft` command, also as `python -m weft`: Ctrl-C is handled before anything else is loaded."""
+"""The `weft` command, also as `python -m weft`: Ctrl-C and SIGTERM are handled before anything else is loaded."""
 
 import gc
 
@@ -10,16 +10,16 @@ _GARBAGE_AFTER = 100_000
 
 def main() -> None:
     """Run the command line of this process and exit."""
-    interrupt.arm()
-    gc.set_threshold(_GARBAGE_AFTER)
     try:
+        interrupt.arm()
+        gc.set_threshold(_GARBAGE_AFTER)
         from weft.cli.main import main as command
 
         command()
     except KeyboardInterrupt:
         interrupt.end()
-    except SystemExit as left:
-        if left.code == interrupt.EXIT_INTERRUPTED:
+    except SystemExit:
+        if interrupt.reported.is_set():
             interrupt.end()
         raise
     finally:

@@ -158,22 +158,25 @@ def written_together() -> Iterator[None]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Hold Ctrl-C back until the context has ended.
+    """Hold Ctrl-C and SIGTERM back until the context has ended.
 
     A mask of this thread would not do: another thread takes the signal, and Python still handles it in the main one.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if before is None or threading.current_thread() is not threading.main_thread():
-        yield  # no handler of Python's, or one that does not interrupt this thread
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: handler for number, handler in before.items() if handler not in (None, signal.SIG_IGN)}
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no signal interrupts this thread
         return
     came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    for number in before:
+        signal.signal(number, lambda number, frame: came.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         if came:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(came[0])
 
 
 def _place_part(part: Path, target: Path) -> None:

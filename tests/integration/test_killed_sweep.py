@@ -83,8 +83,9 @@ def test_processes_end_with_the_one_that_began_them(tmp_path):
     stopped(tmp_path, lambda first: first.kill())
 
 
-def test_an_interrupt_ends_all_and_leaves_whole_entries(tmp_path):
-    stopped(tmp_path, lambda first: os.killpg(first.pid, signal.SIGINT))
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_all_and_leaves_whole_entries(tmp_path, number):
+    stopped(tmp_path, lambda first: os.killpg(first.pid, number))
     assert not list((tmp_path / "runs").rglob("*.part"))
 
 

@@ -122,14 +122,15 @@ def test_files_that_belong_together_are_written_all_or_none(tmp_path, monkeypatc
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a.json": "before"}
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_ctrl_c_between_two_files_that_belong_together_waits_for_the_last(tmp_path, monkeypatch, at, heard):
+def test_a_signal_between_two_files_that_belong_together_waits_for_the_last(tmp_path, monkeypatch, at, number, heard):
     moved, calls = Path.replace, []
 
     def interrupted(part, target):
         calls.append(target)
         if len(calls) == at:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         return moved(part, target)
 
     monkeypatch.setattr(Path, "replace", interrupted)
@@ -137,7 +138,7 @@ def test_ctrl_c_between_two_files_that_belong_together_waits_for_the_last(tmp_pa
         _all_three(tmp_path)
     assert {path.read_text() for path in tmp_path.iterdir()} == {"after"}
     assert len(list(tmp_path.iterdir())) == 3
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(number) is signal.default_int_handler
 
 
 def test_files_that_belong_together_take_their_places_at_the_end(tmp_path):

@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _leave(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         interrupt.reported.set()
-        _leave(interrupt.SENTENCE, interrupt.EXIT_INTERRUPTED)
+        _leave(interrupt.sentence(), interrupt.exit_status())
     except BrokenPipeError:
         _drop(sys.stdout)  # the reader, such as `head`, has closed the pipe
         sys.exit(EXIT_BROKEN_PIPE)

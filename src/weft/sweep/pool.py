@@ -111,9 +111,9 @@ class Processes:
 
 
 def _start(executor: Any) -> None:
-    """Start the processes with Ctrl-C blocked: it must not reach them before they ignore it."""
+    """Start the processes with signals blocked: they must not reach them before they ignore them."""
     resource_tracker.ensure_running()  # started explicitly: an automatic start would unblock Ctrl-C
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         executor.submit(os.getpid)
     finally:
@@ -121,8 +121,9 @@ def _start(executor: Any) -> None:
 
 
 def _prepare_worker(parent: int) -> None:
-    """Ignore Ctrl-C in a worker process, which the parent handles, and end when the parent dies."""
+    """Ignore Ctrl-C and SIGTERM in a worker process, which the parent handles, and end when the parent dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
 
