@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import MISSING, dataclass, field, fields
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from importlib import import_module
+from numbers import Real
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -20,7 +22,7 @@ class Declared:
 
     `help` is its line on a help page, in which {names} stands for the known names. `least` and `most` bound a whole
     number, of which errors give an `example`. `default` says in words what happens without a value. `noun` names a
-    choice in errors.
+    choice in errors; `names` are those that a text may be, where its type does not list them.
     """
 
     help: str
@@ -29,6 +31,7 @@ class Declared:
     example: int = 8
     default: str = ""
     noun: str = ""
+    names: tuple[str, ...] = ()
 
 
 def declared(value: Any, help: str, **more: Any) -> Any:
@@ -38,16 +41,19 @@ def declared(value: Any, help: str, **more: Any) -> Any:
 
 @dataclass(frozen=True)
 class Described:
-    """A declared field: its name, its default, the types that it takes (without None), and its declaration."""
+    """A field: its name, default, types without None, its declaration, and whether it may be None."""
 
     name: str
     value: Any
     kinds: tuple[Any, ...]
     declared: Declared
+    optional: bool = False
 
     @property
     def choices(self) -> tuple[str, ...]:
         """The names that the field takes, if it takes only names; else empty."""
+        if self.declared.names:
+            return self.declared.names
         return get_args(self.kinds[0]) if len(self.kinds) == 1 and get_origin(self.kinds[0]) is Literal else ()
 
 
@@ -58,42 +64,125 @@ def described(owner: Any) -> dict[str, Described]:
 
 
 def _described(owner: Any) -> Iterator[Described]:
-    names = vars(import_module(owner.__module__))
     for one in fields(owner):
         if _KEY in one.metadata:
-            hint = get_type_hints(type("_", (), {"__annotations__": {one.name: one.type}}), names)[one.name]
-            kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-            value = None if one.default is MISSING else one.default
-            yield Described(one.name, value, tuple(k for k in kinds if k is not type(None)), one.metadata[_KEY])
+            yield _described_field(owner, one)
 
 
-def check_fields(options: Any) -> None:
-    """Check every declared choice, whole number and flag of a dataclass's object.
+def _described_field(owner: Any, one: Field[Any]) -> Described:
+    """A field with its types, as the module of the class that declares it names them; one that is not declared, too."""
+    value = None if one.default is MISSING else one.default
+    declaration = one.metadata.get(_KEY, _UNDECLARED)
+    if not isinstance(one.type, str):
+        return Described(one.name, value, _kinds(one.type), declaration, type(None) in get_args(one.type))
+    home = next(each for each in owner.__mro__ if one.name in vars(each).get("__annotations__", {}))
+    try:
+        hint = get_type_hints(
+            type("_", (), {"__annotations__": {one.name: one.type}}), vars(import_module(home.__module__))
+        )
+    except NameError:  # a type that only a type checker imports
+        return Described(one.name, value, (Any,), declaration)
+    return Described(one.name, value, _kinds(hint[one.name]), declaration, type(None) in get_args(hint[one.name]))
 
-    Raises UnknownNameError for an unknown name, InputError for a number below its range, no flag and no whole numbers.
+
+_UNDECLARED = Declared("", least=0)
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return tuple(kind for kind in kinds if kind is not type(None))
+
+
+def check_fields(options: Any, sizes: bool = True) -> None:
+    """Check every choice, number, flag and text of a dataclass's object by its type, and by what it declares.
+
+    A whole number is at least 0 where it declares no `least`; other numbers are finite and at least 0. Without `sizes`,
+    whole numbers are left to the caller: those of operators may be arrays.
+
+    Raises UnknownNameError for an unknown name, InputError for a number out of its range, and for another type.
     """
     owner: Any = type(options)
-    for name, kind, choices, one in _rules(owner):
+    for name, check, one in _rules(owner):
         value = getattr(options, name)
-        if value is None and one.value is None:
+        if value is None and one.optional:
             continue
-        if choices and (type(value) is not str or value not in choices):
-            check_name(one.declared.noun or name, value, one.choices)
-        elif kind is int and (type(value) is not int or not one.declared.least <= value <= LARGEST_WHOLE):
-            check_whole(name, value, one.declared.least, one.declared.example)
-            object.__setattr__(options, name, int(value))  # numpy's integers overflow
-        elif kind is bool and not isinstance(value, bool):
-            raise InputError(f"{name} is {shown(value)}; give True or False")
-        elif kind == tuple[int, ...] and not (type(value) is tuple and set(map(type, value)) <= {int}):
-            if not isinstance(value, tuple | list) or not all(is_whole(each) for each in value):
-                raise InputError(f"{name} is {shown(value)}; give a whole number for each, as (4, 4)")
-            object.__setattr__(options, name, tuple(map(int, value)))
+        if check is _check_whole and not sizes:
+            continue
+        found = check(one, value)
+        if found is not value:
+            object.__setattr__(options, name, found)
+
+
+def _check_choice(one: Described, value: Any) -> Any:
+    if type(value) is not str or value not in one.choices:
+        check_name(one.declared.noun or one.name, value, one.choices)
+    return value
+
+
+def _check_whole(one: Described, value: Any) -> Any:
+    least, most = one.declared.least, one.declared.most
+    if type(value) is not int or not least <= value <= (LARGEST_WHOLE if most is None else most):
+        check_whole(one.name, value, least, one.declared.example)
+        if most is not None and value > most:
+            raise InputError(f"{one.name} is {shown(value)}; it must be at most {most}")
+        return int(value)  # numpy's integers overflow
+    return value
+
+
+def _check_flag(one: Described, value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    if type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise InputError(f"{one.name} is {shown(value)}; give True or False")
+
+
+def _check_number(one: Described, value: Any) -> Any:
+    if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= float(value) < math.inf):
+        raise InputError(f"{one.name} is {shown(value)}; give a finite number of at least 0")
+    return value
+
+
+def _check_text(one: Described, value: Any) -> Any:
+    if not isinstance(value, str):
+        raise InputError(f"{one.name} is {shown(value)}; give a text")
+    return value
+
+
+def _check_wholes(one: Described, value: Any) -> Any:
+    if type(value) is tuple and set(map(type, value)) <= {int}:
+        return value
+    if not isinstance(value, tuple | list) or not all(is_whole(each) for each in value):
+        raise InputError(f"{one.name} is {shown(value)}; give a whole number for each, as (4, 4)")
+    return tuple(map(int, value))
+
+
+def _check_texts(one: Described, value: Any) -> Any:
+    if type(value) is not tuple or not set(map(type, value)) <= {str}:
+        raise InputError(f"{one.name} is {shown(value)}; give a tuple of texts, as ('a', 'b')")
+    return value
+
+
+_Check = Callable[[Described, Any], Any]
+_CHECKS: dict[Any, _Check] = {
+    int: _check_whole,
+    bool: _check_flag,
+    float: _check_number,
+    str: _check_text,
+    tuple[int, ...]: _check_wholes,
+    tuple[str, ...]: _check_texts,
+}
+"""What checks a value of each type, and returns it as it is kept."""
 
 
 @cache
-def _rules(owner: Any) -> list[tuple[str, Any, frozenset[str], Described]]:
-    """Of each declared field its name, its type if it takes one, and its choices: plans are checked by the 100,000."""
-    return [
-        (name, one.kinds[0] if len(one.kinds) == 1 else None, frozenset(one.choices), one)
-        for name, one in described(owner).items()
-    ]
+def _rules(owner: Any) -> list[tuple[str, _Check, Described]]:
+    """Of each field of one known type its name and its check: plans are checked by the 100,000."""
+    found = []
+    for field_ in fields(owner):
+        one = _described_field(owner, field_)
+        kinds = set(one.kinds) - {int} if float in one.kinds else set(one.kinds)
+        check = _check_choice if one.choices else _CHECKS.get(next(iter(kinds))) if len(kinds) == 1 else None
+        if check is not None:
+            found.append((one.name, check, one))
+    return found

@@ -154,6 +154,46 @@ def test_files_of_something_else_are_refused(tmp_path):
         read(by_puts() | {"collective": "gossip"}, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("protocol",), "ll", "the protocol is 'll'; it must be 'Simple' or 'LL'"),
+        (("protocol",), 5, "the protocol is 5"),
+        (("inplace",), "false", "inplace is 'false'; it must be true or false"),
+        (("reuse_resources",), "false", "reuse_resources is 'false'"),
+        (("use_double_scratch_buffer",), "no", "use_double_scratch_buffer is 'no'"),
+        (("num_threads_per_block",), 256.9, "num_threads_per_block is 256.9; it must be a whole number"),
+        (("num_threads_per_block",), True, "num_threads_per_block is True"),
+        (("num_threads_per_block",), 2048, "take 1 to 1024 threads"),
+        (("gpus", 0, "threadblocks", 0, "ops", 0, "src_buff", 0, "size"), 1.9, r"src_buff\[0\].size is 1.9"),
+        (("gpus", 0, "threadblocks", 0, "ops", 0, "src_buff", 0, "index"), float("inf"), "the number inf"),
+        (
+            ("gpus", 0, "threadblocks", 0, "ops", 0, "tbg_info"),
+            {"tb_id": 0, "tbg_size": 0},
+            "tbg_size is 0; .* least 1",
+        ),
+        (("gpus", 0, "threadblocks", 0, "ops", 0, "channel_ids"), 3, "must be a list of whole numbers"),
+    ],
+)
+def test_a_value_of_a_wrong_form_is_named(place, value, message, tmp_path):
+    data = by_puts()
+    *way, last = place
+    holder = data
+    for step in way:
+        holder = holder[step]
+    holder[last] = value
+    with pytest.raises(ConfigError, match=message):
+        read(data, tmp_path)
+
+
+def test_a_step_that_waits_twice_for_one_signal_never_ends(tmp_path):
+    data = by_puts()
+    wait = next(op for op in data["gpus"][0]["threadblocks"][0]["ops"] if op["name"] == "wait")
+    wait["channel_ids"] = [wait["channel_ids"][0]] * 2
+    with pytest.raises(InputError, match=r"never ends: .* waits for signal 3 of rank 1"):
+        replayed(read(data, tmp_path), 1 << 20)
+
+
 def test_sizes_and_ranks_must_suit_the_plan(tmp_path):
     plan = read(by_puts(min_message_size=4096), tmp_path)
     with pytest.raises(InputError, match=r"is for 4 KiB to .*not 2 KiB"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import InputError, check_type
+from weft.errors import InputError, check_type, join_or
 from weft.estimate.answer import Bound, Estimate, in_sequence, side_by_side
 from weft.estimate.attention import attention
 from weft.estimate.collective import collective
@@ -38,6 +38,7 @@ from weft.graph import (
     Streaming,
     TokenExchange,
 )
+from weft.graph.graph import check_choice
 from weft.hardware import Described
 from weft.options import RunOptions
 from weft.parallel.named import work_of
@@ -146,11 +147,47 @@ def _awaited(issued: Estimate, machine: Target) -> Estimate:
 
 def _of_graph(graph: Graph, machine: Target) -> Estimate:
     found: dict[str, Estimate] = {}
-    by_dma = replace(machine, harness=replace(machine.harness, driver="dma"))
     for node in graph:
+        chosen = _as_chosen(node, machine)
         if node.name not in found:
-            found[node.name] = _estimated(node.op, by_dma if node.choice.driver == "dma" else machine)
-    path = graph.critical_path({name: one.seconds for name, one in found.items()})
+            found[node.name] = _estimated(node.op, chosen)
+    launch = machine.gpu.compute.launch_latency
+    path = graph.critical_path({name: one.seconds for name, one in found.items()}, launch)
     each = {node.id: found[node.name] for node in graph}
     ends = [end for _, end in path.values()]
     return replace(in_sequence(list(each.values())), seconds=reduce(np.maximum, ends), operators=each)
+
+
+_CHOSEN = ("driver", "kernel", "protocol", "channels", "compute_units", "launches_before")
+"""What closed forms use of the choice of a collective's kernel; of other operators the launches before it alone."""
+_FORMS = ("library", "ring", "direct", "nvls", "pairwise", "copies")
+"""The kernels of collectives that have a closed form."""
+
+
+def _as_chosen(node: Node, machine: Target) -> Target:
+    """The machine with the harness that a node's choice asks for.
+
+    Raises InputError for a choice that closed forms do not time.
+    """
+    choice, where = node.choice, "the closed form of weft.estimate"
+    if not isinstance(node.op, Collective):
+        check_choice(node, ("launches_before",), where)
+        return machine
+    check_choice(node, _CHOSEN, where)
+    if choice.driver not in ("cu", "dma") or choice.kernel not in _FORMS:
+        raise InputError(
+            f"no closed form times the kernel '{choice.kernel}' of '{node.id}' by {choice.driver}; choose a kernel of "
+            f"{join_or(_FORMS[:4])}, or ask weft.simulate"
+        )
+    changed: dict[str, Any] = {}
+    if choice.driver == "dma":
+        check_choice(node, ("driver", "kernel", "launches_before"), "a copy by DMA engines")
+        changed["driver"] = "dma"
+    elif choice.kernel not in ("library", "copies") or choice.protocol:
+        kernel = "ring" if choice.kernel == "library" else choice.kernel
+        changed["algorithm"] = f"{kernel}-{choice.protocol}" if choice.protocol else kernel
+    if choice.channels is not None:
+        changed["channels"] = choice.channels
+    if choice.compute_units is not None:
+        changed["compute_units"] = len(choice.compute_units)
+    return replace(machine, harness=replace(machine.harness, **changed)) if changed else machine

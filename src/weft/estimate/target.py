@@ -84,7 +84,7 @@ class Harness:
         for name, count in (("channels", self.channels), ("compute_units", self.compute_units)):
             if count is not None:
                 check_whole(name, count, 1, 8)
-        for switch in ("quantize", "tuned"):
+        for switch in ("after_others", "quantize", "tuned"):
             check_type(switch, getattr(self, switch), bool, "give True or False")
         rotation: object = self.rotation
         if isinstance(rotation, bool) or not isinstance(rotation, int | float) or not rotation >= 1:

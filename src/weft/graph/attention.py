@@ -7,7 +7,8 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from weft.errors import InputError, check_type
+from weft.errors import InputError
+from weft.fields import check_fields
 from weft.graph.gemm import Gemm
 from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes, plain
 from weft.graph.streaming import Streaming
@@ -57,13 +58,11 @@ class Attention(Op):
         least = dict.fromkeys(("batch", "heads", "query", "keys", "head"), 1)
         least |= dict.fromkeys(("kv_heads", "causal", "window", "value", "generation"), 0)
         check_sizes(self, "{} of attention", least)
+        check_fields(self, sizes=False)
         check_dtype(self.dtype)
         check_dtype(self.kv_dtype or self.dtype)
-        check_type("library", self.library, str, "name a library of inference, such as trtllm")
         if self.library and not (self.fused and not self.gradient):
             raise InputError(f"library {self.library} goes with fused attention, forward; leave it out")
-        for name in ("fused", "eager"):
-            check_type(name, getattr(self, name), (bool, np.bool_), "say True or False")
         heads, shared, causal, window = np.broadcast_arrays(self.heads, self.kv_heads, self.causal, self.window)
         odd = (shared > 0) & (heads % np.maximum(shared, 1) != 0)
         if np.any(causal > 1):

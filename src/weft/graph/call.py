@@ -35,6 +35,11 @@ class Call(Op):
         check_type("the name of an operator", self.name, str, "give a text, like 'aten.add.Tensor'")
         for what in ("inputs", "outputs", "products"):
             check_type(f"{what} of operator '{self.name}'", getattr(self, what), tuple, "give a tuple")
+            for one in getattr(self, what):
+                kind = Gemm if what == "products" else Tensor
+                check_type(
+                    f"one of the {what} of operator '{self.name}'", one, kind, f"give a weft.graph.{kind.__name__}"
+                )
         check_whole(f"operations of operator '{self.name}'", self.operations, 0, 1)
 
     @property

@@ -8,8 +8,9 @@ from typing import ClassVar, Literal, cast
 
 import numpy.typing as npt
 
-from weft.errors import check_name
-from weft.graph.op import DTYPE_BYTES, Op, Tensor, check_dtype, check_sizes
+from weft.errors import InputError, check_name, is_whole, shown
+from weft.fields import check_fields
+from weft.graph.op import DTYPE_BYTES, LARGEST, Op, Tensor, check_dtype, check_sizes
 from weft.units import format_bytes
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
@@ -41,6 +42,7 @@ class Collective(Op):
 
     def __post_init__(self) -> None:
         check_name("collective", self.name, COLLECTIVES)
+        check_fields(self, sizes=False)
         check_dtype(self.dtype)
         check_sizes(self, "{} of a collective", {"bytes": 1, "ranks": 2})
 
@@ -114,7 +116,10 @@ class TokenExchange(Collective):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_name("dispatcher", self.library, EXCHANGES)
-        check_sizes(self, "{} of an exchange", {"tokens": 1, "hidden": 1, "top_k": 1, "experts": 1})
+        least = dict.fromkeys(("tokens", "hidden", "top_k", "experts"), 1) | dict.fromkeys(
+            ("units", "reach", "groups"), 0
+        )
+        check_sizes(self, "{} of an exchange", least)
 
     def __str__(self) -> str:
         return f"{self.library} {self.operation} of {format_bytes(self.bytes, 3)} over {self.ranks} GPUs"
@@ -131,6 +136,8 @@ class Send(Op):
 
     def __post_init__(self) -> None:
         check_sizes(self, "{} of a message", {"bytes": 1})
+        if not is_whole(self.offset) or abs(self.offset) > LARGEST:
+            raise InputError(f"the offset of a message is {shown(self.offset)}; give a whole number of ranks, like 1")
 
     @property
     def reads(self) -> tuple[Tensor, ...]:

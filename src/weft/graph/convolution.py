@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, cast, get_args
 import numpy as np
 
 from weft.errors import InputError, check_name
+from weft.fields import check_fields
 from weft.graph.gemm import Gemm
 from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes, plain
 
@@ -51,6 +52,7 @@ class Convolution(Op):
         least = dict.fromkeys(("batch", "channels", "filters", "height", "width", "window", "stride"), 1)
         least |= {"padding": 0, "window_width": 0, "stride_width": 0, "padding_width": -1}
         check_sizes(self, "{} of a convolution", least)
+        check_fields(self, sizes=False)
         check_dtype(self.dtype)
         check_name("algorithm of a convolution", self.algorithm, get_args(Algorithm))
         check_name("pass of a convolution", self.computes, get_args(ConvolutionPass))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
-
-from weft.errors import check_type
+from weft.fields import check_fields
 from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes
 
 
@@ -34,8 +32,8 @@ class Ctc(Op):
 
     def __post_init__(self) -> None:
         check_sizes(self, "{} of CTC", dict.fromkeys(("batch", "steps", "labels", "classes"), 1))
+        check_fields(self, sizes=False)
         check_dtype(self.dtype)
-        check_type("gradient", self.gradient, (bool, np.bool_), "say True or False")
 
     @property
     def states(self) -> int:

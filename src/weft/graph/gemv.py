@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from weft.errors import InputError
+from weft.fields import check_fields
 from weft.graph.op import Op, Tensor, check_dtype, check_sizes, plain
 
 
@@ -32,6 +33,7 @@ class Gemv(Op):
 
     def __post_init__(self) -> None:
         check_sizes(self, "{} of a GEMV", {"rows": 1, "columns": 1, "stride": 0})
+        check_fields(self, sizes=False)
         check_dtype(self.dtype)
         if np.any((np.asarray(self.stride) > 0) & (np.asarray(self.stride) < self.columns)):
             raise InputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
@@ -10,8 +10,9 @@ from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 
-from weft.errors import InputError, UnknownNameError, check_name, check_type, check_whole, shown
-from weft.graph.collective import Collective
+from weft.errors import InputError, UnknownNameError, check_name, check_type, check_whole, is_whole, shown
+from weft.fields import check_fields, declared
+from weft.graph.collective import EXCHANGES, Collective
 from weft.graph.earliest import earliest
 from weft.graph.gemm import Gemm
 from weft.graph.named import Named, check_names
@@ -23,6 +24,16 @@ Storage = TypeVar("Storage", bound=Hashable)
 Task = TypeVar("Task", bound=Hashable)
 Granularity = Literal["kernel", "tile"]
 """What an operator waits for: the end of its predecessor, or single tiles of its output."""
+KERNELS = (
+    "library", "ring", "direct", "nvls", "pairwise", "copies", "plan",
+    "plain-ring", "tiles", "chunks", "loads", "split-k", "two-level", "direct-dma", "direct-summed",
+    *EXCHANGES,
+)  # fmt: skip
+"""The kernels of collectives: of a vendor's library, fused ones, T3's, and those of libraries that exchange tokens."""
+PROTOCOLS = ("ll", "ll128", "simple")
+"""How a library's kernel on compute units cuts and signals its data."""
+PHASES = ("", "forward", "recompute", "input", "weight", "backward", "optimizer", "load")
+"""The part of a training step that a node belongs to; "load" runs once, before the graph."""
 Driver = Literal["cu", "dma", "tracker", "tiles"]
 """What moves a collective's data: compute units, DMA engines on command, DMA engines triggered by T3's tracker, or the
 stores of the producing GEMM."""
@@ -36,6 +47,15 @@ class Edge(NamedTuple):
 
     node: str
     by: Granularity = "kernel"
+
+
+def check_copies(options: object) -> None:
+    """Raise InputError unless the options of copies are pairs of a name and a number or a flag."""
+    rule = "give pairs of options and values, like (('engines', 1),)"
+    for given in options if isinstance(options, tuple) else (options,):
+        name, value = given if isinstance(given, tuple) and len(given) == 2 else (None, None)
+        if not isinstance(name, str) or not (isinstance(value, bool) or is_whole(value)):
+            raise InputError(f"an option of copies is {shown(given)}; {rule}")
 
 
 @dataclass(frozen=True)
@@ -56,13 +76,13 @@ class KernelChoice:
     the execution plan `plan` says (`weft.read_collective`); exchanges of a layer of experts move what `routing` says.
     """
 
-    driver: Driver = "cu"
-    kernel: str = "library"
+    driver: Driver = declared("cu", "", noun="driver of a collective")
+    kernel: str = declared("library", "", noun="kernel of a collective", names=KERNELS)
     near_memory: bool = False
     tiling: Any = None
-    channels: int | None = None
-    protocol: str | None = None
-    in_flight: int | None = None
+    channels: int | None = declared(None, "", least=1)
+    protocol: str | None = declared(None, "", names=PROTOCOLS)
+    in_flight: int | None = declared(None, "", least=1, example=16384)
     compute_units: tuple[int, ...] | None = None
     priority: int = 0
     launches_before: int = 0
@@ -72,12 +92,24 @@ class KernelChoice:
     routing: Any = None
 
     def __post_init__(self) -> None:
-        check_name("driver of a collective", self.driver, get_args(Driver))
+        check_fields(self)
+        if self.tiles_of is not None:
+            check_type("tiles_of", self.tiles_of, Op, "give the GEMM whose tiles they are, or None")
+        check_copies(self.copies)
 
     @property
     def to_owners(self) -> bool:
         """Whether tiles of a tracked GEMM go straight to the GPUs that own them, by stores or by DMA engines."""
         return self.driver == "tracker" and self.kernel in ("direct", "direct-dma", "direct-summed")
+
+    @property
+    def stated(self) -> Mapping[str, Any]:
+        """Return the fields that are not left to the machine's library, by name."""
+        return {name: value for name, value in vars(self).items() if value != getattr(_LIBRARYS, name)}
+
+
+_LIBRARYS = KernelChoice()
+"""All as the machine's library would choose."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +131,8 @@ class Node:
     after: tuple[Edge | str, ...] = ()
     stream: str = "main"
     rank: int | None = None
-    choice: KernelChoice = field(default_factory=KernelChoice)
-    phase: str = ""
+    choice: KernelChoice = _LIBRARYS
+    phase: str = declared("", "", noun="phase of a node", names=PHASES)
     module: str = ""
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -123,8 +155,11 @@ class Node:
             check_type(f"what node '{self.name}' {what}", names, tuple, "give a tuple of names, like ('gemm',)")
             for name in names:
                 check_type(f"what node '{self.name}' {what}", name, (str, Edge), "give a tuple of names")
-        if self.rank is not None:
-            check_whole(f"the rank of node '{self.name}'", self.rank, 0, 0)
+                if isinstance(name, Edge):
+                    check_type(f"the node of an edge of '{self.name}'", name.node, str, "name a node of the graph")
+                    check_name("granularity of an edge", name.by, get_args(Granularity))
+        check_type(f"the choice of node '{self.name}'", self.choice, KernelChoice, "give a weft.graph.KernelChoice")
+        check_fields(self)
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
@@ -135,6 +170,18 @@ class Node:
     def id(self) -> str:
         """Its name, with the iteration's number appended from the second one on: "gemm", "gemm.1"."""
         return self.name if self.iteration == 0 else f"{self.name}.{self.iteration}"
+
+
+def check_choice(node: Node, used: Collection[str], where: str) -> None:
+    """Raise InputError for a field of a node's choice that is stated but not `used`; `where` says what does not."""
+    if node.choice is _LIBRARYS:
+        return
+    for name, value in node.choice.stated.items():
+        if name not in used:
+            raise InputError(
+                f"the choice of node '{node.id}' states {name} = {shown(value)}, which {where} does not use; leave it "
+                "out"
+            )
 
 
 @dataclass(frozen=True)
@@ -161,6 +208,8 @@ class Graph:
     def __post_init__(self) -> None:
         check_type("the nodes of a graph", self.nodes, tuple, "give a tuple of weft.Node")
         check_whole("ranks of a graph", self.ranks, 1, 8)
+        check_fields(self, sizes=False)
+        check_type("the labels of a graph", self.labels, Mapping, "give a mapping from names to texts")
         check_type("the tensors of a graph", self.tensors, Mapping, "give a mapping from names to weft.graph.Tensor")
         if not self.nodes:
             raise InputError("the graph has no operator; give it at least one node")
@@ -180,6 +229,17 @@ class Graph:
                 raise InputError(f"node '{node.id}' runs on rank {node.rank}; the ranks are 0 to {self.ranks - 1}")
             known.add(node.id)
         check_names(self)
+        self._check_frees()
+
+    def _check_frees(self) -> None:
+        """Raise InputError for a node that frees a tensor which nothing in the graph reads, writes or gives."""
+        freed = [(node, name) for node in self.nodes for name in node.frees]
+        if not freed:
+            return
+        known = set(self.tensors) | {name for node in self.nodes for name in (*node.inputs, *node.outputs)}
+        for node, name in freed:
+            if name not in known:
+                raise InputError(f"node '{node.id}' frees '{name}', which no node of the graph reads or writes")
 
     def __hash__(self) -> int:
         return hash((self.nodes, self.ranks))
@@ -251,20 +311,22 @@ class Graph:
         cut = (replace(node, after=tuple(edge for edge in node.edges if edge.node in ids)) for node in kept)
         return replace(self, nodes=tuple(cut))
 
-    def critical_path(self, seconds: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    def critical_path(self, seconds: Mapping[str, Any], launch: float = 0.0) -> dict[str, tuple[Any, Any]]:
         """Begin and end of every node [s] if only edges and streams constrain it; `seconds` by operator name.
 
-        Seconds may be arrays of one shape.
+        Seconds may be arrays of one shape. A node begins `launch` [s] later for each launch before its own.
         """
         places = {node.id: at for at, node in enumerate(self.nodes)}
         last: dict[str, int] = {}
         needs = []
         for at, node in enumerate(self.nodes):
             before = [places[edge.node] for edge in node.edges]
-            needs.append([(one, 0.0) for one in (*before, *([last[node.stream]] if node.stream in last else []))])
+            late = node.choice.launches_before * launch
+            needs.append([(one, late) for one in (*before, *([last[node.stream]] if node.stream in last else []))])
             last[node.stream] = at
         took = [seconds[node.name] for node in self.nodes]
-        start, end = earliest(range(len(took)), needs, took, [0.0] * len(took), np.maximum)
+        first = [node.choice.launches_before * launch for node in self.nodes]
+        start, end = earliest(range(len(took)), needs, took, first, np.maximum)
         return {node.id: (begin, stop) for node, begin, stop in zip(self.nodes, start, end, strict=True)}
 
     def __str__(self) -> str:

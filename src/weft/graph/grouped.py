@@ -7,7 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from weft.errors import InputError, check_type
+from weft.errors import InputError
+from weft.fields import check_fields
 from weft.graph.op import OUTPUT_DTYPES, Gradients, Op, Tensor, check_dtype, check_sizes
 
 
@@ -40,11 +41,10 @@ class GroupedGemm(Op):
     scaled: int = 0
 
     def __post_init__(self) -> None:
-        least = dict.fromkeys(("groups", "rows", "n", "k"), 1) | {"busiest": 0}
+        least = dict.fromkeys(("groups", "rows", "n", "k"), 1) | {"busiest": 0, "scaled": 0}
         check_sizes(self, "{} of a grouped GEMM", least, n="N", k="K")
+        check_fields(self, sizes=False)
         check_dtype(self.dtype)
-        for name in ("fused", "over_rows", "accumulates"):
-            check_type(name, getattr(self, name), (bool, np.bool_), "say True or False")
         most, rows, groups = np.broadcast_arrays(self.busiest, self.rows, self.groups)
         odd = (most > 0) & ((most > rows) | (most * groups < rows))
         if np.any(odd):

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from weft.graph.graph import Graph, Node
 
 Shape = tuple[int, ...]
+_MOST_AXES = 64
+"""Most axes of a tensor, as in NumPy."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class View:
         check_whole("repeat of a view", self.repeat, 1, 1)
         for what, numbers in (("shape", self.shape), ("order", self.order), ("part", (self.start, self.stop))):
             _check_numbers(f"the {what} of a view of '{self.of}'", numbers)
-        if type(self.axis) is not int:
+        if type(self.axis) is not int or abs(self.axis) > _MOST_AXES:
             raise InputError(
                 f"the axis of a view of '{self.of}' is {shown(self.axis)}; give a whole number, such as -1"
             )
@@ -72,7 +74,8 @@ class Joined:
 
     def __post_init__(self) -> None:
         check_type("what is joined", self.parts, tuple, "give a tuple of names")
-        if not self.parts or not all(isinstance(part, str) for part in self.parts) or type(self.axis) is not int:
+        is_axis = type(self.axis) is int and abs(self.axis) <= _MOST_AXES
+        if not self.parts or not all(isinstance(part, str) for part in self.parts) or not is_axis:
             raise InputError(
                 f"{shown(self.parts)} along {shown(self.axis)} cannot be joined; name tensors, and an axis"
             )
@@ -93,7 +96,9 @@ class Constant:
 
     def __post_init__(self) -> None:
         _check_numbers("the shape of a constant", self.shape)
-        check_type("the value of a constant", self.value, (int, float), "give a number")
+        value: object = self.value
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+            raise InputError(f"the value of a constant is {shown(value)}; give a number")
         check_name("pattern of a constant", self.pattern, ("fill", "causal"))
         if self.pattern == "causal" and len(self.shape) < 2:
             raise InputError(f"a causal mask has the shape {self.shape}; give one of queries and keys")

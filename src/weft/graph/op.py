@@ -13,6 +13,7 @@ import numpy as np
 from weft.errors import InputError, check_name, check_type, shown
 from weft.units import Dimension, parse
 
+_SHOWN_AXES = 8
 _IN_BYTES = ("bytes", "written")
 """Fields of operators that are amounts of data."""
 LARGEST = 2**50
@@ -49,6 +50,8 @@ def check_sizes(op: object, subject: str, least: Mapping[str, int], **called: st
 def _sizes(what: str, value: Any, low: int) -> Any:
     rule = "it must be a whole number " + ("above zero" if low == 1 else f"of at least {low}")
     try:
+        if np.asarray(value).dtype.kind not in "biufO":  # numpy reads numbers in texts, too
+            raise InputError(f"{what} is {shown(value)}; {rule}")
         sizes = np.asarray(value, dtype=np.float64)
     except OverflowError:
         raise InputError(f"{what} is {shown(value)}; it must be at most {LARGEST}") from None
@@ -101,9 +104,15 @@ class Tensor:
     role: Role = "activation"
 
     def __post_init__(self) -> None:
+        check_type("the shape of a tensor", self.shape, tuple, "give a tuple of whole numbers, like (8192, 4096)")
         for size in self.shape:
-            if (type(size) is int or np.ndim(size) == 0) and size < 1:
-                raise InputError(f"a tensor has the shape {self.shape}; every dimension must be at least 1")
+            if type(size) is int:
+                is_size = 1 <= size <= LARGEST
+            else:
+                is_size = np.asarray(size).dtype.kind in "iuf" and bool(np.all(np.asarray(size) >= 1))
+            if not is_size:
+                told = shown(self.shape) if len(self.shape) > _SHOWN_AXES else self.shape
+                raise InputError(f"a tensor has the shape {told}; every dimension must be at least 1")
         check_name("dtype", self.dtype, (*DTYPE_BYTES, *BLOCK_BYTES, *DATA_BYTES))
         check_name("role of a tensor", self.role, get_args(Role))
 

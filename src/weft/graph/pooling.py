@@ -7,7 +7,8 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from weft.errors import InputError, check_type
+from weft.errors import InputError
+from weft.fields import check_fields
 from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes, plain
 
 
@@ -40,9 +41,8 @@ class Pooling(Op):
     def __post_init__(self) -> None:
         least = dict.fromkeys(("batch", "channels", "height", "width", "window", "stride"), 1)
         check_sizes(self, "{} of a pooling", {**least, "padding": 0})
+        check_fields(self, sizes=False)
         check_dtype(self.dtype)
-        for name in ("mean", "gradient"):
-            check_type(name, getattr(self, name), (bool, np.bool_), "say True or False")
         if np.any(np.asarray(self.rows) < 1) or np.any(np.asarray(self.columns) < 1):
             raise InputError(
                 f"a window of {self.window} is larger than the image of {self.height} x {self.width}; give a smaller "

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from weft.errors import InputError, check_name, check_type
+from weft.errors import InputError, check_name
+from weft.fields import check_fields
 from weft.graph.gemm import Gemm
 from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes
 
@@ -46,9 +47,9 @@ class Recurrent(Op):
     def __post_init__(self) -> None:
         check_name("recurrent cell", self.cell, GATES)
         check_name("pass of a recurrent layer", self.computes, get_args(Pass))
-        check_type("persistent", self.persistent, bool, "give True or False")
         least = dict.fromkeys(("hidden", "batch", "steps"), 1)
         check_sizes(self, f"{{}} of {self.cell} layer", {**least, "inputs": 0})
+        check_fields(self, sizes=False)
         check_dtype(self.dtype)
         if self.persistent and self.computes == "weights":
             raise InputError(

@@ -82,11 +82,14 @@ class Routing:
         measured them, have exponents of about 0.5 to 0.6 here. Raises InputError for an exponent below zero.
         """
         even = cls(tokens, top_k, experts, ranks, reach=reach)
-        if not np.isfinite(exponent) or exponent < 0:
-            raise InputError(f"the exponent of the loads is {exponent}; give a number from zero on, like 1.1")
+        given: object = exponent
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        if not is_number or not 0 <= exponent < math.inf:
+            raise InputError(f"the exponent of the loads is {shown(given)}; give a number from zero on, like 1.1")
         expert = np.arange(experts)
         place = 1 + expert % even.experts_per_rank * ranks + expert // even.experts_per_rank
-        return cls(tokens, top_k, experts, ranks, tuple((place ** -float(exponent)).tolist()), reach)
+        loads = tuple((place ** -float(exponent)).tolist())
+        return cls(tokens, top_k, experts, ranks, loads, reach)
 
     @classmethod
     def under(cls, loads: Loads, tokens: int, top_k: int, experts: int, ranks: int, reach: int = 0) -> Routing:
@@ -111,8 +114,11 @@ class Routing:
         loads = np.asarray(self.loads or (1.0,) * self.experts)
         share = np.zeros(self.experts)
         open_ = loads > 0
-        while open_.any() and share.sum() < self.rows - 1e-6:  # what exceeds an expert's most goes to the others
-            share[open_] += loads[open_] / loads[open_].sum() * (self.rows - share.sum())
+        for _ in range(self.experts):  # what exceeds an expert's most goes to the others, of which each round fills one
+            if not open_.any() or share.sum() >= self.rows - 1e-6:
+                break
+            wanted = loads[open_] / loads[open_].max()  # their sum may exceed the largest number
+            share[open_] += wanted / wanted.sum() * (self.rows - share.sum())
             share, open_ = np.minimum(share, self.tokens), open_ & (share < self.tokens)
         found = np.floor(share + 1e-9).astype(np.int64)
         left = self.rows - int(found.sum())

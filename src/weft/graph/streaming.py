@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from weft.errors import InputError, check_name, check_type, check_whole
+from weft.fields import check_fields
 from weft.files import packaged_toml
 from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes
 
@@ -98,6 +99,7 @@ class Streaming(Op):
 
     def __post_init__(self) -> None:
         check_name("operator", self.name, STREAMING)
+        check_fields(self, sizes=False)
         check_dtype(self.dtype)
         check_type("the function of each element", self.function, str, "give a text, like 'gelu'")
         for word in self.function.split():

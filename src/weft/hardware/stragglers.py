@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Literal, Self, get_args
 
 import numpy as np
 
-from weft.errors import InputError, shown
+from weft.errors import InputError, check_whole, shown
 from weft.hardware.gpus import Gpu
 from weft.hardware.systems import System
 from weft.options import MOST_SPREAD, RunOptions
@@ -20,6 +21,8 @@ SPREAD: Mapping[str, float] = {"one": 0.08, "gpus": 0.08, "iterations": 0.08, "w
 most 22 % (P. Sinha et al., SC 2022, arXiv:2208.11035: V100, RTX 5000, MI60; how it is distributed is not stated). Of
 one GPU over iterations: as much [assumed, 0 to 22 %]. Of workgroups of one GPU: 2 % [assumed, 0 to 10 %]."""
 USUAL_DRAWS = 5
+MOST_DRAWS = 10_000
+"""Most draws: each is a run of its own."""
 
 
 @dataclass(frozen=True)
@@ -52,21 +55,29 @@ class Stragglers:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.who not in get_args(Who):
+        who: object = self.who
+        if not isinstance(who, str) or who not in get_args(Who):
             raise InputError(
-                f"stragglers are '{self.who}'; they are one, like one:5%, or gpus, like gpus:8%,draws=5, or "
+                f"stragglers are {shown(who)}; they are one, like one:5%, or gpus, like gpus:8%,draws=5, or "
                 "iterations or workgroups, like workgroups:2%,draws=5"
             )
-        for share in self.shares or (0.0,):
-            if not 0 < share <= MOST_SPREAD:
+        check_whole("draws of stragglers", self.draws, 0, USUAL_DRAWS)
+        check_whole("the seed of stragglers", self.seed, 0, 1)
+        shares: tuple[object, ...] = self.shares
+        for share in shares or (0.0,):
+            number = share if isinstance(share, int | float) and not isinstance(share, bool) else math.nan
+            if not 0 < number <= MOST_SPREAD:
+                by = shown(share) if number != number else f"{number:.0%}"
                 raise InputError(
-                    f"stragglers differ by {share:.0%}; give a share above 0 and up to {MOST_SPREAD:.0%}, like one:5%"
+                    f"stragglers differ by {by}; give a share above 0 and up to {MOST_SPREAD:.0%}, like one:5%"
                 )
         if self.who != "one" and len(self.shares) > 1:
             raise InputError(f"{self.who} differ by {len(self.shares)} shares; give one, like {self.who}:8%,draws=5")
         if self.draws < 1 or (self.who == "one" and self.draws > 1):
             more = "one GPU is always as slow: leave draws out" if self.who == "one" else "take at least 1"
             raise InputError(f"stragglers have {self.draws} draws; {more}")
+        if self.draws > MOST_DRAWS:
+            raise InputError(f"stragglers have {self.draws:,} draws; a run for each is made, of {MOST_DRAWS:,} at most")
 
     @classmethod
     def of(cls, given: Self | str) -> Self:

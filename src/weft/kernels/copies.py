@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from weft.errors import InputError
+from weft.fields import check_fields, declared
 from weft.hardware import Gpu
 from weft.program import Buffer, ChunkRule, Command, DmaMap, Kernel
 from weft.units import to_fs
@@ -51,15 +52,16 @@ class DmaGather:
     collective: str
     bytes_: int
     ranks: int
-    engines: int | None = None
-    engines_per_peer: int = 1
+    engines: int | None = declared(None, "")
+    engines_per_peer: int = declared(1, "")
     broadcast: bool = False
     swap: bool = False
     prelaunched: bool = False
-    threads: int | None = None
+    threads: int | None = declared(None, "")
     algorithm: ClassVar[str] = "copies"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for option, taken, only in (
             ("broadcast", self.broadcast, "all_gather"),
             ("swap", self.swap, "all_to_all"),
@@ -68,10 +70,6 @@ class DmaGather:
                 raise InputError(f"only an {only} has commands that {option}, not an {self.collective}")
             if taken and self.engines_per_peer > 1:
                 raise InputError(f"with {option} a peer's data is not cut; leave engines_per_peer at 1")
-        for name in ("engines", "engines_per_peer", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} is {value}; it must be at least 1")
         if self.share < self.engines_per_peer * ALIGNMENT:
             raise InputError(
                 f"{self.share} B for each peer cannot be cut for {self.engines_per_peer} engines; a part has at least "

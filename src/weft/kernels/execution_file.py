@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from weft.errors import ConfigError, join_or
+from weft.errors import ConfigError, is_whole, join_or, shown
 from weft.files import read_json
 from weft.graph import COLLECTIVES
 from weft.kernels.execution_plan import (
@@ -29,6 +29,47 @@ from weft.kernels.execution_plan import (
 _BUFFERS: Mapping[str, BufferName] = {"i": "input", "o": "output", "s": "scratch"}
 _COLLECTIVES = {name.replace("_", ""): name for name in COLLECTIVES}
 _KINDS = {"memory": "memory", "sm": "memory", "port": "port", "proxy": "port", "switch": "switch", "nvls": "switch"}
+
+_WHOLE = frozenset(
+    [
+        "id",
+        "index",
+        "size",
+        "rank",
+        "cnt",
+        "off",
+        "srcoff",
+        "dstoff",
+        "tb_id",
+        "tbg_size",
+        "barrier_id",
+        "num_threadblocks",
+        "nthread_blocks",
+        "unit_size",
+        "num_chunks",
+        "init_value",
+        "buffer_id",
+        "switch_channel_id",
+        "num_threads_per_block",
+        "buffer_alignment",
+        "min_message_size",
+        "max_message_size",
+        "input_chunks",
+        "output_chunks",
+        "scratch_chunks",
+        "inputChunks",
+        "outputChunks",
+        "scratchChunks",
+        "chunkGroups",
+    ]
+)
+"""Keys of both layouts whose values are whole numbers."""
+_WHOLES = frozenset(
+    ["channel_ids", "cids", "connected_to", "connectedTo", "semaphore_ids", "remote_buffer_ids", "ranks"]
+)
+"""Keys whose values are lists of them."""
+_POSITIVE = frozenset(("tbg_size", "num_threadblocks", "nthread_blocks", "num_threads_per_block", "buffer_alignment"))
+_FLAGS = frozenset(("inplace", "reuse_resources", "use_double_scratch_buffer"))
 
 
 def read_collective(path: str | Path, trusted: bool = False) -> ExecutionPlan:
@@ -55,7 +96,35 @@ class _BrokenPlan(Exception):
     """What is wrong with a plan, in a sentence."""
 
 
+def _check_types(data: Any, where: str = "") -> None:
+    """Raise _BrokenPlan for a number that is not whole, a flag that is none, and so on: 256.9 threads are a mistake."""
+    if isinstance(data, list):
+        for at, inner in enumerate(data):
+            _check_types(inner, f"{where}[{at}]")
+    if not isinstance(data, Mapping):
+        return
+    for key, value in data.items():
+        place = f"{where}.{key}".lstrip(".")
+        if key in _WHOLE and not (is_whole(value) and abs(value) <= _LARGEST):
+            raise _BrokenPlan(f"{place} is {shown(value)}; it must be a whole number")
+        if key in _POSITIVE and value < 1:
+            raise _BrokenPlan(f"{place} is {shown(value)}; it must be at least 1")
+        if key in _WHOLES and not (isinstance(value, list) and all(map(is_whole, value))):
+            raise _BrokenPlan(f"{place} is {shown(value)}; it must be a list of whole numbers")
+        if key in _FLAGS and not isinstance(value, bool):
+            raise _BrokenPlan(f"{place} is {shown(value)}; it must be true or false")
+        _check_types(value, place)
+
+
+_LARGEST = 1 << 62
+_MOST_THREADS = 1024
+_PROTOCOLS = ("Simple", "LL")
+
+
 def _plan(data: Mapping[str, Any]) -> ExecutionPlan:
+    _check_types(data)
+    if data["protocol"] not in _PROTOCOLS:
+        raise _BrokenPlan(f"the protocol is {shown(data['protocol'])}; it must be {join_or(_PROTOCOLS)}")
     name = str(data["collective"]).lower().replace("_", "").replace("-", "")
     if name not in _COLLECTIVES:
         raise _BrokenPlan(f"the plan's collective is '{data['collective']}'; it must be {join_or(tuple(_COLLECTIVES))}")
@@ -75,20 +144,17 @@ def _plan(data: Mapping[str, Any]) -> ExecutionPlan:
         collective=_COLLECTIVES[name],
         chunks=chunks,
         steps=tuple(tuple(one.workgroups()) for one in ranks),
-        semaphores=tuple(tuple(int(each["init_value"]) for each in gpu.get("semaphores", ())) for gpu in gpus),
+        semaphores=tuple(tuple(each["init_value"] for each in gpu.get("semaphores", ())) for gpu in gpus),
         packets=data["protocol"] == "LL",
-        in_place=bool(data["inplace"]),
-        reuse=bool(data.get("reuse_resources", False)),
-        double=bool(data.get("use_double_scratch_buffer", False)),
-        threads=int(data.get("num_threads_per_block", 1024)),
-        alignment=int(data.get("buffer_alignment", LEAST_ALIGNMENT)),
-        sizes=(int(data.get("min_message_size", 0)), int(data.get("max_message_size", 1 << 62))),
+        in_place=data["inplace"],
+        reuse=data.get("reuse_resources", False),
+        double=data.get("use_double_scratch_buffer", False),
+        threads=data.get("num_threads_per_block", 1024),
+        alignment=data.get("buffer_alignment", LEAST_ALIGNMENT),
+        sizes=(data.get("min_message_size", 0), data.get("max_message_size", 1 << 62)),
     )
-    if not 1 <= plan.threads <= 1024 or plan.alignment < 1:
-        raise _BrokenPlan(
-            f"num_threads_per_block is {plan.threads} and buffer_alignment {plan.alignment}; take 1 to 1024 threads "
-            "and at least 1 B"
-        )
+    if plan.threads > _MOST_THREADS:
+        raise _BrokenPlan(f"num_threads_per_block is {plan.threads}; take 1 to {_MOST_THREADS} threads")
     if not plan.workgroups:
         raise _BrokenPlan("no rank has a threadblock; give every rank its steps")
     return plan
@@ -123,7 +189,7 @@ class _Rank:
             raise _BrokenPlan(f"{self.doing} is unknown; the operations are {join_or(sorted(self.operations))}")
         step = replace(self.operations[op["name"]](self, op), name=op["name"])
         if "tbg_info" in op:
-            step = replace(step, share=(int(op["tbg_info"]["tb_id"]), int(op["tbg_info"]["tbg_size"])))
+            step = replace(step, share=(op["tbg_info"]["tb_id"], op["tbg_info"]["tbg_size"]))
         for move in step.moves:
             for part in (*move.sources, *move.targets):
                 self._check(part)
@@ -194,7 +260,7 @@ class _Newer(_Rank):
 
     @staticmethod
     def chunks(gpu: Mapping[str, Any]) -> Chunks:
-        return Chunks(int(gpu["input_chunks"]), int(gpu["output_chunks"]), int(gpu["scratch_chunks"]))
+        return Chunks(gpu["input_chunks"], gpu["output_chunks"], gpu["scratch_chunks"])
 
     def _channels(self, op: Mapping[str, Any]) -> tuple[Channel, ...]:
         kind = _kind(op, "channel_type")
@@ -211,15 +277,15 @@ class _Newer(_Rank):
         return [self._part(one, _kind(op, "channel_type")) for one in op.get(key, ())]
 
     def _part(self, one: Mapping[str, Any], kind: str) -> Part:
-        where = int(one["index"]), int(one["size"])
+        where = one["index"], one["size"]
         if "switch_channel_id" in one:
-            return Part(None, self._switched(int(one["switch_channel_id"])), *where)
+            return Part(None, self._switched(one["switch_channel_id"]), *where)
         if "buffer_id" in one:
             refs = self.block.get("remote_buffer_refs", ())
             ids = [
                 i for ref in refs if _KINDS.get(ref["access_channel_type"]) == kind for i in ref["remote_buffer_ids"]
             ]
-            number = self._pick("remote buffer of its threadblock", ids, int(one["buffer_id"]))
+            number = self._pick("remote buffer of its threadblock", ids, one["buffer_id"])
             buffer = self._pick("remote buffer", self.gpu["remote_buffers"], number)
             return Part(self._peer(buffer["rank"]), _BUFFERS[buffer["type"]], *where)
         return Part(self.rank, _BUFFERS[one["type"]], *where)
@@ -277,13 +343,13 @@ class _Newer(_Rank):
 
     def _pipeline(self, op: Mapping[str, Any]) -> Step:
         context = op["iter_context"]
-        if int(context["unit_size"]) < 1:
+        if context["unit_size"] < 1:
             raise _BrokenPlan(f"{self.doing} has a unit_size of {context['unit_size']}; it must be at least 1 B")
-        return Step("", unit=int(context["unit_size"]), chunks=int(context["num_chunks"]))
+        return Step("", unit=context["unit_size"], chunks=context["num_chunks"])
 
     operations: ClassVar = {
         "nop": _Rank._nothing,
-        "barrier": lambda self, op: Step("", barrier=(int(op["barrier_id"]), int(op["num_threadblocks"]))),
+        "barrier": lambda self, op: Step("", barrier=(op["barrier_id"], op["num_threadblocks"])),
         "put": _put,
         "pws": lambda self, op: self._put(op, signals=True),
         "pwsf": lambda self, op: self._put(op, signals=True, flushes=True),
@@ -320,8 +386,8 @@ class _Older(_Rank):
 
     @staticmethod
     def chunks(gpu: Mapping[str, Any]) -> Chunks:
-        groups = int(gpu.get("chunkGroups", 1))
-        return Chunks(int(gpu["inputChunks"]), int(gpu["outputChunks"]), int(gpu["scratchChunks"]), max(groups, 1))
+        groups = gpu.get("chunkGroups", 1)
+        return Chunks(gpu["inputChunks"], gpu["outputChunks"], gpu["scratchChunks"], max(groups, 1))
 
     def _channels(self, op: Mapping[str, Any], ids: str, buffers: str) -> tuple[Channel, ...]:
         """The channels of a step, which are counted among those of its threadblock between the same two buffers."""
@@ -344,21 +410,21 @@ class _Older(_Rank):
 
     def _far(self, op: Mapping[str, Any], ids: str, buffers: str) -> list[Part]:
         """The parts at other ranks, or through the switch at all ranks."""
-        size = int(op["cnt"])
+        size = op["cnt"]
         if _kind(op, "ctype") == "switch":
             near = "src" if ids == "i_cids" else "dst"
-            return [Part(None, _BUFFERS[op[f"{near}buff"]], int(op[f"{near}off"]), size)]
+            return [Part(None, _BUFFERS[op[f"{near}buff"]], op[f"{near}off"], size)]
         far = _BUFFERS[op[buffers]["dst"]]
         channels = self._channels(op, ids, buffers)
-        return [Part(c.peer, far, int(one["off"]), size) for c, one in zip(channels, op[ids], strict=True)]
+        return [Part(c.peer, far, one["off"], size) for c, one in zip(channels, op[ids], strict=True)]
 
     def _near(self, op: Mapping[str, Any], key: str) -> list[Part]:
         """The parts of the rank itself that a step lists as `srcs` or `dsts`."""
-        size = int(op["cnt"])
-        return [Part(self.rank, _BUFFERS[one["buff"]], int(one["off"]), size) for one in op.get(key, ())]
+        size = op["cnt"]
+        return [Part(self.rank, _BUFFERS[one["buff"]], one["off"], size) for one in op.get(key, ())]
 
     def _own(self, op: Mapping[str, Any], end: str) -> Part:
-        return Part(self.rank, _BUFFERS[op[f"{end}buff"]], int(op[f"{end}off"]), int(op["cnt"]))
+        return Part(self.rank, _BUFFERS[op[f"{end}buff"]], op[f"{end}off"], op["cnt"])
 
     def _out(self, op: Mapping[str, Any]) -> list[Part]:
         return self._far(op, "o_cids", "o_buff") if op.get("o_cids") else []
@@ -400,7 +466,7 @@ class _Older(_Rank):
 
     operations: ClassVar = {
         "nop": _Rank._nothing,
-        "barrier": lambda self, op: Step("", barrier=(int(op["barrier_id"]), int(op["nthread_blocks"]))),
+        "barrier": lambda self, op: Step("", barrier=(op["barrier_id"], op["nthread_blocks"])),
         "put": _put,
         "pws": lambda self, op: self._put(op, signals=True),
         "pwsf": lambda self, op: self._put(op, signals=True, flushes=True),

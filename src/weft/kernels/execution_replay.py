@@ -6,7 +6,7 @@ the ranks that are in its sum, and who wrote and read it last; vector clocks say
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -147,12 +147,12 @@ class _Replay:
 
     def _missing(self, rank: int, step: Any, block: tuple[int, int]) -> str:
         """What a step waits for and has not got, in words; empty if nothing."""
-        for channel in step.waits:
-            if self.taken[rank, channel] >= len(self.sent[rank, channel]):
-                count, number = self.taken[rank, channel] + 1, channel.number
+        for channel, times in Counter(step.waits).items():
+            if self.taken[rank, channel] + times > len(self.sent[rank, channel]):
+                count, number = self.taken[rank, channel] + times, channel.number
                 return f"signal {count} of rank {channel.peer} over {channel.kind} channel {number} between the two"
-        for one in step.acquires:
-            if self.held[rank, one] >= len(self.freed[rank, one]) + self._initial(rank, one):
+        for one, times in Counter(step.acquires).items():
+            if self.held[rank, one] + times > len(self.freed[rank, one]) + self._initial(rank, one):
                 return f"a release of semaphore {one}"
         if step.barrier is not None:
             number, width = step.barrier

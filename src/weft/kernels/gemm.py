@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.engine import layout as y
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError, UnknownNameError, check_whole
 from weft.graph import Gemm
 from weft.hardware import Gpu
 from weft.hardware.gpus import rated_as
@@ -47,8 +47,7 @@ class GemmTiling:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not isinstance(value, int) or value < (name != "resident"):
-                raise InputError(f"GEMM tiling: {name} is {value!r}; it must be a whole number above zero")
+            check_whole(f"{name} of a GEMM's tiling", value, int(name != "resident"), 128)
         if self.slots > y.SLOTS:
             raise InputError(
                 f"GEMM tiling: slots is {self.slots}; a workgroup has between 1 and {y.SLOTS} iterations in flight"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from weft.engine.layout import PIM_COMPUTE, READ, UPDATE, WRITE
 from weft.errors import InputError, check_name, check_whole
+from weft.fields import check_fields
 from weft.hardware.pim import Pim
 from weft.kernels.formats import FORMATS, SharedMicroexponents
 from weft.program.pim import PimStream
@@ -233,10 +234,7 @@ class MemoryWork:
     patience: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.every >= 0 and self.patience >= 0):
-            raise InputError(
-                f"every is {self.every} s and patience {self.patience} s; neither may be below zero: give 0 or more"
-            )
+        check_fields(self)
 
 
 def _streamed(write: _Writer, kernel: Streamed, words: int, registers: int) -> Iterator[tuple[int, ...]]:

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import InputError
-from weft.graph import Collective, Gemm, Graph, GroupedGemm, Node
+from weft.errors import InputError, UnknownNameError
+from weft.estimate.target import check_held
+from weft.graph import Collective, Convolution, Gemm, Graph, GroupedGemm, Node, Op, Recurrent
+from weft.graph.graph import check_choice
 from weft.graph.routing import Routing, routing_of
 from weft.hardware import Gpu, GpuLink, System
 from weft.kernels import GemmTiling
@@ -72,7 +74,10 @@ def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
     """
     if len(graph) > MOST_NODES:
         raise InputError(f"{len(graph)} operators are queued; a run holds between 1 and {MOST_NODES}")
+    _check_masks(graph, system)
     if is_program(graph):
+        for node in graph:
+            check_choice(node, (*_PLACED, *(("tiling",) if _is_product(node.op) else ())), f"a {node.op.kind}")
         settled, plan = lower_operators(graph, system.gpu, options)
         return Lowered(settled, plan, system, _simulated(graph, system, options))
     if (routing := routing_of(graph)) is not None:
@@ -86,7 +91,8 @@ def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
             "that share a GEMM and the collective of its output, by tiles or around a ring, are simulated together; "
             f"choose a system of {graph.ranks}"
         )
-    _check_masks(graph, system)
+    for node in graph.gemms:
+        check_choice(node, (*_PLACED, "tiling"), "a GEMM")
     moved = {node.name: collective_kernel(node, system) for node in graph.collectives}
     gpus = _simulated(graph, system, options, uneven=_uneven(moved.values()))
     settled = graph.map(lambda node: _settled(node, system, options, moved))
@@ -94,8 +100,24 @@ def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
     return Lowered(settled, plan, paced(system, moved.values()), gpus)
 
 
+_PLACED = ("compute_units", "priority", "launches_before")
+"""What every kernel on compute units uses of a choice."""
+_JOINED = ("driver", "kernel", "near_memory", "tiles_of", "tiling", "copies")
+"""What a collective uses of its choice that shares buffers with a GEMM."""
+
+
+def _is_product(op: Op) -> bool:
+    return isinstance(op, Gemm | Convolution | Recurrent) or bool(getattr(op, "products", ()))
+
+
 def _routed(graph: Graph, routing: Routing, system: System, options: RunOptions) -> Lowered:
     """The plan of a layer of experts: one step after the other or, where DMA engines dispatch, joined by T3."""
+    exchange = ("routing", "driver", "kernel", "near_memory", "channels")
+    for node in graph:
+        moves = isinstance(node.op, Collective)
+        check_choice(node, exchange if moves else ("tiling",), "a layer of experts")
+        if moves and node.choice.kernel not in ("library", *dispatchers()):
+            raise UnknownNameError("library that exchanges tokens", node.choice.kernel, ["library", *dispatchers()])
     layer, system = expert_layer(graph, routing, system, options)
     tracked = graph["dispatch"].choice.driver == "dma"
     plan = (
@@ -124,6 +146,8 @@ def expert_layer(graph: Graph, routing: Routing, system: System, options: RunOpt
     assert isinstance(up, GroupedGemm)
     assert isinstance(down, GroupedGemm)
     assert isinstance(moved, Collective)
+    for op in (up, down, moved):
+        check_held(op, system.gpu)
     uneven = "" if routing.even else "their experts get different numbers of tokens"
     gpus = _simulated(graph, system, options, uneven=uneven)
     tracked = graph["dispatch"].choice.driver == "dma"
@@ -281,6 +305,9 @@ def _linked(system: System, values: Callable[[GpuLink], dict[str, Any]]) -> Syst
 
 def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
     """The plan of a graph whose GEMM and collectives share buffers."""
+    for node in graph:
+        moves = isinstance(node.op, Collective)
+        check_choice(node, _JOINED if moves else ("tiling",), "a joined GEMM and collective")
     ops, names = {node.id: node for node in graph}, ("reduce_scatter", "all_gather", "gemm")
     reduce, gather, gemm = map(ops.get, names)
     consumes = gemm is not None and gather is not None and any(edge.node == gather.id for edge in gemm.edges)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from weft.errors import InputError, check_name, check_type, join_or
 from weft.estimate import estimate
 from weft.graph import DTYPE_BYTES, Collective, KernelChoice, Node
+from weft.graph.graph import check_choice
 from weft.hardware import System
 from weft.hardware.systems import KernelCost
 from weft.kernels.channels import PAGE, ChannelRing, ChannelTiling
@@ -49,7 +50,7 @@ from weft.library.execution import costs as execution_costs
 from weft.library.interconnect import Interconnect, interconnect
 from weft.lower.fit import occupancy
 from weft.lower.machine import fabric_of
-from weft.schedule.sharing import units_needed
+from weft.schedule.sharing import COPY_OPTIONS, units_needed
 from weft.units import format_bytes
 
 BY_UNITS = (*RINGS, "all_to_all")
@@ -77,6 +78,8 @@ _LARGEST_PART = 32
 """Slices above which a part is cut further, up to a peer's channels (NCCL enqueue.cc, addP2pToPlan)."""
 _OPERATIONS = 4
 """Most rounds per channel while a peer's data can be cut into fewer parts (NCCL enqueue.cc, addP2pToPlan)."""
+_PLACED = ("compute_units", "priority", "launches_before")
+"""What every kernel uses of a choice."""
 UnitsKernel = ChannelRing | ChannelExchange | DirectExchange | DirectReduce | SwitchCollective | PlanKernel
 """A library's kernel of a collective on compute units."""
 CollectiveKernel = UnitsKernel | WholeRing | DmaGather
@@ -97,22 +100,30 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
             f"{format_bytes(held, 4)}; give a whole buffer of no more than that"
         )
     if choice.plan is not None:
+        check_choice(node, ("plan", "kernel", "driver", *_PLACED), "an execution plan")
         return _planned(op, choice, system)
-    known = ("library", *KERNELS, "plain-ring", ChannelExchange.algorithm, DmaGather.algorithm)
-    check_name("kernel of a collective", choice.kernel, known)
+    by_copies = choice.driver == "dma"
+    known = ("library", DmaGather.algorithm) if by_copies else ("library", *KERNELS, "plain-ring")
+    if op.name == "all_to_all" and not by_copies:
+        known = (*known, ChannelExchange.algorithm)
+    check_name(f"kernel of a collective by {choice.driver}", choice.kernel, known)
     if choice.channels is not None and choice.driver == "dma":
         raise InputError(
             f"DMA engines have no channels, but channels is {choice.channels}; leave it out, or let compute units "
             "drive the collective"
         )
     if choice.kernel == "plain-ring":
+        check_choice(node, ("driver", "kernel", "in_flight", "channels", *_PLACED), "a plain ring")
         if (op.name, choice.driver) != ("all_reduce", "cu") or choice.in_flight is None:
             raise InputError(
                 f"a plain ring is an all_reduce by compute units with in_flight bytes, not {op.name} by "
                 f"{choice.driver}; choose the kernel 'library'"
             )
         return _plain_ring(op, choice, choice.in_flight, system)
-    if choice.driver == "dma":
+    if by_copies:
+        check_choice(node, ("driver", "kernel", "copies", "launches_before"), "a copy by DMA engines")
+        for option, _ in choice.copies:
+            check_name("option of DMA engines", option, COPY_OPTIONS)
         name = canonical(op.name)
         if name not in PUSHES:
             raise InputError(
@@ -121,6 +132,7 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
             )
         _check(op.bytes, op.ranks)
         return DmaGather(name, op.bytes, op.ranks, **dict(choice.copies))  # type: ignore[arg-type]
+    check_choice(node, ("kernel", "channels", "protocol", *_PLACED), "a library's kernel of a collective")
     algorithm = choice.kernel if choice.kernel in KERNELS else None
     kernel = cu_collective(op.name, op.bytes, op.ranks, system, op.dtype, choice.channels, choice.protocol, algorithm)
     _check_mask(kernel, choice, system)
@@ -277,9 +289,15 @@ def _way(
         if reason := _why_not(algorithm, name, dtype, system):
             others = f"choose {join_or(possible)}, or " if possible else ""
             raise InputError(f"{reason}; {others}leave the algorithm to the library")
+        if algorithm == "nvls" and asked is not None:
+            raise InputError(
+                f"a switch that adds has no protocol to choose, but protocol is '{protocol}'; leave it out"
+            )
         return Algorithm[algorithm.upper()], asked
     if asked is not None and name in RINGS:
         return Algorithm.RING, asked
+    if asked is not None:
+        raise InputError(f"an {name} takes its protocol by its size, but protocol is '{protocol}'; leave it out")
     chosen = choose(name, [bytes_], ranks, interconnect(system), floating=dtype in FLOATS)
     way, best = Algorithm(int(chosen[0][0])), Protocol(int(chosen[1][0]))
     reducing = fabric_of(system).reduces

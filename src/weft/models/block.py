@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from weft.errors import InputError, check_name
+from weft.fields import check_fields
 from weft.graph import Attention, Gemm, GroupedGemm, Op, Streaming
+from weft.graph.op import check_dtype
 
 if TYPE_CHECKING:
     from weft.models.transformer import Transformer
@@ -57,6 +59,11 @@ class Style:
     returned: str = ""
     elementary: bool = False
     each_expert: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name in filter(None, (self.dispatched, self.returned)):
+            check_dtype(name)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from weft.catalog import Quantity, read_leaves, read_toml, unknown_key
-from weft.errors import ConfigError, check_name
+from weft.errors import ConfigError, check_name, check_type
+from weft.fields import check_fields, declared
+from weft.graph import EXCHANGES
 from weft.hardware import Gpu
 from weft.models.block import Style
+from weft.models.update import Optimizer
 from weft.parallel.precision import RECIPES
 from weft.units import Dimension
 
@@ -75,7 +78,7 @@ class Framework:
     gather_overlap: bool = False
     bucket: int = 0
     bucket_per_replica: int = 0
-    zero: int = 0
+    zero: int = declared(0, "", least=0, most=3)
     keeps_weights: bool = False
     stops_early: bool = False
     weights: str = ""
@@ -120,6 +123,19 @@ class Framework:
         if self.low and precision in ("", "bf16"):
             return "it is for recipes of 8 or 4 bits (--precision)"
         return ""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_type("style", self.style, Style, "give a weft.models.block.Style")
+        for name, value in {"gradients": self.gradients, "reduces": self.reduced, "weights": self.weights}.items():
+            if value:
+                check_name(f"{name} of a framework", value, ("fp16", "bf16", "fp32"))
+        check_name("format of attention", self.attention, ("", "fp8"))
+        check_name("optimizer", self.optimizer, get_args(Optimizer))
+        for library in (self.dispatcher, *self.pads):
+            check_name("dispatcher", library, EXCHANGES)
+        for recipe in self.recipes:
+            check_name("recipe", recipe, RECIPES)
 
     @property
     def reduced(self) -> str:
@@ -193,6 +209,4 @@ def _built(name: str, values: dict[str, Any]) -> Framework:
     plain: dict[str, Any] = {path: leaf.value for path, leaf in leaves.items()}
     plain |= {f"likely_{path}": math.sqrt(math.prod(leaf.range)) for path, leaf in leaves.items()}
     plain |= {key: tuple(values.get(key, ())) for key in ("recipes", "pads", "graphs")}
-    for recipe in plain["recipes"]:
-        check_name("recipe", recipe, RECIPES)
     return Framework(**{**values, **plain, "name": name, "style": Style(**values["style"])})

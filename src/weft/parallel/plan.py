@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from weft.answer import Record
 from weft.errors import InputError, check_name, check_type
 from weft.fields import check_fields, declared
-from weft.graph import EXCHANGES
+from weft.graph import DTYPE_BYTES, EXCHANGES
 from weft.graph.routing import Loads, check_loads, loads_of
 from weft.parallel.precision import RECIPES, Recipe
 
@@ -149,7 +149,7 @@ class Parallelism(Record):
         example=1,
         default="as the framework",
     )
-    shard: int | None = declared(None, "Replicas among which --zero 3 shards.", default="all")
+    shard: int | None = declared(None, "Replicas among which --zero shards: a divisor of theirs.", default="all")
     context: Context = declared(
         "ring", "How attention sees the keys of --cp: ring, all_gather or all_to_all.", noun="context parallelism"
     )
@@ -206,6 +206,7 @@ class Parallelism(Record):
         check_loads(self.loads)
         check_type("overlap", self.overlap, Mapping, "give methods by axis, such as {'tp': 'flux'} or 'tp=flux,dp=dma'")
         check_type("dtype", self.dtype, str, "name one, like 'bf16'")
+        check_name("dtype", self.dtype, DTYPE_BYTES)
         check_type("schedule", self.schedule, str, "name one, like '1f1b' or 'interleaved:4'")
         check_type("order", self.order, (tuple, list), f"name each of {', '.join(ORDER)} once")
         check_fields(self)
@@ -218,8 +219,7 @@ class Parallelism(Record):
                 )
         self._check_graphs()
         self._check_paired()
-        if self.zero > 3:
-            raise InputError(f"zero is {self.zero}; stages are 0 (none) to 3 (weights, as FSDP)")
+        self._check_shard()
         self._check_recompute()
         self._check_precision()
         each = self.dp * self.micro_batch
@@ -233,6 +233,22 @@ class Parallelism(Record):
             raise InputError(f"the order of placement is {self.order}; name each of {', '.join(ORDER)} once")
         if self.sequence % self.cp:
             raise InputError(f"sequence {self.sequence} does not divide into {self.cp} context-parallel ranks")
+        if any(layers < 0 for layers in self.layers):
+            raise InputError(f"layers of the stages are {', '.join(map(str, self.layers))}; none can have fewer than 0")
+
+    def _check_shard(self) -> None:
+        """Raise InputError for groups that share nothing, or into which the replicas do not divide."""
+        replicas = self.dp * self.cp
+        if self.shard is not None and not self.zero:
+            raise InputError(
+                f"shard is {self.shard}, but zero is 0, so that replicas share nothing; give zero 1 to 3, or leave "
+                "shard out"
+            )
+        if self.shard is not None and replicas % self.shard:
+            raise InputError(
+                f"shard is {self.shard}, but {replicas} replicas hold the same weights; give a divisor of {replicas}, "
+                "or leave it out: all share"
+            )
 
     def _check_precision(self) -> None:
         if self.precision:

@@ -206,7 +206,8 @@ class Space:
         inside = max(self.system.gpus_per_node // tp, 1)
         for zero in stages:
             if "shard" in self.fixed:
-                yield from ((zero, shard) for shard in self.choices["shard"])
+                shards = self.choices["shard"]
+                yield from ((zero, one) for one in shards if one is None or (zero and replicas % one == 0))
                 continue
             yield zero, None
             if zero == 3 and 1 < inside < replicas and replicas % inside == 0:

@@ -215,6 +215,11 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
     )
 
 
+def _usual(node: Node) -> KernelChoice:
+    """The library's own choice, on DMA engines if they move the node's data."""
+    return KernelChoice(driver="dma" if node.choice.driver == "dma" else "cu")
+
+
 def _watch(graph: Graph, system: System, options: RunOptions) -> Callable[[int, int], None] | None:
     """The options' progress callback, extended by the end of this run that closed forms expect."""
     progress = options.progress
@@ -224,7 +229,8 @@ def _watch(graph: Graph, system: System, options: RunOptions) -> Callable[[int, 
     @cache
     def end_fs() -> int:
         try:
-            return to_fs(float(estimate(graph, system, RunOptions(clock=options.clock)).seconds))
+            usual = graph.map(lambda node: replace(node, choice=_usual(node)))
+            return to_fs(float(estimate(usual, system, RunOptions(clock=options.clock)).seconds))
         except InputError:
             return 0
 

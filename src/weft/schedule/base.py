@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from weft.errors import InputError
+from weft.errors import InputError, check_type
+from weft.fields import check_fields
 from weft.graph import Graph
 from weft.hardware import Gpu
 from weft.schedule.arbiters import ROUND_ROBIN, ArbiterPolicy
@@ -24,6 +25,10 @@ class Pass(ABC):
     summary: str
     needs: tuple[str, ...] = ()
     arbiter: ArbiterPolicy = ROUND_ROBIN
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_type("arbiter", self.arbiter, ArbiterPolicy, "give what weft.arbiter makes of a function")
 
     @property
     def runs(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from weft.errors import InputError, check_name
 from weft.graph import Collective, Gemm, Graph, Node
+from weft.graph.graph import check_copies
 from weft.hardware import Gpu
 from weft.library.collectives import KERNELS
 from weft.schedule.base import Pass
@@ -52,6 +53,8 @@ class Sharing(Pass):
     in_flight: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        check_copies(self.copies)
         if self.first is not None:
             check_name("first stream", self.first, LAUNCHED)
         if self.units is not None and not self.partition:
@@ -98,9 +101,10 @@ class Sharing(Pass):
             if split:
                 changed["compute_units"] = split.apart if moves else split.gemm
             if moves:
-                changed |= {"driver": self.driver, "priority": int(self.priority), "copies": self.copies}
+                changed |= {"driver": self._driver(node), "priority": int(self.priority) or node.choice.priority}
+                changed["copies"] = self.copies or node.choice.copies
                 if self.driver == "dma":
-                    changed["compute_units"] = None
+                    changed |= {"compute_units": None} if split else {}
                 elif self.channels is not None:
                     changed["channels"] = self.channels
                 if self.algorithm is not None:
@@ -112,6 +116,15 @@ class Sharing(Pass):
         first_is_gemm = self.launched_first == "gemm"
         ordered = sorted(graph.map(placed).nodes, key=lambda node: isinstance(node.op, Collective) is first_is_gemm)
         return replace(graph, nodes=tuple(ordered))
+
+    def _driver(self, node: Node) -> Driver:
+        """What moves the data of a collective; InputError for a node whose own choice contradicts that."""
+        if node.choice.driver not in ("cu", self.driver):
+            raise InputError(
+                f"'{self.name}' moves the data of '{node.id}' by compute units, but its choice states driver = "
+                f"'{node.choice.driver}'; leave it out, or choose dma or dma-partition"
+            )
+        return self.driver
 
     def _check(self, graph: Graph) -> None:
         for node in graph:

@@ -93,6 +93,7 @@ class _Scattering(_OfSubLayer):
     algorithm: str | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.algorithm is not None:
             check_name("algorithm", self.algorithm, (*KERNELS, LIBRARY))
 
@@ -167,6 +168,7 @@ class TrackTrigger(_Scattering):
     by: Granularity = "tile"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.algorithm is not None:
             raise InputError(
                 f"'{self.name}' sends tiles by the address map and has no algorithm, but algorithm is "

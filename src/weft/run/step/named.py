@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from weft.errors import InputError, check_type, check_whole
+from weft.errors import InputError, check_name, check_type, check_whole
+from weft.estimate.joined import METHODS
 from weft.graph import Graph
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
@@ -218,6 +219,7 @@ def _check(model: Transformer, where: System, plan: Parallelism) -> None:
 def framework_for(named: Framework | str | None, zero: int | None) -> Framework:
     """The framework that is named; without a name Megatron Core, or torchtitan where weights are sharded."""
     if isinstance(named, Framework):
+        check_name("method of a framework's tp", named.tp, ("", *METHODS))
         return named
     if zero is not None:
         check_whole("zero", zero, 0, 1)

@@ -1,0 +1,131 @@
+"""Contract of every dataclass that users fill in: a wrong value of any field is refused by the class itself.
+
+Rules that only a command checks do not hold in Python, in a sweep, or for what a file says.
+"""
+
+import math
+from dataclasses import fields, is_dataclass, replace
+
+import pytest
+
+import weft
+from weft.answer import Answer
+from weft.errors import WeftError
+from weft.fields import _described_field
+from weft.graph import KINDS, Joined, KernelChoice, Send, Tensor, TokenExchange, View
+from weft.graph.collective import Copy
+from weft.graph.named import Constant
+from weft.hardware.stragglers import Stragglers
+from weft.kernels import GemmTiling
+from weft.kernels.copies import DmaGather
+from weft.models.block import Style
+from weft.parallel.framework import framework
+from weft.schedule import find_pass
+
+GEMM = weft.Gemm(64, 64, 64)
+TENSOR = Tensor((8, 8))
+SAMPLES = [
+    GEMM,
+    weft.Collective("all_reduce", 1024, 8),
+    TokenExchange("all_to_all", 1024, 8, tokens=8, hidden=8, top_k=2, experts=8),
+    Send(1024),
+    Copy(1024),
+    weft.Attention(1, 8, 64, 64, 64),
+    KINDS["call"]("aten.add", (TENSOR,), (TENSOR,)),
+    KINDS["convolution"](8, 8, 8),
+    KINDS["ctc"](8, 8, 4, 8),
+    KINDS["gemv"](8, 8),
+    KINDS["grouped_gemm"](2, 8, 8, 8),
+    weft.Opaque("x", 8, 8),
+    KINDS["pooling"](1, 1),
+    KINDS["recurrent"]("gru", 8, 8, 8),
+    weft.Streaming("gelu", 8),
+    TENSOR,
+    View("x", (8,)),
+    Joined(("a", "b")),
+    Constant((2, 2)),
+    weft.Node(GEMM, "a"),
+    weft.Graph((weft.Node(GEMM, "a"),)),
+    KernelChoice(),
+    weft.Routing(8, 2, 8, 4),
+    weft.Harness(),
+    weft.RunOptions(),
+    weft.Parallelism(tp=2, dp=2, batch=8),
+    framework("megatron-core"),
+    Style(),
+    Stragglers("gpus"),
+    GemmTiling(),
+    DmaGather("all_gather", 1 << 20, 8),
+    find_pass("streams"),
+    find_pass("dma"),
+    find_pass("sequential"),
+    find_pass("t3"),
+    find_pass("t3-all-gather"),
+]
+"""A right object of every class that users fill in."""
+NEGATIVE = {
+    ("Send", "offset"),
+    ("View", "axis"),
+    ("Joined", "axis"),
+    ("Convolution", "padding_width"),
+    ("Constant", "value"),
+}
+"""Fields whose values may be below zero."""
+FREE = {
+    ("Harness", "rotation"): (math.inf,),  # B always comes from memory
+    ("Harness", "network"): ("x",),
+    ("Attention", "causal"): (True,),
+    ("Constant", "value"): (math.inf, True),
+}
+"""What a field may be although others of its type may not."""
+WRONG = {
+    str: (3, None, b"x", 1.5, ["x"], object()),
+    bool: ("false", "no", 1.5, None, 7, [True]),
+    int: (-7, 1.5, "many", math.nan, True, b"8", object(), 10**40),
+    float: (math.nan, -1.0, "x", None, object(), -math.inf),
+}
+TYPO = ("typo", 3, b"x", ["x"])
+
+
+def wrong_values(sample):
+    """Every field of an object of one of the plain types, with the values that it must refuse."""
+    owner = type(sample).__name__
+    for field in fields(sample):
+        one = _described_field(type(sample), field)
+        kinds = [kind for kind in one.kinds if kind in WRONG]
+        if one.choices or field.name in ("dtype", "kernel", "protocol", "phase"):
+            values = TYPO
+        elif len(one.kinds) == 1 and kinds:
+            values = WRONG[kinds[0]]
+        elif str(one.kinds[0]).startswith("tuple"):
+            values = (5, "x", (object(),)) if getattr(sample, field.name) is not None else (5,)
+        else:
+            continue
+        for value in values:
+            negative = isinstance(value, int | float) and value < 0 and (owner, field.name) in NEGATIVE
+            free = any(value is each for each in FREE.get((owner, field.name), ()))
+            if not (negative or free or (value is None and one.optional)):
+                yield field.name, value
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: f"{type(sample).__name__}-{getattr(sample, 'name', '')}")
+def test_a_wrong_value_of_a_field_is_refused_by_the_class(sample):
+    accepted = []
+    for name, value in wrong_values(sample):
+        try:
+            replace(sample, **{name: value})
+        except WeftError:
+            continue
+        except Exception as error:  # noqa: BLE001 - Python's own errors are what is looked for
+            accepted.append((name, value, error))
+        else:
+            accepted.append((name, value, "accepted"))
+    assert not accepted
+
+
+def test_every_class_that_users_fill_in_is_tried():
+    public = [getattr(weft, name) for name in weft.__all__]
+    filled = {one for one in public if isinstance(one, type) and is_dataclass(one) and not issubclass(one, Answer)}
+    tried = {type(sample) for sample in SAMPLES}
+    answers = {weft.Comparison, weft.Contrast, weft.ExecutionPlan, weft.Timeline}
+    assert filled | set(KINDS.values()) <= tried | answers
