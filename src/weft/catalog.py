@@ -150,6 +150,8 @@ _LEAF_EXAMPLE = '{ value = "450 GB/s", kind = "published", source = "data sheet"
 _MEANT = {"a valid dictionary or instance of": "a", "an instance of": "a", "a valid dictionary": "a table of values"}
 """pydantic's type errors, reworded for users."""
 _LEAF_KEYS = ("value", "kind", "source", "low", "high")
+LONGEST_CHAIN = 16
+"""Most files of which each extends the next one."""
 LARGEST_TOML = 1 << 20
 """Largest TOML file that is read [bytes]."""
 _LISTED = 24
@@ -552,6 +554,8 @@ class Shelf:
         label, folder = file_label(file), file.parent if isinstance(file, Path) else None
         if str(file) in seen:
             raise ConfigError("this file extends itself; remove one 'extends'", label, "extends")
+        if len(seen) > LONGEST_CHAIN:
+            raise ConfigError(f"more than {LONGEST_CHAIN} files extend one another; merge some", label, "extends")
         document, base = read_toml(file), Description({}, {}, "", None)
         extends = document.pop("extends", None)
         if extends is not None:

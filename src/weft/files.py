@@ -68,7 +68,7 @@ def write_atomically(path: str | os.PathLike[str], data: str | bytes, private: b
     """
     check_path(path)
     target = Path(path)
-    payload = data.encode() if isinstance(data, str) else data
+    payload = data.encode("utf-8", "replace") if isinstance(data, str) else data
     with _writing("the file", target):
         if target == STDOUT:
             _write_stdout(payload)
@@ -224,12 +224,23 @@ def write_json(path: str | os.PathLike[str], data: Any) -> Path:
 def to_json(data: Any, **layout: Any) -> str:
     """Return plain data as JSON text, laid out as `json.dumps` is told; a number that is not finite becomes null.
 
-    JSON has neither Infinity nor NaN: no other reader than Python's takes them.
+    JSON has neither Infinity nor NaN, and no half of a character (of a file's name that is no UTF-8): no other reader
+    than Python's takes them.
     """
     try:
-        return json.dumps(data, allow_nan=False, **layout)
+        text = json.dumps(data, allow_nan=False, **layout)
     except ValueError:
-        return json.dumps(finite(data), allow_nan=False, **layout)
+        text = json.dumps(finite(data), allow_nan=False, **layout)
+    return _HALVES.sub(lambda found: found[0] if found[1] else "\\ufffd", text) if "\\ud" in text else text
+
+
+_HALVES = re.compile(r"(\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})|\\ud[89a-f][0-9a-f]{2}")
+"""Escaped characters of JSON beyond the basic plane, which stay, and halves of such."""
+
+
+def whole_text(text: str) -> str:
+    """Return a text with a question mark for each half of a character, which no file or page can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def finite(data: Any) -> Any:
@@ -418,6 +429,9 @@ def read_bytes(path: str | os.PathLike[str], at_most: int = LARGEST_FILE) -> byt
     """
     with _opened(path) as file:
         content = _content(str(path), file.fileno(), os.fstat(file.fileno()), at_most)
+    if content and str(path).endswith(".gz") and not content.startswith(GZIP):
+        why = "its name ends in .gz, but it is not packed by gzip; pack it again, or give it another name"
+        raise ConfigError(why, str(path))
     return _unpack(content, path, at_most)
 
 
@@ -577,7 +591,11 @@ def _content(path: str, descriptor: int, found: os.stat_result, at_most: int) ->
     while size <= at_most:
         if not poll.poll(SILENCE_S * 1000):
             raise InputError(f"nothing came out of the pipe '{path}' for {SILENCE_S:g} s; write a file and name that")
-        part = os.read(descriptor, 1 << 20)
+        try:
+            part = os.read(descriptor, 1 << 20)
+        except OSError as error:
+            why = f"cannot be read ({str(error.strerror or error).lower()}); name another one"
+            raise InputError(f"the file '{path}' {why}") from None
         if not part:
             return b"".join(parts)
         parts.append(part)

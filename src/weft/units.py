@@ -84,8 +84,8 @@ def parse(text: str, dimension: Dimension | str) -> float:
         raise UnitError(_unit_problem(text, unit, wanted))
     try:
         return float(Fraction(number) * factor)
-    except OverflowError:
-        raise UnitError(f"'{text}' is too large for a quantity in {wanted}; give one below 1e308") from None
+    except (OverflowError, ValueError):  # ValueError: more digits than Python converts
+        raise UnitError(f"{shown(text)} is too large for a quantity in {wanted}; give one below 1e308") from None
 
 
 def parse_shape(text: str) -> tuple[int, int, int]:

@@ -227,7 +227,7 @@ def test_all_strategies_side_by_side_are_those_that_can_carry_the_collective_out
         (lambda: together(GEMM, "all_gather", SIZE, GPU, strategy="dma-partition", units=0), InputError, "one"),
         (lambda: together(GEMM, "all_gather", SIZE, GPU, first="host"), UnknownNameError, "first stream"),
         (lambda: isolated_gemm(GEMM, GPU, units=0), InputError, "each side needs at least one"),
-        (lambda: isolated_gemm(GEMM, GPU, units=305), InputError, "each side needs at least one"),
+        (lambda: isolated_gemm(GEMM, GPU, units=305), InputError, "units is -1; it must be a whole number"),
         (lambda: isolated_collective("all_gather", SIZE, GPU, units=305), InputError, "RCCL has 1 to 128"),
         (lambda: isolated_collective("all_gather", SIZE, GPU, driver="dma", units=4), InputError, "no channels"),
         (lambda: isolated_collective("all_gather", SIZE, GPU, driver="gpu"), UnknownNameError, "driver"),

@@ -200,7 +200,7 @@ def test_toml_that_no_reader_can_use_is_refused_in_words(text, why):
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_text_is_read_packed_or_not(tmp_path, packed):
-    file = tmp_path / "a.csv.gz"
+    file = tmp_path / "a.csv"
     content = "\ufeffé".encode()
     file.write_bytes(gzip.compress(content) if packed else content)
     assert files.read_text(file) == "é"
@@ -276,3 +276,15 @@ def test_csv_that_no_reader_can_use_is_refused_in_words(text):
 
 def test_rows_of_csv_have_the_names_of_the_first_line():
     assert list(files.read_records("a,b\n1,2\n\n3\n", "x.csv")) == [{"a": "1", "b": "2"}, {"a": "3", "b": ""}]
+
+
+def test_a_file_that_is_called_packed_and_is_not_is_refused(tmp_path):
+    (tmp_path / "a.csv.gz").write_text("1,2")
+    with pytest.raises(ConfigError, match=r"not packed by gzip; pack it again"):
+        files.read_text(tmp_path / "a.csv.gz")
+
+
+def test_half_a_character_is_replaced_in_json_and_text(tmp_path):
+    text = files.to_json({"half": "a\udcff", "whole": "\U0001f98a", "escaped": "\\ud83d"})
+    assert json.loads(text) == {"half": "a\ufffd", "whole": "\U0001f98a", "escaped": "\\ud83d"}
+    assert write_atomically(tmp_path / "text", "a\udcff").read_text() == "a?"

@@ -133,7 +133,7 @@ def test_a_number_below_zero_of_a_choice_is_refused(name):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("attention", "typo"), ("sends", "typo"), ("graphs", "typo"), ("pads", ("typo",)), ("recipes", ("typo",)),
+        ("attention", "typo"), ("sends", "typo"), ("graphs", ("typo",)), ("pads", ("typo",)), ("recipes", ("typo",)),
         ("reduces", "typo"), ("dispatcher", "typo"), ("gradients", "typo"), ("optimizer", "typo"), ("weights", "typo"),
     ],
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import ClassVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import InputError, shown
+from weft.errors import InputError, check_whole, shown
 from weft.fields import check_fields
 from weft.graph.op import DTYPE_BYTES, OUTPUT_DTYPES, Gradients, Op, Tensor, check_dtype, check_sizes
 
@@ -40,9 +40,10 @@ class Gemm(Op):
     scaled: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
-        least = dict.fromkeys(("m", "n", "k", "batch"), 1) | {"scaled": 0}
+        least = dict.fromkeys(("m", "n", "k", "batch"), 1)
         check_sizes(self, "GEMM dimension {}", least, m="M", n="N", k="K")
-        if np.any(np.asarray(self.scaled) > 2):
+        check_whole("scaled", self.scaled, 0, 2)
+        if self.scaled > 2:
             raise InputError(f"scaled is {shown(self.scaled)}; a GEMM has 0, 1 or 2 operands scaled by parts of K")
         check_fields(self, sizes=False)
         check_dtype(self.dtype)

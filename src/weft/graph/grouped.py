@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from weft.errors import InputError
+from weft.errors import InputError, check_whole
 from weft.fields import check_fields
 from weft.graph.op import OUTPUT_DTYPES, Gradients, Op, Tensor, check_dtype, check_sizes
 
@@ -41,8 +41,11 @@ class GroupedGemm(Op):
     scaled: int = 0
 
     def __post_init__(self) -> None:
-        least = dict.fromkeys(("groups", "rows", "n", "k"), 1) | {"busiest": 0, "scaled": 0}
+        least = dict.fromkeys(("groups", "rows", "n", "k"), 1) | {"busiest": 0}
         check_sizes(self, "{} of a grouped GEMM", least, n="N", k="K")
+        check_whole("scaled", self.scaled, 0, 2)
+        if self.scaled > 2:
+            raise InputError(f"scaled is {self.scaled}; a GEMM has 0, 1 or 2 operands scaled by parts of K")
         check_fields(self, sizes=False)
         check_dtype(self.dtype)
         most, rows, groups = np.broadcast_arrays(self.busiest, self.rows, self.groups)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import lcm
-from typing import Literal
+from typing import Literal, cast
 
 from weft.graph import Collective, Graph, KernelChoice, Node
-from weft.units import Dimension, parse
 
 BufferName = Literal["input", "output", "scratch"]
 LEAST_ALIGNMENT = 16
@@ -149,8 +148,7 @@ class ExecutionPlan:
 
     def op(self, bytes_: str | int, dtype: str = "fp16") -> Collective:
         """The collective of `bytes_` that the plan carries out, as an operator."""
-        size = parse(bytes_, Dimension.BYTES) if isinstance(bytes_, str) else bytes_
-        return Collective(self.collective, int(size), self.ranks, dtype)
+        return Collective(self.collective, cast(int, bytes_), self.ranks, dtype)
 
     def graph(self, bytes_: str | int, dtype: str = "fp16") -> Graph:
         """A graph of the collective of `bytes_` (whole buffer) alone, to be simulated."""

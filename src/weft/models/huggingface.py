@@ -91,6 +91,8 @@ def _windows(config: Config) -> Values:
     if not window:
         return {}
     types = config.get("layer_types")
+    for name in types or ():
+        _known("layer_types", name, dict.fromkeys(("full_attention", "sliding_attention"), ""))
     if types is None:
         every = config.get("sliding_window_pattern", 1)
         return {"window": window, "window_every": every}
@@ -132,10 +134,20 @@ def _deepseek(config: Config) -> Values:
         raise ConfigError(
             "only mixtures in every layer after the first dense ones are modelled", None, "moe_layer_freq"
         )
+    for key, names in _ROUTINGS.items():
+        if config.get(key) is not None:
+            _known(key, config[key], dict.fromkeys(names, ""))
     groups = config.get("n_group") or 1
     if groups == 1 or config.get("topk_method") == "greedy":
         return _gated(config)
     return _gated(config) | {"expert_groups": groups, "groups_per_token": config.get("topk_group") or groups}
+
+
+_ROUTINGS = {
+    "topk_method": ("greedy", "group_limited_greedy", "noaux_tc"),
+    "scoring_func": ("softmax", "sigmoid"),
+}
+"""How DeepSeek's models choose experts: the names that transformers knows."""
 
 
 def _falcon(config: Config) -> Values:
@@ -375,6 +387,20 @@ def from_config(file: Path) -> Transformer:
         return _read(config, FAMILIES[kind], label, _name(file))
     except ConfigError as error:
         raise ConfigError(error.message, label, error.key) from None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        key = next((key for key, value in config.items() if key in _NUMBERS and not _is_count(value)), "")
+        raise ConfigError("this value is no number that the model's family has; write it again", label, key) from None
+
+
+_NUMBERS = (
+    "moe_intermediate_size", "shared_expert_intermediate_size", "sliding_window", "sliding_window_pattern", "n_group",
+    "topk_group", "moe_layer_freq", "num_key_value_heads", "num_kv_heads", "n_head_kv", "expansion_ratio",
+)  # fmt: skip
+"""Keys whose numbers a family computes with."""
+
+
+def _is_count(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and value > 0)
 
 
 def _name(file: Path) -> str:

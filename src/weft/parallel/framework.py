@@ -16,6 +16,7 @@ from weft.graph import EXCHANGES
 from weft.hardware import Gpu
 from weft.models.block import Style
 from weft.models.update import Optimizer
+from weft.parallel.plan import GRAPH_MODULES
 from weft.parallel.precision import RECIPES
 from weft.units import Dimension
 
@@ -136,6 +137,8 @@ class Framework:
             check_name("dispatcher", library, EXCHANGES)
         for recipe in self.recipes:
             check_name("recipe", recipe, RECIPES)
+        for held in self.graphs:
+            check_name("module of CUDA graphs", held, (*GRAPH_MODULES, "full_iteration"))
 
     @property
     def reduced(self) -> str:

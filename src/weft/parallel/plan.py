@@ -207,6 +207,9 @@ class Parallelism(Record):
         check_type("overlap", self.overlap, Mapping, "give methods by axis, such as {'tp': 'flux'} or 'tp=flux,dp=dma'")
         check_type("dtype", self.dtype, str, "name one, like 'bf16'")
         check_name("dtype", self.dtype, DTYPE_BYTES)
+        for axis, method in self.overlap.items():
+            check_type("the axis of an overlap", axis, str, "name one, like 'tp'")
+            check_type(f"the overlap of {axis}", method, str, "name a method, like 'flux', or leave the axis out")
         check_type("schedule", self.schedule, str, "name one, like '1f1b' or 'interleaved:4'")
         check_type("order", self.order, (tuple, list), f"name each of {', '.join(ORDER)} once")
         check_fields(self)

@@ -130,7 +130,7 @@ def _machine_code(rule: Rule) -> Any:
 def _module(rule: Rule, name: str) -> Any:
     """Translate a rule with numba, as a function of the fields of an ArbiterView."""
     from numba import types
-    from numba.core.errors import NumbaError
+    from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
     from weft.engine.compiler import Session
 
@@ -149,7 +149,7 @@ def _module(rule: Rule, name: str) -> Any:
 
     try:
         module = session.module(session.function(adapter), [types.int64] * len(ArbiterView._fields), name)
-    except NumbaError as error:
+    except (NumbaError, UnsupportedBytecodeError) as error:
         raise _UntranslatableError(str(error)) from error
     returned = inner.nopython_signatures[0].return_type
     if not isinstance(returned, types.Integer | types.Boolean):

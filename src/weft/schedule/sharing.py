@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from weft.errors import InputError, check_name
+from weft.fields import declared
 from weft.graph import Collective, Gemm, Graph, Node
 from weft.graph.graph import check_copies
 from weft.hardware import Gpu
@@ -48,15 +49,13 @@ class Sharing(Pass):
     units: int | None = None
     channels: int | None = None
     algorithm: str | None = None
-    first: Launched | None = None
+    first: Launched | None = declared(None, "", noun="first stream")
     copies: tuple[tuple[str, int | bool], ...] = ()
     in_flight: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_copies(self.copies)
-        if self.first is not None:
-            check_name("first stream", self.first, LAUNCHED)
         if self.units is not None and not self.partition:
             raise InputError(
                 f"'{self.name}' sets no compute units apart, but units is {self.units}; "

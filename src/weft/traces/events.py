@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import ConfigError, reason
-from weft.files import Unpacked
+from weft.files import Unpacked, whole_text
 
 CHUNK = 1 << 22
 """Characters that are read at a time."""
@@ -97,8 +97,9 @@ class _Text:
             try:
                 value, end = self.parse(self.window, self.place)
                 if end < len(self.window) or self.ended:
+                    has_halves = self.window.find("\\ud", self.place, end) >= 0
                     self.place = end
-                    return value
+                    return _whole(value) if has_halves else value
             except (ValueError, RecursionError) as error:
                 if len(self.window) - self.place > LONGEST:
                     raise self.broken(f"it holds what is no event ({reason(error)})") from None
@@ -108,3 +109,12 @@ class _Text:
 
     def broken(self, why: str) -> ConfigError:
         return ConfigError(f"this is no whole trace: {why}; write it again with torch.profiler", self.path)
+
+
+def _whole(value: Any) -> Any:
+    """A value of JSON whose texts hold no half of a character, as a name that was cut off may."""
+    if isinstance(value, str):
+        return whole_text(value)
+    if isinstance(value, dict):
+        return {whole_text(key): _whole(inner) for key, inner in value.items()}
+    return [_whole(inner) for inner in value] if isinstance(value, list) else value
