@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from weft.parallel import sublayer as sublayer
     from weft.parallel.plan import Parallelism as Parallelism
     from weft.plan import plan as plan
-    from weft.plan.launched import read_launch as read_launch
+    from weft.plan.read_launch import read_launch as read_launch
     from weft.plan.recompute import recompute as recompute
     from weft.plan.scale import scale as scale
     from weft.plan.schedules import check_schedule as check_schedule
@@ -121,7 +121,7 @@ _ROOMS = {
     "weft.parallel": "dependent layer sublayer",
     "weft.parallel.plan": "Parallelism",
     "weft.plan": "plan",
-    "weft.plan.launched": "read_launch",
+    "weft.plan.read_launch": "read_launch",
     "weft.plan.recompute": "recompute",
     "weft.plan.scale": "scale",
     "weft.plan.schedules": "check_schedule find_schedule",

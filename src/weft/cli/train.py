@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,7 +25,7 @@ from weft.cli.options import (
     typed,
 )
 from weft.cli.output import details_option, shows
-from weft.cli.values import DTYPE, FACTORS, MODEL_NAME, SYSTEM_NAME, Value, later, names
+from weft.cli.values import DTYPE, FACTORS, MODEL_NAME, SYSTEM_NAME, Value, assignments, later, names
 from weft.errors import InputError
 from weft.graph import EXCHANGES
 from weft.graph.routing import loads_of
@@ -102,7 +103,24 @@ plan_options = together(
 """The machine and the plan of a training step."""
 
 
-@click.command(epilog=examples(_EXAMPLE, _LARGE, _AGAINST, _GRAPH, _LAUNCHED))
+class _WithScript(click.Command):
+    """A command whose words behind "--" are the arguments of the script that --launch names."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words before "--", and keep those behind it as they are."""
+        own, behind = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        ctx.meta[_BEHIND] = tuple(behind)
+        return super().parse_args(ctx, own)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return the pieces of the line of usage."""
+        return [*super().collect_usage_pieces(ctx), "[-- ARG ...]"]
+
+
+_BEHIND = "weft.cli.train.behind"
+
+
+@click.command(cls=_WithScript, epilog=examples(_EXAMPLE, _LARGE, _AGAINST, _GRAPH, _LAUNCHED))
 @click.argument("model", type=MODEL_NAME, required=False)
 @plan_options
 @option(
@@ -127,9 +145,18 @@ plan_options = together(
 @option(
     "--launch",
     "The launch file of the run: a script with Megatron-LM's arguments, overrides of Megatron-Bridge or NeMo, "
-    "torchtitan's TOML, DeepSpeed's JSON. MODEL can be left out where the file describes it.",
+    "torchtitan's TOML, DeepSpeed's JSON, YAML of AutoModel, NeMo or Primus. MODEL can be left out where the file "
+    "describes it. Arguments of a script follow behind --, as in: weft step --launch run.sh --system 8xh100 -- 8b 4",
     click.Path(path_type=Path),
     metavar="FILE",
+)
+@option(
+    "--define",
+    "State a variable of the script of --launch, like TP=4, which it does not set, or sets otherwise; repeatable.",
+    name="define",
+    multiple=True,
+    callback=assignments,
+    metavar="NAME=VALUE",
 )
 @option(
     "--measured",
@@ -153,6 +180,7 @@ def step(
     model: str | None = None,
     compare_overlaps: bool = False,
     launch: Path | None = None,
+    define: Mapping[str, str] | None = None,
     **stated: Any,
 ) -> Answer:
     """Time a training step of MODEL: how long it takes, what is exposed, what fits, where the time goes.
@@ -160,11 +188,15 @@ def step(
     MODEL is a name of 'weft models list', or a file: also a captured graph, which is timed on a rank of
     the system, with its collectives.
     """
+    arguments = click.get_current_context().meta[_BEHIND]
+    if launch is None and (arguments or define):
+        raise InputError("words behind -- and --define are those of a script; name it, like --launch pretrain.sh")
     if launch is not None:
         refuse_given("beside --launch; change the file", "compare_overlaps")
         changed = tried(stated)
         kept = {name: value for name, value in typed(stated).items() if name not in changed}
-        return weft.read_launch(launch).step(machine, model, options=options, instead=changed, **kept)
+        started = weft.read_launch(launch, system=machine, arguments=arguments, define=define)
+        return started.step(machine, model, options=options, instead=changed, **kept)
     if model is None:
         raise InputError("name a model, like llama-3-8b, or the file that starts the run: --launch pretrain.sh")
     if (graph := graph_in(model)) is not None:

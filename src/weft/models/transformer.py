@@ -23,13 +23,13 @@ class Transformer(Sourced):
     `kv_heads` heads of keys and values that serve all of them. `qk_norm` normalises each head of queries and keys.
     Latent attention (MLA) has the ranks `query_rank` and `kv_rank`, `rotary_head` elements of each query and key beside
     `head`, of which all heads share the key's, and values of `value_head` elements. Every `window_every`-th layer, the
-    first one included, sees `window` tokens.
+    first one included, sees `window` tokens; or, with `full_every`, all but every `full_every`-th layer do.
 
     The MLP is `ffn` wide, or `ffn_multiple` x H; a gated `activation` (SwiGLU, GeGLU) has a second first matrix, and
     limits of its inputs in experts if it is `activation_clamped`. A mixture has `experts` of width `expert_ffn`,
     `experts_per_token` of which compute a token beside `shared_experts`, all out of `groups_per_token` of
     `expert_groups` groups, if these are stated (group-limited routing); the first `dense_layers` layers have a plain
-    MLP, and so do all but every `moe_every`-th of the others.
+    MLP, and so do all but every `moe_every`-th of the others; or `moe_layers` are those with experts, by number from 0.
 
     `norms` stand before or after attention and MLP, or at both places; a `parallel` block adds attention and MLP to the
     same input, after `parallel_norms` norms. Rotations may also scale (`rotary_scaled`: YaRN with an attention factor
@@ -46,7 +46,7 @@ class Transformer(Sourced):
 
     _texts: ClassVar[tuple[str, ...]] = (
         "tensor_parallel", "tied", "causal", "biases", "norm", "norms", "activation", "activation_clamped", "positions",
-        "rotary_scaled", "qk_norm", "parallel", "masked", "embedding_norm", "dtype", "weight_format",
+        "rotary_scaled", "qk_norm", "parallel", "masked", "embedding_norm", "dtype", "weight_format", "moe_layers",
     )  # fmt: skip
     title: str
     hidden: Count
@@ -63,6 +63,7 @@ class Transformer(Sourced):
     value_head: Count | None = None
     window: CountOrNone = 0
     window_every: Count = 1
+    full_every: CountOrNone = 0
     ffn_multiple: Count = 4
     ffn: Count | None = None
     activation: Literal["gelu", "relu", "swiglu", "geglu"] = "gelu"
@@ -75,6 +76,7 @@ class Transformer(Sourced):
     shared_experts: CountOrNone = 0
     dense_layers: CountOrNone = 0
     moe_every: Count = 1
+    moe_layers: tuple[int, ...] = ()
     norm: Literal["layernorm", "rmsnorm"] = "layernorm"
     norms: Literal["before", "after", "both"] = "before"
     parallel: bool = False
@@ -153,9 +155,12 @@ class Transformer(Sourced):
     def _kind(self, at: int) -> str:
         if self.encoder_layers:
             return "decoder"
-        mixture = self.experts and at >= self.dense_layers and (at + 1) % self.moe_every == 0
-        kind = "moe" if mixture else "dense"
-        return f"{kind}-window" if self.window and at % self.window_every == 0 else kind
+        routed = (
+            at in self.moe_layers if self.moe_layers else at >= self.dense_layers and (at + 1) % self.moe_every == 0
+        )
+        kind = "moe" if self.experts and routed else "dense"
+        windowed = (at + 1) % self.full_every > 0 if self.full_every else at % self.window_every == 0
+        return f"{kind}-window" if self.window and windowed else kind
 
     @property
     def parameters(self) -> int:
@@ -207,3 +212,12 @@ def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
     yield bool(model.kv_rank and not model.head), "latent attention needs head, the elements of a key without rotation"
     most = model.layers
     yield model.dense_layers > most, f"dense_layers is {model.dense_layers}; the model has {most} layers"
+    places = model.moe_layers
+    listed = len(set(places)) == len(places) and all(0 <= at < most for at in places)
+    yield not listed, f"moe_layers must be different layers of {most}, from 0 to {most - 1}; write them like [1, 3]"
+    yield bool(places and not count), "moe_layers go with experts; give both, or neither"
+    both = bool(places) and (model.dense_layers > 0 or model.moe_every > 1)
+    yield both, "moe_layers names the layers with experts; leave dense_layers and moe_every out"
+    plain = bool(count) and not any(kind.startswith("moe") for kind in model.layer_kinds)
+    yield plain, f"no layer of {most} has experts; give a smaller dense_layers or moe_every, or no experts"
+    yield bool(model.full_every and not model.window), "full_every goes with window; give both, or neither"

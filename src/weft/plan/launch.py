@@ -167,9 +167,12 @@ _RECOMPUTED = {
 MODULES: Mapping[str, frozenset[str]] = {
     "layernorm": frozenset({"norm1", "norm2"}),
     "core_attn": frozenset({"attention"}),
+    "mlp": frozenset({"fc1", "activation", "fc2"}),
     "moe_act": frozenset({"experts_activation"}),
+    "shared_experts": frozenset({"shared_fc1", "shared_activation", "shared_fc2"}),
+    "mla_up_proj": frozenset({"q_norm", "q_up", "kv_norm", "kv_up", "rotary"}),
 }
-"""Operators that each of Megatron-LM's modules computes again. Its "mlp" also repeats the last GEMM."""
+"""Operators that each of Megatron-LM's modules recomputes in the backward pass."""
 
 
 def _modules(names: str | tuple[str, ...]) -> list[str]:

@@ -1,0 +1,221 @@
+"""torchtitan's TOML (v0.2.2, torchtitan/config/job_config.py) as a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from weft.errors import ConfigError
+from weft.models import Transformer, load_model
+from weft.plan.launch import PIPELINES
+from weft.plan.launched import Launched
+from weft.plan.reading import ArgumentReader
+
+_MODELS = {
+    ("llama3", "8B"): "llama-3-8b",
+    ("llama3", "70B"): "llama-3-70b",
+    ("llama3", "405B"): "llama-3.1-405b",
+    ("deepseek_v3", "671B"): "deepseek-v3",
+    ("qwen3", "30B-A3B"): "qwen3-30b-a3b",
+    ("qwen3", "32B"): "qwen3-32b",
+    ("qwen3", "235B-A22B"): "qwen3-235b-a22b",
+}
+"""Models of the catalogue by torchtitan's names and flavors."""
+_FLOAT8, _MX = "quantize.linear.float8", "quantize.linear.mx"
+_CONVERTERS = {"float8": _FLOAT8, "mx": _MX, _FLOAT8: _FLOAT8, _MX: _MX}
+"""Sections of converters by the names that `model.converters` has for them, of today and of v0.1."""
+_FLOAT8_RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
+_DEEPEST = 20
+
+
+def flatten(table: Mapping[str, Any], file: str, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield settings by their dotted names; ConfigError for tables nested deeper than any launcher reads."""
+    if depth > _DEEPEST:
+        raise ConfigError(f"tables are nested more than {_DEEPEST} deep; nest fewer", file)
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from flatten(value, file, f"{prefix}{name}.", depth + 1)
+        else:
+            yield f"{prefix}{name}", value
+
+
+def written(value: object) -> list[str]:
+    """Return a value of TOML, JSON or YAML as the words of an argument."""
+    if isinstance(value, list):
+        return [each for one in value for each in written(one)]
+    return [str(value).lower() if isinstance(value, bool) or value is None else str(value)]
+
+
+def read_torchtitan(document: Mapping[str, Any], file: str) -> Launched:
+    """Return the run that a torchtitan TOML starts."""
+    flat = dict(flatten(document, file))
+    read = ArgumentReader({name: written(value) for name, value in flat.items()}, file, "")
+    for name in _FLAGS & flat.keys():
+        if not isinstance(flat[name], bool):
+            raise read.wrong(name, str(flat[name]), "true or false")
+    fields = _degrees(read) | _precision(read) | _memory(read)
+    replicas, shard = fields.pop("replicate"), fields.pop("shard_degree")
+    kept = read.text("parallelism.fsdp_reshard_after_forward", known=("default", "always", "never")) or "default"
+    if kept == "always" and fields["pp"] > 1:
+        read.not_model("parallelism.fsdp_reshard_after_forward", "longer, less memory", kept)
+    fields["zero"] = 0 if shard == 1 and fields["cp"] == 1 else 2 if kept == "never" else 3
+    local, batch = read.number("training.local_batch_size"), _whole(read, "training.global_batch_size", -1)
+    if batch:
+        fields["batch"] = batch
+    micro = read.number("parallelism.pipeline_parallel_microbatch_size")
+    fields["micro_batch"] = (micro or 1) if fields["pp"] > 1 else local or 1
+    if length := read.number("training.seq_len"):
+        fields["sequence"] = length
+    model, note = _model(read)
+    if fields["pp"] > 1:
+        fields["schedule"] = _schedule(read, fields["pp"], model)
+    gpus = None if shard is None else replicas * shard * fields["cp"] * fields["tp"] * fields["pp"]
+    settings, style = _settings(read)
+    return Launched(
+        "torchtitan", "torchtitan", fields, model, settings, style, gpus=gpus, notes=(note,) * bool(note),
+        local_batch=local or 1, replica_groups=replicas if fields["zero"] else 1, **read.account("torchtitan", True),
+    )  # fmt: skip
+
+
+_FLAGS = frozenset((
+    "compile.enable", "parallelism.enable_async_tensor_parallel", f"{_FLOAT8}.enable_fsdp_float8_all_gather",
+    f"{_FLOAT8}.emulate", "activation_checkpoint.early_stop",
+))  # fmt: skip
+"""Settings that are true or false, and no text."""
+
+
+def _whole(read: ArgumentReader, name: str, none: int) -> int | None:
+    """Return a whole number of at least 1; None for the number that means that it is not stated."""
+    if read.given.get(name) == [str(none)]:
+        read.used[read.name(name)] = "not stated"
+        return None
+    return read.number(name)
+
+
+def _degrees(read: ArgumentReader) -> dict[str, Any]:
+    """Return how the GPUs share the work; `shard_degree` is None where the system decides it."""
+
+    def degree(name: str) -> int:
+        return read.number(f"parallelism.{name}_degree") or 1
+
+    found: dict[str, Any] = {"tp": degree("tensor_parallel"), "pp": degree("pipeline_parallel")}
+    found |= {"cp": degree("context_parallel"), "ep": degree("expert_parallel"), "sp": found["tp"] > 1}
+    found["replicate"] = degree("data_parallel_replicate")
+    found["shard_degree"] = _whole(read, "parallelism.data_parallel_shard_degree", -1)
+    if read.flag("parallelism.enable_async_tensor_parallel", "async-tp"):
+        found["overlap"] = {"tp": "async-tp"}
+    rotates = read.text("parallelism.context_parallel_rotate_method", known=("allgather", "alltoall"))
+    if found["cp"] > 1:
+        found["context"] = "ring" if rotates == "alltoall" else "all_gather"
+    if (experts := read.number("parallelism.expert_tensor_parallel_degree")) not in (None, 1):
+        read.leave_out("parallelism.expert_tensor_parallel_degree", str(experts))
+    return found
+
+
+def _precision(read: ArgumentReader) -> dict[str, Any]:
+    """Return the formats of numbers: `model.converters` decides whether a recipe is in force."""
+    found: dict[str, Any] = {}
+    kinds = ("bfloat16", "float32")
+    if read.text("training.mixed_precision_param", known=kinds) == "float32":
+        found["dtype"] = "fp32"
+    if (reduced := read.text("training.mixed_precision_reduce", known=kinds)) == "bfloat16":
+        read.not_model("training.mixed_precision_reduce", "shorter where replicas are exposed", reduced)
+    active = set()
+    for name in read.texts("model.converters") or []:
+        if name in _CONVERTERS:
+            active.add(_CONVERTERS[name])
+        else:
+            read.not_model("model.converters", "another precision of some operators", name)
+    if len(active) == 2:
+        both = f"model.converters has {_FLOAT8} and {_MX}, which convert the same layers; keep one"
+        raise ConfigError(both, read.file)
+    for section in active:
+        found["precision"] = _recipe(read, section)
+        _filtered(read, section)
+    for section in {_FLOAT8, _MX} - active:
+        for name in read.given:
+            if name.startswith(f"{section}."):
+                read.used[read.name(name)] = "off: model.converters does not name it"
+    return found
+
+
+def _recipe(read: ArgumentReader, section: str) -> str:
+    """Return the recipe of a converter that is in force, by its section."""
+    name = f"{section}.recipe_name"
+    if section == _MX:
+        blocks = read.text(name) or "mxfp8_cublas"
+        if not blocks.startswith("mxfp8"):
+            read.not_model(name, "another precision than the mxfp8 timed here", blocks)
+        return "mxfp8"
+    recipe = read.text(name, known=_FLOAT8_RECIPES) or "tensorwise"
+    if recipe == "rowwise_with_gw_hp":
+        read.not_model(name, "gradients of weights in 16 bits: longer", recipe)
+    return f"fp8-{recipe.removesuffix('_with_gw_hp')}"
+
+
+def _filtered(read: ArgumentReader, section: str) -> None:
+    """Account for the layers that a converter leaves in 16 bits; the output layer is in 16 bits here."""
+    name = f"{section}.filter_fqns"
+    kept = read.texts(name) or []
+    if "output" not in kept:
+        read.not_model(name, "the output layer is converted, too: shorter", " ".join(kept))
+    elif others := [each for each in kept if each not in ("output", "router.gate")]:
+        read.not_model(name, "some layers stay in 16 bits: longer", " ".join(others))
+    if read.flag(f"{section}.emulate"):
+        read.not_model(f"{section}.emulate", "8 bits are emulated in 16: longer")
+
+
+def _memory(read: ArgumentReader) -> dict[str, Any]:
+    """Return what the backward pass recomputes."""
+    mode = read.text("activation_checkpoint.mode", known=("none", "selective", "full")) or "selective"
+    each = read.text("activation_checkpoint.selective_ac_option")
+    if mode == "selective" and each not in (None, "op"):
+        if not (each or "").isdecimal() or int(each or 0) < 1:
+            raise read.wrong("activation_checkpoint.selective_ac_option", str(each), "op, or a whole number of layers")
+        if each == "1":
+            return {"recompute": "full"}
+        effect = "only every so many layers are recomputed, in full: shorter, more memory than timed here"
+        read.not_model("activation_checkpoint.selective_ac_option", effect, str(each))
+        return {"recompute": "full"}
+    return {"recompute": "operators" if mode == "selective" else mode}
+
+
+def _model(read: ArgumentReader) -> tuple[Transformer | None, str]:
+    name, flavor = read.text("model.name") or "", read.text("model.flavor") or ""
+    known = _MODELS.get((name, flavor))
+    if known is None and (name or flavor):
+        return None, f"torchtitan's model {name} {flavor} is not in the catalogue; the one that was named is timed."
+    return (load_model(known) if known else None), ""
+
+
+def _settings(read: ArgumentReader) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what the file changes in the framework's defaults, and in the operators that it writes."""
+    settings: dict[str, Any] = {}
+    style: dict[str, Any] = {}
+    low = f"{_FLOAT8}.enable_fsdp_float8_all_gather"
+    if read.used.get(low, "").startswith("off"):
+        pass  # its converter is not in force
+    elif (gathered := read.switch(low, "keeps_low")) is not None:
+        settings["keeps_low"] = gathered
+    compiled = read.switch("compile.enable", "kernels of several operators")
+    parts = read.texts("compile.components")
+    if parts and (strange := [part for part in parts if part not in ("model", "loss")]):
+        raise read.wrong("compile.components", " ".join(strange), "some of model, loss")
+    if compiled is not None:  # without, PyTorch runs every operator by itself
+        fused = compiled and (not parts or "model" in parts)
+        style |= {"fused": fused, "eager": not fused}
+    if (early := read.switch("activation_checkpoint.early_stop", "stops_early")) is not None:
+        settings["stops_early"] = early
+    update = read.text("optimizer.implementation", known=("for-loop", "foreach", "fused"))
+    if update is not None:
+        settings["fused_optimizer"] = update == "fused"
+    return settings, style
+
+
+def _schedule(read: ArgumentReader, pp: int, model: Transformer | None) -> str:
+    named = {name: kind for kind, name in PIPELINES.items()}
+    kind = named[read.text("parallelism.pipeline_parallel_schedule", known=tuple(named)) or "1F1B"]
+    each = read.number("parallelism.pipeline_parallel_layers_per_stage")
+    if kind != "interleaved":
+        return kind
+    return f"interleaved:{max(-(-model.layers // (pp * each)), 2) if each and model else 2}"
