@@ -159,7 +159,10 @@ def test_deepspeed_leaves_what_is_auto_to_the_program(tmp_path):
     ("change", "rule"),
     [
         (("--micro-batch-size 1", f"--micro-batch-size {'9' * 5000}"), "; it takes a whole number"),
-        (("--bf16", "--bf16 --pipeline-model-parallel-layout 'Et*x|tL'"), r"layout is 'Et\*x\|tL'; it takes stages like"),
+        (
+            ("--bf16", "--bf16 --pipeline-model-parallel-layout 'Et*x|tL'"),
+            r"layout is 'Et\*x\|tL'; it takes stages like",
+        ),
         (("--micro-batch-size 1", "--micro-batch-size one"), "--micro-batch-size is 'one'; it takes a whole number"),
         (
             ("--micro-batch-size 1", "--micro-batch-size $MBS"),
@@ -198,8 +201,9 @@ def test_a_file_that_starts_no_training_is_refused(text, tmp_path):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("A=1\nA=('", "a quote"), ('X="', "a quote"), ("A=(\n", r"the array A=\("), ("\n${", r"\$\{"), ("--x='", "a quote"),
-        ("cat <<EOF\nx", "the here-document 'EOF'"), ("if true; then\nx", "'if' has no 'fi'"), ("{ x", "'{' has no '}'"),
+        ("A=1\nA=('", "a quote"), ('X="', "a quote"), ("A=(\n", r"the array A=\("), ("\n${", r"\$\{"),
+        ("cat <<EOF\nx", "the here-document 'EOF'"), ("if true; then\nx", "'if' has no 'fi'"), ("--x='", "a quote"),
+        ("{ x", "'{' has no '}'"),
         ("case x in a)", "'case' has no 'esac'"), ("`x", "a `command`"), ("while true; do x", "'while' has no 'done'"),
     ],
 )  # fmt: skip

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.errors import ConfigError, InputError
 from weft.models import load_model
 from weft.models import sublayer as unsplit
 from weft.models.huggingface import FAMILIES
@@ -29,7 +29,28 @@ LATENT = {
     "num_experts_per_tok": 8,
     "n_shared_experts": 1,
 }
+GEMMA3 = {
+    "hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 62, "num_attention_heads": 32,
+    "num_key_value_heads": 16, "head_dim": 128, "sliding_window": 1024, "vocab_size": 262_208,
+}  # fmt: skip
+LLAMA4 = {
+    "hidden_size": 5120, "intermediate_size": 8192, "intermediate_size_mlp": 16384, "num_hidden_layers": 48,
+    "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 202_048,
+    "max_position_embeddings": 10_485_760, "num_local_experts": 16, "num_experts_per_tok": 1,
+}  # fmt: skip
 CONFIGS = {
+    "gemma3": (GEMMA3, 27.009),
+    "gemma3_text": (GEMMA3, 27.009),
+    "llama4": (LLAMA4, 107.77),
+    "llama4_text": (LLAMA4, 107.77),
+    "glm4_moe": (
+        DENSE
+        | {"hidden_size": 5120, "intermediate_size": 12288, "num_hidden_layers": 92, "num_attention_heads": 96}
+        | {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_552, "moe_intermediate_size": 1536}
+        | {"n_routed_experts": 160, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 3}
+        | {"use_qk_norm": True, "attention_bias": True, "n_group": 1, "topk_group": 1},
+        352.8,
+    ),
     "llama": (DENSE | {"num_key_value_heads": 32}, 6.738),
     "internlm": (DENSE | {"vocab_size": 103168, "bias": True}, 7.322),
     "internlm2": (DENSE | {"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 92544}, 7.738),
@@ -75,6 +96,14 @@ CONFIGS = {
         20.915,
     ),
     "deepseek_v3": (
+        DENSE
+        | LATENT
+        | {"hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128, "intermediate_size": 18432}
+        | {"vocab_size": 129280, "q_lora_rank": 1536, "n_routed_experts": 256, "first_k_dense_replace": 3}
+        | {"num_nextn_predict_layers": 1},
+        671.026,
+    ),
+    "deepseek_v32": (
         DENSE
         | LATENT
         | {"hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 128, "intermediate_size": 18432}
@@ -215,8 +244,54 @@ def test_the_same_model_from_catalogue_and_configuration_is_equal(tmp_path):
 def test_a_type_that_is_no_text_is_refused(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": ["llama"]}), encoding="utf-8")
-    with pytest.raises(UnknownNameError, match="unknown model_type 'a list'"):
+    with pytest.raises(ConfigError, match="unknown model_type a list; known: llama"):
         load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [
+        ("qwen3_next", r"have linear attention \(gated DeltaNet\) in most layers, which Weft does not model; no other"),
+        ("nemotron_h", r"have layers of a state-space model \(Mamba\), which Weft does not model; no other type"),
+        ("qwen4_moe", "unknown model_type 'qwen4_moe'; known: llama, .* State the dimensions of another model"),
+    ],
+)
+def test_a_type_without_operators_is_not_taken_for_one_that_looks_alike(tmp_path, kind, rule):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": kind}), encoding="utf-8")
+    with pytest.raises(ConfigError, match=rule) as raised:
+        load_model(path)
+    assert "did you mean" not in str(raised.value)
+
+
+def test_layers_with_experts_are_those_that_the_configuration_says(tmp_path):
+    plain = load_model(written(tmp_path, "qwen3_moe", mlp_only_layers=[0, 5]))
+    assert [at for at, kind in enumerate(plain.layer_kinds) if kind == "dense"] == [0, 5]
+    second = load_model(written(tmp_path, "deepseek_v3", moe_layer_freq=2))
+    assert [at for at, kind in enumerate(second.layer_kinds) if kind == "moe"] == list(range(4, 61, 2))
+    maverick = load_model(written(tmp_path, "llama4", interleave_moe_layer_step=2))
+    assert maverick.layer_kinds[:4] == ("dense-window", "moe-window", "dense-window", "moe")
+
+
+def test_of_a_multimodal_model_the_language_model_is_read(tmp_path):
+    vision = {"hidden_size": 1152, "num_hidden_layers": 27}
+    outer = {"model_type": "gemma3", "text_config": GEMMA3, "vision_config": vision}
+    (tmp_path / "config.json").write_text(json.dumps(outer), encoding="utf-8")
+    model = load_model(tmp_path / "config.json")
+    assert (model.parameters, model.hidden) == (load_model(written(tmp_path, "gemma3")).parameters, 5376)
+
+
+def test_what_is_simplified_stands_in_the_models_title(tmp_path):
+    assert load_model(written(tmp_path, "deepseek_v32")).title == "deepseek_v32 (sparse attention taken as dense)"
+    assert load_model(written(tmp_path, "deepseek_v3")).title == "deepseek_v3"
+
+
+def test_most_layers_may_have_windows(tmp_path):
+    sixth = ("dense-window",) * 5 + ("dense",)
+    assert load_model(written(tmp_path, "gemma3")).layer_kinds[:12] == sixth * 2
+    types = (["sliding_attention"] * 2 + ["full_attention"]) * 20 + ["sliding_attention"] * 2
+    third = load_model(written(tmp_path, "gemma3_text", layer_types=types))
+    assert third.layer_kinds[:6] == ("dense-window", "dense-window", "dense") * 2
 
 
 @pytest.mark.parametrize("name", ["model", "model.txt", "model.toml"])
@@ -229,7 +304,7 @@ def test_a_configuration_of_any_name_is_read(tmp_path, name):
 def test_an_unknown_type_lists_the_known_and_names_the_nearest(tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "mixtrall"}), encoding="utf-8")
-    with pytest.raises(UnknownNameError, match=r"unknown model_type 'mixtrall'; .*did you mean 'mixtral'"):
+    with pytest.raises(ConfigError, match=r"unknown model_type 'mixtrall'; known: .*Did you mean 'mixtral'\?"):
         load_model(path)
 
 
@@ -251,9 +326,25 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path, content, rule):
     [
         ("llama", {"hidden_size": "wide"}, r"config\.json: hidden: "),
         ("llama", {"hidden_act": "tanh"}, "unknown hidden_act 'tanh'; known: silu"),
-        ("qwen3_moe", {"mlp_only_layers": [3]}, r"config\.json: mlp_only_layers: single layers"),
+        ("qwen3_moe", {"mlp_only_layers": ["x"]}, r"config\.json: mlp_only_layers: it is a list; give the numbers"),
+        (
+            "qwen3_moe",
+            {"moe_intermediate_size": [[1]]},
+            r"config\.json: moe_intermediate_size: it is a list; give a wh",
+        ),
+        ("qwen3_moe", {"moe_intermediate_size": "x"}, r"config\.json: moe_intermediate_size: it is 'x'; give a whole"),
+        ("qwen3_moe", {"decoder_sparse_step": 99}, "no layer of 48 has experts; give a smaller dense_layers or moe_ev"),
+        ("deepseek_v3", {"topk_method": "typo"}, "topk_method: it is 'typo', which is not modelled; known: greedy"),
+        ("deepseek_v3", {"scoring_func": "typo"}, "scoring_func: it is 'typo', which is not modelled; known: softmax"),
+        ("llama", {"rope_scaling": {"rope_type": "typo"}}, "rope_scaling: it is 'typo', which is not modelled"),
+        (
+            "qwen3",
+            {"layer_types": ["linear_attention"] * 28},
+            "layer_types: it is 'linear_attention', which is not mod",
+        ),
+        ("qwen3", {"layer_types": ["full_attention"]}, "layer_types: it has 1 layers, and num_hidden_layers is 28"),
         ("qwen2_moe", {"shared_expert_intermediate_size": 1000}, "1000 is no multiple of moe_intermediate_size, 1408"),
-        ("deepseek_v2", {"moe_layer_freq": 2}, "moe_layer_freq: only mixtures in every layer"),
+        ("deepseek_v2", {"moe_layer_freq": "all"}, "moe_layer_freq: it is 'all'; give a whole number"),
         ("opt", {"word_embed_proj_dim": 512}, "word_embed_proj_dim: an embedding of another width, 512"),
         (
             "gemma2",

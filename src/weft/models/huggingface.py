@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from weft.catalog import Provenance
-from weft.errors import ConfigError, UnknownNameError, check_name
+from weft.errors import ConfigError, UnknownNameError, is_whole, join_or, shown
 from weft.files import read_json
 from weft.models.transformer import Transformer
 
@@ -22,7 +23,8 @@ class Family:
 
     `needed` and `optional` map dimensions to keys, or to several that mean the same; `fixed` are what all models of the
     family have in common. `tied` says whether embedding and head share weights if a file does not say it. `derive`
-    returns what follows from several keys.
+    returns what follows from several keys. `defaults` are those of the family's code for keys that a file leaves out,
+    and `simplified` says what of the family is modelled as something simpler.
     """
 
     needed: Mapping[str, tuple[str, ...]]
@@ -30,6 +32,8 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     tied: bool = False
     derive: Callable[[Config], Values] = lambda config: {}
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    simplified: str = ""
 
 
 def _keys(**names: str) -> dict[str, tuple[str, ...]]:
@@ -91,20 +95,58 @@ def _windows(config: Config) -> Values:
     if not window:
         return {}
     types = config.get("layer_types")
-    for name in types or ():
-        _known("layer_types", name, dict.fromkeys(("full_attention", "sliding_attention"), ""))
     if types is None:
         every = config.get("sliding_window_pattern", 1)
         return {"window": window, "window_every": every}
-    slides = [at for at, name in enumerate(types) if name == "sliding_attention"]
+    slides = [at for at, name in enumerate(types) if name in _WINDOWED]
     if not slides:
         return {}
+    first = next((at + 1 for at, name in enumerate(types) if name not in _WINDOWED), 0)
+    if first > 1 and slides == [at for at in range(len(types)) if (at + 1) % first]:
+        return {"window": window, "full_every": first}
     every = slides[1] - slides[0] if len(slides) > 1 else len(types)
     if slides != list(range(0, len(types), every)):
         raise ConfigError(
             "windows in some layers only are modelled if they come at equal distances", None, "layer_types"
         )
     return {"window": window, "window_every": every}
+
+
+_LONGEST = 1_000_000
+"""Longest context that a model may state here [tokens]; Llama 4 Scout's configuration says ten million."""
+_WINDOWED = ("sliding_attention", "chunked_attention")
+
+
+def _mostly_windows(config: Config) -> Values:
+    """Windows in all but every so many layers (Gemma 3: five of six), unless `layer_types` says otherwise."""
+    if config.get("layer_types") is not None or not config.get("sliding_window"):
+        return _windows(config)
+    return {"window": config["sliding_window"], "full_every": config["sliding_window_pattern"]}
+
+
+def _gemma3(config: Config) -> Values:
+    return {"activation": "geglu"} | _mostly_windows(config)
+
+
+def _llama4(config: Config) -> Values:
+    """Experts in every so many layers beside a shared one, MLPs of another width, full attention in one of four."""
+    chunked = config.get("attention_chunk_size")
+    listed = {**config, "sliding_window": chunked, "sliding_window_pattern": config["no_rope_layer_interval"]}
+    every = config["interleave_moe_layer_step"]
+    layers = config.get("moe_layers") or range(every - 1, config["num_hidden_layers"], every)
+    return _gated(config) | _mostly_windows(listed) | {
+        "ffn": config.get("intermediate_size_mlp"),
+        "moe_layers": () if every == 1 else tuple(layers),
+        "qk_norm": bool(config.get("use_qk_norm")),
+        "shared_experts": 1,
+        "sequence_length": min(config["max_position_embeddings"], _LONGEST),
+    }  # fmt: skip
+
+
+def _glm4_moe(config: Config) -> Values:
+    return _deepseek(config) | {
+        "qk_norm": bool(config.get("use_qk_norm")), "biases": "qkv" if config.get("attention_bias") else "none"
+    }  # fmt: skip
 
 
 def _alternating(config: Config) -> Values:
@@ -118,36 +160,32 @@ def _gpt_oss(config: Config) -> Values:
 
 def _qwen_moe(config: Config) -> Values:
     """Routed experts, and shared ones as a multiple of their width."""
-    if config.get("mlp_only_layers"):
-        raise ConfigError(
-            "single layers without experts are not modelled; leave the list empty", None, "mlp_only_layers"
-        )
+    plain, every = config.get("mlp_only_layers") or [], config.get("decoder_sparse_step") or 1
+    if not isinstance(plain, list) or not all(map(is_whole, plain)):
+        raise ConfigError(f"it is {shown(plain)}; give the numbers of layers, like [0, 1]", None, "mlp_only_layers")
+    routed: Values = {}
+    if plain:
+        layers = range(config["num_hidden_layers"])
+        listed = tuple(at for at in layers if at not in plain and (at + 1) % every == 0)
+        routed = {"moe_layers": listed, "moe_every": 1}
     wide, shared = config.get("moe_intermediate_size", 1), config.get("shared_expert_intermediate_size", 0)
     if shared % wide:
         rule = f"{shared} is no multiple of moe_intermediate_size, {wide}; shared experts are modelled as whole ones"
         raise ConfigError(rule, None, "shared_expert_intermediate_size")
-    return _qwen(config) | {"shared_experts": shared // wide}
+    return _qwen(config) | {"shared_experts": shared // wide} | routed
 
 
 def _deepseek(config: Config) -> Values:
-    if config.get("moe_layer_freq", 1) != 1:
-        raise ConfigError(
-            "only mixtures in every layer after the first dense ones are modelled", None, "moe_layer_freq"
-        )
-    for key, names in _ROUTINGS.items():
-        if config.get(key) is not None:
-            _known(key, config[key], dict.fromkeys(names, ""))
+    found, every = _gated(config), config.get("moe_layer_freq") or 1
+    if every > 1:
+        first = config.get("first_k_dense_replace") or 0
+        layers = range(config["num_hidden_layers"])
+        routed = tuple(at for at in layers if at >= first and at % every == 0)
+        found |= {"moe_layers": routed, "dense_layers": 0}
     groups = config.get("n_group") or 1
     if groups == 1 or config.get("topk_method") == "greedy":
-        return _gated(config)
-    return _gated(config) | {"expert_groups": groups, "groups_per_token": config.get("topk_group") or groups}
-
-
-_ROUTINGS = {
-    "topk_method": ("greedy", "group_limited_greedy", "noaux_tc"),
-    "scoring_func": ("softmax", "sigmoid"),
-}
-"""How DeepSeek's models choose experts: the names that transformers knows."""
+        return found
+    return found | {"expert_groups": groups, "groups_per_token": config.get("topk_group") or groups}
 
 
 def _falcon(config: Config) -> Values:
@@ -224,6 +262,25 @@ _LATENT = Family(
     _LLAMA,
     derive=_deepseek,
 )  # fmt: skip
+_LLAMA4 = Family(
+    _SHAPE | _MIXTURE | _keys(experts="num_local_experts", expert_ffn="intermediate_size"),
+    _GROUPED,
+    _LLAMA,
+    derive=_llama4,
+    defaults={"no_rope_layer_interval": 4, "interleave_moe_layer_step": 1, "attention_chunk_size": 8192},
+    simplified="chunked attention taken as sliding windows",
+)
+_GEMMA3 = Family(
+    _DENSE,
+    _GROUPED,
+    _LLAMA | {"norms": "both", "qk_norm": True},
+    tied=True,
+    derive=_gemma3,
+    defaults={
+        "vocab_size": 262_208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+        "max_position_embeddings": 131_072, "sliding_window": 4096, "sliding_window_pattern": 6,
+    },
+)  # fmt: skip
 _LIKE_LLAMA = Family(_DENSE, _GROUPED, _LLAMA, derive=_llama)
 _QWEN_MOE = {
     **_DENSE,
@@ -276,7 +333,22 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
+    "deepseek_v32": replace(_LATENT, simplified="sparse attention taken as dense"),
     "kimi_k2": _LATENT,
+    "glm4_moe": Family(
+        {**_DENSE, **_MIXTURE, **_keys(experts="n_routed_experts", expert_ffn="moe_intermediate_size")},
+        _GROUPED
+        | _keys(
+            shared_experts="n_shared_experts", dense_layers="first_k_dense_replace",
+            predict_layers="num_nextn_predict_layers",
+        ),
+        _LLAMA,
+        derive=_glm4_moe,
+    ),
+    "llama4": _LLAMA4,
+    "llama4_text": _LLAMA4,
+    "gemma3": _GEMMA3,
+    "gemma3_text": _GEMMA3,
     "gemma": Family(_DENSE, _GROUPED, _LLAMA | {"activation": "geglu"}, tied=True),
     "gemma2": Family(
         _DENSE, _GROUPED, _LLAMA | {"activation": "geglu", "norms": "both"}, tied=True, derive=_alternating
@@ -321,6 +393,77 @@ FAMILIES: Mapping[str, Family] = {
     "mt5": _T5,
 }  # fmt: skip
 """The known values of `model_type`; field names are those of Hugging Face's transformers 4 and 5."""
+
+_MAMBA = "layers of a state-space model (Mamba)"
+_LACKING = {
+    "qwen3_next": "linear attention (gated DeltaNet) in most layers",
+    "kimi_linear": "linear attention (Kimi Delta Attention) in most layers",
+    "minimax": "linear attention (lightning attention) in most layers",
+    "recurrent_gemma": "recurrent layers (RG-LRU)",
+    **dict.fromkeys(("nemotron_h", "mamba", "mamba2", "jamba", "bamba", "falcon_h1", "zamba2"), _MAMBA),
+    "granitemoehybrid": _MAMBA,
+}
+"""What models of a type have that no operator in Weft stands for."""
+_WORDS: Mapping[str, tuple[str, ...]] = {
+    "topk_method": ("greedy", "group_limited_greedy", "noaux_tc"),
+    "scoring_func": ("softmax", "sigmoid"),
+    "layer_types": ("full_attention", *_WINDOWED),
+    "rope_scaling": ("default", "linear", "dynamic", "yarn", "longrope", "su", "llama3", "mrope", "proportional"),
+}
+"""Words of a configuration that decide what is computed, where a file has them."""
+_COUNTS = (
+    "moe_intermediate_size", "shared_expert_intermediate_size", "n_group", "topk_group", "moe_layer_freq",
+    "sliding_window", "sliding_window_pattern", "decoder_sparse_step", "first_k_dense_replace",
+    "interleave_moe_layer_step", "attention_chunk_size", "no_rope_layer_interval", "intermediate_size_mlp",
+    "num_kv_heads", "n_head_kv",
+)  # fmt: skip
+"""Keys from which more than one dimension follows."""
+
+
+def _check_values(config: Config) -> None:
+    """Raise ConfigError for words and numbers of a configuration that decide what is computed, and are none."""
+    for key in _COUNTS:
+        if config.get(key) is not None and not (is_whole(config[key]) and config[key] >= 0):
+            raise ConfigError(f"it is {shown(config[key])}; give a whole number", None, key)
+    for key, known in _WORDS.items():
+        value = config.get(key)
+        if isinstance(value, Mapping):
+            value = value.get("rope_type", value.get("type"))
+        for word in value if isinstance(value, list) else [value]:
+            if word is not None and word not in known:
+                rule = f"it is {shown(word)}, which is not modelled; known: {', '.join(known)}"
+                raise ConfigError(rule, None, key)
+    types, layers = config.get("layer_types"), config.get("num_hidden_layers")
+    if isinstance(types, list) and is_whole(layers) and len(types) != layers:
+        raise ConfigError(f"it has {len(types)} layers, and num_hidden_layers is {layers}", None, "layer_types")
+
+
+def _check_kind(kind: object, label: str) -> None:
+    """Raise an error for a `model_type` that is not known; a name is offered only for a slip of the pen.
+
+    Models of names that look alike, such as of two generations, are different models.
+    """
+    if isinstance(kind, str) and kind in FAMILIES:
+        return
+    if isinstance(kind, str) and kind in _LACKING:
+        raise ConfigError(
+            f"models of the type {kind} have {_LACKING[kind]}, which Weft does not model; no other type stands for it",
+            label,
+            "model_type",
+        )
+    slips = [name for name in FAMILIES if _is_slip(str(kind), name)]
+    meant = f" Did you mean {join_or(slips)}?" if slips else ""
+    raise ConfigError(
+        f"unknown model_type {shown(kind)}; known: {', '.join(FAMILIES)}.{meant} State the dimensions of another model "
+        "in a TOML file, like those of weft models",
+        label,
+    )
+
+
+def _is_slip(typed: str, name: str) -> bool:
+    """Return whether a text is a known name but for a letter or two; other digits are another generation."""
+    digits = [[each for each in text if each.isdecimal()] for text in (typed, name)]
+    return digits[0] == digits[1] and difflib.SequenceMatcher(None, typed, name).ratio() > 0.85
 
 
 _HALF = {"bfloat16": "bf16", "float16": "fp16", "float32": "bf16"}
@@ -373,34 +516,28 @@ def _stated_bits(bits: object, known: Mapping[int, str]) -> str:
 def from_config(file: Path) -> Transformer:
     """The model that a `config.json` describes.
 
-    What has no operators in Weft is left out: soft caps of logits, a gate before shared experts, the bias of an output
-    projection without others; all elements of a head rotate. Raises ConfigError for a missing or unusable field,
-    UnknownNameError for a `model_type` that is not known.
+    Of a multimodal model the language model is read. What has no operators in Weft is left out: soft caps of logits, a
+    gate before shared experts, the bias of an output projection without others; all elements of a head rotate. Raises
+    ConfigError for a missing or unusable field, and for a `model_type` that is not known.
     """
     label = str(file)
     config = read_json(file, "model's configuration", "give the config.json of a Hugging Face model")
     kind = config.get("model_type")
     if kind is None:
         raise ConfigError("'model_type' is missing; is this the config.json of a Hugging Face model?", label)
-    check_name("model_type", kind, FAMILIES)
+    _check_kind(kind, label)
+    inner = config.get("text_config")
+    if isinstance(inner, Mapping):  # the language model of a multimodal one
+        config = {**config, **{key: value for key, value in inner.items() if value is not None}, "model_type": kind}
+    family = FAMILIES[kind]
+    config = {**family.defaults, **{key: value for key, value in config.items() if value is not None}}
     try:
-        return _read(config, FAMILIES[kind], label, _name(file))
+        _check_values(config)
+        return _read(config, family, label, _name(file))
     except ConfigError as error:
         raise ConfigError(error.message, label, error.key) from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        key = next((key for key, value in config.items() if key in _NUMBERS and not _is_count(value)), "")
-        raise ConfigError("this value is no number that the model's family has; write it again", label, key) from None
-
-
-_NUMBERS = (
-    "moe_intermediate_size", "shared_expert_intermediate_size", "sliding_window", "sliding_window_pattern", "n_group",
-    "topk_group", "moe_layer_freq", "num_key_value_heads", "num_kv_heads", "n_head_kv", "expansion_ratio",
-)  # fmt: skip
-"""Keys whose numbers a family computes with."""
-
-
-def _is_count(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and value > 0)
+        raise ConfigError("a value has another type than in a model of this family", label) from None
 
 
 def _name(file: Path) -> str:
@@ -426,4 +563,5 @@ def _read(config: Config, family: Family, label: str, name: str) -> Transformer:
     known = {
         path: Provenance(text=str(values[path]), kind="published", source=source) for path, source in sources.items()
     }
-    return Transformer(name=name, title=name, provenance=known, **values)
+    title = f"{name} ({family.simplified})" if family.simplified else name
+    return Transformer(name=name, title=title, provenance=known, **values)

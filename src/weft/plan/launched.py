@@ -33,7 +33,8 @@ class Launched(Record):
     it became, `without_effect` lists those that change neither time nor memory of a step, `not_modelled` says in which
     direction an argument that Weft does not follow changes them, and `not_understood` lists unknown ones. `gpus` is
     how many the file asks for, if it says. `local_batch` are the sequences of each replica in a step, `accumulation`
-    the micro-batches of each, and `replica_groups` the groups of replicas that shard by themselves.
+    the micro-batches of each, and `replica_groups` the groups of replicas that shard by themselves. `trains` names the
+    model where the file does so and the catalogue does not have it.
     """
 
     launcher: str
@@ -51,6 +52,7 @@ class Launched(Record):
     local_batch: int | None = None
     accumulation: int | None = None
     replica_groups: int = 1
+    trains: str = ""
 
     def step(
         self,
@@ -74,7 +76,9 @@ class Launched(Record):
             raise InputError(f"the launch file starts {self.gpus} GPUs, the system has {machine.gpus}; give as many")
         found = self.model if model is None else load_model(model)
         if found is None:
-            raise InputError("the launch file does not say which model it trains; name one, like llama-3-8b")
+            trains = f"trains {self.trains}, which is no model of the catalogue" if self.trains else ""
+            trains = trains or "does not say which model it trains"
+            raise InputError(f"the launch file {trains}; name one, like llama-3-8b, or a file of its dimensions")
         given = {name: value for name, value in stated.items() if value is not None}
         used: Framework | str = given.pop("framework", None) or self.framework
         if isinstance(used, str):

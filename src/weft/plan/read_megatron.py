@@ -67,6 +67,7 @@ def read_commands(
         if overridden := _overrides(command.words):
             notes.append(f"Overrides beside Megatron-LM's arguments are left out: {', '.join(overridden)}.")
         read = ArgumentReader(given, file, launching=flags(_before_program(command)).keys())
+        read.left_out.extend(word for word in command.words if re.match(r"-[A-Za-z][\w-]{3,}|---", word))
         return read_arguments(read, "megatron-core", tuple(notes))
     overridden = _overrides(word for each in script.commands for word in (*each.assigned, *each.words))
     recipes = [given["recipe"] for _, given in found if given.get("recipe")]
@@ -174,7 +175,16 @@ def read_overrides(
         given[key], names[key] = [value], name
     read = ArgumentReader(given, file, "", names)
     read.left_out.extend(foreign)
+    if framework == "megatron-bridge" and given.keys() & _OF_2026:
+        framework = "megatron-bridge-2026"
     return read_arguments(read, framework, notes)
+
+
+_OF_2026 = frozenset((
+    "moe-paged-stash", "use-transformer-engine-op-fuser", "moe-mlp-glu-interleave-size",
+    "high-priority-a2a-comm-stream",
+))  # fmt: skip
+"""Settings that Megatron-Bridge has since 0.5, whose defaults are those of container 26.06."""
 
 
 _STATED_ONCE = SHAPES | {"seq-length", "pipeline-model-parallel-size", "context-parallel-size", "hidden-size"}
@@ -528,9 +538,9 @@ def _model(read: ArgumentReader, fields: Mapping[str, Any]) -> tuple[Transformer
     elif tokenizer in _TOKENIZERS:
         words = _TOKENIZERS[tokenizer]
         read.used[read.name("tokenizer-type")] = f"vocabulary {words}"
-    gated = read.flag("swiglu", "activation")
+    gated, grouped = read.flag("swiglu", "activation"), read.flag("group-query-attention")
     shape = {
-        "kv_heads": read.number("num-query-groups"),
+        "kv_heads": read.number("num-query-groups") if grouped or not read.dash else None,
         "head": read.number("kv-channels"),
         "ffn": read.number("ffn-hidden-size") or (hidden and gated and int(4 * hidden * 2 / 3) // 64 * 64) or None,
         "experts": read.number("num-experts", "num-moe-experts"),
@@ -540,7 +550,6 @@ def _model(read: ArgumentReader, fields: Mapping[str, Any]) -> tuple[Transformer
         "expert_ffn": read.number("moe-ffn-hidden-size"),
         "predict_layers": read.number("mtp-num-layers"),
     }
-    read.flag("group-query-attention")
     shape |= {**_experts(read, shape["expert_ffn"], layers), **_latent(read)}
     rotary = read.flag("use-rotary-position-embeddings", "positions")
     positions = read.text("position-embedding-type", known=tuple(_POSITIONS)) or (

@@ -66,13 +66,13 @@ def read_torchtitan(document: Mapping[str, Any], file: str) -> Launched:
     fields["micro_batch"] = (micro or 1) if fields["pp"] > 1 else local or 1
     if length := read.number("training.seq_len"):
         fields["sequence"] = length
-    model, note = _model(read)
+    model, trains = _model(read)
     if fields["pp"] > 1:
         fields["schedule"] = _schedule(read, fields["pp"], model)
     gpus = None if shard is None else replicas * shard * fields["cp"] * fields["tp"] * fields["pp"]
     settings, style = _settings(read)
     return Launched(
-        "torchtitan", "torchtitan", fields, model, settings, style, gpus=gpus, notes=(note,) * bool(note),
+        "torchtitan", "torchtitan", fields, model, settings, style, gpus=gpus, trains=trains,
         local_batch=local or 1, replica_groups=replicas if fields["zero"] else 1, **read.account("torchtitan", True),
     )  # fmt: skip
 
@@ -183,9 +183,7 @@ def _memory(read: ArgumentReader) -> dict[str, Any]:
 def _model(read: ArgumentReader) -> tuple[Transformer | None, str]:
     name, flavor = read.text("model.name") or "", read.text("model.flavor") or ""
     known = _MODELS.get((name, flavor))
-    if known is None and (name or flavor):
-        return None, f"torchtitan's model {name} {flavor} is not in the catalogue; the one that was named is timed."
-    return (load_model(known) if known else None), ""
+    return (load_model(known), "") if known else (None, f"{name} {flavor}".strip())
 
 
 def _settings(read: ArgumentReader) -> tuple[dict[str, Any], dict[str, Any]]:

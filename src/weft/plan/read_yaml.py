@@ -116,11 +116,10 @@ def _automodel(flat: Mapping[str, Any], file: str) -> Launched:
     if name is None:
         name = read.text("model.config.pretrained_model_name_or_path")
     model = _named_model(name) if name else None
-    notes = [f"The model {name} is not in the catalogue; the one that was named is timed."] * (bool(name) and not model)
     if groups > 1 and fields["zero"] != 3:
         groups = 1
     return Launched(
-        "automodel", "automodel", fields, model, notes=tuple(notes), replica_groups=groups,
+        "automodel", "automodel", fields, model, replica_groups=groups, trains=name or "",
         **read.account("automodel", True),
     )  # fmt: skip
 
@@ -144,10 +143,9 @@ def _primus(document: Mapping[str, Any], file: str) -> Launched:
         raise InputError(f"'{file}' is a YAML of Primus without a trainer; give one with modules.pre_trainer.overrides")
     named = str(trainer.get("model", ""))
     model = _named_model(named) if named else None
-    notes = () if model or not named else (f"Primus's model {named} is not in the catalogue; name one like it.",)
     if trainer.get("framework") == "torchtitan":
         found = read_torchtitan(changed, file)
     else:
         overridden = {name: " ".join(written(value)) for name, value in flatten(changed, file)}
         found = read_overrides(overridden, file, (_BASE,), "megatron-core")
-    return replace(found, model=found.model or model, notes=(*notes, *found.notes))
+    return replace(found, model=found.model or model, trains=found.trains or named)
