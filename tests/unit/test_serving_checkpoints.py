@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import pickle
 
+import numpy as np
 import pytest
 
 import weft
@@ -72,7 +76,85 @@ def test_a_damaged_checkpoint_is_named_and_the_run_begins_anew(tmp_path, capsys)
     (file,) = tmp_path.rglob("*.state")
     file.write_bytes(file.read_bytes()[:-9])
     assert served(rate=30).completed == 120
-    assert "is damaged; the run begins anew" in capsys.readouterr().err
+    assert "is damaged" in capsys.readouterr().err
+
+
+def interrupted(tmp_path):
+    """The checkpoint of a run that was interrupted."""
+    with pytest.raises(Interrupted):
+        served(rate=30, progress=interrupt)
+    (file,) = tmp_path.rglob("*.state")
+    return file
+
+
+def sealed(payload):
+    """A checkpoint's bytes with a right checksum."""
+    return checkpoint._MAGIC + hashlib.sha256(payload).digest() + payload
+
+
+def arrays(**some):
+    whole = io.BytesIO()
+    np.savez(whole, **some)
+    return whole.getvalue()
+
+
+class Ran(Exception):
+    """Says that a checkpoint's content was run."""
+
+
+class Trap:
+    def __reduce__(self):
+        return exec, ("raise __import__('test_serving_checkpoints').Ran",)
+
+
+PAYLOADS = {
+    "empty": b"",
+    "a pickle": pickle.dumps(Trap()),
+    "an array of objects": arrays(json=np.array([Trap()], dtype=object)),
+    "no array": arrays(),
+    "another record": arrays(json=np.frombuffer(b"[]", np.uint8)),
+    "an empty record": arrays(json=np.frombuffer(b"{}", np.uint8)),
+}
+
+
+@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+@pytest.mark.parametrize("seal", [sealed, lambda payload: payload], ids=["sealed", "as it is"])
+def test_no_content_of_a_checkpoint_is_run_and_another_form_begins_the_run_anew(payload, seal, tmp_path, capsys):
+    interrupted(tmp_path).write_bytes(seal(payload))
+    assert served(rate=30).completed == 120
+    assert "the run begins anew" in capsys.readouterr().err
+
+
+def test_a_sealed_state_of_another_form_begins_the_run_anew(tmp_path, capsys):
+    file = interrupted(tmp_path)
+    found = file.read_bytes()[len(checkpoint._MAGIC) + 32 :]
+    with np.load(io.BytesIO(found)) as state:
+        kept = dict(state)
+    for change in (
+        {"arrival": kept["arrival"][:-3]},
+        {"json": kept["json"][:-40]},
+        {"held": kept["held"].astype("U9")},
+    ):
+        if not file.exists():
+            file = interrupted(tmp_path)
+        file.write_bytes(sealed(arrays(**{**kept, **change})))
+        capsys.readouterr()
+        assert served(rate=30).completed == 120
+        assert "begins anew" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("others", ["may write", "may have linked"])
+def test_a_checkpoint_that_others_may_have_written_is_not_read(others, tmp_path, capsys):
+    file = interrupted(tmp_path)
+    if others == "may write":
+        file.chmod(0o666)
+    else:
+        file.rename(tmp_path / "elsewhere")
+        file.symlink_to(tmp_path / "elsewhere")
+    assert served(rate=30).completed == 120
+    said = capsys.readouterr().err
+    assert "begins anew" in said
+    assert "resumes" not in said
 
 
 def test_progress_counts_answers_of_all_requests():

@@ -1,20 +1,25 @@
-"""Runs of many requests: their progress, and a checkpoint from which an interrupted one resumes."""
+"""Runs of many requests: their progress, and a checkpoint from which an interrupted one resumes.
+
+A checkpoint is data, arrays and JSON: reading it runs none of its content.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import pickle
+import json
 import time
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from weft.errors import OutputError
-from weft.files import write_atomically
+import numpy as np
+
+from weft.errors import InputError, OutputError
+from weft.files import read_stored, write_atomically
 from weft.serving.cluster import Cluster
 from weft.serving.requests import Asked
 from weft.store.fingerprint import fingerprint_of
@@ -33,77 +38,72 @@ QUIET_S = 2.0
 """Time for which a run reports no progress: it may be over by then [s]."""
 _LOOK = 256
 """Events between two looks at the clock."""
-_DIGEST = 32
+_MAGIC, _DIGEST = b"weft checkpoint 1\n", 32
+_JSON = "json"
+State = Mapping[str, Any]
+"""Plain data by name, and numpy arrays."""
+WRONG = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError)
+"""What reading a state of another form raises."""
 
 
 @dataclass
 class Checkpoint:
-    """The state of a run in a file, beside `shared` objects, each the only one of its type, which are made anew.
+    """The state of a run in a file.
 
-    The file is private, in the user's cache, and read only if its checksum holds.
+    The file is private, in the user's cache. It is read only if it belongs to this user, no other one may write to it,
+    it is no link, and its checksum holds.
     """
 
     file: Path
-    shared: Sequence[object]
 
     @classmethod
-    def of(cls, inputs: Mapping[str, Any], asked: Sequence[Asked], shared: Sequence[object]) -> Checkpoint:
+    def of(cls, inputs: Mapping[str, Any], asked: Sequence[Asked]) -> Checkpoint:
         """The checkpoint of a run, by all that decides it: inputs, requests and Weft's own sources."""
         digest = hashlib.sha256(as_json(inputs, "the inputs of a load", sort_keys=True).encode())
         digest.update(fingerprint_of(Path(__file__)).encode())
         for one in asked:
             digest.update(repr(tuple(one)).encode())
-        return cls(checkpoints().folder / f"{digest.hexdigest()}.state", shared)
+        return cls(checkpoints().folder / f"{digest.hexdigest()}.state")
 
-    def read(self) -> Any:
-        """The state, or None; a damaged file is reported and removed."""
+    def read(self) -> State | None:
+        """The state, or None; a file that is damaged or not this user's alone is reported and removed."""
         try:
-            found = self.file.read_bytes()
+            found = read_stored(self.file, own=True)
         except OSError:
             return None
-        if hashlib.sha256(found[_DIGEST:]).digest() != found[:_DIGEST]:
-            say(f"the checkpoint '{self.file}' is damaged; the run begins anew")
-            self.remove()
+        except InputError as error:
+            self.forget(str(error))
             return None
-        return _Unpickler(io.BytesIO(found[_DIGEST:]), self.shared).load()
+        payload = found[len(_MAGIC) + _DIGEST :]
+        if not found.startswith(_MAGIC) or hashlib.sha256(payload).digest() != found[len(_MAGIC) :][:_DIGEST]:
+            self.forget("it is damaged")
+            return None
+        try:
+            with np.load(io.BytesIO(payload), allow_pickle=False) as arrays:
+                state = {name: arrays[name] for name in arrays.files}
+            return {**json.loads(state.pop(_JSON).tobytes()), **state}
+        except (*WRONG, OSError, EOFError, RecursionError, zipfile.BadZipFile):
+            self.forget("it has another form")
+            return None
 
-    def write(self, state: Any) -> None:
+    def forget(self, why: str) -> None:
+        """Say why the file is not read, and remove it."""
+        say(f"the checkpoint '{self.file}' is not read ({why}); the run begins anew")
+        self.remove()
+
+    def write(self, state: State) -> None:
         """Replace the state, whole or not at all; OutputError if it cannot be written."""
+        arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+        text = json.dumps({name: value for name, value in state.items() if name not in arrays}).encode()
         whole = io.BytesIO()
-        _Pickler(whole, self.shared).dump(state)
+        np.savez(whole, allow_pickle=False, **arrays, **{_JSON: np.frombuffer(text, np.uint8)})
         payload = whole.getvalue()
-        write_atomically(self.file, hashlib.sha256(payload).digest() + payload, private=True)
+        write_atomically(self.file, _MAGIC + hashlib.sha256(payload).digest() + payload, private=True)
 
     def remove(self) -> None:
         """Remove the file, once the run has ended."""
         with suppress(OSError):
             self.file.unlink()
-
-
-def _shared(place: int) -> object:
-    """What a file names instead of a shared object; `_Unpickler` finds the object."""
-    raise NotImplementedError
-
-
-class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, shared: Sequence[object]) -> None:
-        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        # By type: a method that saw each of some 10^7 values would take minutes.
-        self.dispatch_table = {type(one): partial(_named, place) for place, one in enumerate(shared)}
-
-
-def _named(place: int, _: object) -> tuple[Callable[[int], object], tuple[int]]:
-    return _shared, (place,)
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, shared: Sequence[object]) -> None:
-        super().__init__(file)
-        self._objects = shared
-
-    def find_class(self, module: str, name: str, /) -> Any:
-        """A class or function by name, or what finds a shared object."""
-        return self._objects.__getitem__ if name == _shared.__name__ else super().find_class(module, name)
 
 
 class Watched:
@@ -127,7 +127,7 @@ class Watched:
     def _write(self, checkpoint: Checkpoint, cluster: Cluster) -> None:
         began = time.monotonic()
         try:
-            checkpoint.write(cluster)
+            checkpoint.write(cluster.state())
         except OutputError as error:
             say(f"the run is not kept from here on: {error}")
             self._checkpoint = None

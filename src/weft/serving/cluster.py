@@ -7,9 +7,13 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
+from weft.result.serving import Turn
 from weft.serving.replica import Replica
-from weft.serving.requests import Load, Request
+from weft.serving.requests import STATE, Load, Request
 
 Route = Callable[[Sequence[Replica]], Replica]
 """Chooses the replica of the next request."""
@@ -37,6 +41,29 @@ def _least_loaded(replicas: Sequence[Replica]) -> Replica:
 
 ROUTERS: Mapping[str, Callable[[], Route]] = {"round-robin": _RoundRobin, "least-loaded": lambda: _least_loaded}
 """Routers by name: in turn, or to the replica with the fewest requests (the first of equals)."""
+
+
+Row = TypeVar("Row", bound=NamedTuple)
+
+
+def columns(name: str, some: Sequence[NamedTuple]) -> dict[str, Any]:
+    """Rows of numbers and short texts as an array of each column."""
+    fields = type(some[0])._fields if some else ()
+    return {f"{name}.{field}": np.array(column) for field, column in zip(fields, zip(*some, strict=True), strict=True)}
+
+
+def rows(name: str, state: Mapping[str, Any], of: type[Row]) -> list[Row]:
+    """The rows that `columns` wrote; none where it wrote none."""
+    found = [state[f"{name}.{field}"].tolist() for field in of._fields if f"{name}.{field}" in state]
+    return [of(*values) for values in zip(*found, strict=True)]
+
+
+def _set_own(item: object, values: Mapping[str, Any]) -> None:
+    """Set the attributes of a router or a scheduler that has some."""
+    for name, value in values.items():
+        if type(value) not in (int, float) or name not in vars(item):
+            raise ValueError(name)
+        setattr(item, name, value)
 
 
 class Cluster:
@@ -74,11 +101,42 @@ class Cluster:
         self._requests = requests = [Request(at, asked) for at, asked in enumerate(load.asked)]
         for request in requests:
             request.reached = request.arrival + self._outside(request.input)
-        first = sorted(requests[: load.clients or None], key=_reached)
-        self._closed = bool(load.clients)
-        self._arrivals = deque(first)
-        self._later = iter(requests[load.clients :] if self._closed else ())
+        self._arrivals = deque(sorted(requests[: load.clients or None], key=_reached))
+        self._later = load.clients or len(requests)
         return self.resume(between)
+
+    def state(self) -> dict[str, Any]:
+        """The state between two events, as plain data and arrays that `restore` reads."""
+        events = [(*event[:3], -1 if event[3] is None else event[3].id) for event in self._events]
+        found: dict[str, Any] = {
+            "arrivals": [request.id for request in self._arrivals], "later": self._later, "events": events,
+            "versions": self._versions, "idle": sorted(self._idle), "answered": self.answered,
+            "routers": [getattr(one, "__dict__", {}) for one in (self._route, self._route_answer)],
+            "replicas": [replica.state() for replica in self._every],
+        }  # fmt: skip
+        found |= {name: np.array([getattr(one, name) for one in self._requests]) for name in STATE}
+        turns = [turn for replica in self._every for turn in replica.turns]
+        return found | columns("turns", turns)
+
+    def restore(self, load: Load, state: Mapping[str, Any]) -> None:
+        """Take the place of a cluster that wrote a state of this load; raises what wrong data raise."""
+        self._watch = None
+        self._requests = requests = [Request(at, asked) for at, asked in enumerate(load.asked)]
+        for name, kind in STATE.items():
+            if state[name].dtype.kind != kind:
+                raise ValueError(name)
+            for request, value in zip(requests, state[name].tolist(), strict=True):
+                setattr(request, name, value)
+        self._arrivals = deque(requests[at] for at in state["arrivals"])
+        self._later, self.answered = int(state["later"]), int(state["answered"])
+        self._events = [(float(at), *whole, None if who < 0 else requests[who]) for at, *whole, who in state["events"]]
+        self._versions, self._idle = list(map(int, state["versions"])), set(map(int, state["idle"]))
+        for router, own in zip((self._route, self._route_answer), state["routers"], strict=True):
+            _set_own(router, own)
+        for replica, own in zip(self._every, state["replicas"], strict=True):
+            replica.restore(own, requests)
+        for turn in rows("turns", state, Turn):
+            self._every[turn.replica].turns.append(turn)
 
     def resume(self, between: Callable[[Cluster], None] | None = None) -> list[Request]:
         """Serve the rest of the load, from the state between two events."""
@@ -156,7 +214,8 @@ class Cluster:
     def _answered(self, now: float) -> None:
         """Count an answer; a client sends its next request."""
         self.answered += 1
-        request = next(self._later, None)
-        if request is not None:
+        if self._later < len(self._requests):
+            request = self._requests[self._later]
+            self._later += 1
             request.arrival, request.reached = now, now + self._outside(request.input)
             insort(self._arrivals, request, key=_reached)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from weft.serving.requests import Request
 
@@ -22,6 +23,20 @@ class Pool:
         self._users: dict[int, int] = {}
         self._idle: dict[int, None] = {}  # in the order of their last use
         self._of: dict[int, tuple[int, ...]] = {}
+
+    def state(self) -> dict[str, Any]:
+        """What is held and shared, as plain data that `restore` reads."""
+        return {
+            "used": self.used, "idle": self.idle, "users": list(self._users.items()), "kept": list(self._idle),
+            "of": [(number, list(blocks)) for number, blocks in self._of.items()],
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Hold and share what a state says."""
+        self.used, self.idle = int(state["used"]), int(state["idle"])
+        self._users = {int(block): int(count) for block, count in state["users"]}
+        self._idle = dict.fromkeys(map(int, state["kept"]))
+        self._of = {int(number): tuple(map(int, blocks)) for number, blocks in state["of"]}
 
     @property
     def free(self) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple
+from typing import Any
 
 from weft.errors import InputError, check_whole
 from weft.result.serving import Turn
@@ -16,13 +18,13 @@ class Pipeline:
     """Stages that pass on the batches of several replicas in turn, each one at a time, in the order of their starts."""
 
     def __init__(self, stages: int) -> None:
-        self._free = [0.0] * stages
+        self.free = [0.0] * stages
 
     def end(self, start: float, seconds: Sequence[float]) -> float:
         """When a batch that starts has passed all stages, which take so many seconds each."""
         at = start
         for stage, took in enumerate(seconds):
-            at = self._free[stage] = max(at, self._free[stage]) + took
+            at = self.free[stage] = max(at, self.free[stage]) + took
         return at
 
 
@@ -60,6 +62,35 @@ class Replica:
         self._joined: list[float] = []
         self._lacks = ""
         self._shape, self._started, self._active, self._queue = Shape(), 0.0, 0, 0
+
+    def state(self) -> dict[str, Any]:
+        """The state between two events but for `turns`, as plain data that `restore` reads."""
+        return {
+            "running": [one.id for one in self.running], "waiting": [one.id for one in self.waiting],
+            "batch": [(one.id, tokens) for one, tokens in self.batch], "waits": sorted(self._waits),
+            "budget": self.budget, "ends": self.ends, "busy": self.busy, "joined": self._joined, "lacks": self._lacks,
+            "shape": astuple(self._shape), "started": self._started, "active": self._active, "queue": self._queue,
+            "pool": self.pool.state(), "policy": getattr(self._schedule, "__dict__", {}),
+            "stages": self._pipeline.free if self._pipeline else [],
+        }  # fmt: skip
+
+    def restore(self, state: Mapping[str, Any], requests: Sequence[Request]) -> None:
+        """Take the place of the replica that wrote a state."""
+        self.running = [requests[at] for at in state["running"]]
+        self.waiting = deque(requests[at] for at in state["waiting"])
+        self.batch = [(requests[at], int(tokens)) for at, tokens in state["batch"]]
+        self._waits, self.budget = set(map(int, state["waits"])), int(state["budget"])
+        self.ends, self.busy = list(map(float, state["ends"])), state["busy"] is True
+        self._joined, self._lacks = list(map(float, state["joined"])), str(state["lacks"])
+        self._shape, self._started = Shape(*map(int, state["shape"])), float(state["started"])
+        self._active, self._queue = int(state["active"]), int(state["queue"])
+        self.pool.restore(state["pool"])
+        for name, value in state["policy"].items():
+            if type(value) not in (int, float) or name not in vars(self._schedule):
+                raise ValueError(name)
+            setattr(self._schedule, name, value)
+        if self._pipeline:
+            self._pipeline.free = list(map(float, state["stages"]))
 
     @property
     def free(self) -> int:

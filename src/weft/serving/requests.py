@@ -42,6 +42,13 @@ class Asked(NamedTuple):
     blocks: tuple[int, ...] = ()
 
 
+STATE = {
+    **dict.fromkeys(("arrival", "reached", "started", "first", "done"), "f"),
+    **dict.fromkeys(("computed", "generated", "held", "passes", "preemptions", "replica", "room"), "i"),
+}
+"""What changes of a request while it is served: times (f) and whole numbers (i), numpy's kinds."""
+
+
 class Request:
     """The state of a request while it is served: the tokens computed so far, and the times of its tokens [s].
 

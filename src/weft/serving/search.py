@@ -16,12 +16,12 @@ from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.parallel.plan import Parallelism
-from weft.result.serving import Objective, Served, Serving
+from weft.result.serving import Objective, Served, Serving, Turn
 from weft.result.stored import plain
 from weft.run.step.drafts import Speculation, drafter, speculation
 from weft.serving.bounds import Bounds, Work
-from weft.serving.checkpoint import Checkpoint, Progress
-from weft.serving.cluster import GivenUp
+from weft.serving.checkpoint import WRONG, Checkpoint, Progress, State
+from weft.serving.cluster import GivenUp, columns, rows
 from weft.serving.framework import resolve_framework
 from weft.serving.launch import TWO_BATCH
 from weft.serving.plans import Choice, Deployed, ServingPlans
@@ -117,6 +117,10 @@ def _wanted(ttft: str | None, tpot: str | None, attainment: float, asked: dict[s
     return wanted
 
 
+_Tried = tuple[Choice, float]
+"""A layout, and the limit of time per token up to which it was simulated [s]."""
+
+
 @dataclass
 class _Kind:
     """Layouts that differ in their number of replicas alone, so many `together`: options, and bounds of a replica."""
@@ -142,7 +146,7 @@ class _Search:
     untried: set[Choice] = field(default_factory=set)
     simulated: int = 0
     best: Deployed | None = None
-    kept: dict[tuple[Choice, float], Deployed | tuple[str, float]] = field(default_factory=dict)
+    kept: dict[_Tried, Deployed | tuple[str, float]] = field(default_factory=dict)
 
     def run(self) -> None:
         """Look for the best layout, then for the front; what was simulated is kept where that is interrupted."""
@@ -154,7 +158,7 @@ class _Search:
         )
         self._bounded = len(self.failed)
         self._checkpoint = checkpoint = self._where_kept()
-        self.kept = (checkpoint and checkpoint.read()) or {}
+        self.kept = self._simulated_before(checkpoint)
         if self.kept:
             say(f"resumes after {len(self.kept):,} simulated layouts")
         self._saved = time.monotonic()
@@ -173,13 +177,49 @@ class _Search:
         options = {name: value for name, value in self.asked.items() if name != "trace"}
         limits = {"attainment": self.attainment, "system": self.system.inputs()}
         inputs = {"plan": plain(options), "model": self.model.model_dump(mode="json"), **limits}
-        return Checkpoint.of(inputs, self._load.asked, ())
+        return Checkpoint.of(inputs, self._load.asked)
+
+    def _simulated_before(self, checkpoint: Checkpoint | None) -> dict[_Tried, Deployed | tuple[str, float]]:
+        """The layouts that an interrupted search simulated, of the state that `_save` writes."""
+        found: dict[_Tried, Deployed | tuple[str, float]] = {}
+        state = checkpoint.read() if checkpoint else None
+        if checkpoint is None or state is None:
+            return found
+        try:
+            for at, (options, limit, outcome) in enumerate(state["tried"]):
+                choice = Choice(**options)
+                found[choice, float(limit)] = self._outcome(choice, state, at, outcome)
+        except (*WRONG, InputError):
+            checkpoint.forget("it has another form")
+            return {}
+        return found
+
+    def _outcome(self, choice: Choice, state: State, at: int, outcome: Any) -> Deployed | tuple[str, float]:
+        if isinstance(outcome, list):
+            why, seen = outcome
+            return str(why), float(seen)
+        answered, turns = rows(f"served {at}", state, Served), rows(f"turns {at}", state, Turn)
+        made = ready(self.model, self.system, **self.asked | choice.options)
+        return Deployed(choice, made.serving(answered, turns, outcome["capacity"]), float(outcome["tpot"]))
+
+    def _as_state(self) -> dict[str, Any]:
+        """The layouts that were simulated, as plain data and arrays."""
+        tried: list[Any] = []
+        found: dict[str, Any] = {"tried": tried}
+        for at, ((choice, limit), outcome) in enumerate(self.kept.items()):
+            said: Any = outcome
+            if isinstance(outcome, Deployed):
+                serving = outcome.serving
+                said = {"capacity": serving.capacity, "tpot": outcome.tpot}
+                found |= columns(f"served {at}", serving.requests) | columns(f"turns {at}", serving.turns)
+            tried.append((choice._asdict(), limit, said))
+        return found
 
     def _save(self) -> None:
         """Keep what was simulated; no more from where it cannot be written."""
         try:
             if self._checkpoint and self.kept:
-                self._checkpoint.write(self.kept)
+                self._checkpoint.write(self._as_state())
         except OutputError as error:
             say(f"the plan is not kept from here on: {error}")
             self._checkpoint = None

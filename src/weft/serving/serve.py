@@ -24,7 +24,7 @@ from weft.result.step import added
 from weft.result.stored import plain
 from weft.run.step.drafts import NONE, speculation
 from weft.run.step.forward import Forward
-from weft.serving.checkpoint import LEAST, Checkpoint, Progress, Watched
+from weft.serving.checkpoint import LEAST, WRONG, Checkpoint, Progress, Watched
 from weft.serving.cluster import ROUTERS, Cluster, Watch
 from weft.serving.framework import Serves, resolve_framework, serves
 from weft.serving.policies import POLICIES, Policy, Schedule, checked
@@ -132,16 +132,21 @@ class Ready:
     def answer(self, progress: Progress | None = None, resumes: bool = False) -> Serving:
         """The whole answer; a run that `resumes` keeps its state until then."""
         deploy, asked = self.deploy, self.asked
-        forward, how, offered = deploy.forward, deploy.how, asked.rate
         checkpoint = self._checkpoint() if resumes else None
         answered, turns = deploy.run(asked, None, progress, checkpoint)
-        capacity = deploy.capacity(asked, answered, progress) if offered else None
+        capacity = deploy.capacity(asked, answered, progress) if asked.rate else None
         if checkpoint:
             checkpoint.remove()
+        return self.serving(answered, turns, capacity)
+
+    def serving(self, answered: Sequence[Served], turns: Sequence[Turn], capacity: float | None) -> Serving:
+        """Return the answer of a load that was served."""
+        deploy, asked = self.deploy, self.asked
+        forward, how = deploy.forward, deploy.how
         return Serving(
             forward.model, forward.system, replace(forward.plan, sequence=self.limit), how.name, self.policy,
             deploy.router, asked.about, deploy.replicas, deploy.readers, answered, turns, how.cache_bytes,
-            forward.cache(self.limit) / self.limit, offered, capacity, self.objective, deploy.step_parts(turns),
+            forward.cache(self.limit) / self.limit, asked.rate, capacity, self.objective, deploy.step_parts(turns),
             tuple(deploy.curve(asked)) if self.curve else (), tuple(_notes(how, deploy, answered, self.host_stated)),
             forward.needs, forward.served_format, engine=how.about,
         )  # fmt: skip
@@ -153,8 +158,7 @@ class Ready:
             return None
         where, model = deploy.forward.system.inputs(), deploy.forward.model.model_dump(mode="json")
         inputs = {"system": where, "model": model, "policy": self.policy, "options": plain(self.inputs)}
-        shared = (deploy, deploy.forward, deploy.times)
-        return Checkpoint.of(inputs, self.asked.asked, shared)
+        return Checkpoint.of(inputs, self.asked.asked)
 
 
 def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Ready:
@@ -267,8 +271,8 @@ class Deployment:
         `watch` sees each answered request, and may raise `GivenUp`. With a `checkpoint` the run resumes from it.
         """
         between = Watched(len(asked.asked), progress, checkpoint) if progress or checkpoint else None
-        cluster = checkpoint.read() if checkpoint else None
-        if cluster is not None and between:
+        cluster = checkpoint and self._restored(asked, checkpoint)
+        if cluster and between:
             between.resumed(cluster)
             found = cluster.resume(between)
         else:
@@ -277,6 +281,18 @@ class Deployment:
         every = [*cluster.replicas, *cluster.decoders]
         turns = sorted((turn for replica in every for turn in replica.turns), key=lambda turn: turn.start)
         return sorted(map(_served, found), key=lambda one: one.arrival), turns
+
+    def _restored(self, asked: Load, checkpoint: Checkpoint) -> Cluster | None:
+        """The replicas in the state of a checkpoint; None where there is none, or it has another form."""
+        cluster, state = self._cluster(), checkpoint.read()
+        if state is None:
+            return None
+        try:
+            cluster.restore(asked, state)
+        except WRONG:
+            checkpoint.forget("it has another form")
+            return None
+        return cluster
 
     def _cluster(self) -> Cluster:
         if self.reads:
