@@ -149,6 +149,14 @@ def test_no_answer_takes_longer_on_a_gpu_that_is_at_least_as_good_in_every_value
     assert slower(pairs, time) == {}
 
 
+@pytest.mark.parametrize("name", [name for name in GPUS if hardware.gpu(name).supports("bf16")])
+def test_every_gpu_multiplies_communicates_over_nodes_and_writes_tokens(name):
+    nodes = weft.system(name, gpus=2, nodes=2)
+    for collective in ("all_reduce", "all_to_all"):
+        assert weft.estimate(Collective(collective, 2**24, 2), nodes).seconds > 2**20 / nodes.value("network.bandwidth")
+    assert weft.decode("mpt-1b", f"1x{name}").seconds > 0
+
+
 @pytest.mark.parametrize(("better", "other"), [("gb200", "b200"), ("gb300", "b300"), ("h200-sxm", "h100-sxm")])
 def test_the_better_gpu_is_ahead_in_the_machines_in_which_it_is_sold(better, other):
     def took(name):
