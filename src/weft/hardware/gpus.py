@@ -287,9 +287,7 @@ class Clocks(Part):
     """Clocks besides the highest boost clock: that of the data sheet's matrix peak, and those at the power limit.
 
     `sustained` is the clock that matrix products hold in long runs. `sustained_fp16`, `sustained_fp32` (0: the same)
-    and `sustained_fp8` are those of fp16, of fp32 and of 8-bit numbers. `training` and its kin (0: as `sustained`) are
-    the clocks at which the kernels of a training step would take what published steps of all frameworks take: fitted to
-    them, and lower than what a GPU holds (docs/deviations.md#the-clock-in-training-stands-for-more-than-a-clock).
+    and `sustained_fp8` are those of fp16, of fp32 and of 8-bit numbers.
     """
 
     matrix_peak: Hertz
@@ -297,10 +295,6 @@ class Clocks(Part):
     sustained_fp8: Hertz
     sustained_fp16: HertzOrNone = 0
     sustained_fp32: HertzOrNone = 0
-    training: HertzOrNone = 0
-    training_fp8: HertzOrNone = 0
-    training_fp16: HertzOrNone = 0
-    training_fp32: HertzOrNone = 0
 
 
 class Achieved(Part):
@@ -561,18 +555,6 @@ class Gpu(Sourced):
         if dtype in _BLOCKS and self.architecture not in _BLOCKS[dtype][1]:
             return False
         return dtype in DTYPES and bool(getattr(self.rates, rated_as(dtype)))
-
-    @property
-    def in_training(self) -> Self:
-        """The same GPU with the clocks of published training steps, which stand for more than a clock, as sustained."""
-        clocks = {
-            "sustained": self.clocks.training,
-            "sustained_fp8": self.clocks.training_fp8,
-            "sustained_fp16": self.clocks.training_fp16,
-            "sustained_fp32": self.clocks.training_fp32,
-        }
-        held = {f"clocks.{name}": format_quantity(hertz, Dimension.HERTZ) for name, hertz in clocks.items() if hertz}
-        return self.replace(held) if held else self
 
     def peak_clock(self, dtype: str) -> float:
         """The clock of the data sheet's peak of a data type: the boost clock for fp32 and fp64 [hertz]."""

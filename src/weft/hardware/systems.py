@@ -289,12 +289,6 @@ class System(Whole):
         return self._with(variants=variants)
 
     @property
-    def in_training(self) -> Self:
-        """The same system with GPUs at the clocks of published training steps (`Gpu.in_training`)."""
-        gpu = self.gpu.in_training
-        return self if gpu is self.gpu else self.with_gpu(gpu)
-
-    @property
     def provenance(self) -> Mapping[str, Provenance]:
         """Where each value of the GPU, the node and the library comes from, by its path."""
         return self._merged(lambda part: part.provenance)

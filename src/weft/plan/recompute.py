@@ -270,7 +270,7 @@ def stage_layers(
 ) -> list[Layers]:
     """The kinds of layers of the first stage, each with its number: what its operators leave, and take again."""
     plain = replace(plan, recompute="none")
-    prices = Prices(system.in_training, plain, options)
+    prices = Prices(system, plain, options)
     source = model.sequence_length if model.encoder_layers else 0
     tokens = Tokens(plan.micro_batch, plan.sequence, plan.cp, source)
     parts = rank_parts(model, plain, framework)

@@ -31,10 +31,6 @@ COMPUTE_RATES = (
     "clocks.matrix_peak",
     "clocks.sustained",
     "clocks.sustained_fp8",
-    "clocks.training",
-    "clocks.training_fp8",
-    "clocks.training_fp16",
-    "clocks.training_fp32",
     "cache.clock",
     "memory_cache.bandwidth",
 )

@@ -264,7 +264,7 @@ class _Candidate:
             dtype=of.base.dtype,
             order=inside,  # type: ignore[arg-type]
         )
-        self.prices = Prices(of.system.in_training, self.plan, SUSTAINED)
+        self.prices = Prices(of.system, self.plan, SUSTAINED)
         self.parts = rank_parts(of.model, self.plan, of.framework)
         self._known: dict[str, float] = {}
 

@@ -66,7 +66,7 @@ class MeshPrices:
     def __init__(self, mesh: Mesh, compute: Prices | None = None) -> None:
         plan = Parallelism(tp=mesh.inner, dp=mesh.outer, batch=mesh.outer)
         self.mesh = mesh
-        self.compute = compute or Prices(mesh.system.in_training, plan, SUSTAINED)
+        self.compute = compute or Prices(mesh.system, plan, SUSTAINED)
         self._moved = Prices(mesh.system, plan, SUSTAINED)
 
     def of(self, ops: Iterable[Op]) -> float:

@@ -51,7 +51,7 @@ def train(
     check_plan(model, plan)
     check_overlap(plan, system, fidelity)
     framework = settled(framework or Framework(), plan)
-    machine = system.in_training
+    machine = system
     prices = Prices(machine, plan, options, fidelity, own=None if machine is system else Known(system, options))
     found = Batch(model, framework, Shared(prices.known), prices).unfolded(plan)
     notes = (
@@ -136,7 +136,7 @@ def many(
 
 def shared_on(system: System, framework: Framework, options: RunOptions = SUSTAINED) -> Shared:
     """What plans of a framework on the GPUs of a system will share."""
-    return Shared(Known(system.in_training, options))
+    return Shared(Known(system, options))
 
 
 def meetings(
@@ -144,7 +144,7 @@ def meetings(
 ) -> tuple[Meeting, ...]:
     """The kernels and collectives that meet in a step, by closed forms: what the fidelity "windows" simulates."""
     framework = settled(framework, plan)
-    prices = Prices(system.in_training, plan, options)
+    prices = Prices(system, plan, options)
     Batch(model, framework, Shared(prices.known), prices).unfolded(plan)
     return tuple(one.task for one in prices.windows.found.values() if one.source != "none")
 
