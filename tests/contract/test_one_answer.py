@@ -13,12 +13,15 @@ from weft.cli.main import weft as cli
 from weft.estimate import Harness
 from weft.estimate.joined import joined
 from weft.graph import Collective, Graph, Node, concurrent
+from weft.library.residual import Residual
 from weft.models import SubLayer
 from weft.options import SHORT, SUSTAINED
 from weft.parallel import dependent, share_of, split
 from weft.plan.scale import AS_PLANNED
 from weft.result.errors import collective_error, gemm_error
+from weft.result.step import RESIDUAL
 from weft.run import alone, compare, simulate
+from weft.run.step import train
 from weft.run.step.prices import BETWEEN_OTHERS
 from weft.schedule import PASSES
 from weft.sweep.bench import Bench
@@ -180,15 +183,12 @@ def test_no_framework_holds_a_clock_of_its_own():
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_what_steps_take_beyond_their_kernels_is_a_part_of_its_own(recompute):
-    """The kernels of a step take what they take where nothing is fitted to steps; the rest is unexplained."""
-    plan = {"fidelity": "estimate", "batch": 2, "micro_batch": 1, "sequence": 4096, "recompute": recompute}
-    system = weft.system("1xh100-sxm-96gb")
-    fitted = [path for path in system.rules if path.startswith("clocks.training")]
-    step = weft.step("llama-3-8b", system, **plan)
-    plain = weft.step("llama-3-8b", system.replace(dict.fromkeys(fitted, "0 MHz")), **plan)
-    assert {name: part for name, part in step.parts.items() if name != "unexplained"} == same(dict(plain.parts))
-    assert step.parts["unexplained"] == same(step.seconds - plain.seconds)
-    assert "unexplained" not in weft.step("llama-3-8b", system, options=weft.RunOptions("short"), **plan).parts
+    """The kernels of a step take what they take where nothing is fitted to steps; the rest is the residual."""
+    plan = {"batch": 2, "micro_batch": 1, "sequence": 4096, "recompute": recompute}
+    step = weft.step("llama-3-8b", "1xh100-sxm-96gb", fidelity="estimate", **plan)
+    plain = train(step.model, step.system, step.plan, step.framework, fidelity="estimate", calibration=Residual())
+    assert {name: part for name, part in step.parts.items() if name != RESIDUAL} == same(dict(plain.parts))
+    assert step.parts[RESIDUAL] == same(step.seconds - plain.seconds)
 
 
 @pytest.mark.parametrize("method", ["sequential", "flux", "userbuffers", "async-tp"])

@@ -152,7 +152,7 @@ def test_nothing_beats_a_plan_of_the_front_in_all_three(found):
 
 
 def test_the_range_is_the_known_error_of_steps(found):
-    error = step_error("a100-sxm-80gb", "megatron-core").value
+    error = step_error(weft.gpu("a100-sxm-80gb"), "megatron-core").value
     assert found.best.range_s == pytest.approx(
         (found.best.step_time_s * (1 - error), found.best.step_time_s * (1 + error))
     )

@@ -23,7 +23,7 @@ def steps():
 
 def beyond(graph):
     """What `weft simulate --experts` says of a layer: its time under T3 less that of its GEMMs in sequence [s]."""
-    machine = weft.system("8xh100").in_training  # whose clock under load is that of training steps
+    machine = weft.system("8xh100")
     found = weft.compare(graph, machine, ["sequential", "t3-all-to-all"], RunOptions(clock=SUSTAINED.clock))
     alone = found["sequential"].durations
     return found["t3-all-to-all"].seconds - alone["up"] - alone["down"]

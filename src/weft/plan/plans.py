@@ -21,10 +21,9 @@ from weft.parallel.words import changes
 from weft.plan.launch import LAUNCHERS, lacking, launch
 from weft.result.errors import Error, step_error
 from weft.result.memory import Memory
-from weft.result.step import CONVENTION, Step, added, exposed
+from weft.result.step import CONVENTION, RESIDUAL, Step, added, exposed
 from weft.run.step.clock import train
 from weft.run.step.memory import memory
-from weft.run.step.spans import UNEXPLAINED
 from weft.units import format_time
 
 _WORDS = {
@@ -43,7 +42,6 @@ _WORDS = {
     "norm": "norms",
     "element-wise": "element-wise kernels",
     "optimizer": "the optimizer",
-    UNEXPLAINED: "what measured steps take without a known cause",
 }
 _COMPUTING = ("gemm", "grouped_gemm", "attention")
 """Parts of a step that the model needs; all others are what a plan costs."""
@@ -186,7 +184,7 @@ class Planned:
             peak = memory(on.model, on.system, self.plan, other).peak
         except InputError as error:
             return str(error)
-        found = replace(on, framework=other, error=step_error(on.system.gpu.name, other.name, bool(on.model.experts)))
+        found = replace(on, framework=other, error=step_error(on.system.gpu, other.name, bool(on.model.experts)))
         return Planned(self.plan, answer.seconds, peak, found, estimated_s=answer.seconds)
 
     def memory(self) -> Memory:
@@ -199,14 +197,14 @@ class Planned:
         parts = self.step().parts
         total = sum(parts.values())
         useful = sum(parts.get(name, 0.0) for name in _COMPUTING) / total
-        needed = (*_COMPUTING, UNEXPLAINED)
+        needed = (*_COMPUTING, RESIDUAL)
         name, lost = max(((n, s) for n, s in parts.items() if n not in needed), key=lambda one: one[1])
-        unknown = parts.get(UNEXPLAINED, 0.0) / total
+        residual = parts.get(RESIDUAL, 0.0) / total
         full = self.peak_bytes / self.capacity
         rest = "near its limit" if _NEAR_FULL < full <= 1 else "beyond it" if full > 1 else "not the limit"
-        no_cause = f", {unknown:.0%} have no known cause" * (unknown > 0)
+        beyond = f", the calibration residual {residual:.0%}" * (residual > 0)
         return (
-            f"GEMMs and attention take {useful:.0%} of the step{no_cause}; "
+            f"GEMMs and attention take {useful:.0%} of the step{beyond}; "
             f"most of the rest is {_WORDS.get(name, name)} ({lost / total:.0%}); memory is {full:.0%} full, {rest}"
         )
 

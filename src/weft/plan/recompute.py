@@ -294,5 +294,7 @@ def _by_operator(graph: Graph, names: Sequence[str], prices: Prices) -> dict[str
     """Seconds of each operator of a pass with its collectives, by name."""
     seconds = dict.fromkeys(names, 0.0)
     for node in graph:
-        seconds[node.name if node.name in seconds else node.name.partition(".")[0]] += prices.of(node.op, node.stream)
+        seconds[node.name if node.name in seconds else node.name.partition(".")[0]] += prices.of(
+            node.op, node.stream
+        ) + prices.residual(node.op)
     return seconds

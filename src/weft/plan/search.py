@@ -205,7 +205,7 @@ class _Search:
             rejected[_too_large(peaks[~fits], of.system.gpu.memory.capacity, self.reserve, of.framework)] += int(
                 (~fits).sum()
             )
-        error = step_error(of.system.gpu.name, of.framework.name, bool(of.model.experts))
+        error = step_error(of.system.gpu, of.framework.name, bool(of.model.experts))
         on = Setting(of.model, of.system, of.framework, self.options, error)
         rows = zip(seconds.tolist(), peaks.tolist(), strict=True)
         return [

@@ -17,6 +17,7 @@ from weft import hardware
 from weft.catalog import read_toml
 from weft.graph import Attention, Collective, Gemm, Op
 from weft.hardware import Gpu
+from weft.library.residual import measured_vendors
 from weft.library.served import library
 from weft.units import format_bytes
 
@@ -218,23 +219,34 @@ def joined_error(method: str, seconds: float, *, seen: bool) -> Error:
 _STEPS = _read("step_errors.toml")
 
 
-def step_error(gpu: str, framework: str, mixture: bool = False) -> Error:
+def step_error(gpu: Gpu, framework: str, mixture: bool = False) -> Error:
     """The mean error of training steps of a framework on a GPU, of models with or without a mixture of experts.
 
-    Without measured rows of both it is that of the framework's other GPUs or, without those, of all steps.
+    Without measured rows of both it is that of the framework's other GPUs or, without those, of all steps; on GPUs of
+    a vendor without any measured step, the largest of any GPU and framework with enough rows.
     """
     layers = "mixture" if mixture else "dense"
     what = "models with experts" if mixture else "dense models"
     known = {(on, of): found[layers] for on, each in _STEPS.items() for of, found in each.items() if layers in found}
-    if (gpu, framework) in known:
-        value, bias, rows = known[gpu, framework]
+    if (gpu.name, framework) in known:
+        value, bias, rows = known[gpu.name, framework]
         thin = f" ({rows:.0f} rows only)" if rows < _THIN else ""
-        return Error(value, f"{_steps(what, framework)} on {gpu} are off by {value:.0%}{_sided(value, bias)}{thin}")
+        return Error(
+            value, f"{_steps(what, framework)} on {gpu.name} are off by {value:.0%}{_sided(value, bias)}{thin}"
+        )
     alike = [found for (_, of), found in known.items() if of == framework]
     value, bias = (_weighted(alike or list(known.values()), at) for at in (0, 1))
+    if gpu.vendor not in measured_vendors():
+        worst = max(value, *(off for off, _, rows in known.values() if rows >= _THIN))
+        vendor = "AMD" if gpu.vendor == "amd" else gpu.vendor
+        why = (
+            f"no step of {framework} on {gpu.name} was measured, nor any on a GPU of {vendor}, so the calibration "
+            f"residual is that of NVIDIA's steps; expected error wider, {worst:.0%}, as the largest of {what} elsewhere"
+        )
+        return Error(worst, why)
     where = f"{_steps(what, framework)} on other GPUs" if alike else f"measured steps of {what} elsewhere"
     sided = _sided(value, bias)
-    return Error(value, f"no such step is public for {framework} on {gpu}; {where} are off by {value:.0%}{sided}")
+    return Error(value, f"no such step is public for {framework} on {gpu.name}; {where} are off by {value:.0%}{sided}")
 
 
 def _steps(what: str, framework: str) -> str:

@@ -43,6 +43,8 @@ Times = Mapping[str, tuple[float, float]]
 
 LAUNCH_GAPS = "launch gaps"
 """The part of a pass in which the GPU waits for the host to launch its kernels."""
+RESIDUAL = "calibration residual"
+"""The part that measured steps take beyond what Weft models (`weft.library.residual`)."""
 
 
 @dataclass(frozen=True)
@@ -280,7 +282,7 @@ class Step(Answer):
     @property
     def error(self) -> Error:
         """The mean error of measured steps like this one, and the class that it belongs to."""
-        return step_error(self.system.gpu.name, self.framework.name, bool(self.model.experts))
+        return step_error(self.system.gpu, self.framework.name, bool(self.model.experts))
 
     @property
     def range_s(self) -> tuple[float, float]:

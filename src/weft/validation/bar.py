@@ -13,14 +13,13 @@ from weft.catalog import read_toml
 from weft.validation.calibration import hold_out, leave_one_out
 from weft.validation.exchanges import ranks_left_out
 from weft.validation.experts import formats_left_out
-from weft.validation.left_out import by_method, by_system, frameworks_left_out, left_out
+from weft.validation.left_out import by_method, by_system, left_out, steps_left_out
 from weft.validation.library_values import gpus_left_out
 from weft.validation.overlaps import FLUX, right_signs
 from weft.validation.ranking import dispatchers_ranked, ranking, replicas_ranked
 from weft.validation.run import Validation
 from weft.validation.served import SERVED, tables_of
 from weft.validation.serving import loads_left_out
-from weft.validation.steps import UNFITTED
 from weft.validation.subjects import BoolArray, Predicted, Progress, Subject, errors_of, joined
 
 Protocol = Literal[
@@ -135,11 +134,12 @@ def predicted_by(validation: Validation, progress: Progress | None = None) -> di
         "as shipped": list(validation.predictions),
         "system left out": left_out(overlaps, by_system),
         "method left out": left_out(overlaps, by_method),
-        "framework left out": frameworks_left_out(*(_of_kind(validation, kind) for kind in ("step", UNFITTED))),
+        "framework left out": steps_left_out(_of_kind(validation, "step"), "framework"),
         "ranks left out": ranks_left_out(_of_kind(validation, "exchange")),
         "GPU left out": [
             *(each for kind in SERVED for each in gpus_left_out(_of_kind(validation, kind), tables_of)),
             *loads_left_out(_of_kind(validation, "serving"), "gpu"),
+            *steps_left_out(_of_kind(validation, "step"), "gpu"),
         ],
         "model left out": loads_left_out(_of_kind(validation, "serving"), "model"),
         "format left out": formats_left_out(_of_kind(validation, "experts"), tables_of),

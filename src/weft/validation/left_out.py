@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
-import pandas as pd
 
 from weft import hardware
 from weft.errors import InputError
 from weft.estimate import Parameter
+from weft.library.residual import leaves as causes
 from weft.library.software import RULES, bounds, leaves
 from weft.parallel.framework import framework
 from weft.units import Dimension
 from weft.validation.calibration import fit
 from weft.validation.overlaps import family
-from weft.validation.steps import SHARE
+from weft.validation.steps import CALIBRATION
 from weft.validation.subjects import Predicted, Subject, predicted
 from weft.validation.tables import FloatArray
 
@@ -50,55 +49,52 @@ def left_out(subjects: Sequence[Subject], key: Callable[[Subject], list[str]]) -
     return done
 
 
-def frameworks_left_out(steps: Sequence[Subject], unfitted: Sequence[Subject]) -> list[Predicted]:
-    """Predict the steps of each framework with clocks fitted to those of dense models of all others.
+def steps_left_out(steps: Sequence[Subject], key: Literal["framework", "gpu"]) -> list[Predicted]:
+    """Predict the steps of each framework, or on each GPU, with the calibration residual fitted to those of all others.
 
-    `steps` are predicted as shipped, `unfitted` repeats them at the clocks of long runs; between both the logarithm
-    of a time is linear in that of the clock. A GPU takes the share of the clock of long runs that fits the rows of
-    other frameworks on it, or with fewer than four, on GPUs of its architecture, or on all. What the framework's host
+    It is fitted to dense models in frameworks whose host's launches are not fitted. What the framework's own host
     spends on launches is the middle of its plausible range.
     """
-    if not steps:
+    fitted = [one.take(_has_no_host(one) & (one.labels["layers"] == "dense")) for one in steps]
+    known = [one for one in fitted if len(one)]
+    if not known:
         return []
-    table = pd.concat([_slopes(one, unfitted) for one in steps])
+    units = [np.concatenate([one.predict(one.rows, _values(*at)) for one in known]) for at in ((0, 0), (1, 0), (0, 1))]
+    measured = np.concatenate([one.measured for one in known])
+    groups = np.concatenate([one.labels[key] for one in known])
     done = []
     for subject in steps:
-        for name in subject.labels["framework"].unique():
-            own = subject.take((subject.labels["framework"] == name) & subject.labels["layers"].isin(LAYERS))
+        for name in subject.labels[key].unique():
+            own = subject.take((subject.labels[key] == name) & subject.labels["layers"].isin(LAYERS))
             if len(own):
-                others = table[table["framework"] != name]
-                gpu = hardware.gpu(subject.machine)
-                near = (others["gpu"] == gpu.name, others["architecture"] == gpu.architecture, others["slope"] < 0)
-                rows = next(others[which] for which in near if (which & (others["slope"] < 0)).sum() >= _NEEDS_ROWS)
-                done.append(predicted(own, {SHARE: _share(rows)}))
+                others = groups != name
+                done.append(predicted(own, _residual(*(one[others] for one in (*units, measured)))))
     return done
 
 
-def _slopes(subject: Subject, unfitted: Sequence[Subject]) -> pd.DataFrame:
-    """The dense rows of steps: the logarithm of predicted over measured at the clock of long runs, and its slope by
-    the logarithm of the clock.
-    """
-    gpu = hardware.gpu(subject.machine)
-    plain = {line: seconds for one in unfitted for line, seconds in _by_line(one)}
-    rise = math.log(gpu.clocks.sustained / (gpu.clocks.training or gpu.clocks.sustained))
-    shipped = list(_by_line(subject))
-    slopes = [math.log(plain[line] / seconds) / rise if rise and line in plain else 0.0 for line, seconds in shipped]
-    error = np.log([plain.get(line, seconds) for line, seconds in shipped] / subject.measured)
-    hosts = [bool(framework(name).launch) for name in subject.labels["framework"]]
-    table = subject.labels.assign(error=error, slope=np.where(hosts, 0.0, slopes), architecture=gpu.architecture)
-    return table[table["layers"] == "dense"]
+def _has_no_host(subject: Subject) -> FloatArray:
+    return np.array([not framework(name).launch for name in subject.labels["framework"]])
 
 
-def _by_line(subject: Subject) -> Iterator[tuple[Any, float]]:
-    lines = ((subject.file, line) for line in subject.rows.index)
-    return zip(lines, predicted(subject, {}).seconds.tolist(), strict=True)
+def _values(streaming: float, hidden: float) -> dict[str, float]:
+    return dict(zip(CALIBRATION, (streaming, hidden), strict=True))
 
 
-def _share(rows: pd.DataFrame) -> float:
-    """The share of the clocks of long runs at which the mean error of steps is least."""
-    shares = np.linspace(0.6, 1.1, 101)
-    errors = np.exp(rows["error"].to_numpy()[:, None] + rows["slope"].to_numpy()[:, None] * np.log(shares)) - 1
-    return float(shares[np.abs(errors).mean(axis=0).argmin()])
+def _residual(plain: FloatArray, streaming: FloatArray, hidden: FloatArray, measured: FloatArray) -> dict[str, float]:
+    """Return the residual that fits measured steps [s], of which a whole unit of each cause is known [s]."""
+    parameters = [
+        Parameter(path, *leaf.range, "", _NEEDS_ROWS, leaf.provenance.source) for path, leaf in causes().items()
+    ]
+    start = {one.path: float(np.sqrt(one.low * one.high)) for one in parameters}
+
+    def model(values: Mapping[str, float]) -> FloatArray:
+        first, second = (values[path] for path in CALIBRATION)
+        return plain + first * (streaming - plain) + second * (hidden - plain)
+
+    try:
+        return {**fit(model, measured, parameters, start).values()}
+    except (InputError, ValueError):  # too few rows
+        return start
 
 
 def _fitted(subjects: Sequence[Subject]) -> Mapping[str, float]:

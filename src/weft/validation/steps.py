@@ -17,6 +17,7 @@ from weft.catalog import read_toml
 from weft.errors import InputError
 from weft.hardware import System
 from weft.library.dispatchers import dispatcher
+from weft.library.residual import RULES, Residual
 from weft.models import Transformer, load_model, model_names
 from weft.parallel.framework import Framework, framework
 from weft.parallel.plan import Parallelism, ScheduleName
@@ -36,7 +37,8 @@ _FSDP = 3
 class Case:
     """What one row ran: a model under a plan, in a framework on a machine.
 
-    `unfitted` is the same without what was fitted to steps, if anything was: the host's launches, or the clock.
+    `unfitted` is the same without what was fitted to steps: the host's launches, and the calibration residual (None: as
+    shipped).
     """
 
     model: Transformer
@@ -44,16 +46,13 @@ class Case:
     plan: Parallelism
     framework: Framework
     unfitted: Case | None = None
+    calibration: Residual | None = None
 
-    def unseen(self, share: float) -> Case:
-        """The case at a `share` of the clocks of long runs, and the host's launches in the middle of their range."""
-        clocks = self.system.gpu.clocks
-        held = {"clocks.training": clocks.sustained * share, "clocks.training_fp8": clocks.sustained_fp8 * share}
-        held = {path: hertz for path, hertz in held.items() if self.system.value(path)}
-        system = self.system.replace({path: format_quantity(one, Dimension.HERTZ) for path, one in held.items()})
+    def unseen(self, calibration: Residual) -> Case:
+        """Return the case with another residual, and the host's launches in the middle of their range."""
         of = self.framework
         framework = of.launching(of.likely_launch, of.likely_launch_experts, of.likely_launch_each)
-        return replace(self, system=system, framework=framework, unfitted=None)
+        return replace(self, framework=framework, unfitted=None, calibration=calibration)
 
     @property
     def step(self) -> Step:
@@ -65,7 +64,7 @@ class Case:
 def _stepped(case: Case) -> Step:
     from weft.run.step import train
 
-    return train(case.model, case.system, case.plan, case.framework, fidelity="estimate")
+    return train(case.model, case.system, case.plan, case.framework, fidelity="estimate", calibration=case.calibration)
 
 
 def step_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
@@ -102,9 +101,9 @@ def step_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
 
 UNFITTED = "step, nothing fitted"
 """The kind of subjects that repeat rows of steps without what was fitted to them."""
-SHARE = "clocks.sustained, share"
-"""The value by which a subject of steps is predicted at a share of the clocks of long runs, without what its own
-framework's rows say of the host."""
+CALIBRATION = tuple(RULES)
+"""The values by which a subject of steps is predicted with another residual, and without what its own framework's rows
+say of the host: those of `Residual`, by path."""
 _MEASURED = {"step": "step_time_s", UNFITTED: "step_time_s", "memory": "peak_mem_gb"}
 """The column that each kind of subject compares."""
 
@@ -128,7 +127,12 @@ def _subject(kind: str, checked: Measurements, cases: Mapping[int, Case], found:
         measured=np.asarray(rows[_MEASURED[kind]] * unit, dtype=np.float64),
         labels=pd.DataFrame(labels, rows.index),
         predict=lambda some, values: np.array(
-            [cases[line].unseen(values[SHARE]).step.seconds if SHARE in values else found[line] for line in some.index]
+            [
+                cases[line].unseen(Residual(*(values[name] for name in CALIBRATION))).step.seconds
+                if values
+                else found[line]
+                for line in some.index
+            ]
         ),
     )
 
@@ -189,17 +193,8 @@ def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
 
 
 def _fitted(case: Case) -> Case:
-    """The case, with that before anything was fitted to rows of steps, if anything was."""
-    gpu = case.system.gpu
-    experts = case.framework.launch_experts if case.model.experts else 0.0
-    if gpu.in_training is gpu and not case.framework.launch and not experts:
-        return case
-    fitted = [path for path in gpu.rules() if path.startswith("clocks.training") and gpu.value(path)]
-    plain = replace(
-        case,
-        framework=case.framework.launching(0.0, 0.0, 0.0),
-        system=case.system.replace(dict.fromkeys(fitted, "0 MHz")),
-    )
+    """Return the case with that before anything was fitted to rows of steps."""
+    plain = replace(case, framework=case.framework.launching(0.0, 0.0, 0.0), calibration=Residual())
     return replace(case, unfitted=plain)
 
 

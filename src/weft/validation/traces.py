@@ -110,8 +110,8 @@ def predicted_kinds() -> Mapping[str, float]:
         own: Counter[str] = Counter()
         for node in nodes:
             own[_kind(node)] += prices.of(node.op, node.stream)  # type: ignore[assignment]
-        moved = own["dispatch"] + own["combine"]
-        passes.append(Pass(sum(own.values()), {EXPERTS: moved}))
+        moved, residual = own["dispatch"] + own["combine"], sum(prices.residual(node.op) for node in nodes)
+        passes.append(Pass(sum(own.values()) + residual, {EXPERTS: moved}))
         kinds += own
     taken = prices.taken("deepep", used.dispatcher_units)
     both = paired(passes[0], passes[1], 1.0, taken, used.dispatcher_holds)

@@ -135,12 +135,13 @@ class ContrastReport(Report[Contrast]):
         return Table(columns, rows, self.title())
 
     def notes(self) -> list[str]:
-        """The ways that were left out, with the reasons, and what the first answer says of how sure it is."""
+        """The ways that were left out, with the reasons, and what the answers say of how sure they are."""
         alike: dict[str, list[str]] = {}
         for name, reason in self.answer.left_out.items():
             alike.setdefault(reason, []).append(name)
         out = [f"{', '.join(names)}: left out, {reason}" for reason, names in alike.items()]
-        return [*out, *self._first_report().notes()[-1:]]
+        others = [one.report().notes()[-1:] for one in self.answer.answers.values() if hasattr(one, "error")]
+        return [*out, *dict.fromkeys(note for notes in (self._first_report().notes()[-1:], *others) for note in notes)]
 
     def figures(self) -> Sequence[Figure]:
         """A bar for each answer that stacks its parts."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import cycle
 
 from weft.report.table import Table, number, text
-from weft.result.step import exposed, exposed_axis
+from weft.result.step import RESIDUAL, exposed, exposed_axis
 from weft.view import looks
 from weft.view.figure import Figure, stacked_bars
 from weft.view.plans import AXES
@@ -23,7 +23,7 @@ _WHAT = {
     "recompute": "what the backward pass computes again, because it was not kept",
     "optimizer": "the update of the weights, and the norm of the gradients",
     "contention": "computing that is slower while communication runs beside it",
-    "unexplained": "what kernels of published steps take longer than by themselves: fitted, the cause is not known",
+    RESIDUAL: "what measured steps take beyond the kernels and waits that are modelled: fitted, the same on all GPUs",
     "bubble": "stages that wait for their first or next micro-batch, as the schedule has it",
     "imbalance": "stages that wait for slower ones",
     "wait": "kernels that wait for others of their stream",
@@ -36,7 +36,7 @@ _WHAT = {
 COLORS = {
     "gemm": looks.BLUE, "grouped_gemm": "#004C77", "attention": looks.SKY, "casts": "#9E9AC8", "norm": looks.GREEN,
     "element-wise": "#66C2A5", "embedding": "#B3DE69", "loss": "#8DD3C7", "recompute": looks.PINK,
-    "optimizer": looks.YELLOW, "contention": "#CC6677", "unexplained": "#88AACC", exposed("tp"): looks.RED,
+    "optimizer": looks.YELLOW, "contention": "#CC6677", RESIDUAL: "#88AACC", exposed("tp"): looks.RED,
     exposed("cp"): "#F28E5C", exposed("ep"): "#A63603", exposed("dp"): looks.ORANGE, exposed("pp"): "#8C510A",
     exposed("host"): "#6A3D9A", "bubble": "#BBBBBB", "imbalance": looks.GREY, "wait": looks.DARK,
     "launch gaps": "#444444",
@@ -63,7 +63,7 @@ _LABELS = {
 }
 _LOSSES = {
     "bubble": "to the pipeline's bubble", "imbalance": "to unequal stages", "recompute": "to recomputation",
-    "contention": "to contention with communication", "unexplained": "to what measured steps take beyond their kernels",
+    "contention": "to contention with communication", RESIDUAL: "to the calibration residual",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from weft.parallel.plan import overlap_text
 from weft.report import Part, Report, Section, SystemReport
 from weft.report.table import Table, milliseconds, number, text, times_faster
 from weft.result.errors import contention_error
-from weft.result.step import CONVENTION, LAUNCH_GAPS, Chunk, PartTimes, Step, exposed_axis
+from weft.result.step import CONVENTION, LAUNCH_GAPS, RESIDUAL, Chunk, PartTimes, Step, exposed_axis
 from weft.units import format_bytes
 from weft.view import looks
 from weft.view.figure import Figure, bars
@@ -280,7 +280,7 @@ def _dominates(answer: Step) -> str:
 
 def _free(answer: Step) -> float:
     """Computing with no communication beside it, which could hide some [s]."""
-    computing = sum(answer.parts.get(name, 0.0) for name in (*COMPUTE, "unexplained"))
+    computing = sum(answer.parts.get(name, 0.0) for name in (*COMPUTE, RESIDUAL))
     return max(computing - sum(answer.hidden.values()), 0.0)
 
 

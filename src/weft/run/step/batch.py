@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from weft.errors import InputError
 from weft.graph import DTYPE_BYTES, Collective
+from weft.library.residual import Residual, shipped
 from weft.models import Transformer
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism, schedule_name
@@ -56,6 +57,7 @@ class Shared:
     """What calls of `many` for the same model, GPUs, framework and options have in common, by what decides it."""
 
     known: Known
+    calibration: Residual = field(default_factory=shipped)
     parts: dict[Key, Parts] = field(default_factory=dict)
     written: Written = field(default_factory=dict)
     layers: dict[Key, Layers] = field(default_factory=dict)
@@ -214,7 +216,16 @@ class Batch:
         pipes, rows = [job.pipe for job in jobs], [self.shared.surroundings[job.around] for job in jobs]
         begun, ended, done = (np.array([getattr(pipe, name) for pipe in pipes]) for name in ("begun", "ended", "done"))
         structure = jobs[0].layout.structure
-        late = tails(structure, self.framework, begun, ended, done, rows, self._slowed(jobs, rows))
+        late = tails(
+            structure,
+            self.framework,
+            begun,
+            ended,
+            done,
+            rows,
+            self._slowed(jobs, rows),
+            self.shared.calibration.hidden,
+        )
         busy = None if pipes[0].busy is None else np.array([pipe.busy for pipe in pipes])
         return late, ends(late, done, busy)
 
@@ -295,7 +306,7 @@ class Batch:
         if self.prices and known in (None, self.shared.known):
             return self.prices
         known = known or self.shared.known
-        return Prices(known.system, plan, self.shared.known.options, known=known)
+        return Prices(known.system, plan, self.shared.known.options, known=known, calibration=self.shared.calibration)
 
     def _order(self, plan: Parallelism, unfolds: bool = False) -> Schedule | None:
         """The order of a plan's pipeline; None if it is timed without its tasks and not unfolded."""

@@ -14,7 +14,7 @@ from weft.graph import DTYPE_BYTES, Collective, Edge
 from weft.parallel.framework import Framework
 from weft.parallel.memory import words
 from weft.parallel.plan import Parallelism
-from weft.result.step import LAUNCH_GAPS, Chunk, PartTimes, Pass, Times, added, exposed
+from weft.result.step import LAUNCH_GAPS, RESIDUAL, Chunk, PartTimes, Pass, Times, added, exposed
 from weft.run.step.offload import waiting_for_host
 from weft.run.step.prices import Prices
 from weft.run.step.spans import COMPUTE, CONTENTION, shared
@@ -39,7 +39,7 @@ class Gathering(NamedTuple):
 
     The last part keeps its weights from the forward to the backward pass if `keep_last`; with `keep` all do.
     `slowdown` says what the passes and these collectives cost each other (None: nothing). They run `ahead`, beside the
-    pass before, or in sequence with all passes.
+    pass before, or in sequence with all passes. A pass takes a share `residual` of what is hidden longer.
     """
 
     gather: Sequence[Moved]
@@ -48,6 +48,7 @@ class Gathering(NamedTuple):
     keep_last: bool = True
     slowdown: PassSlowdown | None = None
     ahead: bool = True
+    residual: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ def gathering(parts: Sequence[PartTimes], plan: Parallelism, framework: Framewor
         framework.keeps_weights,
         slowdown=prices.windows.of_passes,
         ahead=plan.overlap.get("dp") != SEQUENTIAL,
+        residual=prices.calibration.hidden,
     )
 
 
@@ -135,21 +137,21 @@ def chunk(
     backward = sum(((part.recompute + part.backward) * count for part, count in each), Pass())
     weight = sum((part.weight * count for part, count in each), Pass())
     if gathering is not None:
-        forward = _beside(forward, _forward(parts, gathering), gathering.slowdown)
-        backward = _beside(backward, _backward(parts, gathering), gathering.slowdown, weight.seconds)
+        forward = _beside(forward, _ran(_forward(parts, gathering), gathering))
+        backward = _beside(backward, _ran(_backward(parts, gathering), gathering), weight.seconds)
     return Chunk(tuple(parts), *(_launched(one, launch, synchronous) for one in (forward, backward, weight)))
 
 
 def forward_seconds(parts: Sequence[PartTimes], gathering: Gathering) -> float:
     """The forward pass of `chunk` [s], without what it is spent on."""
-    return _end(_times(_forward(parts, gathering), gathering.slowdown))
+    return _ran(_forward(parts, gathering), gathering).seconds
 
 
 def backward_seconds(parts: Sequence[PartTimes], gathering: Gathering) -> float:
     """The backward pass of `chunk` [s], without what it is spent on."""
     alike = Counter(map(id, parts))
     weight = sum(part.weight.seconds * alike[key] for key, part in {id(part): part for part in parts}.items())
-    return _end(_times(_backward(parts, gathering), gathering.slowdown)) - weight
+    return _ran(_backward(parts, gathering), gathering).seconds - weight
 
 
 def _launched(alone: Pass, launch: float, synchronous: bool) -> Pass:
@@ -164,24 +166,41 @@ def launch_gaps(launches: Any, seconds: Any, launch: float, synchronous: bool) -
     return np.maximum(launches * launch - (0.0 if synchronous else seconds), 0.0)
 
 
-def _beside(alone: Pass, tasks: Sequence[_Task], slowdown: PassSlowdown | None, weight: float = 0.0) -> Pass:
+class _Ran(NamedTuple):
+    """When tasks ran; how long passes computed, waited for collectives, and had collectives beside them [s]."""
+
+    times: Times
+    computed: float
+    waited: float
+    hidden: float
+    residual: float
+
+    @property
+    def seconds(self) -> float:
+        """Until the last task has ended, and the calibration residual [s]."""
+        return self.computed + self.waited + self.residual
+
+
+def _ran(tasks: Sequence[_Task], gathering: Gathering) -> _Ran:
+    """Run the tasks of a pass, which share the GPU with the collectives of replicas."""
+    times = _times(tasks, gathering.slowdown)
+    computed, moved = (
+        sum(times[t.id][1] - times[t.id][0] for t in tasks if t.stream == stream) for stream in (COMPUTE, DATA)
+    )
+    waited = max(stop for _, stop in times.values()) - computed
+    hidden = moved - waited
+    return _Ran(times, computed, waited, hidden, gathering.residual * max(hidden, 0.0))
+
+
+def _beside(alone: Pass, ran: _Ran, weight: float = 0.0) -> Pass:
     """A pass whose tasks wait for weights or gradients of other ranks, and share the GPU with their collectives.
 
     `weight` is the time of the passes over gradients of weights among the tasks, which `alone` leaves out [s].
     """
-    times = _times(tasks, slowdown)
-    end = _end(times)
-    busy = {stream: sum(times[t.id][1] - times[t.id][0] for t in tasks if t.stream == stream) for stream in _STREAMS}
-    contention = busy[COMPUTE] - alone.seconds - weight
-    late = end - busy[COMPUTE]
-    more = {exposed(DATA): late, CONTENTION: contention}
+    more = {exposed(DATA): ran.waited, CONTENTION: ran.computed - alone.seconds - weight, RESIDUAL: ran.residual}
     parts = added(alone.parts, {name: value for name, value in more.items() if value > 1e-12})
-    hidden = added(alone.hidden, {DATA: busy[DATA] - late})
-    return replace(alone, seconds=end - weight, parts=parts, hidden=hidden, times=times)
-
-
-def _end(times: Times) -> float:
-    return max(stop for _, stop in times.values())
+    hidden = added(alone.hidden, {DATA: ran.hidden})
+    return replace(alone, seconds=ran.seconds - weight, parts=parts, hidden=hidden, times=ran.times)
 
 
 def _times(tasks: Sequence[_Task], slowdown: PassSlowdown | None) -> Times:
@@ -197,9 +216,6 @@ def _times(tasks: Sequence[_Task], slowdown: PassSlowdown | None) -> Times:
         return known[key]
 
     return shared(tasks, {task.id: task.seconds for task in tasks}, slowed)
-
-
-_STREAMS = COMPUTE, DATA
 
 
 def _forward(parts: Sequence[PartTimes], gathering: Gathering) -> list[_Task]:

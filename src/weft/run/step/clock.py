@@ -9,6 +9,7 @@ import numpy as np
 
 from weft.errors import InputError, check_name
 from weft.hardware import System
+from weft.library.residual import Residual
 from weft.models import Transformer
 from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.check import check_plan
@@ -33,13 +34,14 @@ def train(
     framework: Framework | None = None,
     options: RunOptions = SUSTAINED,
     fidelity: Fidelity = "windows",
+    calibration: Residual | None = None,
 ) -> Step:
     """Time one training step of a model on a system under a plan, and say where it goes.
 
     With the `fidelity` "windows" the engine says what kernels and collectives cost each other while they run at once;
-    with "estimate" closed forms do. Kernels take longer than alone, as those of published steps do (`Gpu.in_training`);
-    the difference is a part of its own. Raises InputError for a plan that does not fit the model or the system,
-    UnknownNameError for an unknown fidelity.
+    with "estimate" closed forms do. Kernels take as long as alone; what measured steps take beyond that is a part of
+    its own, the calibration residual (None: as shipped). Raises InputError for a plan that does not fit the model or
+    the system, UnknownNameError for an unknown fidelity.
     """
     check_name("fidelity", fidelity, get_args(Fidelity))
     if plan.gpus != system.gpus:
@@ -51,9 +53,8 @@ def train(
     check_plan(model, plan)
     check_overlap(plan, system, fidelity)
     framework = settled(framework or Framework(), plan)
-    machine = system
-    prices = Prices(machine, plan, options, fidelity, own=None if machine is system else Known(system, options))
-    found = Batch(model, framework, Shared(prices.known), prices).unfolded(plan)
+    prices = Prices(system, plan, options, fidelity, calibration=calibration)
+    found = Batch(model, framework, Shared(prices.known, prices.calibration), prices).unfolded(plan)
     notes = (
         *_recipe_note(plan, framework),
         *engine_note(plan, ", at either fidelity"),

@@ -19,7 +19,7 @@ from weft.parallel.framework import Framework
 from weft.parallel.memory import sharded, words
 from weft.parallel.plan import Parallelism
 from weft.parallel.precision import casts
-from weft.result.step import exposed
+from weft.result.step import RESIDUAL, exposed
 from weft.run.step.offload import exposed_states
 from weft.run.step.parts import Parts
 from weft.run.step.prices import Prices
@@ -70,8 +70,9 @@ class Tails(NamedTuple):
 
     `gather` is the wait for the weights of other ranks, at the end of this step or in the first forward of the next,
     `host` what the update waits for optimizer states in the memory of the host. `contention` is what the passes take
-    longer because these collectives run beside them, `hidden` the communication that nothing waits for, `tied` the
-    wait of the first and the last stage for the sum of the gradients of an embedding that both hold.
+    longer because these collectives run beside them, `hidden` the communication that nothing waits for, `residual` what
+    measured steps take longer for it, `tied` the wait of the first and the last stage for the sum of the gradients of
+    an embedding that both hold.
     """
 
     reduce: FloatArray
@@ -81,12 +82,13 @@ class Tails(NamedTuple):
     hidden: FloatArray
     host: FloatArray
     tied: FloatArray
+    residual: FloatArray
 
     def parts(self, at: int, device: int) -> dict[str, float]:
         """Seconds of a device under a plan by what they are spent on, those that are hidden left out."""
-        reduce, optimizer, gather, contention, _, host, tied = (float(each[at, device]) for each in self)
+        reduce, optimizer, gather, contention, _, host, tied, residual = (float(each[at, device]) for each in self)
         moved = {exposed("dp"): reduce + gather, exposed("pp"): tied, exposed("host"): host}
-        waits = {**moved, CONTENTION: contention}
+        waits = {**moved, CONTENTION: contention, RESIDUAL: residual}
         return {name: seconds for name, seconds in {**waits, "optimizer": optimizer}.items() if seconds}
 
 
@@ -104,7 +106,8 @@ def ends(tails: Tails, last: FloatArray, busy: FloatArray | None = None) -> Ends
     All devices wait for the norm of all gradients, then for the slowest update. A schedule without a flush has no such
     end: the step takes as long as its busiest device computes, `busy` [s] (None: it has a flush).
     """
-    reduced, update = tails.contention + (tails.reduce + tails.tied), tails.optimizer + tails.host + tails.gather
+    reduced = tails.contention + tails.residual + (tails.reduce + tails.tied)
+    update = tails.optimizer + tails.host + tails.gather
     if busy is None:
         pipeline, waits = last.max(axis=1), (last + reduced).max(axis=1)
         return Ends(pipeline, waits - pipeline, update.max(axis=1))
@@ -256,11 +259,13 @@ def tails(
     last: FloatArray,
     known: Sequence[Sequence[Fixed]],
     slowed: Sequence[Sequence[Slowed]],
+    residual: float = 0.0,
 ) -> Tails:
     """What the devices of pipelines do after their last tasks, which end at `last` [s].
 
     Between `begun` and `ended` [s] gradients of each stage on a device become complete: both have the shape (plans,
-    devices, stages), as `structure.stages`. `known` and `slowed` have an entry per plan and kind of device.
+    devices, stages), as `structure.stages`. `known` and `slowed` have an entry per plan and kind of device. Steps take
+    a share `residual` of what is hidden longer.
     """
 
     def of_devices(rows: Sequence[Sequence[tuple[object, ...]]], count: int) -> list[FloatArray]:
@@ -280,7 +285,7 @@ def tails(
         gathered, more = _gathered(gathers, wait, forward, other, passes)
         contention = contention + more
     hidden = np.maximum(whole - waits, 0.0) + np.maximum(gather - gathered, 0.0)
-    return Tails(waits, update, gathered, contention, hidden, host, tied)
+    return Tails(waits, update, gathered, contention, hidden, host, tied, residual * hidden)
 
 
 def _reduced(

@@ -17,7 +17,7 @@ from weft.parallel.framework import Framework
 from weft.parallel.memory import casting_ranks
 from weft.parallel.plan import ORDER, Parallelism
 from weft.parallel.rank import RankPart
-from weft.result.step import PartTimes, Pass
+from weft.result.step import RESIDUAL, PartTimes, Pass, added
 from weft.run.step.chunks import launch_gaps
 from weft.run.step.eager import in_graphs, launched
 from weft.run.step.overlaps import overlapped
@@ -194,9 +194,15 @@ def _pass(graph: Graph, prices: Prices, framework: Framework) -> Pass:
     def slowdown(kernel: Node, moved: Node) -> tuple[float, float]:
         return (1.0, 1.0) if moved.name in joined else prices.windows(kernel, moved)
 
-    found = timed(graph, seconds, slowdown, alone, prices.unexplained)
+    found = timed(graph, seconds, slowdown, alone)
+    residual = sum(prices.residual(node.op) for node in graph)
     held = sum(kernels(node) for node in graph if in_graphs(node, framework.graphs))
-    return replace(found, launches=found.launches - held) if held else found
+    return replace(
+        found,
+        seconds=found.seconds + residual,
+        parts=added(found.parts, {RESIDUAL: residual}) if residual else found.parts,
+        launches=found.launches - held,
+    )
 
 
 def _only(graph: Graph, phase: str) -> Graph | None:

@@ -14,6 +14,7 @@ from weft.graph import Attention, Collective, Gemm, Graph, GroupedGemm, Op, Stre
 from weft.hardware import Gpu, System
 from weft.library.dispatchers import dispatcher
 from weft.library.kits import Kit
+from weft.library.residual import Residual, shipped
 from weft.options import Fidelity, RunOptions
 from weft.parallel.plan import Parallelism
 from weft.run.step.meeting import Waves
@@ -168,8 +169,7 @@ class Prices:
     """Seconds of operators on a rank of a plan; equal operators are estimated once.
 
     `windows` say what kernels and collectives cost each other while they run at once. `known` may be shared among
-    plans on a machine. `own` are the times of the same operators by themselves, where those of a step take longer than
-    can be explained.
+    plans on a machine. `calibration` says what a training step takes beyond them.
     """
 
     def __init__(
@@ -179,10 +179,10 @@ class Prices:
         options: RunOptions,
         fidelity: Fidelity = "estimate",
         known: Known | None = None,
-        own: Known | None = None,
+        calibration: Residual | None = None,
     ) -> None:
         self._plan, self.options, self.known = plan, options, known or Known(system, options)
-        self._own = own
+        self.calibration = calibration or shipped()
         self._each = system.node.gpus_per_node if system.node else system.gpus
         self._places: dict[tuple[str, int], Place] = {}
         self.windows = Windows(
@@ -213,10 +213,9 @@ class Prices:
         """Seconds of an operator, a collective among the ranks of an axis."""
         return self.known.seconds(self.case(op, axis))
 
-    def unexplained(self, op: Op) -> float:
-        """Share of the time of an operator on the compute stream that it does not take by itself."""
-        took = self.of(op) if self._own else 0.0
-        return max(1 - self._own.seconds(self.case(op)) / took, 0.0) if self._own and took else 0.0
+    def residual(self, op: Op) -> float:
+        """Return the seconds that an operator adds to a training step beyond its own time: its calibration residual."""
+        return self.of(op) * self.calibration.streaming if isinstance(op, Streaming) else 0.0
 
     def case(self, op: Op, axis: str = "compute") -> Case:
         """What decides the seconds of an operator on a machine."""

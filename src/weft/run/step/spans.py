@@ -12,8 +12,6 @@ from weft.result.step import Pass, Times, exposed
 
 COMPUTE = "compute"
 """The stream of everything that is no communication."""
-UNEXPLAINED = "unexplained"
-"""The part of a pass that kernels of published steps take longer than by themselves, for reasons that are not known."""
 Slowdown = Callable[[Node, Node], tuple[float, float]]
 """How many times longer a kernel and a collective take while they run at once."""
 CONTENTION = "contention"
@@ -59,18 +57,16 @@ def timed(
     seconds: Mapping[str, float],
     slowdown: Slowdown | None = None,
     alone: Mapping[str, float] | None = None,
-    unexplained: Callable[[Op], float] | None = None,
 ) -> Pass:
     """The pass of a graph whose operators take `seconds` alone, by name.
 
     A node begins when its predecessors and the node before it on its stream have ended; while a kernel and a collective
     run at once, both are slower by their `slowdown` (None: by nothing). `alone` are the times without any overlap
-    (None: the same), from which contention and hidden communication count. `unexplained` is the share of an operator's
-    time that it does not take by itself.
+    (None: the same), from which contention and hidden communication count.
     """
     by_id = {node.id: seconds[node.name] for node in graph}
     times = graph.critical_path(seconds) if slowdown is None else shared(graph.nodes, by_id, slowdown)
-    return account(graph, times, by_id if alone is None else {node.id: alone[node.name] for node in graph}, unexplained)
+    return account(graph, times, by_id if alone is None else {node.id: alone[node.name] for node in graph})
 
 
 def shared(nodes: Sequence[P], seconds: Mapping[str, float], slowdown: Callable[[P, P], tuple[float, float]]) -> Times:
@@ -133,12 +129,10 @@ def _rates(
     return rate
 
 
-def account(
-    graph: Graph, times: Times, alone: Mapping[str, float], unexplained: Callable[[Op], float] | None = None
-) -> Pass:
+def account(graph: Graph, times: Times, alone: Mapping[str, float]) -> Pass:
     """What the compute stream does until the last node has ended; a gap belongs to the communication that ends it.
 
-    What a kernel takes longer than `alone` [s, by id] is contention, of the rest a share may be `unexplained`.
+    What a kernel takes longer than `alone` [s, by id] is contention.
     """
     parts: defaultdict[str, float] = defaultdict(float)
     hidden: defaultdict[str, float] = defaultdict(float)
@@ -148,11 +142,7 @@ def account(
     now = 0.0
     for start, stop, node in computing:
         _gap(parts, now, start, communication)
-        took = min(alone[node.id], stop - start)
-        share = unexplained(node.op) if unexplained else 0.0
-        parts["recompute" if node.phase == "recompute" else class_of(node.op)] += took * (1 - share)
-        if share:
-            parts[UNEXPLAINED] += took * share
+        parts["recompute" if node.phase == "recompute" else class_of(node.op)] += min(alone[node.id], stop - start)
         if stop - start > alone[node.id] * (1 + 1e-9):
             parts[CONTENTION] += stop - start - alone[node.id]
         now = stop
