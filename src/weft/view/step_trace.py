@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.graph import DTYPE_BYTES, Collective, Gemm, Node
 from weft.result.graph_step import GraphStep
-from weft.result.step import Chunk, Pass, Step, exposed_axis
+from weft.result.step import LAUNCH_GAPS, RESIDUAL, Chunk, Pass, Step, exposed_axis
 from weft.schedule.pipeline import KINDS
 from weft.view.trace import KERNELS, Kernel, RankTrace, write_traces
 
@@ -83,11 +83,12 @@ def _inside(chunk: Chunk, kind: str) -> Iterator[Kernel]:
         passes = {"F": (part.forward,), "B": (part.recompute, part.backward), "W": (part.weight,)}[kind]
         alone = sum(each.seconds for each in passes)
         start, end = whole.times.get(f"pass {number}", (begin, begin + alone))
-        slower = (end - start) / alone if alone else 1.0
+        idle = sum(map(_idle, passes))
+        slower = (end - start - idle) / (alone - idle) if alone > idle else 1.0
         for each in passes:
             for kernel in _of_pass(each):
                 yield kernel.slowed(slower).moved(start, part=part.name, number=number)
-            start += each.seconds * slower
+            start += (each.seconds - _idle(each)) * slower + _idle(each)
         begin = end
     for name, (start, end) in whole.times.items():
         if (moved := _REPLICAS.get(name.split()[0])) and end > start:
@@ -96,6 +97,11 @@ def _inside(chunk: Chunk, kind: str) -> Iterator[Kernel]:
 
 _REPLICAS = {"gather": KERNELS["all_gather"], "scatter": KERNELS["reduce_scatter"]}
 """Collectives that gather weights and scatter gradients, by the first word of their names in `Pass.times`."""
+
+
+def _idle(each: Pass) -> float:
+    """Return the time of a pass in which no kernel of it runs [s]: at its end, beyond what is modelled."""
+    return each.parts.get(RESIDUAL, 0.0) + each.parts.get(LAUNCH_GAPS, 0.0)
 
 
 def _of_pass(each: Pass) -> Iterator[Kernel]:
