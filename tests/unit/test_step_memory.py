@@ -121,3 +121,43 @@ def test_peaks_of_megatron_cores_golden_runs(plan, peak, static):
     device = found.devices[0]
     assert device.allocated == pytest.approx(peak, rel=0.03)
     assert sum(device.fixed[name] for name in ("weights", "gradients", "optimizer")) == pytest.approx(static, rel=0.05)
+
+
+def test_a_loss_in_chunks_keeps_the_logits_of_one_chunk():
+    large = Transformer(
+        name="wide", title="Wide", hidden=1024, layers=1, heads=8, sequence_length=4096, vocabulary=262_144
+    )
+    peaks = {}
+    for chunks in (1, 4):
+        plan = Parallelism(micro_batch=4, batch=4, sequence=4096, loss_chunks=chunks)
+        peaks[chunks] = memory(large, weft.system("1xh100"), plan, Framework(style=Style(loss="eager_cross_entropy")))
+    logits = 4 * 4096 * 262_144
+    whole, parted = (peaks[chunks].devices[0].dynamic for chunks in (1, 4))
+    assert whole - parted > 0.75 * logits * (4 + 4)  # the logarithms that are kept, and their gradient, in fp32
+    assert weft.step("llama-3-8b", "8xh100", fidelity="estimate", batch=8, loss_chunks=4).seconds == (
+        weft.step("llama-3-8b", "8xh100", fidelity="estimate", batch=8).seconds
+    )
+
+
+def test_fsdp_keeps_of_weights_the_main_copy_only():
+    plan = Parallelism(dp=8, batch=8, zero=3)
+    count = 8_000_000
+    usual, main = (states(count, plan, Framework(gathers_main=on)) for on in (False, True))
+    assert sum(usual.values()) - sum(main.values()) == 2 * count // 8
+    assert main["weights"] == 4 * count // 8
+    whole = Parallelism(dp=8, batch=8, zero=2)
+    assert states(count, whole, Framework(gathers_main=True)) == states(count, whole, Framework())
+
+
+@pytest.mark.parametrize(
+    ("model", "system", "plan", "gibibytes", "off"),
+    [
+        # mlc-ai/pith-train issue 79 and pytorch/torchtitan issue 1690: what the allocator reserved
+        ("qwen3-30b-a3b", "8xb200", {"micro_batch": 8, "batch": 64, "sequence": 8192, "recompute": "operators",
+                                     "loss_chunks": 8}, 141.79, 0.15),
+        ("qwen3-32b", "8xh100", {"micro_batch": 2, "batch": 16, "sequence": 4096, "recompute": "full"}, 81.85, 0.15),
+    ],
+)  # fmt: skip
+def test_peaks_of_torchtitans_runs(model, system, plan, gibibytes, off):
+    found = weft.memory(model, system, framework="torchtitan", zero=3, **plan)
+    assert found.devices[0].reserved / 2**30 == pytest.approx(gibibytes, rel=off)

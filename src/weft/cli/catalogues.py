@@ -313,6 +313,7 @@ FRAMEWORK_FIELDS = {
     "gather_overlap": "replicas gather updated weights beside the forward pass",
     "bucket": "parameters that replicas reduce at once (0: all)",
     "keeps_weights": "FSDP keeps gathered weights from the forward to the backward pass",
+    "gathers_main": "FSDP gathers weights from the fp32 main copy, and keeps no other",
     "sends": "sends between pipeline stages: blocking, overlapped, or overlapped if interleaved",
     "dispatcher": "library of MoE dispatch and combine",
     "dispatcher_units": "compute units of that library (0: as many as it takes by itself)",

@@ -84,6 +84,7 @@ plan_options = together(
         "cuda_graph_modules",
         "overlap_moe_expert_parallel_comm",
         "delay_wgrad_compute",
+        "loss_chunks",
         schedule=Value("NAME[:N]", str, schedule_names),
         recompute=Value("POLICY|A,B", recomputed, lambda: get_args(Recompute)),
         dtype=DTYPE,

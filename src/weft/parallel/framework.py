@@ -35,13 +35,14 @@ class Framework:
     `dp_overlap` replicas reduce gradients beside the backward pass of the last micro-batch, with `gather_overlap` they
     gather updated weights beside the forward pass of the first, both in buckets of `bucket` parameters (0: all at
     once), at least `bucket_per_replica` for each replica. `zero` is the default stage of sharding; with stage 3 (FSDP)
-    it `keeps_weights` from the forward to the backward pass. Full recomputation of a layer `stops_early`, before what
-    no gradient needs (PyTorch from 2.1, set_checkpoint_early_stop), or runs all of it. Of the `sends` between stages,
-    "blocking" ones keep the sender from computing, "overlapped" ones do not, and "interleaved" ones only with several
-    chunks a stage; with `scatter_gather` tensor-parallel ranks share them. `dispatcher` is the library by which tokens
-    come to their experts, on `dispatcher_units` compute units (0: as many as it takes by itself), `dispatcher_holds`
-    these all the time; where passes are `paired`, one micro-batch's tokens travel while another computes, and with
-    `delay_wgrad` gradients of weights fill what is left of their way. With
+    it `keeps_weights` from the forward to the backward pass, and where it `gathers_main`, weights are cast as they are
+    gathered from the fp32 main copy, beside which no other is kept. Full recomputation of a layer `stops_early`, before
+    what no gradient needs (PyTorch from 2.1, set_checkpoint_early_stop), or runs all of it. Of the `sends` between
+    stages, "blocking" ones keep the sender from computing, "overlapped" ones do not, and "interleaved" ones only with
+    several chunks a stage; with `scatter_gather` tensor-parallel ranks share them. `dispatcher` is the library by which
+    tokens come to their experts, on `dispatcher_units` compute units (0: as many as it takes by itself),
+    `dispatcher_holds` these all the time; where passes are `paired`, one micro-batch's tokens travel while another
+    computes, and with `delay_wgrad` gradients of weights fill what is left of their way. With
     `fused_experts` one kernel does an expert's first GEMM of 8 bits, its activation and the cast for the second,
     forward and backward; what these keep is copied to `pages` and back, where a graph of the step has room for more
     tokens than come. Under recipes of 8 bits attention computes in the format `attention` (empty: 16 bits),
@@ -81,6 +82,7 @@ class Framework:
     bucket_per_replica: int = 0
     zero: int = declared(0, "", least=0, most=3)
     keeps_weights: bool = False
+    gathers_main: bool = False
     stops_early: bool = False
     weights: str = ""
     optimizer_bytes: int = 12

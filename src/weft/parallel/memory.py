@@ -41,6 +41,8 @@ def kept(pieces: Sequence[Piece], ops: Sequence[Op], plan: Parallelism) -> Kept:
     second GEMM, full recomputation all but the input of the part, and that of named operators their outputs.
     """
     whole = {piece.name: _saved(piece, op, plan) for piece, op in zip(pieces, ops, strict=True)}
+    if plan.loss_chunks > 1 and _is_end(pieces):
+        return _in_chunks(pieces, ops, whole, plan.loss_chunks)
     widest = max((_outputs(op) for op in ops), default=0)
     gradients = max((_gradients(op) for op in ops), default=0)
     if plan.recompute == "none" or _is_end(pieces):
@@ -60,6 +62,28 @@ def kept(pieces: Sequence[Piece], ops: Sequence[Op], plan: Parallelism) -> Kept:
     lean = {piece.name: _lean(op, whole[piece.name]) for piece, op in zip(pieces, ops, strict=True)}
     again = sum(whole.values()) - sum(lean.values())
     return Kept(lean, max(widest, again), again + gradients)
+
+
+_LOSS = ("logits", "loss")
+
+
+def _in_chunks(pieces: Sequence[Piece], ops: Sequence[Op], whole: Mapping[str, int], chunks: int) -> Kept:
+    """Return what an end of the model needs where logits and loss of the tokens are computed in so many chunks.
+
+    Each chunk runs its backward pass at once, so that the logits of one chunk exist at a time; the gradient of the
+    tokens that enter the head is whole.
+    """
+
+    def part(piece: Piece, size: int) -> int:
+        return -(-size // chunks) if piece.name.endswith(_LOSS) else size
+
+    both = list(zip(pieces, ops, strict=True))
+    saved = {piece.name: part(piece, whole[piece.name]) if isinstance(op, Streaming) else whole[piece.name]
+             for piece, op in both}  # fmt: skip
+    forward = max((part(piece, _outputs(op)) for piece, op in both), default=0)
+    backward = max((part(piece, _outputs(op)) + _gradients(op) - _outputs(op) if isinstance(op, Gemm)
+                    else part(piece, _gradients(op)) for piece, op in both), default=0)  # fmt: skip
+    return Kept(saved, forward, backward)
 
 
 def saved_by_operator(pieces: Sequence[Piece], ops: Sequence[Op], plan: Parallelism) -> list[Saved]:
@@ -156,6 +180,9 @@ def states(count: int, plan: Parallelism, framework: Framework, experts: int = 0
         gradients += DTYPE_BYTES[plan.dtype]
     sizes = DTYPE_BYTES[framework.weights or plan.dtype], gradients, framework.optimizer_bytes
     names = "weights", "gradients", "optimizer"
+    if plan.shards_weights and framework.gathers_main:  # the main copy is all that shards hold of weights
+        main = DTYPE_BYTES["fp32"]
+        sizes = main, gradients, framework.optimizer_bytes - main
     found = {name: part * each for name, each, part in zip(names, sizes, held, strict=True)}
     if narrow and not framework.casts_each_pass:
         cast = sharded(narrow, experts, plan) if plan.shards_weights else narrow

@@ -118,7 +118,8 @@ class Parallelism(Record):
     numbers (none: even loads). The host launches what CUDA graphs hold at once (`cuda_graph_impl`, of each layer the
     modules `cuda_graph_modules`). With `overlap_moe_expert_parallel_comm` a forward pass runs beside another
     micro-batch's backward pass, so that one computes while the other exchanges tokens; with `delay_wgrad_compute`
-    gradients of weights fill what is left of these exchanges. None is as the framework does.
+    gradients of weights fill what is left of these exchanges. None is as the framework does. Logits and loss are
+    computed in `loss_chunks` chunks of the tokens, each with its backward pass before the next one.
     `overlap` names the method for the collectives of an axis, such as {"tp": "t3-mca"} or "tp=t3-mca"; of tp there
     may be two, such as "tp=t3-mca+t3-all-gather". Left out, they overlap as in the framework. `order` places the
     axes, the innermost first.
@@ -191,6 +192,9 @@ class Parallelism(Record):
         None,
         "Compute gradients of weights after those of inputs, beside MoE dispatch and combine.",
         default="as the framework",
+    )
+    loss_chunks: int = declared(
+        1, "Chunks of tokens whose logits and loss are computed one after another, which takes less memory."
     )
     overlap: Mapping[str, str] = field(default_factory=dict)
     order: tuple[Axis, ...] = ORDER

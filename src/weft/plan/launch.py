@@ -279,6 +279,8 @@ def _megatron_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
 
 
 def _offloaded(plan: Parallelism) -> Iterator[str]:
+    if plan.loss_chunks > 1:
+        yield f"the loss in {plan.loss_chunks} chunks is chosen in the program"
     if plan.offload != "none":
         yield f"{plan.offload} in the memory of the host are streamed to the GPU, which it does in another way"
 

@@ -17,7 +17,8 @@ from weft.run.step.memory import memory
 
 _COMPARED = (
     "sp", "zero", "shard", "context", "schedule", "layers", "recompute", "offload", "precision", "dispatcher", "loads",
-    "cuda_graph_impl", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute", "overlap",
+    "cuda_graph_impl", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute",
+    "loss_chunks", "overlap",
 )  # fmt: skip
 """Fields of a plan that can be without effect. Degrees, batch and sequence never are."""
 _SAME = 1e-12
