@@ -1,8 +1,7 @@
 """The BERT study in whole, against measured layers and steps."""
 
-import os
-
 import pytest
+from measured import measurements
 
 from published import broken
 from weft.studies import bert
@@ -15,7 +14,6 @@ def test_every_published_figure_is_met_or_off_as_the_deviations_say():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("WEFT_DATA" not in os.environ, reason="no measured steps here: set WEFT_DATA")
 def test_every_measured_step_of_phase_1_is_predicted_within_a_tenth():
-    off = {row.id: row.error for row in measured_rows(os.environ["WEFT_DATA"]) if abs(row.error) > 0.1}
+    off = {row.id: row.error for row in measured_rows(measurements()) if abs(row.error) > 0.1}
     assert off == {}

@@ -7,12 +7,11 @@ import csv
 import math
 
 import pytest
+from measured import measurements
 from runs import beside, overlapped, ring_collective
 
 from weft import hardware
-from weft.errors import WeftError
 from weft.graph import Gemm
-from weft.validation.tables import data_folder
 
 pytestmark = pytest.mark.slow
 
@@ -20,13 +19,7 @@ SIZES = range(6_000_000, 192 * 2**20)
 
 
 def rows(name):
-    try:
-        file = data_folder() / name
-    except WeftError as absent:
-        pytest.skip(str(absent))
-    if not file.exists():
-        pytest.skip(f"{file} is absent: put the measurements there, or set WEFT_DATA to their folder")
-    with file.open(newline="") as opened:
+    with measurements(name).open(newline="") as opened:
         return list(csv.DictReader(opened))
 
 

@@ -65,6 +65,15 @@ def test_a_two_level_library_sends_each_token_once_to_a_node():
     assert deepep.network_bytes < flat.network_bytes == pytest.approx(4096 * 8 * 7 / 8 * 7168 * (1 + 4 / 128))
 
 
+def test_what_a_rank_keeps_crosses_no_link():
+    wire = 7168 * (1 + 4 / 128)
+    inside, across = (moved(what, dispatcher("deepep-ll"), nodes) for what, nodes in ((NODE, 1), (NODES, 8)))
+    assert inside.link_bytes == pytest.approx(4096 * 8 * 7 / 8 * wire)
+    assert across.link_bytes == pytest.approx(4096 * 8 * 7 / 64 * wire)
+    forwarded = moved(NODES, dispatcher("deepep"), 8)
+    assert forwarded.link_bytes == pytest.approx(4096 * reached(64, 256, 8) * 7 / 8 * wire)
+
+
 def test_combine_brings_bf16_back():
     there, back = (
         moved(Exchange(name, 4096, 7168, 8, 256, 64), dispatcher("deepep"), 8) for name in ("dispatch", "combine")

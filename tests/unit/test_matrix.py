@@ -1,11 +1,18 @@
 """Sweeps of a question in a file: rows, reasons, shards, tables, and what is refused."""
 
 import csv
+import gzip
+import hashlib
+import json
+import math
+import os
 
 import pytest
 
 import weft
+from weft import files
 from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.store.task import as_json
 from weft.sweep import matrix, questions
 from weft.sweep.matrix import axis_of
 from weft.sweep.run import sweep_file
@@ -262,3 +269,75 @@ def test_a_folder_keeps_no_question_of_objects(tmp_path):
 def test_a_page_is_written_where_the_answer_shall_go(tmp_path):
     sweep_file(GEMM, {"gemm": ["512,512,512", "1024,512,512"]}, out=tmp_path / "page.html")
     assert "2 of 2 combinations run" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize("text", ["rate=1:1e308:x1.0000001", "rate=1:2:+1e-300"])
+def test_a_range_of_too_many_values_is_refused(text):
+    with pytest.raises(InputError, match="has more than 10,000 values; take a larger step"):
+        axis_of(text)
+
+
+def test_a_range_with_exponents_is_one():
+    assert axis_of("rate=1e2:4e2:x2") == ("rate", (100, 200, 400))
+
+
+@pytest.fixture
+def shard(file, tmp_path):
+    """A shard's folder, its records, and a function that gives one another content with a right checksum."""
+    sweep_file(file, out=tmp_path / "shard", shard=(1, 1), cache=False)
+    records = sorted((tmp_path / "shard" / "runs").rglob("*.json.gz"))
+    assert len(records) == 2
+
+    def changed(record):
+        entry = json.loads(gzip.decompress(records[0].read_bytes()))
+        digest = hashlib.sha256(as_json({"inputs": entry["inputs"], "record": record}).encode()).hexdigest()
+        entry |= {"record": record, "checksum": digest}
+        records[0].write_bytes(gzip.compress(json.dumps(entry).encode()))
+
+    return tmp_path / "shard", records, changed
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"found": 5}, [], {}, None, 7, {"why": 3}, {"why": "", "found": {}}, {"found": {}},
+        {"found": {"seconds": None}}, {"found": {"seconds": [1]}}, {"found": {"seconds": "1"}},
+        {"found": {"seconds": math.nan}}, {"found": {"seconds": math.inf}}, {"found": {"seconds": True}},
+        {"found": {"seconds": 1.0, "parts": {"a": 1}}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_record_of_a_wrong_form_counts_as_missing(shard, capsys, record):
+    folder, records, changed = shard
+    changed(record)
+    with pytest.raises(InputError, match="1 of 2 runs are missing"):
+        merge_shards([folder])
+    assert f"'{records[0]}' is damaged" in capsys.readouterr().err
+    assert records[0].exists()  # merging makes nothing again, and so removes nothing
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "device", "bomb"])
+def test_a_record_that_is_no_file_of_a_run_counts_as_missing(shard, capsys, kind, monkeypatch):
+    folder, records, _ = shard
+    monkeypatch.setattr(files, "LARGEST_UNPACKED", 1 << 20)
+    records[0].unlink()
+    if kind == "pipe":
+        os.mkfifo(records[0])
+    elif kind == "link":
+        (folder / "elsewhere").write_text("{}")
+        records[0].symlink_to(folder / "elsewhere")
+    elif kind == "device":
+        records[0].symlink_to("/dev/zero")
+    else:
+        records[0].write_bytes(gzip.compress(bytes(4 << 20)))
+    with pytest.raises(InputError, match="1 of 2 runs are missing"):
+        merge_shards([folder])
+    assert "is damaged" in capsys.readouterr().err
+    assert records[0].is_symlink() or records[0].exists()
+
+
+def test_a_shard_is_filled_anew_where_a_record_is_of_a_wrong_form(shard, file):
+    folder, _, changed = shard
+    changed({"found": 5})
+    sweep_file(file, out=folder, shard=(1, 1), cache=False)
+    assert len(merge_shards([folder]).points) == 2

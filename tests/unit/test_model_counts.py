@@ -1,10 +1,9 @@
 """Parameters and FLOPs of models, against what their authors publish."""
 
 import csv
-import os
-from pathlib import Path
 
 import pytest
+from measured import measurements
 
 from weft.errors import UnknownNameError
 from weft.models import load_model
@@ -159,12 +158,11 @@ def test_unknown_conventions_and_recomputations_list_the_known():
     assert all(one.source for one in CONVENTIONS.values())
 
 
-@pytest.mark.skipif("WEFT_DATA" not in os.environ, reason="needs the tables of measurements")
 def test_printed_rates_are_the_printed_tokens_times_the_flops_of_their_convention():
     """Megatron-Bridge counts causal attention, and the layer that predicts a further token (DeepSeek-V3)."""
     names = {"DeepSeek-V3": "deepseek-v3", "Llama-3-70B": "llama-3-70b", "Llama-3.1-405B": "llama-3.1-405b",
              "Qwen3-30B-A3B": "qwen3-30b-a3b", "Qwen3-235B-A22B": "qwen3-235b-a22b"}  # fmt: skip
-    with Path(os.environ["WEFT_DATA"], "iterations.csv").open(newline="", encoding="utf-8") as file:
+    with measurements("iterations.csv").open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if "Bridge 26.0" in row["framework"] and row["model"] in names]
     found = []
     for row in rows:
