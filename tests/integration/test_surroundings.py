@@ -66,13 +66,16 @@ def test_a_reader_that_has_seen_enough_ends_the_command_silently():
     assert (head.returncode, told) == (1, b"")
 
 
-@pytest.mark.parametrize("stream", [1, 2])
-def test_closed_streams_are_no_obstacle(stream):
+@pytest.mark.parametrize(("stream", "ends"), [(1, 2), (2, 0)])
+def test_a_closed_stream_is_told_on_the_other(stream, ends):
     script = f'exec "$@" {stream}>&-'
     done = subprocess.run(
         ["sh", "-c", script, "sh", *WEFT, *LISTED], capture_output=True, env=environment(), check=False
     )
-    assert (done.returncode, done.stderr) == (0, b"")
+    told = (
+        b"weft: cannot write to standard output: it is closed; send it elsewhere, or write files by --json or --out\n"
+    )
+    assert (done.returncode, done.stderr) == (ends, told if stream == 1 else b"")
 
 
 def test_data_for_a_closed_standard_output_is_an_error():
@@ -243,6 +246,18 @@ def test_a_page_that_does_not_fit_takes_its_figures_with_it(tmp_path):
     assert list((tmp_path / "out").iterdir()) == []
     assert ran(told, stdout=subprocess.PIPE).returncode == 0
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["memory.json", "report.html"]
+
+
+def few_addresses():
+    resource.setrlimit(resource.RLIMIT_AS, (64 << 30, 64 << 30))
+
+
+def test_a_page_says_how_many_addresses_its_pictures_take(tmp_path):
+    told = ["memory", "llama-3-8b", "--system", "8xh100", "--tp", "8", "--out", str(tmp_path / "out")]
+    done = ran(told, stdout=subprocess.PIPE, preexec_fn=few_addresses)
+    assert done.returncode == 2
+    assert "pictures take addresses for 105 GiB, of which little is memory, but the limit is 64 GiB" in done.stderr
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.mark.slow

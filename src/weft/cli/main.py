@@ -68,8 +68,24 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     finally:
         interrupt.disarm()
         _settle(sys.stdout)
+    if isinstance(sys.stdout, _Closed) and sys.stdout.is_written:
+        _leave(f"cannot write to standard output: it is closed; {_ELSEWHERE}", EXIT_BAD_INPUT)
     # With standalone_mode=False click returns the exit status of --help and --version.
     sys.exit(status if isinstance(status, int) else 0)
+
+
+_ELSEWHERE = "send it elsewhere, or write files by --json or --out"
+
+
+class _Closed(io.TextIOWrapper):
+    """Takes the place of a closed stream, and notes whether anything was printed."""
+
+    is_written = False
+
+    def write(self, text: str, /) -> int:
+        """Drop a text."""
+        self.is_written = self.is_written or bool(text)
+        return super().write(text)
 
 
 def _steady_streams() -> None:
@@ -77,7 +93,7 @@ def _steady_streams() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for the rest of the process
+            setattr(sys, name, _Closed(Path(os.devnull).open("wb")))  # noqa: SIM115 - for the rest of the process
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
@@ -101,7 +117,7 @@ def _drop(stream: TextIO) -> None:
 def _system_sentence(error: OSError) -> str:
     reason = (error.strerror or str(error)).lower()
     if error.filename is None:
-        return f"cannot write to standard output: {reason}; send it elsewhere, or write files by --json or --out"
+        return f"cannot write to standard output: {reason}; {_ELSEWHERE}"
     return f"cannot use '{error.filename}': {reason}; check the path and its permissions"
 
 

@@ -7,12 +7,14 @@ clickable legend and zoom; `svg` and `png` draw it statically, for pages without
 from __future__ import annotations
 
 import re
+import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from textwrap import wrap
 from typing import Any
 
+from weft.errors import OutputError
 from weft.files import to_json
 from weft.report.table import Column, Table, number
 from weft.view.looks import BLUE, GREY, Looks, spread
@@ -126,8 +128,21 @@ def _widen(view: dict[str, Any]) -> None:
 
 
 def _drawing() -> Any:
-    """The library that renders a specification without a browser, imported when the first picture is drawn."""
+    """The library that renders a specification without a browser, imported when the first picture is drawn.
+
+    Raises OutputError where its JavaScript engine would end the process, because it cannot reserve its addresses.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if resource.RLIM_INFINITY != limit < ADDRESSES:
+        raise OutputError(
+            f"pictures take addresses for {ADDRESSES >> 30} GiB, of which little is memory, but the limit is "
+            f"{limit >> 30} GiB; raise it by ulimit -v, or leave out the page"
+        )
     return import_module("vl_convert")
+
+
+ADDRESSES = 105 << 30
+"""Address space with which pictures are drawn [bytes]: vl-convert's V8 ends a process of 64 GB, and runs in 113 GB."""
 
 
 def _renumbered(name: str) -> Callable[[re.Match[str]], str]:
