@@ -1,6 +1,10 @@
-"""Try hostile inputs for as long as one likes: broken files, wrong arguments, random command lines.
+"""Try hostile inputs for as long as one likes.
 
     python benchmarks/hostile.py --tries 10000 --seed 0 --out out/hostile.jsonl
+
+Families (`--families`): broken files of every kind and launch scripts, paths that are no files (pipes, devices, bombs),
+objects with wrong fields and misspelt names, wrong arguments of functions, random command lines (whose JSON and CSV are
+looked at, too), shards and records of others, signals. Try N of a seed is the same on every machine.
 
 Every try runs in a process that other tries shared before it, with limits of time and memory; what breaks one of them
 is written as a line of JSON with the number of the try. `--only NUMBER` runs that try alone and prints all of it.
@@ -36,7 +40,8 @@ KILLED_S = hostile.SIMULATED_S + 30
 def drawn(number: int, folder: Path, families: list[str]) -> hostile.Try:
     """The try of a number."""
     source = random.Random(number)
-    return hostile.MAKERS[source.choice(families)](source, folder)
+    (family,) = source.choices(families, [hostile.WEIGHTS[one] for one in families])
+    return hostile.MAKERS[family](source, folder)
 
 
 def batch(numbers: range, families: list[str], pipe: int) -> None:

@@ -484,6 +484,11 @@ def _unpack(content: bytes, path: str | os.PathLike[str], at_most: int) -> bytes
     return b"".join(parts)
 
 
+def _unreadable(path: str | os.PathLike[str], error: Exception) -> InputError:
+    why = str(getattr(error, "strerror", None) or error).lower()
+    return InputError(f"the file '{path}' cannot be read ({why}); check the path and its permissions")
+
+
 def _damaged(error: Exception, path: str | os.PathLike[str]) -> ConfigError:
     why = "it is cut off" if isinstance(error, EOFError) else str(error)
     return ConfigError(f"the file cannot be read to its end ({why}); get it or write it again", str(path))
@@ -510,8 +515,12 @@ class Unpacked:
         if not stat.S_ISREG(found.st_mode):
             self._raw.close()
             raise InputError(f"'{path}' is a folder, a pipe or a device; save its content to a file and give that")
-        packed = self._raw.read(2) == GZIP
-        self._raw.seek(0)
+        try:
+            packed = self._raw.read(2) == GZIP
+            self._raw.seek(0)
+        except OSError as error:
+            self._raw.close()
+            raise _unreadable(path, error) from None
         self._file = gzip.GzipFile(fileobj=self._raw) if packed else self._raw
         self._most = max(UNPACKS_FREELY, UNPACKS * found.st_size) if packed else sys.maxsize
         self._count = 0
@@ -571,8 +580,7 @@ def _opened(path: str | os.PathLike[str]) -> BinaryIO:
     except FileNotFoundError:
         raise InputError(f"the file '{path}' does not exist; check the path or give a known name") from None
     except (OSError, ValueError) as error:
-        why = str(getattr(error, "strerror", None) or error).lower()
-        raise InputError(f"the file '{path}' cannot be read ({why}); check the path and its permissions") from None
+        raise _unreadable(path, error) from None
 
 
 def check_path(path: object) -> None:
@@ -594,8 +602,7 @@ def _content(path: str, descriptor: int, found: os.stat_result, at_most: int) ->
         try:
             part = os.read(descriptor, 1 << 20)
         except OSError as error:
-            why = f"cannot be read ({str(error.strerror or error).lower()}); name another one"
-            raise InputError(f"the file '{path}' {why}") from None
+            raise _unreadable(path, error) from None
         if not part:
             return b"".join(parts)
         parts.append(part)

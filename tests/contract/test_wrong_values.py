@@ -7,62 +7,14 @@ import math
 from dataclasses import fields, is_dataclass, replace
 
 import pytest
+from hostile import OBJECTS
 
 import weft
 from weft.answer import Answer
 from weft.errors import WeftError
 from weft.fields import _described_field
-from weft.graph import KINDS, Joined, KernelChoice, Send, Tensor, TokenExchange, View
-from weft.graph.collective import Copy
-from weft.graph.named import Constant
-from weft.hardware.stragglers import Stragglers
-from weft.kernels import GemmTiling
-from weft.kernels.copies import DmaGather
-from weft.models.block import Style
-from weft.parallel.framework import framework
-from weft.schedule import find_pass
+from weft.graph import KINDS
 
-GEMM = weft.Gemm(64, 64, 64)
-TENSOR = Tensor((8, 8))
-SAMPLES = [
-    GEMM,
-    weft.Collective("all_reduce", 1024, 8),
-    TokenExchange("all_to_all", 1024, 8, tokens=8, hidden=8, top_k=2, experts=8),
-    Send(1024),
-    Copy(1024),
-    weft.Attention(1, 8, 64, 64, 64),
-    KINDS["call"]("aten.add", (TENSOR,), (TENSOR,)),
-    KINDS["convolution"](8, 8, 8),
-    KINDS["ctc"](8, 8, 4, 8),
-    KINDS["gemv"](8, 8),
-    KINDS["grouped_gemm"](2, 8, 8, 8),
-    weft.Opaque("x", 8, 8),
-    KINDS["pooling"](1, 1),
-    KINDS["recurrent"]("gru", 8, 8, 8),
-    weft.Streaming("gelu", 8),
-    TENSOR,
-    View("x", (8,)),
-    Joined(("a", "b")),
-    Constant((2, 2)),
-    weft.Node(GEMM, "a"),
-    weft.Graph((weft.Node(GEMM, "a"),)),
-    KernelChoice(),
-    weft.Routing(8, 2, 8, 4),
-    weft.Harness(),
-    weft.RunOptions(),
-    weft.Parallelism(tp=2, dp=2, batch=8),
-    framework("megatron-core"),
-    Style(),
-    Stragglers("gpus"),
-    GemmTiling(),
-    DmaGather("all_gather", 1 << 20, 8),
-    find_pass("streams"),
-    find_pass("dma"),
-    find_pass("sequential"),
-    find_pass("t3"),
-    find_pass("t3-all-gather"),
-]
-"""A right object of every class that users fill in."""
 NEGATIVE = {
     ("Send", "offset"),
     ("View", "axis"),
@@ -108,7 +60,7 @@ def wrong_values(sample):
                 yield field.name, value
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: f"{type(sample).__name__}-{getattr(sample, 'name', '')}")
+@pytest.mark.parametrize("sample", OBJECTS, ids=lambda sample: f"{type(sample).__name__}-{getattr(sample, 'name', '')}")
 def test_a_wrong_value_of_a_field_is_refused_by_the_class(sample):
     accepted = []
     for name, value in wrong_values(sample):
@@ -126,6 +78,6 @@ def test_a_wrong_value_of_a_field_is_refused_by_the_class(sample):
 def test_every_class_that_users_fill_in_is_tried():
     public = [getattr(weft, name) for name in weft.__all__]
     filled = {one for one in public if isinstance(one, type) and is_dataclass(one) and not issubclass(one, Answer)}
-    tried = {type(sample) for sample in SAMPLES}
+    tried = {type(sample) for sample in OBJECTS}
     answers = {weft.Comparison, weft.Contrast, weft.ExecutionPlan, weft.Timeline}
     assert filled | set(KINDS.values()) <= tried | answers

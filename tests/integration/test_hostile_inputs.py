@@ -18,7 +18,13 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("family", hostile.MAKERS)
 def test_hostile_inputs_end_in_an_answer_or_a_sentence(family, folder):
-    @settings(max_examples=300, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=min(300, 30 * hostile.WEIGHTS[family]),
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(st.randoms(use_true_random=False))
     def tries(source):
         assert hostile.tried(hostile.MAKERS[family](source, folder)) is None

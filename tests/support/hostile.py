@@ -1,12 +1,15 @@
-"""Hostile inputs, drawn at random: files that are nearly right, calls and command lines with values that nobody means.
+"""Hostile inputs, drawn at random: files that are nearly right or none, calls, objects and command lines with values
+that nobody means, names that are misspelt, shards of others, and signals at any moment.
 
 A try is drawn from a source of random numbers (`random.Random`, or hypothesis' `randoms`) and run by `tried`, which
-names what went wrong: a traceback, a hang, an answer that is not finite, or a message that is no sentence of Weft's.
+names what went wrong: a traceback, a hang, an answer that is not finite, a misspelt name that was taken, a cell that a
+spreadsheet computes, a file left behind, or a message that is no sentence of Weft's.
 `tests/integration/test_hostile_inputs.py` runs some, `benchmarks/hostile.py` as many as one likes, with a limit of
 memory.
 """
 
 import contextlib
+import csv
 import gzip
 import inspect
 import io
@@ -17,10 +20,13 @@ import re
 import shlex
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,9 +36,20 @@ import kineto
 import numpy as np
 
 import weft
+from weft import files
 from weft.cli import main as cli
 from weft.errors import WeftError
+from weft.fields import _rules
+from weft.graph import KINDS, Joined, KernelChoice, Send, Tensor, TokenExchange, View
+from weft.graph.collective import Copy
+from weft.graph.named import Constant
+from weft.hardware.stragglers import Stragglers
+from weft.kernels import GemmTiling
+from weft.kernels.copies import DmaGather
+from weft.models.block import Style
+from weft.parallel.framework import framework
 from weft.sample import read_log
+from weft.schedule import find_pass
 
 LONGEST_S = 10
 """Most processor time that a try may take [s]."""
@@ -58,12 +75,16 @@ class Try(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What went wrong in a try: "traceback", "hang", "not finite", "message" or "status", with details."""
+    """What went wrong in a try: "traceback", "hang", "not finite", "silent", "message" or "status", with details."""
 
     what: str
     kind: str
     text: str
     detail: str
+
+
+class SilentError(Exception):
+    """A value that cannot be meant was taken."""
 
 
 class HangError(BaseException):
@@ -241,6 +262,8 @@ def tried(one: Try) -> Found | None:
     except WeftError as error:
         told = str(error)
         return Found("message", one.kind, one.text, told[:300]) if UGLY.search(told) or not told.strip() else None
+    except SilentError as error:
+        return Found("silent", one.kind, one.text, str(error)[:2000])
     except AssertionError as error:
         return Found("status", one.kind, one.text, str(error)[:2000])
     except (KeyboardInterrupt, GeneratorExit):
@@ -379,6 +402,48 @@ _DEEPSPEED = {
 }
 
 
+_REQUESTS = b"arrival_s,input_tokens,output_tokens\n" + b"".join(b"%d.5,%d,8\n" % (n, 100 + n) for n in range(6))
+_LINES = b"".join(
+    b'{"timestamp": %d, "input_length": %d, "output_length": 4, "hash_ids": [%d, %d]}\n' % (n * 900, 700, n % 2, n)
+    for n in range(6)
+)
+
+
+def _plan() -> dict[str, Any]:
+    """An all-reduce between two ranks as a plan of MSCCL++."""
+    gpus = []
+    for rank in range(2):
+        channel = {"channel_type": "memory", "channel_ids": [0]}
+        far = [{"rank": 1 - rank, "type": kind, "access_channel_types": ["memory"]} for kind in "so"]
+        own, other = ({"type": "i", "index": one, "size": 1} for one in (rank, 1 - rank))
+        ops = [
+            {"name": "put", "src_buff": [other], "dst_buff": [{"buffer_id": 0, "index": 0, "size": 1}]},
+            {"name": "signal"},
+            {"name": "wait"},
+            {
+                "name": "res",
+                "src_buff": [own, {"type": "s", "index": 0, "size": 1}],
+                "dst_buff": [{"type": "o", "index": rank, "size": 1}, {"buffer_id": 1, "index": rank, "size": 1}],
+            },
+            {"name": "signal"},
+            {"name": "wait"},
+        ]
+        refs = [{"access_channel_type": "memory", "remote_buffer_ids": [0, 1]}]
+        block = {"id": 0, "ops": [{**channel, **op} for op in ops], "channels": [channel], "remote_buffer_refs": refs}
+        gpus.append(
+            {"id": rank, "input_chunks": 2, "output_chunks": 2, "scratch_chunks": 1, "threadblocks": [block],
+             "channels": [{"channel_type": "memory", "connected_to": [1 - rank]}], "remote_buffers": far}
+        )  # fmt: skip
+    head = {"name": "pair", "collective": "allreduce", "protocol": "Simple", "inplace": False}
+    return {**head, "num_threads_per_block": 256, "gpus": gpus}
+
+
+def _timeline() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        run = weft.simulate(weft.gemm_queue([weft.Gemm(64, 64, 64)]), "h100-sxm")
+        return run.save(Path(folder) / "run.json").read_bytes()
+
+
 @cache
 def seeds() -> dict[str, bytes]:
     """A right file of every kind, by its name."""
@@ -403,6 +468,10 @@ def seeds() -> dict[str, bytes]:
         "pretrain.sh": _SCRIPT,
         "titan.toml": _TITAN,
         "deepspeed.json": json.dumps(_DEEPSPEED).encode(),
+        "requests.csv": _REQUESTS,
+        "requests.jsonl": _LINES,
+        "plan.json": json.dumps(_plan()).encode(),
+        "timeline.json": _timeline(),
     }
 
 
@@ -451,6 +520,13 @@ READERS: dict[str, tuple[Callable[[Path], Any], ...]] = {
     "log.csv": (lambda p: weft.sample(read_log(p, None, ())),),
     "measured.csv": (weft.validate, lambda p: weft.calibrate(p, gpu="h100-sxm")),
     "schedule.json": (weft.check_schedule,),
+    "requests.csv": (lambda p: weft.serve("llama-3-8b", "1xh100", trace=p),),
+    "requests.jsonl": (lambda p: weft.serve("llama-3-8b", "1xh100", trace=p),),
+    "plan.json": (
+        weft.read_collective,
+        lambda p: weft.simulate(weft.read_collective(p).graph("64 KiB"), "2xh100").seconds,
+    ),
+    "timeline.json": (weft.Timeline.load, lambda p: weft.Timeline.load(p).to_dict()),
 }
 """What reads each kind of file, and what is asked of the answer."""
 
@@ -461,7 +537,30 @@ def mutated(draw: Any, name: str) -> bytes:
     for _ in range(draw.randint(1, 3)):
         whole = name.endswith((".json", ".jsonl")) and draw.random() < 0.7
         data = _other_value(draw, data, name.endswith("l")) if whole else _other_bytes(draw, data)
+    if name.endswith(".sh") and draw.random() < 0.3:
+        data = _other_script(draw, data)
     return gzip.compress(data, mtime=0) if draw.random() < 0.1 else data
+
+
+SCRIPTS = (
+    b"A=ab\n" + b"A=$A$A\n" * 30 + b"echo $A\n",
+    b"echo 'never closed\n" + b"x y z\n" * 3000,
+    b"X=(\n" + b"a b\n" * 3000,
+    b"Y=${a:-" * 3000,
+    b"cat <<EOF\n--num-layers 96\n",
+    b": <<'END'\n--num-layers 96\nEND\n",
+    b"$(touch made-by-a-script) `touch made-by-a-script`\n",
+    b"N=$((1 / 0)) M=$(( ((((((1))))) )\n",
+    b"python preprocess.py --num-layers 2\n",
+)
+"""Pieces of launch scripts that grow, never end, or would do something."""
+
+
+def _other_script(draw: Any, data: bytes) -> bytes:
+    """A script with a hostile piece between two of its lines."""
+    lines = data.split(b"\n")
+    lines.insert(draw.randint(0, len(lines)), draw.choice(SCRIPTS))
+    return b"\n".join(lines)
 
 
 def _other_bytes(draw: Any, data: bytes) -> bytes:
@@ -597,6 +696,162 @@ def a_file(draw: Any, folder: Path) -> Try:
     return Try(f"file {name}", lambda: (path.write_bytes(content), read(path))[1], f"{read} of {content[:2000]!r}")
 
 
+# Files that are none, or hold more than any reader takes
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+SPECIAL: dict[str, Callable[[Path], Any]] = {
+    "pipe": _pipe,
+    "packed pipe": _pipe,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "memory": lambda path: path.symlink_to("/proc/self/mem"),
+    "folder": lambda path: path.mkdir(),
+    "circle": lambda path: path.symlink_to(path),
+    "bomb": lambda path: path.write_bytes(_bomb()),
+    "cut off": lambda path: path.write_bytes(gzip.compress(b"a,b\n1,2\n")[:-4]),
+    "no gzip": lambda path: path.write_bytes(b"a,b\n1,2\n"),
+    "deep JSON": lambda path: path.write_bytes(b'{"a":' + b"[" * 200_000),
+    "deep TOML": lambda path: path.write_bytes(b"[" + b".".join([b"a"] * 5000) + b"]\n"),
+    "long key": lambda path: path.write_bytes(b".".join([b"a"] * 400_000) + b" = 1\n"),
+    "long cell": lambda path: path.write_bytes(b"m,n,k\n" + b"1" * 200_000 + b",2,3\n"),
+    "long number": lambda path: path.write_bytes(b'{"a": ' + b"9" * 5000 + b"}"),
+    "infinity": lambda path: path.write_bytes(b'{"a": Infinity}'),
+    "other encoding": lambda path: path.write_bytes("m,n,k\n1,2,3\n".encode("utf-16")),
+    "zeros": lambda path: path.write_bytes(bytes(1 << 20)),
+    "nothing": lambda path: path.write_bytes(b""),
+}
+"""What a path may be instead of a file of its kind, and how it is made."""
+
+
+@cache
+def _bomb() -> bytes:
+    """A few hundred kilobytes that unpack to 300 MiB."""
+    return gzip.compress(bytes(300 << 20), 9)
+
+
+def a_special_file(draw: Any, folder: Path) -> Try:
+    """A path that is no file of its kind, and what reads it; pipes are given up after a fraction of a second."""
+    name, kind = draw.choice(sorted(READERS)), draw.choice(sorted(SPECIAL))
+    read = draw.choice(READERS[name])
+    packed = kind in ("packed pipe", "bomb", "cut off", "no gzip") or draw.random() < 0.1
+
+    def run() -> Any:
+        place = Path(tempfile.mkdtemp(dir=folder))
+        path = place / (f"{name}.gz" if packed else name)
+        SPECIAL[kind](path)
+        before, files.SILENCE_S = files.SILENCE_S, 0.1
+        try:
+            return read(path)
+        finally:
+            files.SILENCE_S = before
+            shutil.rmtree(place)
+
+    return Try(f"special {kind}", run, f"{read} of a {kind} as {name}{'.gz' * packed}")
+
+
+# Objects, and names that are misspelt
+
+_GEMM, _MOVED = weft.Gemm(512, 512, 512), weft.Collective("all_gather", 1 << 20, 8)
+_TENSOR = Tensor((8, 8))
+OBJECTS = [
+    _GEMM,
+    weft.Collective("all_reduce", 1024, 8),
+    TokenExchange("all_to_all", 1024, 8, tokens=8, hidden=8, top_k=2, experts=8),
+    Send(1024),
+    Copy(1024),
+    weft.Attention(1, 8, 64, 64, 64),
+    KINDS["call"]("aten.add", (_TENSOR,), (_TENSOR,)),
+    KINDS["convolution"](8, 8, 8),
+    KINDS["ctc"](8, 8, 4, 8),
+    KINDS["gemv"](8, 8),
+    KINDS["grouped_gemm"](2, 8, 8, 8),
+    weft.Opaque("x", 8, 8),
+    KINDS["pooling"](1, 1),
+    KINDS["recurrent"]("gru", 8, 8, 8),
+    weft.Streaming("gelu", 8),
+    _TENSOR,
+    View("x", (8,)),
+    Joined(("a", "b")),
+    Constant((2, 2)),
+    weft.Node(_GEMM, "a"),
+    weft.Graph((weft.Node(_GEMM, "a"),)),
+    KernelChoice(),
+    weft.Routing(8, 2, 8, 4),
+    weft.Harness(),
+    weft.RunOptions(),
+    weft.Parallelism(tp=2, dp=2, batch=8),
+    framework("megatron-core"),
+    Style(),
+    Stragglers("gpus"),
+    GemmTiling(),
+    DmaGather("all_gather", 1 << 20, 8),
+    find_pass("streams"),
+    find_pass("dma"),
+    find_pass("sequential"),
+    find_pass("t3"),
+    find_pass("t3-all-gather"),
+]
+"""A right object of every class that users fill in."""
+
+
+def misspelt(draw: Any, name: str) -> str:
+    """A name with a letter left out, twice, in another case or another letter."""
+    at = draw.randint(0, max(len(name) - 1, 0))
+    letter = name[at : at + 1] or "x"
+    way = draw.choice(("", letter * 2, letter.swapcase(), draw.choice("xyz_ -")))
+    return f"{name[:at]}{way}{name[at + 1 :]}"
+
+
+def an_object(draw: Any, folder: Path) -> Try:
+    """An object with one or two wrong fields; a misspelt name must be refused, and what is taken must be of use."""
+    sample = draw.choice(OBJECTS)
+    rules = {one.name: one for _, _, one in _rules(type(sample))}
+    name = draw.choice([field.name for field in fields(sample)])
+    changed, typo = {name: draw.choice(VALUES)}, ""
+    choices = rules[name].choices if name in rules else ()
+    if choices and draw.random() < 0.7:
+        typo = misspelt(draw, draw.choice(choices))
+        changed = {name: typo}
+        typo = typo if typo not in choices else ""
+    if draw.random() < 0.2:
+        changed[draw.choice([field.name for field in fields(sample)])] = draw.choice(VALUES)
+
+    def run() -> Any:
+        made = replace(sample, **changed)
+        if typo:
+            raise SilentError(f"{type(sample).__name__}({name}={typo!r}) was taken")
+        return _used(made)
+
+    told = ", ".join(f"{key}={str(value)[:60]!r}" for key, value in changed.items())
+    return Try(f"object {type(sample).__name__}", run, f"{type(sample).__name__}({told})", SIMULATED_S)
+
+
+def _used(made: Any) -> Any:
+    """What is asked of an object of each kind, in closed form where there is one."""
+    if isinstance(made, weft.graph.Op):
+        return weft.estimate(made, "8xh100")
+    if isinstance(made, weft.graph.KernelChoice):
+        return weft.estimate(weft.Graph((weft.Node(_MOVED, "moved", choice=made),), 8), "8xh100")
+    if isinstance(made, weft.Node):
+        return weft.estimate(weft.Graph((weft.Node(_GEMM, "first"), made)), "8xh100")
+    if isinstance(made, weft.Graph):
+        return weft.estimate(made, "8xh100")
+    if isinstance(made, weft.Parallelism):
+        return weft.memory("llama-3-8b", weft.system("8xh100").with_gpus(made.gpus), made)
+    if isinstance(made, weft.Harness):
+        return weft.estimate(_MOVED, "8xh100", harness=made)
+    if isinstance(made, weft.RunOptions):
+        return weft.simulate(weft.gemm_queue([weft.Gemm(64, 64, 64)]), "h100-sxm", options=made).seconds
+    if isinstance(made, weft.Routing):
+        return made.counts.tolist() if made.tokens < 1 << 20 else None
+    if isinstance(made, Stragglers):
+        return len(made.runs(weft.system("8xh100"), _NOTED)) if made.draws < 100 else None
+    return None
+
+
 # Shards of sweeps
 
 
@@ -635,7 +890,6 @@ def a_shard(draw: Any, folder: Path) -> Try:
 
 # Calls
 
-_GEMM, _MOVED = weft.Gemm(512, 512, 512), weft.Collective("all_gather", 1 << 20, 8)
 _NOTED = weft.RunOptions()
 
 
@@ -851,9 +1105,48 @@ def a_command(draw: Any, folder: Path) -> Try:
         words.append(draw.choice([*option.opts, *option.secondary_opts]))
         if not (option.is_flag or option.count):
             words.append(_value(draw, option))
+    flags = {flag for option in options for flag in option.opts}
+    for flag, name in (("--json", "answer.json"), ("--csv", "answer.csv")):
+        if flag in flags and flag not in words and draw.random() < 0.3:
+            words += [flag, name]
     kind = " ".join(beginning.split()[:2])
     longest = SIMULATED_S if words[0] in SIMULATED else LONGEST_S
-    return Try(f"command {kind}", lambda: command(words), f"weft {shlex.join(words)}", longest)
+
+    def run() -> str:
+        for name in ("answer.json", "answer.csv"):
+            (folder / name).unlink(missing_ok=True)
+        shown = command(words)
+        check_answers(folder)
+        return shown
+
+    return Try(f"command {kind}", run, f"weft {shlex.join(words)}", longest)
+
+
+def check_answers(folder: Path) -> None:
+    """Raise SilentError for JSON that others cannot read, a cell that a spreadsheet computes, and files left behind."""
+
+    def refuse(word: str) -> None:
+        raise SilentError(f"the answer's JSON holds {word}")
+
+    if (folder / "answer.json").is_file():
+        json.loads((folder / "answer.json").read_text(), parse_constant=refuse)
+    if (folder / "answer.csv").is_file():
+        for row in csv.reader(io.StringIO((folder / "answer.csv").read_text(), newline="")):
+            for cell in row:
+                if cell.startswith(("=", "+", "-", "@", "\t")) and not _is_number(cell):
+                    raise SilentError(f"the cell {cell[:60]!r} is computed by a spreadsheet")
+    left = [path.name for path in folder.glob(".*.part")]
+    if left:
+        raise SilentError(f"files are left behind: {left}")
+    if (folder / "made-by-a-script").exists():
+        raise SilentError("a launch script was executed")
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False
 
 
 def _value(draw: Any, option: click.Option) -> str:
@@ -889,8 +1182,53 @@ def command(words: list[str]) -> str:
     return "\n".join(line for line in shown.splitlines() if not re.match(r"(figures|table|report|trace): ", line))
 
 
-MAKERS: dict[str, Callable[[Any, Path], Try]] = {"file": a_file, "call": a_call, "command": a_command, "shard": a_shard}
+# Signals
+
+
+def a_signal(draw: Any, folder: Path) -> Try:
+    """A command that writes files, ended by Ctrl-C or SIGTERM at any moment."""
+    number, after_s = draw.choice((signal.SIGINT, signal.SIGTERM)), draw.random() * 3
+    words = draw.choice(("memory llama-3-8b --system 8xh100 --tp 8 --out out", "simulate --gemm 512,512,512 --tp 2"))
+
+    def run() -> None:
+        place = Path(tempfile.mkdtemp(dir=folder))
+        heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job has it ignored
+        process = subprocess.Popen(
+            [sys.executable, "-m", "weft", *words.split(), "--json", "answer.json"],
+            cwd=place,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": ":".join(filter(None, map(os.path.abspath, sys.path)))},
+            text=True,
+        )
+        signal.signal(signal.SIGINT, heard)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(after_s)
+        process.send_signal(number)
+        _, told = process.communicate(timeout=60)
+        loading = "weft/__main__.py" not in told and "runpy" in told  # Python itself has not begun the command yet
+        assert "Traceback" not in told or loading, told
+        assert process.returncode in (0, 1, 128 + number, -number), process.returncode
+        left = [path.name for path in place.rglob("*.part")]
+        if left:
+            raise SilentError(f"files are left behind: {left}")
+        shutil.rmtree(place)
+
+    return Try(f"signal {number.name}", run, f"weft {words}, {number.name} after {after_s:.2f} s", SIMULATED_S)
+
+
+MAKERS: dict[str, Callable[[Any, Path], Try]] = {
+    "file": a_file,
+    "special": a_special_file,
+    "object": an_object,
+    "call": a_call,
+    "command": a_command,
+    "shard": a_shard,
+    "signal": a_signal,
+}
 """What draws a try of each family of hostile inputs."""
+WEIGHTS = {"file": 30, "special": 10, "object": 30, "call": 12, "command": 12, "shard": 5, "signal": 1}
+"""How often a family is drawn among a hundred tries: a signal takes a process of its own."""
 
 
 def restore(folder: Path) -> None:
