@@ -25,10 +25,11 @@ DRAWN = ("gemm", "collective")
 CLASSES = Path(__file__).parent.parent / "src/weft/result/model_errors.toml"
 HEAD = """# Written by docs/errors.py (make validate), from what `weft validate --bar` finds; do not edit.
 #
-# Mean error, rows and machines of each class, [] where no row is public. Classes of size lie below, between and from
-# the bounds: GEMMs in bf16 and fp16 and pairs joined by software by time [s], collectives (one node, the library's own
-# test) by bytes. `left_out`: each machine predicted from its data sheet and the fits of the others; of pairs, each
-# system left out of the fit of software costs. `beside`: the largest error of GEMMs beside a collective.
+# Mean error, rows, machines and 90th percentile of each class, [] where no row is public. Classes of size lie below,
+# between and from the bounds: GEMMs in bf16 and fp16 and pairs joined by software by time [s], collectives (one node,
+# or `over_nodes`, the library's own test) by bytes. `left_out`: each machine predicted from its data sheet and the fits
+# of the others; of pairs, each system left out of the fit of software costs. `beside`: the largest error of GEMMs
+# beside a collective.
 # `exchange`: exchanges of tokens by library; `attention` and the like: kernels of inference by library and what it
 # runs; `serving`: served loads by framework, layers and quantity; all as shipped.
 """
@@ -108,11 +109,12 @@ def main(folder: Path) -> None:
 
 def step_lines(groups: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The errors of training steps as TOML, by GPU and framework, which answers of `weft step` quote."""
-    yield "# Written by `make validate`: errors of training steps, as [mean, bias, rows] by GPU, framework and layers."
+    yield "# Written by `make validate`: errors of training steps by GPU, framework and layers, as"
+    yield "# [mean, bias, rows, 90th percentile]."
     for each in sorted(
         (one for one in groups if one["kind"] == "step"), key=lambda one: (one["gpu"], one["framework"])
     ):
-        found = [round(each["mean_abs_err"], 3), round(each["bias"], 3), each["rows"]]
+        found = [round(each["mean_abs_err"], 3), round(each["bias"], 3), each["rows"], round(each["p90_abs_err"], 3)]
         yield f"{each['gpu']}.{each['framework']}.{each['layers']} = {found}"
 
 
@@ -173,13 +175,20 @@ def class_table(classes: Mapping[str, Any]) -> Table:
         for place, found in enumerate(sizes)
         if found
     ]
-    columns = [text("class"), text("size"), number("off by", format_=".1%"), number("rows"), number("machines")]
+    columns = [
+        text("class"),
+        text("size"),
+        number("off by", format_=".1%"),
+        number("rows"),
+        number("machines"),
+        number("p90", format_=".1%"),
+    ]
     return Table(columns, rows)
 
 
 def classes_in(classes: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], list[list[float]]]]:
     """The path of each list of classes by size, and the list."""
-    for name in ("gemm", "collective", "left_out", "joined"):
+    for name in ("gemm", "collective", "over_nodes", "left_out", "joined"):
         for first, found in classes[name].items():
             if isinstance(found, Mapping):
                 yield from (((name, first, second), sizes) for second, sizes in found.items())

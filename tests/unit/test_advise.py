@@ -340,11 +340,11 @@ def test_the_errors_that_answers_carry_are_those_of_the_page_that_validation_mak
     _, *rows = csv.reader((ERRORS / "classes.csv").read_text().splitlines())
     shown = {(row[0], row[1]): (row[2], int(row[3].replace(",", "")), int(row[4])) for row in rows}
     carried = {}
-    for table in ("gemm", "collective", "left_out", "joined"):
+    for table in ("gemm", "collective", "over_nodes", "left_out", "joined"):
         for path, sizes in lists_in(CARRIED[table], table):
             for place, found in enumerate(sizes):
                 if found:
-                    carried[path, f"{place + 1} of {len(sizes)}"] = (f"{found[0]:.1%}", *found[1:])
+                    carried[path, f"{place + 1} of {len(sizes)}"] = (f"{found[0]:.1%}", *found[1:3])
     assert carried == shown
 
 
@@ -384,11 +384,19 @@ def test_a_co_run_says_whether_its_gpu_and_its_way_to_share_were_measured():
     assert contention_error(hardware.gpu("a100-sxm-80gb"), "dma").why.endswith("no public row has dma on a100-sxm-80gb")
 
 
-def test_a_gpu_without_rows_is_doubted_as_much_as_machines_left_out():
+def test_a_gpu_without_rows_is_doubted_as_much_as_nine_of_ten_rows_of_machines_left_out():
     unseen, seen = gemm_error("mi355x", 1e-3), gemm_error("h100-sxm", 1e-3)
     assert unseen.value > seen.value
-    assert unseen.why.endswith("left out of the fits, as no such row is public for mi355x")
-    assert collective_error("mi300x", "all_to_all", 64 * MIB).value == CARRIED["left_out"]["all_to_all"][2][0]
+    assert "no such row is public for mi355x; nine of ten rows of machines left out of the fits" in unseen.why
+    assert collective_error("mi300x", "all_to_all", 64 * MIB).value == CARRIED["left_out"]["all_to_all"][2][3]
+
+
+def test_a_collective_over_nodes_has_the_error_of_collectives_over_nodes():
+    inside, across = (collective_error("h100-sxm", "all_reduce", 64 * MIB, nodes).value for nodes in (1, 2))
+    assert across == CARRIED["over_nodes"]["h100-sxm"]["all_reduce"][2][0] > inside
+    other = collective_error("h100-sxm", "reduce_scatter", 64 * MIB, 2)
+    assert other.value == CARRIED["over_nodes"]["h100-sxm"]["all_reduce"][2][3] > across
+    assert "no such row is public for h100-sxm; nine of ten rows of all_reduce on h100-sxm" in other.why
 
 
 def test_errors_are_those_of_the_class_of_size():
@@ -400,7 +408,7 @@ def test_errors_are_those_of_the_class_of_size():
 
 
 def test_a_thin_class_says_how_few_rows_it_has():
-    _, rows, _ = CARRIED["collective"]["mi300x"]["all_reduce"][1]
+    _, rows, *_ = CARRIED["collective"]["mi300x"]["all_reduce"][1]
     assert f"({rows} rows only)" in collective_error("mi300x", "all_reduce", 8 * MIB).why
     assert "only" not in gemm_error("h100-sxm", 1e-3).why
     assert "2 systems only" in joined_error("async-tp", 1e-3, seen=True).why

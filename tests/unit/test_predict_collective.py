@@ -122,6 +122,23 @@ def test_a_gather_through_the_switch_takes_what_nvidias_users_measured():
     assert busbw("all_reduce", size, 8, "dgx-h100") / 1e9 == pytest.approx(470, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("system", "name", "us"),
+    [
+        # nccl-tests on 8 GPUs, 32 KiB (ai-dynamo/aiconfigurator nccl_perf @095f58a: NCCL 2.27, 2.29, 2.29).
+        ("dgx-a100", "all_gather", 19.5),
+        ("dgx-a100", "all_reduce", 26.0),
+        ("dgx-h100", "all_gather", 13.1),
+        ("dgx-h100", "all_reduce", 18.4),
+        ("hgx-b200", "all_gather", 19.6),
+        ("hgx-b200", "all_reduce", 27.3),
+    ],
+)
+def test_small_messages_take_the_published_time(system, name, us):
+    """Launch and hops, no bandwidth: a hop twice as long adds over 40 %."""
+    assert collective(name, 32768.0, 8, system).seconds * 1e6 == pytest.approx(us, rel=0.1)
+
+
 def test_a_switch_that_reduces_beats_every_ring():
     auto, ring = (collective("all_reduce", 2.0**30, 8, "dgx-h100", algorithm=a) for a in ("auto", "ring-simple"))
     assert auto.seconds < 0.85 * ring.seconds

@@ -119,6 +119,16 @@ def test_up_projections_of_latent_attention_run_again_from_what_is_compressed():
     assert dropped(again, model) == attended + normed + (heads + 1) * rotated
 
 
+def test_selective_recomputation_runs_the_kernels_of_attentions_forward_pass():
+    """The four kernels of attention that is not fused: both products, softmax and dropout (arXiv:2205.05198)."""
+    plan = Parallelism(tp=8, batch=8, recompute="selective")
+    parts = rank_parts(weft.load_model("gpt-3"), plan, framework("megatron-2022"))["dense"]
+    forward = [node.op for node in parts.forward if node.name == "attention"]
+    assert [node.op for node in parts.recompute] == forward
+    assert [kernel.kind for kernel in forward[0].kernels] == ["gemm", "streaming", "streaming", "gemm"]
+    assert rank_parts(MODEL, replace(plan, sequence=TOKENS), FRAMEWORK)["dense"].recompute is None
+
+
 def test_a_step_pays_for_what_runs_again():
     plan = Parallelism(tp=8, pp=4, dp=2, batch=64, sequence=8192, sp=True)
     steps = {

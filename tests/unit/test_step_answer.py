@@ -13,7 +13,7 @@ import weft
 from weft.errors import InputError, UnknownNameError
 from weft.parallel.complete import complete, nearest
 from weft.parallel.plan import Parallelism
-from weft.result.errors import step_error
+from weft.result.errors import _STEPS, step_error
 from weft.view.memory import fitting, memory_curve
 from weft.view.step import communication_table, layer_streams
 from weft.view.step_trace import kernels, step_trace, write_step_trace
@@ -63,6 +63,35 @@ def test_every_step_has_an_error_that_names_its_class(gpu, framework, mixture):
     assert 0 < found.value < 1
     assert framework in found.why
     assert gpu in found.why
+
+
+def classes():
+    return [
+        (gpu, framework, layers)
+        for gpu, each in _STEPS.items()
+        for framework, found in each.items()
+        for layers in found
+    ]
+
+
+@pytest.mark.parametrize(("gpu", "framework", "layers"), classes())
+def test_no_class_of_steps_is_missed(gpu, framework, layers):
+    """Rows of mixtures that name a dispatcher stand apart in the tables, and are of models with experts, too."""
+    found = step_error(weft.gpu(gpu), framework, mixture=layers != "dense")
+    assert "no such step is public" not in found.why
+    assert f"with {framework} on {gpu} are off by" in found.why
+
+
+def test_a_step_like_no_measured_one_takes_nine_of_ten_errors_of_the_nearest_class():
+    """The same framework on the GPU with the most rows; without it the same GPU; the most on a vendor without rows."""
+    near = step_error(weft.gpu("b200"), "megatron-bridge-ec2", mixture=True)
+    assert near.value == _STEPS["b300"]["megatron-bridge-ec2"]["mixture-by-dispatcher"][3]
+    assert "no such step is public for megatron-bridge-ec2 on b200; of the nearest" in near.why
+    assert "on b300, nine of ten are off by less than" in near.why
+    here = step_error(weft.gpu("b200"), "of-ours", mixture=True)
+    assert here.value == _STEPS["b200"]["megatron-bridge"]["mixture"][3]
+    amd = step_error(weft.gpu("mi300x"), "megatron-core", mixture=True)
+    assert amd.value >= max(near.value, here.value) * 0.9
 
 
 def test_the_answer_has_the_keys_that_programs_read(answer):

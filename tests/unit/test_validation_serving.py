@@ -185,7 +185,7 @@ def test_answers_carry_the_error_of_their_class_and_a_range(tmp_path, monkeypatc
     rows = [row(point(clients=each), host=None) for each in (4, 8, 12, 16)]
     answer = found(tmp_path, *rows)
     classes = class_errors(answer.predictions, [], [])
-    assert classes["serving"]["vllm-dense-TPOT"] == [pytest.approx(0, abs=1e-6), 4, 1]
+    assert classes["serving"]["vllm-dense-TPOT"] == [pytest.approx(0, abs=1e-6), 4, 1, pytest.approx(0, abs=1e-6)]
     monkeypatch.setitem(errors.CARRIED, "serving", {"vllm-dense-TPOT": [0.1, 40, 3]})
     served = weft.serve("llama-3-8b", "1xh100", concurrency=4, requests=8, output=16)
     assert served.tpot_range == pytest.approx((0.9 * served.tpot["mean"], 1.1 * served.tpot["mean"]))
@@ -193,7 +193,10 @@ def test_answers_carry_the_error_of_their_class_and_a_range(tmp_path, monkeypatc
     assert low < served.output_tokens_per_s < high
     assert "by the error of such loads" in str(served)
     assert "off by 10%" in str(served)
-    assert load_error("vllm", mixture=True) is None
+    assert load_error("vllm", mixture=True, gpu=weft.gpu("h100-sxm")) is None
+    amd = load_error("vllm", mixture=False, gpu=weft.gpu("mi300x"))
+    assert amd.value == 0.35
+    assert "loads on mi300x: off by 35%, the mean of 5 rows that no fit saw" in amd.why
     by_rate = weft.serve("llama-3-8b", "1xh100", rate=4, requests=8, output=16)
     assert by_rate.output_tokens_per_s_range is None
 

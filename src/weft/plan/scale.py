@@ -257,7 +257,8 @@ def _errors(answer: Step) -> tuple[Error, Error, Error]:
     gpu, plan = answer.system.gpu.name, answer.plan
     size = 2 * plan.micro_batch * plan.sequence * answer.model.hidden
     kind = "all_gather" if plan.sp else "all_reduce"
-    return gemm_error(gpu, 1e-3), collective_error(gpu, kind, size), answer.error
+    nodes = -(-plan.tp // answer.system.node.gpus_per_node) if answer.system.node else 1
+    return gemm_error(gpu, 1e-3), collective_error(gpu, kind, size, nodes), answer.error
 
 
 def _notes(points: Sequence[Scaled], memory: Sequence[float] | None, tp: int) -> tuple[str, ...]:

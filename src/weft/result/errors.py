@@ -19,7 +19,7 @@ from weft.graph import Attention, Collective, Gemm, Op
 from weft.hardware import Gpu
 from weft.library.residual import measured_vendors
 from weft.library.served import library
-from weft.units import format_bytes
+from weft.units import counted, format_bytes
 
 
 def _read(name: str) -> Mapping[str, Any]:
@@ -58,28 +58,73 @@ class Error(NamedTuple):
 
 
 def gemm_error(gpu: str, seconds: float) -> Error:
-    """The mean error of GEMMs of a time [s] on a GPU; of machines left out of the fits, if no row is about it."""
+    """Return the mean error of GEMMs of a time [s] on a GPU; without rows of the GPU, the 90th percentile elsewhere."""
     place, words = _class("gemm", seconds, lambda bound: f"{bound * 1e6:.0f} us")
-    return _error(f"GEMMs {words}", gpu, CARRIED["gemm"].get(gpu), [CARRIED["left_out"]["gemm"]], place)
+    found = _error(f"GEMMs {words}", gpu, CARRIED["gemm"].get(gpu), [CARRIED["left_out"]["gemm"]], place)
+    unseen = _unseen(f"GEMMs {words} on {gpu}", "gemm", gpu, seconds)
+    return unseen if unseen and unseen.value > found.value else found
 
 
-def collective_error(gpu: str, collective: str, size: float) -> Error:
-    """The mean error of a collective of a size [bytes] on a GPU; of machines left out, if no row is about it."""
+def collective_error(gpu: str, collective: str, size: float, nodes: int = 1) -> Error:
+    """Return the mean error of a collective of a size [bytes] on GPUs of one node or several.
+
+    Without such rows it is the 90th percentile of the nearest class: in one node of machines left out of the fits, over
+    nodes of the same collective, else of the same GPU, else of any.
+    """
     place, words = _class("collective", size, lambda bound: format_bytes(int(bound)))
+    if nodes > 1:
+        return _over_nodes(f"{collective} over nodes, {words}", gpu, collective, place, size)
     here, left = CARRIED["collective"].get(gpu, {}).get(collective), CARRIED["left_out"]
     others = [left[collective]] if collective in left else [each for name, each in left.items() if name != "gemm"]
     return _error(f"{collective} {words}", gpu, here, others, place)
+
+
+def _over_nodes(what: str, gpu: str, collective: str, place: int, size: float) -> Error:
+    known = {
+        (on, of): classes[place]
+        for on, each in CARRIED["over_nodes"].items()
+        for of, classes in each.items()
+        if classes[place]
+    }
+    if (gpu, collective) in known:
+        value, rows, _, _ = known[gpu, collective]
+        return Error(value, f"{what}: off by {value:.1%}, the mean on {gpu}{_thin(rows, _FEW)}")
+    if unseen := _unseen(what, "collective_over_nodes", collective, size):
+        return unseen
+    on, of = max(known, key=lambda one: (one[1] == collective, one[0] == gpu, known[one][1]))
+    return _nearest(what, f"{of} on {on}", known[on, of], gpu)
+
+
+def _nearest(what: str, where: str, found: Sequence[float], gpu: str) -> Error:
+    """Return the 90th percentile of the nearest class that has rows, for a case that none is like."""
+    _, rows, machines, most = found
+    why = f"{what}: no such row is public for {gpu}; nine of ten rows of {where} are off by less than {most:.0%}"
+    return Error(most, f"{why}{_thin(rows, machines)}")
+
+
+UNSEEN = _read("unseen_errors.toml")
+"""Errors on public rows of sources that no class holds, and that no fit saw."""
+
+
+def _unseen(what: str, kind: str, case: str, value: float = 0.0) -> Error | None:
+    """Return the mean error of rows of another source about a case; None without any."""
+    for one in UNSEEN.get(kind, ()):
+        if case in one["of"] and one.get("least", 0.0) <= value < one.get("below", float("inf")):
+            said = f"off by {one['mean']:.0%}, the mean of {one['rows']} rows that no fit saw ({one['source']})"
+            return Error(one["mean"], f"{what}: {said}")
+    return None
 
 
 def exchange_error(library: str) -> Error:
     """The mean error of exchanges of tokens by a library; the largest of any library, if no row is about it."""
     known = CARRIED["exchange"]
     if library in known:
-        value, rows, machines = known[library]
+        value, rows, machines, _ = known[library]
         thin = _thin(rows, machines)
         return Error(value, f"exchanges by {library}: off by {value:.1%}, the mean of public rows{thin}")
-    worst = max(value for value, _, _ in known.values())
-    return Error(worst, f"exchanges by {library}: no public row, {worst:.1%}, the largest error of any other library")
+    name = max(known, key=lambda one: known[one][3])
+    why = f"exchanges by {library}: no public row; of the least exact library, {name}, nine of ten"
+    return Error(known[name][3], f"{why} are off by less than {known[name][3]:.0%}")
 
 
 def served_error(kind: str, name: str) -> Error:
@@ -89,28 +134,49 @@ def served_error(kind: str, name: str) -> Error:
     """
     known = CARRIED[kind]
     if name in known:
-        value, rows, machines = known[name]
+        value, rows, machines, _ = known[name]
         return Error(value, f"{kind} by {name}: off by {value:.1%}, the mean of public rows{_thin(rows, machines)}")
-    worst = max(value for value, _, _ in known.values())
-    return Error(worst, f"{kind} by {name}: no public row, {worst:.1%}, the largest error of any other library")
+    other = max(known, key=lambda one: known[one][3])
+    why = f"{kind} by {name}: no public row; of the least exact, {other}, nine of ten"
+    return Error(known[other][3], f"{why} are off by less than {known[other][3]:.0%}")
 
 
-def load_error(framework: str, mixture: bool) -> Error | None:
-    """The mean error of the time per further token of loads that a framework serves; None where none is carried."""
+def load_error(framework: str, mixture: bool, gpu: Gpu) -> Error | None:
+    """Return the mean error of the TPOT of loads that a framework serves on a GPU; None where none is carried.
+
+    Classes hold rows of NVIDIA's GPUs. On others the error is that of public rows that no fit saw.
+    """
     layers, what = ("mixture", "models with experts") if mixture else ("dense", "dense models")
     known: Mapping[str, Sequence[float]] = CARRIED.get("serving", {})
     found = known.get(f"{framework}-{layers}-TPOT")
     if found is None:
         return None
-    value, rows, machines = found
-    thin = _thin(rows, machines)
-    return Error(value, f"loads of {what} on {framework}: off by {value:.0%}, the mean of public rows{thin}")
+    value, rows, machines = found[:3]
+    if gpu.vendor == "nvidia":
+        thin = _thin(rows, machines)
+        return Error(value, f"loads of {what} on {framework}: off by {value:.0%}, the mean of public rows{thin}")
+    if unseen := _unseen(f"loads on {gpu.name}", "serving", gpu.architecture):
+        return unseen
+    worst = max(known.values(), key=lambda one: one[0])[0]
+    return Error(worst, f"loads on {gpu.name}: no row is public; the least exact class of others is off by {worst:.0%}")
 
 
 def attention_error(of: str, query: Any, keys: Any) -> Error:
     """The mean error of attention by a library of inference: of one query a sequence (generation), or of more."""
     phase = "generation" if np.all((np.asarray(query) == 1) & (np.asarray(keys) > 1)) else "context"
     return served_error("attention", f"{library('attention', of).name}-{phase}")
+
+
+def fused_attention_error(gpu: Gpu) -> Error:
+    """Return the mean error of the vendor's fused attention; the largest of any if the architecture has no rows."""
+    what = "fused attention"
+    for one in UNSEEN["attention"]:
+        if gpu.architecture in one["of"]:
+            said = f"off by {one['mean']:.0%}, the mean of {one['rows']} published rates ({one['source']})"
+            return Error(one["mean"], f"{what}: {said}")
+    worst = max(UNSEEN["attention"], key=lambda one: one["mean"])
+    where = f"no rate is public for {gpu.architecture}; on {worst['of'][0]} it is off by {worst['mean']:.0%}"
+    return Error(worst["mean"], f"{what}: {where}, the most of any")
 
 
 def operator_errors(timed: Iterable[tuple[Op, float]], gpu: Gpu) -> list[str]:
@@ -129,6 +195,8 @@ def operator_errors(timed: Iterable[tuple[Op, float]], gpu: Gpu) -> list[str]:
             why = collective_error(gpu.name, op.name, op.bytes).why
         elif isinstance(op, Attention) and op.library:
             why = attention_error(op.library, op.query, op.keys).why
+        elif isinstance(op, Attention) and op.fused:
+            why = fused_attention_error(gpu).why
         else:
             name = getattr(op, "name", op.kind)
             unknown[name] = unknown.get(name, 0.0) + seconds
@@ -161,13 +229,12 @@ def _error(
     others: Sequence[Sequence[Sequence[float]]],
     place: int,
 ) -> Error:
-    """The error of a class on a GPU, or the largest of machines left out; thin classes say how many rows they have."""
+    """Return the error of a class on a GPU, else the largest of machines left out; thin classes say how few rows."""
     if here is not None and here[place]:
-        value, rows, _ = here[place]
+        value, rows, _, _ = here[place]
         return Error(value, f"{what}: off by {value:.1%}, the mean on {gpu}{_thin(rows, _FEW)}")
-    value, rows, machines = max((each[place] for each in others if each[place]), key=lambda found: found[0])
-    where = f"on machines left out of the fits{_thin(rows, machines)}, as no such row is public for {gpu}"
-    return Error(value, f"{what}: off by {value:.1%} {where}")
+    found = max((each[place] for each in others if each[place]), key=lambda one: one[3])
+    return _nearest(what, "machines left out of the fits", found, gpu)
 
 
 def _thin(rows: float, machines: float, word: str = "machine") -> str:
@@ -210,43 +277,65 @@ def joined_error(method: str, seconds: float, *, seen: bool) -> Error:
         worst = max(part[0] for rows in CARRIED["joined"].values() for part in rows[column] if part)
         return Error(worst, f"{method}: no public row, {worst:.1%}, the largest error of any other method")
     classes = CARRIED["joined"][method][column]
-    value, rows, machines = classes[place] or max(filter(None, classes), key=lambda found: found[0])
+    value, rows, machines = (classes[place] or max(filter(None, classes), key=lambda found: found[0]))[:3]
     how = "in sight of the software costs" if seen else "left out of the software costs"
     thin = _thin(rows, machines, "system")
     return Error(value, f"{method} {words}: off by {value:.1%}, the mean of pairs on systems {how}{thin}")
 
 
 _STEPS = _read("step_errors.toml")
+_LAYERS = {True: ("mixture", "mixture-by-dispatcher"), False: ("dense",)}
+"""The classes of steps of models with experts, and of others; rows of some mixtures name a dispatcher."""
 
 
 def step_error(gpu: Gpu, framework: str, mixture: bool = False) -> Error:
-    """The mean error of training steps of a framework on a GPU, of models with or without a mixture of experts.
+    """Return the mean error of training steps of a framework on a GPU, of models with or without experts.
 
-    Without measured rows of both it is that of the framework's other GPUs or, without those, of all steps; on GPUs of
-    a vendor without any measured step, the largest of any GPU and framework with enough rows.
+    Without measured rows of both it is the 90th percentile of the nearest class that has rows: of the same framework,
+    else of the same GPU, else of the same architecture, else of any; of those the one with the most rows. On GPUs of a
+    vendor without any measured step it is the largest of the classes that are not thin.
     """
-    layers = "mixture" if mixture else "dense"
     what = "models with experts" if mixture else "dense models"
-    known = {(on, of): found[layers] for on, each in _STEPS.items() for of, found in each.items() if layers in found}
+    known = {
+        (on, of): _pooled([found[name] for name in _LAYERS[mixture] if name in found])
+        for on, each in _STEPS.items()
+        for of, found in each.items()
+        if any(name in found for name in _LAYERS[mixture])
+    }
     if (gpu.name, framework) in known:
-        value, bias, rows = known[gpu.name, framework]
-        thin = f" ({rows:.0f} rows only)" if rows < _THIN else ""
+        value, bias, rows, _ = known[gpu.name, framework]
+        thin = f" ({counted(int(rows), 'row')} only)" if rows < _THIN else ""
         return Error(
             value, f"{_steps(what, framework)} on {gpu.name} are off by {value:.0%}{_sided(value, bias)}{thin}"
         )
-    alike = [found for (_, of), found in known.items() if of == framework]
-    value, bias = (_weighted(alike or list(known.values()), at) for at in (0, 1))
     if gpu.vendor not in measured_vendors():
-        worst = max(value, *(off for off, _, rows in known.values() if rows >= _THIN))
+        worst = max(most for _, _, rows, most in known.values() if rows >= _THIN)
         vendor = "AMD" if gpu.vendor == "amd" else gpu.vendor
         why = (
             f"no step of {framework} on {gpu.name} was measured, nor any on a GPU of {vendor}, so the calibration "
-            f"residual is that of NVIDIA's steps; expected error wider, {worst:.0%}, as the largest of {what} elsewhere"
+            f"residual is that of NVIDIA's steps; expected error wider, {worst:.0%}, which nine of ten of the least "
+            f"exact class of {what} stay below"
         )
         return Error(worst, why)
-    where = f"{_steps(what, framework)} on other GPUs" if alike else f"measured steps of {what} elsewhere"
-    sided = _sided(value, bias)
-    return Error(value, f"no such step is public for {framework} on {gpu.name}; {where} are off by {value:.0%}{sided}")
+    kinds = {on: hardware.gpu(on).architecture for on, _ in known}
+    on, of = max(
+        known,
+        key=lambda one: (
+            one[1] == framework, one[0] == gpu.name, kinds[one[0]] == gpu.architecture, known[one][2],
+        ),
+    )  # fmt: skip
+    value, bias, rows, most = known[on, of]
+    why = (
+        f"no such step is public for {framework} on {gpu.name}; of the nearest, {_steps(what, of)} on {on}, nine of ten"
+    )
+    return Error(most, f"{why} are off by less than {most:.0%}{_sided(value, bias)} ({counted(int(rows), 'row')})")
+
+
+def _pooled(classes: Sequence[Sequence[float]]) -> tuple[float, float, float, float]:
+    """Return mean, bias, rows and 90th percentile of classes together; the largest of their percentiles."""
+    rows = sum(one[2] for one in classes)
+    mean, bias = (sum(one[at] * one[2] for one in classes) / rows for at in (0, 1))
+    return mean, bias, rows, max(one[3] for one in classes)
 
 
 def _steps(what: str, framework: str) -> str:
@@ -258,7 +347,3 @@ def _sided(value: float, bias: float) -> str:
     if abs(bias) < value / 2:
         return ""
     return ", most of them longer than Weft says" if bias < 0 else ", most of them shorter than Weft says"
-
-
-def _weighted(found: Sequence[Sequence[float]], at: int) -> float:
-    return sum(one[at] * one[2] for one in found) / sum(one[2] for one in found)

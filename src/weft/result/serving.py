@@ -258,7 +258,7 @@ class Serving(Answer):
     @property
     def error(self) -> Error | None:
         """The mean error of its class of served loads; None where no row is public."""
-        return load_error(self.framework, bool(self.model.experts))
+        return load_error(self.framework, bool(self.model.experts), self.system.gpu)
 
     @property
     def tpot_range(self) -> tuple[float, float] | None:

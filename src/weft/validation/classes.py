@@ -34,7 +34,7 @@ SERVED_CLASSES = {
 """The labels by which the errors of each kind of kernels of inference, and of served loads, are carried."""
 
 Class = list[float]
-"""Mean error, rows, and machines of a class; empty without rows."""
+"""Mean error, rows, machines, and 90th percentile of the errors of a class; empty without rows."""
 
 
 def class_errors(
@@ -55,6 +55,12 @@ def class_errors(
         "collective": {
             machine: {name: _by_bytes(some) for name, some in rows.groupby("collective")}
             for machine, rows in moved.groupby("machine", sort=False)
+        },
+        "over_nodes": {
+            machine: {name: _by_bytes(some) for name, some in rows.groupby("collective")}
+            for machine, rows in _own_tests(_frame(shipped, "collective"), over_nodes=True).groupby(
+                "machine", sort=False
+            )
         },
         "left_out": left,
         "joined": _joined(*(_timed(_frame(parts, "overlap")) for parts in (shipped, system_left_out))),
@@ -82,9 +88,9 @@ def _gemms(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["dtype"].isin(_MULTIPLIED)]
 
 
-def _own_tests(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one node, timed by the test of the library itself."""
-    return rows[rows["library"].isin(_LIBRARIES) & (rows["nodes"] == 1) & (rows["host"] == "")]
+def _own_tests(rows: pd.DataFrame, *, over_nodes: bool = False) -> pd.DataFrame:
+    """Rows of one node, or of several, timed by the test of the library itself."""
+    return rows[rows["library"].isin(_LIBRARIES) & ((rows["nodes"] > 1) == over_nodes) & (rows["host"] == "")]
 
 
 def _timed(rows: pd.DataFrame) -> pd.DataFrame:
@@ -133,4 +139,4 @@ def _error(rows: pd.DataFrame) -> Class:
     if rows.empty:
         return []
     each = rows.groupby("machine")["off"].mean()
-    return [round(float(each.mean()), 3), len(rows), len(each)]
+    return [round(float(each.mean()), 3), len(rows), len(each), round(float(rows["off"].quantile(0.9)), 3)]

@@ -19,6 +19,7 @@ from weft.result.errors import (
     attention_error,
     collective_error,
     exchange_error,
+    fused_attention_error,
     gemm_error,
     operator_errors,
     served_error,
@@ -41,6 +42,9 @@ _BAR = 20
 _ERRORS = 3
 """Most classes of errors that a report names."""
 _OFF = "how sure: "
+_HALF_BY_SWITCH = (
+    "{} by nvls: no class of errors, as libraries choose rings; 12% on one public rate, an all-gather of 1 GiB"
+)
 _RATES = {"tflops": "TFLOP/s", "algbw_gbs": "algbw GB/s", "busbw_gbs": "busbw GB/s", "gbs": "GB/s"}
 _WHERE = text("parts", "where the time goes", prose=True)
 _PARTS = {
@@ -224,6 +228,8 @@ class OperatorReport(PredictionReport):
             return served_error("small_operators", case["operator"]).why
         if self._by_library:
             return attention_error(case["library"], case["query"], case["keys"]).why
+        if case["operator"] == "attention_fused":
+            return "" if (gpu := system(machine).gpu).vendor == "none" else fused_attention_error(gpu).why
         return unknown_error(case["operator"])
 
 
@@ -247,7 +253,11 @@ class CollectiveReport(PredictionReport):
         gpu = system(machine).gpu
         if str(case["by"]).endswith("-shot") and "library" in case:
             return served_error("all_reduce", f"{case['library']}-{case['called']}").why
-        return "" if gpu.vendor == "none" else collective_error(gpu.name, case["collective"], case["bytes"]).why
+        if case["by"] == "nvls" and case["collective"] != "all_reduce":
+            return _HALF_BY_SWITCH.format(case["collective"])
+        if gpu.vendor == "none":
+            return ""
+        return collective_error(gpu.name, case["collective"], case["bytes"], system(machine).nodes).why
 
     def sentences(self) -> list[str]:
         """The time of a single size, or the range of times, and the most bandwidth that is reached."""
