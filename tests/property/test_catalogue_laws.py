@@ -119,12 +119,7 @@ def test_no_collective_takes_longer_between_gpus_that_are_at_least_as_good_in_ev
 
 def on(name, gpus=1):
     """Return GPUs joined by their links alone, without the network and switch that they are sold with."""
-    return System(gpu=hardware.gpu(name), gpus=gpus).replace(without_fitted_clocks(name))
-
-
-def without_fitted_clocks(name):
-    """Return the changes that take out clocks fitted to published steps: they are no property of the GPU."""
-    return {path: "0 Hz" for path in hardware.gpu(name).rules() if path.startswith("clocks.training")}
+    return System(gpu=hardware.gpu(name), gpus=gpus)
 
 
 ANSWERS = {
@@ -160,7 +155,7 @@ def test_every_gpu_multiplies_communicates_over_nodes_and_writes_tokens(name):
 @pytest.mark.parametrize(("better", "other"), [("gb200", "b200"), ("gb300", "b300"), ("h200-sxm", "h100-sxm")])
 def test_the_better_gpu_is_ahead_in_the_machines_in_which_it_is_sold(better, other):
     def took(name):
-        one, eight = (weft.system(f"{gpus}x{name}").replace(without_fitted_clocks(name)) for gpus in (1, 8))
+        one, eight = (weft.system(f"{gpus}x{name}") for gpus in (1, 8))
         return (
             weft.step("llama-3-8b", eight, zero=3, batch=32, sequence=4096, fidelity="estimate").seconds,
             weft.decode("llama-3-70b", eight, tp=8, batch=16, library="vllm").seconds,
