@@ -115,7 +115,7 @@ _KITS = (
             "fp8": ("vllm-trtllm.fp8", "vllm-triton.fp8", "vllm-triton.fp8-block"),
             _BLOCK: ("vllm-trtllm.fp8-block", "vllm-triton.fp8-block"),
             "nvfp4": ("vllm-trtllm.nvfp4",),
-            "mxfp4": ("vllm-trtllm.fp8-mxfp4", _MARLIN),
+            "mxfp4": ("vllm-trtllm.fp8-mxfp4", _MARLIN, "vllm-triton.bf16-mxfp4"),
             "int4": (_MARLIN, "vllm-marlin.bf16-int4"),
         },
         # calibrated, 10 to 100 us: to times of public closed loops (weft validate --kinds serving); pieces of compiled

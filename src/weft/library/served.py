@@ -150,6 +150,9 @@ def table_of(operator: str, name: str, what: str, architecture: str) -> str:
     An architecture without values takes those of the nearest. Raises InputError for what the library has no values of,
     and for architectures that are like none of those with values.
     """
+    own = f"{operator}.{name}.{what}.{architecture}"
+    if own in tables():
+        return own
     if architecture not in ARCHITECTURES:
         raise InputError(
             f"{name} is not known on GPUs of the architecture '{architecture}', only on {', '.join(ARCHITECTURES)}: "

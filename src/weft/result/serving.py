@@ -367,8 +367,10 @@ class Serving(Answer):
             "memory": lambda turn: turn.used / self.cache * (turn.end - turn.start) / self.replicas,
         }  # fmt: skip
         found = {name: np.zeros(count) for name in rates}
-        for replica in range(self.replicas):
-            turns = [turn for turn in self.turns if turn.replica == replica]
+        by_replica: defaultdict[int, list[Turn]] = defaultdict(list)
+        for turn in self.turns:
+            by_replica[turn.replica].append(turn)
+        for _, turns in sorted(by_replica.items()):
             if turns:
                 times = np.array([(turn.start, turn.end) for turn in turns]).ravel() - begin
                 for name, amount in rates.items():

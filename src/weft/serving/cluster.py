@@ -36,7 +36,13 @@ class _RoundRobin:
 
 
 def _least_loaded(replicas: Sequence[Replica]) -> Replica:
-    return min(replicas, key=lambda one: len(one.running) + len(one.waiting))
+    best, least = replicas[0], replicas[0].load
+    for one in replicas:
+        if not least:
+            break  # the first of those with none
+        if one.load < least:
+            best, least = one, one.load
+    return best
 
 
 ROUTERS: Mapping[str, Callable[[], Route]] = {"round-robin": _RoundRobin, "least-loaded": lambda: _least_loaded}

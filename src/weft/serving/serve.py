@@ -276,7 +276,7 @@ class Deployment:
             between.resumed(cluster)
             found = cluster.resume(between)
         else:
-            cluster = self._cluster()
+            cluster = self._cluster(asked)
             found = cluster.run(asked, watch, between)
         every = [*cluster.replicas, *cluster.decoders]
         turns = sorted((turn for replica in every for turn in replica.turns), key=lambda turn: turn.start)
@@ -284,7 +284,7 @@ class Deployment:
 
     def _restored(self, asked: Load, checkpoint: Checkpoint) -> Cluster | None:
         """The replicas in the state of a checkpoint; None where there is none, or it has another form."""
-        cluster, state = self._cluster(), checkpoint.read()
+        cluster, state = self._cluster(asked), checkpoint.read()
         if state is None:
             return None
         try:
@@ -294,15 +294,17 @@ class Deployment:
             return None
         return cluster
 
-    def _cluster(self) -> Cluster:
+    def _cluster(self, asked: Load) -> Cluster:
+        """The replicas that the requests of a load may reach: routers take the first idle one, or one after the other."""
         if self.reads:
             beside = self.reads.replicas
             readers = [self.reads._replica(at, None) for at in range(beside)]
             writers = [self._replica(beside + at, None) for at in range(self.replicas)]
             return Cluster(readers, self.router, writers, self.transfer, self.reads.how.outside, self._again)
         stages = self.forward.plan.pp
-        pipelines = [Pipeline(stages) for _ in range(self.replicas // stages)] if stages > 1 else []
-        every = [self._replica(at, pipelines[at // stages] if pipelines else None) for at in range(self.replicas)]
+        most = self.replicas if self.readers else min(self.replicas, -(-len(asked.asked) // stages) * stages)
+        pipelines = [Pipeline(stages) for _ in range(most // stages)] if stages > 1 else []
+        every = [self._replica(at, pipelines[at // stages] if pipelines else None) for at in range(most)]
         readers, others = every[: self.readers], every[self.readers :]
         both = (readers, others) if readers else (others, [])
         return Cluster(both[0], self.router, both[1], self.transfer, self.how.outside, self._again)

@@ -45,6 +45,9 @@ _SUMMED = "The all-reduce behind routed experts follows them, as no method joins
 
 EXCHANGED = exposed("ep")
 """The part of a pass in which it waits for exchanges of tokens with the ranks that hold their experts."""
+_ROCM = ("cdna2", "cdna3", "cdna4")
+"""Architectures whose own paged attention takes neither sinks nor windows: models with them run Triton's kernel
+(vllm-project/vllm vllm/platforms/rocm.py, use_rocm_custom_paged_attention)."""
 _LOW_LATENCY = 256
 """Most tokens of a rank that DeepEP's low-latency kernels exchange, above which its normal ones do [assumed, 128 (its
 default) to 256 (SGLang's decode on 96 H100, 2025)]."""
@@ -387,6 +390,8 @@ class Forward:
             return ""
         phase = "generation" if group.cached and (group.new == 1 or group.writes) else "context"
         architecture, latent = self.system.gpu.architecture, bool(self.model.kv_rank)
+        if architecture in _ROCM and not self.model.window:
+            return ""
         found = self.kit.attention_on(architecture, latent, f"{phase}.{_ACTIVATIONS}-{self.kv_dtype}")
         prompts = latent and phase == "context" and group.new > 1 and not group.writes
         if prompts and found and _absorbs(found) and self.kit.expands(group.sequences * group.cached):
