@@ -295,7 +295,7 @@ class Deployment:
         return cluster
 
     def _cluster(self, asked: Load) -> Cluster:
-        """The replicas that the requests of a load may reach: routers take the first idle one, or one after the other."""
+        """The replicas that the requests of a load may reach: routers take the first idle one, or each in turn."""
         if self.reads:
             beside = self.reads.replicas
             readers = [self.reads._replica(at, None) for at in range(beside)]
