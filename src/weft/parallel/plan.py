@@ -13,6 +13,7 @@ from weft.answer import Record
 from weft.errors import InputError, check_name, check_type
 from weft.fields import check_fields, declared
 from weft.graph import DTYPE_BYTES, EXCHANGES
+from weft.graph.op import BLOCK_BYTES
 from weft.graph.routing import Loads, check_loads, loads_of
 from weft.parallel.precision import RECIPES, Recipe
 
@@ -210,7 +211,7 @@ class Parallelism(Record):
         check_loads(self.loads)
         check_type("overlap", self.overlap, Mapping, "give methods by axis, such as {'tp': 'flux'} or 'tp=flux,dp=dma'")
         check_type("dtype", self.dtype, str, "name one, like 'bf16'")
-        check_name("dtype", self.dtype, DTYPE_BYTES)
+        check_name("dtype", self.dtype, (*DTYPE_BYTES, *BLOCK_BYTES))  # those of blocks: servers' products
         for axis, method in self.overlap.items():
             check_type("the axis of an overlap", axis, str, "name one, like 'tp'")
             check_type(f"the overlap of {axis}", method, str, "name a method, like 'flux', or leave the axis out")
