@@ -384,6 +384,36 @@ def test_nothing_that_changes_numbers_or_time_counts_as_without_effect():
         assert {*_table(launcher)["neutral"]} <= {*_table(launcher)["not_modelled"]}
 
 
+QWEN3 = (
+    "--num-layers 94 --hidden-size 4096 --num-attention-heads 64 --group-query-attention --num-query-groups 4 "
+    "--kv-channels 128 --ffn-hidden-size 12288 --moe-ffn-hidden-size 1536 --num-experts 128 --moe-router-topk 8 "
+    "--qk-layernorm --swiglu --normalization RMSNorm --position-embedding-type rope --disable-bias-linear "
+    "--untie-embeddings-and-output-weights --vocab-size 151936"
+)
+PAIRED = {
+    "arguments.sh": f"torchrun --nproc-per-node 4 --nnodes 64 pretrain_gpt.py {QWEN3} --seq-length 4096 "
+    "--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 12 --expert-model-parallel-size 32 "
+    "--micro-batch-size 2 --global-batch-size 8192 --bf16 --fp8-format e4m3 --fp8-recipe mxfp8 "
+    "--use-distributed-optimizer --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep "
+    "--overlap-moe-expert-parallel-comm --delay-wgrad-compute --cuda-graph-impl full_iteration --moe-grouped-gemm",
+    "overrides.txt": "model.pipeline_model_parallel_size=4 model.virtual_pipeline_model_parallel_size=12 "
+    "model.tensor_model_parallel_size=1 model.expert_model_parallel_size=32 train.global_batch_size=8192 "
+    "train.micro_batch_size=2 model.seq_length=4096 model.moe_flex_dispatcher_backend=hybridep "
+    "model.moe_token_dispatcher_type=flex mixed_precision.fp8=e4m3 mixed_precision.fp8_recipe=mxfp8 "
+    "mixed_precision.fp8_dot_product_attention=true comm_overlap.overlap_moe_expert_parallel_comm=true "
+    "comm_overlap.delay_wgrad_compute=true model.cuda_graph_impl=full_iteration model.moe_paged_stash=true "
+    "model.use_transformer_engine_op_fuser=true ddp.use_distributed_optimizer=true",
+}
+
+
+@pytest.mark.parametrize("name", PAIRED)
+def test_a_measured_step_of_2026_lies_in_the_range_of_its_launch_file(read, name):
+    # NVIDIA-NeMo/Megatron-Bridge, model card of Qwen3 235B-A22B on 256 GB300, 2026-08-17: 14.92 s
+    model = "qwen3-235b-a22b" if name.endswith("txt") else None
+    low, high = timed(read(PAIRED[name], name), model, "256xgb300").range_s
+    assert low < 14.92 < high
+
+
 # -- overrides
 
 
