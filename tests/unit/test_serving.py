@@ -496,23 +496,13 @@ def test_kept_blocks_serve_prompts_that_begin_alike_until_their_room_is_needed()
     assert pool.used == 0
 
 
-def test_rates_of_arrivals_are_those_between_the_first_answer_and_the_last_arrival():
+def test_rates_of_arrivals_are_those_between_warm_up_and_the_last_arrival():
     served = weft.serve("llama-3-8b", "1xh100", rate=20, requests=400, input=512, output=64)
     assert served.requests_per_s == pytest.approx(served.offered, rel=0.05)
     assert served.completed / served.span < served.requests_per_s
     assert served.output_tokens_per_s == pytest.approx(64 * served.requests_per_s)
-    closed = weft.serve("llama-3-8b", "1xh100", concurrency=4, requests=40, input=512, output=64)
-    assert closed.requests_per_s == closed.completed / closed.span
-
-
-def test_the_role_that_is_busy_is_said_to_bound():
-    load = {"rate": 14, "requests": 300, "input": 512, "output": 256}
-    served = weft.serve("llama-3-8b", "3xh100", tp=1, readers=2, **load)
-    busy = served.busy_by_role
-    assert busy["writers"] > 0.8 > busy["readers"]
-    assert served.busy == pytest.approx((2 * busy["readers"] + busy["writers"]) / 3)
-    assert f"writers run steps for {busy['writers']:.0%} of the time" in str(served)
-    assert weft.serve("llama-3-8b", "1xh100", **load).busy_by_role == {}
+    closed = weft.serve("llama-3-8b", "1xh100", concurrency=4, requests=20, input=512, output=64)
+    assert closed.requests_per_s == closed.completed / closed.span  # too few for warm-up and drain to be left out
 
 
 def test_servers_beside_each_other_show_what_a_server_is_judged_by():

@@ -53,8 +53,15 @@ class Contrast(Answer):
         """The other answers by what was changed."""
         return dict(list(self.answers.items())[1:])
 
+    @property
+    def overloaded(self) -> bool:
+        """Whether one of the answers is a load above capacity, so that rates are compared and not times."""
+        return any(getattr(answer, "overloaded", False) for answer in self.answers.values())
+
     def speedup(self, label: str) -> float:
-        """How many times as fast as the first answer another one is."""
+        """How many times as fast as the first answer another one is; under overload, how many times its rate."""
+        if self.overloaded:
+            return float(self.answers[label].requests_per_s) / float(self.first.requests_per_s)
         return float(self.first.seconds) / float(self.answers[label].seconds)
 
     @property
@@ -64,12 +71,20 @@ class Contrast(Answer):
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Time [s], how many times as fast as the first, the parts [s] of each answer, and what else it measures."""
+        """Time [s], how many times as fast as the first, the parts [s] of each answer, and what else it measures.
+
+        A load above capacity has no time, and `times_as_fast` then compares capacities.
+        """
         return [
             {
                 "changed": label,
-                "seconds": float(answer.seconds),
+                "seconds": None if getattr(answer, "overloaded", False) else float(answer.seconds),
                 "times_as_fast": self.speedup(label),
+                **(
+                    {"overloaded": answer.overloaded, "requests_per_s": answer.requests_per_s}
+                    if self.overloaded
+                    else {}
+                ),
                 "parts": {name: float(part) for name, part in answer.parts.items()},
                 "measures": dict(getattr(answer, "measures", {})),
             }

@@ -94,6 +94,39 @@ class Moment(NamedTuple):
     memory: float
 
 
+class Pools(NamedTuple):
+    """Capacities of disaggregated workers [requests/s]: of the `prefill` pool alone, of the `decode` pool alone.
+
+    The server has the smaller of them. `more_prefill` and `more_decode` are its capacities with one worker more.
+    """
+
+    prefill: float
+    decode: float
+    more_prefill: float
+    more_decode: float
+
+    @property
+    def capacity(self) -> float:
+        """Capacity of both pools in a row [requests/s]."""
+        return min(self.prefill, self.decode)
+
+    @property
+    def bottleneck(self) -> str:
+        """The pool of which one worker more adds capacity: "prefill" or "decode", or "both", of which none does."""
+        gains = {"prefill": self.more_prefill, "decode": self.more_decode}
+        best = max(gains, key=lambda name: gains[name])
+        return best if gains[best] > self.capacity * (1 + _ALIKE) else "both"
+
+    def times(self, scale: float) -> Pools:
+        """Return the capacities scaled, such as to a simulated one."""
+        return Pools(*(scale * rate for rate in self))
+
+
+_ALIKE = 0.03
+"""Share of a capacity that one worker more must add for its pool to be the bottleneck [assumed, 0.01 to 0.1: pools are
+estimated at mean lengths]."""
+
+
 class Interactive(NamedTuple):
     """What so many clients see and get: tokens per second of each [1/s], and tokens per second of each GPU [1/s]."""
 
@@ -114,7 +147,57 @@ class Objective(NamedTuple):
 
 
 _FEW = 20
-"""Answers from which a load's middle tells its rates [assumed, 10 to 100]."""
+"""Answers from which a window tells rates [assumed, 10 to 100]."""
+WARM_UP, LIFETIMES = 2, 10
+"""Request lifetimes that fill the replicas, and lifetimes from which rates and latencies are of a steady state."""
+
+
+class Window(NamedTuple):
+    """The steady part of a load, from `start` to `end` [s], so many mean request `lifetimes` long.
+
+    Before it, replicas fill (warm-up); after it, no request arrives and they drain. A load without a steady part counts
+    as a whole, with no lifetimes.
+    """
+
+    start: float
+    end: float
+    lifetimes: float
+
+    @property
+    def steady(self) -> bool:
+        """Whether the window is long enough for the rates and latencies of a steady state."""
+        return self.lifetimes >= LIFETIMES
+
+    def requests(self, served: Sequence[Served]) -> Sequence[Served]:
+        """Return the requests that end in the window; all of a load without a steady part."""
+        if not self.lifetimes:
+            return served
+        return [one for one in served if self.start < one.done <= self.end]
+
+    def turns(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+        """Return the iterations that begin and end in the window, or all where there are none."""
+        some = [turn for turn in turns if turn.start >= self.start and turn.end <= self.end] if self.lifetimes else []
+        return some or turns
+
+
+def steady_window(served: Sequence[Served], clients: int = 0) -> Window:
+    """Return the steady part of a load, in the order of arrival, which `clients` ask for (0: requests arrive).
+
+    Warm-up lasts two lifetimes of the 90th percentile, or two answers of each client; the window ends with the last
+    arrival.
+    """
+    begin, last, ends = served[0].arrival, served[-1].arrival, sorted(one.done for one in served)
+    whole = Window(begin, ends[-1], 0.0)
+    if clients:
+        first, count = WARM_UP * clients, len(ends) - (WARM_UP + 1) * clients
+        if count < max(_FEW, clients):
+            return whole
+        return Window(ends[first - 1], ends[first + count - 1], count / clients)
+    lifetimes = np.array([one.done - one.arrival for one in served[len(served) // 2 :]])
+    start = begin + WARM_UP * float(np.percentile(lifetimes, 90))
+    some = [one for one in served if start < one.done <= last]
+    long = (last - start) / float(lifetimes.mean())
+    return Window(start, last, long) if len(some) >= _FEW and long >= 1 else whole
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,6 +208,10 @@ class Serving(Answer):
     values, of `cache_per_token` bytes a token. `offered` is the load [requests/s] (0: clients, who wait for answers),
     `capacity` what the replicas answer with requests always waiting [requests/s] (None: the load is well below).
     `step_parts` say where the time of the mean step goes [s]. The `curve` has a point for each number of clients.
+    Rates, latencies and means are those of the `window`, the steady part of the load, which `clients` ask for (0:
+    requests arrive); under overload the rates are the capacity, and no latency is stated. Latencies of a
+    `finite` load, a trace, are those of all its requests. `pools` are the capacities of
+    disaggregated workers alone.
     `needs` says which hardware methods of overlap take that GPUs on sale, or the system, lack. `format` is that of
     products and weights; `engine` says which version of the framework has these rules and host times.
     """
@@ -133,13 +220,14 @@ class Serving(Answer):
     timed = "a mean request"
     RECORD = """
         model=model.name system=system.label tp=plan.tp dtype=format.dtype weights=format.weights overlap=plan.overlap
-        replicas readers framework engine policy router load completed span_s=span seconds parts requests_per_s
+        replicas readers framework engine policy router load completed span_s=span window steady
+        steady_requests seconds=stated_seconds parts requests_per_s
         output_tokens_per_s input_tokens_per_s
         output_tokens_per_s_per_gpu output_tokens_per_s_range ttft_s=ttft tpot_s=tpot
         tpot_range_s=tpot_range latency_s=latency goodput offered_per_s=offered
         capacity_per_s=capacity overloaded
         kv_capacity_tokens=cache_tokens kv_peak_share=peak_memory kv_mean_share=mean_memory preemptions mean_running
-        mean_waiting busy_share=busy lacks mean_step steps step_parts curve needs notes
+        mean_waiting busy_share=busy bottleneck pools lacks mean_step steps step_parts curve needs notes
     """
 
     model: Transformer
@@ -164,6 +252,9 @@ class Serving(Answer):
     needs: tuple[str, ...] = ()
     format: ServedFormat = BF16
     engine: str = ""
+    clients: int = 0
+    finite: bool = False
+    pools: Pools | None = None
 
     @property
     def completed(self) -> int:
@@ -175,15 +266,50 @@ class Serving(Answer):
         """From the first arrival to the last token [s]."""
         return max(one.done for one in self.requests) - self.requests[0].arrival
 
+    @cached_property
+    def window(self) -> Window:
+        """The steady part of the load."""
+        return steady_window(self.requests, self.clients)
+
+    @property
+    def steady(self) -> bool:
+        """Whether rates and latencies are those of a steady state, which a load above capacity does not reach."""
+        return self.window.steady and not self.overloaded
+
+    @cached_property
+    def counted(self) -> Sequence[Served]:
+        """Requests whose answers count."""
+        return self.window.requests(self.requests)
+
+    @property
+    def timed_requests(self) -> Sequence[Served]:
+        """Requests whose latencies count: all of a trace, which is what it is."""
+        return self.requests if self.finite else self.counted
+
+    @property
+    def steady_requests(self) -> int:
+        """Requests whose answers count."""
+        return len(self.counted)
+
     @property
     def seconds(self) -> float:
-        """Mean time of a request from its arrival to its last token [s], under any load."""
-        return sum(self.parts.values())
+        """Mean time of a request from its arrival to its last token [s]; infinite above capacity."""
+        return float("inf") if self.overloaded else sum(self.parts.values())
+
+    @property
+    def stated_seconds(self) -> float | None:
+        """The mean time of a request [s]; None above capacity."""
+        return None if self.overloaded else self.seconds
 
     @cached_property
     def parts(self) -> Mapping[str, float]:
-        """Where the mean time of a request goes [s]: outside of replicas, the queue, its prompt, its further tokens."""
-        marks = np.array([(one.arrival, one.reached, one.start, one.first, one.done) for one in self.requests])
+        """Where the mean time of a request goes [s]: outside of replicas, the queue, its prompt, its further tokens.
+
+        Empty above capacity.
+        """
+        if self.overloaded:
+            return {}
+        marks = np.array([(one.arrival, one.reached, one.start, one.first, one.done) for one in self.timed_requests])
         return dict(
             zip(("outside", "queue", "prompt", "answer"), np.diff(marks, axis=1).mean(axis=0).tolist(), strict=True)
         )
@@ -201,7 +327,11 @@ class Serving(Answer):
                 for at in ("mean", "p50", "p99")
                 if at in of
             },
-            **({"good answers [%]": 100 * self.good_share} if self.objective != Objective() else {}),
+            **(
+                {"good answers [%]": 100 * self.good_share}
+                if self.objective != Objective() and self.good_share is not None
+                else {}
+            ),
             "most memory in use [%]": 100 * self.peak_memory,
         }
 
@@ -210,34 +340,27 @@ class Serving(Answer):
         """Whether more arrives than can be answered, so that latencies grow without end."""
         return self.capacity is not None and self.offered > self.capacity
 
-    @cached_property
-    def _steady(self) -> tuple[Sequence[Served], float]:
-        """Requests whose answers count for rates, and the time in which they ended [s].
-
-        Where requests arrive by themselves, those that end between the first answer and the last arrival: what comes
-        before and after fills and empties the replicas. All where these are few, and of clients who wait for answers.
-        """
-        first, last = min(one.done for one in self.requests), self.requests[-1].arrival
-        some = [one for one in self.requests if first < one.done <= last] if self.offered else []
-        return (some, last - first) if len(some) >= _FEW else (self.requests, self.span)
-
     @property
     def requests_per_s(self) -> float:
-        """Answers per second."""
-        some, seconds = self._steady
-        return len(some) / seconds
+        """Answers per second: the capacity, if more arrive."""
+        if self.overloaded and self.capacity is not None:
+            return self.capacity
+        return len(self.counted) / (self.window.end - self.window.start)
 
     @property
     def output_tokens_per_s(self) -> float:
         """Tokens of answers per second."""
-        some, seconds = self._steady
-        return sum(one.output for one in some) / seconds
+        return self._mean_of("output") * self.requests_per_s
 
     @property
     def input_tokens_per_s(self) -> float:
         """Tokens of prompts per second."""
-        some, seconds = self._steady
-        return sum(one.input for one in some) / seconds
+        return self._mean_of("input") * self.requests_per_s
+
+    def _mean_of(self, name: str) -> float:
+        """Return the mean tokens of the answers that count; of all above capacity."""
+        some = self.requests if self.overloaded else self.counted
+        return float(np.mean([getattr(one, name) for one in some]))
 
     @property
     def output_tokens_per_s_per_gpu(self) -> float:
@@ -247,12 +370,12 @@ class Serving(Answer):
     @cached_property
     def ttft(self) -> Mapping[str, float] | None:
         """Time to the first token [s]: mean and percentiles; None for a load that no time suffices for."""
-        return None if self.overloaded else statistics([one.ttft for one in self.requests])
+        return None if self.overloaded else statistics([one.ttft for one in self.timed_requests])
 
     @cached_property
     def tpot(self) -> Mapping[str, float] | None:
         """Time of each further token of a request [s]: mean and percentiles over requests; None as `ttft`."""
-        found = [one.tpot for one in self.requests if one.output > 1]
+        found = [one.tpot for one in self.timed_requests if one.output > 1]
         return None if self.overloaded or not found else statistics(found)
 
     @property
@@ -275,17 +398,22 @@ class Serving(Answer):
     @cached_property
     def latency(self) -> Mapping[str, float] | None:
         """Time from arrival to the last token [s]: mean and percentiles; None as `ttft`."""
-        return None if self.overloaded else statistics([one.done - one.arrival for one in self.requests])
+        return None if self.overloaded else statistics([one.done - one.arrival for one in self.timed_requests])
 
     @property
-    def goodput(self) -> float:
-        """Answers per second that meet the objective."""
-        return self.good_share * self.requests_per_s
+    def goodput(self) -> float | None:
+        """Answers per second that meet the objective; None as `ttft`."""
+        return None if self.good_share is None else self.good_share * self.requests_per_s
+
+    @cached_property
+    def good_share(self) -> float | None:
+        """Share of the answers that meet the objective; None as `ttft`."""
+        return None if self.overloaded else sum(map(self.objective.met, self.timed_requests)) / len(self.timed_requests)
 
     @property
-    def good_share(self) -> float:
-        """Share of the answers that meet the objective."""
-        return sum(map(self.objective.met, self.requests)) / self.completed
+    def bottleneck(self) -> str | None:
+        """Which pool of disaggregated workers has the least capacity: "prefill", "decode" or "both"; None without."""
+        return self.pools.bottleneck if self.pools else None
 
     @property
     def preemptions(self) -> int:
@@ -305,40 +433,33 @@ class Serving(Answer):
     @property
     def mean_memory(self) -> float:
         """Mean share of the memory for keys and values in use while steps run."""
-        return self._weighted([turn.used for turn in self.turns]) / self.cache
+        return self._weighted([turn.used for turn in self._counted_turns]) / self.cache
 
     @property
     def mean_running(self) -> float:
         """Mean number of requests that run on a replica while its steps do."""
-        return self._weighted([turn.running for turn in self.turns])
+        return self._weighted([turn.running for turn in self._counted_turns])
 
     @property
-    def mean_waiting(self) -> float:
-        """Mean number of requests that wait while steps run, of a replica."""
-        return self._weighted([turn.waiting for turn in self.turns])
+    def mean_waiting(self) -> float | None:
+        """Mean number of requests that wait while steps run, of a replica; None as `ttft`, since the queue grows."""
+        return None if self.overloaded else self._weighted([turn.waiting for turn in self._counted_turns])
 
     @property
     def busy(self) -> float:
         """Share of the time in which a replica runs a step."""
-        return self._busy(range(self.replicas))
-
-    @property
-    def busy_by_role(self) -> Mapping[str, float]:
-        """The same of those that only read prompts and of those that write answers; empty where each does both."""
-        roles = {"readers": range(self.readers), "writers": range(self.readers, self.replicas)}
-        return {role: self._busy(some) for role, some in roles.items()} if self.readers else {}
-
-    def _busy(self, some: range) -> float:
-        return sum(turn.end - turn.start for turn in self.turns if turn.replica in some) / (self.span * len(some))
+        begin, end = self.window.start, self.window.end
+        times = (min(turn.end, end) - max(turn.start, begin) for turn in self.turns)
+        return sum(max(time, 0.0) for time in times) / ((end - begin) * self.replicas)
 
     @property
     def lacks(self) -> Mapping[str, float]:
         """Share of the steps' time in which requests wait, by what the first of them lacks."""
         found: defaultdict[str, float] = defaultdict(float)
-        for turn in self.turns:
+        for turn in self._counted_turns:
             if turn.lacks:
                 found[turn.lacks] += turn.end - turn.start
-        whole = sum(turn.end - turn.start for turn in self.turns)
+        whole = sum(turn.end - turn.start for turn in self._counted_turns)
         return {name: time / whole for name, time in sorted(found.items(), key=lambda one: -one[1])}
 
     @property
@@ -349,11 +470,12 @@ class Serving(Answer):
     @property
     def mean_step(self) -> Mapping[str, float]:
         """The mean step: seconds, next tokens, and tokens of prompts."""
-        steps = self.steps
+        turns = self._counted_turns
+        steps = sum(turn.steps for turn in turns)
         return {
-            "seconds": sum(turn.end - turn.start for turn in self.turns) / steps,
-            "decodes": sum(turn.decodes * turn.steps for turn in self.turns) / steps,
-            "prompt_tokens": sum(turn.prompt * turn.steps for turn in self.turns) / steps,
+            "seconds": sum(turn.end - turn.start for turn in turns) / steps,
+            "decodes": sum(turn.decodes * turn.steps for turn in turns) / steps,
+            "prompt_tokens": sum(turn.prompt * turn.steps for turn in turns) / steps,
         }
 
     def over_time(self, count: int = 120) -> list[Moment]:
@@ -383,8 +505,12 @@ class Serving(Answer):
         ]
 
     def _weighted(self, values: Sequence[float]) -> float:
-        times = [turn.end - turn.start for turn in self.turns]
+        times = [turn.end - turn.start for turn in self._counted_turns]
         return float(np.average(values, weights=times))
+
+    @cached_property
+    def _counted_turns(self) -> Sequence[Turn]:
+        return self.window.turns(self.turns)
 
 
 def statistics(values: Sequence[float]) -> dict[str, float]:

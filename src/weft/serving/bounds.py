@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,13 +67,13 @@ class Work:
             arrivals + objective.ttft, outputs - 1, objective.ttft,
         )  # fmt: skip
 
-    @property
+    @cached_property
     def horizon(self) -> FloatArray:
         """Time from the first arrival to the last good answer, for each of `_TIMES` per token [s]."""
         found: FloatArray = np.max(self.ends + np.outer(_TIMES, self.lengths), axis=1)
         return found
 
-    @property
+    @cached_property
     def first_tokens(self) -> float:
         """Time from the first arrival to the last good first token [s]."""
         return float(self.ends.max())

@@ -110,14 +110,13 @@ class ServingPlans(Answer):
     Of those it gives the most tokens per second to each user; None if none meets it. `nearest` came nearest then, and
     `limit` says what keeps it from more. The `front` are the layouts that no other one beats in GPUs and in speed for
     each user, fewest GPUs first. `rejected` counts the others by reason; of the `searched`, `bounded` were excluded by
-    bounds alone, and `simulated` served the load. `unknown` could not be tried within the time of the search. Layouts
-    that meet the objective also do under `held` requests, drawn anew (0: the user states which requests there are).
+    bounds alone, and `simulated` served the load. `unknown` could not be tried within the time of the search.
     """
 
     kind = "serving plans"
     RECORD = """
         model=model.name system=system.label framework load attainment objective best=best_record launch
-        front=front_records nearest=nearest_record limit rejected searched bounded simulated unknown held wall_s
+        front=front_records nearest=nearest_record limit rejected searched bounded simulated unknown wall_s
     """
 
     model: Transformer
@@ -136,7 +135,6 @@ class ServingPlans(Answer):
     bounded: int
     simulated: int
     unknown: int
-    held: int
     wall_s: float
 
     @property

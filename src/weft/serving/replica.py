@@ -251,10 +251,20 @@ class Replica:
         steps, end, shape = len(self.ends), self.ends[-1], self._shape
         queue = self._queue + (sum(end - at for at in self._joined) / (end - self._started) if self._joined else 0)
         self._joined.clear()
-        done, written = [], 0
+        done, written, drafts = [], 0, self._drafts.tokens
         for request, tokens in self.batch:
+            generated = request.generated
+            if tokens == 1 and generated and not drafts and request.input + generated - request.computed == 1:
+                request.computed += steps  # what most do
+                if request.computed > request.room:
+                    self.pool.take(request, request.computed)
+                request.generated = generated = generated + steps
+                written += steps
+                if generated >= request.output or not self.answers:
+                    done.append(request)
+                continue
             more = steps
-            if tokens == 1 and request.generated and self._drafts.tokens:
+            if tokens == 1 and generated and drafts:
                 more = self._drafts.written(request.passes + steps) - self._drafts.written(request.passes)
                 more, request.passes = min(more, request.output - request.generated), request.passes + steps
             request.computed += tokens + more - 1

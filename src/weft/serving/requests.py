@@ -17,6 +17,7 @@ import numpy as np
 
 from weft.errors import InputError, check_type, check_whole, is_whole, nearest, reason, shown
 from weft.files import Rows, read_text
+from weft.result.serving import LIFETIMES, WARM_UP
 
 T = TypeVar("T")
 ARRIVALS = ("poisson", "gamma", "even")
@@ -26,6 +27,10 @@ _MOST_IDS = 512
 """Most ids of blocks that the common prefix of a load is divided into."""
 LATEST_S = 1e10
 """Latest arrival of a trace [s]: 317 years, beyond which a double cannot tell two engine iterations apart."""
+FIRST_REQUESTS = 1000
+"""Requests of a load at a rate, if nothing says how many; more where their lifetimes ask for more."""
+EACH_CLIENT = LIFETIMES + WARM_UP + 1
+"""Requests of each client that waits: lifetimes of a steady state, those of warm-up, and a last one that drains."""
 HASHED_TOKENS = 512
 """Tokens of a prompt that an id of a trace's `hash_ids` stands for (Mooncake's block size, arXiv:2407.00079)."""
 
@@ -91,15 +96,20 @@ class Load:
     """What a server is asked, in the order of arrival; `about` says it in words.
 
     Each of `clients` (0: none) sends its next request when its last one is answered; arrivals are those of their first.
+    Requests are drawn at a `stated` rate [1/s], if it is not 0; a `finite` load is a trace, which no more follow.
     """
 
     asked: Sequence[Asked]
     about: str
     clients: int = 0
+    stated: float = 0.0
+    finite: bool = False
 
     @property
     def rate(self) -> float:
         """Requests per second that arrive; infinite if all arrive at once, 0 for clients, who wait."""
+        if self.stated:
+            return self.stated
         span = self.asked[-1].arrival - self.asked[0].arrival
         if self.clients:
             return 0.0
@@ -126,7 +136,7 @@ def load(
         about = f"{len(found):,} requests of {_printable(Path(trace).name)}"
         if rate is not None:
             found, about = _at_rate(found, rate), f"{about} at {rate:g} requests/s"
-        return Load(found, about)
+        return Load(found, about, finite=True)
     if len(chosen) != 1:
         both = "rate and concurrency exclude each other" if chosen else "nothing says when requests arrive"
         raise InputError(f"{both}; give rate (requests/s), concurrency (clients) or a trace")
@@ -134,7 +144,7 @@ def load(
     if not drawn_lengths and (concurrency is not None or arrivals == "even"):
         _refuse("nothing is drawn", seed=seed)
     random = np.random.default_rng(seed or 0)
-    count = requests or (1000 if concurrency is None else max(10 * concurrency, 100))
+    count = requests or (FIRST_REQUESTS if concurrency is None else max(EACH_CLIENT * concurrency, 100))
     lengths = _lengths(trace, input, output, count, random)
     if concurrency is not None:
         kept = [Asked(0.0, *each) for each in lengths]
@@ -143,9 +153,11 @@ def load(
     arrivals, burstiness = arrivals or "poisson", burstiness or 1.0
     gaps = _gaps(arrivals, burstiness, count, random) / rate
     times = np.cumsum(gaps) - gaps[0]
+    if times[-1]:  # their mean rate is the stated one, as in vLLM's `vllm bench serve`
+        times *= (count - 1) / rate / times[-1]
     how = {"poisson": "Poisson arrivals", "even": "even arrivals"}.get(arrivals, f"gamma arrivals ({burstiness:g})")
     asked = [Asked(float(at), *each) for at, each in zip(times, lengths, strict=True)]
-    return Load(asked, f"{count:,} requests at {rate:g} requests/s ({how})")
+    return Load(asked, f"{count:,} requests at {rate:g} requests/s ({how})", stated=rate)
 
 
 def _refuse(why: str, **given: Any) -> None:

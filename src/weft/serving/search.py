@@ -16,7 +16,7 @@ from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.parallel.plan import Parallelism
-from weft.result.serving import Objective, Served, Serving, Turn
+from weft.result.serving import LIFETIMES, WARM_UP, Objective, Served, Serving, Turn
 from weft.result.stored import plain
 from weft.run.step.drafts import Speculation, drafter, speculation
 from weft.serving.bounds import Bounds, Work
@@ -36,11 +36,12 @@ _SAVED_S = 10.0
 """Least time after which what was simulated is kept again [s]."""
 _FIRST, _LATER = "the first token comes too late", "further tokens come too late"
 _MORE = "more arrives than is answered"
-_LONGER = "a longer load comes too late"
-_HELD_S = 300.0
-"""Load that a layout must hold, beyond the requests that decide between layouts [s; assumed, 120 to 900 s]."""
-_MOST_HELD = 15_000
-"""Most requests of that load."""
+_LEAST_S = 300.0
+"""Time for which requests arrive at least, so that queues of busy layouts grow [s; assumed, 120 to 900 s]."""
+_MOST_OF_TIME, _MOST_OF_LIFETIMES = 15_000, 30_000
+"""Most requests that this time takes, and most that a steady state takes."""
+_PROBED, _PROBED_SHARE = 1000, 1.5
+"""First requests, of which a layout may miss so many times the share that all may miss; else it is given up."""
 _DEGREES = (1, 2, 4, 8)
 _WIDE = (8, 16, 32, 64, 128)
 """GPUs that share experts where attention is data parallel."""
@@ -84,6 +85,8 @@ def plan_serving(
     began = time.monotonic()
     where, found = on if isinstance(on, System) else system(on), load_model(model)
     wanted = _wanted(ttft, tpot, attainment, asked)
+    if asked.get("requests") is None and asked.get("trace") is None and asked.get("rate") is not None:
+        asked["requests"] = _requests(wanted, asked)
     if asked.get("accept") is not None:
         drafter(found, speculation(asked.get("speculate") or 1, asked["accept"], asked.get("draft")).draft)
     search = _Search(found, where, {**asked, "ttft": ttft, "tpot": tpot}, wanted, attainment, budget_s, progress)
@@ -121,6 +124,19 @@ _Tried = tuple[Choice, float]
 """A layout, and the limit of time per token up to which it was simulated [s]."""
 
 
+def _requests(wanted: Objective, asked: dict[str, Any]) -> int | None:
+    """Return the requests of a steady state whose lifetimes are as long as the limits allow; None for no rate."""
+    rate, output = asked["rate"], asked.get("output") or 128
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
+        return None
+    mean = sum(output) / 2 if isinstance(output, tuple) else output
+    if isinstance(mean, bool) or not isinstance(mean, int | float):
+        return None
+    lifetime = wanted.ttft + wanted.tpot * max(mean - 1, 0)
+    of_lifetimes = min(rate * (WARM_UP + LIFETIMES) * lifetime, _MOST_OF_LIFETIMES)
+    return math.ceil(max(_PROBED, min(rate * _LEAST_S, _MOST_OF_TIME), of_lifetimes))
+
+
 @dataclass
 class _Kind:
     """Layouts that differ in their number of replicas alone, so many `together`: options, and bounds of a replica."""
@@ -147,6 +163,7 @@ class _Search:
     simulated: int = 0
     best: Deployed | None = None
     kept: dict[_Tried, Deployed | tuple[str, float]] = field(default_factory=dict)
+    works: dict[int, Work] = field(default_factory=dict)
 
     def run(self) -> None:
         """Look for the best layout, then for the front; what was simulated is kept where that is interrupted."""
@@ -309,8 +326,10 @@ class _Search:
     def _bounds_of(self, made: Ready) -> Bounds:
         self._load, self._framework = made.asked, made.deploy.how.name
         self.good = math.ceil(self.attainment * len(made.asked.asked))
-        work = Work.of(made.asked.asked, self.wanted, self.good, made.deploy.shared)
-        return Bounds(made.deploy.times, made.deploy.how, work)
+        shared = made.deploy.shared
+        if shared not in self.works:
+            self.works[shared] = Work.of(made.asked.asked, self.wanted, self.good, shared)
+        return Bounds(made.deploy.times, made.deploy.how, self.works[shared])
 
     def _least(self, kind: _Kind, choice: Choice) -> float:
         """The least time per token of a layout; what it lacks is noted where it cannot meet the limits."""
@@ -369,38 +388,19 @@ class _Search:
     def _simulated(self, choice: Choice, limit: float) -> Deployed | tuple[str, float]:
         """A layout with its load; or why it was given up, and the share of the requests that had been answered."""
         made = ready(self.model, self.system, **self.asked | choice.options)
-        watch = _Watch(self.wanted.ttft, limit, len(made.asked.asked) - self.good)
+        watch = _Watch(self.wanted.ttft, limit, self.attainment, len(made.asked.asked))
         try:
-            answered, _ = made.deploy.run(made.asked, watch)
+            answered, turns = made.deploy.run(made.asked, watch)
         except GivenUp:
             return watch.why, watch.seen / len(made.asked.asked)
-        serving = made.answer()
-        if serving.overloaded:
-            return _MORE, 1.0
-        found = Deployed(choice, serving, time_per_token(answered, self.wanted.ttft, self.good))
-        return found if found.tpot > self.wanted.tpot or self._holds(choice) else (_LONGER, 1.0)
+        serving = made.serving(answered, turns, made.deploy.capacity(made.asked, answered, turns))
+        return (_MORE, 1.0) if serving.overloaded else self._deployed(choice, serving)
 
-    @property
-    def held(self) -> int:
-        """Requests of the longer load; 0 where the user states how many there are, or their trace."""
-        stated = any(self.asked.get(name) is not None for name in ("requests", "trace"))
-        return 0 if stated else min(max(math.ceil(_HELD_S * self.asked["rate"]), len(self._load.asked)), _MOST_HELD)
-
-    def _holds(self, choice: Choice) -> bool:
-        """Whether a layout keeps the limits under a load of several minutes, drawn anew.
-
-        A short one ends before the queue of a busy layout has grown, and another draw may come in bursts.
-        """
-        if not self.held:
-            return True
-        load = {"requests": self.held, "seed": (self.asked.get("seed") or 0) + 1}
-        made = ready(self.model, self.system, **self.asked | choice.options | load)
-        try:
-            may_miss = self.held - math.ceil(self.attainment * self.held)
-            made.deploy.run(made.asked, _Watch(self.wanted.ttft, self.wanted.tpot, may_miss))
-        except GivenUp:
-            return False
-        return True
+    def _deployed(self, choice: Choice, serving: Serving) -> Deployed:
+        """Return a layout with the load that it served."""
+        some = serving.timed_requests
+        good = math.ceil(self.attainment * len(some))
+        return Deployed(choice, serving, time_per_token(some, self.wanted.ttft, good))
 
     def _front(self, by_gpus: dict[int, list[tuple[float, Choice]]]) -> None:
         """Simulate layouts with more GPUs while users get faster, and with fewer than the best while loads settle."""
@@ -424,8 +424,8 @@ class _Search:
         found = []
         for choice in [*late, *able[:2]] or [choice for _, choice in self._layouts if choice.gpus == most][:1]:
             serving = ready(self.model, self.system, **self.asked | choice.options).answer()
-            found.append(Deployed(choice, serving, time_per_token(serving.requests, self.wanted.ttft, self.good)))
-        return max(found, key=lambda one: one.serving.good_share, default=None)
+            found.append(self._deployed(choice, serving))
+        return max(found, key=lambda one: one.serving.good_share or 0.0, default=None)
 
     def answer(self, wall_s: float) -> ServingPlans:
         """What was found."""
@@ -449,7 +449,7 @@ class _Search:
             tuple(front), tuple(tried), nearest, _late(nearest.serving, self.wanted) if nearest else "",
             {why: count for why, count in self.rejected.most_common() if count},
             len(self._layouts) + self.rejected["memory"],
-            self._bounded, self.simulated, unknown, self.held, wall_s,
+            self._bounded, self.simulated, unknown, wall_s,
         )  # fmt: skip
 
 
@@ -474,16 +474,17 @@ def _late(serving: Serving, wanted: Objective) -> str:
     """What keeps a layout from the limits."""
     if serving.overloaded:
         return _MORE
-    first = sum(one.ttft > wanted.ttft for one in serving.requests)
-    later = sum(one.tpot > wanted.tpot for one in serving.requests)
+    first = sum(one.ttft > wanted.ttft for one in serving.timed_requests)
+    later = sum(one.tpot > wanted.tpot for one in serving.timed_requests)
     return _FIRST if first > later else _LATER
 
 
 class _Watch:
     """Counts requests that are too late, and gives the load up when they are too many."""
 
-    def __init__(self, ttft: float, tpot: float, may_miss: int) -> None:
-        self._limits, self._may_miss = Objective(ttft, tpot), may_miss
+    def __init__(self, ttft: float, tpot: float, attainment: float, requests: int) -> None:
+        self._limits, self._may_miss = Objective(ttft, tpot), requests - math.ceil(attainment * requests)
+        self._early = min(math.ceil((1 - attainment) * _PROBED * _PROBED_SHARE), self._may_miss)
         self.first = self.later = self.seen = 0
 
     def __call__(self, request: Request) -> None:
@@ -492,7 +493,7 @@ class _Watch:
         self.first += request.first - request.arrival > self._limits.ttft
         more = request.output - 1
         self.later += more > 0 and (request.done - request.first) / more > self._limits.tpot
-        if max(self.first, self.later) > self._may_miss:
+        if max(self.first, self.later) > (self._early if self.seen <= _PROBED else self._may_miss):
             raise GivenUp
 
     @property

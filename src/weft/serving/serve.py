@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from inspect import signature
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from weft.catalog import Quantity
 from weft.errors import InputError, check_name, check_whole, shown
@@ -19,7 +22,17 @@ from weft.library.kits import KITS
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, RunOptions
 from weft.parallel.plan import Parallelism, overlap_text
-from weft.result.serving import Interactive, Objective, Served, Serving, Turn
+from weft.result.serving import (
+    LIFETIMES,
+    WARM_UP,
+    Interactive,
+    Objective,
+    Pools,
+    Served,
+    Serving,
+    Turn,
+    steady_window,
+)  # fmt: skip
 from weft.result.step import added
 from weft.result.stored import plain
 from weft.run.step.drafts import NONE, speculation
@@ -30,7 +43,18 @@ from weft.serving.framework import Serves, resolve_framework, serves
 from weft.serving.policies import POLICIES, Policy, Schedule, checked
 from weft.serving.pool import Pool
 from weft.serving.replica import Pipeline, Replica
-from weft.serving.requests import ARRIVALS, HASHED_TOKENS, Asked, Load, Request, load, with_prefix
+from weft.serving.requests import (
+    ARRIVALS,
+    EACH_CLIENT,
+    FIRST_REQUESTS,
+    HASHED_TOKENS,
+    Asked,
+    Load,
+    Request,
+    load,
+    with_prefix,
+)  # fmt: skip
+from weft.serving.steady import steady
 from weft.serving.step_times import Shape, StepTimes
 from weft.units import Dimension, parse
 
@@ -43,6 +67,17 @@ _LONGEST_DRAIN = 2.0
 for."""
 _FULL = 4
 """Times as many requests as ever run at once, in a run that looks for the capacity."""
+_MOST_REQUESTS, _MOST_ROUNDS = 60_000, 4
+"""Most requests of a load at a rate, if nothing says how many, and most runs in which their number grows."""
+_LENGTHS = "input", "output"
+_FAR_BELOW = 0.6
+"""Share of an estimated capacity below which a load needs no simulated one [assumed, 0.4 to 0.8: estimates are made at
+mean lengths, and within 20 % of simulations]."""
+_BEHIND = 0.02
+"""Share of the arrivals, beside three standard deviations, by which answers may stay behind in a steady state."""
+_EARLY, _LATE = 1.5, 1.15
+"""Factors on the requests that a steady state takes, by lifetimes seen while the replicas fill, and later: batches grow
+until the replicas are full, and lifetimes with them."""
 
 
 def serve(
@@ -128,27 +163,57 @@ class Ready:
     curve: bool
     host_stated: bool
     inputs: Mapping[str, Any]
+    stated: Mapping[str, Any]
 
     def answer(self, progress: Progress | None = None, resumes: bool = False) -> Serving:
-        """The whole answer; a run that `resumes` keeps its state until then."""
-        deploy, asked = self.deploy, self.asked
+        """Return the whole answer, of as many requests as a steady state takes where nothing says how many.
+
+        A run that `resumes` keeps its state until then.
+        """
+        made = self
+        for _ in range(_MOST_ROUNDS):
+            answered, turns, capacity = made._run(progress, resumes)
+            count = made._steady_count(answered, capacity)
+            if count <= len(made.asked.asked):
+                break
+            made = made.of(count)
+        return made.serving(answered, turns, capacity)
+
+    def of(self, requests: int) -> Ready:
+        """Return the same with another number of requests."""
+        return ready(self.deploy.forward.model, self.deploy.forward.system, **{**self.stated, "requests": requests})
+
+    def _run(self, progress: Progress | None, resumes: bool) -> tuple[list[Served], list[Turn], float | None]:
+        """Serve the load: requests and iterations, and the capacity if the load may be above it."""
         checkpoint = self._checkpoint() if resumes else None
-        answered, turns = deploy.run(asked, None, progress, checkpoint)
-        capacity = deploy.capacity(asked, answered, progress) if asked.rate else None
+        answered, turns = self.deploy.run(self.asked, None, progress, checkpoint)
+        capacity = self.deploy.capacity(self.asked, answered, turns, progress) if self.asked.rate else None
         if checkpoint:
             checkpoint.remove()
-        return self.serving(answered, turns, capacity)
+        return answered, turns, capacity
+
+    def _steady_count(self, answered: Sequence[Served], capacity: float | None) -> int:
+        """Return the requests that a steady state takes, or those of a stated load."""
+        count, rate = len(answered), self.asked.stated
+        window = steady_window(answered)
+        is_stated = self.stated.get("requests") is not None or not rate
+        if is_stated or window.steady or (capacity is not None and rate > capacity):
+            return count
+        more = steady_requests(answered, rate) * (_EARLY if window.lifetimes < WARM_UP else _LATE)
+        return max(min(math.ceil(max(more, _LATE * count)), _MOST_REQUESTS), count)
 
     def serving(self, answered: Sequence[Served], turns: Sequence[Turn], capacity: float | None) -> Serving:
         """Return the answer of a load that was served."""
         deploy, asked = self.deploy, self.asked
         forward, how = deploy.forward, deploy.how
+        counted = steady_window(answered, asked.clients).turns(turns)
         return Serving(
             forward.model, forward.system, replace(forward.plan, sequence=self.limit), how.name, self.policy,
             deploy.router, asked.about, deploy.replicas, deploy.readers, answered, turns, how.cache_bytes,
-            forward.cache(self.limit) / self.limit, asked.rate, capacity, self.objective, deploy.step_parts(turns),
+            forward.cache(self.limit) / self.limit, asked.rate, capacity, self.objective, deploy.step_parts(counted),
             tuple(deploy.curve(asked)) if self.curve else (), tuple(_notes(how, deploy, answered, self.host_stated)),
-            forward.needs, forward.served_format, engine=how.about,
+            forward.needs, forward.served_format, how.about, asked.clients, asked.finite,
+            deploy.pools(answered, turns, capacity) if deploy.readers else None,
         )  # fmt: skip
 
     def _checkpoint(self) -> Checkpoint | None:
@@ -205,7 +270,15 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
     deploy = Deployment(forward, how, chosen, asked["router"], count, asked["readers"], shared, times)
     decide = {key: value for key, value in asked.items() if key not in _BESIDE}
     return Ready(
-        deploy, drawn, limit, name, objective(asked["ttft"], asked["tpot"]), asked["curve"], host is not None, decide
+        deploy,
+        drawn,
+        limit,
+        name,
+        objective(asked["ttft"], asked["tpot"]),
+        asked["curve"],
+        host is not None,
+        decide,
+        stated,
     )
 
 
@@ -335,14 +408,18 @@ class Deployment:
             self.sent[tokens] = float(estimate(sent, pair).seconds)
         return self.sent[tokens]
 
-    def capacity(self, asked: Load, answered: Sequence[Served], progress: Progress | None = None) -> float | None:
+    def capacity(
+        self, asked: Load, answered: Sequence[Served], turns: Sequence[Turn], progress: Progress | None = None
+    ) -> float | None:
         """Answers per second while requests always wait, where a load's end suggests that it is near [1/s]."""
         last = max(answered, key=lambda one: one.done)
         lone, _ = self.run(Load([Asked(0.0, last.input, last.output)], "one request"))
-        if last.done - answered[-1].arrival <= _LONGEST_DRAIN * lone[0].done and asked.rate != float("inf"):
+        is_late = last.done - answered[-1].arrival > _LONGEST_DRAIN * lone[0].done
+        is_near = is_late and asked.rate > _FAR_BELOW * self._estimated_capacity(answered)
+        if not is_near and not _falls_behind(answered) and asked.rate != float("inf"):
             return None
-        at_once = _most_at_once(answered)
-        kept = list(asked.asked) * -(-_FULL * at_once // len(asked.asked))
+        at_once, some = _most_at_once(turns), list(asked.asked[:FIRST_REQUESTS])
+        kept = some * -(-_FULL * at_once // len(some))
         found, _ = self.run(Load([one._replace(arrival=0.0) for one in kept], "all at once"), None, progress)
         ends = sorted(one.done for one in found)
         early, late = len(ends) // 5, len(ends) - 1 - len(ends) // 5
@@ -370,15 +447,72 @@ class Deployment:
         clients = self.replicas
         while clients < 2 * asked.clients:
             now = min(clients, asked.clients)
-            count = -(-_FULL * now // len(asked.asked))
-            kept = (list(asked.asked) * count)[: _FULL * now]
-            found, _ = self.run(Load(kept, "", now))
-            span = max(one.done for one in found)
+            count = EACH_CLIENT * now
+            kept = (list(asked.asked) * -(-count // len(asked.asked)))[:count]
+            answered, _ = self.run(Load(kept, "", now))
+            window = steady_window(answered, now)
+            found = window.requests(answered)
             each = [one.tpot for one in found if one.output > 1]
             users = len(each) / sum(each) if each else 0.0
-            tokens = sum(one.output for one in found) / span
+            tokens = sum(one.output for one in found) / (window.end - window.start)
             yield Interactive(now, users, tokens / (self.replicas * self.forward.plan.tp))
             clients *= 2
+
+    def pools(self, answered: Sequence[Served], turns: Sequence[Turn], capacity: float | None) -> Pools:
+        """Return the capacities of prefill and decode workers alone, at mean lengths, and with one worker more.
+
+        They are scaled to the `capacity` that was simulated, if it was. A worker is an engine: replicas that share
+        experts or a pipeline are one.
+        """
+        each = self.forward.ep if self.forward.wide else self.forward.plan.pp
+        writers = self.replicas - self.readers
+        read = sum(turn.prompt * turn.steps for turn in turns if turn.replica < self.readers) / len(answered)
+        prefill, decode = self._prefill_rate(read), self._decode_rate(answered)
+        found = Pools(
+            self.readers * prefill, writers * decode,
+            min((self.readers + each) * prefill, writers * decode),
+            min(self.readers * prefill, (writers + each) * decode),
+        )  # fmt: skip
+        return found.times(capacity / found.capacity) if capacity is not None else found
+
+    def _estimated_capacity(self, answered: Sequence[Served]) -> float:
+        """Return an estimate of the capacity at mean lengths [1/s]; 0 for policies that are not a framework's."""
+        if self.policy is not POLICIES.get(self.how.policy):
+            return 0.0
+        prompt, answer = (round(sum(getattr(one, name) for one in answered) / len(answered)) for name in _LENGTHS)
+        if self.readers:
+            writers = self.replicas - self.readers
+            return min(self.readers * self._prefill_rate(prompt), writers * self._decode_rate(answered))
+        most = min(self.how.sequences, self.how.cache_bytes // self.forward.cache(prompt + answer))
+        found = steady(
+            lambda shape: self._period(shape) - self.how.host, max(most, 1), prompt, answer, tokens=self.how.tokens,
+            host=self.how.host, mixes=self.how.policy != "sglang",
+        )  # fmt: skip
+        return self.replicas * found.rate * self.forward.speculation.expected
+
+    def _prefill_rate(self, prompt: float) -> float:
+        """Return the prompts per second of a replica that only reads prompts, in full iterations [1/s]."""
+        tokens = self.how.tokens
+        count = max(round(tokens / prompt), 1)
+        pairs = tokens * ((min(prompt, tokens / count) + 1) / 2 + max(prompt - tokens, 0.0) / 2)
+        return tokens / prompt / self._period(Shape(0, 0, count, tokens, round(pairs)))
+
+    def _decode_rate(self, answered: Sequence[Served]) -> float:
+        """Return the answers per second of a replica that only writes them, its memory full [1/s]."""
+        prompt, answer = (sum(getattr(one, name) for one in answered) / len(answered) for name in _LENGTHS)
+        keys = round(prompt + answer / 2)
+        room = self.how.cache_bytes // self.forward.cache(keys)
+        running = max(min(self.how.sequences, self.how.tokens // self.forward.queries, room), 1)
+        steps = max(answer - 1 + int(self.how.asks_again), 1) / self.forward.speculation.expected
+        return float(running / (steps * self._period(Shape(running, running * keys))))
+
+    def _period(self, shape: Shape) -> float:
+        """Return the time from one iteration of a replica to its next, equal ones in all of its pipeline [s]."""
+        stages = self.forward.plan.pp
+        if stages == 1:
+            return self.times.seconds(shape) + self.how.host
+        each = self.times.stages(shape)
+        return max(sum(each), stages * max(each)) + self.how.host
 
 
 def _mean(turns: Sequence[Turn]) -> Shape:
@@ -405,14 +539,28 @@ def _served(one: Request) -> Served:
     )  # fmt: skip
 
 
-def _most_at_once(answered: Sequence[Served]) -> int:
-    """Most requests that ran at once."""
-    events = sorted([(one.start, 1) for one in answered] + [(one.done, -1) for one in answered])
-    most = now = 0
-    for _, change in events:
-        now += change
-        most = max(most, now)
-    return most
+def _falls_behind(answered: Sequence[Served]) -> bool:
+    """Whether clearly fewer requests end in the steady part of a load than arrive in it."""
+    window = steady_window(answered)
+    if not window.lifetimes:
+        return False
+    arrived = sum(window.start < one.arrival <= window.end for one in answered)
+    behind = arrived - len(window.requests(answered))
+    return behind > _BEHIND * arrived + 3 * math.sqrt(arrived)
+
+
+def steady_requests(answered: Sequence[Served], rate: float) -> int:
+    """Return how many requests at a rate [1/s] a steady state takes, by the lifetimes of some."""
+    found = [one.done - one.arrival for one in answered[len(answered) // 2 :]]
+    return math.ceil(rate * (WARM_UP * float(np.percentile(found, 90)) + LIFETIMES * float(np.mean(found))))
+
+
+def _most_at_once(turns: Sequence[Turn]) -> int:
+    """Return the most requests that ran at once, added over replicas."""
+    most: dict[int, int] = {}
+    for turn in turns:
+        most[turn.replica] = max(most.get(turn.replica, 0), turn.running)
+    return sum(most.values())
 
 
 def _policy(policy: str | Schedule) -> tuple[Policy, str]:

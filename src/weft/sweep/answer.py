@@ -70,7 +70,7 @@ class Point:
 
         Raises InputError for a combination that does not work.
         """
-        if self.why:
+        if self.why and "found" not in self.record:
             raise InputError(self.why)
         return question_of(self.case.data).read(self.record)
 

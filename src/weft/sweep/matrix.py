@@ -22,6 +22,7 @@ from weft.store.records import checked_cache
 from weft.store.task import as_json
 from weft.sweep.questions import (
     KINDS,
+    OVERLOADED,
     Planned,
     Question,
     SimulateQuestion,
@@ -92,6 +93,8 @@ class Case:
         if not isinstance(found, Mapping) or not all(map(_is_figure, found.values())):
             return "it holds no figures"
         goal = found.get(GOALS[self.data["run"]])
+        if held.get("why") == OVERLOADED and goal is None:
+            return ""
         is_number = isinstance(goal, int | float) and not isinstance(goal, bool)
         return "" if is_number else f"it has no figure {GOALS[self.data['run']]}"
 

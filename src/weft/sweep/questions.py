@@ -42,6 +42,8 @@ from weft.units import parse_collective, parse_shape
 
 Changes = Mapping[str, str | int | float]
 """Values of the system by path, such as {"link.bandwidth": "300 GB/s"}."""
+OVERLOADED = "the offered load is above capacity"
+"""Why a served load has no time."""
 _UNSET: tuple[Any, ...] = (None, {})
 _LEFT_OUT = ("wall_s", "cpu_s")
 """What differs from one run of the same question to the next."""
@@ -191,10 +193,16 @@ _SERVED = create_model("_SERVED", __base__=Question, **{name: _optional(Any) for
 
 
 class ServeQuestion(_SERVED):
-    """`weft.serve`: `seconds` is the mean time of a request."""
+    """`weft.serve`: `seconds` is the mean time of a request; a load above capacity has none, and says so."""
 
     run: ClassVar[str] = "serve"
     model: str
+
+    def record(self) -> Record:
+        """Compute the answer, and return its figures, and that it is above capacity if it is."""
+        answer = self.answer()
+        above = {"why": OVERLOADED} if answer.overloaded else {}
+        return {"found": self.figures(answer), **above}
 
     def answer(self) -> Serving:
         """The served load."""

@@ -34,6 +34,8 @@ class ContrastReport(Report[Contrast]):
     def sentences(self) -> list[str]:
         """How much faster or slower the best change makes it, what keeps it from more, and what it needs."""
         answer, best = self.answer, self.answer.best
+        if answer.overloaded:
+            return self._by_capacity(best)
         was, now, gain = float(answer.first.seconds), float(answer.answers[best].seconds), answer.speedup(best)
         what = getattr(answer.first, "timed", "it")
         takes = "would take" if self._misfits() else "takes"
@@ -58,6 +60,25 @@ class ContrastReport(Report[Contrast]):
             if isinstance(one, Memory) and not one.fits
         ]
 
+    def _by_capacity(self, best: str) -> list[str]:
+        """Compare rates where a load is above capacity: there is no time to compare."""
+        answer = self.answer
+        first, other, gain = answer.first, answer.answers[best], answer.speedup(best)
+        said = [f"{one.requests_per_s:.3g} requests/s" for one in (first, other)]
+        if first.overloaded and other.overloaded:
+            lead = f"Above capacity either way, {first.offered:.3g} requests/s arrive: with {best} the capacity is "
+            lead += f"{said[1]} instead of {said[0]}, {gain:.3g} times it."
+        elif first.overloaded:
+            lead = f"With {best} the load is answered, {said[1]}; as asked, it is above the capacity of {said[0]}."
+        else:
+            lead = (
+                f"With {best} the load is above capacity, {said[1]} of {other.offered:.3g}; as asked, it is answered."
+            )
+        return [
+            f"{lead} Capacities are compared, as latencies above them grow without end.",
+            *getattr(other, "needs", ()),
+        ]
+
     def _bound(self) -> list[str]:
         """What a step waits for whatever else is hidden, in a sentence."""
         for step in (self.answer.first, self.answer.answers[self.answer.best]):
@@ -75,6 +96,8 @@ class ContrastReport(Report[Contrast]):
         """Before and after, part by part, and what else the answers measure; of more than two, a row for each."""
         if len(self.answer.answers) != 2:
             return [self._by_answer()]
+        if self.answer.overloaded:
+            return self._by_measure()
         return [self._by_part(), *self._by_measure()]
 
     def _by_measure(self) -> list[Table]:
@@ -121,13 +144,17 @@ class ContrastReport(Report[Contrast]):
         unit, scale = _unit(float(self.answer.first.seconds))
         rows = []
         for name, one in self.answer.answers.items():
+            if self.answer.overloaded:
+                rows.append((name, float(one.requests_per_s), self.answer.speedup(name), None, ""))
+                continue
             exposed = sum(getattr(one, "exposed", {}).values()) / float(one.seconds)
             needs = " ".join(getattr(one, "needs", ()))
             rows.append((name, float(one.seconds) * scale, self.answer.speedup(name), exposed, needs))
         rows[1:] = sorted(rows[1:], key=lambda row: row[1])
+        time = number("time", "time", unit, _three)
         columns = [
             text("changed", "with"),
-            number("time", "time", unit, _three),
+            number("requests_per_s", "requests/s", "", ",.3g") if self.answer.overloaded else time,
             number("gain", "times as fast", "", ".3f"),
             number("exposed", "exposed communication", "", ".1%"),
             text("needs", "note", prose=True),
@@ -144,7 +171,9 @@ class ContrastReport(Report[Contrast]):
         return [*out, *dict.fromkeys(note for notes in (self._first_report().notes()[-1:], *others) for note in notes)]
 
     def figures(self) -> Sequence[Figure]:
-        """A bar for each answer that stacks its parts."""
+        """A bar for each answer that stacks its parts; none for loads above capacity, which have no time."""
+        if self.answer.overloaded:
+            return []
         lanes = {
             name: {part: float(took) for part, took in one.parts.items()} for name, one in self.answer.answers.items()
         }

@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.report import Part, Section, SystemReport
 from weft.report.table import Table, number, text
-from weft.result.serving import STATISTICS, Objective, Serving, columns
+from weft.result.serving import LIFETIMES, STATISTICS, WARM_UP, Objective, Pools, Serving, columns
 from weft.view import looks
 from weft.view.figure import Figure, areas, bars, curves, stacked, step_lines
 from weft.view.shares import seconds
@@ -41,21 +41,24 @@ class ServingReport(SystemReport[Serving]):
         answer = self.answer
         gpus = answer.replicas * answer.plan.tp
         where = f"{gpus} GPU{'s' * (gpus > 1)}"
-        rate = (
-            f"{answer.model.title} ({answer.format.words}) answers {answer.requests_per_s:.3g} requests/s on {where}, "
+        model = f"{answer.model.title} ({answer.format.words})"
+        tokens = (
             f"{answer.output_tokens_per_s:,.0f} tokens/s out ({answer.output_tokens_per_s_per_gpu:,.0f} per GPU"
             f"{_between(answer.output_tokens_per_s_range, '{:,.0f}'.format)})"
         )
         if answer.overloaded:
             lead = (
-                f"Offered load is above capacity: {answer.offered:.3g} requests/s arrive, and {answer.capacity:.3g} "
-                f"can be answered on {where}. The queue grows without end, and so do latencies: none is stated; give "
-                "a lower --rate, or more GPUs."
+                f"Offered load is above capacity: {answer.offered:.3g} requests/s arrive, and {model} answers "
+                f"{answer.capacity:.3g} on {where}, {tokens}. The queue grows without end, and so do latencies: none "
+                "is stated; give a lower --rate, or more GPUs."
             )
-            found = [lead, f"{rate} while this load lasts."]
+            found = [lead]
         else:
-            found = [f"{rate}{_latencies(answer)}."]
-        if min(answer.objective) < float("inf"):
+            found = [
+                f"{model} answers {answer.requests_per_s:.3g} requests/s on {where}, {tokens}{_latencies(answer)}."
+            ]
+            found += _too_few(answer)
+        if answer.good_share is not None and min(answer.objective) < float("inf"):
             good = f"{percent(answer.good_share)} meet {objective_words(answer.objective)}"
             found.append(f"{good}: {answer.goodput:.3g} good ones a second.")
         return [*found, _memory(answer), _bound(answer), *answer.needs]
@@ -63,38 +66,51 @@ class ServingReport(SystemReport[Serving]):
     def notes(self) -> list[str]:
         """What is assumed, and last how sure this is."""
         error = self.answer.error
-        return [*self.answer.notes, *([f"Time per further token: {error.why}."] if error else []), _SURE]
+        return [
+            *_counted(self.answer),
+            *self.answer.notes,
+            *([f"Time per further token: {error.why}."] if error else []),
+            _SURE,
+        ]
 
     def tables(self) -> list[Table]:
         """Latencies, what the replicas do, and the mean step."""
         answer = self.answer
         mean = answer.mean_step["seconds"]
         step = waterfall_table(answer.step_parts, mean, "The mean step: where its time goes", "a step")
-        return [latency_table(answer, self.title()), load_table(answer), step]
+        latencies = [] if answer.overloaded else [latency_table(answer, self.title())]
+        return [*latencies, load_table(answer), step]
 
     def on_terminal(self) -> list[Table]:
         """Latencies and the mean step; sentences say the rest."""
-        latencies, _, step = self.tables()
-        return [latencies, step]
+        *latencies, _, step = self.tables()
+        return [*latencies, step]
 
     def rows(self) -> list[dict[str, Any]]:
-        """The requests, for --csv."""
-        found = columns(self.answer.requests)
+        """The requests, for --csv; without times above capacity, where these only say how long the load lasted."""
+        found, answer = columns(self.answer.requests), self.answer
+        if answer.overloaded:
+            kept = ("arrival", "input", "output", "replica")
+            found = {name: found[name] for name in kept}
+            found |= {"overloaded": [True] * answer.completed, "capacity_per_s": [answer.capacity] * answer.completed}
         return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
 
     def figures(self) -> Sequence[Figure]:
         """The load over time, the distribution of latencies, steps, and throughput against interactivity."""
         answer = self.answer
         curve = [curve_figure(answer)] if len(answer.curve) > 1 else []
-        return [over_time(answer), distribution(answer), steps_figure(answer), *curve]
+        distributed = [] if answer.overloaded else [distribution(answer)]
+        return [over_time(answer), *distributed, steps_figure(answer), *curve]
 
     def sections(self) -> list[Part]:
         """What happens over time, latencies, steps."""
-        latencies, replicas, step = self.tables()
-        time, distributed, steps, *curve = self.figures()
+        *latencies, replicas, step = self.tables()
+        figures = list(self.figures())
+        time, distributed = figures[0], figures[1 : 1 + len(latencies)]
+        steps, *curve = figures[1 + len(latencies) :]
         return [
             time,
-            Section("Latencies", [distributed, latencies]),
+            Section("Latencies", [*distributed, *latencies]),
             Section("Throughput against interactivity", [*curve]),
             Section("Steps", [steps, step]),
             Section("Replicas", [replicas]),
@@ -116,6 +132,50 @@ def _latencies(answer: Serving) -> str:
     return said
 
 
+def _too_few(answer: Serving) -> list[str]:
+    """Warn of a load that does not last long enough for a steady state."""
+    window = answer.window
+    if window.steady:
+        return []
+    least = f"a steady state takes {LIFETIMES} lifetimes"
+    if window.lifetimes:
+        lead = f"The load lasts {window.lifetimes:.2g} request lifetimes after warm-up; {least}"
+    else:
+        lead = f"Filling and draining count, too, as the load is short: {least} after warm-up"
+    if answer.finite:
+        return [f"{lead}, and so long a trace."]
+    if answer.clients:
+        return [f"{lead}: give --requests {(WARM_UP + LIFETIMES + 1) * answer.clients:,} or more, or leave it out."]
+    found = answer.counted
+    lifetime = sum(one.done - one.arrival for one in found) / len(found)
+    count = 1.15 * answer.offered * (WARM_UP + LIFETIMES) * lifetime
+    if not count < float("inf"):
+        return [f"{lead}; all requests arrive at once."]
+    return [f"{lead}: give about --requests {_rounded_up(max(count, 100)):,}, or leave it out."]
+
+
+def _rounded_up(count: float) -> int:
+    """Return a count rounded up to two digits."""
+    unit: int = 10 ** max(len(str(int(count))) - 2, 0)
+    return -(-int(count) // unit) * unit
+
+
+def _counted(answer: Serving) -> list[str]:
+    """Say which requests count."""
+    window = answer.window
+    if answer.overloaded or not window.lifetimes:
+        return []
+    what = "Rates" if answer.finite else "Rates and latencies"
+    kept = " Latencies are those of all requests of the trace." if answer.finite else ""
+    begin = answer.requests[0].arrival
+    said = (
+        f"{what} are those of the {answer.steady_requests:,} of {answer.completed:,} requests that end between "
+        f"{window.start - begin:,.3g} and {window.end - begin:,.3g} s ({window.lifetimes:,.3g} request lifetimes): "
+        f"warm-up and drain are excluded.{kept}"
+    )
+    return [said]
+
+
 def objective_words(wanted: Objective) -> str:
     """What a good answer meets, in words."""
     named = {"a first token within": wanted.ttft, "each further one within": wanted.tpot}
@@ -130,11 +190,12 @@ def _memory(answer: Serving) -> str:
     )
     if answer.preemptions:
         said += f", and requests are preempted {answer.preemptions:,} times"
-    return f"{said}. On average {answer.mean_running:,.1f} requests run on it and {answer.mean_waiting:,.1f} wait."
+    waits = "" if answer.mean_waiting is None else f" and {answer.mean_waiting:,.1f} wait"
+    return f"{said}. On average {answer.mean_running:,.1f} requests run on it{waits}."
 
 
 _BUSY = 0.9
-"""Share of the time from which replicas that run steps bound a load [assumed, 0.8 to 0.95]."""
+"""Share of the time below which replicas are idle enough to say so [assumed, 0.8 to 0.95]."""
 
 
 def _bound(answer: Serving) -> str:
@@ -150,15 +211,23 @@ def _bound(answer: Serving) -> str:
     for lack, of_time in answer.lacks.items():
         if of_time > 0.1:
             return f"For {percent(of_time)} of the time requests wait for {lack}; {share}."
-    if answer.readers:
-        busy = answer.busy_by_role
-        most_busy = max(busy, key=lambda role: busy[role])
-        bound = f"the {most_busy} bound" if busy[most_busy] >= _BUSY else "the load bounds"
-        each = ", ".join(f"{role} run steps for {percent(share)} of the time" for role, share in busy.items())
-        return f"{each[:1].upper()}{each[1:]}: {bound}; {share}."
+    if answer.pools:
+        return f"{_pools(answer, answer.pools)}; {share}."
     if answer.busy < _BUSY:
-        return f"Replicas are idle for {percent(1 - answer.busy)} of the time: the load bounds; {share}."
+        return f"Not saturated: replicas are idle for {percent(1 - answer.busy)} of the time; {share}."
     return f"Replicas run steps for {percent(answer.busy)} of the time; {share}."
+
+
+def _pools(answer: Serving, pools: Pools) -> str:
+    """Say which pool of disaggregated workers bounds the server, by what one worker more adds."""
+    now, more = f"{pools.capacity:.3g}", {"prefill": pools.more_prefill, "decode": pools.more_decode}
+    gains = f"one prefill worker more makes it {more['prefill']:.3g}, one decode worker more {more['decode']:.3g}"
+    bottleneck = pools.bottleneck
+    what = "Prefill and decode workers alike" if bottleneck == "both" else f"{bottleneck.capitalize()} workers"
+    if answer.overloaded:
+        return f"{what} bound the capacity of {now} requests/s: {gains}"
+    lead = f"Not saturated: {what[0].lower()}{what[1:]} would bound the server at about {now} requests/s"
+    return f"{lead} ({gains})"
 
 
 def latency_table(answer: Serving, title: str) -> Table:
@@ -234,9 +303,9 @@ def _lines(moments: Sequence[Any], name: str, series: Sequence[tuple[str, Any]])
 def distribution(answer: Serving) -> Figure:
     """Shares of the requests up to a latency."""
     found = {
-        "first token": [one.ttft for one in answer.requests],
-        "further token": [one.tpot for one in answer.requests if one.output > 1],
-        "whole answer": [one.done - one.arrival for one in answer.requests],
+        "first token": [one.ttft for one in answer.timed_requests],
+        "further token": [one.tpot for one in answer.timed_requests if one.output > 1],
+        "whole answer": [one.done - one.arrival for one in answer.timed_requests],
     }
     rows = []
     for name, values in found.items():

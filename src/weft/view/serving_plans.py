@@ -47,7 +47,6 @@ class ServingPlansReport(SystemReport[ServingPlans]):
         return [
             f"Serve {model} on {best.gpus} of {answer.system.gpus} GPUs: {best.choice.words}.",
             _served(answer, best),
-            *([f"It also does for {answer.held:,} requests that are drawn anew."] if answer.held else []),
             *_more(answer, best),
             counts,
         ]
@@ -74,7 +73,8 @@ class ServingPlansReport(SystemReport[ServingPlans]):
         """The front, why others fall, and the load of the best layout over time."""
         answer = self.answer
         shown = answer.best or answer.nearest
-        own = [over_time(shown.serving), distribution(shown.serving)] if shown else []
+        own = [over_time(shown.serving)] if shown else []
+        own += [distribution(shown.serving)] if shown and not shown.serving.overloaded else []
         return [*([front_figure(answer)] if answer.front else []), rejected_figure(answer), *own]
 
     def sections(self) -> list[Part]:
@@ -97,7 +97,7 @@ _FRONT, _FALL = "What does speed for each user cost?", "Why do other layouts fal
 
 def _served(answer: ServingPlans, best: Deployed) -> str:
     return (
-        f"{percent(best.serving.good_share)} of the answers meet {objective_words(answer.objective)} (wanted: "
+        f"{percent(best.serving.good_share or 0.0)} of the answers meet {objective_words(answer.objective)} (wanted: "
         f"{percent(answer.attainment)}); {best.tokens_per_s_per_user:,.0f} tokens/s for each user, "
         f"{best.tokens_per_s_per_gpu:,.0f} per GPU."
     )
@@ -110,8 +110,8 @@ def _none(answer: ServingPlans, wanted: str) -> list[str]:
         return [lead]
     serving = found.serving
     close = (
-        f"The nearest is {found.choice.words}, with {percent(serving.good_share)}: {answer.limit}; give more GPUs, a "
-        "lower rate, or longer limits."
+        f"The nearest is {found.choice.words}, with {percent(serving.good_share or 0.0)}: {answer.limit}; give more "
+        "GPUs, a lower rate, or longer limits."
     )
     return [lead, close]
 
