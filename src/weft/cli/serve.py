@@ -53,7 +53,9 @@ _load = together(
         "input_tokens and output_tokens; FILE#NAME takes one of several. --rate scales its gaps.",
         metavar="FILE",
     ),
-    option("--requests", "How many requests.  [default: 1000, ten for each client, or the whole trace]", COUNT),
+    option(
+        "--requests", "How many requests.  [default: 1000 or ten lifetimes, 13 for each client, the whole trace]", COUNT
+    ),
     option("--input", "Tokens of a prompt.  [default: 1024]", _TOKENS),
     option("--output", "Tokens of an answer.  [default: 128]", _TOKENS),
     option("--arrivals", "How requests arrive at a rate.  [default: poisson]", click.Choice(ARRIVALS)),

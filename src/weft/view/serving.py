@@ -57,11 +57,10 @@ class ServingReport(SystemReport[Serving]):
             found = [
                 f"{model} answers {answer.requests_per_s:.3g} requests/s on {where}, {tokens}{_latencies(answer)}."
             ]
-            found += _too_few(answer)
         if answer.good_share is not None and min(answer.objective) < float("inf"):
             good = f"{percent(answer.good_share)} meet {objective_words(answer.objective)}"
             found.append(f"{good}: {answer.goodput:.3g} good ones a second.")
-        return [*found, _memory(answer), _bound(answer), *answer.needs]
+        return [*found, *_too_few(answer), _memory(answer), _bound(answer), *answer.needs]
 
     def notes(self) -> list[str]:
         """What is assumed, and last how sure this is."""
@@ -135,7 +134,7 @@ def _latencies(answer: Serving) -> str:
 def _too_few(answer: Serving) -> list[str]:
     """Warn of a load that does not last long enough for a steady state."""
     window = answer.window
-    if window.steady:
+    if window.steady or answer.overloaded:
         return []
     least = f"a steady state takes {LIFETIMES} lifetimes"
     if window.lifetimes:
