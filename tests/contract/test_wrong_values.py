@@ -6,6 +6,7 @@ Rules that only a command checks do not hold in Python, in a sweep, or for what 
 import math
 from dataclasses import fields, is_dataclass, replace
 
+import numpy as np
 import pytest
 from hostile import OBJECTS
 
@@ -13,7 +14,7 @@ import weft
 from weft.answer import Answer
 from weft.errors import WeftError
 from weft.fields import _described_field
-from weft.graph import KINDS
+from weft.graph import KINDS, KernelChoice
 
 NEGATIVE = {
     ("Send", "offset"),
@@ -81,3 +82,10 @@ def test_every_class_that_users_fill_in_is_tried():
     tried = {type(sample) for sample in OBJECTS}
     answers = {weft.Comparison, weft.Contrast, weft.ExecutionPlan, weft.Timeline}
     assert filled | set(KINDS.values()) <= tried | answers
+
+
+@pytest.mark.parametrize("field", ["tiling", "plan", "routing", "tiles_of"])
+@pytest.mark.parametrize("value", [np.array([1, 2]), "x", 5, weft.Routing], ids=str)
+def test_an_object_of_a_choice_is_one(field, value):
+    with pytest.raises(WeftError, match=f"{field} is "):
+        KernelChoice(**{field: value})

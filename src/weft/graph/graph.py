@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar, get_args
@@ -47,6 +47,14 @@ class Edge(NamedTuple):
 
     node: str
     by: Granularity = "kernel"
+
+
+_OBJECTS = {
+    "tiling": "a weft.kernels.GemmTiling",
+    "plan": "what weft.read_collective has read",
+    "routing": "a weft.Routing",
+}
+"""Fields of a choice that hold objects of other packages."""
 
 
 def check_copies(options: object) -> None:
@@ -96,6 +104,10 @@ class KernelChoice:
         if self.tiles_of is not None:
             check_type("tiles_of", self.tiles_of, Op, "give the GEMM whose tiles they are, or None")
         check_copies(self.copies)
+        for name, kind in _OBJECTS.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, type) or not is_dataclass(value)):
+                raise InputError(f"{name} is {shown(value)}; give {kind}, or None")
 
     @property
     def to_owners(self) -> bool:
