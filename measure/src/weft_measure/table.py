@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from weft.errors import InputError
-from weft.files import write_atomically
+from weft.files import Rows, read_records, read_text, write_atomically, write_csv
 
 _FLUSH_SECONDS = 5.0
 
@@ -43,9 +42,7 @@ class RowFile:
         """Write what is not yet in the file."""
         if self._dirty:
             text = io.StringIO()
-            writer = csv.DictWriter(text, self.columns, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(self._rows)
+            write_csv(text, self._rows, self.columns)
             write_atomically(self.path, text.getvalue())
             self._written, self._dirty = time.monotonic(), False
 
@@ -56,12 +53,11 @@ class RowFile:
 def _read(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
     if not path.exists():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.DictReader(file)
-        found = tuple(rows.fieldnames or ())
-        if found != columns:
-            raise InputError(
-                f"{path} cannot be continued: its columns are {', '.join(found) or 'none'}, not {', '.join(columns)}; "
-                "choose another folder"
-            )
-        return list(rows)
+    text = read_text(path)
+    found = tuple(next(Rows(text, path), []))
+    if found != columns:
+        raise InputError(
+            f"{path} cannot be continued: its columns are {', '.join(found) or 'none'}, not {', '.join(columns)}; "
+            "choose another folder"
+        )
+    return list(read_records(text, path))
