@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,14 +21,14 @@ from weft.hardware import Gpu, Node, Provenance
 from weft.hardware.inherited import NOT_STATED
 from weft.models import SUBLAYERS, Transformer, load_model, model_names
 from weft.parallel import sublayer
-from weft.parallel.framework import Framework
-from weft.parallel.framework import framework as framework_of
-from weft.parallel.framework import frameworks as framework_catalogue
 from weft.report.table import Table, number, text, texts
 from weft.schedule import OVERLAPS, Ideal, Overlap, Sharing
 from weft.schedule.methods import PLACES
 from weft.units import format_bytes, format_frequency, format_rate, format_time
 from weft.view.words import sourced_table
+
+if TYPE_CHECKING:
+    from weft.parallel.framework import Framework
 
 
 def _bytes_per_s(rate: float) -> str:
@@ -332,6 +332,12 @@ FRAMEWORK_FIELDS = {
 """What `weft frameworks show` says of a framework, with the meaning of each value."""
 
 
+def _frameworks() -> Mapping[str, Framework]:
+    from weft.parallel.framework import frameworks  # imported when asked for: other lists do without plans
+
+    return frameworks()
+
+
 @click.group(epilog=examples("weft frameworks show megatron-core"))
 def frameworks() -> None:
     """List and show training frameworks: whose defaults a step has."""
@@ -341,7 +347,7 @@ def frameworks() -> None:
 @json_or_tables
 def list_frameworks() -> tuple[Any, list[Table]]:
     """List the frameworks of --framework, and which of them 'weft plan' searches by itself."""
-    known = framework_catalogue().values()
+    known = _frameworks().values()
     rows = [
         (
             one.name, one.title, _where(one) if one.current else "", one.zero, one.dispatcher,
@@ -358,11 +364,13 @@ def list_frameworks() -> tuple[Any, list[Table]]:
 
 
 @frameworks.command("show", epilog=examples("weft frameworks show megatron-bridge"))
-@click.argument("name", type=Value("NAME", str, framework_catalogue))
+@click.argument("name", type=Value("NAME", str, _frameworks))
 @json_or_tables
 def show_framework(name: str) -> tuple[Any, list[Table | str]]:
     """Show what a framework does by default, what that means, and the source."""
-    found = framework_of(name)
+    from weft.parallel.framework import framework
+
+    found = framework(name)
     rows = [(field, _value(getattr(found, field)), what) for field, what in FRAMEWORK_FIELDS.items()]
     table = Table([text("field"), text("value"), text("what", "what it means", prose=True)], rows, found.title)
     return _framework_entry(found), [table, f"Source: {found.source}"]

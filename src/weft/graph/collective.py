@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, cast
 
 import numpy.typing as npt
 
-from weft.errors import InputError, check_name, is_whole, shown
+from weft.errors import InputError, check_name, check_whole, is_whole, shown
 from weft.fields import check_fields
 from weft.graph.op import DTYPE_BYTES, LARGEST, Op, Tensor, check_dtype, check_sizes
 from weft.units import format_bytes
@@ -116,10 +116,9 @@ class TokenExchange(Collective):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_name("dispatcher", self.library, EXCHANGES)
-        least = dict.fromkeys(("tokens", "hidden", "top_k", "experts"), 1) | dict.fromkeys(
-            ("units", "reach", "groups"), 0
-        )
-        check_sizes(self, "{} of an exchange", least)
+        check_sizes(self, "{} of an exchange", dict.fromkeys(("tokens", "hidden", "top_k", "experts"), 1))
+        for name in ("units", "reach", "groups"):
+            check_whole(f"{name} of an exchange", getattr(self, name), 0, 8)
 
     def __str__(self) -> str:
         return f"{self.library} {self.operation} of {format_bytes(self.bytes, 3)} over {self.ranks} GPUs"

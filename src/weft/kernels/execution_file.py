@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from weft.errors import ConfigError, is_whole, join_or, shown
+from weft.errors import ConfigError, is_whole, join_or, reason, shown
 from weft.files import read_json
 from weft.graph import COLLECTIVES
 from weft.kernels.execution_plan import (
@@ -88,7 +88,7 @@ def read_collective(path: str | Path, trusted: bool = False) -> ExecutionPlan:
     except _BrokenPlan as error:
         raise ConfigError(str(error), str(path)) from None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        told = f"lacks the key {error}" if isinstance(error, KeyError) else f"cannot be understood ({error})"
+        told = f"lacks the key {error}" if isinstance(error, KeyError) else f"cannot be understood ({reason(error)})"
         raise ConfigError(f"the plan {told}; give one as MSCCL++'s tools write them", str(path)) from None
 
 
