@@ -80,7 +80,8 @@ def _choices(name: str, text: str) -> list[Any]:
 )
 @option(
     "--framework",
-    "Whose defaults: kernels, number formats, overlaps.  [default: megatron-core, and torchtitan with FSDP]",
+    "Whose defaults: kernels, number formats, overlaps, see 'weft frameworks list'.  [default: all of today's that run "
+    "on the machine]",
     Value("NAME", str, later("weft.parallel.framework:frameworks")),
 )
 @option(

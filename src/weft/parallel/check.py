@@ -42,6 +42,13 @@ def check_graphs(model: Transformer, plan: Parallelism) -> None:
         )
 
 
+def can_pair(plan: Parallelism) -> bool:
+    """Return whether Megatron Core can run a plan's MoE exchanges beside another micro-batch: in interleaved stages or
+    without a pipeline, and without full recomputation (transformer_config.py).
+    """
+    return (plan.pp == 1 or plan.order_of_pipeline.kind == "interleaved") and plan.recompute != "full"
+
+
 def problems(model: Transformer, plan: Parallelism) -> Iterator[str]:
     """Sentences on what does not divide."""
     yield from _tensor(model, plan)

@@ -263,8 +263,7 @@ class Plans(Answer):
         if len(self.plans) < 2:
             return ""
         best, second = self.plans[:2]
-        rule = "leaves most memory free" if _free(best) < _free(second) else "has the fewest chunks, with as much free,"
-        why = f"; of plans within {ALIKE:.0%} of the fastest, the one that {rule} comes first"
+        why = f"; of plans within {ALIKE:.0%} of the fastest, the one that leaves most memory free comes first"
         why *= second.step_time_s < best.step_time_s and self.objective != "memory"
         said = ", ".join(_changes(best, second)) or "the same plan"
         return f"The runner-up has {said}: {_differences(best, second)}{why}"
@@ -314,12 +313,12 @@ def roomiest_first(ranked: Sequence[Planned]) -> list[Planned]:
     """The same plans, but first the one that leaves most memory free of those that are as fast as the fastest.
 
     As fast is what takes at most `ALIKE` longer, timed in the same way on as many GPUs. Of those that leave as much
-    free, the one with the fewest chunks of the pipeline is chosen, and of these the fastest.
+    free, the fastest is chosen, so that no plan is both faster and smaller than the first.
     """
     fastest = ranked[0]
 
-    def effort(one: Planned) -> tuple[int, int, float]:
-        return _free(one), one.plan.chunks, one.step_time_s
+    def effort(one: Planned) -> tuple[int, float, float]:
+        return _free(one), one.step_time_s, one.peak_bytes
 
     chosen = min((one for one in ranked if as_fast(one, fastest)), key=effort)
     return [chosen, *(one for one in ranked if one is not chosen)]

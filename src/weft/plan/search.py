@@ -15,18 +15,19 @@ from numpy.typing import NDArray
 
 from weft import hardware
 from weft.errors import InputError, check_name, check_type, check_whole, shown
+from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.options import RESERVE, SUSTAINED, RunOptions
 from weft.parallel.check import degrees
-from weft.parallel.framework import Framework
+from weft.parallel.framework import Framework, current_frameworks
 from weft.parallel.framework import framework as framework_of
 from weft.parallel.plan import Parallelism
 from weft.plan.launch import LAUNCHERS
 from weft.plan.plans import Planned, Plans, Setting, roomiest_first
 from weft.plan.space import Space, smaller, space
 from weft.result.errors import step_error
-from weft.run.step.batch import uncollected
+from weft.run.step.batch import Shared, uncollected
 from weft.run.step.clock import many, meetings, shared_on, train
 from weft.run.step.meeting import Meeting
 from weft.store import Store
@@ -40,12 +41,17 @@ OBJECTIVES: Mapping[str, Callable[[Planned], tuple[float, ...]]] = {
     "cost": lambda one: (one.gpu_seconds, one.step_time_s),
 }
 """What is least in the best plan: the step time on all GPUs, the peak of memory, the GPU-seconds of a step."""
-USUAL = ("megatron-core", "torchtitan")
-"""Frameworks whose plans are searched if none is named: whole weights on each rank, and weights that replicas share."""
+_BASES = ("megatron-bridge-2026", "megatron-bridge", "megatron-core", "torchtitan")
+"""Frameworks under which all plans are timed, the first that runs on the machine of those with whole weights on each
+rank and of those that share them; the others of `current_frameworks` run only the fastest of these plans."""
+_ADOPTED = 300
+"""Fastest plans of a framework that the others of its kind are tried with."""
 _LARGER = (2, 4, 8, 16, 32, 64)
 """How many times more GPUs are tried for a model that does not fit."""
-_EXCHANGED = 2_000
-"""Fastest plans of a mixture that are tried with each library that exchanges tokens: first all run the framework's."""
+_EXCHANGED = 1_000
+"""Fastest plans of a mixture that are tried with each library that exchanges tokens, and with EP overlap: first all run
+the framework's.
+"""
 _BETWEEN = 8
 """Most numbers of GPUs that are tried between a machine that holds the model and its half."""
 
@@ -70,16 +76,17 @@ def plan(
     """The best plans of a training step of `batch` sequences on a system, and why the others are not.
 
     Every uniform plan that fills the GPUs is timed in closed forms; the best `refine` again with the engine's windows,
-    until `budget_s` seconds have passed. The fastest plans of a mixture are also tried with the other libraries that
-    exchange tokens. `fix` gives fields of the plan (`weft.Parallelism`) a value, or lists of
-    values to choose from. Without a `framework`, plans are those of Megatron Core and, where replicas share the
-    weights, of torchtitan. The `objective` is "tokens/s" (least step time on all GPUs), "memory" (least peak), or
-    "cost" (least GPU-seconds of a step, on all GPUs or fewer). Without a `sequence` it is the model's context.
-    With a `launcher` ("megatron", "torchtitan" or "deepspeed"), all plans are ones that it has options for, timed with
-    the defaults of its framework. `progress(done, total, what)` is called before each of the slow parts.
+    for at most `budget_s` seconds. The fastest plans of a mixture are also tried with the other libraries that
+    exchange tokens, and with EP overlap. `fix` gives fields of the plan (`weft.Parallelism`) a value, or lists of
+    values to choose from. Without a `framework`, those of today's frameworks are tried that run on the machine: all
+    plans under one of each kind, the fastest of them under the others. The `objective` is "tokens/s" (least step time
+    on all GPUs), "memory" (least peak), or "cost" (least GPU-seconds of a step, on all GPUs or fewer). Without a
+    `sequence` it is the model's context. With a `launcher` ("megatron", "torchtitan" or "deepspeed"), all plans are
+    ones that it has options for, timed with the defaults of its framework. `progress(done, total, what)` is called
+    before each of the slow parts.
 
     A plan fits if it leaves a share `reserve` of each GPU's memory free. Of plans within 2 % of the fastest, the one
-    that leaves most memory free is best, and of those that leave as much, the one with the fewest chunks.
+    that leaves most memory free is best, and of those that leave as much, the fastest.
 
     Raises UnknownNameError for unknown names, InputError for contradicting fields, and for a system that holds the
     model under no plan, with the least number of GPUs that would.
@@ -104,12 +111,17 @@ def plan(
     if launcher:
         check_name("launcher", launcher, LAUNCHERS)
         framework = framework or LAUNCHERS[launcher].framework
-    used = _frameworks(framework, fix or {})
+    used = _frameworks(framework, fix or {}, where)
     say = progress or (lambda done, total, what: None)
     say(0, 0, "all plans in closed forms")
     key = OBJECTIVES[objective]
-    spaces = (space(found, where, each, batch, length, fix or {}) for each in used)
-    searches = [_Search(replace(each, launcher=launcher), options, reserve, say) for each in spaces]
+    searches = [
+        _Search(
+            [replace(space(found, where, one, batch, length, fix or {}), launcher=launcher) for one in alike],
+            options, reserve, say,
+        )
+        for alike in used
+    ]  # fmt: skip
     rejected: Counter[str] = Counter()
     with uncollected():
         fitting = [one for each in searches for one in each.timed(rejected)]
@@ -117,7 +129,7 @@ def plan(
             raise InputError(_impossible(searches, rejected))
         fewer = [one for each in searches for one in each.on_fewer()]
     ranked = _ranked([*fitting, *fewer] if objective == "cost" else fitting, key)
-    refined = _refined(ranked[:refine], begin + budget_s, say)
+    refined = _refined(ranked[:refine], perf_counter() + budget_s, say)
     best = sorted(refined, key=key) + ranked[len(refined) :]
     moved = sum(one.place != place for place, one in enumerate(best[: len(refined)], 1))
     if objective != "memory":
@@ -137,7 +149,7 @@ def plan(
         moved,
         best[0].setting.error.why,
         launcher,
-        _notes(len(refined), min(refine, len(ranked))),
+        (*_notes(len(refined), min(refine, len(ranked))), *_searched(used, best[0].setting.framework)),
         tuple(name for name, value in (fix or {}).items() if isinstance(value, list | tuple) and len(value) > 1),
     )
 
@@ -158,14 +170,43 @@ def _notes(refined: int, wanted: int) -> tuple[str, ...]:
     return (said,)
 
 
-def _frameworks(named: Framework | str | None, fix: Mapping[str, Any]) -> list[Framework]:
-    """The frameworks whose plans are searched: the one that is named, or those of the stages of ZeRO that `fix` has."""
+def _searched(used: Sequence[Sequence[Framework]], chosen: Framework) -> tuple[str, ...]:
+    """Say under which frameworks plans were timed, and how to see what the chosen one turns on."""
+    if sum(map(len, used)) == 1:
+        return ()
+    bases = " and ".join(alike[0].name for alike in used)
+    others = ", ".join(one.name for alike in used for one in alike[1:])
+    more = f"; the {_ADOPTED} fastest of each also under {others}" if others else ""
+    said = (
+        f"All plans were timed under {bases}{more}; --framework names one, and 'weft frameworks show {chosen.name}' "
+        "says what it turns on."
+    )
+    return (said,)
+
+
+def _frameworks(named: Framework | str | None, fix: Mapping[str, Any], where: System) -> list[list[Framework]]:
+    """Return the frameworks whose plans are searched: the one that is named, or by kind those of today that run on the
+    machine under the recipes and stages of ZeRO that `fix` has, first the one under which all plans are timed.
+    """
     if named is not None:
-        return [named if isinstance(named, Framework) else framework_of(named)]
-    zero = fix.get("zero")
-    stages = zero if isinstance(zero, list | tuple) else (zero,)
-    chosen = [name for name in USUAL if zero is None or any((stage == 3) == (name == USUAL[1]) for stage in stages)]
-    return [framework_of(name) for name in chosen]
+        return [[named if isinstance(named, Framework) else framework_of(named)]]
+    zero, recipes = (value if isinstance(value, list | tuple) else [value] for value in map(fix.get, _DECIDING))
+    running = [
+        one
+        for one in map(framework_of, current_frameworks())
+        if not any(one.unlike(where.gpu, recipe or "") for recipe in recipes)
+        and (zero == [None] or any((stage == 3) == (one.zero == 3) for stage in zero))
+    ]
+
+    def base_first(one: Framework) -> int:
+        return _BASES.index(one.name) if one.name in _BASES else len(_BASES)
+
+    kinds = ([one for one in running if (one.zero == 3) == shards] for shards in (False, True))
+    return [sorted(alike, key=base_first) for alike in kinds if alike]
+
+
+_DECIDING = "zero", "precision"
+"""Fields of a plan that decide which frameworks are searched."""
 
 
 def _fastest(seconds: FloatArray, fits: NDArray[np.bool_]) -> list[int]:
@@ -182,23 +223,41 @@ _QUICK = 20_000
 
 
 class _Search:
-    """The search of a space, whose plans on all GPUs and on fewer share what they have in common."""
+    """The search of a space, whose plans on all GPUs and on fewer share what they have in common.
 
-    def __init__(self, space: Space, options: RunOptions, reserve: float, say: Progress) -> None:
-        self.space, self.options, self.reserve, self._say = space, options, reserve, say
-        self._shared = shared_on(space.system, space.framework, options)
+    The fastest plans of the first of `spaces` are also timed under the frameworks of the others.
+    """
+
+    def __init__(self, spaces: Sequence[Space], options: RunOptions, reserve: float, say: Progress) -> None:
+        self.space, self.options, self.reserve, self._say = spaces[0], options, reserve, say
+        self._spaces = spaces
+        self._shared = [shared_on(one.system, one.framework, options) for one in spaces]
 
     def timed(self, rejected: Counter[str], gpus: int | None = None) -> list[Planned]:
         """The plans on all GPUs, or on `gpus`, that fit the memory; the others are `rejected`, by reason."""
-        of = self.space if gpus is None else smaller(self.space, gpus)
+        of, *others = self._spaces if gpus is None else [smaller(one, gpus) for one in self._spaces]
         plans = list(of.candidates(rejected))
         if not plans:
             return []
+        found = self._fitting(of, self._shared[0], plans, rejected, exchange=True)
+        fastest = [one.plan for one in sorted(found, key=lambda one: one.step_time_s)[:_ADOPTED]]
+        for other, shared in zip(others, self._shared[1:], strict=True):
+            exchange = other.dispatchers != of.dispatchers
+            found += self._fitting(other, shared, list(other.adopted(fastest)), rejected, exchange)
+        return found
+
+    def _fitting(
+        self, of: Space, shared: Shared, plans: list[Parallelism], rejected: Counter[str], exchange: bool
+    ) -> list[Planned]:
+        """Return those of the plans that fit; if `exchange`, also with the framework's other libraries of exchange."""
+        if not plans:
+            return []
         capacity = (1 - self.reserve) * of.system.gpu.memory.capacity
-        seconds, peaks = self._clocked(of, plans, capacity)
-        others = list(of.exchanged_otherwise(plans[at] for at in _fastest(seconds, peaks <= capacity)))
+        seconds, peaks = self._clocked(of, shared, plans, capacity)
+        fastest = _fastest(seconds, peaks <= capacity) if exchange else []
+        others = list(of.exchanged_otherwise(plans[at] for at in fastest))
         if others:
-            found = (seconds, peaks), self._clocked(of, others, capacity)
+            found = (seconds, peaks), self._clocked(of, shared, others, capacity)
             plans, (seconds, peaks) = plans + others, map(np.concatenate, zip(*found, strict=True))
         fits = peaks <= capacity
         if not fits.all():
@@ -214,14 +273,16 @@ class _Search:
             if peak <= capacity
         ]
 
-    def _clocked(self, of: Space, plans: Sequence[Parallelism], capacity: float) -> tuple[FloatArray, FloatArray]:
+    def _clocked(
+        self, of: Space, shared: Shared, plans: Sequence[Parallelism], capacity: float
+    ) -> tuple[FloatArray, FloatArray]:
         """Step times [s] and peaks of memory [bytes] of plans."""
         seconds, peaks = [], []
         for at in range(0, len(plans), _AT_ONCE):
             if len(plans) > _QUICK:
                 self._say(at, len(plans), f"plans of {of.framework.name} on {of.system.gpus:,} GPUs in closed forms")
             some = plans[at : at + _AT_ONCE]
-            found = many(of.model, of.system, some, of.framework, self.options, self._shared, limit=capacity)
+            found = many(of.model, of.system, some, of.framework, self.options, shared, limit=capacity)
             seconds.append(found.seconds)
             peaks.append(found.peak_bytes)
         return np.concatenate(seconds), np.concatenate(peaks)

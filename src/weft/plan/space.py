@@ -12,7 +12,7 @@ from typing import Any
 from weft.errors import InputError, check_name, check_whole
 from weft.hardware import System
 from weft.models import Transformer
-from weft.parallel.check import check_graphs, divisors, problems
+from weft.parallel.check import can_pair, check_graphs, divisors, problems
 from weft.parallel.framework import Framework
 from weft.parallel.layers import stage_layers
 from weft.parallel.plan import Parallelism, ScheduleName, overlap_of, schedule_name
@@ -48,6 +48,8 @@ _AXES = "tp", "cp", "pp", "dp"
 GRAPHS = "cuda_graph_impl", "cuda_graph_modules"
 PAIRING = "overlap_moe_expert_parallel_comm", "delay_wgrad_compute"
 """Fields of a plan on CUDA graphs, and on passes that run beside another micro-batch's."""
+_PAIRING = ("megatron-core", "megatron-bridge")
+"""Frameworks whose fastest plans are also tried with EP overlap, which is off by default."""
 _PLAIN = Parallelism()
 _FREE = {"batch": "batch", "sequence": "sequence", "order": "", "layers": "", "loads": ""}
 """Fields of a plan that the search does not choose, with the argument that states each."""
@@ -93,12 +95,44 @@ class Space:
                 )
 
     def exchanged_otherwise(self, plans: Iterable[Parallelism]) -> Iterator[Parallelism]:
-        """The same plans with each other library that may exchange their tokens, unless the user stated one."""
+        """The same plans with each other library that may exchange their tokens, and with EP overlap, unless the user
+        stated these.
+        """
         names = () if "dispatcher" in self.fixed else _other_dispatchers(self.model, self.system, self.framework)
-        for plan, name in product((one for one in plans if one.ep > 1), names):
-            other = plan.altered(dispatcher=name)
-            if not (self.launcher and lacking(self.launcher, self.model, other)):
+        pairs = not self.framework.paired and self.framework.name in _PAIRING and not self.fixed & {*PAIRING}
+        for plan in (one for one in plans if one.ep > 1):
+            ways = [plan, *(plan.altered(dispatcher=name) for name in names)]
+            if pairs and can_pair(plan):
+                ways += [one.altered(**dict.fromkeys(PAIRING, True)) for one in ways]
+            for other in ways[1:]:
+                if not (self.launcher and lacking(self.launcher, self.model, other)):
+                    yield other
+
+    @property
+    def dispatchers(self) -> tuple[str, ...]:
+        """The libraries of exchange that the framework offers."""
+        return _offered(DISPATCHERS, self.framework, ())
+
+    def adopted(self, plans: Iterable[Parallelism]) -> Iterator[Parallelism]:
+        """Return those of another framework's plans that this one can run, as it runs them."""
+        for plan in plans:
+            other = plan.altered(overlap_moe_expert_parallel_comm=None) if self._unpaired(plan) else plan
+            other = self._as_paired(other)
+            fields = ("zero", "recompute", *(["dispatcher"] if other.dispatcher else []))
+            offered = {**self.choices, "dispatcher": ("", *self.dispatchers)}
+            if all(getattr(other, name) in offered[name] or name in self.fixed for name in fields):
                 yield other
+
+    def _unpaired(self, plan: Parallelism) -> bool:
+        """Whether a search, and not the user, left a plan's exchanges without overlap."""
+        return plan.overlap_moe_expert_parallel_comm is False and not self.fixed & {*PAIRING}
+
+    def _as_paired(self, plan: Parallelism) -> Parallelism:
+        """Return a plan without the EP overlap of its framework where Megatron Core has none."""
+        named = self.fixed & {*PAIRING}
+        if not self.framework.paired or named or plan.ep == 1 or can_pair(plan):
+            return plan
+        return plan.altered(overlap_moe_expert_parallel_comm=False)
 
     def fits_on(self, gpus: int) -> bool:
         """Whether the degrees that the user stated fit fewer or more GPUs."""
@@ -124,7 +158,7 @@ class Space:
                     rejected[reason] += len(leaves)
                     continue
                 for leaf in leaves:
-                    yield order.altered(micro_batch=micro_batch, **leaf)
+                    yield self._as_paired(order.altered(micro_batch=micro_batch, **leaf))
 
     def _checked(self, degrees: Mapping[str, Any], leaf: Mapping[str, Any]) -> Parallelism:
         """A plan of these degrees with the choices of a leaf; InputError for choices that contradict each other."""

@@ -163,7 +163,8 @@ class Step(Answer):
     `pipeline_waits` are the parts of the makespan in which the mean device computes nothing: "bubble", "imbalance" and
     "exposed pp" [s], `send` is how long activations take to the next stage [s]. `fidelity` says where durations come
     from, `windows` what kernels and collectives cost each other, `memory` what every device holds, `notes` what a
-    reader must know. `defaulted` names which of framework, sequence and stage of ZeRO the question did not state.
+    reader must know. `defaulted` names which of framework, sequence and stage of ZeRO the question did not state,
+    `elsewhere` has the times of today's other frameworks [s].
     """
 
     kind = "step"
@@ -171,7 +172,7 @@ class Step(Answer):
         model=model.name system=system.label plan framework=framework.name fidelity step_time_s=seconds range_s
         expected_error=error.value tokens_per_s_per_gpu mfu hfu model_flops=flops flops_convention=convention peak_flops
         peak_bytes=memory.peak fits=memory.fits waterfall=parts exposed_s=exposed hidden_s=hidden bubble_share=bubble
-        needs notes windows defaulted
+        needs notes windows defaulted elsewhere
     """
 
     model: Transformer
@@ -191,6 +192,7 @@ class Step(Answer):
     notes: tuple[str, ...] = ()
     windows: tuple[Window, ...] = ()
     defaulted: tuple[str, ...] = ()
+    elsewhere: Mapping[str, float] = field(default_factory=dict)
     convention = CONVENTION
 
     @property

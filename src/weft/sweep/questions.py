@@ -167,6 +167,7 @@ class StepQuestion(Planned):
             framework=self.framework,
             options=self.options or RunOptions(),
             fidelity=self.fidelity,
+            compare=False,
             **self.stated(),
         )
 

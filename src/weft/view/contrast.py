@@ -129,7 +129,8 @@ class ContrastReport(Report[Contrast]):
         pairs.append(("in all", float(first.seconds), float(second.seconds)))
         unit, scale = _unit(max(float(first.seconds), float(second.seconds)))
         rows = [
-            (name, one * scale, other * scale, other / one if one else None)  # a part that only one of them has
+            # a part that only one of them has, or hardly any of, has no ratio
+            (name, one * scale, other * scale, other / one if one >= _SMALL * float(first.seconds) else None)
             for name, one, other in pairs
         ]
         columns = [

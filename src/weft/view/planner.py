@@ -75,6 +75,18 @@ def between(answer: Plans) -> Iterator[str]:
             yield f"The fastest plan by {_CHOICES[name]}: {', '.join(said)}."
 
 
+def by_framework(answer: Plans) -> list[str]:
+    """The fastest of the plans that were timed under each framework, in a sentence; nothing for one of them."""
+    fastest: dict[str, float] = {}
+    for one in answer.fitting:
+        name = one.setting.framework.name
+        fastest[name] = min(one.step_time_s, fastest.get(name, one.step_time_s))
+    if len(fastest) < 2:
+        return []
+    said = (f"{name} {seconds(took)}" for name, took in sorted(fastest.items(), key=lambda one: one[1]))
+    return [f"The fastest of the plans timed by framework: {', '.join(said)}."]
+
+
 def _ties(answer: Plans) -> str:
     known = f"±{answer.best.error:.0%} is the known error: {answer.why_range}"
     tied = _tied(answer)
@@ -234,6 +246,7 @@ def _best_of(answer: Plans, across: str, down: str) -> Iterator[tuple[tuple[str,
 def difference(answer: Plans) -> Figure:
     """The runner-up's step against the best one's, part by part [s]: each bar begins where the one before it ends."""
     best, second = (one.step().parts for one in answer.plans[:2])
+    second_is_faster = answer.plans[1].step_time_s < answer.best.step_time_s
     grown = {name: second.get(name, 0.0) - best.get(name, 0.0) for name in ordered({**best, **second})}
     least = _LEAST_CHANGE * answer.best.step_time_s
     shown = {label(name): change for name, change in grown.items() if abs(change) >= least}
@@ -246,7 +259,7 @@ def difference(answer: Plans) -> Figure:
     columns = [text("lane", "part"), text("kind", " "), number("from_s", " "),
                number("until_s", "runner-up minus best", "s", "+.3g"), text("said", " ")]  # fmt: skip
     return bars(
-        "Why is the runner-up not the best?",
+        "What does the faster runner-up do?" if second_is_faster else "Why is the runner-up not the best?",
         Table(columns, rows),
         lane="lane",
         start="from_s",
@@ -294,7 +307,7 @@ class PlansReport(SystemReport["Plans"]):
 
     def sentences(self) -> list[str]:
         """The plan, its time, its memory, the runner-up, what is tied, and what stated choices take at best."""
-        return [*verdict(self.answer), *between(self.answer), *warnings(self.answer)]
+        return [*verdict(self.answer), *between(self.answer), *by_framework(self.answer), *warnings(self.answer)]
 
     def notes(self) -> list[str]:
         """How many plans were searched, the notes of the search, and how to launch the best plan."""

@@ -66,7 +66,7 @@ class StepReport(SystemReport[Step]):
             + (f", HFU {answer.hfu:.1%}" if answer.hfu > 1.001 * answer.mfu else "")
             + f" of the {plan.dtype} peak{_more(answer)}, with attention counted in full."
         )
-        framework = framework_sentence(answer.framework, plan, answer.defaulted)
+        framework = framework_sentence(answer.framework, plan, answer.defaulted) + _elsewhere(answer)
         fits = [] if answer.memory is None else [fitting(answer.memory, what if misfit else "It")]
         before, after = (fits, []) if misfit else ([], fits)
         return [
@@ -264,6 +264,17 @@ def ranks(plan: Parallelism) -> str:
     others = {"PP": plan.pp, "EP": plan.ep}
     methods = f", {overlap_text(plan.overlap)}" if plan.overlap else ""
     return f"TP {plan.tp}" + "".join(f", {name} {degree}" for name, degree in others.items() if degree > 1) + methods
+
+
+def _elsewhere(answer: Step) -> str:
+    """The fastest of the other frameworks, in a sentence, where it is faster than the range of the answer."""
+    if not answer.elsewhere:
+        return ""
+    best = min(answer.elsewhere, key=answer.elsewhere.__getitem__)
+    took = answer.elsewhere[best]
+    if took >= answer.range_s[0]:
+        return ""
+    return f" As {best} runs it, a step takes {seconds(took)}, {answer.seconds / took:.2f} times as fast."
 
 
 def _dominates(answer: Step) -> str:

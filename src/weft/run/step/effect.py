@@ -1,17 +1,21 @@
-"""Stated options of a plan that change nothing: the plan with and without each of them, compared."""
+"""What a step is held against: the plan without each stated option, and today's other frameworks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from weft.errors import InputError
 from weft.hardware import System
 from weft.models import Transformer
 from weft.options import RunOptions
+from weft.parallel.check import can_pair
 from weft.parallel.complete import complete
-from weft.parallel.framework import Framework
+from weft.parallel.framework import Framework, current_frameworks
+from weft.parallel.framework import framework as framework_of
 from weft.parallel.plan import Parallelism
+from weft.result.step import Step
 from weft.run.step.clock import many
 from weft.run.step.memory import memory
 
@@ -50,6 +54,29 @@ def idle_options(
     took, *without = zip(found.seconds.tolist(), found.peak_bytes.tolist(), strict=True)
     same = [name for name, other in zip(others, without, strict=True) if _same(took, other)]
     return tuple(_said(name, plan, framework, "on this plan's time, or its memory as Weft counts it") for name in same)
+
+
+def elsewhere(step: Step, framework: Framework, options: RunOptions) -> dict[str, float]:
+    """Return the times [s] of a step by name of today's other frameworks that can run its plan.
+
+    They are in proportion to closed forms of both. Frameworks that share weights run plans that do (ZeRO 3), the others
+    the rest.
+    """
+    gpu, plan = step.system.gpu, step.plan
+    others = [
+        other
+        for other in map(framework_of, current_frameworks())
+        if other.name != framework.name
+        and not other.unlike(gpu, plan.precision)
+        and (other.zero == 3) == (plan.zero == 3)
+        and not (other.paired and plan.ep > 1 and not can_pair(plan))
+    ]
+    found: dict[str, float] = {}
+    for one in [framework, *others] if others else []:
+        with suppress(InputError):
+            found[one.name] = float(many(step.model, step.system, [plan], one, options).seconds[0])
+    own = found.pop(framework.name, 0.0)
+    return {name: step.seconds * seconds / own for name, seconds in found.items()} if own else {}
 
 
 def _memory_notes(

@@ -10,7 +10,7 @@ from typing import Any
 from weft.errors import InputError
 from weft.options import RESERVE, SUSTAINED, RunOptions
 from weft.parallel.check import problems
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import Parallelism, ScheduleName
 from weft.parallel.words import changes
 from weft.result.step import Step, exposed_axis
 from weft.run.step.clock import many
@@ -99,11 +99,25 @@ def _gains(step: Step, options: RunOptions) -> Iterator[str]:
             best.append((seconds, peak, plan))
     shown: set[frozenset[str]] = set()
     for seconds, peak, plan in sorted(best, key=lambda one: one[0]):
-        said = ", ".join(changes(plan, step.plan))
+        said = ", ".join(changes(plan, _following(step.plan, plan)))
         kind = frozenset(one.name for one in fields(plan) if getattr(plan, one.name) != getattr(step.plan, one.name))
         if said and kind not in shown and len(shown) < _SUGGESTED:
             shown.add(kind)
             yield f"{said} ({now / seconds:.2f}x as fast, {peak / 1e9:.0f} of {capacity / 1e9:.0f} GB)"
+
+
+def _following(base: Parallelism, plan: Parallelism) -> Parallelism:
+    """Return `base` with what only follows from another plan's degrees: replicas, layers of stages, sp."""
+    shared = plan.sp if 1 in (plan.tp, base.tp) else base.sp
+    return base.altered(dp=plan.dp, layers=plan.layers, sp=shared)
+
+
+def _schedule(plan: Parallelism, pp: int) -> str:
+    """Return the order of a pipeline of other stages that cuts the model into as many parts, or else 1F1B."""
+    parts = plan.pp * plan.chunks
+    if plan.order_of_pipeline.kind != "interleaved" or parts % pp or parts == pp or plan.micro_batches % pp:
+        return "1f1b"
+    return str(ScheduleName("interleaved", (parts // pp,)))
 
 
 def _neighbours(step: Step) -> Iterator[Parallelism]:
@@ -124,7 +138,8 @@ def _neighbours(step: Step) -> Iterator[Parallelism]:
     if plan.pp > 1 and not plan.layers:
         ways += [{"schedule": f"interleaved:{each}"} for each in range(2, 9)] + [{"schedule": "1f1b"}]
     for way in ways:
-        more: dict[str, Any] = {"schedule": "1f1b", "layers": ()} if way.get("pp", plan.pp) != plan.pp else {}
+        pp = way.get("pp", plan.pp)
+        more: dict[str, Any] = {"schedule": _schedule(plan, pp), "layers": ()} if pp != plan.pp else {}
         if way.get("tp", plan.tp) == 1:
             more["sp"] = False
         elif plan.tp == 1 and "tp" in way:

@@ -25,7 +25,7 @@ from weft.result.graph_step import GraphStep
 from weft.result.memory import Memory
 from weft.result.step import Step
 from weft.run.step.clock import train
-from weft.run.step.effect import idle_options, unpaired_schedule
+from weft.run.step.effect import elsewhere, idle_options, unpaired_schedule
 from weft.run.step.graphs import graph_step
 from weft.run.step.measured import Measured, judged
 from weft.run.step.memory import memory as needed
@@ -40,7 +40,7 @@ def step(model: Graph, on: Described, *, options: RunOptions = SUSTAINED) -> Gra
 def step(
     model: Transformer | str | Path, on: Described, plan: Parallelism | None = None, *,
     framework: Framework | str | None = None, options: RunOptions = SUSTAINED, fidelity: Fidelity = "windows",
-    measured: str | None = None, **stated: Any,
+    measured: str | None = None, compare: bool = True, **stated: Any,
 ) -> Step: ...  # fmt: skip
 
 
@@ -53,6 +53,7 @@ def step(
     options: RunOptions = SUSTAINED,
     fidelity: Fidelity = "windows",
     measured: str | None = None,
+    compare: bool = True,
     **stated: Any,
 ) -> Step | GraphStep:
     """How long a training step takes, and where it goes: `model` and `on` by name, file or object.
@@ -62,8 +63,9 @@ def step(
     on a rank with its collectives. Without a `framework`, it is Megatron Core, or torchtitan where weights are sharded
     (zero=3); `fidelity` as in `weft.run.step.train`. With a `measured` time, "9.3 s", or throughput of each GPU,
     "1400 tokens/s" or "412 TFLOP/s", the answer says whether that is to be expected, where time may be lost, and which
-    three changes of the plan would gain most. Raises UnknownNameError for unknown names, InputError for a plan that
-    does not fit, with the nearest one that does.
+    three changes of the plan would gain most. Unless `compare` is False, which is faster where many steps are timed,
+    the answer also names stated options without effect, and, without a `framework`, what today's others take. Raises
+    UnknownNameError for unknown names, InputError for a plan that does not fit, with the nearest one that does.
 
     >>> step("gpt-3", "64xa100", tp=8, pp=8, batch=64, fidelity="estimate").plan.micro_batches
     64
@@ -79,9 +81,10 @@ def step(
         needed(of.model, of.system, of.plan, of.framework, answer.pipeline.schedule),
         framework=of.framework, defaulted=of.defaulted,
     )  # fmt: skip
-    idle = idle_options(of.model, of.system, of.plan, of.framework, stated, options)
+    idle = idle_options(of.model, of.system, of.plan, of.framework, stated, options) if compare else ()
+    others = elsewhere(answer, of.framework, options) if compare and "framework" in of.defaulted else {}
     notes = (*of.notes, *idle, *unpaired_schedule(of.plan, answer.framework.paired), *answer.notes)
-    answer = replace(answer, memory=held, notes=notes, defaulted=of.defaulted)
+    answer = replace(answer, memory=held, notes=notes, defaulted=of.defaulted, elsewhere=others)
     return answer if seen is None else judged(answer, seen, options)
 
 
