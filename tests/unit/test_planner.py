@@ -54,7 +54,7 @@ def test_the_best_plan_is_the_fastest_that_fits(found):
 
 def test_a_plan_takes_as_long_as_weft_step_says(found):
     best = found.best
-    same = weft.step(GPT, "64xa100", best.plan, framework="megatron-core", fidelity="estimate")
+    same = weft.step(GPT, "64xa100", best.plan, framework=best.setting.framework.name, fidelity="estimate")
     assert best.step().seconds == pytest.approx(same.seconds)
     assert best.step_time_s == pytest.approx(same.seconds)
     assert best.peak_bytes == pytest.approx(same.memory.peak)
@@ -92,9 +92,11 @@ def test_reasons_name_what_does_not_divide():
 
 
 def test_memory_is_a_reason_with_its_range(found):
-    (reason,) = [reason for reason in found.rejected if reason.startswith("needs") and "Megatron" in reason]
-    assert "and a GPU has 86" in reason
-    assert found.rejected[reason] > 0
+    reasons = [reason for reason in found.rejected if reason.startswith("needs") and "Megatron" in reason]
+    assert reasons
+    for reason in reasons:
+        assert "and a GPU has 86" in reason
+        assert found.rejected[reason] > 0
 
 
 def test_selective_recomputation_is_left_out_where_attention_is_fused():
@@ -152,7 +154,7 @@ def test_nothing_beats_a_plan_of_the_front_in_all_three(found):
 
 
 def test_the_range_is_the_known_error_of_steps(found):
-    error = step_error(weft.gpu("a100-sxm-80gb"), "megatron-core").value
+    error = step_error(weft.gpu("a100-sxm-80gb"), found.best.setting.framework.name).value
     assert found.best.range_s == pytest.approx(
         (found.best.step_time_s * (1 - error), found.best.step_time_s * (1 + error))
     )
@@ -384,8 +386,9 @@ def test_a_need_that_rounds_to_the_memory_is_said_to_be_over_it():
 
 
 def test_a_machine_too_small_says_how_many_gpus_would_do():
+    fix = {"sp": True, "micro_batch": 1, "zero": 1, "cp": 1}
     with pytest.raises(InputError, match=r"needs .* GB .*; 48 GPUs would hold it, as with tp 8, pp 6"):
-        plan("gpt-3", "16xa100", batch=64, fix={"sp": True, "micro_batch": 1, "zero": 1, "cp": 1}, refine=0)
+        plan("gpt-3", "16xa100", batch=64, fix=fix, refine=0, framework="megatron-core")
 
 
 def test_a_model_of_105_layers_is_not_denied_pipelines_of_8_stages():
@@ -420,7 +423,7 @@ def test_a_mixture_takes_as_long_as_weft_step_says_on_all_gpus_and_on_fewer():
     fix = {"tp": [1, 2, 4], "cp": 1, "ep": 16, "micro_batch": [1, 2]}
     found = plan("qwen3-30b-a3b", "32xh100", batch=64, sequence=4096, fix=fix, refine=0)
     assert {one.gpus for one in found.front} == {16, 32}
-    assert len({one.plan.dispatcher for one in found.fitting}) == 3
+    assert {one.plan.dispatcher for one in found.fitting} == {"", "nccl", "deepep", "hybridep"}
     for one in (*found.plans[:3], *found.fitting[::80], *found.front[::5]):
         agrees(one.plan, one.setting.system, one.setting.framework, one.step_time_s, one.peak_bytes)
 
