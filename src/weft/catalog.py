@@ -251,6 +251,10 @@ def unknown_key(path: object, known: Collection[str], file: str | None = None) -
     if inside:
         return ConfigError(f"this is a table; name one of its values, like '{inside[0]}'", file, path)
     same_name = [name for name in known if name.endswith(f".{path}")]
+    table, _, last = path.rpartition(".")
+    beside = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == table}
+    if table and beside and not nearest(last, beside):
+        return ConfigError(f"unknown key; '{table}' has {', '.join(beside)}", file, path)
     close = same_name or nearest(path, known)[:1]
     hint = f"did you mean {join_or(close)}?" if close else _listing(known)
     return ConfigError(f"unknown key; {hint}", file, path)

@@ -144,7 +144,8 @@ def common_unit(texts: Sequence[str]) -> tuple[list[float], str]:
 def _unit_problem(text: str, unit: str, wanted: Dimension) -> str:
     shown = example(wanted)
     if not unit:
-        return f"'{text}' has no unit, but {wanted} are expected; write it like '{shown}'"
+        likely = f"'{text.strip()} s' or " if wanted is Dimension.SECONDS else ""
+        return f"'{text}' has no unit, but {wanted} are expected; write it like {likely}'{shown}'"
     if wanted is Dimension.COUNT:
         return f"'{text}' has a unit, but a bare count is expected; write it like '{shown}'"
     for other, units in _UNITS.items():

@@ -182,6 +182,8 @@ def test_every_gpu_of_an_explicit_run_has_its_trace(weft, tmp_path):
         (["--set", "wires=2"], "unknown key; known keys begin with compute, rates"),
         (["--set", "network.latency=1 us"], "unknown key; "),
         (["--set", "memory.bandwidth=2"], "'2' has no unit"),
+        (["--set", "link.latency=2"], "'2' has no unit, but seconds are expected; write it like '2 s' or '500 ns'"),
+        (["--set", "tracker.entries=1024"], "tracker.entries: unknown key; 'tracker' has sets, ways, spill_bytes"),
         (["--set", "memory.bandwidth=-2 TB/s"], "memory.bandwidth"),
         (["--request-bytes", "100"], "multiple of 64 B"),
         (["--overlap", "ideal-overlap", "--trace", "trace.json"], "it has no trace"),

@@ -33,6 +33,14 @@ def test_people_read_formatted_values_and_files_hold_raw_ones() -> None:
     assert json.loads(json.dumps(TABLE.records()))[1] == {"name": "b, c", "time_us": 0.25, "speedup": None, "count": 3}
 
 
+@pytest.mark.parametrize(
+    ("format_", "value", "shown"),
+    [(".1%", -0.0001, "0.0%"), ("{:.2f}×", -0.001, "0.00×"), (".1%", -0.001, "-0.1%"), ("+.1%", 0.0, "+0.0%")],
+)
+def test_what_rounds_to_zero_has_no_minus_sign(format_: str, value: float, shown: str) -> None:
+    assert number("x", format_=format_).text(value) == shown
+
+
 def test_a_column_can_be_left_out_by_its_key() -> None:
     assert TABLE.without(["speedup", "count"]).cells()[1] == ["b, c", "0.2"]
 

@@ -53,7 +53,9 @@ class Column:
             return NONE if self.is_number else ""
         if callable(self.format):
             return self.format(value)
-        return self.format.format(value) if "{" in self.format else format(value, self.format)
+        written = self.format.format(value) if "{" in self.format else format(value, self.format)
+        zero = self.is_number and not any(sign in "123456789" for sign in written)
+        return written.removeprefix("-") if zero else written
 
 
 def text(key: str, head: str = "", **more: Any) -> Column:
