@@ -454,3 +454,18 @@ def test_refreshes_must_leave_time_for_something_else(gpu):
 def test_a_flag_that_is_neither_0_nor_1_is_refused_with_a_value_that_works(gpu, value):
     with pytest.raises(ConfigError, match=f"compute.stages_in_step: '{value}' must be .*; write it like '1'"):
         gpu.replace({"compute.stages_in_step": value})
+
+
+def test_a_chain_of_files_that_extend_one_another_ends(tmp_path):
+    for number in range(40):
+        (tmp_path / f"{number}.toml").write_text(f'extends = "./{number + 1}.toml"\n')
+    (tmp_path / "40.toml").write_text('extends = "h100-sxm"\n')
+    assert hardware.gpu(tmp_path / "30.toml").memory == hardware.gpu("h100-sxm").memory
+    with pytest.raises(ConfigError, match="more than 16 files extend one another; merge some"):
+        hardware.gpu(tmp_path / "0.toml")
+
+
+@pytest.mark.parametrize("rate", ["9" * 5000 + " GB/s", "1e400 GB/s"])
+def test_a_rate_of_thousands_of_digits_is_too_large(rate):
+    with pytest.raises(InputError, match="too large for a quantity in bytes/s"):
+        hardware.gpu("h100-sxm").replace({"memory.bandwidth": rate})

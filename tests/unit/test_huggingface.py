@@ -394,3 +394,11 @@ def test_sub_layers_of_a_configuration_are_split_like_those_of_the_catalogue(tmp
     model = load_model(written(tmp_path, "llama"))
     assert sublayer(model, "fc2", 8)["gemm"].op.k == 11008 // 8
     assert 8 in legal_degrees(unsplit(model, "ip"))
+
+
+@pytest.mark.parametrize("value", [[[1]], "x", 0, {}])
+def test_a_number_of_another_type_is_named(tmp_path, value):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "qwen3_moe", **CONFIGS["qwen3_moe"][0], "moe_intermediate_size": value}))
+    with pytest.raises(ConfigError, match=r"moe_intermediate_size|expert_ffn|another type"):
+        load_model(file)

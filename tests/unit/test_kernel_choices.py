@@ -159,3 +159,9 @@ def test_a_way_to_share_keeps_what_the_graph_states_or_refuses_it():
     assert dict(weft.simulate(copied, "h100-sxm", "dma").graph.nodes[0].choice.copies) == {"engines": 2}
     with pytest.raises(InputError, match="'streams' moves the data of 'all_gather' by compute units, but"):
         weft.simulate(copied, "h100-sxm", "streams")
+
+
+def test_a_release_of_a_library_is_a_number():
+    assert weft.Harness(version="2.26.3").version == "2.26.3"
+    with pytest.raises(InputError, match=r"version is 'typo'; give the library's release, like '2.26'"):
+        weft.Harness(version="typo")

@@ -11,6 +11,7 @@ from weft.errors import InputError
 from weft.hardware import system
 from weft.models.block import Tokens, layer
 from weft.models.load import load_model
+from weft.parallel.plan import Parallelism
 from weft.textbook.shard import Part, Problem, cheapest, shard_layer
 from weft.textbook.strategies import Mesh, MeshPrices, Training
 
@@ -124,3 +125,19 @@ def test_a_layer_that_fits_under_no_sharding_is_refused():
         shard_layer(MODEL, NODE, (1, 2), 1, sequence=1024, limit="1 MB")
     with pytest.raises(InputError, match="needs 16 GPUs"):
         shard_layer(MODEL, NODE, (2, 8), 1)
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        ({"dp": 4, "zero": 1, "shard": 99}, "shard is 99, but 4 replicas hold the same weights; give a divisor of 4"),
+        ({"dp": 4, "zero": 3, "shard": 3}, "shard is 3, but 4 replicas hold the same weights"),
+        ({"dp": 2, "cp": 2, "zero": 1, "shard": 3}, "shard is 3, but 4 replicas hold the same weights"),
+        ({"dp": 4, "shard": 2}, "shard is 2, but zero is 0, so that replicas share nothing"),
+        ({"pp": 2, "layers": (40, -8)}, "layers of the stages are 40, -8; none can have fewer than 0"),
+        ({"zero": 4}, "zero is 4; it must be at most 3"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_by_the_plan_itself(stated, says):
+    with pytest.raises(InputError, match=says):
+        Parallelism(batch=8, **stated)

@@ -15,7 +15,7 @@ from weft.errors import InputError, UnknownNameError, check_type, check_whole, s
 from weft.graph import Op
 from weft.hardware import Described, Gpu, Node, System
 from weft.library.interconnect import Interconnect, interconnect
-from weft.library.profiles import Profile
+from weft.library.profiles import Profile, numbers
 from weft.options import SUSTAINED, RunOptions
 from weft.units import Dimension, format_bytes, parse
 
@@ -102,6 +102,8 @@ class Harness:
             check_type("profile", self.profile, Profile, "give what weft.library.profiles.load_library answers")
         for text in ("algorithm", "version", "served", "weights"):
             check_type(text, getattr(self, text), str, "give a text")
+        if self.version and not numbers(self.version):
+            raise InputError(f"version is {shown(self.version)}; give the library's release, like '2.26'")
 
 
 @dataclass(frozen=True)

@@ -199,9 +199,6 @@ def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
     count, each = model.experts, model.experts_per_token
     yield bool(count) != bool(each), "experts and experts_per_token go together; give both, or neither"
     yield each > count, f"experts_per_token is {each}; there are {count} experts"
-    every, dense, layers = model.moe_every, model.dense_layers, model.layers
-    mixed = any((at + 1) % every == 0 for at in range(dense, min(layers, dense + every)))
-    yield bool(count) and not mixed, f"experts are in no layer: moe_every is {every}, dense_layers {dense} of {layers}"
     groups, few = model.expert_groups, model.groups_per_token
     yield bool(groups) != bool(few), "expert_groups and groups_per_token go together; give both, or neither"
     if groups and few:
