@@ -333,7 +333,7 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path, content, rule):
             r"config\.json: moe_intermediate_size: it is a list; give a wh",
         ),
         ("qwen3_moe", {"moe_intermediate_size": "x"}, r"config\.json: moe_intermediate_size: it is 'x'; give a whole"),
-        ("qwen3_moe", {"decoder_sparse_step": 99}, "no layer of 48 has experts; give a smaller dense_layers or moe_ev"),
+        ("qwen3_moe", {"decoder_sparse_step": 99}, "experts are in no layer: moe_every is 99, dense_layers 0 of 48"),
         ("deepseek_v3", {"topk_method": "typo"}, "topk_method: it is 'typo', which is not modelled; known: greedy"),
         ("deepseek_v3", {"scoring_func": "typo"}, "scoring_func: it is 'typo', which is not modelled; known: softmax"),
         ("llama", {"rope_scaling": {"rope_type": "typo"}}, "rope_scaling: it is 'typo', which is not modelled"),

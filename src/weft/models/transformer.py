@@ -218,6 +218,4 @@ def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
     yield bool(places and not count), "moe_layers go with experts; give both, or neither"
     both = bool(places) and (model.dense_layers > 0 or model.moe_every > 1)
     yield both, "moe_layers names the layers with experts; leave dense_layers and moe_every out"
-    plain = bool(count) and not any(kind.startswith("moe") for kind in model.layer_kinds)
-    yield plain, f"no layer of {most} has experts; give a smaller dense_layers or moe_every, or no experts"
     yield bool(model.full_every and not model.window), "full_every goes with window; give both, or neither"
