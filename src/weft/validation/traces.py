@@ -115,7 +115,7 @@ def predicted_kinds() -> Mapping[str, float]:
         kinds += own
     taken = prices.taken("deepep", used.dispatcher_units)
     both = paired(passes[0], passes[1], 1.0, taken, used.dispatcher_holds)
-    computing = sum(seconds for kind, seconds in kinds.items() if kind not in ("dispatch", "combine"))
+    computing = sum(one.seconds - one.parts[EXPERTS] for one in passes)
     slower = 1 + sum(one.parts.get("contention", 0.0) for one in both) / computing
     waves = math.ceil(1 / (1 - taken))
     times = {
