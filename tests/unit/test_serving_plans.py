@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from functools import cache
+from itertools import pairwise
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +15,7 @@ import weft
 from weft.cli.main import weft as cli
 from weft.errors import InputError, UnknownNameError
 from weft.serving.launch import ENGINES, Started, launch
+from weft.serving.search import EVERY, _numbers
 
 MODEL, SYSTEM = "llama-3-8b", "2xh100"
 LOAD = {"rate": 12, "requests": 60, "input": 1024, "output": 48}
@@ -258,3 +260,12 @@ def test_whole_experts_on_each_gpu_read_as_many_weights_as_slices():
 def test_ranks_that_cannot_share_experts_are_refused(model, ep, words):
     with pytest.raises(InputError, match=words):
         weft.serve(model, "4xh100", rate=1, tp=2, ep=ep)
+
+
+def test_numbers_of_many_replicas_are_tried_some_percent_apart():
+    for step, most in ((1, 1000), (8, 1000), (2, 7), (1, 1), (4, 3)):
+        found = list(_numbers(step, most, step))
+        assert found[: EVERY // 2] == list(range(step, most + 1, step))[: EVERY // 2]
+        assert not found or found[-1] == most // step * step
+        assert all(0 < after - before <= max(2 * before / EVERY, step) for before, after in pairwise(found))
+        assert len(found) < 200

@@ -47,6 +47,8 @@ _WIDE = (8, 16, 32, 64, 128)
 """GPUs that share experts where attention is data parallel."""
 _DRAFTS = (1, 3, 7)
 """Tokens drafted for a step that are tried, where their acceptance is given."""
+EVERY = 64
+"""Replicas up to which every number is tried; above, numbers are 3 % apart."""
 _SMALLER_STEPS = (4, 16)
 """The framework's tokens of a step are also tried divided by these."""
 _ALIKE = 0.02
@@ -313,14 +315,15 @@ class _Search:
             yield {name: value for name, value in limits.items() if value is not None}
 
     def _counts(self, options: dict[str, Any]) -> int:
-        return self.system.gpus // (int(options["tp"]) * int(options.get("pp", 1)))
+        return len([*_numbers(1, self.system.gpus // (int(options["tp"]) * int(options.get("pp", 1))), 1)])
 
     def _choices(self, kind: _Kind) -> Iterator[Choice]:
         """Numbers of replicas of a kind, and of readers among them where a step has the framework's limits."""
         most = self.system.gpus // kind.options["tp"]
         limited = kind.options.keys() & {"step_tokens", "sequences"} - {name for name in self.asked if self.asked[name]}
-        for replicas in _given(self.asked, "replicas", range(kind.together, most + 1, kind.together)):
-            for readers in _given(self.asked, "readers", [0] if limited else range(0, replicas, kind.together)):
+        for replicas in _given(self.asked, "replicas", _numbers(kind.together, most, kind.together)):
+            apart = [0] if limited else [0, *_numbers(kind.together, replicas - kind.together, kind.together)]
+            for readers in _given(self.asked, "readers", apart):
                 yield Choice(**kind.options, replicas=replicas, readers=readers)
 
     def _bounds_of(self, made: Ready) -> Bounds:
@@ -451,6 +454,15 @@ class _Search:
             len(self._layouts) + self.rejected["memory"],
             self._bounded, self.simulated, unknown, wall_s,
         )  # fmt: skip
+
+
+def _numbers(first: int, most: int, step: int) -> Iterator[int]:
+    """Numbers of replicas up to `most`, multiples of `step`: each up to `EVERY` steps, then 3 % apart, and the last."""
+    count = first
+    while count <= most:
+        yield count
+        following = count + max(2 * count // step // EVERY, 1) * step
+        count = following if following <= most or count == most else max(most // step * step, count + step)
 
 
 def _ranges(by_gpus: dict[int, list[tuple[float, Choice]]]) -> list[list[tuple[float, Choice]]]:

@@ -8,11 +8,13 @@ from typing import Any
 from weft.report import Part, Section, SystemReport
 from weft.report.table import Table, number, text
 from weft.serving.plans import Deployed, ServingPlans
+from weft.serving.search import EVERY
 from weft.view import looks
 from weft.view.figure import Figure, bars, curves
 from weft.view.serving import distribution, objective_words, over_time
 from weft.view.words import percent
 
+_THIN = f"Numbers of more than {EVERY} replicas are tried 3 % apart; --replicas asks about one between."
 _SURE = (
     "how sure: as `weft serve` with the same options, whose figures these are; step times carry the errors of closed "
     "forms, so compare the first few layouts under your own load"
@@ -54,7 +56,8 @@ class ServingPlansReport(SystemReport[ServingPlans]):
     def notes(self) -> list[str]:
         """What is assumed, and last how sure this is."""
         shown = self.answer.best or self.answer.nearest
-        return [*(shown.serving.notes if shown else ()), _SURE]
+        thin = [_THIN] if shown and shown.choice.replicas > EVERY else []
+        return [*(shown.serving.notes if shown else ()), *thin, _SURE]
 
     def tables(self) -> list[Table]:
         """The front, and why the others fall."""
