@@ -1,6 +1,7 @@
 """Whose defaults a step has, what is in force of them, options without effect, and steps that do not fit."""
 
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -11,6 +12,7 @@ from weft.cli.main import weft as command
 from weft.hardware import gpu
 from weft.parallel.framework import Framework, current_frameworks, framework, frameworks
 from weft.parallel.plan import Parallelism
+from weft.result.contrast import Contrast
 from weft.view.plans import framework_sentence
 
 FLASH = "recompute selective has no effect"
@@ -136,3 +138,50 @@ def test_current_frameworks_run_on_the_gpus_that_they_are_for():
     assert "megatron-bridge-2026" not in fitting["h200-sxm"]
     assert "megatron-bridge-2026" in fitting["b200"]
     assert replace(framework("megatron-core"), low=True).unlike(amd, "")
+
+
+def test_a_step_says_what_the_fastest_of_todays_other_frameworks_would_take():
+    """On Blackwell in 8 bits, the host launches nothing under Megatron-Bridge 0.5."""
+    asked = {"ep": 8, "batch": 64, "sequence": 4096, "precision": "mxfp8"}
+    found = step("qwen3-30b-a3b", "8xb200", **asked)
+    assert found.elsewhere.keys() == {"megatron-bridge", "megatron-bridge-2026"}
+    named = step("qwen3-30b-a3b", "8xb200", framework="megatron-bridge-2026", **asked)
+    assert found.elsewhere["megatron-bridge-2026"] == pytest.approx(named.seconds, rel=1e-6)
+    assert "As megatron-bridge-2026 runs it, a step takes " in found.report().sentences()[1]
+    assert named.elsewhere == {}
+    assert step("qwen3-30b-a3b", "8xb200", compare=False, **asked).elsewhere == {}
+
+
+def test_a_framework_within_the_range_is_not_named():
+    found = step("llama-3-8b", "8xh100", batch=16, sequence=2048)
+    best = min(found.elsewhere.values())
+    assert ("runs it, a step takes" in found.report().sentences()[1]) == (best < found.range_s[0])
+
+
+def test_parts_that_round_to_nothing_have_no_ratio():
+    tables = (
+        Contrast(
+            {
+                "as asked": SimpleNamespace(seconds=10.0, parts={"gemm": 9.9998, "exposed dp": 0.0002}, report=_report),
+                "other": SimpleNamespace(seconds=10.1, parts={"gemm": 9.98, "exposed dp": 0.12}, report=_report),
+            }
+        )
+        .report()
+        ._by_part()
+    )
+    ratios = dict(zip(tables.column("part"), tables.column("ratio"), strict=True))
+    assert ratios.pop("exposed: DP") is None
+    assert all(ratio is not None for ratio in ratios.values())
+
+
+def _report():
+    return SimpleNamespace(title=lambda: "a step")
+
+
+def test_single_changes_do_not_list_what_only_follows_from_them():
+    plan = {"tp": 2, "pp": 8, "ep": 8, "batch": 512, "sequence": 4096, "schedule": "interleaved:3"}
+    found = step("qwen3-235b-a22b", "128xh200", measured="30 s", recompute="full", **plan)
+    (gains,) = [one for one in found.needs if one.startswith("What would gain most")]
+    assert "sequence parallelism" not in gains
+    assert "layers" not in gains
+    assert "DP" not in gains
