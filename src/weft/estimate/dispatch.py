@@ -89,8 +89,9 @@ def estimate(
     single case is answered with Python numbers and words.
 
     Operators run one after the other, those of a graph after their predecessors, streams side by side without slowing
-    each other down. `options` say what clock the GPUs run at (default: that of a long run), `harness` how the work is
-    called and timed.
+    each other down. A node's choice of a collective's kernel, protocol, channels and units is used, and so are the
+    launches before any kernel; a choice that closed forms do not know is refused. `options` say what clock the GPUs run
+    at (default: that of a long run), `harness` how the work is called and timed.
 
     Raises UnknownNameError for an unknown system, InputError for what the system cannot do: data that the memory of a
     GPU cannot hold, data types that it lacks, ranks that cannot be spread over its nodes, an algorithm that its library
