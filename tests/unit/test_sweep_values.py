@@ -61,7 +61,7 @@ def test_what_does_not_fit_is_left_out_of_the_figure():
     )
     shown = {(row["value"], row["series"]) for row in found.plot().data["choices"].records()}
     assert {(point["tp"], f"recompute {point['recompute']}") for point in found if point["fits"]} == shown
-    assert "1 that do not fit" in found.plot().caption
+    assert "do not fit the memory: 1 of 4" in found.plot().caption
 
 
 def test_one_value_each_is_one_point():

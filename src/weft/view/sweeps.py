@@ -110,7 +110,7 @@ def sweep_figure(answer: Sweep) -> Figure:
     drawn = drawn[:: -(-len(drawn) // _MOST_ROWS)]
     points, goal, others = [works[at] for at in drawn], _goal(answer), [axis for axis in answer.axes if axis != name]
     unfit = len(works) - sum(fits)
-    left = f"{unfit:,} combinations that do not fit the memory are left out." * (0 < sum(fits) < len(works))
+    left = f"Left out, as they do not fit the memory: {unfit:,} of {len(works):,}." * (0 < sum(fits) < len(works))
     reached = [_reached(answer, point) or 0.0 for point in points]
     lines = [_varied(answer, point, name) or "time" for point in points]
     if len(set(lines)) > _MOST_LINES:
