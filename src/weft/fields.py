@@ -22,7 +22,8 @@ class Declared:
 
     `help` is its line on a help page, in which {names} stands for the known names. `least` and `most` bound a whole
     number, of which errors give an `example`. `default` says in words what happens without a value. `noun` names a
-    choice in errors; `names` are those that a text may be, where its type does not list them.
+    choice in errors; `names` are those that a text may be, where its type does not list them. `unit` is that of a
+    number, in the plural.
     """
 
     help: str
@@ -32,6 +33,7 @@ class Declared:
     default: str = ""
     noun: str = ""
     names: tuple[str, ...] = ()
+    unit: str = ""
 
 
 def declared(value: Any, help: str, **more: Any) -> Any:
@@ -139,7 +141,8 @@ def _check_flag(one: Described, value: Any) -> Any:
 
 def _check_number(one: Described, value: Any) -> Any:
     if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= float(value) < math.inf):
-        raise InputError(f"{one.name} is {shown(value)}; give a finite number of at least 0")
+        number = f"number of {one.declared.unit}" if one.declared.unit else "number"
+        raise InputError(f"{one.name} is {shown(value)}; give a finite {number} of at least 0")
     return value
 
 

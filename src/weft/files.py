@@ -337,7 +337,7 @@ def read_json(path: str | os.PathLike[str], what: str, again: str) -> dict[str, 
     except json.JSONDecodeError:
         raise ConfigError(f"this is no JSON; {again}", str(path)) from None
     except ValueError as error:
-        raise ConfigError(f"this is no JSON that is read: {error}", str(path)) from None
+        raise ConfigError(f"this is no JSON that is read: {error}; {again}", str(path)) from None
     if not isinstance(content, dict):
         raise ConfigError(f"this is no {what}; {again}", str(path))
     return content

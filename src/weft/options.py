@@ -91,6 +91,11 @@ class RunOptions:
     def __post_init__(self) -> None:
         if self.request_bytes is not None and not (is_whole(self.request_bytes) and 0 < self.request_bytes < 2**40):
             raise InputError(f"request_bytes is {shown(self.request_bytes)}; give a multiple of 64 B, such as 512")
+        spread: object = self.workgroup_spread
+        if isinstance(spread, bool) or not isinstance(spread, int | float) or not 0 <= spread <= MOST_SPREAD:
+            raise InputError(
+                f"workgroup_spread is {shown(self.workgroup_spread)}; give a share from 0 to {MOST_SPREAD}, like 0.02"
+            )
         check_fields(self)
         if not (self.arbiter is None or isinstance(self.arbiter, str) or hasattr(self.arbiter, "compiled")):
             raise InputError(f"arbiter is {shown(self.arbiter)}; give what weft.arbiter makes of a function")
@@ -98,11 +103,6 @@ class RunOptions:
             raise InputError(f"memory_work is {shown(self.memory_work)}; give weft.kernels.pim.MemoryWork(...) or None")
         if self.heatmap == "bank" and self.memory == "bandwidth":
             raise InputError('heatmap is "bank", but memory="bandwidth" leaves out banks; choose memory="banks"')
-        spread: object = self.workgroup_spread
-        if isinstance(spread, bool) or not isinstance(spread, int | float) or not 0 <= spread <= MOST_SPREAD:
-            raise InputError(
-                f"workgroup_spread is {shown(self.workgroup_spread)}; give a share from 0 to {MOST_SPREAD}, like 0.02"
-            )
         if self.workgroup_spread and self.updates:
             raise InputError(
                 "updates record tiles by the parts of K that make them, not by workgroups whose clocks differ; leave "

@@ -164,13 +164,18 @@ def test_a_late_gpu_holds_up_its_own_lines_alone():
     [
         (dependent("gemm_ar", GEMM, TP), LINES, "choose 't3'"),
         (LAYER, replace(LINES, lines=3), "4 tile lines of 128, which 3 at a time do not divide"),
-        (LAYER, replace(LINES, lines=-1), "lines of 't3-all-gather' is -1"),
         (dependent("ag_gemm", Gemm(2050, 512, 512, "fp16"), TP), LINES, "not chunks of whole tiles"),
     ],
 )
 def test_what_cannot_be_cut_into_lines_is_refused_with_the_next_step(work, one, words):
     with pytest.raises(InputError, match=words):
         simulate(work, GPU, one)
+
+
+@pytest.mark.parametrize("lines", [-1, 1.5])
+def test_lines_at_a_time_are_a_whole_number(lines):
+    with pytest.raises(InputError, match=rf"lines is {lines}; it must be a whole number of at least 0"):
+        replace(LINES, lines=lines)
 
 
 @pytest.mark.parametrize("rows", [320, 192, 96])

@@ -33,7 +33,9 @@ def example(kind: type[Op], size: int = 1024, batched: str | None = None) -> Op:
             given["cell"] = "lstm"
         elif field.name == "ranks":
             given["ranks"] = 8
-        elif field.default is MISSING or (kind.kind == "opaque" and field.default == 0):
+        elif field.name == "written":
+            given["written"] = size // 2  # of its bytes
+        elif field.default is MISSING or (kind.kind == "opaque" and type(field.default) is int):
             value = 2 if field.name in COUNTS else size
             given[field.name] = np.array([value, 2 * value]) if field.name == batched else value
     return kind(**given)

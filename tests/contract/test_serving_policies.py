@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -156,14 +157,19 @@ def test_a_policy_that_breaks_a_rule_is_an_error(policy, said):
 
 def test_a_class_is_a_policy_with_a_state_of_each_replica():
     class Own:
-        made = 0
+        made: ClassVar[list] = []
 
         def __init__(self):
-            Own.made += 1
+            self.servers = []
+            Own.made.append(self)
 
         def __call__(self, server):
+            self.servers.append(server)
             first_come(server)
             running_first(server)
 
     own = weft.serve("llama-3-8b", "2xh100", policy=Own, rate=10, requests=20, output=8)
-    assert (Own.made % 2, own.policy) == (0, "Own")
+    assert own.policy == "Own"
+    assert len(Own.made) >= 2
+    assert all(one.servers[0] is server for one in Own.made for server in one.servers)
+    assert len({id(one.servers[0]) for one in Own.made if one.servers}) >= 2

@@ -273,7 +273,7 @@ def test_a_gemm_without_three_sizes_and_an_unknown_collective_are_refused():
     [
         (
             {"bytes": 100 << 40},
-            "the buffer of the all_gather is 100 TiB, but the memory of each GPU holds 192 GB",
+            "the buffer of the all_gather is 100 TiB, but the memory of each GPU holds 206.1 GB",
         ),
         ({"ranks": 9}, "9 GPUs cannot be spread evenly over 2 nodes"),
         ({"ranks": 16}, "16 ranks do not fit into a node; take at most 8"),

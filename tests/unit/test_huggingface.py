@@ -334,6 +334,7 @@ def test_a_file_that_is_no_configuration_is_named(tmp_path, content, rule):
         ),
         ("qwen3_moe", {"moe_intermediate_size": "x"}, r"config\.json: moe_intermediate_size: it is 'x'; give a whole"),
         ("qwen3_moe", {"decoder_sparse_step": 99}, "experts are in no layer: moe_every is 99, dense_layers 0 of 48"),
+        ("qwen3_moe", {"mlp_only_layers": list(range(48))}, "mlp_only_layers: it names every layer that has experts"),
         ("deepseek_v3", {"topk_method": "typo"}, "topk_method: it is 'typo', which is not modelled; known: greedy"),
         ("deepseek_v3", {"scoring_func": "typo"}, "scoring_func: it is 'typo', which is not modelled; known: softmax"),
         ("llama", {"rope_scaling": {"rope_type": "typo"}}, "rope_scaling: it is 'typo', which is not modelled"),

@@ -90,8 +90,9 @@ def estimate(
 
     Operators run one after the other, those of a graph after their predecessors, streams side by side without slowing
     each other down. A node's choice of a collective's kernel, protocol, channels and units is used, and so are the
-    launches before any kernel; a choice that closed forms do not know is refused. `options` say what clock the GPUs run
-    at (default: that of a long run), `harness` how the work is called and timed.
+    launches before any kernel; exchanges of experts are timed as even ones; a choice that closed forms do not know is
+    refused. `options` say what clock the GPUs run at (default: that of a long run), `harness` how the work is called
+    and timed.
 
     Raises UnknownNameError for an unknown system, InputError for what the system cannot do: data that the memory of a
     GPU cannot hold, data types that it lacks, ranks that cannot be spread over its nodes, an algorithm that its library
@@ -159,8 +160,11 @@ def _of_graph(graph: Graph, machine: Target) -> Estimate:
     return replace(in_sequence(list(each.values())), seconds=reduce(np.maximum, ends), operators=each)
 
 
-_CHOSEN = ("driver", "kernel", "protocol", "channels", "compute_units", "launches_before")
-"""What closed forms use of the choice of a collective's kernel; of other operators the launches before it alone."""
+_CHOSEN = ("driver", "kernel", "protocol", "channels", "compute_units", "launches_before", "routing")
+"""What closed forms use of the choice of a collective's kernel; of other operators the launches before it alone.
+
+An exchange already has the bytes that its `routing` sends.
+"""
 _FORMS = ("library", "ring", "direct", "nvls", "pairwise", "copies")
 """The kernels of collectives that have a closed form."""
 
@@ -182,7 +186,7 @@ def _as_chosen(node: Node, machine: Target) -> Target:
         )
     changed: dict[str, Any] = {}
     if choice.driver == "dma":
-        check_choice(node, ("driver", "kernel", "launches_before"), "a copy by DMA engines")
+        check_choice(node, ("driver", "kernel", "launches_before", "routing"), "a copy by DMA engines")
         changed["driver"] = "dma"
     elif choice.kernel not in ("library", "copies") or choice.protocol:
         kernel = "ring" if choice.kernel == "library" else choice.kernel

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from weft.engine.layout import PIM_COMPUTE, READ, UPDATE, WRITE
 from weft.errors import InputError, check_name, check_whole
-from weft.fields import check_fields
+from weft.fields import check_fields, declared
 from weft.hardware.pim import Pim
 from weft.kernels.formats import FORMATS, SharedMicroexponents
 from weft.program.pim import PimStream
@@ -230,8 +230,8 @@ class MemoryWork:
 
     stream: PimStream
     pim: Pim
-    every: float = 0.0
-    patience: float = 0.0
+    every: float = declared(0.0, "", unit="seconds")
+    patience: float = declared(0.0, "", unit="seconds")
 
     def __post_init__(self) -> None:
         check_fields(self)

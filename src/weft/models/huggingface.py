@@ -167,6 +167,8 @@ def _qwen_moe(config: Config) -> Values:
     if plain:
         layers = range(config["num_hidden_layers"])
         listed = tuple(at for at in layers if at not in plain and (at + 1) % every == 0)
+        if not listed:
+            raise ConfigError("it names every layer that has experts; leave experts out", None, "mlp_only_layers")
         routed = {"moe_layers": listed, "moe_every": 1}
     wide, shared = config.get("moe_intermediate_size", 1), config.get("shared_expert_intermediate_size", 0)
     if shared % wide:

@@ -218,4 +218,8 @@ def _broken(model: Transformer) -> Iterator[tuple[bool, str]]:
     yield bool(places and not count), "moe_layers go with experts; give both, or neither"
     both = bool(places) and (model.dense_layers > 0 or model.moe_every > 1)
     yield both, "moe_layers names the layers with experts; leave dense_layers and moe_every out"
+    every, dense = model.moe_every, model.dense_layers
+    plain = bool(count) and not places and most // every == dense // every
+    where = f"moe_every is {every}, dense_layers {dense} of {most}"
+    yield plain, f"experts are in no layer: {where}; give a smaller moe_every or dense_layers, or no experts"
     yield bool(model.full_every and not model.window), "full_every goes with window; give both, or neither"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from weft.errors import InputError, check_name, check_whole
+from weft.errors import InputError, check_name
 from weft.graph import Collective, Edge, Graph, KernelChoice, Node
 from weft.graph.graph import Granularity
 from weft.graph.routing import routing_of
@@ -309,10 +309,6 @@ class LineByLine(_BehindGather):
         gather, gemm = super().apply(graph, gpu).nodes
         copies = (("lines", self.lines),) if self.lines else ()
         return replace(graph, nodes=(replace(gather, choice=replace(gather.choice, copies=copies)), gemm))
-
-    def _check(self, graph: Graph) -> None:
-        super()._check(graph)
-        check_whole(f"lines of '{self.name}'", self.lines, 0, 1)
 
 
 _TRACK = "GEMM fused with the reduce-scatter by track and trigger; memory arbitration: "
