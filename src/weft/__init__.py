@@ -15,9 +15,6 @@ import importlib
 from types import FunctionType
 from typing import TYPE_CHECKING
 
-from weft.answer import register_renderer
-from weft.arguments import answering
-
 if TYPE_CHECKING:
     from weft import models as models
     from weft import studies as studies
@@ -162,10 +159,6 @@ _HOMES = {
 __all__ = sorted(["__version__", *_HOMES])  # noqa: PLE0605
 
 
-# Answers show themselves by the room `view`, which is imported when one is first shown.
-register_renderer(lambda: importlib.import_module("weft.view.answers"))
-
-
 def __getattr__(name: str) -> object:
     """Import the room of a public name when the name is first used."""
     if name not in _HOMES:
@@ -174,7 +167,10 @@ def __getattr__(name: str) -> object:
     module = importlib.import_module(room)
     # `weft.estimate` is a callable module: the name is the same object whether module or function is imported first.
     value: object = module if room == f"weft.{name}" else getattr(module, attribute)
-    value = answering(value) if isinstance(value, FunctionType) else value
+    if isinstance(value, FunctionType):
+        from weft.arguments import answering  # not before: the command handles Ctrl-C once this package is imported
+
+        value = answering(value)
     globals()[name] = value
     return value
 

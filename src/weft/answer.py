@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from weft.errors import InputError, check_type
 from weft.files import write_atomically, write_json
@@ -96,20 +96,9 @@ def plain(value: Any) -> Any:
     return plain(numbers()) if numbers else value
 
 
-_renderers: list[Callable[[], Renderer]] = []
-
-
-def register_renderer(load: Callable[[], Renderer]) -> None:
-    """Render answers by what `load` returns, which is called when an answer is first shown.
-
-    The package registers the room `view` this way: computing needs no library that draws, and no room imports the one
-    that shows it.
-    """
-    _renderers[:] = [load]
-
-
 def _renderer() -> Renderer:
-    return _renderers[0]()
+    """The room that shows answers, imported when one is first shown: computing needs no library that draws."""
+    return cast("Renderer", import_module("weft.view.answers"))
 
 
 class Answer(Record):

@@ -151,3 +151,9 @@ def test_a_command_imports_what_it_needs_alone(command, most, left_out):
     modules = done.stdout.splitlines()[-1].split()
     assert [name for name in left_out if name in modules] == []
     assert len([name for name in modules if name.partition(".")[0] == "weft"]) <= most
+
+
+def test_ctrl_c_is_handled_before_the_packages_modules_are_loaded():
+    code = "import sys, weft.__main__; print(*sorted(one for one in sys.modules if one.startswith('weft.')))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.split() == ["weft.__main__", "weft.cli", "weft.cli.interrupt"]
