@@ -9,6 +9,7 @@ from weft.report import Figure, Report, Table
 from weft.report.table import number, text
 from weft.result.contrast import Contrast
 from weft.result.memory import Memory
+from weft.result.step import RESIDUAL
 from weft.view.memory import fitting
 from weft.view.plans import AXES
 from weft.view.shares import label, ordered, seconds, waterfall
@@ -19,7 +20,9 @@ _ALIKE = 0.005
 _SMALL = 0.001
 """Share of the first answer below which a part is not shown."""
 _BUSY = 0.9
-"""Share of a step from which an axis whose communication is under way for so long bounds it."""
+"""Share of a step from which an axis whose communication is under way for so long bounds it.
+
+Of the step without its calibration residual: this grows with what is hidden, whether or not it bounds the step."""
 
 
 class ContrastReport(Report[Contrast]):
@@ -85,11 +88,13 @@ class ContrastReport(Report[Contrast]):
             hidden, exposed = getattr(step, "hidden", None), getattr(step, "exposed", None)
             if not isinstance(hidden, dict) or not isinstance(exposed, dict):
                 return []
+            modelled = float(step.seconds) - step.parts.get(RESIDUAL, 0.0)
             for axis in dict.fromkeys((*hidden, *exposed)):
-                share = (hidden.get(axis, 0.0) + exposed.get(axis, 0.0)) / float(step.seconds)
+                share = min(1.0, (hidden.get(axis, 0.0) + exposed.get(axis, 0.0)) / modelled)
                 if share >= _BUSY:
                     what = AXES.get(axis, axis)
-                    return [f"The communication of {what} is under way for {percent(share)} of the step and bounds it."]
+                    of = f"{percent(share)} of the step without its calibration residual"
+                    return [f"The communication of {what} is under way for {of}, and bounds it."]
         return []
 
     def tables(self) -> list[Table]:
