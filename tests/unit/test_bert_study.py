@@ -44,6 +44,11 @@ def test_only_replicas_expose_communication_and_only_checkpointing_computes_agai
     assert not {EXPOSED, AGAIN} & set(step().groups)
 
 
+def test_a_step_is_that_of_its_kernels_without_the_calibration_residual():
+    assert "calibration residual" not in step(gpus=8).step.parts
+    assert "exposed dp" in step(gpus=8).step.parts
+
+
 def test_lamb_is_second_on_short_sequences_and_falls_behind_the_softmax_on_long_ones():
     short, long = step(), step(sequence=512, count=8)
     assert short.rank == 2

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from weft.estimate import estimate
 from weft.graph import Attention, Gemm, Node, Op
 from weft.hardware import System
+from weft.library.residual import Residual
 from weft.models import Transformer
 from weft.options import RunOptions
 from weft.parallel.framework import Framework
@@ -94,8 +95,12 @@ class Broken:
 def broken_down(
     model: Transformer, system: System, plan: Parallelism, framework: Framework, options: RunOptions, way: str = ""
 ) -> Broken:
-    """Time a step on one pipeline stage, and assign each second to a group. Raises what `train` raises."""
-    step = train(model, system, plan, framework, options)
+    """Time a step on one pipeline stage, and assign each second to a group. Raises what `train` raises.
+
+    As in the source, a step is the sum of its kernels and of the communication that it waits for: without the
+    calibration residual, which belongs to no group.
+    """
+    step = train(model, system, plan, framework, options, calibration=Residual())
     groups: defaultdict[str, float] = defaultdict(float)
     for part in step.chunks[0].parts:
         groups[AGAIN] += part.recompute.seconds * plan.micro_batches
