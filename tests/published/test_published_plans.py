@@ -59,9 +59,9 @@ def ranked(name):
     return list(best.values())
 
 
-def rank(name):
-    """The place of the first plan with the published degrees, from 1, and that plan; None without one."""
-    wanted = CASES[name]["degrees"].items()
+def rank(name, which="degrees"):
+    """The place of the first plan with the published (or `which`) degrees, from 1, and that plan; None without one."""
+    wanted = CASES[name][which].items()
     return next(
         ((at, one) for at, one in enumerate(ranked(name), 1) if all(getattr(one.plan, k) == v for k, v in wanted)),
         None,
@@ -72,6 +72,12 @@ def rank(name):
 def test_published_degrees_are_among_the_best(name):
     place, _ = rank(name)
     assert place <= CASES[name]["among"]
+
+
+@pytest.mark.parametrize("name", cases(lambda case: "slower" in case))
+def test_degrees_that_are_published_as_far_slower_are_so(name):
+    (_, published), (_, slower) = rank(name), rank(name, "slower")
+    assert slower.step_time_s > 1.1 * published.step_time_s
 
 
 @pytest.mark.parametrize("name", cases(lambda case: "ahead" in case))

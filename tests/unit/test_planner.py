@@ -18,7 +18,7 @@ from weft.parallel.check import problems
 from weft.parallel.framework import current_frameworks, framework
 from weft.parallel.plan import Parallelism
 from weft.plan import search
-from weft.plan.plans import roomiest_first
+from weft.plan.plans import ALIKE, roomiest_first
 from weft.plan.search import plan
 from weft.plan.space import space
 from weft.result.errors import step_error
@@ -141,7 +141,8 @@ def test_the_objective_cost_may_take_fewer_gpus():
         "llama-3-8b", "16xh100", batch=32, fix={"cp": 1, "zero": 1, "micro_batch": 1}, objective="cost", refine=0
     )
     costs = [one.gpu_seconds for one in found.plans]
-    assert costs == sorted(costs)
+    assert costs[1:] == sorted(costs[1:])
+    assert costs[0] <= (1 + ALIKE) * min(costs)  # the first leaves more memory free than plans as cheap
     assert found.best.gpus < 16
 
 

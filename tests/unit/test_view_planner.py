@@ -135,5 +135,5 @@ def test_choices_between_stated_values_are_answered_by_the_fastest_plan_with_eac
     by_ep, by_dispatcher = planner.between(found)
     for value in ("deepep", "nccl"):
         least = min(one.step_time_s for one in found.fitting if one.plan.dispatcher == value)
-        assert f"{value}: {least:.3g} s" in by_dispatcher
+        assert f"{value}: {least:#.3g} s" in by_dispatcher
     assert by_ep.startswith("The fastest plan by EP: ")
