@@ -30,7 +30,8 @@ def test_ganged_channels_have_the_bandwidth_of_those_they_stand_for(name, reques
     rate = int(shape[y.SIZE_CHANNELS]) * int(shape[y.SIZE_BURST]) / (int(row[y.GPU_T_BURST]) * 1e-15)
     bus = memory.burst_bytes / (max(memory.ccd, memory.burst_clocks) / memory.clock) * memory.channels
     assert rate == pytest.approx(bus, rel=1e-4)
-    assert shape[y.SIZE_CHANNELS] >= 4 or request_bytes > 16 * memory.interleave
+    spans = max(request_bytes // memory.interleave, 1)  # channels over which a request must lie
+    assert shape[y.SIZE_CHANNELS] >= min(4, memory.channels // spans)
     assert row[y.GPU_QUEUE_BYTES] >= 4 * request_bytes
 
 
@@ -46,8 +47,16 @@ def test_a_gang_is_as_wide_as_fine_stripes_would_be_and_leaves_four():
 
 
 def test_gpus_run_with_coarse_requests_unless_they_are_models():
-    sizes = {name: default_request_bytes(hardware.gpu(name)) for name in ("mi300x", "mi210", "h100-sxm", "t3-paper")}
-    assert sizes == {"mi300x": 32768, "mi210": 16384, "h100-sxm": 16384, "t3-paper": 512}
+    sizes = {
+        name: default_request_bytes(hardware.gpu(name)) for name in ("mi300x", "mi210", "h100-sxm", "l4", "t3-paper")
+    }
+    assert sizes == {"mi300x": 32768, "mi210": 16384, "h100-sxm": 16384, "l4": 8192, "t3-paper": 512}
+
+
+@pytest.mark.parametrize("name", hardware.gpu_names())
+def test_requests_of_the_default_size_leave_four_channels(name):
+    gpu = hardware.gpu(name)
+    assert gpu.memory.channels // ganged(gpu, default_request_bytes(gpu)) >= min(4, gpu.memory.channels)
 
 
 @pytest.mark.parametrize(("gemm", "within"), [(SQUARE, 0.02), (FLAT, 0.1)], ids=["bound by compute", "bound by memory"])

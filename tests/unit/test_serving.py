@@ -371,7 +371,7 @@ def test_bad_loads_are_refused_with_the_next_step(asked, words):
 
 def test_a_memory_that_holds_not_one_request_is_said_so():
     with pytest.raises(InputError, match="keys and values of a request of 7,128 tokens take"):
-        weft.serve(MODEL, SYSTEM, rate=1, memory_share=0.24, input=7000, step_tokens=64, sequences=8)
+        weft.serve(MODEL, SYSTEM, rate=1, memory_share=0.225, input=7000, step_tokens=64, sequences=8)
 
 
 @pytest.mark.parametrize(("name", "known"), [("framework", "vllm"), ("policy", "sglang"), ("router", "round-robin")])

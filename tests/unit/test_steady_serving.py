@@ -114,8 +114,10 @@ def test_above_capacity_a_change_is_judged_by_capacities():
     first, other = (weft.serve("llama-3-70b", "8xh200", **ABOVE, kv_dtype=name) for name in ("bf16", "fp8"))
     found = Contrast({"as asked": first, "kv-dtype fp8": other})
     lead = found.report().sentences()[0]
-    assert "the capacity is 6.93 requests/s instead of 6.28 requests/s" in lead
-    assert found.speedup("kv-dtype fp8") == pytest.approx(6.93 / 6.28, rel=0.01)
+    assert f"the capacity is {other.capacity:.2f} requests/s instead of {first.capacity:.2f} requests/s" in lead
+    assert found.speedup("kv-dtype fp8") == pytest.approx(other.capacity / first.capacity)
+    assert first.capacity == pytest.approx(6.28, rel=0.02)
+    assert other.capacity == pytest.approx(6.93, rel=0.02)
     assert [row["seconds"] for row in found.rows] == [None, None]
     assert "takes" not in str(found)
 

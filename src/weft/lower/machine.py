@@ -224,11 +224,14 @@ def default_request_bytes(gpu: Gpu) -> int:
 
     Coarse requests are nearly as exact as fine ones and several times faster. A request of one interleave is served by
     a single channel, which overstates its time; machines without a vendor use it by default, and their studies choose
-    the size.
+    the size. On a GPU with few channels requests are smaller, so that FEWEST_CHANNELS remain.
     """
     if gpu.vendor == "none":
         return gpu.memory.interleave
-    return CHIPLET_REQUEST if gpu.dies > 1 else COARSE_REQUEST
+    size = CHIPLET_REQUEST if gpu.dies > 1 else COARSE_REQUEST
+    while size > gpu.memory.interleave and FEWEST_CHANNELS * size > gpu.memory.channels * gpu.memory.interleave:
+        size //= 2
+    return size
 
 
 FINE_STRIPE = 512
