@@ -20,6 +20,7 @@ from weft.errors import InputError
 from weft.estimate import estimate
 from weft.graph import DTYPE_BYTES, Collective
 from weft.hardware import System
+from weft.library.residual import Residual
 from weft.models import Transformer, load_model
 from weft.models.scaling import all_reduce_rate, edge, share
 from weft.options import SUSTAINED
@@ -404,7 +405,10 @@ def _model(of: Scenario) -> Transformer:
 
 
 def _layer(of: Scenario, on: System, method: str = SEQUENTIAL, dtype: str = "", memory: float | None = None) -> Layer:
-    """Time a scenario on a machine of today, made faster; InputError if its memory cannot hold an operator's data."""
+    """Time a scenario on a machine of today, made faster; InputError if its memory cannot hold an operator's data.
+
+    As the source projects profiled operators, a layer is the sum of its kernels, without the calibration residual.
+    """
     used: Framework = framework(FRAMEWORK)
     dtype = dtype or DECLARED.cases["dtype"]
     machine = faster(on.with_gpus(of.tp), of.compute, memory=memory)
@@ -412,7 +416,7 @@ def _layer(of: Scenario, on: System, method: str = SEQUENTIAL, dtype: str = "", 
     plan = Parallelism(
         tp=of.tp, batch=of.batch, micro_batch=of.batch, sequence=of.sequence, dtype=dtype, overlap=overlap
     )
-    answer = train(_model(of), machine, plan, used, SUSTAINED, "estimate")
+    answer = train(_model(of), machine, plan, used, SUSTAINED, "estimate", calibration=Residual())
     part = next(one for one in answer.chunks[0].parts if one.name == "dense")
     both = part.forward + part.backward
     replicas = DECLARED.cases["replicas"]
