@@ -377,7 +377,7 @@ _SCHEDULE = {"name": "mine", "devices": ["F0 F1 B0 W0 B1 W1", "F0 B0 F1 B1 W0 W1
 
 
 _SCRIPT = b"""N=8; ARGS=(--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64
- --swiglu --vocab-size 128256 --moe-layer-freq "([0]*3+[1]*5)")
+ --swiglu --vocab-size 128256 --moe-layer-freq "([0]*3+[1]*77)")
 torchrun --nproc-per-node $N --nnodes ${N} pretrain_gpt.py "${ARGS[@]}" --bf16 --lr 1e-4 \\
  --tensor-model-parallel-size 4 --pipeline-model-parallel-size 4 --seq-length 8192 --micro-batch-size 1 \\
  --global-batch-size $((N * 16)) --num-layers-per-virtual-pipeline-stage 4 --recompute-granularity full
