@@ -45,3 +45,12 @@ def test_a_layer_takes_as_long_as_measured(system, setting):
     first, *others = (1e3 * timed(graph, prices.graph(graph)).seconds for graph in graphs)
     assert first == pytest.approx(forward, rel=0.06)
     assert sum(others) == pytest.approx(backward, rel=0.06)
+
+
+def test_the_forward_pass_of_the_plain_layer_takes_as_long_as_measured(system):
+    sp, recompute, forward, _ = SETTINGS["plain"]
+    plan = Parallelism(tp=8, batch=4, micro_batch=4, sp=sp, recompute=recompute, dtype="fp16")
+    pieces = tuple(layer(MODEL, "dense", Tokens(4, 2048), STYLE, "fp16"))
+    graph = part("layer", pieces, plan, Framework(style=STYLE)).forward
+    seconds = timed(graph, Prices(system, plan, SUSTAINED).graph(graph)).seconds
+    assert 1e3 * seconds == pytest.approx(forward, rel=0.06)
