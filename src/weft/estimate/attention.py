@@ -177,7 +177,7 @@ def _context(
     whole = np.ceil(keys / KEY_TILE) * KEY_TILE
     pairs = floats(op.pairs) if how["window"] else floats(replace(op, window=0).pairs)
     wide = np.where(floats(op.head) > _NARROW, own.get("wide", 1.0), 1.0)
-    rate = own["peak"] * wide * main_loop_flops(op.dtype, gpu, machine.options, alone=True)
+    rate = own["peak"] * wide * main_loop_flops(op.dtype, gpu, machine.options)
     each = 2 * widths / rate + own["softmax"] / (gpu.vector_lanes * gpu.compute.clock)
     mean, longest = (
         own["begin"] + rows * np.minimum(seen, whole) * each for seen in (pairs / query + edge, reach + edge)
@@ -223,7 +223,7 @@ def _generation(
     element = DTYPE_BYTES[op.kv_dtype or op.dtype]
     step = own["step"] * widths * element / _STEP_BYTES
     if "peak" in own:
-        rate = own["peak"] * main_loop_flops(op.dtype, gpu, machine.options, alone=True)
+        rate = own["peak"] * main_loop_flops(op.dtype, gpu, machine.options)
         step = np.maximum(step, 2 * rows * KEY_TILE * widths / rate)
     begin = np.where(packed, own["begin"], own.get("single", own["begin"]))
     longest = begin + np.ceil(reach / splits / KEY_TILE) * step
@@ -322,7 +322,7 @@ def _unit_seconds(
     compute = machine.gpu.compute
     how = _GENERATIONS.get(machine.gpu.architecture, _GENERATION)
     each = np.ceil(workgroups / compute.compute_units) / workgroups  # of all work, on the fullest unit
-    matrix = 2 * scores * width / (rate * main_loop_flops(op.dtype, machine.gpu, machine.options, alone=True))
+    matrix = 2 * scores * width / (rate * main_loop_flops(op.dtype, machine.gpu, machine.options))
     vector_clocks, special_clocks = how.operations / machine.gpu.vector_lanes, how.exponentials / SPECIALS_PER_CLOCK
     clocks = max(vector_clocks, special_clocks) if how.beside else vector_clocks + special_clocks
     vector = scores * clocks / compute.clock

@@ -126,7 +126,7 @@ def grouped(what: Grouped, machine: Target, own: Mapping[str, float]) -> dict[st
     n, k = floats(what.n), floats(what.k)
     lanes = gpu.vector_lanes * gpu.compute.clock
     units = gpu.compute.compute_units
-    rate = own["peak"] * main_loop_flops(what.kind.products, gpu, machine.options, alone=True)
+    rate = own["peak"] * main_loop_flops(what.kind.products, gpu, machine.options)
     begin, columns = own["begin"], np.ceil(n / _SIDE)
     if what.over_rows:
         step, tiles = 2 * _SIDE**3 / rate, np.ceil(k / _SIDE) * columns

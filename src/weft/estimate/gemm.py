@@ -118,7 +118,7 @@ def served_gemm(op: Gemm, machine: Target, values: Mapping[str, float] | None = 
     own = values_of(table_of("gemm", of.name, what, gpu.architecture), values)
     m, n, k, batch = map(floats, (op.m, op.n, op.k, op.batch))
     units = gpu.compute.compute_units
-    rate = own["peak"] * main_loop_flops(op.dtype, gpu, machine.options, alone=True)
+    rate = own["peak"] * main_loop_flops(op.dtype, gpu, machine.options)
     ways = []
     for rows, columns in of.how["tiles"]:
         workgroups = np.ceil(m / rows) * np.ceil(n / columns) * batch

@@ -1,6 +1,6 @@
 """Fused attention: workgroups hold queries and go through keys, or, for the gradient, hold keys and go through queries.
 
-The scores stay on the chip. A workgroup multiplies at the rate of a main loop alone; half of the shorter of products
+The scores stay on the chip. A workgroup multiplies at the rate of a GEMM's main loop; half of the shorter of products
 and softmax hides behind the longer.
 """
 
@@ -71,7 +71,7 @@ def attention_kernel(
     steps = -(-walked // TAKEN)
     iterations = max(1, round(steps * seen(op)))
     products = 3 * op.head + 2 * op.value_head if op.gradient else op.head + op.value_head
-    rate = main_loop_flops(op.dtype, gpu, options, alone=True) * (GRADIENT_RATE if op.gradient else 1.0)
+    rate = main_loop_flops(op.dtype, gpu, options) * (GRADIENT_RATE if op.gradient else 1.0)
     multiplied = 2 * held * TAKEN * products / rate * running_clock(gpu, options)
     softmax = held * TAKEN * SOFTMAX_OPERATIONS / gpu.vector_lanes
     cycles = max(multiplied, softmax) + (1 - HIDDEN) * min(multiplied, softmax)

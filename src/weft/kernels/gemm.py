@@ -17,11 +17,6 @@ from weft.program.plan import Work, scripts
 
 LONG_RUN = 0.94
 """Share of the matrix rate at the sustained clock (ROCm/rocm-blogs: MI300X 0.942, MI325X 0.936, bf16)."""
-ALONE = {"ampere": 0.923 / 0.82}
-"""Rate of a main loop that no power limit slows by that of GEMMs of all kinds of runs, `achieved.matrix_*`, where
-the two differ [calibrated; 1 to 0.923 / 0.75]. On A100 bf16 GEMMs alone in short runs take 0.923 of the matrix rate
-(ai-dynamo/aiconfigurator @095f58a), and 0.82 is the one share. Fused attention, whose matrix units pause for the
-softmax, and kernels of libraries, whose shares are fitted to short runs of each alone, are rated by it."""
 OVERHEAD_REGISTERS = 32
 """Registers per thread besides accumulators and operands: addresses, loop counters, fragments [assumed]."""
 
@@ -158,10 +153,8 @@ def running_clock(gpu: Gpu, options: RunOptions) -> float:
     return clocks[options.clock]
 
 
-def main_loop_flops(dtype: str, gpu: Gpu, options: RunOptions, alone: bool = False) -> float:
+def main_loop_flops(dtype: str, gpu: Gpu, options: RunOptions) -> float:
     """Main-loop rate of a tuned GEMM on one compute unit [FLOP/s]; InputError for an unsupported dtype.
-
-    `alone` is the rate of kernels that no power limit slows in a short run (`ALONE`).
 
     In a short run it is a measured share of the rate at the boost clock, which includes the effect of a falling clock;
     in a long run it is at most LONG_RUN of the rate at the sustained clock of its number format.
@@ -171,8 +164,6 @@ def main_loop_flops(dtype: str, gpu: Gpu, options: RunOptions, alone: bool = Fal
     rate = float(getattr(gpu.rates, field))
     # There are no measurements of fp64: it is assumed to reach fp32's share.
     reached = rate * gpu.compute.clock * float(getattr(gpu.achieved, f"matrix_{field}", gpu.achieved.matrix_fp32))
-    if alone and field not in ("fp32", "fp64"):
-        reached = min(reached * ALONE.get(gpu.architecture, 1.0), rate * gpu.compute.clock)
     running = running_clock(gpu, options)
     if running >= gpu.compute.clock:
         return reached

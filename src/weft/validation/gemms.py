@@ -8,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from weft import options
 from weft.estimate import GEMM_PARAMETERS, Harness, estimate
 from weft.graph import Gemm
 from weft.hardware import Gpu
+from weft.options import RunOptions
 from weft.validation.checks import gemm_floor
 from weft.validation.closed_forms import ClosedForm, Columns
-from weft.validation.rigs import gemm_harness
+from weft.validation.rigs import gemm_harness, gemm_options
 from weft.validation.seen import seen_gemms
 from weft.validation.tables import FloatArray, seconds_of
 
@@ -28,12 +28,13 @@ class _Case:
     """Rows of one data type and one way of measuring."""
 
     harness: Harness
+    options: RunOptions
     dtype: str
 
     def seconds(self, rows: Columns, target: Gpu) -> FloatArray:
         """Times on a GPU [s]."""
         sizes: dict[str, Any] = {name: rows[name] for name in ("m", "n", "k")}
-        return estimate(Gemm(**sizes, dtype=self.dtype), target, options.SHORT, self.harness).seconds
+        return estimate(Gemm(**sizes, dtype=self.dtype), target, self.options, self.harness).seconds
 
     def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
         """Lower bounds of the times on a GPU [s]."""
@@ -42,7 +43,7 @@ class _Case:
 
 def _cases(rows: pd.DataFrame) -> Iterator[_Case]:
     for notes, source, dtype in zip(rows["notes"], rows["source"], rows["dtype"], strict=True):
-        yield _Case(gemm_harness(notes, source), dtype)
+        yield _Case(gemm_harness(notes, source), gemm_options(source), dtype)
 
 
 GEMMS = ClosedForm(

@@ -12,6 +12,7 @@ from weft.catalog import Quantity, read_leaves, read_toml
 from weft.estimate import Harness
 from weft.estimate.target import ROTATION
 from weft.library.profiles import Profile
+from weft.options import SHORT, SUSTAINED, RunOptions
 from weft.units import Dimension
 
 _DTYPES = {"half": "fp16", "float": "fp32", "fp16": "fp16", "bf16": "bf16", "int8": "int8", "fp8": "fp8"}
@@ -134,3 +135,10 @@ def gemm_harness(notes: str, source: str) -> Harness:
         quantize="LinearKernel" in notes,
         tuned=any(name in source for name in ("hipBLASLt", "aiter")),
     )
+
+
+def gemm_options(source: str) -> RunOptions:
+    """The clock of a measured GEMM: vidur times the GEMMs of whole layers on random values, long enough to reach the
+    power limit; other sources repeat one kernel for milliseconds.
+    """
+    return SUSTAINED if "microsoft/vidur" in source else SHORT
