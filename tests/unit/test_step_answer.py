@@ -94,6 +94,14 @@ def test_a_step_like_no_measured_one_takes_nine_of_ten_errors_of_the_nearest_cla
     assert amd.value >= max(near.value, here.value) * 0.9
 
 
+def test_a_class_of_one_row_is_not_told_as_nine_of_ten():
+    alone = step_error(weft.gpu("b200"), "megatron-core", mixture=True)
+    assert "the only one near, of models with experts with megatron-core on h100-sxm, is off by 50%" in alone.why
+    assert alone.why.endswith(", shorter than Weft says")
+    own = step_error(weft.gpu("h100-sxm"), "megatron-core", mixture=True)
+    assert own.why.endswith("are off by 50%, shorter than Weft says (1 row only)")
+
+
 def test_the_answer_has_the_keys_that_programs_read(answer):
     found = answer.to_dict()
     assert {"step_time_s", "tokens_per_s_per_gpu", "mfu", "peak_bytes", "waterfall"} <= set(found)

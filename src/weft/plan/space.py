@@ -12,7 +12,7 @@ from typing import Any
 from weft.errors import InputError, check_name, check_whole
 from weft.hardware import System
 from weft.models import Transformer
-from weft.parallel.check import can_pair, check_graphs, divisors, problems
+from weft.parallel.check import can_pair, check_graphs, divisors, problems, unpaired
 from weft.parallel.framework import Framework
 from weft.parallel.layers import stage_layers
 from weft.parallel.plan import Parallelism, ScheduleName, overlap_of, schedule_name
@@ -129,10 +129,7 @@ class Space:
 
     def _as_paired(self, plan: Parallelism) -> Parallelism:
         """Return a plan without the EP overlap of its framework where Megatron Core has none."""
-        named = self.fixed & {*PAIRING}
-        if not self.framework.paired or named or plan.ep == 1 or can_pair(plan):
-            return plan
-        return plan.altered(overlap_moe_expert_parallel_comm=False)
+        return plan if self.fixed & {*PAIRING} else unpaired(plan, self.framework.paired)
 
     def fits_on(self, gpus: int) -> bool:
         """Whether the degrees that the user stated fit fewer or more GPUs."""

@@ -306,7 +306,7 @@ def step_error(gpu: Gpu, framework: str, mixture: bool = False) -> Error:
         value, bias, rows, _ = known[gpu.name, framework]
         thin = f" ({counted(int(rows), 'row')} only)" if rows < _THIN else ""
         return Error(
-            value, f"{_steps(what, framework)} on {gpu.name} are off by {value:.0%}{_sided(value, bias)}{thin}"
+            value, f"{_steps(what, framework)} on {gpu.name} are off by {value:.0%}{_sided(value, bias, rows)}{thin}"
         )
     if gpu.vendor not in measured_vendors():
         worst = max(most for _, _, rows, most in known.values() if rows >= _THIN)
@@ -325,10 +325,11 @@ def step_error(gpu: Gpu, framework: str, mixture: bool = False) -> Error:
         ),
     )  # fmt: skip
     value, bias, rows, most = known[on, of]
-    why = (
-        f"no such step is public for {framework} on {gpu.name}; of the nearest, {_steps(what, of)} on {on}, nine of ten"
-    )
-    return Error(most, f"{why} are off by less than {most:.0%}{_sided(value, bias)} ({counted(int(rows), 'row')})")
+    none, side = f"no such step is public for {framework} on {gpu.name}", _sided(value, bias, rows)
+    if rows == 1:
+        return Error(most, f"{none}; the only one near, of {what} with {of} on {on}, is off by {most:.0%}{side}")
+    near = f"of the nearest, {_steps(what, of)} on {on}, nine of ten are off by less than {most:.0%}"
+    return Error(most, f"{none}; {near}{side} ({counted(int(rows), 'row')})")
 
 
 def _pooled(classes: Sequence[Sequence[float]]) -> tuple[float, float, float, float]:
@@ -342,8 +343,8 @@ def _steps(what: str, framework: str) -> str:
     return f"measured steps of {what} with {framework}"
 
 
-def _sided(value: float, bias: float) -> str:
-    """On which side most errors lie, if most do."""
+def _sided(value: float, bias: float, rows: float) -> str:
+    """Return on which side the errors of some rows lie, if most lie on one."""
     if abs(bias) < value / 2:
         return ""
-    return ", most of them longer than Weft says" if bias < 0 else ", most of them shorter than Weft says"
+    return f", {'most of them ' * (rows > 1)}{'longer' if bias < 0 else 'shorter'} than Weft says"

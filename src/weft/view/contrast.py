@@ -9,9 +9,9 @@ from weft.report import Figure, Report, Table
 from weft.report.table import number, text
 from weft.result.contrast import Contrast
 from weft.result.memory import Memory
-from weft.result.step import RESIDUAL
+from weft.result.step import RESIDUAL, Step
 from weft.view.memory import fitting
-from weft.view.plans import AXES
+from weft.view.plans import AXES, framework_words
 from weft.view.shares import label, ordered, seconds, waterfall
 from weft.view.words import percent
 
@@ -19,6 +19,8 @@ _ALIKE = 0.005
 """Share of a time within which two of them count as equal."""
 _SMALL = 0.001
 """Share of the first answer below which a part is not shown."""
+_APART = 0.05
+"""Relative difference of two gains from which both are said."""
 _BUSY = 0.9
 """Share of a step from which an axis whose communication is under way for so long bounds it.
 
@@ -51,7 +53,26 @@ class ContrastReport(Report[Contrast]):
         if len(answer.changed) > 1:
             lead = f"Of {len(answer.changed)} ways {best} is fastest, {seconds(now)} instead of {seconds(was)}: "
         needs = getattr(answer.answers[best], "needs", ()) if len(answer.changed) == 1 else ()
-        return [*self._misfits(), lead + gained, *self._bound(), *needs]
+        return [*self._misfits(), lead + gained, *self._frameworks(), *self._bound(), *needs]
+
+    def _frameworks(self) -> list[str]:
+        """Whose defaults both steps have, and what a change gains by the fastest of today's frameworks for each."""
+        first, other = self.answer.first, self.answer.answers[self.answer.best]
+        if not (isinstance(first, Step) and isinstance(other, Step)) or "framework" not in first.defaulted:
+            return []
+        said = framework_words(first.framework, first.defaulted) + "."
+        if "framework" not in other.defaulted or len(self.answer.changed) > 1:
+            return [said]
+        (was, before), (now, after) = (
+            min((took, name) for name, took in {one.framework.name: one.seconds, **one.elsewhere}.items())
+            for one in (first, other)
+        )
+        gain = was / now
+        if abs(gain / self.answer.speedup(self.answer.best) - 1) < _APART:
+            return [said]
+        factor = f"{gain:.3g} times as fast" if gain > 1 else f"{1 / gain:.3g} times as long"
+        took = f"{seconds(now)} ({after}) instead of {seconds(was)} ({before})"
+        return [f"{said} By the fastest of today's frameworks for each it takes {took}: {factor}."]
 
     def _misfits(self) -> list[str]:
         """Which of the steps that the lead compares need more memory than a GPU has, a sentence each."""

@@ -41,11 +41,16 @@ def plan_words(plan: Parallelism) -> str:
     return ", ".join([*(degrees or ["one GPU"]), f"batch {plan.batch} x {plan.sequence}"])
 
 
+def framework_words(framework: Framework, defaulted: Sequence[str]) -> str:
+    """Return whose defaults an answer has, and whether it was stated."""
+    return f"Framework {framework.name}" + " (the default; 'weft frameworks list' has others)" * (
+        "framework" in defaulted
+    )
+
+
 def framework_sentence(framework: Framework, plan: Parallelism, defaulted: Sequence[str]) -> str:
     """Return whose defaults an answer has, and what is in force of those that the plan leaves to the framework."""
-    named = f"Framework {framework.name}"
-    if "framework" in defaulted:
-        named += " (the default; 'weft frameworks list' has others)"
+    named = framework_words(framework, defaulted)
     values = [f"ZeRO {plan.zero}"] if "zero" in defaulted and plan.dp * plan.cp > 1 else []
     if plan.ep > 1:
         values += [] if plan.dispatcher else [f"dispatch by {framework.dispatcher}"]

@@ -40,6 +40,8 @@ _HARMLESS = 0.03
 
 _NO_ROOM = 0.005
 """Share of the step up to which computing without communication beside it is too short to hide any."""
+_MUCH_FASTER = 1.2
+"""Times as fast as another framework must be for an answer of a wide range to name it."""
 _MOST_DRAWN = 2400
 """Tasks of a pipeline above which the page leaves out the diagram."""
 
@@ -267,12 +269,12 @@ def ranks(plan: Parallelism) -> str:
 
 
 def _elsewhere(answer: Step) -> str:
-    """The fastest of the other frameworks, in a sentence, where it is faster than the range of the answer."""
+    """The fastest of the other frameworks, in a sentence, where it is much faster or below the answer's range."""
     if not answer.elsewhere:
         return ""
     best = min(answer.elsewhere, key=answer.elsewhere.__getitem__)
     took = answer.elsewhere[best]
-    if took >= answer.range_s[0]:
+    if took >= answer.range_s[0] and took > answer.seconds / _MUCH_FASTER:
         return ""
     return f" As {best} runs it, a step takes {seconds(took)}, {answer.seconds / took:.2f} times as fast."
 

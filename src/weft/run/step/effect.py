@@ -10,7 +10,7 @@ from weft.errors import InputError
 from weft.hardware import System
 from weft.models import Transformer
 from weft.options import RunOptions
-from weft.parallel.check import can_pair
+from weft.parallel.check import can_pair, unpaired
 from weft.parallel.complete import complete
 from weft.parallel.framework import Framework, current_frameworks
 from weft.parallel.framework import framework as framework_of
@@ -60,7 +60,7 @@ def elsewhere(step: Step, framework: Framework, options: RunOptions) -> dict[str
     """Return the times [s] of a step by name of today's other frameworks that can run its plan.
 
     They are in proportion to closed forms of both. Frameworks that share weights run plans that do (ZeRO 3), the others
-    the rest.
+    the rest; EP overlap is left out of plans that Megatron Core cannot run with it.
     """
     gpu, plan = step.system.gpu, step.plan
     others = [
@@ -69,12 +69,12 @@ def elsewhere(step: Step, framework: Framework, options: RunOptions) -> dict[str
         if other.name != framework.name
         and not other.unlike(gpu, plan.precision)
         and (other.zero == 3) == (plan.zero == 3)
-        and not (other.paired and plan.ep > 1 and not can_pair(plan))
     ]
     found: dict[str, float] = {}
     for one in [framework, *others] if others else []:
         with suppress(InputError):
-            found[one.name] = float(many(step.model, step.system, [plan], one, options).seconds[0])
+            runs = plan if one is framework else unpaired(plan, one.paired)
+            found[one.name] = float(many(step.model, step.system, [runs], one, options).seconds[0])
     own = found.pop(framework.name, 0.0)
     return {name: step.seconds * seconds / own for name, seconds in found.items()} if own else {}
 
@@ -127,10 +127,23 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, tuple) else [value]
 
 
-def unpaired_schedule(plan: Parallelism, paired: bool) -> tuple[str, ...]:
-    """Return a sentence on a schedule that is known for hiding MoE exchanges, which the plan's passes do not do."""
+def unpaired_schedule(plan: Parallelism, framework: Framework) -> tuple[str, ...]:
+    """Return a sentence on a schedule that hides no MoE exchanges though it is known for it, or that cannot hide them
+    as `framework`, whose paired passes are Megatron Core's, is taken to do.
+    """
     kind = plan.order_of_pipeline.kind
-    if plan.ep == 1 or paired or not kind.startswith("dualpipe"):
+    if plan.ep == 1:
+        return ()
+    if framework.paired:
+        if framework.name not in current_frameworks() or can_pair(plan):
+            return ()
+        said = (
+            "EP overlap is counted, but Megatron Core has it only in interleaved stages or without a pipeline, and "
+            "without full recomputation: state such a plan (schedule interleaved:2, recompute none), or "
+            "overlap_moe_expert_parallel_comm false."
+        )
+        return (said,)
+    if not kind.startswith("dualpipe"):
         return ()
     said = (
         f"{kind} is an order of the pipeline; by itself it hides no MoE dispatch or combine: state "

@@ -83,7 +83,7 @@ def step(
     )  # fmt: skip
     idle = idle_options(of.model, of.system, of.plan, of.framework, stated, options) if compare else ()
     others = elsewhere(answer, of.framework, options) if compare and "framework" in of.defaulted else {}
-    notes = (*of.notes, *idle, *unpaired_schedule(of.plan, answer.framework.paired), *answer.notes)
+    notes = (*of.notes, *idle, *unpaired_schedule(of.plan, answer.framework), *answer.notes)
     answer = replace(answer, memory=held, notes=notes, defaulted=of.defaulted, elsewhere=others)
     return answer if seen is None else judged(answer, seen, options)
 
