@@ -245,7 +245,7 @@ class T3Study(PaperStudy):
         beside = f"published: {low:.2f}x and {high:.2f}x" if whole else f"geomeans of {len(found)} sub-layers"
         free = [_arbitration(list(self.free.values()), in_step=False)] if self.free else []
         reached, worst = _mean_speedup("t3-critical")(found), _critical_at_worst(self.cases)
-        own = f"Critical-first, Weft's own: {reached:.3f}x; at worst {worst - 1:+.1%} over the better of T3 and T3-MCA"
+        own = f"Critical-first, Weft's own: {reached:.3f}x; at worst {worst - 1:+z.1%} over the better of T3 and T3-MCA"
         return [
             f"{_arbitration(found, in_step)} ({beside})",
             *free,
