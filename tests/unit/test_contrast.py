@@ -92,3 +92,14 @@ def test_answers_that_are_no_single_time_are_refused():
         weft.Contrast({"as asked": step()})
     with pytest.raises(InputError, match="'memory' is not one time"):
         weft.Contrast({"as asked": step(), "memory": step().memory})
+
+
+def test_what_only_one_of_two_answers_assumes_is_told_of_it():
+    """A purchase of one framework or the other depends on the versions that both were fitted to."""
+    asked = ("serve", "llama-3-8b", "--system", "1xh100", "--rate", 2, "--requests", 40)
+    told = CliRunner().invoke(cli, [*map(str, asked), "--against", "framework=sglang"]).output.splitlines()
+    rules = [line for line in told if ": Rules and host times are those of " in line]
+    assert [line.split(": Rules")[0] for line in rules] == ["As asked", "Framework sglang"]
+    assert "SGLang, host times fitted to versions 0.5" in rules[1]
+    alike = CliRunner().invoke(cli, [*map(str, asked), "--against", "rate=3"]).output
+    assert "Rules and host times" not in alike

@@ -194,8 +194,22 @@ class ContrastReport(Report[Contrast]):
         for name, reason in self.answer.left_out.items():
             alike.setdefault(reason, []).append(name)
         out = [f"{', '.join(names)}: left out, {reason}" for reason, names in alike.items()]
+        out += self._differing()
         others = [one.report().notes()[-1:] for one in self.answer.answers.values() if hasattr(one, "error")]
         return [*out, *dict.fromkeys(note for notes in (self._first_report().notes()[-1:], *others) for note in notes)]
+
+    def _differing(self) -> list[str]:
+        """What only one of two answers says of its assumptions, each with what it was asked."""
+        if len(self.answer.answers) != 2:
+            return []
+        notes = {name: tuple(getattr(one, "notes", ())) for name, one in self.answer.answers.items()}
+        shared = set.intersection(*map(set, notes.values()))
+        return [
+            f"{name[:1].upper()}{name[1:]}: {note}"
+            for name, told in notes.items()
+            for note in told
+            if note not in shared
+        ]
 
     def figures(self) -> Sequence[Figure]:
         """A bar for each answer that stacks its parts; none for loads above capacity, which have no time."""
