@@ -158,3 +158,22 @@ def test_the_room_is_called_as_its_one_function():
 
     work = Gemm(4096, 4096, 4096, "bf16")
     assert room(work, "h100-sxm").seconds == estimate(work, "h100-sxm").seconds
+
+
+@pytest.mark.parametrize(
+    ("gpu", "slower", "gradient"),
+    [
+        ("a100-sxm-80gb", (1, 1), (1, 1)),
+        ("h100-sxm", (1.5, 2.0), (1.5, 1.75)),  # arXiv:2407.08608, FlashAttention-3 by FlashAttention-2
+        ("mi300x", (1.18, 1.62), (1.18, 1.62)),  # AITER by AOTriton, forward; the gradient is assumed alike
+        ("mi355x", (1.18, 1.62), (1.18, 1.62)),
+    ],
+)
+def test_attention_of_pytorch_is_behind_the_newest_kernels_of_both_vendors(gpu, slower, gradient):
+    """A comparison of vendors under torchtitan is one of the kernels that PyTorch has on each."""
+    for (low, high), backward in ((slower, False), (gradient, True)):
+        newest, pytorch = (
+            estimate(Attention(4, 32, 8192, 8192, 128, 8, 1, gradient=backward, generation=one), gpu).seconds
+            for one in (0, 2)
+        )
+        assert low <= pytorch / newest <= high
