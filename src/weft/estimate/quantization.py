@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from weft.errors import check_name, check_whole
 from weft.estimate.dispatch import estimate
@@ -107,13 +108,20 @@ def weight_only(gemm: Gemm, gpu: Gpu | str, format: str, options: RunOptions = S
     moved, traffic = round(chosen.bytes(weights)), 2 * machine.memory.copy_rate
     times = {
         "memory": (rest + moved) / traffic,
-        "compute": _computing(Opaque("product", gemm.flops, matrix_dtype=gemm.dtype), machine, options),
-        "dequantise": _computing(Opaque("dequantise", round(weights * rows * DEQUANTISE_OPERATIONS)), machine, options),
+        "compute": gemm.flops * _seconds_per_operation(machine, options, gemm.dtype),
+        "dequantise": round(weights * rows * DEQUANTISE_OPERATIONS) * _seconds_per_operation(machine, options),
     }
     bound = max(times, key=lambda name: times[name])
     plain = max(gemm.least_bytes / traffic, times["compute"])
     return Quantised(times[bound], plain, bound, times["dequantise"])
 
 
-def _computing(op: Opaque, machine: Gpu, options: RunOptions) -> float:
-    return float(estimate(op, machine, options).parts["compute"])
+@lru_cache(64)
+def _seconds_per_operation(machine: Gpu, options: RunOptions, dtype: str | None = None) -> float:
+    """Return the time of a FLOP on matrix units of a number format, or on vector units [s], which all FLOPs take alike."""
+    many = Opaque("product", _MANY, matrix_dtype=dtype)
+    return float(estimate(many, machine, options).parts["compute"]) / _MANY
+
+
+_MANY = 10**12
+"""FLOPs of which the mean time is taken."""

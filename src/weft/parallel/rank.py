@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from typing import Literal
 
 from weft.graph import Gemm, Graph, Op
 from weft.models.block import Piece
@@ -21,12 +22,13 @@ class RankPart:
     """One rank's work on a part of a model, such as a layer: passes as graphs, parameters, and what it must remember.
 
     Of the parameters `experts` belong to routed experts, `narrow` to GEMMs on a recipe's operands of 8 or 4 bits.
-    `write` and `write_again` make the graphs when they are asked for: plans that do not fit the memory need none.
+    `write` and `write_again` make the graphs when they are asked for: plans that do not fit the memory need none, and
+    servers no backward pass.
     Streams are named by what runs on them: "compute", and collectives of the axes "tp", "cp" and "ep".
     """
 
     name: str
-    write: Callable[[], tuple[Graph, Graph]]
+    write: Callable[[Literal["forward", "backward"]], Graph]
     write_again: Callable[[], Graph | None]
     parameters: int = 0
     kept: Kept = field(default_factory=Kept)
@@ -34,18 +36,14 @@ class RankPart:
     narrow: int = 0
 
     @cached_property
-    def _written(self) -> tuple[Graph, Graph]:
-        return self.write()
-
-    @property
     def forward(self) -> Graph:
         """The forward pass."""
-        return self._written[0]
+        return self.write("forward")
 
-    @property
+    @cached_property
     def backward(self) -> Graph:
         """The backward pass."""
-        return self._written[1]
+        return self.write("backward")
 
     @cached_property
     def recompute(self) -> Graph | None:
@@ -59,7 +57,7 @@ def part(
     """One rank's share of the pieces in their order; `like` is that of a plan that only recomputes otherwise."""
     pieces = narrowed(pieces, plan.recipe, framework.attention)
     mine = [(piece, cut(piece, plan)) for piece in pieces]
-    write = partial(getattr, like, "_written") if like else partial(_passes, name, mine, plan, framework)
+    write = partial(getattr, like) if like else partial(_pass, name, mine, plan, framework)
     again = partial(_recomputed, name, mine, plan, framework)
     remembered = kept(pieces, [local(op, plan) for _, op in mine], plan)
     owned = sum(_owned(piece, plan) for piece in pieces)
@@ -68,17 +66,19 @@ def part(
     return RankPart(name, write, again, owned, remembered, experts, narrow)
 
 
-def _passes(
-    name: str, mine: Sequence[tuple[Piece, Op]], plan: Parallelism, framework: Framework
-) -> tuple[Graph, Graph]:
-    """The forward and the backward pass."""
-    forward = Chain(plan, framework)
-    for piece, op in mine:
-        forward.forward(piece, op)
-    backward = Chain(plan, framework)
-    for piece, op in _reversed(mine):
-        backward.backward(piece, op)
-    return forward.graph(f"{name}, forward"), backward.graph(f"{name}, backward")
+def _pass(
+    name: str,
+    mine: Sequence[tuple[Piece, Op]],
+    plan: Parallelism,
+    framework: Framework,
+    direction: Literal["forward", "backward"],
+) -> Graph:
+    """The forward or the backward pass."""
+    chain = Chain(plan, framework)
+    append = chain.forward if direction == "forward" else chain.backward
+    for piece, op in mine if direction == "forward" else _reversed(mine):
+        append(piece, op)
+    return chain.graph(f"{name}, {direction}")
 
 
 def _recomputed(name: str, mine: Sequence[tuple[Piece, Op]], plan: Parallelism, framework: Framework) -> Graph | None:

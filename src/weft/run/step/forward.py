@@ -16,7 +16,7 @@ from weft.hardware import System
 from weft.library.kits import KITS, VENDOR, kit
 from weft.library.served import library as library_of
 from weft.models import Transformer
-from weft.models.block import LAYERS, Piece, Style, Tokens, embedding, head, layer
+from weft.models.block import LAYERS, LayerKind, Piece, Style, Tokens, embedding, head, layer
 from weft.models.counts import parameters
 from weft.models.formats import FP8_BLOCK, served_format
 from weft.options import SUSTAINED, RunOptions
@@ -146,6 +146,7 @@ class Forward:
         self._calls = ExpertCalls.by(self.kit, format, model, system.gpu, options, self.plan.tp, self.ep)
         self._prices = Prices(system, self.plan, options, known=Known(system, options, self.kit, dtype))
         self._kinds = Counter(model.layer_kinds)
+        self._alike = _alike_but_attention(self._kinds)
         self._prepared: dict[int, dict[str, Graph]] = {}
         self.speculation, self.joins, self.draft = speculation, False, None
         found = drafter(model, speculation.draft) if speculation.tokens else None
@@ -248,7 +249,7 @@ class Forward:
         With `hides`, methods of overlap that the engine times hide all that they join.
         """
         graphs = self._prepared.pop(tokens, None) or self._parts(tokens)
-        each = (self._priced(name, graph, hides) * self._kinds.get(name, 1) for name, graph in graphs.items())
+        each = (self._priced(name, graph, hides) * self._alike.get(name, 1) for name, graph in graphs.items())
         return sum(each, Pass())
 
     def prepare(self, counts: Iterable[int]) -> None:
@@ -262,7 +263,7 @@ class Forward:
         flat = Tokens(tokens, 1)
         first = self._graph("embedding", embedding(self.model, flat, _SERVER.style, _ACTIVATIONS))
         of = replace(_SERVER, dispatcher=self.dispatcher(tokens)) if self.wide else _SERVER
-        return {"embedding": first, **{kind: self._graph(kind, self._layer(kind, flat), of) for kind in self._kinds}}
+        return {"embedding": first, **{kind: self._graph(kind, self._layer(kind, flat), of) for kind in self._alike}}
 
     def logits(self, sequences: int) -> Pass:
         """The norm and the logits of the last token of each of `sequences`, without a loss and further predictions."""
@@ -280,12 +281,12 @@ class Forward:
         joined = 3 if self._calls is not None and self._calls.shared and self.model.shared_experts else 0
         count = 0
         for kind, graph in self._parts(1).items():
-            if kind not in self._kinds:
+            if kind not in self._alike:
                 count += len(graph.nodes)
                 continue
             products = sum(isinstance(node.op, Gemm | GroupedGemm) and node.name != "router" for node in graph)
             routed = any(node.name == "router" for node in graph)
-            count += self._kinds[kind] * (len(graph.nodes) + 2 + joined * routed + products * quantizes)
+            count += self._alike[kind] * (len(graph.nodes) + 2 + joined * routed + products * quantizes)
         return count
 
     def attention(self, group: Group) -> Pass:
@@ -434,6 +435,16 @@ class Forward:
             return seconds
         found = weight_only(op, self._prices.gpu, self.format, self._prices.options)
         return max(seconds - max(found.plain - found.seconds, 0.0), found.seconds)
+
+
+def _alike_but_attention(kinds: Mapping[str, int]) -> Mapping[str, int]:
+    """Count layers by the first kind that differs in nothing but the window of its attention."""
+    found: dict[LayerKind, tuple[str, int]] = {}
+    for kind, count in kinds.items():
+        key = replace(LAYERS[kind], window=False)
+        first, before = found.get(key, (kind, 0))
+        found[key] = first, before + count
+    return dict(found.values())
 
 
 def _by_library(node: Node, name: str) -> Node:

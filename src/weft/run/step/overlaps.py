@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, cast
 from weft.errors import InputError, check_name
 from weft.estimate import estimate
 from weft.estimate.joined import Method, pair_of
+from weft.estimate.joined import Pair as JoinedPair
 from weft.graph import Collective, Gemm, Graph, Node
 from weft.graph.collective import Form
 from weft.hardware import Gpu, System
@@ -85,11 +86,17 @@ def _is_closed(method: str) -> bool:
 
 def _closed(pair: Pair, method: Method) -> Joined:
     """By the closed forms of `weft.estimate.joined`, whose software costs count."""
-    nodes = Node(pair.gemm, "gemm"), Node(pair.moved, "moved")
-    both = pair_of(Graph(nodes, pair.moved.ranks), pair.system, pair.options)
+    both = _alone(pair.gemm, pair.moved, pair.system, pair.options)
     switched = switched_seconds(pair.moved, pair.system, pair.options) if method == "in-network" else nan
     both = replace(both, gemm=pair.gemm_s, collective=pair.moved_s, switched=switched, framework=pair.framework)
     return Joined(pair.gemm_s, float(both.seconds(method)) - pair.gemm_s)
+
+
+@lru_cache(4096)
+def _alone(gemm: Gemm, moved: Collective, system: System, options: RunOptions) -> JoinedPair:
+    """Return the times of what a GEMM and its collective split into; plans of a search ask for the same pairs."""
+    nodes = Node(gemm, "gemm"), Node(moved, "moved")
+    return pair_of(Graph(nodes, moved.ranks), system, options)
 
 
 def _linked(system: System) -> Gpu:
