@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -30,6 +31,7 @@ from weft.result.errors import step_error
 from weft.run.step.batch import Shared, uncollected
 from weft.run.step.clock import many, meetings, shared_on, train
 from weft.run.step.meeting import Meeting
+from weft.run.step.pruning import ParetoFront, Pruning
 from weft.store import Store
 from weft.store.task import question
 from weft.sweep.tasks import Progress, results
@@ -127,7 +129,8 @@ def plan(
         fitting = [one for each in searches for one in each.timed(rejected)]
         if not fitting:
             raise InputError(_impossible(searches, rejected))
-        fewer = [one for each in searches for one in each.on_fewer()]
+        fronts: defaultdict[int, ParetoFront] | None = None if objective == "cost" else defaultdict(ParetoFront)
+        fewer = [one for each in searches for one in each.on_fewer(fronts)]
     ranked = _ranked([*fitting, *fewer] if objective == "cost" else fitting, key)
     refined = _refined(ranked[:refine], perf_counter() + budget_s, say)
     best = sorted(refined, key=key) + ranked[len(refined) :]
@@ -233,27 +236,39 @@ class _Search:
         self._spaces = spaces
         self._shared = [shared_on(one.system, one.framework, options) for one in spaces]
 
-    def timed(self, rejected: Counter[str], gpus: int | None = None) -> list[Planned]:
-        """The plans on all GPUs, or on `gpus`, that fit the memory; the others are `rejected`, by reason."""
+    def timed(
+        self, rejected: Counter[str], gpus: int | None = None, front: ParetoFront | None = None
+    ) -> list[Planned]:
+        """The plans on all GPUs, or on `gpus`, that fit the memory; the others are `rejected`, by reason.
+
+        With a `front` to which plans are added, those that cannot be on it are left out.
+        """
         of, *others = self._spaces if gpus is None else [smaller(one, gpus) for one in self._spaces]
         plans = list(of.candidates(rejected))
         if not plans:
             return []
-        found = self._fitting(of, self._shared[0], plans, rejected, exchange=True)
+        found = self._fitting(of, self._shared[0], plans, rejected, exchange=True, front=front)
         fastest = [one.plan for one in sorted(found, key=lambda one: one.step_time_s)[:_ADOPTED]]
         for other, shared in zip(others, self._shared[1:], strict=True):
             exchange = other.dispatchers != of.dispatchers
-            found += self._fitting(other, shared, list(other.adopted(fastest)), rejected, exchange)
+            found += self._fitting(other, shared, list(other.adopted(fastest)), rejected, exchange, front)
         return found
 
     def _fitting(
-        self, of: Space, shared: Shared, plans: list[Parallelism], rejected: Counter[str], exchange: bool
+        self,
+        of: Space,
+        shared: Shared,
+        plans: list[Parallelism],
+        rejected: Counter[str],
+        exchange: bool,
+        front: ParetoFront | None,
     ) -> list[Planned]:
         """Return those of the plans that fit; if `exchange`, also with the framework's other libraries of exchange."""
         if not plans:
             return []
         capacity = (1 - self.reserve) * of.system.gpu.memory.capacity
-        seconds, peaks = self._clocked(of, shared, plans, capacity)
+        needed = _EXCHANGED if exchange and of.exchanges_otherwise else _ADOPTED
+        seconds, peaks = self._clocked(of, shared, plans, capacity, front and Pruning(front, needed))
         fastest = _fastest(seconds, peaks <= capacity) if exchange else []
         others = list(of.exchanged_otherwise(plans[at] for at in fastest))
         if others:
@@ -270,29 +285,36 @@ class _Search:
         return [
             Planned(plan, seconds, peak, on, estimated_s=seconds)
             for plan, (seconds, peak) in zip(plans, rows, strict=True)
-            if peak <= capacity
+            if peak <= capacity and seconds < inf
         ]
 
     def _clocked(
-        self, of: Space, shared: Shared, plans: Sequence[Parallelism], capacity: float
+        self,
+        of: Space,
+        shared: Shared,
+        plans: Sequence[Parallelism],
+        capacity: float,
+        pruning: Pruning | None = None,
     ) -> tuple[FloatArray, FloatArray]:
-        """Step times [s] and peaks of memory [bytes] of plans."""
+        """Step times [s] and peaks of memory [bytes] of plans; the time of one that is excluded is infinite."""
         seconds, peaks = [], []
         for at in range(0, len(plans), _AT_ONCE):
             if len(plans) > _QUICK:
                 self._say(at, len(plans), f"plans of {of.framework.name} on {of.system.gpus:,} GPUs in closed forms")
             some = plans[at : at + _AT_ONCE]
-            found = many(of.model, of.system, some, of.framework, self.options, shared, limit=capacity)
+            found = many(of.model, of.system, some, of.framework, self.options, shared, limit=capacity, pruning=pruning)
             seconds.append(found.seconds)
             peaks.append(found.peak_bytes)
         return np.concatenate(seconds), np.concatenate(peaks)
 
-    def on_fewer(self) -> Iterator[Planned]:
-        """The plans on half the GPUs, a quarter, and so on, as long as one fits."""
+    def on_fewer(self, fronts: Mapping[int, ParetoFront] | None) -> Iterator[Planned]:
+        """The plans on half the GPUs, a quarter, and so on, as long as one fits; with `fronts` by their GPUs, those
+        that may be on one.
+        """
         gpus = self.space.system.gpus
         while gpus % 2 == 0 and self.space.fits_on(gpus // 2):
             gpus //= 2
-            found = self.timed(Counter(), gpus)
+            found = self.timed(Counter(), gpus, fronts[gpus] if fronts is not None else None)
             if not found:
                 return
             yield from found

@@ -109,6 +109,11 @@ class Space:
                     yield other
 
     @property
+    def exchanges_otherwise(self) -> bool:
+        """Whether there are other libraries of exchange, or EP overlap, to try."""
+        return bool(_other_dispatchers(self.model, self.system, self.framework)) or self.framework.name in _PAIRING
+
+    @property
     def dispatchers(self) -> tuple[str, ...]:
         """The libraries of exchange that the framework offers."""
         return _offered(DISPATCHERS, self.framework, ())

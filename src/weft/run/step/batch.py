@@ -26,6 +26,7 @@ from weft.run.step.memory import HELD, peaks
 from weft.run.step.offload import seconds_to_host
 from weft.run.step.parts import Layout, Parts, Written, rank_parts
 from weft.run.step.prices import Case, Known, Prices
+from weft.run.step.pruning import Pruning
 from weft.run.step.stages import Shares, Structure, chunks_of, composition, in_rounds, stages_on
 from weft.run.step.windows import MOST_BYTES, Windows
 from weft.schedule.pipeline import Durations, PipelineTimes, Schedule, Send, is_searched, run_schedule, schedule
@@ -35,6 +36,8 @@ from weft.schedule.pipeline.orders import BACKWARD, WEIGHT
 FloatArray = NDArray[np.float64]
 
 
+_ROUND = 500
+"""Plans that are timed before more are excluded."""
 _FEW = 2
 """Layers after which those that gather their weights alike take equally long."""
 
@@ -172,6 +175,7 @@ class Batch:
     def unfolded(self, plan: Parallelism) -> Unfolded:
         """A single plan, task by task."""
         job = self._job(plan, unfolds=True)
+        self._find_layers([job])
         self._time([job])
         pipe = job.pipe
         assert pipe.times is not None
@@ -179,21 +183,65 @@ class Batch:
         chunks = tuple(timed_chunk(stage, plan, self.framework, self._prices(plan)) for stage in stages)
         return Unfolded(chunks, pipe.seconds, pipe.send, pipe.times, *self._ends([job]))
 
-    def fill(self, found: Many, at: NDArray[np.int64], plans: Sequence[Parallelism], limit: float) -> None:
-        """Write times and peaks of the plans to their places, those with peaks above `limit` [bytes] without times."""
+    def fill(
+        self,
+        found: Many,
+        at: NDArray[np.int64],
+        plans: Sequence[Parallelism],
+        limit: float,
+        pruning: Pruning | None = None,
+    ) -> None:
+        """Write times and peaks of the plans to their places; without times those with peaks above `limit` [bytes], and
+        those that the `pruning` excludes by lower bounds of their times.
+        """
         jobs = [self._job(plan) for plan in plans]
         found.peak_bytes[at] = peaks([job.layout for job in jobs], self.framework)
         fit = np.flatnonzero(found.peak_bytes[at] <= limit)
-        jobs = [jobs[number] for number in fit.tolist()]
+        at, jobs = at[fit], [jobs[number] for number in fit.tolist()]
+        self._find_layers(jobs)
+        if pruning is None:
+            self._fill(found, at, jobs)
+            return
+        least = self._least(jobs)
+        order = np.argsort(least, kind="stable")
+        for begin in range(0, len(order), _ROUND):
+            some = order[begin : begin + _ROUND]
+            some = some[~pruning.excludes(least[some], found.peak_bytes[at[some]])]
+            self._fill(found, at[some], [jobs[number] for number in some.tolist()])
+            pruning.add(found.seconds[at[some]], found.peak_bytes[at[some]])
+
+    def _fill(self, found: Many, at: NDArray[np.int64], jobs: Sequence[_Job]) -> None:
+        """Write the times of plans whose layers are known to their places."""
         self._time(jobs)
         alike: dict[object, list[int]] = {}
         for number, job in enumerate(jobs):
             alike.setdefault((id(job.layout.structure), job.pipe.busy is None), []).append(number)
         for numbers in alike.values():
             _, parts = self._ends([jobs[number] for number in numbers])
-            places = at[fit][numbers]
+            places = at[numbers]
             found.pipeline[places], found.reduce[places], found.update[places] = parts
             found.seconds[places] = sum(parts)
+
+    def _least(self, jobs: Sequence[_Job]) -> FloatArray:
+        """Return lower bounds of the times of plans [s]: the passes of the busiest device alone, which waits for a
+        micro-batch to reach it, and after its last task for the way back.
+        """
+        known: dict[Key, float] = {}
+
+        def least(job: _Job) -> float:
+            plan, layers, structure = job.plan, job.layers, job.layout.structure
+            key = id(layers), id(structure), plan.schedule, plan.micro_batches
+            if key not in known:
+                forward, backward, weight = layers.seconds(structure.of)
+                each = np.append(forward + backward + weight, 0.0)[structure.stages]
+                busy = plan.micro_batches * each.sum(axis=1)
+                if job.layout.order is None:  # stages go round and round the devices
+                    ahead = np.append(0.0, np.cumsum(forward + backward))[: len(busy)]
+                    busy = busy + ahead
+                known[key] = float(busy.max())
+            return known[key]
+
+        return np.array([least(job) for job in jobs])
 
     def _job(self, plan: Parallelism, unfolds: bool = False) -> _Job:
         """A plan with its layout; with the order of its tasks if it `unfolds`."""
@@ -205,8 +253,7 @@ class Batch:
         return _Job(layout, key, (*overlaps, *_SURROUNDINGS(plan)))
 
     def _time(self, jobs: Sequence[_Job]) -> None:
-        """Find the layers and the pipelines of plans, and what surrounds their passes."""
-        self._find_layers(jobs)
+        """Find the pipelines of plans whose layers are known, and what surrounds their passes."""
         self._find_pipes(jobs)
         _run({id(job.pipe): job.pipe for job in jobs}.values())
         self._surround(jobs)

@@ -23,6 +23,7 @@ from weft.run.step.layers import Key
 from weft.run.step.meeting import Meeting
 from weft.run.step.overlaps import check_overlap, engine_note, idle_note, needs, settled, settling
 from weft.run.step.prices import Known, Prices
+from weft.run.step.pruning import Pruning
 from weft.schedule.pipeline import Durations, Send, run_schedule
 from weft.units import format_time
 
@@ -115,12 +116,13 @@ def many(
     shared: Shared | None = None,
     *,
     limit: float = np.inf,
+    pruning: Pruning | None = None,
 ) -> Many:
     """Step times and peaks of plans that fit the model and the system, as `train` and `memory` give them, at the
     fidelity "estimate".
 
     `shared` holds what calls for the same model, GPUs and framework have in common. Plans with peaks above `limit`
-    [bytes] are not timed: their times are infinite.
+    [bytes] are not timed, nor are those that the `pruning` excludes: their times are infinite.
     """
     found = Many(*np.full((5, len(plans)), np.inf))
     framework = framework or Framework()
@@ -131,7 +133,7 @@ def many(
     with uncollected():
         for mine in alike.values():
             batch = Batch(model, settled(framework, plans[mine[0]]), shared)
-            batch.fill(found, np.array(mine), [plans[at] for at in mine], limit)
+            batch.fill(found, np.array(mine), [plans[at] for at in mine], limit, pruning)
     return found
 
 
