@@ -118,7 +118,7 @@ def weight_only(gemm: Gemm, gpu: Gpu | str, format: str, options: RunOptions = S
 
 @lru_cache(64)
 def _seconds_per_operation(machine: Gpu, options: RunOptions, dtype: str | None = None) -> float:
-    """Return the time of a FLOP on matrix units of a number format, or on vector units [s], which all FLOPs take alike."""
+    """Return the time of each FLOP on the matrix units of a number format, or on vector units [s]."""
     many = Opaque("product", _MANY, matrix_dtype=dtype)
     return float(estimate(many, machine, options).parts["compute"]) / _MANY
 

@@ -236,9 +236,7 @@ class _Search:
         self._spaces = spaces
         self._shared = [shared_on(one.system, one.framework, options) for one in spaces]
 
-    def timed(
-        self, rejected: Counter[str], gpus: int | None = None, front: ParetoFront | None = None
-    ) -> list[Planned]:
+    def timed(self, rejected: Counter[str], gpus: int | None = None, front: ParetoFront | None = None) -> list[Planned]:
         """The plans on all GPUs, or on `gpus`, that fit the memory; the others are `rejected`, by reason.
 
         With a `front` to which plans are added, those that cannot be on it are left out.
@@ -268,7 +266,7 @@ class _Search:
             return []
         capacity = (1 - self.reserve) * of.system.gpu.memory.capacity
         needed = _EXCHANGED if exchange and of.exchanges_otherwise else _ADOPTED
-        seconds, peaks = self._clocked(of, shared, plans, capacity, front and Pruning(front, needed))
+        seconds, peaks = self._clocked(of, shared, plans, capacity, Pruning(front, needed) if front else None)
         fastest = _fastest(seconds, peaks <= capacity) if exchange else []
         others = list(of.exchanged_otherwise(plans[at] for at in fastest))
         if others:

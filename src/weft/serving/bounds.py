@@ -15,6 +15,7 @@ its stages, one step after the other.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,14 +25,17 @@ from numpy.typing import NDArray
 
 from weft.result.serving import Objective
 from weft.serving.framework import Serves
-from weft.serving.requests import Asked
-from weft.serving.step_times import StepTimes
+from weft.serving.requests import Asked, Load
+from weft.serving.steady import steady_at
+from weft.serving.step_times import Shape, StepTimes
 
 FloatArray = NDArray[np.float64]
+_SOME = 1000
+"""Requests of which the mean lengths are taken."""
 _MARGIN = 0.98
 """Share of a step's least time that bounds count: sizes are timed at some points, and linear between them."""
-_TIMES = np.geomspace(1e-3, 100.0, 145)
-"""Times per token at which the bounds are computed [s]; between them, that of the next smaller one holds."""
+_TIMES = np.geomspace(1e-3, 100.0, 1153)
+"""Times per token of which some are bounds [s], 1 % apart."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,9 @@ class Work:
             arrivals + objective.ttft, outputs - 1, objective.ttft,
         )  # fmt: skip
 
-    @cached_property
-    def horizon(self) -> FloatArray:
-        """Time from the first arrival to the last good answer, for each of `_TIMES` per token [s]."""
-        found: FloatArray = np.max(self.ends + np.outer(_TIMES, self.lengths), axis=1)
-        return found
+    def horizon(self, tpot: float) -> float:
+        """Time from the first arrival to the last good answer, for a time per token [s]."""
+        return float((self.ends + tpot * self.lengths).max())
 
     @cached_property
     def first_tokens(self) -> float:
@@ -82,15 +84,15 @@ class Work:
 class Bounds:
     """Bounds of replicas of one kind: good requests per second of steps, and the least time to a first token [s].
 
-    `mixed` and `answers` are for each of `_TIMES` per token, of replicas that do both and of writers; `prompts` is of
-    readers.
+    `mixed` and `answers` are of replicas that do both and of decode workers, by the time per token; `prompts` is of
+    prefill workers.
     """
 
     def __init__(self, times: StepTimes, how: Serves, work: Work) -> None:
-        self.work = work
+        self.work, self._times, self._how = work, times, how
         room = how.cache_bytes // max(times.forward.cache(-(-work.keys[0] // how.block) * how.block), 1)
         decodes = max(min(how.sequences, how.tokens // times.queries, int(room)), 1)
-        self._written = times.forward.speculation.expected
+        self._written, self._decodes = times.forward.speculation.expected, decodes
         least = times.least(how.tokens, decodes, work.keys)
         total, shared, alone = (one[:, None] for one in (least.tokens, least.shared, least.alone))
         counts = least.sequences[None, :]
@@ -110,49 +112,76 @@ class Bounds:
         full = float(np.interp(min(work.first, how.tokens), least.tokens, least.alone))
         self.ttft = max(self.ttft, full * _MARGIN + how.host)
 
-    def _rates(self, nexts: FloatArray, prompts: FloatArray, took: FloatArray, only: float | None = None) -> FloatArray:
-        """Most good requests per second of steps, for each time per token."""
+    def _rates(self, nexts: FloatArray, prompts: FloatArray, took: FloatArray, only: float | None = None) -> _Rates:
+        """Most good requests per second of steps, by the time per token."""
         written = self._written * nexts / max(self.work.answer, 1e-9)
         points = np.array([written / took, prompts / self.work.prompt / took, -written / self._written])
-        x, y, late = points[:, _extreme(points)]
-        found = np.empty(len(_TIMES))
-        for at, limit in enumerate(_TIMES):
-            if limit < self.lone:
-                found[at] = 0.0
-                continue
-            slack = x + late / limit
-            shares, multipliers = (
-                np.linspace(0, 1, 6) if only is None else np.array([only]),
-                np.array([0, 0.3, 1, 3, 9, 27]),
-            )
-            for _ in range(4):
-                both = shares[:, None, None] * x + (1 - shares)[:, None, None] * y + multipliers[None, :, None] * slack
-                worst = both.max(axis=2)
-                i, j = np.unravel_index(worst.argmin(), worst.shape)
-                shares, multipliers = _around(shares, int(i)), _around(multipliers, int(j))
-            found[at] = worst.min()
-        return found
+        return _Rates(points[:, _extreme(points)], self.lone, only)
 
     def time_per_token(self, replicas: int, readers: int = 0) -> float:
         """The least time per token that `good` requests can get [s]; infinite if no time suffices."""
-        work = self.work
-        if readers and readers * self.prompts * work.first_tokens < work.good:
+        if readers and readers * self.prompts * self.work.first_tokens < self.work.good:
             return float("inf")
-        rates = (replicas - readers) * (self.answers if readers else self.mixed)
-        enough = np.flatnonzero(rates * work.horizon >= work.good)
-        if not len(enough):
+        rates, count = self.answers if readers else self.mixed, replicas - readers
+        first = bisect_left(range(len(_TIMES)), True, key=lambda at: self._suffices(rates, count, float(_TIMES[at])))
+        if first == len(_TIMES):
             return float("inf")
-        first = int(enough[0])
         return max(self.lone, float(_TIMES[first - 1]) if first else 0.0)
+
+    def expected(self, load: Load, replicas: int, readers: int = 0) -> float:
+        """Return about what a token takes [s], no bound: in a steady state, of requests of the mean lengths."""
+        prompt, answer = (
+            max(round(float(np.mean([getattr(one, name) for one in load.asked[:_SOME]]))), 1)
+            for name in ("input", "output")
+        )
+
+        def seconds(step: Shape) -> float:
+            return self._times.seconds(Shape(step.decodes, step.context) if readers else step)
+
+        how, rate, steps = self._how, load.rate / (replicas - readers), max(round(answer / self._written), 1)
+        found = steady_at(seconds, rate, prompt, steps, tokens=how.tokens, host=how.host, most=self._decodes)
+        return found.tpot / self._written if found else float("inf")
+
+    def _suffices(self, rates: _Rates, replicas: int, tpot: float) -> bool:
+        """Whether replicas may answer enough requests in a time per token [s]; if so, also in a longer one."""
+        return replicas * rates(tpot) * self.work.horizon(tpot) >= self.work.good
 
     def settles(self, replicas: int, readers: int, tpot: float) -> bool:
         """Whether the work could be done in time if steps of any length were fine."""
-        work = self.work
-        horizon = float(np.interp(tpot, _TIMES, work.horizon))
-        if readers and readers * self.prompts * work.first_tokens < work.good:
+        if readers and readers * self.prompts * self.work.first_tokens < self.work.good:
             return False
-        most = (self.answers if readers else self.mixed)[-1]
-        return bool((replicas - readers) * most * horizon >= work.good)
+        most = (self.answers if readers else self.mixed)(float(_TIMES[-1]))
+        return (replicas - readers) * most * self.work.horizon(tpot) >= self.work.good
+
+
+class _Rates:
+    """Most good requests per second of steps by the time per token [s]; none below that of a `lone` sequence.
+
+    `points` are steps: next tokens, and tokens of prompts, by requests per second, and next tokens by requests. The
+    share a of the bound is `only` this, if one is given.
+    """
+
+    def __init__(self, points: FloatArray, lone: float, only: float | None) -> None:
+        self._points, self._lone, self._only = points, lone, only
+        self._known: dict[float, float] = {}
+
+    def __call__(self, tpot: float) -> float:
+        """Return the rate of a time per token [1/s]."""
+        if tpot not in self._known:
+            self._known[tpot] = self._least(tpot) if tpot >= self._lone else 0.0
+        return self._known[tpot]
+
+    def _least(self, tpot: float) -> float:
+        x, y, late = self._points
+        slack = x + late / tpot
+        shares = np.linspace(0, 1, 6) if self._only is None else np.array([self._only])
+        multipliers = np.array([0, 0.3, 1, 3, 9, 27])
+        for _ in range(4):
+            both = shares[:, None, None] * x + (1 - shares)[:, None, None] * y + multipliers[None, :, None] * slack
+            worst = both.max(axis=2)
+            i, j = np.unravel_index(worst.argmin(), worst.shape)
+            shares, multipliers = _around(shares, int(i)), _around(multipliers, int(j))
+        return float(worst.min())
 
 
 def _around(values: FloatArray, at: int) -> FloatArray:

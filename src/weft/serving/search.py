@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, product
 from pathlib import Path
@@ -25,7 +25,7 @@ from weft.serving.cluster import GivenUp, columns, rows
 from weft.serving.framework import resolve_framework
 from weft.serving.launch import TWO_BATCH
 from weft.serving.plans import Choice, Deployed, ServingPlans
-from weft.serving.requests import Request
+from weft.serving.requests import Load, Request
 from weft.serving.serve import Ready, objective, ready
 from weft.store.records import say
 
@@ -166,13 +166,15 @@ class _Search:
     best: Deployed | None = None
     kept: dict[_Tried, Deployed | tuple[str, float]] = field(default_factory=dict)
     works: dict[int, Work] = field(default_factory=dict)
+    _drawn: Load | None = None
+    _about: dict[Choice, float] = field(default_factory=dict)
 
     def run(self) -> None:
         """Look for the best layout, then for the front; what was simulated is kept where that is interrupted."""
         self._began = time.process_time()
-        kinds = list(self._kinds())
+        self._kind_of = {choice: kind for kind in self._kinds() for choice in self._choices(kind)}
         self._layouts = sorted(
-            ((self._least(kind, choice), choice) for kind in kinds for choice in self._choices(kind)),
+            ((self._least(kind, choice), choice) for choice, kind in self._kind_of.items()),
             key=lambda one: (one[1].gpus, one[0], len(one[1].options)),
         )
         self._bounded = len(self.failed)
@@ -218,7 +220,7 @@ class _Search:
             why, seen = outcome
             return str(why), float(seen)
         answered, turns = rows(f"served {at}", state, Served), rows(f"turns {at}", state, Turn)
-        made = ready(self.model, self.system, **self.asked | choice.options)
+        made = self._ready(choice.options)
         return Deployed(choice, made.serving(answered, turns, outcome["capacity"]), float(outcome["tpot"]))
 
     def _as_state(self) -> dict[str, Any]:
@@ -260,7 +262,7 @@ class _Search:
         found = 0
         for options in self._options():
             try:
-                made = ready(self.model, self.system, **self.asked | options)
+                made = self._ready(options)
             except InputError as error:
                 first = first or error
                 self.rejected["memory"] += self._counts(options)
@@ -305,7 +307,7 @@ class _Search:
 
     def _limits(self, degrees: dict[str, Any]) -> Iterator[dict[str, Any]]:
         try:
-            how = ready(self.model, self.system, **self.asked | degrees).deploy.how
+            how = self._ready(degrees).deploy.how
         except InputError:
             yield {}
             return
@@ -316,6 +318,12 @@ class _Search:
 
     def _counts(self, options: dict[str, Any]) -> int:
         return len([*_numbers(1, self.system.gpus // (int(options["tp"]) * int(options.get("pp", 1))), 1)])
+
+    def _ready(self, options: Mapping[str, Any]) -> Ready:
+        """Return replicas with the load, which is drawn once."""
+        made = ready(self.model, self.system, drawn=self._drawn, **{**self.asked, **options})
+        self._drawn = made.drawn
+        return made
 
     def _choices(self, kind: _Kind) -> Iterator[Choice]:
         """Numbers of replicas of a kind, and of readers among them where a step has the framework's limits."""
@@ -347,11 +355,16 @@ class _Search:
         return least
 
     def _fastest(self, layouts: Sequence[tuple[float, Choice]], limit: float) -> Deployed | None:
-        """The layout with the least time per token up to a limit [s], if one has it: bounds say which to simulate."""
+        """The layout with the least time per token up to a limit [s], if one has it.
+
+        Bounds say which to simulate, and what a steady state takes which first, so that those that follow are given up
+        early.
+        """
         best = None
-        for least, choice in sorted(layouts, key=lambda one: (one[0], len(one[1].options))):
+        able = [one for one in layouts if one[0] <= limit]
+        for least, choice in sorted(able, key=lambda one: (self._expected(one[1]), one[0], len(one[1].options))):
             if least > limit:
-                break
+                continue
             if not self.time_left:
                 self.untried.add(choice)
                 continue
@@ -359,6 +372,12 @@ class _Search:
             if found:
                 best, limit = found, found.tpot * (1 - _ALIKE)
         return best
+
+    def _expected(self, choice: Choice) -> float:
+        """About what a token takes in a layout [s]."""
+        if choice not in self._about:
+            self._about[choice] = self._kind_of[choice].bounds.expected(self._load, choice.replicas, choice.readers)
+        return self._about[choice]
 
     @property
     def time_left(self) -> bool:
@@ -390,7 +409,7 @@ class _Search:
 
     def _simulated(self, choice: Choice, limit: float) -> Deployed | tuple[str, float]:
         """A layout with its load; or why it was given up, and the share of the requests that had been answered."""
-        made = ready(self.model, self.system, **self.asked | choice.options)
+        made = self._ready(choice.options)
         watch = _Watch(self.wanted.ttft, limit, self.attainment, len(made.asked.asked))
         try:
             answered, turns = made.deploy.run(made.asked, watch)
@@ -426,7 +445,7 @@ class _Search:
         late = [choice for _, choice in sorted(self.near, key=lambda one: -one[0])[:2]]
         found = []
         for choice in [*late, *able[:2]] or [choice for _, choice in self._layouts if choice.gpus == most][:1]:
-            serving = ready(self.model, self.system, **self.asked | choice.options).answer()
+            serving = self._ready(choice.options).answer()
             found.append(self._deployed(choice, serving))
         return max(found, key=lambda one: one.serving.good_share or 0.0, default=None)
 

@@ -153,10 +153,11 @@ def serve(
 
 @dataclass(frozen=True)
 class Ready:
-    """A load and the replicas that will serve it, checked."""
+    """A load and the replicas that will serve it, checked; it was `drawn` without the prefix of its prompts."""
 
     deploy: Deployment
     asked: Load
+    drawn: Load
     limit: int
     policy: str
     objective: Objective
@@ -226,8 +227,8 @@ class Ready:
         return Checkpoint.of(inputs, self.asked.asked)
 
 
-def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Ready:
-    """A load on replicas, by the arguments of `serve`; raises what that raises."""
+def ready(model: Transformer | str | Path, on: Described, *, drawn: Load | None = None, **stated: Any) -> Ready:
+    """A load on replicas, by the arguments of `serve`; raises what that raises. `drawn` is its load, if it is known."""
     asked = _DEFAULTS | stated
     where, found = on if isinstance(on, System) else system(on), load_model(model)
     _check(*(asked[name] for name in _CHECKED))
@@ -257,20 +258,21 @@ def ready(model: Transformer | str | Path, on: Described, **stated: Any) -> Read
         )
     count = _replicas(forward, asked["replicas"], asked["readers"])
     chosen, name = _policy(asked["policy"] or how.policy)
-    drawn = load(**{name: asked[name] for name in _LOAD})
+    drawn = served = drawn or load(**{name: asked[name] for name in _LOAD})
     shared = HASHED_TOKENS if any(one.blocks for one in drawn.asked) else 0
     if asked["prefix"]:
         if shared:
             raise InputError(
                 "the trace's hash_ids say which prompts begin alike, and prefix says it, too; leave out prefix"
             )
-        shared, drawn = with_prefix(drawn, int(asked["prefix"]), how.block)
+        shared, served = with_prefix(drawn, int(asked["prefix"]), how.block)
     limit = asked["max_length"] or found.sequence_length
-    _check_lengths(drawn.asked, found, limit, forward, how)
+    _check_lengths(served.asked, found, limit, forward, how)
     deploy = Deployment(forward, how, chosen, asked["router"], count, asked["readers"], shared, times)
     decide = {key: value for key, value in asked.items() if key not in _BESIDE}
     return Ready(
         deploy,
+        served,
         drawn,
         limit,
         name,

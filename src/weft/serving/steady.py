@@ -10,6 +10,9 @@ from weft.serving.step_times import Shape
 _ROUNDS = 6
 """Times that the number of requests that write is found anew from the steps that a cycle then takes."""
 
+_NEAR = 32
+"""Clients of a rate are found up to one in so many."""
+
 
 class Steady(NamedTuple):
     """A closed loop's mean time to the first token and per further token [s], and answers per second of a replica."""
@@ -42,6 +45,28 @@ def steady(
         inside = min(clients * cycle / (cycle + unseen), most)
     rate = inside / cycle
     return Steady(clients / rate - (answer - 1) * tpot, tpot, rate)
+
+
+def steady_at(
+    seconds: Callable[[Shape], float], rate: float, prompt: int, answer: int, *, tokens: int, host: float = 0.0,
+    most: int = 1 << 30,
+) -> Steady | None:  # fmt: skip
+    """Return the steady state of a replica that requests reach at a `rate` [1/s]: that of the fewest clients who ask as
+    often; None if `most` of them ask less often.
+    """
+
+    def found(clients: int) -> Steady:
+        return steady(seconds, clients, prompt, answer, tokens=tokens, host=host, most=most)
+
+    low, high = 0, 1
+    while found(high).rate < rate:
+        if high >= most:
+            return None
+        low, high = high, min(2 * high, most)
+    while high - low > max(low // _NEAR, 1):
+        middle = (low + high) // 2
+        low, high = (middle, high) if found(middle).rate < rate else (low, middle)
+    return found(high)
 
 
 def _together(
