@@ -155,7 +155,9 @@ class Node:
             raise InputError(f"a node's operator is {shown(self.op)}; give the operator first, then its name")
         check_type("the name of a node", self.name, str, "give a text, like 'gemm'")
         for what in ("stream", "phase", "module"):
-            check_type(f"the {what} of node '{self.name}'", getattr(self, what), str, "give a text, like 'main'")
+            value = getattr(self, what)
+            if type(value) is not str:
+                check_type(f"the {what} of node '{self.name}'", value, str, "give a text, like 'main'")
         for what, names in (
             ("comes after", self.after),
             ("reads", self.inputs),
@@ -166,6 +168,8 @@ class Node:
                 continue
             check_type(f"what node '{self.name}' {what}", names, tuple, "give a tuple of names, like ('gemm',)")
             for name in names:
+                if type(name) is str:
+                    continue
                 check_type(f"what node '{self.name}' {what}", name, (str, Edge), "give a tuple of names")
                 if isinstance(name, Edge):
                     check_type(f"the node of an edge of '{self.name}'", name.node, str, "name a node of the graph")

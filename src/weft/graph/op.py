@@ -86,6 +86,9 @@ OUTPUT_DTYPES = {"fp8": "bf16", "int8": "bf16", "tf32": "fp32", **dict.fromkeys(
 """Output format of products of operands of 8 bits or fewer: kernels scale their 32-bit sums and round them to 16."""
 Role = Literal["activation", "weight", "gradient", "state", "buffer"]
 """The role of a tensor in the model; a buffer is scratch memory of one operator."""
+_ROLES = get_args(Role)
+_OF_PRODUCTS = (*DTYPE_BYTES, *BLOCK_BYTES)
+_OF_DATA = (*_OF_PRODUCTS, *DATA_BYTES)
 
 
 @dataclass(frozen=True)
@@ -113,8 +116,8 @@ class Tensor:
             if not is_size:
                 told = shown(self.shape) if len(self.shape) > _SHOWN_AXES else self.shape
                 raise InputError(f"a tensor has the shape {told}; every dimension must be at least 1")
-        check_name("dtype", self.dtype, (*DTYPE_BYTES, *BLOCK_BYTES, *DATA_BYTES))
-        check_name("role of a tensor", self.role, get_args(Role))
+        check_name("dtype", self.dtype, _OF_DATA)
+        check_name("role of a tensor", self.role, _ROLES)
 
     @property
     def bytes(self) -> int:
@@ -131,7 +134,7 @@ def width(dtype: str) -> float:
 
 def check_dtype(dtype: str) -> None:
     """Raise UnknownNameError for an unknown number format."""
-    check_name("dtype", dtype, (*DTYPE_BYTES, *BLOCK_BYTES))
+    check_name("dtype", dtype, _OF_PRODUCTS)
 
 
 class Gradients(NamedTuple):

@@ -73,14 +73,18 @@ class Parts:
         self.parameters = np.array([one.parameters for one in of.values()])
         self.experts = np.array([one.experts for one in of.values()])
         self.narrow = np.array([one.narrow for one in of.values()])
+        self._sizes: dict[bool, FloatArray] = {}
 
     def kept(self, of: Composition, offloads: bool) -> tuple[FloatArray, FloatArray]:
         """What a micro-batch keeps in each stage, and needs beside that in its forward and in its backward [bytes].
 
         The second array has the shape (2, stages). With `offloads` the activations of layers go to the host.
         """
-        each = [without_offloaded(name, one.kept) if offloads else one.kept for name, one in self.of.items()]
-        sizes = np.array([(one.bytes, one.forward, one.backward) for one in each], np.float64).T
+        sizes = self._sizes.get(offloads)
+        if sizes is None:
+            each = [without_offloaded(name, one.kept) if offloads else one.kept for name, one in self.of.items()]
+            sizes = np.array([(one.bytes, one.forward, one.backward) for one in each], np.float64).T
+            self._sizes[offloads] = sizes
         working = np.where(of.counts > 0, sizes[1:, None, :], 0).max(axis=2)
         held: FloatArray = of.counts @ sizes[0]
         return held, working

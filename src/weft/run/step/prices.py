@@ -85,9 +85,10 @@ class Known:
 
     def seconds(self, case: Case) -> float:
         """Seconds of an operator."""
-        if case not in self._seconds:
-            self._seconds[case] = float(self._estimate(case[0], case))
-        return self._seconds[case]
+        found = self._seconds.get(case)
+        if found is None:
+            found = self._seconds[case] = float(self._estimate(case[0], case))
+        return found
 
     def moved(self, kind: str, size: int, dtype: str, place: Place, driver: str) -> float:
         """Seconds of a collective of `size` bytes among the ranks of a place."""
