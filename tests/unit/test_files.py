@@ -211,6 +211,8 @@ def test_a_small_file_that_unpacks_to_much_is_refused(tmp_path):
     file.write_bytes(gzip.compress(bytes(3 << 20)))
     with pytest.raises(InputError, match=r"unpacked, is larger than 2 MiB"):
         files.read_text(file, 2 << 20)
+    with pytest.raises(InputError, match=r"unpacked, is larger than 256 KiB"):
+        files.read_text(file, 256 << 10)
     file.write_bytes(gzip.compress(b"1,2\n")[:-3])
     with pytest.raises(ConfigError, match="it is cut off"):
         files.read_text(file)

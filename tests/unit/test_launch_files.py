@@ -545,7 +545,10 @@ def test_a_key_that_stands_twice_or_deep_is_refused(read):
 
 def test_groups_of_gathered_weights_are_of_stage_3(read):
     groups = {"zero_hpz_partition_size": 4}
-    assert "shard" not in read({**ZERO, "zero_optimization": {"stage": 1, **groups}}, "ds.json").fields
+    first = read({**ZERO, "zero_optimization": {"stage": 1, **groups}}, "ds.json")
+    assert "shard" not in first.fields
+    assert first.without_effect == ("zero_optimization.zero_hpz_partition_size",)
+    assert "zero_optimization.zero_hpz_partition_size" not in first.used
     assert read({**ZERO, "zero_optimization": {"stage": 3, **groups}}, "ds.json").fields["shard"] == 4
 
 

@@ -146,6 +146,13 @@ def test_the_objective_cost_may_take_fewer_gpus():
     assert found.best.gpus < 16
 
 
+def test_fewer_gpus_that_nodes_cannot_share_evenly_are_left_out():
+    fix = {"tp": [1, 5, 8], "cp": 1, "pp": 1, "micro_batch": 1, "zero": 3}
+    found = plan("llama-3-8b", "40xh100", batch=40, sequence=2048, fix=fix, refine=0)  # 20 are 3 nodes, 10 are 2
+    assert {one.gpus for one in found.front} <= {40, 10, 5}
+    assert found.best.gpus == 40
+
+
 def test_nothing_beats_a_plan_of_the_front_in_all_three(found):
     for one, other in product(found.front, found.front):
         if one is not other:

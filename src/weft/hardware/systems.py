@@ -276,8 +276,14 @@ class System(Whole):
         if self.variants or self.start or self.fabric:
             why = "that a fabric joins" if self.fabric else "that differ"
             raise InputError(f"the system has {self.gpus} GPUs {why}, but {gpus} are asked for; make them equal")
-        least = -(-gpus // self.node.gpus_per_node) if self.node else 1
-        return self._with(gpus=gpus, nodes=nodes or least)
+        return self._with(gpus=gpus, nodes=nodes or self._least_nodes(gpus))
+
+    def can_have(self, gpus: int) -> bool:
+        """Return whether `with_gpus(gpus)` makes a system: GPUs that are alike, on nodes that hold equally many."""
+        return not (self.variants or self.start or self.fabric) and gpus % self._least_nodes(gpus) == 0
+
+    def _least_nodes(self, gpus: int) -> int:
+        return -(-gpus // self.node.gpus_per_node) if self.node else 1
 
     def with_gpu(self, gpu: Gpu) -> Self:
         """The same system with another description of its GPU, such as a calibrated one."""

@@ -78,7 +78,7 @@ def _shard(read: ArgumentReader, fields: dict[str, Any]) -> None:
         if fields.get("zero") == 3:
             fields["shard"] = each
         else:
-            read.used["zero_optimization.zero_hpz_partition_size"] = "nothing: it is of stage 3"
+            read.idle("zero_optimization.zero_hpz_partition_size")
 
 
 def _offload(read: ArgumentReader, fields: dict[str, Any]) -> None:

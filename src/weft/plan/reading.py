@@ -53,6 +53,7 @@ class ArgumentReader:
         self.used: dict[str, str] = {}
         self.left_out: list[str] = []
         self.not_modelled: dict[str, str] = {}
+        self.without_effect: list[str] = []
 
     def name(self, name: str) -> str:
         """Return an argument as the file has it."""
@@ -84,6 +85,11 @@ class ArgumentReader:
         """Take an argument, or one value of it, as not modelled, with its likely effect."""
         self.used.pop(self.name(name), None)
         self.not_modelled[f"{self.name(name)} {value}".rstrip()] = effect
+
+    def idle(self, name: str) -> None:
+        """Take an argument as without effect beside the others."""
+        self.used.pop(self.name(name), None)
+        self.without_effect.append(self.name(name))
 
     def text(self, *names: str, known: Sequence[str] = ()) -> str | None:
         """Return the value of the first of some arguments that is there, and not turned off.
@@ -147,8 +153,8 @@ class ArgumentReader:
         With `beginnings` the table's names are those of sections, and stand for all that begins with them.
         """
         table = _table(launcher)
-        idle, unknown, effects = [], [], dict(self.not_modelled)
-        said = {*self.used, *(each.partition(" ")[0] for each in (*self.left_out, *effects))}
+        idle, unknown, effects = [*self.without_effect], [], dict(self.not_modelled)
+        said = {*self.used, *idle, *(each.partition(" ")[0] for each in (*self.left_out, *effects))}
         for name, values in self.given.items():
             shown_as = self.name(name)
             if shown_as in said:

@@ -307,11 +307,13 @@ class _Search:
 
     def on_fewer(self, fronts: Mapping[int, ParetoFront] | None) -> Iterator[Planned]:
         """The plans on half the GPUs, a quarter, and so on, as long as one fits; with `fronts` by their GPUs, those
-        that may be on one.
+        that may be on one. Numbers of GPUs that nodes cannot share evenly are left out.
         """
         gpus = self.space.system.gpus
         while gpus % 2 == 0 and self.space.fits_on(gpus // 2):
             gpus //= 2
+            if not self.space.system.can_have(gpus):
+                continue
             found = self.timed(Counter(), gpus, fronts[gpus] if fronts is not None else None)
             if not found:
                 return

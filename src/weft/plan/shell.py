@@ -260,7 +260,7 @@ class _Lexer:
         """Return the place behind the bracket that closes an expansion."""
         line, self.at, level = self.line, at, 1
         if depth > DEEPEST:
-            raise self.wrong(f"expansions are nested more than {DEEPEST} deep", line)
+            raise ConfigError(f"expansions are nested over {DEEPEST} deep; nest fewer", self.file, f"line {line}")
         while self.at < len(self.text):
             char = self.text[self.at]
             if char == closing:

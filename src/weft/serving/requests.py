@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from weft.errors import InputError, check_type, check_whole, is_whole, nearest, reason, shown
+from weft.errors import InputError, check_type, check_whole, is_whole, reason, shown
 from weft.files import Rows, read_text
 from weft.result.serving import LIFETIMES, WARM_UP
 
@@ -240,6 +240,8 @@ _COLUMNS = (
     ("timestamp", "input_length", "output_length"),
 )
 """Columns of time and lengths: Weft's own, those of Azure's traces (dates) and of Mooncake's (milliseconds)."""
+_LISTED = 6
+"""Columns of a file that a message lists."""
 _WHOLE = re.compile(r"[0-9]+(\.0*)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
@@ -266,10 +268,9 @@ def read_requests(file: str | Path) -> list[Asked]:
         raise InputError(f"{path} holds several traces; name one, like '{path}#{kinds[0]}': {', '.join(kinds)}")
     names = next((names for names in _COLUMNS if all(one in rows[0] for one in names)), None)
     if names is None:
-        near = ", ".join(nearest("input_tokens", [str(key) for key in rows[0]])) or "none alike"
-        raise InputError(
-            f"{path} lacks the columns arrival_s, input_tokens and output_tokens (it has {near}); add them"
-        )
+        lacking = min(([one for one in names if one not in rows[0]] for names in _COLUMNS), key=len)
+        has = ", ".join(shown(key) for key in [*rows[0]][:_LISTED]) or "none"
+        raise InputError(f"{path} lacks {', '.join(map(shown, lacking))} among its columns {has}; add or rename them")
     return _relative(path, [_asked(path, at, row, names) for at, row in enumerate(rows, 1)])
 
 
