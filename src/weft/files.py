@@ -541,8 +541,8 @@ class Unpacked:
         self._count += len(data)
         if self._count > self._most:
             raise ConfigError(
-                f"the file unpacks to more than {format_bytes(self._most, 3)}, over {UNPACKS} times its size, as no trace or "
-                "graph does; unpack it if it is meant so",
+                f"the file unpacks to more than {format_bytes(self._most, 3)}, over {UNPACKS} times its size, as no "
+                "trace or graph does; unpack it if it is meant so",
                 self.path,
             )
         return data

@@ -552,6 +552,22 @@ def test_groups_of_gathered_weights_are_of_stage_3(read):
     assert read({**ZERO, "zero_optimization": {"stage": 3, **groups}}, "ds.json").fields["shard"] == 4
 
 
+@pytest.mark.parametrize(
+    ("instead", "words"),
+    [
+        ("tp", "instead is 'tp'; give fields of a plan by name"),
+        ({"tp": "flux"}, "tp is 'flux'; it must be a whole number of at least 1"),
+        ({"tp": 0}, "tp is 0; it must be"),
+        ({"micro_batch": 1.5}, "micro_batch is 1.5; it must be"),
+        ({5: 3}, "unknown field of a plan '5'"),
+    ],
+)
+def test_changes_of_a_launched_plan_are_checked_before_they_are_used(read, instead, words):
+    stated = {**ZERO, "gradient_accumulation_steps": 2}
+    with pytest.raises(WeftError, match=words):
+        timed(read(stated, "ds.json"), "llama-3-8b", instead=instead)
+
+
 # -- torchtitan
 
 

@@ -310,6 +310,21 @@ def test_a_policy_that_gives_nothing_is_named():
         served(rate=1, requests=3, policy=lambda server: None)
 
 
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (lambda server: server.give("first", 1), "the policy named 'first' as a request; name one of server.running"),
+        (lambda server: server.preempt(None), "the policy named None as a request"),
+        (lambda server: server.preempt(server.waiting[0]), "preempted request 0, which does not run"),
+        (lambda: None, "policy <lambda> cannot be called with a replica"),
+        (lambda server, other: None, "missing a required argument: 'other'"),
+    ],
+)
+def test_a_policy_of_ones_own_that_makes_no_sense_is_refused(policy, words):
+    with pytest.raises(InputError, match=words):
+        served(rate=1, requests=3, policy=policy)
+
+
 def test_answers_show_themselves(tmp_path):
     check_shown(served(concurrency=8, requests=40, input=512, output=32, curve=True), tmp_path)
 

@@ -28,11 +28,7 @@ def complete(model: Transformer, gpus: int, stated: Mapping[str, Any]) -> tuple[
     between their GEMMs, and the batch has four micro-batches for each pipeline stage. Raises InputError for a field
     that no plan has, and for degrees that do not multiply to the GPUs, with the nearest plan that does.
     """
-    for name in stated:
-        check_name("field of a plan", name, list(Parallelism.__dataclass_fields__))
-    values = {name: value for name, value in stated.items() if value is not None}
-    for name in (*_SHARED, "dp", "micro_batch"):
-        check_whole(name, values.setdefault(name, 1) if name != "dp" else values.get("dp", 1), 1, 8)
+    values = dict.fromkeys((*_SHARED, "micro_batch"), 1) | check_stated(stated)
     values["dp"] = _replicas(gpus, values)
     values.setdefault("sp", values["tp"] > 1)
     notes = []
@@ -56,6 +52,20 @@ def complete(model: Transformer, gpus: int, stated: Mapping[str, Any]) -> tuple[
             "embedding or head compute, too."
         )
     return plan, tuple(notes)
+
+
+def check_stated(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the stated fields of a plan, without those that are None.
+
+    Raises UnknownNameError for a field that no plan has, InputError for a degree or a batch that is no whole number.
+    """
+    for name in stated:
+        check_name("field of a plan", name, list(Parallelism.__dataclass_fields__))
+    values = {name: value for name, value in stated.items() if value is not None}
+    for name in (*_SHARED, "dp", "micro_batch", "batch"):
+        if name in values:
+            check_whole(name, values[name], 1, 8)
+    return values
 
 
 def _replicas(gpus: int, values: Mapping[str, Any]) -> int:

@@ -10,11 +10,12 @@ from typing import Any
 
 from weft import hardware
 from weft.answer import Record
-from weft.errors import InputError
+from weft.errors import InputError, check_type
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.models.block import Style, Tokens, layer
 from weft.options import SUSTAINED, Fidelity, RunOptions
+from weft.parallel.complete import check_stated
 from weft.parallel.framework import Framework
 from weft.parallel.framework import framework as framework_of
 from weft.result.step import Step
@@ -69,8 +70,10 @@ class Launched(Record):
 
         `model` is needed where the file states none; `stated` are fields of the plan that the file leaves to the
         program, such as recomputation under DeepSpeed. Fields in `instead` replace what the file states, to try a
-        change. Raises InputError for `stated` fields that the file states otherwise, and for another number of GPUs.
+        change; None leaves them to Weft. Raises InputError for `stated` fields that the file states otherwise, and for
+        another number of GPUs.
         """
+        check_type("instead", instead, Mapping, "give fields of a plan by name, like {'tp': 4}")
         machine = hardware.system(system)
         if self.gpus not in (None, machine.gpus):
             raise InputError(f"the launch file starts {self.gpus} GPUs, the system has {machine.gpus}; give as many")
@@ -102,7 +105,7 @@ class Launched(Record):
         for name in stated:
             if name in self.fields and stated[name] != self.fields[name]:
                 raise InputError(f"the launch file has {name} {self.fields[name]}, not {stated[name]}; change it there")
-        fields = {**self.fields, **stated, **instead}
+        fields = check_stated({**self.fields, **stated, **instead})
         replicas = max(gpus // (fields.get("tp", 1) * fields.get("pp", 1) * fields.get("cp", 1)), 1)
         if "batch" not in instead and "micro_batch" not in instead:
             self._accumulate(fields, replicas)

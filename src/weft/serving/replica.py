@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
-from weft.errors import InputError, check_whole
+from weft.errors import InputError, check_whole, shown
 from weft.result.serving import Turn
 from weft.serving.pool import Pool
 from weft.serving.requests import Request
@@ -124,6 +124,8 @@ class Replica:
 
         Memory is taken for them, or for `reserve` tokens of the request if those are more.
         """
+        if type(request) is not Request:
+            raise _no_request(request)
         if request.id in self._given:
             raise InputError(
                 f"the policy gave tokens to request {request.id} twice in one engine iteration, which computes each "
@@ -186,7 +188,14 @@ class Replica:
 
     def preempt(self, request: Request, last: bool = False) -> None:
         """Take a running request's memory; it waits again, first in line or last, and its tokens are computed again."""
-        self.running.remove(request)
+        if type(request) is not Request:
+            raise _no_request(request)
+        try:
+            self.running.remove(request)
+        except ValueError:
+            raise InputError(
+                f"the policy preempted request {request.id}, which does not run; preempt requests of server.running"
+            ) from None
         self.batch = [one for one in self.batch if one[0] is not request]
         self._given.discard(request.id)
         request.preemptions += 1
@@ -325,3 +334,7 @@ class Replica:
         lacking = self.pool.lacking
         more = self._drafts.written(steps) + 2 * self._drafts.tokens
         return sum(lacking(request, request.computed + more) for request, _ in self.batch)
+
+
+def _no_request(value: object) -> InputError:
+    return InputError(f"the policy named {shown(value)} as a request; name one of server.running or server.waiting")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from inspect import signature
@@ -575,6 +576,11 @@ def _policy(policy: str | Schedule) -> tuple[Policy, str]:
     name = getattr(policy, "__name__", type(policy).__name__)
     if isinstance(policy, type):
         return Policy(lambda: checked(_instance(policy)), name), name
+    with suppress(ValueError):  # what is written in C may have no signature
+        try:
+            signature(policy).bind(None)
+        except TypeError as error:
+            raise InputError(f"policy {name} cannot be called with a replica ({error}); give it one argument") from None
     return Policy(lambda: checked(policy), name), name
 
 
