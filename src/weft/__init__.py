@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import importlib
 from types import FunctionType
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # typing's own takes most of the import, in which Ctrl-C is not handled yet
 if TYPE_CHECKING:
     from weft import models as models
     from weft import studies as studies

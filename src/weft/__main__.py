@@ -1,8 +1,7 @@
 """The `weft` command, also as `python -m weft`: Ctrl-C and SIGTERM are handled before anything else is loaded."""
 
 import gc
-
-from weft.cli import interrupt
+import signal
 
 _GARBAGE_AFTER = 100_000
 """Objects made between two searches for garbage: nearly all that imports make stay, and would be searched in vain."""
@@ -10,6 +9,10 @@ _GARBAGE_AFTER = 100_000
 
 def main() -> None:
     """Run the command line of this process and exit."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `arm` there is nothing to clean up, and nothing to say
+    from weft.cli import interrupt
+
     try:
         interrupt.arm()
         gc.set_threshold(_GARBAGE_AFTER)

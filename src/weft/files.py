@@ -32,7 +32,6 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, Self, TextIO
 
 from weft.errors import ConfigError, InputError, OutputError, check_type, shown
-from weft.units import format_bytes
 
 LARGEST_FILE = 64 << 20
 """Largest file that is read [bytes], unless its kind has a limit of its own."""
@@ -495,10 +494,13 @@ def _damaged(error: Exception, path: str | os.PathLike[str]) -> ConfigError:
     return ConfigError(f"the file cannot be read to its end ({why}); get it or write it again", str(path))
 
 
+def _size(limit: int) -> str:
+    return f"{limit >> 20} MiB" if limit >> 20 else f"{limit >> 10} KiB"
+
+
 def _too_large(path: str | os.PathLike[str], at_most: int, how: str = "") -> InputError:
     return InputError(
-        f"the file '{path}'{how} is larger than {format_bytes(at_most)}, the most that is read; split it, or name "
-        "another file"
+        f"the file '{path}'{how} is larger than {_size(at_most)}, the most that is read; split it, or name another file"
     )
 
 
@@ -541,7 +543,7 @@ class Unpacked:
         self._count += len(data)
         if self._count > self._most:
             raise ConfigError(
-                f"the file unpacks to more than {format_bytes(self._most, 3)}, over {UNPACKS} times its size, as no "
+                f"the file unpacks to more than {_size(self._most)}, over {UNPACKS} times its size, as no "
                 "trace or graph does; unpack it if it is meant so",
                 self.path,
             )
@@ -565,7 +567,7 @@ def read_unpacked(path: str | os.PathLike[str], at_most: int | None = None) -> b
             parts.append(part)
             size += len(part)
             if size > limit:
-                raise ConfigError(f"the file holds more than {format_bytes(limit)}, the most that is read", str(path))
+                raise ConfigError(f"the file holds more than {_size(limit)}, the most that is read", str(path))
     return b"".join(parts)
 
 

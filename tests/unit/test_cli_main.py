@@ -1,9 +1,13 @@
+import os
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 
+import weft.__main__ as entry
 from weft.cli import main as cli
 from weft.cli.lazy import LazyCommand, Plugin
 from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
@@ -156,4 +160,23 @@ def test_a_command_imports_what_it_needs_alone(command, most, left_out):
 def test_ctrl_c_is_handled_before_the_packages_modules_are_loaded():
     code = "import sys, weft.__main__; print(*sorted(one for one in sys.modules if one.startswith('weft.')))"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told.split() == ["weft.__main__", "weft.cli", "weft.cli.interrupt"]
+    assert told.split() == ["weft.__main__"]
+
+
+def test_ctrl_c_before_it_is_handled_ends_the_command_without_a_traceback(tmp_path):
+    heard = "signal.signal(signal.SIGINT, signal.default_int_handler)"  # which a background job has ignored
+    code = f"import signal; {heard}; from weft.__main__ import main; main()"
+    place = tmp_path / "weft" / "cli"  # a package of which only the module that handles signals is there, and is slow
+    place.mkdir(parents=True)
+    (place.parent / "__init__.py").touch()
+    (place / "__init__.py").touch()
+    (place.parent / "__main__.py").write_text(Path(entry.__file__).read_text())
+    (place / "interrupt.py").write_text("import time\n\nprint('loading', flush=True)\ntime.sleep(60)\n")
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == -signal.SIGINT
