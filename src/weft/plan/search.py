@@ -245,11 +245,12 @@ class _Search:
         plans = list(of.candidates(rejected))
         if not plans:
             return []
-        found = self._fitting(of, self._shared[0], plans, rejected, exchange=True, front=front)
+        adopted = _ADOPTED if others else 1
+        found = self._fitting(of, self._shared[0], plans, rejected, True, adopted, front)
         fastest = [one.plan for one in sorted(found, key=lambda one: one.step_time_s)[:_ADOPTED]]
         for other, shared in zip(others, self._shared[1:], strict=True):
             exchange = other.dispatchers != of.dispatchers
-            found += self._fitting(other, shared, list(other.adopted(fastest)), rejected, exchange, front)
+            found += self._fitting(other, shared, list(other.adopted(fastest)), rejected, exchange, 0, front)
         return found
 
     def _fitting(
@@ -259,18 +260,25 @@ class _Search:
         plans: list[Parallelism],
         rejected: Counter[str],
         exchange: bool,
+        fastest: int,
         front: ParetoFront | None,
     ) -> list[Planned]:
-        """Return those of the plans that fit; if `exchange`, also with the framework's other libraries of exchange."""
+        """Return those of the plans that fit; if `exchange`, also with the framework's other libraries of exchange.
+
+        With a `front`, these are those that may be on it, and the `fastest`, so many.
+        """
         if not plans:
             return []
         capacity = (1 - self.reserve) * of.system.gpu.memory.capacity
-        needed = _EXCHANGED if exchange and of.exchanges_otherwise else _ADOPTED
-        seconds, peaks = self._clocked(of, shared, plans, capacity, Pruning(front, needed) if front else None)
-        fastest = _fastest(seconds, peaks <= capacity) if exchange else []
-        others = list(of.exchanged_otherwise(plans[at] for at in fastest))
+        exchange = exchange and of.exchanges_otherwise
+        pruning = Pruning(front, max(fastest, _EXCHANGED * exchange)) if front else None
+        seconds, peaks = self._clocked(of, shared, plans, capacity, pruning)
+        changed = _fastest(seconds, peaks <= capacity) if exchange else []
+        others = list(of.exchanged_otherwise(plans[at] for at in changed))
         if others:
-            found = (seconds, peaks), self._clocked(of, shared, others, capacity)
+            if pruning:
+                pruning = pruning.of_fewer(fastest)
+            found = (seconds, peaks), self._clocked(of, shared, others, capacity, pruning)
             plans, (seconds, peaks) = plans + others, map(np.concatenate, zip(*found, strict=True))
         fits = peaks <= capacity
         if not fits.all():

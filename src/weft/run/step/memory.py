@@ -19,7 +19,7 @@ from weft.parallel.memory import gathered, states
 from weft.parallel.plan import Parallelism
 from weft.result.memory import FRAGMENTATION, DeviceMemory, Memory
 from weft.run.step.offload import BUFFERS
-from weft.run.step.parts import Layout, Parts, rank_parts
+from weft.run.step.parts import Layout, Parts, kept_by, rank_parts
 from weft.run.step.stages import Structure, composition, in_rounds, stages_on
 from weft.schedule.pipeline import Schedule, schedule
 from weft.schedule.pipeline.orders import BACKWARD, FORWARD, WEIGHT
@@ -158,8 +158,7 @@ def _activations(layouts: Sequence[Layout]) -> FloatArray:
     """
     plan, _, structure, order = layouts[0]
     distinct = {id(layout.parts): layout.parts for layout in layouts}
-    kept = [parts.kept(structure.of, plan.offload == "activations") for parts in distinct.values()]
-    held, working = (np.array(each) for each in zip(*kept, strict=True))
+    held, working = kept_by([*distinct.values()], structure.of, plan.offload == "activations")
     if order is None:
         needs = dynamic(plan.schedule, plan.pp, plan.micro_batches, held, working)
     else:

@@ -80,14 +80,16 @@ class Parts:
 
         The second array has the shape (2, stages). With `offloads` the activations of layers go to the host.
         """
-        sizes = self._sizes.get(offloads)
-        if sizes is None:
+        held, working = kept_by([self], of, offloads)
+        return held[0], working[0]
+
+    def kept_sizes(self, offloads: bool) -> FloatArray:
+        """What a micro-batch keeps in each part, and needs in its forward and its backward: three rows [bytes]."""
+        if offloads not in self._sizes:
             each = [without_offloaded(name, one.kept) if offloads else one.kept for name, one in self.of.items()]
-            sizes = np.array([(one.bytes, one.forward, one.backward) for one in each], np.float64).T
-            self._sizes[offloads] = sizes
-        working = np.where(of.counts > 0, sizes[1:, None, :], 0).max(axis=2)
-        held: FloatArray = of.counts @ sizes[0]
-        return held, working
+            sizes = [(one.bytes, one.forward, one.backward) for one in each]
+            self._sizes[offloads] = np.array(sizes, np.float64).T
+        return self._sizes[offloads]
 
     def by_operator(self, counts: Sequence[int]) -> dict[str, int]:
         """What a micro-batch leaves in `counts` of each part, by part and operator [bytes]."""
@@ -103,6 +105,14 @@ class Parts:
         sizes = [float(one.kept.bytes) if name in LAYERS else 0.0 for name, one in self.of.items()]
         found: FloatArray = of.counts @ np.array(sizes)
         return found
+
+
+def kept_by(some: Sequence[Parts], of: Composition, offloads: bool) -> tuple[FloatArray, FloatArray]:
+    """Return `Parts.kept` of several plans, with an axis for them before the others."""
+    sizes = np.array([one.kept_sizes(offloads) for one in some])
+    working = np.where(of.counts > 0, sizes[:, 1:, None, :], 0).max(axis=3)
+    held: FloatArray = sizes[:, 0] @ of.counts.T
+    return held, working
 
 
 class Layout(NamedTuple):

@@ -39,6 +39,12 @@ class Pruning:
         self.front, self.fastest = front, fastest
         self._times = np.empty(0)
 
+    def of_fewer(self, fastest: int) -> Pruning:
+        """Return what keeps fewer of the fastest plans, those so far among them."""
+        found = Pruning(self.front, fastest)
+        found._times = self._times[:fastest]
+        return found
+
     def add(self, seconds: FloatArray, peaks: FloatArray) -> None:
         """Add timed plans."""
         self.front.add(seconds, peaks)
