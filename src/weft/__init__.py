@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from weft.graph import all_to_all as all_to_all
     from weft.graph import concurrent as concurrent
     from weft.graph import experts as experts
-    from weft.graph import gemm as gemm
     from weft.graph import gemm_queue as gemm_queue
     from weft.graph import operator as operator
     from weft.graph import reduce_scatter as reduce_scatter
     from weft.graph import write_graph as write_graph
+    from weft.graph.gemm import gemm as gemm
     from weft.hardware import System as System
     from weft.hardware import gpu as gpu
     from weft.hardware import gpu_names, node_names

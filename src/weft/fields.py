@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from numbers import Real
@@ -166,6 +167,12 @@ def _check_texts(one: Described, value: Any) -> Any:
     return value
 
 
+def _check_member(one: Described, value: Any) -> Any:
+    members: Any = one.kinds[0]
+    check_name(one.declared.noun or one.name, value, [member.value for member in members])
+    return members(value)
+
+
 _Check = Callable[[Described, Any], Any]
 _CHECKS: dict[Any, _Check] = {
     int: _check_whole,
@@ -185,7 +192,10 @@ def _rules(owner: Any) -> list[tuple[str, _Check, Described]]:
     for field_ in fields(owner):
         one = _described_field(owner, field_)
         kinds = set(one.kinds) - {int} if float in one.kinds else set(one.kinds)
-        check = _check_choice if one.choices else _CHECKS.get(next(iter(kinds))) if len(kinds) == 1 else None
+        kind = next(iter(kinds)) if len(kinds) == 1 else None
+        check = _check_choice if one.choices else _CHECKS.get(kind)
+        if isinstance(kind, type) and issubclass(kind, StrEnum):
+            check = _check_member
         if check is not None:
             found.append((one.name, check, one))
     return found

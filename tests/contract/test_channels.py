@@ -12,7 +12,7 @@ import weft
 from weft import hardware
 from weft.errors import InputError, UnknownNameError
 from weft.estimate import Harness, estimate
-from weft.graph import Collective, Gemm
+from weft.graph import Collective, Gemm, LibraryCollective, PaperAllReduce
 from weft.lower.collectives import BY_UNITS, collective_kernel
 from weft.options import RunOptions
 from weft.run import alone, compare, simulate
@@ -39,7 +39,8 @@ every_case = pytest.mark.parametrize(("machine", "collective", "size", "protocol
 def run(machine, collective, size, protocol=None, channels=None, units=None, mode="auto"):
     ranks, gpu = MACHINES[machine], hardware.gpu(machine)
     mask = None if units is None else split_units(gpu, units).apart
-    graph = alone(Collective(collective, size, ranks, "bf16"), channels=channels, protocol=protocol, compute_units=mask)
+    kernel = LibraryCollective(channels=channels, protocol=protocol)
+    graph = alone(Collective(collective, size, ranks, "bf16"), ranks, kernel, mask)
     return simulate(graph, hardware.system(machine, gpus=ranks), "streams", RunOptions(clock="short", mode=mode))
 
 
@@ -80,7 +81,7 @@ def test_the_measured_trap_thirty_two_channels_on_eight_sms():
     for protocol, measured_us in (("ll", 71.1), ("simple", 253.3)):
         moved = Collective("all_reduce", MIB, 4, "fp32")
         trap, fewer = (
-            simulate(alone(moved, channels=n, protocol=protocol, compute_units=tuple(range(8))), board, "streams")
+            simulate(alone(moved, 4, LibraryCollective(None, n, protocol), tuple(range(8))), board, "streams")
             for n in (32, 8)
         )
         assert trap.makespan * 1e6 == pytest.approx(measured_us, rel=0.15)
@@ -143,9 +144,7 @@ def test_workgroups_are_dealt_to_xcds_so_that_the_one_with_fewest_units_decides_
 
 
 def plain(channels, units):
-    node = alone(
-        Collective("all_reduce", MIB, 4), kernel="plain-ring", in_flight=16384, channels=channels, compute_units=units
-    ).nodes[0]
+    node = alone(Collective("all_reduce", MIB, 4), 4, PaperAllReduce(16384, channels), units).nodes[0]
     return collective_kernel(node, hardware.system("t3-paper", gpus=4))
 
 

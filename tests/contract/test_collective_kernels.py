@@ -8,7 +8,7 @@ import pytest
 
 from weft import hardware
 from weft.errors import InputError, UnknownNameError
-from weft.graph import Collective
+from weft.graph import Collective, DmaCopies, LibraryCollective
 from weft.hardware import System
 from weft.hardware.fabric import full, ring, switch
 from weft.kernels.multicast import FLAG, SwitchCollective
@@ -45,8 +45,8 @@ def system_of(gpu: str, slowdown: int = 1) -> System:
 
 @cache
 def run(gpu, name, way, size=8 * MIB, mode="auto", slowdown=1):
-    chosen = {} if way == "dma" else {"kernel": way}
-    graph = alone(Collective(name, size, RANKS, "bf16"), RANKS, **chosen)
+    chosen = None if way in ("dma", "library") else LibraryCollective(way)
+    graph = alone(Collective(name, size, RANKS, "bf16"), RANKS, chosen)
     how = SHARING["dma" if way == "dma" else "streams"]
     return simulate(graph, system_of(gpu, slowdown), how, RunOptions(clock="short", mode=mode, request_bytes=4096))
 
@@ -108,7 +108,11 @@ def wire_time(done):
     most = sent(done)
     if isinstance(kernel, SwitchCollective) and kernel.collective == "all_gather":
         most = kernel.share * RANKS  # copies come down from all GPUs
-    share = link.dma_efficiency if done.graph.collectives[0].choice.driver == "dma" else link.kernel_efficiency
+    share = (
+        link.dma_efficiency
+        if isinstance(done.graph.collectives[0].choice.kernel, DmaCopies)
+        else link.kernel_efficiency
+    )
     paced = kernel.tiling.link if hasattr(kernel, "tiling") else 1.0
     return most / (link.bandwidth * share * paced)
 
@@ -135,62 +139,69 @@ def test_where_links_are_the_limit_more_bytes_take_bytes_over_rate(gpu, name, wa
 
 
 @pytest.mark.parametrize(
-    ("gpu", "name", "changes", "sentence"),
+    ("gpu", "name", "kernel", "sentence"),
     [
         (
             "mi300x",
             "all_reduce",
-            {"kernel": "nvls"},
+            LibraryCollective("nvls"),
             "has no switch that reduces, as 'nvls' needs; choose 'ring' or 'direct', or leave the algorithm",
         ),
         (
             "a100-sxm-80gb",
             "all_reduce",
-            {"kernel": "nvls"},
+            LibraryCollective("nvls"),
             "has no switch that reduces, as 'nvls' needs; choose 'ring', or leave",
         ),
         (
             "h100-sxm",
             "all_reduce",
-            {"kernel": "direct"},
+            LibraryCollective("direct"),
             "no link from each GPU to each peer, as 'direct' needs; choose",
         ),
         (
             "h100-sxm",
             "all_to_all",
-            {"kernel": "nvls"},
+            LibraryCollective("nvls"),
             "'nvls' carries out no all_to_all; leave the algorithm to the library",
         ),
         (
             "mi300x",
             "reduce_scatter",
-            {"kernel": "direct"},
+            LibraryCollective("direct"),
             "'direct' carries out no reduce_scatter; choose 'ring', or leave",
         ),
         (
             "mi300x",
             "all_reduce",
-            {"channels": 4, "kernel": "direct"},
+            LibraryCollective("direct", channels=4),
             "give it 8 channels, or choose the algorithm 'ring'",
         ),
-        ("mi300x", "all_reduce", {"compute_units": (0, 1, 2)}, "or choose the algorithm 'ring'"),
     ],
 )
-def test_an_algorithm_that_cannot_run_is_refused_with_those_that_can(gpu, name, changes, sentence):
+def test_an_algorithm_that_cannot_run_is_refused_with_those_that_can(gpu, name, kernel, sentence):
     with pytest.raises(InputError, match=sentence):
         simulate(
-            alone(Collective(name, MIB, RANKS, "bf16"), RANKS, **changes), hardware.system(gpu, gpus=RANKS), "streams"
+            alone(Collective(name, MIB, RANKS, "bf16"), RANKS, kernel), hardware.system(gpu, gpus=RANKS), "streams"
         )
 
 
+def test_a_mask_that_cannot_hold_a_direct_all_reduce_is_refused():
+    masked = alone(Collective("all_reduce", MIB, RANKS, "bf16"), RANKS, compute_units=(0, 1, 2))
+    with pytest.raises(InputError, match="or choose the algorithm 'ring'"):
+        simulate(masked, hardware.system("mi300x", gpus=RANKS), "streams")
+
+
 def test_an_unknown_kernel_names_the_known_ones():
-    with pytest.raises(UnknownNameError, match="'gossip'; known: library, ring, direct, nvls"):
-        simulate(alone(Collective("all_reduce", MIB, RANKS, "bf16"), RANKS, kernel="gossip"), "h100-sxm", "streams")
+    with pytest.raises(UnknownNameError, match="'gossip'; known: ring, direct, nvls, pairwise"):
+        LibraryCollective("gossip")
 
 
 def test_a_switch_adds_floating_point_numbers_only():
     with pytest.raises(InputError, match="a switch adds floating-point numbers only, not int8"):
-        simulate(alone(Collective("all_reduce", MIB, RANKS, "int8"), RANKS, kernel="nvls"), "h100-sxm", "streams")
+        simulate(
+            alone(Collective("all_reduce", MIB, RANKS, "int8"), RANKS, LibraryCollective("nvls")), "h100-sxm", "streams"
+        )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import weft
 from weft.cli.main import weft as cli
 from weft.estimate import Harness
 from weft.estimate.joined import joined
-from weft.graph import Collective, Graph, Node, concurrent
+from weft.graph import Collective, Graph, LibraryCollective, Node, concurrent
 from weft.library.residual import Residual
 from weft.models import SubLayer
 from weft.options import SHORT, SUSTAINED
@@ -238,7 +238,7 @@ def test_a_collective_through_the_switch_takes_as_long_in_closed_form_as_in_the_
     """No reduce-scatter through the switch is measured beside others; NCCL prefers rings for it."""
     op = Collective(name, size, 8)
     closed = weft.estimate(op, "dgx-h100", harness=Harness(algorithm="nvls")).seconds
-    engine = simulate(alone(op, kernel="nvls"), GPU, "streams").seconds
+    engine = simulate(alone(op, kernel=LibraryCollective("nvls")), GPU, "streams").seconds
     assert closed == pytest.approx(engine, rel=0.16)
 
 

@@ -10,7 +10,7 @@ from runs import run as simulate
 
 from weft.engine import layout as y
 from weft.errors import InputError
-from weft.graph import Edge, Node
+from weft.graph import Edge, FusedTiles, NearMemoryRing, Node, PaperRing, TrackedDirect, TrackedRing
 from weft.kernels import GemmTiling
 from weft.parallel import dependent
 from weft.schedule import PASSES, Ideal
@@ -24,20 +24,24 @@ CHUNK = LAYER["gemm"].op.output_bytes // TP
 RINGS = ["sequential", "t3", "t3-mca"]
 
 
+FROM_THE_GEMM = TrackedRing, TrackedDirect, FusedTiles
+"""Kernels of a reduce-scatter that runs in the GEMM's stores."""
+
+
 def in_steps(name):
     """Whether a pass leaves the GEMM whole, then a reduce-scatter by a known protocol, then an all-gather."""
     graph = PASSES[name].apply(LAYER, GPU)
     if [node.id for node in graph] != ["gemm", "reduce_scatter", "all_gather"]:
         return False
     reduced = reduced_by(name)
-    return graph["all_gather"].choice.kernel == "plain-ring" and (reduced.driver, reduced.kernel) != ("cu", "library")
+    return isinstance(graph["all_gather"].choice.kernel, PaperRing) and reduced is not None
 
 
 def reduced_by(name):
     """The kernel of the reduce-scatter; of an ideal, that of the run that its time is from."""
     one = PASSES[name]
     source = PASSES[one.source("reduce_scatter")] if isinstance(one, Ideal) else one
-    return source.apply(LAYER, GPU)["reduce_scatter"].choice
+    return source.apply(LAYER, GPU)["reduce_scatter"].choice.kernel
 
 
 SCATTERED = dependent("gemm_rs", LAYER["gemm"].op, TP)
@@ -65,7 +69,7 @@ def test_no_operator_runs_that_the_graph_lacks_and_none_is_left_out(results, nam
     assert {node.name for node in run.graph} == set(run.durations)
     if not isinstance(PASSES[name], Ideal):
         ran = {(span.operator, span.iteration) for span in run.spans}
-        kernels = {(n.name, n.iteration) for n in run.graph if n.choice.driver not in ("tracker", "tiles")}
+        kernels = {(n.name, n.iteration) for n in run.graph if not isinstance(n.choice.kernel, FROM_THE_GEMM)}
         assert ran >= kernels
 
 
@@ -177,7 +181,6 @@ def test_every_overlap_moves_the_bytes_that_its_protocol_needs(results, name):
         ("reduce_scatter", "read"): (TP - 1) * CHUNK,
         ("reduce_scatter", "update"): (TP - 1) * CHUNK,
     }
-    choice = reduced_by(name)
     stored_first = {
         ("gemm", "update"): TP * CHUNK,
         ("reduce_scatter", "read"): (TP - 1) * CHUNK,
@@ -185,15 +188,16 @@ def test_every_overlap_moves_the_bytes_that_its_protocol_needs(results, name):
     }
     to_owners = {("gemm", "update"): CHUNK, ("reduce_scatter", "update"): (TP - 1) * CHUNK}
     protocols = {
-        ("tracker", "library"): fused,
-        ("tracker", "direct"): to_owners,
-        ("tracker", "direct-dma"): stored_first,
-        ("tracker", "two-level"): fused,  # one node
-        ("tracker", "split-k"): fused,  # a K of four steps stays in one piece
-        ("tiles", "tiles"): scattered,
-        ("cu", "plain-ring"): near_memory if choice.near_memory else on_units,
+        TrackedRing(): fused,
+        TrackedDirect(): to_owners,
+        TrackedDirect(by_dma=True): stored_first,
+        TrackedRing(two_level=True): fused,  # one node
+        TrackedRing(split_k=True): fused,  # a K of four steps stays in one piece
+        FusedTiles(): scattered,
+        PaperRing(): on_units,
+        NearMemoryRing(LAYER["gemm"].op): near_memory,
     }
-    assert moved == protocols[choice.driver, choice.kernel] | gather
+    assert moved == protocols[reduced_by(name)] | gather
 
 
 @pytest.mark.parametrize("name", IN_STEPS)

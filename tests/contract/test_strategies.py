@@ -229,7 +229,7 @@ def test_all_strategies_side_by_side_are_those_that_can_carry_the_collective_out
         (lambda: isolated_gemm(GEMM, GPU, units=0), InputError, "each side needs at least one"),
         (lambda: isolated_gemm(GEMM, GPU, units=305), InputError, "units is -1; it must be a whole number"),
         (lambda: isolated_collective("all_gather", SIZE, GPU, units=305), InputError, "RCCL has 1 to 128"),
-        (lambda: isolated_collective("all_gather", SIZE, GPU, driver="dma", units=4), InputError, "no channels"),
+        (lambda: isolated_collective("all_gather", SIZE, GPU, driver="dma", units=4), InputError, "on compute units"),
         (lambda: isolated_collective("all_gather", SIZE, GPU, driver="gpu"), UnknownNameError, "driver"),
         (lambda: isolated_gemm(GEMM, GPU, tiling=GemmTiling(512, 512, 64)), InputError, "of registers, but a compute"),
         (lambda: apart_of(272, 30, hardware.gpu(GPU)), InputError, "has 302 compute units, but mi300x has 304"),

@@ -16,6 +16,7 @@ import weft
 from weft import parallel
 from weft.cli.main import main
 from weft.errors import InputError, SimulationError, UnknownNameError
+from weft.graph import TrackedArrivals
 from weft.hardware import FABRICS
 from weft.kernels import GemmTiling
 from weft.models import SubLayer
@@ -181,7 +182,7 @@ def test_rows_that_are_not_copied_cannot_be_early():
 
 
 def test_products_are_the_same_however_slow_a_gpu_is_and_whatever_the_grain():
-    ways = [PASSES["t3-all-gather"], replace(PASSES["t3-all-gather"], lines=2)]
+    ways = [PASSES["t3-all-gather"], replace(PASSES["t3-all-gather"], kernel=TrackedArrivals(2))]
     done = [weft.replay(GATHERED, joined("ring", start=start), way) for way in ways for start in ({}, {2: "40 us"})]
     assert len({one.run.seconds for one in done}) == 4
     assert all(np.array_equal(one.products, done[0].products) for one in done)

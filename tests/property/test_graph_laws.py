@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from machines import gpu
 from runs import Bare
 
-from weft.graph import Collective, Gemm, Graph, KernelChoice, Node
+from weft.graph import Collective, DmaCopies, Gemm, Graph, KernelChoice, Node, TiledGemm
 from weft.hardware import System
 from weft.kernels import GemmTiling
 from weft.run import simulate
@@ -25,10 +25,10 @@ def graphs(draw):
         stream = draw(st.sampled_from(["one", "two", "three"]))
         if draw(st.booleans()):
             op = Gemm(64 * draw(st.integers(1, 3)), 64, 32 * draw(st.integers(1, 3)))
-            choice = KernelChoice(tiling=TILING)
+            choice = KernelChoice(TiledGemm(TILING))
         else:
             op = Collective("all_gather", draw(st.sampled_from([64, 128])) << 10, RANKS, "fp16")
-            choice = KernelChoice("dma")
+            choice = KernelChoice(DmaCopies())
         nodes.append(Node(op, f"operator{number}", after=tuple(after), stream=stream, choice=choice))
     return Graph(tuple(nodes), RANKS)
 

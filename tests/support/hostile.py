@@ -40,7 +40,23 @@ from weft import files
 from weft.cli import main as cli
 from weft.errors import WeftError
 from weft.fields import _rules
-from weft.graph import KINDS, Joined, KernelChoice, Send, Tensor, TokenExchange, View
+from weft.graph import (
+    KINDS,
+    DmaCopies,
+    Joined,
+    KernelChoice,
+    LibraryCollective,
+    MoEExchange,
+    PaperAllReduce,
+    Send,
+    Tensor,
+    TiledGemm,
+    TokenExchange,
+    TrackedArrivals,
+    TrackedDirect,
+    TrackedRing,
+    View,
+)
 from weft.graph.collective import Copy
 from weft.graph.named import Constant
 from weft.hardware.stragglers import Stragglers
@@ -779,6 +795,14 @@ OBJECTS = [
     weft.Node(_GEMM, "a"),
     weft.Graph((weft.Node(_GEMM, "a"),)),
     KernelChoice(),
+    TiledGemm(GemmTiling()),
+    LibraryCollective(),
+    PaperAllReduce(),
+    DmaCopies(),
+    TrackedRing(),
+    TrackedDirect(),
+    TrackedArrivals(),
+    MoEExchange(weft.Routing(8, 2, 8, 4)),
     weft.Routing(8, 2, 8, 4),
     weft.Harness(),
     weft.RunOptions(),

@@ -22,7 +22,7 @@ from weft.engine.state import (
     margin_events,
     margin_requests,
 )
-from weft.graph import Graph
+from weft.graph import Graph, PaperRing, TrackedDirect, TrackedRing
 from weft.hardware import Fabric, Gpu, System
 from weft.kernels import GemmTiling
 from weft.lower import lower
@@ -104,7 +104,7 @@ def by_rings(one: Pass) -> bool:
     """Whether a pass runs the steps of the paper's ring, or T3's, and nothing else beside the GEMM."""
     graph = one.apply(layer(), gpu())
     moved = [node for node in graph if node.op.kind == "collective"]
-    return all(node.choice.kernel == "plain-ring" or node.choice.driver == "tracker" for node in moved)
+    return all(isinstance(node.choice.kernel, PaperRing | TrackedRing | TrackedDirect) for node in moved)
 
 
 BY_ADDING_SWITCHES = ("in-network", "t3-nvls")

@@ -9,7 +9,8 @@ from typing import Any
 from weft import hardware
 from weft.engine import layout as y
 from weft.estimate import estimate
-from weft.graph import Collective, Gemm, Graph, KernelChoice, concurrent, gemm_queue
+from weft.graph import Collective, DmaCopies, Gemm, Graph, KernelChoice, LibraryCollective, concurrent, gemm_queue
+from weft.graph.choice import tiled as tiled_kernel
 from weft.graph.graph import loop
 from weft.hardware import Gpu, System
 from weft.kernels import GemmTiling
@@ -31,11 +32,7 @@ Machine = Gpu | System | str
 
 def tiled(graph: Graph, tiling: Any) -> Graph:
     """The graph with every GEMM cut by a tiling (None: as it is)."""
-    if tiling is None:
-        return graph
-    return graph.map(
-        lambda node: replace(node, choice=replace(node.choice, tiling=tiling)) if isinstance(node.op, Gemm) else node
-    )
+    return graph if tiling is None else graph.with_tiling(tiling)
 
 
 def run(graph: Graph, machine: Machine, overlap: Any = "t3-mca", *, tiling: Any = None, **options: Any) -> Timeline:
@@ -65,7 +62,7 @@ def sharing(
         channels=channels,
         algorithm=algorithm,
         first=first,
-        copies=tuple((copies or {}).items()),
+        copies=DmaCopies(**(copies or {})),
         in_flight=plain_ring,
     )
 
@@ -118,9 +115,9 @@ def isolated_collective(
     **options: Any,
 ) -> Timeline:
     """A collective alone, by so many workgroups or by DMA engines."""
-    graph = alone(Collective(collective, size, ranks, dtype), channels=units)
+    graph = alone(Collective(collective, size, ranks, dtype), kernel=LibraryCollective(channels=units))
+    replace(SHARING["streams"], driver=driver)  # refuses a driver that there is not
     how = sharing("dma" if driver == "dma" else "streams", plain_ring=plain_ring)
-    KernelChoice(driver)  # refuses a driver that there is not
     return run(graph, machine, how, **options)
 
 
@@ -254,7 +251,7 @@ class Streams:
         moved: tuple[Any, ...] = ()
         kernels = {}
         if self.gemms is not None:
-            choice = KernelChoice(tiling=self.gemms.tiling, compute_units=self.gemm_units)
+            choice = KernelChoice(tiled_kernel(self.gemms.tiling), compute_units=self.gemm_units)
             gemms = loop(self.gemms.gemm, "gemm", self.gemms.count, "compute", choice)
         if self.collectives is not None:
             kernel = self.collectives.collective

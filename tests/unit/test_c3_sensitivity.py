@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from weft import hardware
-from weft.graph import Collective
+from weft.graph import Collective, Driver
 from weft.lower.collectives import collective_kernel
 from weft.result.metrics import CLASSES
 from weft.run import alone
@@ -58,7 +58,7 @@ def test_every_move_changes_something():
 
 
 def test_both_rates_of_copies_move_together():
-    copies = ScenarioRuns(Suite.declared().scenarios[0], BENCH).collective("dma")
+    copies = ScenarioRuns(Suite.declared().scenarios[0], BENCH).collective(Driver.DMA)
     low, high = (
         move(copies).system.gpu
         for move in _moves(BENCH.system)

@@ -11,7 +11,7 @@ from weft import hardware
 from weft.cli.study import command_of
 from weft.cli.values import split
 from weft.errors import InputError, UnknownNameError
-from weft.graph import Collective, Gemm, concurrent
+from weft.graph import Collective, Gemm, LibraryCollective, concurrent
 from weft.options import RunOptions
 from weft.parallel import sublayer
 from weft.run import alone, simulate
@@ -63,7 +63,7 @@ def test_published_figures_stand_beside_the_papers_machine_only():
 
 def ring(bytes_=16 * MIB, units=None, in_flight=16 * 1024, ranks=4, name="all_reduce", count=1):
     op = Collective(name, bytes_, ranks, "fp16")
-    graph = alone(op, channels=units)
+    graph = alone(op, kernel=LibraryCollective(channels=units))
     graph = replace(graph, nodes=tuple(replace(graph.nodes[0], iteration=i) for i in range(count)))
     overlap = replace(SHARING["streams"], in_flight=in_flight)
     return simulate(graph, "t3-paper", overlap, RunOptions(request_bytes=512))
@@ -119,7 +119,7 @@ def test_the_page_shows_its_pictures(tmp_path):
         (
             lambda: ring(MIB, name="all_gather", in_flight=512),
             InputError,
-            "a plain ring is an all_reduce by compute units with in_flight bytes, not all_gather by cu",
+            "a PaperAllReduce, carries out all_reduce, but this is all_gather",
         ),
     ],
 )

@@ -17,6 +17,7 @@ from execution_plans import (
 import weft
 from weft.cli import main
 from weft.errors import ConfigError, InputError
+from weft.graph import ExecutionPlanKernel
 from weft.kernels.execution_kernel import FLAG
 from weft.kernels.execution_replay import replayed
 
@@ -200,7 +201,7 @@ def test_sizes_and_ranks_must_suit_the_plan(tmp_path):
         weft.simulate(plan.graph("2 KiB"), NODE)
     with pytest.raises(InputError, match=r"cannot be cut into the chunks of rank 0 .* try 4 KiB"):
         weft.simulate(plan.graph(4100), NODE)
-    other = weft.run.alone(weft.Collective("all_reduce", 1 << 20, 8), 8, kernel="plan", plan=plan)
+    other = weft.run.alone(weft.Collective("all_reduce", 1 << 20, 8), 8, ExecutionPlanKernel(plan))
     with pytest.raises(InputError, match="over 4 GPUs, but is to run an all_reduce over 8; take 4 GPUs"):
         weft.simulate(other, NODE)
 

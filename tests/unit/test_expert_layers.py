@@ -8,7 +8,7 @@ from weft.engine import layout as y
 from weft.errors import InputError
 from weft.estimate.exchange import Exchange, exchange
 from weft.graph import Gemm, graph_lines, graph_of_lines
-from weft.graph.routing import routing_of
+from weft.graph.moe import routing_of
 from weft.kernels import GemmTiling
 from weft.kernels.channels import ChannelTiling
 from weft.lower.experts import ExpertLayer

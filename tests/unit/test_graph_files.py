@@ -18,12 +18,14 @@ from weft.graph import (
     Node,
     Streaming,
     Tensor,
+    TiledGemm,
     View,
     concurrent,
     read_graph,
     write_graph,
 )  # fmt: skip
 from weft.graph.named import shapes
+from weft.kernels import GemmTiling
 from weft.view import write_graph_trace
 
 
@@ -106,9 +108,9 @@ def test_what_is_cut_off_in_the_middle_of_the_compressed_data_is_refused(graph, 
 
 
 def test_a_tiling_is_not_lost_silently(tmp_path):
-    tiling = weft.sublayer("t-nlg/fc2", tp=8)
-    chosen = tiling.map(lambda node: weft.Node(node.op, node.name, choice=KernelChoice(tiling=weft.RunOptions())))
-    with pytest.raises(InputError, match="holds no RunOptions"):
+    tiling = weft.gemm_queue([weft.Gemm(64, 64, 64)])
+    chosen = tiling.map(lambda node: weft.Node(node.op, node.name, choice=KernelChoice(TiledGemm(GemmTiling()))))
+    with pytest.raises(InputError, match="holds no GemmTiling"):
         write_graph(chosen, tmp_path / "mine.jsonl")
     assert not list(tmp_path.iterdir())
 

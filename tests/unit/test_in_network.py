@@ -6,7 +6,7 @@ import pytest
 
 import weft
 from weft.errors import InputError, UnknownNameError
-from weft.graph import Collective
+from weft.graph import Collective, LibraryCollective
 from weft.lower.collectives import collective_kernel
 from weft.models import SubLayer
 from weft.options import RunOptions
@@ -92,12 +92,12 @@ LARGE = OP["gemm"].op.output_bytes
 
 
 def lone(name):
-    return alone(Collective(name, LARGE, 8, "fp16"), kernel="nvls")
+    return alone(Collective(name, LARGE, 8, "fp16"), kernel=LibraryCollective("nvls"))
 
 
 def test_behind_a_gemm_collectives_through_the_switch_take_what_they_take_alone():
     found = weft.simulate(OP, NODE, BY_SWITCH, COARSE)
-    assert [node.choice.kernel for node in found.graph.collectives] == ["nvls", "nvls"]
+    assert [node.choice.kernel for node in found.graph.collectives] == [LibraryCollective("nvls")] * 2
     for name in ("reduce_scatter", "all_gather"):
         by_itself = weft.simulate(lone(name), NODE, "streams", COARSE)
         assert found.duration(name) == pytest.approx(by_itself.seconds, rel=0.01)
@@ -122,7 +122,7 @@ def test_a_baseline_with_an_algorithm_takes_the_place_of_the_plain_one():
     small = split(SubLayer.custom(1024, 1024, 1024), 8)
     found = weft.compare(small, NODE, ["t3-nvls", "ideal-overlap", BY_SWITCH], COARSE)
     assert list(found.timelines) == ["sequential", "t3-nvls", "ideal-overlap"]
-    assert found.baseline.graph.collectives[0].choice.kernel == "nvls"
+    assert found.baseline.graph.collectives[0].choice.kernel == LibraryCollective("nvls")
     ideal, base = found["ideal-overlap"], found.baseline
     assert ideal.duration("all_gather") == base.duration("all_gather")
     plain = weft.compare(small, NODE, ["t3-nvls"], COARSE)
@@ -133,7 +133,7 @@ def test_a_baseline_with_an_algorithm_takes_the_place_of_the_plain_one():
 def test_the_librarys_choice_is_one_of_its_algorithms():
     small = split(SubLayer.custom(1024, 1024, 1024), 8)
     chosen, ring = (weft.simulate(small, NODE, replace(BY_SWITCH, algorithm=name)) for name in ("library", "ring"))
-    assert [node.choice.kernel for node in chosen.graph.collectives] == ["ring", "ring"]
+    assert [node.choice.kernel for node in chosen.graph.collectives] == [LibraryCollective("ring")] * 2
     assert chosen.seconds <= ring.seconds
 
 

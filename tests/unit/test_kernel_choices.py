@@ -3,20 +3,43 @@
 from dataclasses import replace
 
 import pytest
+from runs import Bare
 
 import weft
 from weft.errors import InputError, UnknownNameError
-from weft.graph import Edge, KernelChoice
+from weft.graph import (
+    DmaCopies,
+    Edge,
+    FusedTiles,
+    KernelChoice,
+    LibraryCollective,
+    MoEExchange,
+    NearMemoryRing,
+    PaperAllReduce,
+    PaperRing,
+    TiledGemm,
+    TrackedArrivals,
+    TrackedDirect,
+    TrackedRing,
+)
 from weft.kernels import GemmTiling
 from weft.parallel.framework import framework
 from weft.run.single import alone
+from weft.schedule import PASSES, SHARING
 
 GEMM, MOVED = weft.Gemm(512, 512, 512), weft.Collective("all_reduce", 16 << 20, 8)
 SYSTEM = "8xh100"
+AS_IT_IS = Bare("bare", "", "")
 
 
-def estimated(op, **choice):
-    return weft.estimate(alone(op, 8, **choice), SYSTEM).seconds
+def estimated(op, kernel=None, **placement):
+    return weft.estimate(placed(op, kernel, **placement), SYSTEM).seconds
+
+
+def placed(op, kernel=None, **placement):
+    """A graph of one operator with a choice of its kernel and its placement."""
+    stream = "communication" if isinstance(op, weft.Collective) else "compute"
+    return weft.Graph((weft.Node(op, "op", stream=stream, choice=KernelChoice(kernel, **placement)),), 8)
 
 
 def asked(**harness):
@@ -24,22 +47,23 @@ def asked(**harness):
 
 
 @pytest.mark.parametrize(
-    ("choice", "harness"),
+    ("kernel", "units", "harness"),
     [
-        ({"kernel": "ring"}, {"algorithm": "ring"}),
-        ({"kernel": "nvls"}, {"algorithm": "nvls"}),
-        ({"kernel": "ring", "protocol": "ll128"}, {"algorithm": "ring-ll128"}),
-        ({"protocol": "simple"}, {"algorithm": "ring-simple"}),
-        ({"kernel": "ring", "channels": 4}, {"algorithm": "ring", "channels": 4}),
+        (LibraryCollective("ring"), None, {"algorithm": "ring"}),
+        (LibraryCollective("nvls"), None, {"algorithm": "nvls"}),
+        (LibraryCollective("ring", protocol="ll128"), None, {"algorithm": "ring-ll128"}),
+        (LibraryCollective(protocol="simple"), None, {"algorithm": "ring-simple"}),
+        (LibraryCollective("ring", channels=4), None, {"algorithm": "ring", "channels": 4}),
         (
-            {"kernel": "ring", "channels": 4, "compute_units": (0, 1)},
+            LibraryCollective("ring", channels=4),
+            (0, 1),
             {"algorithm": "ring", "channels": 4, "compute_units": 2},
         ),
     ],
 )
-def test_an_estimate_of_a_graph_uses_the_choice_of_a_kernel(choice, harness):
-    assert estimated(MOVED, **choice) == asked(**harness)
-    assert estimated(MOVED, **choice) != estimated(MOVED) or choice == {"kernel": "nvls"}  # the library's own choice
+def test_an_estimate_of_a_graph_uses_the_choice_of_a_kernel(kernel, units, harness):
+    assert estimated(MOVED, kernel, compute_units=units) == asked(**harness)
+    assert estimated(MOVED, kernel, compute_units=units) != estimated(MOVED) or kernel.algorithm == "nvls"  # its own
 
 
 def test_launches_before_a_kernel_delay_it_in_an_estimate_too():
@@ -50,63 +74,98 @@ def test_launches_before_a_kernel_delay_it_in_an_estimate_too():
 
 
 @pytest.mark.parametrize(
-    ("op", "choice", "says"),
+    ("op", "kernel", "says"),
     [
-        (GEMM, {"kernel": "ring"}, "states kernel = 'ring', which"),
-        (GEMM, {"driver": "dma"}, "states driver = 'dma', which"),
-        (GEMM, {"protocol": "ll"}, "states protocol = 'll', which"),
-        (GEMM, {"near_memory": True}, "states near_memory = True, which"),
-        (GEMM, {"in_flight": 4096}, "states in_flight = 4096, which"),
-        (GEMM, {"copies": (("engines", 1),)}, "states copies = a tuple, which"),
-        (GEMM, {"routing": weft.Routing(8, 2, 8, 8)}, "states routing = "),
-        (MOVED, {"copies": (("engines", 1),)}, "states copies = a tuple, which"),
-        (MOVED, {"in_flight": 4096}, "states in_flight = 4096, which"),
-        (MOVED, {"tiling": GemmTiling()}, "states tiling = "),
-        (MOVED, {"tiles_of": GEMM}, "states tiles_of = "),
-        (MOVED, {"near_memory": True}, "states near_memory = True, which"),
-        (MOVED, {"driver": "tiles"}, r"states driver = 'tiles'|by tiles"),
-    ],
-)
-@pytest.mark.parametrize("ask", [weft.estimate, weft.simulate])
-def test_a_choice_that_a_kernel_does_not_use_is_refused(ask, op, choice, says):
-    with pytest.raises(InputError, match=says):
-        ask(alone(op, 8, **choice), SYSTEM)
-
-
-@pytest.mark.parametrize(
-    ("op", "choice", "says"),
-    [
-        (GEMM, {"tiling": GemmTiling()}, "states tiling = "),
-        (GEMM, {"priority": 2}, "states priority = 2, which"),
-        (GEMM, {"compute_units": (1,)}, "states compute_units = a tuple, which"),
-        (MOVED, {"priority": 1}, "states priority = 1, which"),
-        (MOVED, {"kernel": "plain-ring"}, "no closed form times the kernel 'plain-ring'"),
-    ],
-)
-def test_an_estimate_refuses_what_closed_forms_do_not_know(op, choice, says):
-    with pytest.raises(InputError, match=says):
-        estimated(op, **choice)
-
-
-@pytest.mark.parametrize(
-    ("moved", "choice", "says"),
-    [
-        (weft.all_gather(16 << 20), {"driver": "dma", "protocol": "ll"}, "states protocol = 'll', which"),
+        (GEMM, LibraryCollective("ring"), "a LibraryCollective, carries out .*, but this is no collective"),
+        (GEMM, DmaCopies(), "a DmaCopies, carries out .*, but this is no collective"),
         (
-            weft.all_gather(16 << 20),
-            {"driver": "dma", "kernel": "ring"},
-            "unknown kernel of a collective by dma 'ring'",
+            GEMM,
+            MoEExchange(weft.Routing(8, 2, 8, 8)),
+            "a MoEExchange, carries out all_to_all, but this is no",
         ),
-        (weft.all_gather(16 << 20), {"driver": "dma", "copies": (("enginez", 1),)}, "unknown option of DMA engines"),
-        (MOVED, {"kernel": "nvls", "protocol": "ll"}, "no protocol to choose"),
-        (MOVED, {"kernel": "pairwise"}, "unknown kernel of a collective by cu 'pairwise'"),
-        (MOVED, {"kernel": "two-level"}, "unknown kernel of a collective by cu 'two-level'"),
-        (weft.all_to_all(16 << 20), {"protocol": "simple"}, "takes its protocol by its size"),
+        (MOVED, TiledGemm(GemmTiling()), "a TiledGemm, carries out a GEMM, but this is all_reduce"),
+        (MOVED, DmaCopies(engines=1), "DMA engines cannot drive all_reduce: they copy and cannot add"),
+        (MOVED, PaperRing(), "a PaperRing, carries out reduce_scatter or all_gather, but this is all_reduce"),
+        (MOVED, NearMemoryRing(GEMM), "a NearMemoryRing, carries out reduce_scatter, but"),
+        (MOVED, FusedTiles(), "a FusedTiles, carries out reduce_scatter or all_gather, but"),
+        (MOVED, TrackedRing(), "a TrackedRing, carries out reduce_scatter, but"),
+        (weft.all_gather(16 << 20), PaperAllReduce(4096), "a PaperAllReduce, carries out all_reduce, but this is"),
     ],
 )
-def test_a_run_refuses_what_no_kernel_does(moved, choice, says):
+def test_a_node_cannot_have_a_kernel_that_does_not_carry_it_out(op, kernel, says):
     with pytest.raises(InputError, match=says):
-        weft.simulate(alone(moved, 8, **choice), "h100-sxm", "dma" if choice.get("driver") == "dma" else "streams")
+        placed(op, kernel)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: LibraryCollective("split_k"), "unknown kernel of a library's collective 'split_k'"),
+        (lambda: LibraryCollective(protocol="lll"), "unknown protocol 'lll'; known: ll, ll128, simple"),
+        (lambda: LibraryCollective("nvls", protocol="ll"), r"\(nvls\) has no protocol to choose, but protocol is 'll'"),
+        (lambda: LibraryCollective(channels=0), "channels is 0; it must be a whole number of at least 1"),
+        (lambda: PaperAllReduce(0), "in_flight is 0; it must be a whole number of at least 1"),
+        (lambda: DmaCopies(engines=0), "engines is 0; it must be a whole number of at least 1"),
+        (lambda: DmaCopies(swap="yes"), "swap is 'yes'; give True or False"),
+        (lambda: TrackedRing(two_level=True, split_k=True), "either two_level or split_k"),
+        (lambda: TrackedDirect(by_dma=True, in_switch=True), "leave out by_dma or in_switch"),
+        (lambda: TrackedArrivals(0), "tile_rows is 0; it must be a whole number of at least 1"),
+        (lambda: MoEExchange(weft.Routing(8, 2, 8, 8), "depep"), "unknown dispatcher 'depep'.*did you mean 'deepep'"),
+        (lambda: MoEExchange(weft.Routing(8, 2, 8, 8), "deepep", 4), "'deepep' has channels of its own"),
+        (lambda: KernelChoice("ring"), "the kernel of a choice is 'ring'; give an object of TiledGemm, "),
+        (lambda: replace(PASSES["t3"], kernel="split_k"), "kernel is 'split_k'; give one of a reduce-scatter"),
+        (lambda: replace(PASSES["flux"], kernel="tiles"), "kernel is 'tiles'; give one that is fused with a GEMM"),
+        (lambda: replace(SHARING["streams"], driver="gpu"), "unknown driver of a collective 'gpu'; known: cu, dma"),
+        (lambda: replace(SHARING["streams"], algorithm="nvlss"), "unknown algorithm 'nvlss'"),
+        (lambda: replace(SHARING["dma"], in_flight=4096), "but DMA engines move the data"),
+        (lambda: replace(SHARING["streams"], in_flight=4096, algorithm="ring"), "but algorithm is stated"),
+        (
+            lambda: replace(SHARING["streams"], copies=DmaCopies(engines=1)),
+            r"no options of DMA engines \(engines",
+        ),
+    ],
+)
+def test_a_misspelt_or_impossible_kernel_cannot_be_made(make, says):
+    with pytest.raises(InputError, match=says):
+        make()
+
+
+def test_a_kernel_that_states_nothing_is_the_librarys():
+    assert KernelChoice(LibraryCollective()) == KernelChoice()
+    assert estimated(MOVED, LibraryCollective()) == estimated(MOVED)
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "placement", "says"),
+    [
+        (GEMM, TiledGemm(GemmTiling()), {}, "is a TiledGemm, which the closed form"),
+        (GEMM, None, {"priority": 2}, "states priority = 2, which"),
+        (GEMM, None, {"compute_units": (1,)}, "states compute_units = a tuple, which"),
+        (MOVED, None, {"priority": 1}, "states priority = 1, which"),
+        (MOVED, PaperAllReduce(4096), {}, "no closed form times the PaperAllReduce of 'op'"),
+        (weft.all_gather(16 << 20), PaperRing(), {}, "no closed form times the PaperRing of 'op'"),
+        (weft.all_gather(16 << 20), DmaCopies(engines=1), {}, "states engines of copies, which the closed form"),
+        (weft.all_gather(16 << 20), DmaCopies(), {"compute_units": (1,)}, "which a copy by DMA engines does not use"),
+    ],
+)
+def test_an_estimate_refuses_what_closed_forms_do_not_know(op, kernel, placement, says):
+    with pytest.raises(InputError, match=says):
+        estimated(op, kernel, **placement)
+
+
+@pytest.mark.parametrize(
+    ("moved", "kernel", "says"),
+    [
+        (MOVED, LibraryCollective("pairwise"), "'pairwise' carries out no all_reduce"),
+        (weft.reduce_scatter(16 << 20), TrackedRing(two_level=True), "which shares buffers with a GEMM"),
+        (weft.reduce_scatter(16 << 20), FusedTiles(), "which shares buffers with a GEMM"),
+        (weft.reduce_scatter(16 << 20), PaperRing(), "leave the kernels of their collectives to the library"),
+        (weft.all_to_all(16 << 20), LibraryCollective(protocol="simple"), "takes its protocol by its size"),
+    ],
+)
+def test_a_run_refuses_what_no_kernel_does(moved, kernel, says):
+    with pytest.raises(InputError, match=says):
+        weft.simulate(placed(moved, kernel), "h100-sxm", AS_IT_IS)
 
 
 @pytest.mark.parametrize(
@@ -155,10 +214,13 @@ def test_a_step_of_a_framework_with_an_unknown_overlap_is_refused():
 
 
 def test_a_way_to_share_keeps_what_the_graph_states_or_refuses_it():
-    copied = alone(weft.all_gather(1 << 20), 8, driver="dma", copies=(("engines", 2),))
-    assert dict(weft.simulate(copied, "h100-sxm", "dma").graph.nodes[0].choice.copies) == {"engines": 2}
+    copied = alone(weft.all_gather(1 << 20), 8, DmaCopies(engines=2))
+    assert weft.simulate(copied, "h100-sxm", "dma").graph.nodes[0].choice.kernel == DmaCopies(engines=2)
     with pytest.raises(InputError, match="'streams' moves the data of 'all_gather' by compute units, but"):
         weft.simulate(copied, "h100-sxm", "streams")
+    ringed = alone(weft.all_gather(1 << 20), 8, LibraryCollective("ring"))
+    with pytest.raises(InputError, match="'dma' moves the data of 'all_gather' by DMA engines, but its choice"):
+        weft.simulate(ringed, "h100-sxm", "dma")
 
 
 def test_a_release_of_a_library_is_a_number():

@@ -30,7 +30,7 @@ from weft.errors import InputError
 from weft.estimate import Estimate, Harness
 from weft.estimate.experts import FORMATS
 from weft.files import write_json
-from weft.graph import OPERATORS
+from weft.graph import OPERATORS, Driver
 from weft.graph.collective import Form
 from weft.graph.routing import loads_of
 from weft.graph.streaming import STREAMING
@@ -196,7 +196,7 @@ def collective(
     if custom:
         refuse_given("beside a server's own all-reduce", "algorithm", "channels", "compute_units", "dma")
     found = None if profile is None or custom else load_library(profile)
-    how: Any = given(algorithm=algorithm, driver="dma" if dma else None, profile=found, channels=channels)
+    how: Any = given(algorithm=algorithm, driver=Driver.DMA if dma else None, profile=found, channels=channels)
     how |= given(compute_units=compute_units, library=custom, host="eager" if eager else None)
     harness = Harness(**how)
     done = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,8 +30,8 @@ from weft.cli.options import (
 from weft.cli.output import Outputs, details_option, file_option, folder_option, pass_outputs
 from weft.cli.progress import simulation_status
 from weft.cli.values import MODEL_NAME, OVERLAP, OVERLAPS, RANKS, SPLIT, Value, names, numbers
-from weft.errors import InputError, join_or
-from weft.graph import Collective, Gemm, Graph, KernelChoice, Node, operator
+from weft.errors import InputError, check_name, join_or
+from weft.graph import Collective, DmaCopies, Driver, Gemm, Graph, KernelChoice, Node, operator
 from weft.graph.collective import Form
 from weft.graph.graph import MOST_ITERATIONS
 from weft.graph.routing import loads_of
@@ -94,12 +94,14 @@ def _planned(text: str) -> tuple[str, str]:
     return file, size
 
 
-def _copies(text: str) -> tuple[tuple[str, int | bool], ...]:
+def _copies(text: str) -> DmaCopies:
     """Parse the DMA options "prelaunched,engines=2"; InputError for one given twice."""
     options = tuple(map(_copy_option, names(text)))
     if len(dict(options)) < len(options):
         raise InputError(f"--copies {text} gives an option twice; give each once")
-    return options
+    for name, _ in options:
+        check_name("option of DMA engines", name, [one.name for one in fields(DmaCopies)])
+    return DmaCopies(**dict(options))  # type: ignore[arg-type]
 
 
 def _copy_option(text: str) -> tuple[str, int | bool]:
@@ -420,7 +422,7 @@ def _plan(asked: SimpleNamespace, options: RunOptions) -> tuple[str, Comparison]
         refuse_given("without --gemm beside --collective", "loops", "split", "first", "overlap")
         alone = weft.simulate(plan.graph(size, op.dtype), system, options=options, store=asked.store)
         return alone.overlap, Comparison({alone.overlap: alone})
-    passes = [one for one in _sharing(asked, system.gpu) if one.driver == "cu" or asked.overlap != ALL]
+    passes = [one for one in _sharing(asked, system.gpu) if one.driver is Driver.CU or asked.overlap != ALL]
     m, n, k = asked.gemm
     return _looped(asked, weft.Gemm(m, n, k, op.dtype), op, system, catalogued, passes, options, plan.choice())
 
@@ -444,10 +446,10 @@ def _sharing(asked: SimpleNamespace, gpu: Gpu) -> list[Sharing]:
         replace(
             one,
             first=asked.first,
-            units=units if one.partition and not (several and one.driver == "dma") else None,
-            channels=None if several and one.driver == "dma" else asked.channels,
-            algorithm=None if asked.algorithm == "auto" or (several and one.driver == "dma") else asked.algorithm,
-            copies=asked.copies or () if not several or one.driver == "dma" else (),
+            units=units if one.partition and not (several and one.driver is Driver.DMA) else None,
+            channels=None if several and one.driver is Driver.DMA else asked.channels,
+            algorithm=None if asked.algorithm == "auto" or (several and one.driver is Driver.DMA) else asked.algorithm,
+            copies=asked.copies or DmaCopies() if not several or one.driver is Driver.DMA else DmaCopies(),
         )
         for one in chosen
     ]

@@ -28,7 +28,7 @@ from weft.estimate.collective_forms import (
 )
 from weft.estimate.collective_nodes import across
 from weft.estimate.target import Harness, Target
-from weft.graph import Collective
+from weft.graph import Collective, Driver
 from weft.library.collectives import (
     FLOATS,
     PAYLOAD,
@@ -91,7 +91,7 @@ def _among(
     """The parts of every size [s] for one number of ranks, and the algorithm that is used."""
     harness, nodes = machine.harness, machine.nodes(ranks)
     group = _group(ranks, nodes, op, machine)
-    if harness.driver == "dma":
+    if harness.driver is Driver.DMA:
         if harness.channels is not None:
             raise InputError(
                 f"copy engines have no channels, but channels is {harness.channels}; leave it out, or drop driver 'dma'"

@@ -26,10 +26,14 @@ from weft.graph import (
     Collective,
     Convolution,
     Ctc,
+    DmaCopies,
+    Driver,
     Gemm,
     Gemv,
     Graph,
     GroupedGemm,
+    LibraryCollective,
+    MoEExchange,
     Node,
     Op,
     Pooling,
@@ -40,6 +44,7 @@ from weft.graph import (
 )
 from weft.graph.graph import check_choice
 from weft.hardware import Described
+from weft.library.collectives import KERNELS
 from weft.options import RunOptions
 from weft.parallel.named import work_of
 
@@ -160,13 +165,8 @@ def _of_graph(graph: Graph, machine: Target) -> Estimate:
     return replace(in_sequence(list(each.values())), seconds=reduce(np.maximum, ends), operators=each)
 
 
-_CHOSEN = ("driver", "kernel", "protocol", "channels", "compute_units", "launches_before", "routing")
-"""What closed forms use of the choice of a collective's kernel; of other operators the launches before it alone.
-
-An exchange already has the bytes that its `routing` sends.
-"""
-_FORMS = ("library", "ring", "direct", "nvls", "pairwise", "copies")
-"""The kernels of collectives that have a closed form."""
+_TIMED = LibraryCollective, DmaCopies, MoEExchange
+"""The kernels of collectives that have a closed form. An MoE exchange already has the bytes that its routing sends."""
 
 
 def _as_chosen(node: Node, machine: Target) -> Target:
@@ -174,25 +174,31 @@ def _as_chosen(node: Node, machine: Target) -> Target:
 
     Raises InputError for a choice that closed forms do not time.
     """
-    choice, where = node.choice, "the closed form of weft.estimate"
+    choice, kernel, where = node.choice, node.choice.kernel, "the closed form of weft.estimate"
     if not isinstance(node.op, Collective):
-        check_choice(node, ("launches_before",), where)
+        check_choice(node, (), ("launches_before",), where)
         return machine
-    check_choice(node, _CHOSEN, where)
-    if choice.driver not in ("cu", "dma") or choice.kernel not in _FORMS:
+    timed = kernel is None or isinstance(kernel, _TIMED)
+    if not timed or (isinstance(kernel, MoEExchange) and kernel.dispatcher is not None):
         raise InputError(
-            f"no closed form times the kernel '{choice.kernel}' of '{node.id}' by {choice.driver}; choose a kernel of "
-            f"{join_or(_FORMS[:4])}, or ask weft.simulate"
+            f"no closed form times the {type(kernel).__name__} of '{node.id}'; choose a LibraryCollective, like "
+            f"{join_or(KERNELS)}, or ask weft.simulate"
         )
     changed: dict[str, Any] = {}
-    if choice.driver == "dma":
-        check_choice(node, ("driver", "kernel", "launches_before", "routing"), "a copy by DMA engines")
-        changed["driver"] = "dma"
-    elif choice.kernel not in ("library", "copies") or choice.protocol:
-        kernel = "ring" if choice.kernel == "library" else choice.kernel
-        changed["algorithm"] = f"{kernel}-{choice.protocol}" if choice.protocol else kernel
-    if choice.channels is not None:
-        changed["channels"] = choice.channels
-    if choice.compute_units is not None:
-        changed["compute_units"] = len(choice.compute_units)
+    if isinstance(kernel, DmaCopies):
+        check_choice(node, (DmaCopies,), ("launches_before",), "a copy by DMA engines")
+        if kernel.options:
+            raise InputError(
+                f"the choice of node '{node.id}' states {', '.join(kernel.options)} of copies, which {where} does not "
+                "use; leave them out"
+            )
+        changed["driver"] = Driver.DMA
+    else:
+        check_choice(node, _TIMED, ("compute_units", "launches_before"), where)
+        if isinstance(kernel, LibraryCollective) and (kernel.algorithm or kernel.protocol):
+            changed["algorithm"] = "-".join(filter(None, (kernel.algorithm or "ring", kernel.protocol)))
+        if isinstance(kernel, LibraryCollective | MoEExchange) and kernel.channels is not None:
+            changed["channels"] = kernel.channels
+        if choice.compute_units is not None:
+            changed["compute_units"] = len(choice.compute_units)
     return replace(machine, harness=replace(machine.harness, **changed)) if changed else machine

@@ -27,7 +27,7 @@ from weft.errors import InputError, check_name
 from weft.estimate.answer import FloatArray
 from weft.estimate.dispatch import estimate
 from weft.estimate.target import Harness, target
-from weft.graph import Collective, Gemm, Graph
+from weft.graph import Collective, Driver, Gemm, Graph
 from weft.hardware import Described
 from weft.kernels import running_clock
 from weft.library.software import COPY_STREAMS, SPLITS, WORKGROUPS
@@ -155,7 +155,7 @@ def pair_of(work: Graph, system: Described, options: RunOptions | None = None, h
     share = replace(gemm, m=-(-int(gemm.m) // moved.ranks))
     copied, one_node = replace(moved, name="all_gather"), machine.nodes(moved.ranks) == 1
     # Copy engines reach no other node, and fused kernels hand tiles for other nodes over to copies.
-    by_copies = replace(machine.harness, driver="dma", library=None) if one_node else machine.harness
+    by_copies = replace(machine.harness, driver=Driver.DMA, library=None) if one_node else machine.harness
     others, each = moved.ranks - 1, moved.bytes / moved.ranks
     units, port = (
         machine.gpu.compute.compute_units,

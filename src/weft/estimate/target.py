@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from weft import hardware
 from weft.errors import InputError, UnknownNameError, check_type, check_whole, shown
-from weft.graph import Op
+from weft.graph import Driver, Op
 from weft.hardware import Described, Gpu, Node, System
 from weft.library.interconnect import Interconnect, interconnect
 from weft.library.profiles import Profile, numbers
@@ -63,7 +63,7 @@ class Harness:
     version: str = ""
     profile: Profile | None = None
     algorithm: str = "auto"
-    driver: Literal["cu", "dma"] = "cu"
+    driver: Driver = Driver.CU
     channels: int | None = None
     compute_units: int | None = None
     host: str = ""
@@ -76,11 +76,12 @@ class Harness:
             ("way of timing", self.timed, get_args(Timed)),
             ("collective library", LIBRARIES[0] if self.library is None else self.library, LIBRARIES),
             ("host", self.host, HOSTS),
-            ("driver", self.driver, ("cu", "dma")),
+            ("driver", self.driver, tuple(Driver)),
         )
         for kind, name, known in named:
             if not isinstance(name, str) or name not in known:
                 raise UnknownNameError(kind, name, [one for one in known if one])
+        object.__setattr__(self, "driver", Driver(self.driver))
         for name, count in (("channels", self.channels), ("compute_units", self.compute_units)):
             if count is not None:
                 check_whole(name, count, 1, 8)

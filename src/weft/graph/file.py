@@ -14,12 +14,13 @@ from weft.errors import ConfigError, InputError, check_name, check_type, reason
 from weft.files import parse_json, read_unpacked, to_json, write_atomically
 from weft.graph.attention import Attention
 from weft.graph.call import Call
+from weft.graph.choice import KERNEL_CLASSES, KernelChoice
 from weft.graph.collective import Collective, Copy, Send
 from weft.graph.convolution import Convolution
 from weft.graph.ctc import Ctc
 from weft.graph.gemm import Gemm
 from weft.graph.gemv import Gemv
-from weft.graph.graph import Edge, Graph, KernelChoice, Node
+from weft.graph.graph import Edge, Graph, Node
 from weft.graph.grouped import GroupedGemm
 from weft.graph.named import Constant, Joined, View
 from weft.graph.op import Op, Opaque, Tensor
@@ -34,7 +35,8 @@ _OTHERS = (Collective, Send, Copy, Opaque, Call)
 KINDS: Mapping[str, type[Op]] = {each.kind: each for each in (*_COMPUTE, *_OTHERS)}
 """Every kind of operator by the name that files and tables use."""
 _CLASSES: Mapping[str, type] = {
-    each.__name__: each for each in (*KINDS.values(), Constant, Joined, KernelChoice, Routing, Tensor, View)
+    each.__name__: each
+    for each in (*KINDS.values(), *KERNEL_CLASSES, Constant, Joined, KernelChoice, Routing, Tensor, View)
 }
 
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 
-from weft.errors import InputError, UnknownNameError, check_name, check_type, check_whole, is_whole, shown
+from weft.errors import InputError, UnknownNameError, check_name, check_type, check_whole, shown
 from weft.fields import check_fields, declared
-from weft.graph.collective import EXCHANGES, Collective
+from weft.graph.choice import Kernel, KernelChoice, tiled
+from weft.graph.collective import Collective
 from weft.graph.earliest import earliest
 from weft.graph.gemm import Gemm
 from weft.graph.named import Named, check_names
 from weft.graph.op import Op, Tensor
+
+if TYPE_CHECKING:
+    from weft.kernels import GemmTiling
 
 MOST_ITERATIONS = 1000
 """Most iterations of a loop in a graph."""
@@ -24,20 +28,8 @@ Storage = TypeVar("Storage", bound=Hashable)
 Task = TypeVar("Task", bound=Hashable)
 Granularity = Literal["kernel", "tile"]
 """What an operator waits for: the end of its predecessor, or single tiles of its output."""
-KERNELS = (
-    "library", "ring", "direct", "nvls", "pairwise", "copies", "plan",
-    "plain-ring", "tiles", "chunks", "loads", "split-k", "two-level", "direct-dma", "direct-summed",
-    *EXCHANGES,
-)  # fmt: skip
-"""The kernels of collectives: of a vendor's library, fused ones, T3's, and those of libraries that exchange tokens."""
-PROTOCOLS = ("ll", "ll128", "simple")
-"""How a library's kernel on compute units cuts and signals its data."""
 PHASES = ("", "forward", "recompute", "input", "weight", "backward", "optimizer", "load")
 """The part of a training step that a node belongs to; "load" runs once, before the graph."""
-Driver = Literal["cu", "dma", "tracker", "tiles"]
-"""What moves a collective's data: compute units, DMA engines on command, DMA engines triggered by T3's tracker, or the
-stores of the producing GEMM."""
-
 _NONE: tuple[()] = ()
 """No names: what most nodes have, which needs no check."""
 
@@ -47,77 +39,6 @@ class Edge(NamedTuple):
 
     node: str
     by: Granularity = "kernel"
-
-
-_OBJECTS = {
-    "tiling": "a weft.kernels.GemmTiling",
-    "plan": "what weft.read_collective has read",
-    "routing": "a weft.Routing",
-}
-"""Fields of a choice that hold objects of other packages."""
-
-
-def check_copies(options: object) -> None:
-    """Raise InputError unless the options of copies are pairs of a name and a number or a flag."""
-    rule = "give pairs of options and values, like (('engines', 1),)"
-    for given in options if isinstance(options, tuple) else (options,):
-        name, value = given if isinstance(given, tuple) and len(given) == 2 else (None, None)
-        if not isinstance(name, str) or not (isinstance(value, bool) or is_whole(value)):
-            raise InputError(f"an option of copies is {shown(given)}; {rule}")
-
-
-@dataclass(frozen=True)
-class KernelChoice:
-    """How a node runs; fields left out are chosen as the machine's library would.
-
-    `driver` moves a collective's data ("cu" or "dma"), with the kernel that `kernel` names: "library" (the vendor
-    library's kernel, by the algorithm that it would choose), "ring", "direct" (pushes to all peers) or "nvls" (a switch
-    that reduces) for another of its algorithms, "plain-ring" (the T3 paper's ring: no slices or staging, `in_flight`
-    bytes in flight per workgroup), "tiles" or "chunks" where it is fused with a GEMM, or "loads" where the GEMM's tiles
-    load their rows from other GPUs. `near_memory` makes the memory
-    do its additions. `tiling` cuts a GEMM; `tiles_of` is the GEMM whose tiles make up the chunks of a collective that
-    runs without it. `channels` is the most that a collective may have, each one workgroup (None: the library's own
-    number), with the `protocol` "ll", "ll128" or "simple" (None: the library's choice). `compute_units` are those that
-    a kernel may use (None: all); workgroups beyond what they hold at once wait for the earlier ones. Waiting workgroups
-    of higher `priority` are placed first. The host launches a kernel after `launches_before` others, one launch latency
-    each. `copies` are options of copies by DMA engines (`weft.kernels.copies.DmaGather`). The kernel "plan" does what
-    the execution plan `plan` says (`weft.read_collective`); exchanges of a layer of experts move what `routing` says.
-    """
-
-    driver: Driver = declared("cu", "", noun="driver of a collective")
-    kernel: str = declared("library", "", noun="kernel of a collective", names=KERNELS)
-    near_memory: bool = False
-    tiling: Any = None
-    channels: int | None = declared(None, "", least=1)
-    protocol: str | None = declared(None, "", names=PROTOCOLS)
-    in_flight: int | None = declared(None, "", least=1, example=16384)
-    compute_units: tuple[int, ...] | None = None
-    priority: int = 0
-    launches_before: int = 0
-    tiles_of: Op | None = None
-    copies: tuple[tuple[str, int | bool], ...] = ()
-    plan: Any = None
-    routing: Any = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.tiles_of is not None:
-            check_type("tiles_of", self.tiles_of, Op, "give the GEMM whose tiles they are, or None")
-        check_copies(self.copies)
-        for name, kind in _OBJECTS.items():
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, type) or not is_dataclass(value)):
-                raise InputError(f"{name} is {shown(value)}; give {kind}, or None")
-
-    @property
-    def to_owners(self) -> bool:
-        """Whether tiles of a tracked GEMM go straight to the GPUs that own them, by stores or by DMA engines."""
-        return self.driver == "tracker" and self.kernel in ("direct", "direct-dma", "direct-summed")
-
-    @property
-    def stated(self) -> Mapping[str, Any]:
-        """Return the fields that are not left to the machine's library, by name."""
-        return {name: value for name, value in vars(self).items() if value != getattr(_LIBRARYS, name)}
 
 
 _LIBRARYS = KernelChoice()
@@ -176,6 +97,9 @@ class Node:
                     check_name("granularity of an edge", name.by, get_args(Granularity))
         check_type(f"the choice of node '{self.name}'", self.choice, KernelChoice, "give a weft.graph.KernelChoice")
         check_fields(self)
+        if self.choice.kernel is not None:
+            collective = self.op.name if isinstance(self.op, Collective) else ""
+            self.choice.kernel.check_carries_out(self.name, collective)
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
@@ -188,16 +112,19 @@ class Node:
         return self.name if self.iteration == 0 else f"{self.name}.{self.iteration}"
 
 
-def check_choice(node: Node, used: Collection[str], where: str) -> None:
-    """Raise InputError for a field of a node's choice that is stated but not `used`; `where` says what does not."""
+def check_choice(node: Node, kernels: tuple[type[Kernel], ...], placement: Collection[str], where: str) -> None:
+    """Raise InputError for a stated kernel of no class of `kernels`, or a stated placement that is not in `placement`.
+
+    `where` says what does not use it.
+    """
     if node.choice is _LIBRARYS:
         return
-    for name, value in node.choice.stated.items():
-        if name not in used:
-            raise InputError(
-                f"the choice of node '{node.id}' states {name} = {shown(value)}, which {where} does not use; leave it "
-                "out"
-            )
+    kernel, asks = node.choice.kernel, f"the choice of node '{node.id}'"
+    if kernel is not None and not isinstance(kernel, kernels):
+        raise InputError(f"{asks} is a {type(kernel).__name__}, which {where} does not use; leave it out")
+    for name, value in node.choice.placement.items():
+        if name not in placement:
+            raise InputError(f"{asks} states {name} = {shown(value)}, which {where} does not use; leave it out")
 
 
 @dataclass(frozen=True)
@@ -311,6 +238,12 @@ class Graph:
         """The graph with every node changed by a function."""
         return replace(self, nodes=tuple(change(node) for node in self.nodes))
 
+    def with_tiling(self, tiling: GemmTiling) -> Self:
+        """Return the graph with every GEMM cut by a tiling."""
+        return self.map(
+            lambda node: replace(node, choice=node.choice.with_tiling(tiling)) if isinstance(node.op, Gemm) else node
+        )
+
     def only(self, *streams: str, iterations: int | None = None) -> Self:
         """The subgraph of some streams, at most `iterations` of each operator; edges to other streams are dropped.
 
@@ -380,7 +313,7 @@ def concurrent(
     )
 
 
-def gemm_queue(gemms: Sequence[Gemm], queues: int | None = None, tilings: Iterable[Any] = ()) -> Graph:
+def gemm_queue(gemms: Sequence[Gemm], queues: int | None = None, tilings: Iterable[GemmTiling | None] = ()) -> Graph:
     """Independent GEMMs dealt round robin to `queues` streams (None: one each), with operands of their own.
 
     `tilings` cut them (none: as the library would). Raises InputError without GEMMs, or for an unusable number of
@@ -404,7 +337,7 @@ def gemm_queue(gemms: Sequence[Gemm], queues: int | None = None, tilings: Iterab
             gemm,
             f"gemm{number}",
             stream=f"queue{number % lanes}",
-            choice=KernelChoice(tiling=tiling, launches_before=number if number < lanes else 0),
+            choice=KernelChoice(tiled(tiling), launches_before=number if number < lanes else 0),
         )
         for number, (gemm, tiling) in enumerate(zip(gemms, chosen, strict=True))
     )

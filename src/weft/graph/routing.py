@@ -1,4 +1,4 @@
-"""Which tokens of a mixture go to which experts, and the layer of experts as a graph."""
+"""Which tokens of a mixture of experts (MoE) go to which experts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.errors import InputError, check_type, check_whole, shown
-from weft.graph.collective import Collective
-from weft.graph.graph import Graph, KernelChoice, Node
-from weft.graph.grouped import GroupedGemm
-from weft.graph.op import DTYPE_BYTES, check_dtype
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -259,40 +255,3 @@ def check_loads(loads: Loads) -> None:
         check_type("a load of an expert", load, (int, float), "give a number")
         if isinstance(load, bool) or not 0 <= load < math.inf:
             raise InputError(f"a load of an expert is {shown(load)}; give finite numbers from zero on, or 'power:0.6'")
-
-
-def experts(
-    routing: Routing, hidden: int, ffn: int, dtype: str = "bf16", *, gated: bool = True, title: str = ""
-) -> Graph:
-    """A layer of experts: send tokens to their experts, two grouped GEMMs, bring results back and add them up.
-
-    Tokens have `hidden` elements, experts an inner width of `ffn`; a `gated` first GEMM has twice as many columns,
-    whose halves its epilogue multiplies. Sizes of the GEMMs are those of the GPU with the most rows. Raises InputError
-    for sizes below one, UnknownNameError for an unknown dtype.
-
-    >>> [node.id for node in experts(Routing(4096, 8, 256, 8), hidden=7168, ffn=2048)]
-    ['dispatch', 'up', 'down', 'combine']
-    """
-    check_type("the routing", routing, Routing, "give weft.Routing(tokens, top_k, experts, ranks)")
-    check_whole("hidden", hidden, 1, 4096)
-    check_whole("ffn", ffn, 1, 4096)
-    check_dtype(dtype)
-    most = routing.fullest
-    rows, busiest = int(most.sum()), 0 if len(set(most.tolist())) == 1 else int(most.max())
-    exchange = Collective("all_to_all", routing.rows * hidden * DTYPE_BYTES[dtype], routing.ranks, dtype)
-    groups, wide, choice = routing.experts_per_rank, ffn * (1 + gated), KernelChoice(routing=routing)
-    nodes = (
-        Node(exchange, "dispatch", choice=choice),
-        Node(GroupedGemm(groups, rows, wide, hidden, dtype, busiest), "up", after=("dispatch",)),
-        Node(GroupedGemm(groups, rows, hidden, ffn, dtype, busiest), "down", after=("up",)),
-        Node(exchange, "combine", after=("down",), choice=choice),
-    )
-    named = f"{routing.tokens} x {hidden} x {ffn}, top {routing.top_k} of {routing.experts} experts"
-    return Graph(nodes, routing.ranks, title or f"experts {named} on {routing.ranks} GPUs")
-
-
-def routing_of(graph: Graph) -> Routing | None:
-    """The routing of a layer of experts, as `experts` makes it; None for any other graph."""
-    names = [node.id for node in graph]
-    found = graph.nodes[0].choice.routing
-    return found if names == ["dispatch", "up", "down", "combine"] and isinstance(found, Routing) else None

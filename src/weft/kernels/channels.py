@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeVar
 
+from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
 from weft.program import Access, Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
 from weft.units import to_fs
@@ -135,7 +136,7 @@ class ChannelRing:
     ranks: int
     tiling: ChannelTiling
     element_bytes: int = 2
-    algorithm: ClassVar[str] = "ring"
+    algorithm: ClassVar[LibraryAlgorithm] = "ring"
 
     @property
     def steps(self) -> int:

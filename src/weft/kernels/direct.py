@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
 from weft.kernels.channels import ALIGNMENT, ChannelTiling
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
@@ -34,7 +35,7 @@ class DirectExchange:
     ranks: int
     tiling: ChannelTiling
     parts: int
-    algorithm: ClassVar[str] = "direct"
+    algorithm: ClassVar[LibraryAlgorithm] = "direct"
 
     @staticmethod
     def workgroups(collective: str, ranks: int, parts: int) -> int:

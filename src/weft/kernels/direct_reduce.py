@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
 from weft.kernels.channels import BYTE_ADDS_PER_CLOCK, ChannelTiling, Move
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
@@ -36,7 +37,7 @@ class DirectReduce:
     parts: int
     element_bytes: int = 2
     collective: ClassVar[str] = "all_reduce"
-    algorithm: ClassVar[str] = "direct"
+    algorithm: ClassVar[LibraryAlgorithm] = "direct"
 
     @property
     def piece(self) -> int:

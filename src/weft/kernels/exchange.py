@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
 from weft.kernels.channels import PAGE, ChannelTiling, Kind, Move
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
@@ -34,7 +35,7 @@ class ChannelExchange:
     tiling: ChannelTiling
     parts: int
     collective: ClassVar[str] = "all_to_all"
-    algorithm: ClassVar[str] = "pairwise"
+    algorithm: ClassVar[LibraryAlgorithm] = "pairwise"
 
     @property
     def stride(self) -> int:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from math import lcm
 from typing import Literal, cast
 
-from weft.graph import Collective, Graph, KernelChoice, Node
+from weft.graph import Collective, ExecutionPlanKernel, Graph, KernelChoice, Node
+from weft.graph.choice import CollectivePlan
 
 BufferName = Literal["input", "output", "scratch"]
 LEAST_ALIGNMENT = 16
@@ -89,7 +90,7 @@ class Chunks:
 
 
 @dataclass(frozen=True)
-class ExecutionPlan:
+class ExecutionPlan(CollectivePlan):
     """A collective as a plan: `steps[r][w]` are those of workgroup w of rank r, in order.
 
     `chunks[r]` and `semaphores[r]` (initial values) are those of rank r. With `packets` (protocol LL) data in the
@@ -144,7 +145,7 @@ class ExecutionPlan:
 
     def choice(self) -> KernelChoice:
         """The choice of this plan as the kernel of a collective."""
-        return KernelChoice(kernel="plan", plan=self)
+        return KernelChoice(ExecutionPlanKernel(self))
 
     def op(self, bytes_: str | int, dtype: str = "fp16") -> Collective:
         """The collective of `bytes_` that the plan carries out, as an operator."""

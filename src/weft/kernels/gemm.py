@@ -9,6 +9,7 @@ import numpy as np
 from weft.engine import layout as y
 from weft.errors import InputError, UnknownNameError, check_whole
 from weft.graph import Gemm
+from weft.graph.choice import Tiling
 from weft.hardware import Gpu
 from weft.hardware.gpus import rated_as
 from weft.options import SUSTAINED, RunOptions
@@ -22,7 +23,7 @@ OVERHEAD_REGISTERS = 32
 
 
 @dataclass(frozen=True)
-class GemmTiling:
+class GemmTiling(Tiling):
     """How a GEMM is cut: the tile of a workgroup, its step along K, its threads, and the steps in flight.
 
     128 x 128 with 256 threads (4 wavefronts) is the most common tile of tuned half-precision libraries on 100-CU-class

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
 from weft.kernels.channels import ALIGNMENT, ChannelTiling, Move
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
@@ -34,7 +35,7 @@ class SwitchCollective:
     bytes_: int
     ranks: int
     tiling: ChannelTiling
-    algorithm: ClassVar[str] = "nvls"
+    algorithm: ClassVar[LibraryAlgorithm] = "nvls"
 
     @property
     def turns(self) -> int:

@@ -4,21 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, assert_never, get_args
 
 import numpy as np
 
-from weft.errors import InputError, UnknownNameError
+from weft.errors import InputError
 from weft.estimate.target import check_held
 from weft.graph import Collective, Convolution, Gemm, Graph, GroupedGemm, Node, Op, Recurrent
+from weft.graph.choice import (
+    FusedChunks,
+    FusedTiles,
+    InSubLayer,
+    LibraryCollective,
+    MoEExchange,
+    NearMemoryRing,
+    OfRows,
+    PaperRing,
+    RemoteLoads,
+    TiledGemm,
+    TrackedArrivals,
+    TrackedDirect,
+    TrackedMoEExchange,
+    TrackedRing,
+)
 from weft.graph.graph import check_choice
-from weft.graph.routing import Routing, routing_of
+from weft.graph.moe import MoELayer, moe_layer
 from weft.hardware import Gpu, GpuLink, System
 from weft.kernels import GemmTiling
 from weft.kernels.channels import ChannelTiling
 from weft.kernels.copies import DmaGather
 from weft.kernels.execution_kernel import PlanKernel
-from weft.library.dispatchers import dispatchers
+from weft.kernels.ring import WholeRing
 from weft.library.software import SPLITS, costs
 from weft.lower.collectives import CollectiveKernel, collective_kernel, cu_collective
 from weft.lower.experts import ExpertLayer, on_all_units
@@ -29,7 +45,7 @@ from weft.lower.fused import (
     GatherFirst,
     GatherGemm,
     GemmScatter,
-    RemoteLoads,
+    LoadingGemm,
     fitting,
 )
 from weft.lower.independent import lower_independent
@@ -77,11 +93,11 @@ def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
     _check_masks(graph, system)
     if is_program(graph):
         for node in graph:
-            check_choice(node, (*_PLACED, *(("tiling",) if _is_product(node.op) else ())), f"a {node.op.kind}")
+            check_choice(node, (TiledGemm,) if _is_product(node.op) else (), _PLACED, f"a {node.op.kind}")
         settled, plan = lower_operators(graph, system.gpu, options)
         return Lowered(settled, plan, system, _simulated(graph, system, options))
-    if (routing := routing_of(graph)) is not None:
-        return _routed(graph, routing, system, options)
+    if (layer := moe_layer(graph)) is not None:
+        return _lower_experts(graph, layer, system, options)
     check_operators(graph)
     if is_joined(graph):
         return _joined(graph, system, options)
@@ -92,7 +108,7 @@ def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
             f"choose a system of {graph.ranks}"
         )
     for node in graph.gemms:
-        check_choice(node, (*_PLACED, "tiling"), "a GEMM")
+        check_choice(node, (TiledGemm,), _PLACED, "a GEMM")
     moved = {node.name: collective_kernel(node, system) for node in graph.collectives}
     gpus = _simulated(graph, system, options, uneven=_uneven(moved.values()))
     settled = graph.map(lambda node: _settled(node, system, options, moved))
@@ -101,48 +117,47 @@ def lower(graph: Graph, system: System, options: RunOptions) -> Lowered:
 
 
 _PLACED = ("compute_units", "priority", "launches_before")
-"""What every kernel on compute units uses of a choice."""
-_JOINED = ("driver", "kernel", "near_memory", "tiles_of", "tiling", "copies")
-"""What a collective uses of its choice that shares buffers with a GEMM."""
+"""The placement that every kernel on compute units uses."""
 
 
 def _is_product(op: Op) -> bool:
     return isinstance(op, Gemm | Convolution | Recurrent) or bool(getattr(op, "products", ()))
 
 
-def _routed(graph: Graph, routing: Routing, system: System, options: RunOptions) -> Lowered:
-    """The plan of a layer of experts: one step after the other or, where DMA engines dispatch, joined by T3."""
-    exchange = ("routing", "driver", "kernel", "near_memory", "channels")
+def _lower_experts(graph: Graph, moe: MoELayer, system: System, options: RunOptions) -> Lowered:
+    """The plan of an MoE layer: one step after the other or, where DMA engines dispatch, joined by T3."""
     for node in graph:
         moves = isinstance(node.op, Collective)
-        check_choice(node, exchange if moves else ("tiling",), "a layer of experts")
-        if moves and node.choice.kernel not in ("library", *dispatchers()):
-            raise UnknownNameError("library that exchanges tokens", node.choice.kernel, ["library", *dispatchers()])
-    layer, system = expert_layer(graph, routing, system, options)
-    tracked = graph["dispatch"].choice.driver == "dma"
+        check_choice(node, (MoEExchange, TrackedMoEExchange) if moves else (TiledGemm,), (), "a layer of experts")
+    layer, system = expert_layer(graph, system, options)
+    kernel = moe.dispatch.choice.kernel
     plan = (
         layer.track_and_trigger()
-        if tracked
+        if isinstance(kernel, TrackedMoEExchange)
         else layer.plan()
         if isinstance(layer, PerRankLayer)
         else layer.sequential()
     )
 
     def cut(node: Node) -> Node:
-        grouped = isinstance(node.op, GroupedGemm)
-        return replace(node, choice=replace(node.choice, tiling=layer.tiling)) if grouped else node
+        return replace(node, choice=node.choice.with_tiling(layer.tiling)) if isinstance(node.op, GroupedGemm) else node
 
     return Lowered(graph.map(cut), plan, system, layer.gpus)
 
 
-def expert_layer(graph: Graph, routing: Routing, system: System, options: RunOptions) -> tuple[ExpertLayer, System]:
-    """The kernels of a layer of experts, and the system as its exchanges see it."""
+def expert_layer(graph: Graph, system: System, options: RunOptions) -> tuple[ExpertLayer, System]:
+    """The kernels of an MoE layer, and the system as its exchanges see it."""
+    layer = moe_layer(graph)
+    assert layer is not None
+    routing, kernel = layer.routing, layer.dispatch.choice.kernel
     if routing.ranks != graph.ranks:
         raise InputError(
             f"the routing is among {routing.ranks} GPUs, but the graph runs on {graph.ranks}; give both one number"
         )
+    if layer.combine.choice.kernel != kernel:
+        raise InputError("dispatch and combine of the layer of experts have different kernels; give both the same one")
     _check_adjacent(system, graph.ranks, "a layer of experts sends tokens straight to the GPU of each expert")
-    up, down, moved = (graph[name].op for name in ("up", "down", "dispatch"))
+    up, down, moved = (node.op for node in (layer.up, layer.down, layer.dispatch))
     assert isinstance(up, GroupedGemm)
     assert isinstance(down, GroupedGemm)
     assert isinstance(moved, Collective)
@@ -150,20 +165,18 @@ def expert_layer(graph: Graph, routing: Routing, system: System, options: RunOpt
         check_held(op, system.gpu)
     uneven = "" if routing.even else "their experts get different numbers of tokens"
     gpus = _simulated(graph, system, options, uneven=uneven)
-    tracked = graph["dispatch"].choice.driver == "dma"
-    library = graph["dispatch"].choice.kernel
-    exchange = combining = on_all_units(system.gpu)
-    if library in dispatchers():
-        exchange, combining = (channels_of(library, name, system.gpu) for name in ("dispatch", "combine"))
+    exchange = on_all_units(system.gpu)
+    combining = None
+    if isinstance(kernel, MoEExchange) and kernel.dispatcher is not None:
+        exchange, combining = (channels_of(kernel.dispatcher, name, system.gpu) for name in ("dispatch", "combine"))
         system = _slowed(system, min(exchange.link, combining.link))
-    elif not tracked and system.gpu.vendor != "none":
-        channels = graph["dispatch"].choice.channels
-        moves = cu_collective(moved.name, moved.bytes, graph.ranks, system, moved.dtype, channels)
+    elif isinstance(kernel, MoEExchange) and system.gpu.vendor != "none":
+        moves = cu_collective(moved.name, moved.bytes, graph.ranks, system, moved.dtype, kernel.channels)
         assert isinstance(moves.tiling, ChannelTiling)
         exchange, system = moves.tiling, _slowed(system, moves.tiling.link)
-    tiling = graph["up"].choice.tiling or tiling_for(Gemm(up.rows, up.n, up.k, up.dtype), system.gpu, options)
+    tiling = layer.up.choice.tiling or tiling_for(Gemm(up.rows, up.n, up.k, up.dtype), system.gpu, options)
     parts = routing, up, down, tiling, exchange, system.gpu, gpus, options
-    return PerRankLayer(*parts, combining) if library in dispatchers() else ExpertLayer(*parts), system
+    return ExpertLayer(*parts) if combining is None else PerRankLayer(*parts, combining), system
 
 
 def is_program(graph: Graph) -> bool:
@@ -250,9 +263,7 @@ def is_joined(graph: Graph) -> bool:
 
 
 def _is_step(node: Node) -> bool:
-    if not isinstance(node.op, Collective) or node.op.name == "all_reduce":
-        return False
-    return node.choice.kernel == "plain-ring" and node.choice.in_flight is None
+    return isinstance(node.choice.kernel, PaperRing | NearMemoryRing)
 
 
 def _settled(node: Node, system: System, options: RunOptions, moved: dict[str, CollectiveKernel]) -> Node:
@@ -260,8 +271,12 @@ def _settled(node: Node, system: System, options: RunOptions, moved: dict[str, C
     choice = node.choice
     if isinstance(node.op, Gemm):
         tiling = choice.tiling or tiling_for(node.op, system.gpu, options, split=True)
-        return replace(node, choice=replace(choice, tiling=tiling))
-    return replace(node, choice=replace(choice, kernel=moved[node.name].algorithm))
+        return replace(node, choice=choice.with_tiling(tiling))
+    kernel = moved[node.name]
+    if isinstance(kernel, WholeRing | DmaGather | PlanKernel):
+        return node
+    stated = choice.kernel if isinstance(choice.kernel, LibraryCollective) else LibraryCollective()
+    return replace(node, choice=replace(choice, kernel=replace(stated, algorithm=kernel.algorithm)))
 
 
 def paced(system: System, kernels: Iterable[CollectiveKernel]) -> System:
@@ -303,62 +318,53 @@ def _linked(system: System, values: Callable[[GpuLink], dict[str, Any]]) -> Syst
     return found.varied({rank: linked(gpu) for rank, gpu in system.variants.items()}) if system.variants else found
 
 
-def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
-    """The plan of a graph whose GEMM and collectives share buffers."""
-    for node in graph:
-        moves = isinstance(node.op, Collective)
-        check_choice(node, _JOINED if moves else ("tiling",), "a joined GEMM and collective")
-    ops, names = {node.id: node for node in graph}, ("reduce_scatter", "all_gather", "gemm")
-    reduce, gather, gemm = map(ops.get, names)
-    consumes = gemm is not None and gather is not None and any(edge.node == gather.id for edge in gemm.edges)
-    if not set(ops) <= set(names) or (reduce is None and not consumes):
+class _SubLayer(NamedTuple):
+    """The nodes of a GEMM and of the collectives that share its buffers, as far as the graph has them."""
+
+    gemm: Node | None
+    reduce: Node | None
+    gather: Node | None
+
+
+def _sub_layer(graph: Graph) -> _SubLayer:
+    """The nodes of a sub-layer; InputError for a graph with others, or with two of a kind."""
+    kinds = ["gemm" if isinstance(node.op, Gemm) else getattr(node.op, "name", "") for node in graph]
+    found = dict(zip(kinds, graph, strict=True))
+    nodes = _SubLayer(*(found.get(kind) for kind in ("gemm", "reduce_scatter", "all_gather")))
+    consumes = nodes.gemm and nodes.gather and any(edge.node == nodes.gather.id for edge in nodes.gemm.edges)
+    named = kinds == [node.id for node in graph]  # as the buffers and traffic of the plan are
+    if not named or set(found) - {"gemm", "reduce_scatter", "all_gather"} or (nodes.reduce is None and not consumes):
         raise InputError(
             "tiles and steps of a ring join one 'gemm', its 'reduce_scatter' and its 'all_gather', or an 'all_gather' "
-            f"with the GEMM behind it; {', '.join(ops)} are others: give their collectives the kernel 'library'"
+            f"with the GEMM behind it; {', '.join(node.id for node in graph)} are others: leave the kernels of their "
+            "collectives to the library"
         )
-    tiling: GemmTiling
-    if gemm is not None and gather is not None and reduce is None:
-        merged = gather.choice.kernel == "loads" and fabric_of(system).merges
-        uneven = "the switch merges what their loads ask for at the same time" if merged else ""
-        gpus = _simulated(graph, system, options, uneven=uneven)
-        tiling, plan = _gathered(gemm, gather, system, options, graph.ranks, gpus)
-    elif gemm is not None and reduce is not None and reduce.choice.driver == "tiles":
-        gpus = _simulated(graph, system, options)
-        tiling, plan = _scattered(graph, system, options)
-        if reduce.choice.kernel == "tiles" and gather is None:
-            system = _storing_tiles(system)
+    return nodes
+
+
+def _joined(graph: Graph, system: System, options: RunOptions) -> Lowered:
+    """The plan of a graph whose GEMM and collectives share buffers."""
+    nodes = _sub_layer(graph)
+    for node in graph:
+        moves = isinstance(node.op, Collective)
+        check_choice(node, get_args(InSubLayer | OfRows) if moves else (TiledGemm,), (), "a joined GEMM and collective")
+    if nodes.reduce is not None:
+        lowered = _scattered(graph, nodes, system, options)
     else:
-        assert reduce is not None
-        product = reduce.choice.tiles_of if gemm is None else gemm.op
-        assert isinstance(product, Gemm)
-        given = (reduce if gemm is None else gemm).choice.tiling
-        tiling = given or tiling_for(product, system.gpu, options, graph.ranks)
-        if given is None and reduce.choice.kernel == "split-k":
-            tiling = replace(tiling, splits=parts_of_k(product, tiling, system.gpu, options))
-        nodes = 1
-        if reduce.choice.kernel == "two-level":
-            system = of_levels(system)
-            nodes = nodes_among(system, graph.ranks)
-        merges = reduce.choice.kernel == "direct-summed" and fabric_of(system).merges
-        ring = RingSubLayer(product, graph.ranks, system.gpu, tiling, options, nodes, merges)
-        uneven = "" if ring.even else "their chunks differ in size"
-        uneven = "the switch merges what their stores bring at the same time" if merges else uneven
-        gpus = _simulated(graph, system, options, uneven=uneven)
-        if gemm is None:
-            plan = ring.near_memory_scatter(gpus)
-        else:
-            if reduce.choice.to_owners:
-                _check_adjacent(system, graph.ranks)
-            if reduce.choice.kernel == "direct-summed" and not fabric_of(system).reduces:
-                raise InputError(
-                    f"{system.name} has no switch that adds what passes it, as tiles of all GPUs on their way to an "
-                    "owner need; choose a node like dgx-h100, a fabric that adds, or 't3-direct'"
-                )
-            plan = (ring.track_and_trigger if reduce.choice.driver == "tracker" else ring.sequential)(graph, gpus)
-    settled = graph.map(
-        lambda node: replace(node, choice=replace(node.choice, tiling=tiling)) if isinstance(node.op, Gemm) else node
-    )
-    return Lowered(settled, plan, system, gpus)
+        assert nodes.gemm is not None
+        assert nodes.gather is not None
+        lowered = _gathered(graph, nodes.gemm, nodes.gather, system, options)
+    tiling, plan, system, gpus = lowered
+    return Lowered(graph.with_tiling(tiling), plan, system, gpus)
+
+
+class _Joined(NamedTuple):
+    """The tiling of a GEMM, the plan that joins it with collectives, the system as kernels see it, simulated GPUs."""
+
+    tiling: GemmTiling
+    plan: Plan
+    system: System
+    gpus: int
 
 
 _TO_OWNERS = "a direct reduce-scatter stores every tile at its owner"
@@ -380,41 +386,114 @@ def _check_adjacent(system: System, ranks: int, what: str = _TO_OWNERS) -> None:
     )
 
 
-def _gathered(
-    gemm: Node, gather: Node, system: System, options: RunOptions, ranks: int, gpus: int
-) -> tuple[GemmTiling, Plan]:
-    """Tiling and plan, for `gpus` simulated ones, of an all-gather before its GEMM.
-
-    It runs in sequence, the GEMM's tiles wait for it or load their rows, or each chunk has a GEMM.
-    """
-    product, gpu, choice = gemm.op, system.gpu, gather.choice
+def _gathered(graph: Graph, gemm: Node, gather: Node, system: System, options: RunOptions) -> _Joined:
+    """An all-gather before its GEMM: in sequence, or the GEMM's tiles wait for rows or load them, or by chunks."""
+    product, gpu, ranks, kernel = gemm.op, system.gpu, graph.ranks, gather.choice.kernel
     assert isinstance(product, Gemm)
-    sequence, by_tile = choice.driver == "cu", any(edge.by == "tile" for edge in gemm.edges)
-    if sequence and by_tile:
+    fabric = fabric_of(system)
+    merged = isinstance(kernel, RemoteLoads) and fabric.merges
+    uneven = "the switch merges what their loads ask for at the same time" if merged else ""
+    gpus = _simulated(graph, system, options, uneven=uneven)
+    if isinstance(kernel, PaperRing) and any(edge.by == "tile" for edge in gemm.edges):
         raise InputError(f"'{gemm.id}' waits for tiles of '{gather.id}', a step of a ring; let it wait by kernel")
-    whole = sequence or choice.kernel in ("tiles", "loads")
-    cut = product if whole else replace(product, m=product.m // ranks)
+    cut = replace(product, m=product.m // ranks) if isinstance(kernel, FusedChunks) else product
     tiling = fitting(product, gemm.choice.tiling or tiling_for(cut, gpu, options), ranks)
-    if sequence:
-        return tiling, GatherFirst(product, tiling, ranks, options).plan(gpu)
-    if choice.kernel == "loads":
-        _check_adjacent(system, ranks, "tiles load rows from the GPUs that have them")
-        return tiling, RemoteLoads(product, tiling, ranks, options, fabric_of(system).merges).plan(gpu, gpus)
-    if whole:
-        fabric, lines = fabric_of(system), int(dict(choice.copies).get("lines", 0))
-        passed_on = lines > 0 and not fabric.adjacent(ranks)
-        return tiling, GatherGemm(product, tiling, ranks, options, bool(fabric.striped), lines, passed_on).plan(gpu)
-    return tiling, ChunkedGather(product, tiling, ranks, options).plan(gpu)
+    match kernel:
+        case PaperRing():
+            plan = GatherFirst(product, tiling, ranks, options).plan(gpu)
+        case RemoteLoads():
+            _check_adjacent(system, ranks, "tiles load rows from the GPUs that have them")
+            plan = LoadingGemm(product, tiling, ranks, options, fabric.merges).plan(gpu, gpus)
+        case FusedTiles():
+            plan = GatherGemm(product, tiling, ranks, options, bool(fabric.striped)).plan(gpu)
+        case TrackedArrivals(tile_rows):
+            striped, passed_on = bool(fabric.striped), not fabric.adjacent(ranks)
+            plan = GatherGemm(product, tiling, ranks, options, striped, tile_rows, passed_on).plan(gpu)
+        case FusedChunks():
+            plan = ChunkedGather(product, tiling, ranks, options).plan(gpu)
+        case _:
+            raise _not_joined(gather)
+    return _Joined(tiling, plan, system, gpus)
 
 
-def _scattered(graph: Graph, system: System, options: RunOptions) -> tuple[GemmTiling, Plan]:
-    """Tiling and plan of a reduce-scatter after its GEMM: tiles are stored at their owners, or part by part."""
-    gemm, reduce, gpu, ranks = graph["gemm"], graph["reduce_scatter"], system.gpu, graph.ranks
-    product, gathers = gemm.op, "all_gather" in graph.operators
+def _scattered(graph: Graph, nodes: _SubLayer, system: System, options: RunOptions) -> _Joined:
+    """A reduce-scatter after its GEMM: around a ring, by T3, fused tile by tile, or part by part."""
+    reduce, ranks = nodes.reduce, graph.ranks
+    assert reduce is not None
+    kernel = reduce.choice.kernel
+    if isinstance(kernel, NearMemoryRing):
+        own = kernel.tiling or tiling_for(kernel.gemm, system.gpu, options, ranks)
+        ring = RingSubLayer(kernel.gemm, ranks, system.gpu, own, options)
+        gpus = _simulated_ring(graph, system, options, ring)
+        return _Joined(own, ring.near_memory_scatter(gpus), system, gpus)
+    if nodes.gemm is None:
+        raise _not_joined(reduce)
+    product, given = nodes.gemm.op, nodes.gemm.choice.tiling
     assert isinstance(product, Gemm)
-    if reduce.choice.kernel == "tiles":
-        tiling = fitting(product, gemm.choice.tiling or tiling_for(product, gpu, options), ranks)
-        return tiling, GemmScatter(product, tiling, ranks, options, gathers).plan(gpu)
-    part = replace(product, m=-(-product.m // SPLITS))
-    tiling = gemm.choice.tiling or tiling_for(part, gpu, options)
-    return tiling, ChunkedScatter(product, tiling, ranks, options).plan(gpu)
+    match kernel:
+        case FusedTiles():
+            gpus, gathers = _simulated(graph, system, options), nodes.gather is not None
+            tiling = fitting(product, given or tiling_for(product, system.gpu, options), ranks)
+            plan = GemmScatter(product, tiling, ranks, options, gathers).plan(system.gpu)
+            return _Joined(tiling, plan, system if gathers else _storing_tiles(system), gpus)
+        case FusedChunks():
+            gpus, part = _simulated(graph, system, options), replace(product, m=-(-product.m // SPLITS))
+            tiling = given or tiling_for(part, system.gpu, options)
+            return _Joined(tiling, ChunkedScatter(product, tiling, ranks, options).plan(system.gpu), system, gpus)
+        case PaperRing() | TrackedRing() | TrackedDirect():
+            return _around_ring(graph, product, given, kernel, system, options)
+        case _:
+            raise _not_joined(reduce)
+
+
+def _around_ring(
+    graph: Graph,
+    product: Gemm,
+    given: GemmTiling | None,
+    kernel: PaperRing | TrackedRing | TrackedDirect,
+    system: System,
+    options: RunOptions,
+) -> _Joined:
+    """A reduce-scatter after its GEMM in steps of the paper's ring, or as T3 makes it."""
+    tiling, nodes, merges = given or tiling_for(product, system.gpu, options, graph.ranks), 1, False
+    if isinstance(kernel, TrackedRing):
+        if given is None and kernel.split_k:
+            tiling = replace(tiling, splits=parts_of_k(product, tiling, system.gpu, options))
+        if kernel.two_level:
+            system = of_levels(system)
+            nodes = nodes_among(system, graph.ranks)
+    elif isinstance(kernel, TrackedDirect):
+        merges = kernel.in_switch and fabric_of(system).merges
+    ring = RingSubLayer(product, graph.ranks, system.gpu, tiling, options, nodes, merges)
+    gpus = _simulated_ring(graph, system, options, ring)
+    match kernel:
+        case PaperRing():
+            return _Joined(tiling, ring.sequential(graph, gpus), system, gpus)
+        case TrackedRing():
+            return _Joined(tiling, ring.track_and_trigger(graph, kernel, gpus), system, gpus)
+        case TrackedDirect():
+            _check_adjacent(system, graph.ranks)
+            if kernel.in_switch and not fabric_of(system).reduces:
+                raise InputError(
+                    f"{system.name} has no switch that adds what passes it, as tiles of all GPUs on their way to an "
+                    "owner need; choose a node like dgx-h100, a fabric that adds, or 't3-direct'"
+                )
+            return _Joined(tiling, ring.track_and_trigger(graph, kernel, gpus), system, gpus)
+        case _:
+            assert_never(kernel)
+
+
+def _simulated_ring(graph: Graph, system: System, options: RunOptions, ring: RingSubLayer) -> int:
+    uneven = "" if ring.even else "their chunks differ in size"
+    uneven = "the switch merges what their stores bring at the same time" if ring.merges else uneven
+    return _simulated(graph, system, options, uneven=uneven)
+
+
+def _not_joined(node: Node) -> InputError:
+    """The error for a collective whose kernel shares no buffer with a GEMM, or whose GEMM is missing."""
+    kernel = node.choice.kernel
+    asks = "is left to the library" if kernel is None else f"is a {type(kernel).__name__}"
+    return InputError(
+        f"'{node.id}' shares buffers with a GEMM, but its kernel {asks}, which does not join it with one; choose "
+        "PaperRing, FusedTiles or another kernel that does, or let nodes wait by kernel"
+    )

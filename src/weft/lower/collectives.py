@@ -8,9 +8,19 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from weft.errors import InputError, check_name, check_type, join_or
+from weft.errors import InputError, join_or
 from weft.estimate import estimate
-from weft.graph import DTYPE_BYTES, Collective, KernelChoice, Node
+from weft.graph import (
+    DTYPE_BYTES,
+    Collective,
+    DmaCopies,
+    ExecutionPlanKernel,
+    KernelChoice,
+    LibraryCollective,
+    Node,
+    PaperAllReduce,
+)
+from weft.graph.choice import LibraryAlgorithm
 from weft.graph.graph import check_choice
 from weft.hardware import System
 from weft.hardware.systems import KernelCost
@@ -50,7 +60,7 @@ from weft.library.execution import costs as execution_costs
 from weft.library.interconnect import Interconnect, interconnect
 from weft.lower.fit import occupancy
 from weft.lower.machine import fabric_of
-from weft.schedule.sharing import COPY_OPTIONS, units_needed
+from weft.schedule.sharing import units_needed
 from weft.units import format_bytes
 
 BY_UNITS = (*RINGS, "all_to_all")
@@ -99,58 +109,40 @@ def collective_kernel(node: Node, system: System) -> CollectiveKernel:
             f"the buffer of the {op.name} is {format_bytes(op.bytes)}, but the memory of each GPU holds "
             f"{format_bytes(held, 4)}; give a whole buffer of no more than that"
         )
-    if choice.plan is not None:
-        check_choice(node, ("plan", "kernel", "driver", *_PLACED), "an execution plan")
-        return _planned(op, choice, system)
-    by_copies = choice.driver == "dma"
-    known = ("library", DmaGather.algorithm) if by_copies else ("library", *KERNELS, "plain-ring")
-    if op.name == "all_to_all" and not by_copies:
-        known = (*known, ChannelExchange.algorithm)
-    check_name(f"kernel of a collective by {choice.driver}", choice.kernel, known)
-    if choice.channels is not None and choice.driver == "dma":
-        raise InputError(
-            f"DMA engines have no channels, but channels is {choice.channels}; leave it out, or let compute units "
-            "drive the collective"
-        )
-    if choice.kernel == "plain-ring":
-        check_choice(node, ("driver", "kernel", "in_flight", "channels", *_PLACED), "a plain ring")
-        if (op.name, choice.driver) != ("all_reduce", "cu") or choice.in_flight is None:
+    match choice.kernel:
+        case None | LibraryCollective():
+            check_choice(node, (LibraryCollective,), _PLACED, "a library's kernel of a collective")
+            own = choice.kernel or LibraryCollective()
+            parts = system, op.dtype, own.channels, own.protocol, own.algorithm
+            kernel = cu_collective(op.name, op.bytes, op.ranks, *parts)
+            _check_mask(kernel, choice, system)
+            return kernel
+        case PaperAllReduce(in_flight, channels):
+            return _plain_ring(op, choice, in_flight, channels, system)
+        case DmaCopies():
+            check_choice(node, (DmaCopies,), ("launches_before",), "a copy by DMA engines")
+            if op.name not in PUSHES:
+                raise InputError(
+                    f"DMA engines cannot drive {op.name}: they copy and cannot add; choose {join_or(PUSHES)}, or let "
+                    "compute units drive it"
+                )
+            _check(op.bytes, op.ranks)
+            return DmaGather(op.name, op.bytes, op.ranks, **vars(choice.kernel))
+        case ExecutionPlanKernel(plan):
+            return _planned(op, plan, choice, system)
+        case _:
             raise InputError(
-                f"a plain ring is an all_reduce by compute units with in_flight bytes, not {op.name} by "
-                f"{choice.driver}; choose the kernel 'library'"
+                f"the choice of '{node.id}' is a {type(choice.kernel).__name__}, which shares buffers with a GEMM, but "
+                "this collective does not; leave it to the library, or let the GEMM and the collective wait by tile"
             )
-        return _plain_ring(op, choice, choice.in_flight, system)
-    if by_copies:
-        check_choice(node, ("driver", "kernel", "copies", "launches_before"), "a copy by DMA engines")
-        for option, _ in choice.copies:
-            check_name("option of DMA engines", option, COPY_OPTIONS)
-        name = canonical(op.name)
-        if name not in PUSHES:
-            raise InputError(
-                f"DMA engines cannot drive {name}: they copy and cannot add; choose {join_or(PUSHES)}, or let compute "
-                "units drive it"
-            )
-        _check(op.bytes, op.ranks)
-        return DmaGather(name, op.bytes, op.ranks, **dict(choice.copies))  # type: ignore[arg-type]
-    check_choice(node, ("kernel", "channels", "protocol", *_PLACED), "a library's kernel of a collective")
-    algorithm = choice.kernel if choice.kernel in KERNELS else None
-    kernel = cu_collective(op.name, op.bytes, op.ranks, system, op.dtype, choice.channels, choice.protocol, algorithm)
-    _check_mask(kernel, choice, system)
-    return kernel
 
 
-def _planned(op: Collective, choice: KernelChoice, system: System) -> PlanKernel:
+def _planned(op: Collective, plan: ExecutionPlan, choice: KernelChoice, system: System) -> PlanKernel:
     """The kernel of an execution plan; InputError for another collective, other ranks, or too few compute units.
 
     Its workgroups wait for each other, so that all must fit on the compute units at once.
     """
-    plan, gpu = choice.plan, system.gpu
-    check_type("the plan of a collective", plan, ExecutionPlan, "give one that weft.read_collective has read")
-    if choice.driver != "cu":
-        raise InputError(
-            f"the plan '{plan.name}' runs on compute units (and DMA engines for its ports), not as copies of the "
-            f"{choice.driver}; choose an overlap that leaves compute units to it, like 'streams'"
-        )
+    gpu = system.gpu
     if (plan.collective, plan.ranks) != (op.name, op.ranks):
         raise InputError(
             f"the plan '{plan.name}' is an {plan.collective} over {plan.ranks} GPUs, but is to run an {op.name} over "
@@ -197,7 +189,7 @@ def library_choice(node: Node, system: System) -> LibraryChoice | None:
     None where no library is known, or DMA engines drive the collective.
     """
     links, op = interconnect(system), node.op
-    if node.choice.driver == "dma" or links.gpu.vendor == "none" or not isinstance(op, Collective):
+    if isinstance(node.choice.kernel, DmaCopies) or links.gpu.vendor == "none" or not isinstance(op, Collective):
         return None
     nodes = -(-op.ranks // links.gpus_per_node)
     algorithm, _ = choose(op.name, op.bytes, op.ranks, links, nodes=nodes, floating=op.dtype != "int8")
@@ -210,7 +202,9 @@ def units_held(node: Node, system: System) -> int:
     return units_needed(kernel.workgroups, occupancy(kernel, system.gpu), system.gpu)
 
 
-def _plain_ring(op: Collective, choice: KernelChoice, in_flight: int, system: System) -> WholeRing:
+def _plain_ring(
+    op: Collective, choice: KernelChoice, in_flight: int, channels: int | None, system: System
+) -> WholeRing:
     """The plain ring, by default with a workgroup on each compute unit that it may use.
 
     All its workgroups share every chunk, so that none can wait for the end of another. InputError for more of them than
@@ -218,7 +212,7 @@ def _plain_ring(op: Collective, choice: KernelChoice, in_flight: int, system: Sy
     """
     gpu = system.gpu
     units = gpu.compute.compute_units if choice.compute_units is None else len(choice.compute_units)
-    channels = units if choice.channels is None else choice.channels
+    channels = units if channels is None else channels
     ring = whole_ring(op.bytes, op.ranks, channels, in_flight, 1 if op.dtype == "int8" else 2)
     most = units * occupancy(ring.kernel(gpu), gpu)
     if not 1 <= channels <= most:
@@ -250,7 +244,7 @@ def cu_collective(
     dtype: str = "bf16",
     channels: int | None = None,
     protocol: str | None = None,
-    algorithm: str | None = None,
+    algorithm: LibraryAlgorithm | None = None,
 ) -> UnitsKernel:
     """The library's kernel for a collective on compute units.
 
@@ -277,22 +271,26 @@ def cu_collective(
 
 
 def _way(
-    name: str, bytes_: int, ranks: int, system: System, dtype: str, protocol: str | None, algorithm: str | None
+    name: str,
+    bytes_: int,
+    ranks: int,
+    system: System,
+    dtype: str,
+    protocol: str | None,
+    algorithm: LibraryAlgorithm | None,
 ) -> tuple[Algorithm, Protocol | None]:
     """The algorithm and protocol of a collective: those asked for, else the library's; with a protocol alone, a ring.
 
     Raises InputError for an algorithm that the collective or the system does not allow.
     """
     asked = None if protocol is None else protocol_of(protocol)
-    if algorithm is not None:
+    if algorithm == "pairwise" and name != "all_to_all":
+        raise InputError(f"'pairwise' carries out no {name}; leave the algorithm to the library")
+    if algorithm is not None and algorithm != "pairwise":
         possible = [one for one in KERNELS if not _why_not(one, name, dtype, system)]
         if reason := _why_not(algorithm, name, dtype, system):
             others = f"choose {join_or(possible)}, or " if possible else ""
             raise InputError(f"{reason}; {others}leave the algorithm to the library")
-        if algorithm == "nvls" and asked is not None:
-            raise InputError(
-                f"a switch that adds has no protocol to choose, but protocol is '{protocol}'; leave it out"
-            )
         return Algorithm[algorithm.upper()], asked
     if asked is not None and name in RINGS:
         return Algorithm.RING, asked

@@ -8,7 +8,7 @@ tile is stored into its owner's memory, and the owner adds up the tiles of all G
 copies, and every chunk has a GEMM of its own; or the GEMM is split, and each part's reduce-scatter runs beside the next
 part, with priority.
 
-`RemoteLoads` copies nothing: tiles load the rows of other GPUs from their memory, through the switch, as in CAIS
+`LoadingGemm` copies nothing: tiles load the rows of other GPUs from their memory, through the switch, as in CAIS
 (arXiv:2605.05628).
 """
 
@@ -283,7 +283,7 @@ class GatherGemm(_Gathered):
 
 
 @dataclass(frozen=True)
-class RemoteLoads(_Gathered):
+class LoadingGemm(_Gathered):
     """C = gather(A) x B in one GEMM, whose tiles load rows of A from the memory of the GPU that has them.
 
     The last-level cache keeps the lines [assumed], so that the tiles of a tile line load its rows once. Tile lines of

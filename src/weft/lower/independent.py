@@ -78,6 +78,7 @@ def _products(graph: Graph, gpu: Gpu, options: RunOptions) -> dict[str, _Product
     for node in graph.gemms:
         gemm, tiling, name = node.op, node.choice.tiling, node.name
         assert isinstance(gemm, Gemm)
+        assert tiling is not None
         check_tile(gemm, tiling, gpu)
         work = over_dies(tile_table(gemm, tiling, 1), gpu)
         work[:, y.WORK_TILE] += tiles

@@ -376,7 +376,7 @@ def lower_operators(graph: Graph, gpu: Gpu, options: RunOptions) -> tuple[Graph,
 
     def tiled(node: Node) -> Node:
         tiling = made.tilings.get(node.id) if isinstance(node.op, Gemm) else None
-        return replace(node, choice=replace(node.choice, tiling=tiling)) if tiling else node
+        return replace(node, choice=node.choice.with_tiling(tiling)) if tiling else node
 
     placed = in_order(graph, gpu, lambda node: [PlacedKernel(kernel) for kernel in made.kernels[node.id]])
     wavefronts = max((one.wavefronts(gpu) for one in made.tilings.values()), default=1)

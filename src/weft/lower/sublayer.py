@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.engine import layout as y
 from weft.errors import InputError
-from weft.graph import Gemm, Graph
+from weft.graph import Collective, Gemm, Graph, Node, TrackedDirect, TrackedRing
 from weft.hardware import Gpu
 from weft.kernels import (
     GemmTiling,
@@ -103,39 +103,39 @@ class RingSubLayer:
         check_whole(self.tiling)
         reduce = reduce_kernel(self.ranks, self.gpu, RING, self.gemm.output_element_bytes)
         gather = gather_kernel(self.ranks, self.gpu, RING, own=("result", 0))
-        steps = {
-            # AMD's caches are written back at a kernel's end; NVIDIA's L2, which all SMs share, keeps its lines.
-            "gemm": PlacedKernel(self.product, release=self.gpu.vendor != "nvidia"),
-            "reduce_scatter": PlacedKernel(reduce),
-            "all_gather": PlacedKernel(gather),
-        }
+
+        def step(node: Node) -> PlacedKernel:
+            if not isinstance(node.op, Collective):
+                # AMD's caches are written back at a kernel's end; NVIDIA's L2, which all SMs share, keeps its lines.
+                return PlacedKernel(self.product, release=self.gpu.vendor != "nvidia")
+            return PlacedKernel(reduce if node.op.reduces else gather)
+
         for node in graph:
             if tiles := [edge.node for edge in node.edges if edge.by == "tile"]:
                 raise InputError(
                     f"'{node.id}', a step of a ring, waits for '{tiles[0]}' by tile; let it wait by kernel"
                 )
-        kernels = in_order(graph, self.gpu, lambda node: [steps[node.id]])
+        kernels = in_order(graph, self.gpu, lambda node: [step(node)])
         work = self._work(gpus)
         sizes = tuple(map(self._sizes, work))
         received = Buffer("received", sizes, forwarded("received", "reduce_scatter", self.ranks))
         result = Buffer("result", tuple((own[-1],) for own in sizes))
-        return self._plan(kernels, graph, work, (CACHED_STORE,) * self.ranks, received, result)
+        return self._plan(kernels, _gathers(graph), work, (CACHED_STORE,) * self.ranks, received, result)
 
-    def track_and_trigger(self, graph: Graph, gpus: int = 1) -> Plan:
+    def track_and_trigger(self, graph: Graph, kernel: TrackedRing | TrackedDirect, gpus: int = 1) -> Plan:
         """T3 (arXiv:2401.16677): the address map does the reduce-scatter; GEMM and all-gather are kernels.
 
-        Tiles go around the ring or, where the graph's kernel is "direct", "direct-dma" or "direct-summed", straight to
-        their owners. Over several nodes, DMA engines take them from one to the other: half of all, so that the links
-        inside a node never wait for the network [assumed].
+        Tiles go around the ring or, with a direct kernel, straight to their owners. Over several nodes, DMA engines
+        take them from one to the other: half of all, so that the links inside a node never wait for the network
+        [assumed].
         """
         last = self.ranks - 1
-        choice, parts = graph["reduce_scatter"].choice, self.tiling.splits
-        direct, engines = choice.to_owners, self.gpu.dma.engines if choice.kernel == "direct-dma" else 0
-        summed = choice.kernel == "direct-summed"
-        if summed:
-            check_whole(self.tiling)
-            self._check_merged()
-        if direct:
+        parts, direct = self.tiling.splits, isinstance(kernel, TrackedDirect)
+        if isinstance(kernel, TrackedDirect):
+            summed, engines = kernel.in_switch, self.gpu.dma.engines if kernel.by_dma else 0
+            if summed:
+                check_whole(self.tiling)
+                self._check_merged()
             rules = direct_reduce_scatter(self.ranks, parts, engines, summed=summed, merged=self.merges)
         elif self.nodes > 1:
             far = tuple(range(-(-self.gpu.dma.engines // 2)))
@@ -148,17 +148,15 @@ class RingSubLayer:
         )
         # The reduce-scatter ends on a GPU when its own chunk is reduced and the last chunk for others has been sent.
         over = (Wait("output", last), *(Wait("output", p, sent=True) for p in sent if rules[p].dma))
-        kernels = [
-            PlacedKernel(self.product, monitor=True, operator="gemm"),
-            PlacedKernel(gather, after=(0,), after_chunks=over, operator="all_gather"),
-        ]
-        if self.nodes > 1:
+        kernels, gathers = [PlacedKernel(self.product, monitor=True, operator="gemm")], _gathers(graph)
+        if gathers:
+            kernels.append(PlacedKernel(gather, after=(0,), after_chunks=over, operator="all_gather"))
+        if gathers and self.nodes > 1:
             commands = tuple(Command((("own", q),)) for q in range(self.nodes - 1))
             copies = Kernel("all_gather over nodes", 0, 0, 0, 0, (), copies=commands)
             kernels.append(PlacedKernel(copies, (0,), over, stream=1, operator="all_gather"))
-        kept = tuple(kernel for kernel in kernels if kernel.operator in graph.operators)
         work = tuple(self._tracked(tiles, direct=direct) for tiles in self._work(gpus))
-        return self._plan(kept, graph, work, rules)
+        return self._plan(tuple(kernels), gathers, work, rules)
 
     def _check_merged(self) -> None:
         """Raise InputError for wavefronts' parts of tiles that begin between the places of merged requests."""
@@ -185,17 +183,20 @@ class RingSubLayer:
         return gemm_kernel(self.gemm, self.gpu, self.tiling, self.options)
 
     def _plan(
-        self, kernels: tuple[PlacedKernel, ...], graph: Graph, work: tuple[Work, ...],
+        self, kernels: tuple[PlacedKernel, ...], all_gathers: bool, work: tuple[Work, ...],
         rules: tuple[ChunkRule, ...], *others: Buffer,
     ) -> Plan:  # fmt: skip
-        """The plan: the GEMM stores its output by `rules`; `others` are additional buffers."""
+        """The plan: the GEMM stores its output by `rules`; `others` are additional buffers.
+
+        With `all_gathers` there are buffers of the all-gather behind it.
+        """
         sizes = tuple(map(self._sizes, map(tiles_of, work)))
         # The all-gather begins with a GPU's own chunk, which it computed last.
         each, nodes = self.ranks // self.nodes, self.nodes
         places = [(q - 1) % nodes * each + (s - 1) % each for q in range(nodes) for s in range(each)]
         own_first = tuple(tuple(own[p] for p in places) for own in sizes)
         gathered = Buffer("gathered", own_first, forwarded("gathered", "all_gather", self.ranks, nodes=nodes))
-        gathers = [gathered] * ("all_gather" in graph.operators)
+        gathers = [gathered] * all_gathers
         if gathers and nodes > 1:
             last = self.ranks - 1
             copied = tuple((own[last],) * (nodes - 1) for own in sizes)
@@ -207,3 +208,8 @@ class RingSubLayer:
             *gathers,
         )
         return Plan(kernels, buffers, work, self.tiling.wavefronts(self.gpu))
+
+
+def _gathers(graph: Graph) -> bool:
+    """Whether an all-gather follows the reduce-scatter."""
+    return any(isinstance(node.op, Collective) and not node.op.reduces for node in graph)

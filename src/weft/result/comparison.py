@@ -8,6 +8,7 @@ from typing import Any
 
 from weft.answer import Answer
 from weft.errors import UnknownNameError
+from weft.graph.choice import driver_of
 from weft.hardware import Stragglers
 from weft.result.corun import CoRun
 from weft.result.metrics import speedup
@@ -93,7 +94,7 @@ class Comparison(Answer):
         """A loop of GEMMs and one of collectives under an overlap (None: the first), beside each alone."""
         run = self.baseline if overlap is None else self[overlap]
         gemm, moved = run.graph.gemms[0].name, run.graph.collectives[0]
-        driven = self.alone[f"{moved.name} by {moved.choice.driver}"]
+        driven = self.alone[f"{moved.name} by {driver_of(moved.choice.kernel)}"]
         return CoRun(run, self.alone[gemm], driven, self.alone[moved.name])
 
     @property

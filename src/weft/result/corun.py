@@ -8,7 +8,11 @@ from functools import cached_property
 from typing import Any
 
 from weft.answer import Record, attributes
-from weft.graph import Node
+from weft.graph import DmaCopies, Driver, ExecutionPlanKernel, LibraryCollective, Node, PaperAllReduce
+from weft.graph.choice import driver_of
+from weft.kernels.copies import DmaGather
+from weft.kernels.execution_kernel import PlanKernel
+from weft.kernels.ring import WholeRing
 from weft.lower.collectives import LibraryChoice, library_choice
 from weft.result.metrics import ideal_speedup, share_of_ideal
 from weft.result.timeline import REASONS, Span, Timeline, words_of
@@ -153,6 +157,7 @@ class CoRun:
         """How the GEMM's tiles fill its compute units."""
         gemm, choice = self.run.gemm, self._gemm.choice
         assert gemm is not None
+        assert choice.tiling is not None
         tiling, have = choice.tiling, self.run.gpu.compute.compute_units
         resident = next(span.resident for span in self.run.spans if span.operator == self._gemm.name)
         given = have if choice.compute_units is None else len(choice.compute_units)
@@ -172,12 +177,13 @@ class CoRun:
     @property
     def copies(self) -> Mapping[str, int | bool]:
         """Options of the copies by DMA engines."""
-        return dict(self._collective.choice.copies)
+        kernel = self._collective.choice.kernel
+        return kernel.options if isinstance(kernel, DmaCopies) else {}
 
     @property
-    def driver(self) -> str:
-        """What moved the collective's data: "cu" or "dma"."""
-        return self._collective.choice.driver
+    def driver(self) -> Driver:
+        """What moved the collective's data."""
+        return driver_of(self._collective.choice.kernel)
 
     @property
     def _span(self) -> Span:
@@ -205,7 +211,8 @@ class CoRun:
     @property
     def _fewer(self) -> str:
         """Why the collective has fewer channels than asked for; empty if it has as many."""
-        asked = self._collective.choice.channels
+        kernel = self._collective.choice.kernel
+        asked = kernel.channels if isinstance(kernel, LibraryCollective | PaperAllReduce) else None
         if asked is None or asked == self.channels:
             return ""
         why = (
@@ -230,9 +237,20 @@ class CoRun:
     @property
     def algorithm(self) -> str:
         """How the collective was simulated: "copies" by DMA engines, "direct" to all peers in one step, "pairwise"
-        sends and receives, a library's "ring", or a "plain-ring".
+        sends and receives, a library's "ring" or "nvls", the paper's "plain-ring", or an execution "plan".
         """
-        return self._collective.choice.kernel
+        kernel = self._collective.choice.kernel
+        match kernel:
+            case LibraryCollective(str(algorithm)):
+                return algorithm
+            case PaperAllReduce():
+                return WholeRing.algorithm
+            case DmaCopies():
+                return DmaGather.algorithm
+            case ExecutionPlanKernel():
+                return PlanKernel.algorithm
+            case _:
+                raise AssertionError(f"{kernel} is no kernel of a lowered collective beside a GEMM")
 
     @property
     def differs(self) -> bool:

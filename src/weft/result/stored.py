@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.errors import InputError, reason
-from weft.graph import KINDS, Constant, Edge, Graph, Joined, KernelChoice, Node, Routing, Tensor, View
+from weft.graph import KERNEL_CLASSES, KINDS, Constant, Edge, Graph, Joined, KernelChoice, Node, Routing, Tensor, View
 from weft.hardware import System
 from weft.hardware.fabric import Fabric, Link
 from weft.hardware.pim import Pim
@@ -31,7 +31,7 @@ def stored_kinds(*kinds: type) -> None:
     _KINDS.update((kind.__name__, kind) for kind in kinds)
 
 
-stored_kinds(Graph, Node, Tensor, View, Joined, Constant, KernelChoice, Routing, *KINDS.values())
+stored_kinds(Graph, Node, Tensor, View, Joined, Constant, KernelChoice, Routing, *KINDS.values(), *KERNEL_CLASSES)
 stored_kinds(ExecutionPlan, Step, Move, Chunks, Channel, Part)
 stored_kinds(RunOptions, GemmTiling, Fabric, Link, Heat, Interference, StreamInterference, Percentiles)
 

@@ -15,7 +15,8 @@ from weft.answer import Answer, attributes
 from weft.engine.layout import PIM_TOGETHER
 from weft.errors import ConfigError, InputError, UnknownNameError, check_type
 from weft.files import read_json, to_json, write_atomically
-from weft.graph import Collective, Gemm, Graph
+from weft.graph import Collective, Gemm, Graph, RemoteLoads, TrackedArrivals
+from weft.graph.choice import Tracked
 from weft.hardware import System
 from weft.options import RunOptions
 from weft.result.heat import Heat
@@ -339,10 +340,11 @@ class Timeline(Answer):
     @property
     def hypothetical(self) -> tuple[str, ...]:
         """Hardware in use that no GPU on the market has."""
+        kernels = [node.choice.kernel for node in self.graph]
         parts = {
-            "a tracker that triggers copies": any(node.choice.driver == "tracker" for node in self.graph),
-            "a tracker of tile lines that arrive": any("lines" in dict(node.choice.copies) for node in self.graph),
-            "a cache of other GPUs' memory": any(node.choice.kernel == "loads" for node in self.graph),
+            "a tracker that triggers copies": any(isinstance(kernel, Tracked) for kernel in kernels),
+            "a tracker of tile lines that arrive": any(isinstance(kernel, TrackedArrivals) for kernel in kernels),
+            "a cache of other GPUs' memory": any(isinstance(kernel, RemoteLoads) for kernel in kernels),
             "updates near memory": any(kind == "update" for _, kind in self.traffic),
         }
         return tuple(part for part, is_used in parts.items() if is_used)

@@ -32,7 +32,7 @@ def write_chakra(
         return write(graph, folder, ranks)
     known = Known(on if isinstance(on, System) else system(on), options)
     seconds = {
-        node.id: known.seconds((node.op, None, ""))
+        node.id: known.seconds((node.op, None, None))
         for node in graph
         if not isinstance(node.op, Collective | Send) and (node.op.least_bytes or node.op.flops)
     }

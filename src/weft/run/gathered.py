@@ -53,7 +53,9 @@ def gathered(run: Timeline, dtype: str, seed: int, rounded: Callable[[Floats], F
     """
     node, ranks = run.graph.gemms[0], run.graph.ranks
     gemm = node.op
+    tiling = node.choice.tiling
     assert isinstance(gemm, Gemm)
+    assert tiling is not None
     assert run.updates is not None
     rng = np.random.default_rng(seed)
 
@@ -61,10 +63,8 @@ def gathered(run: Timeline, dtype: str, seed: int, rounded: Callable[[Floats], F
         return rounded(rng.standard_normal(shape)).astype(np.float32)
 
     whole, weights = operand(gemm.m, gemm.k), operand(ranks, gemm.k, gemm.n)
-    products, pieces = performed(run.updates, run.chunks, whole, weights, node.choice.tiling)
-    same = np.array(
-        [products[g] == _tiled(run.updates, g, whole, weights[g], node.choice.tiling) for g in range(ranks)]
-    )
+    products, pieces = performed(run.updates, run.chunks, whole, weights, tiling)
+    same = np.array([products[g] == _tiled(run.updates, g, whole, weights[g], tiling) for g in range(ranks)])
     exact = np.stack([whole.astype(np.float64) @ each for each in weights])
     error = float(np.sqrt(np.mean((rounded(products).astype(np.float64) - exact) ** 2) / np.mean(exact**2)))
     tiles = int(run.updates.begun_fs.size)

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from weft.answer import attributes
 from weft.errors import InputError, SimulationError, check_name, check_type, check_whole
-from weft.graph import Gemm, Graph, Routing
-from weft.graph.routing import routing_of
+from weft.graph import Gemm, Graph, RemoteLoads, TrackedDirect
+from weft.graph.moe import moe_layer
 from weft.hardware import Described
 from weft.kernels import GemmTiling
 from weft.lower import expert_layer
@@ -114,8 +114,8 @@ def replay(
     check_whole("seed", seed, 0, 1)
     check_type("the graph", graph, Graph, 'give a sub-layer, like weft.sublayer("t-nlg", "fc-2", tp=8)')
     chosen = replace(options or RunOptions(), mode="explicit", updates=True)
-    if (routing := routing_of(graph)) is not None:
-        return _experts(graph, routing, system, overlap, chosen, dtype, seed)
+    if moe_layer(graph) is not None:
+        return _experts(graph, system, overlap, chosen, dtype, seed)
     gemm = next((node.op for node in graph.gemms if isinstance(node.op, Gemm)), None)
     if gemm is None or gemm.m * gemm.n * graph.ranks > MOST_ELEMENTS:
         raise InputError(
@@ -123,12 +123,13 @@ def replay(
             "smaller one, such as 1024 x 512 x 2048"
         )
     run = simulate(graph, system, overlap, chosen)
-    if any(node.choice.kernel == "direct-summed" for node in run.graph):
+    kernels = [node.choice.kernel for node in run.graph]
+    if any(isinstance(kernel, TrackedDirect) and kernel.in_switch for kernel in kernels):
         raise InputError(
             f"under '{overlap}' a switch adds up tiles before memory is updated, in an order that no log holds; replay "
             "'t3-direct', whose memory adds up the same tiles"
         )
-    if any(node.choice.kernel == "loads" for node in run.graph):
+    if any(isinstance(kernel, RemoteLoads) for kernel in kernels):
         raise InputError(
             f"under '{overlap}' tiles load rows from where they lie before the run, so that none can be early; replay "
             "'t3-all-gather', whose rows arrive while the GEMM runs"
@@ -138,6 +139,7 @@ def replay(
     if run.updates is None or not (run.updates.peer_fs >= 0).any():
         raise InputError(f"'{overlap}' updates no tiles near memory, so there is nothing to replay; choose 't3'")
     tiling = run.graph.gemms[0].choice.tiling
+    assert tiling is not None
     shape = gemm.m, gemm.n, gemm.k, graph.ranks, dtype, seed
     partials = products(*shape)
     cut = tiling.splits > 1
@@ -146,14 +148,12 @@ def replay(
     return Replay(run, dtype, partials, chunks, count, _errors(run.updates, partials, parts, chunks, tiling, dtype))
 
 
-def _experts(
-    graph: Graph, routing: Routing, system: Described, overlap: str, options: RunOptions, dtype: str, seed: int
-) -> ExpertReplay:
+def _experts(graph: Graph, system: Described, overlap: str, options: RunOptions, dtype: str, seed: int) -> ExpertReplay:
     """The replay of a layer of experts."""
     check_size(graph, MOST_ELEMENTS)
     runner = Runner(graph, system, options)
     run = runner.timeline(overlap)
-    layer, _ = expert_layer(run.graph, routing, runner.system, runner.options)
+    layer, _ = expert_layer(run.graph, runner.system, runner.options)
     return routed(run, layer, dtype, seed, ROUNDED[dtype])
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from weft.errors import InputError, check_type, check_whole
-from weft.graph import Collective, Gemm, Graph, KernelChoice, concurrent
+from weft.graph import Collective, Driver, Gemm, Graph, KernelChoice, concurrent
 from weft.hardware import Described, Stragglers, slowest
 from weft.options import RunOptions
 from weft.parallel import work_of
@@ -134,8 +134,8 @@ class _Alone:
         sharing = overlap if isinstance(overlap, Sharing) else SHARING["streams"]
         on_units = replace(SHARING["streams"], algorithm=sharing.algorithm, in_flight=sharing.in_flight)
         driven = on_units
-        if sharing.driver == "dma":
-            driven = replace(SHARING["dma"], copies=sharing.copies, in_flight=sharing.in_flight)
+        if sharing.driver is Driver.DMA:
+            driven = replace(SHARING["dma"], copies=sharing.copies)
         for node in self.runner.graph.collectives:
             lone = self._run(f"{node.name} by {sharing.driver}", node.stream, driven)
             with suppress(InputError):

@@ -13,8 +13,20 @@ from weft.engine import layout as y
 from weft.engine.state import Machine as State
 from weft.errors import InputError, SimulationError, check_type
 from weft.estimate import estimate
-from weft.graph import Collective, Gemm, Graph, KernelChoice, Node
-from weft.graph.routing import routing_of
+from weft.graph import (
+    Collective,
+    DmaCopies,
+    Driver,
+    FusedChunks,
+    FusedTiles,
+    Gemm,
+    Graph,
+    KernelChoice,
+    Node,
+    TrackedArrivals,
+)
+from weft.graph.choice import Kernel
+from weft.graph.moe import routing_of
 from weft.hardware import Described, System
 from weft.lower import check_operators, is_joined, is_program, lower
 from weft.lower.collectives import units_held
@@ -171,15 +183,17 @@ def settled(sharing: Sharing, graph: Graph, system: System, options: RunOptions)
     if not sharing.partition or sharing.units is not None or not graph.collectives:
         return sharing
     units = DMA_UNITS
-    if sharing.driver == "cu":
+    if sharing.driver is Driver.CU:
         moved = replace(sharing, partition=False).apply(graph, system.gpu).collectives
         units = max(map(partial(units_held, system=system), moved))
     return replace(sharing, units=min(units, system.gpu.compute.compute_units - 1))
 
 
-def alone(op: Gemm | Collective, ranks: int = 8, **choice: Any) -> Graph:
-    """A graph of one operator on its own, with what is known of its kernel (`weft.graph.KernelChoice`)."""
-    chosen = KernelChoice(**choice)
+def alone(
+    op: Gemm | Collective, ranks: int = 8, kernel: Kernel | None = None, compute_units: tuple[int, ...] | None = None
+) -> Graph:
+    """A graph of one operator on its own, run by a kernel (None: the library's choice) on compute units (None: all)."""
+    chosen = KernelChoice(kernel, compute_units)
     if isinstance(op, Collective):
         return Graph((Node(op, op.name, stream="communication", choice=chosen),), op.ranks, str(op))
     return Graph((Node(op, "gemm", stream="compute", choice=chosen),), ranks, f"GEMM {op}")
@@ -217,7 +231,10 @@ def execute(graph: Graph, system: System, options: RunOptions, overlap: str = ""
 
 def _usual(node: Node) -> KernelChoice:
     """The library's own choice, on DMA engines if they move the node's data."""
-    return KernelChoice(driver="dma" if node.choice.driver == "dma" else "cu")
+    kernel = node.choice.kernel
+    gathers = isinstance(node.op, Collective) and not node.op.reduces
+    fused = isinstance(kernel, FusedTiles | FusedChunks | TrackedArrivals) and gathers
+    return KernelChoice(DmaCopies() if fused or isinstance(kernel, DmaCopies) else None)
 
 
 def _watch(graph: Graph, system: System, options: RunOptions) -> Callable[[int, int], None] | None:

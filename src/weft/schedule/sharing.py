@@ -7,25 +7,31 @@ compute units set apart for it, and copies by DMA engines.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, assert_never
 
-from weft.errors import InputError, check_name
+from weft.errors import InputError, check_name, check_type
 from weft.fields import declared
-from weft.graph import Collective, Gemm, Graph, Node
-from weft.graph.graph import check_copies
+from weft.graph import (
+    Collective,
+    DmaCopies,
+    Driver,
+    ExecutionPlanKernel,
+    Gemm,
+    Graph,
+    LibraryCollective,
+    Node,
+    PaperAllReduce,
+)
+from weft.graph.choice import Alone, LibraryAlgorithm
 from weft.hardware import Gpu
 from weft.library.collectives import KERNELS
 from weft.schedule.base import Pass
 from weft.units import counted
 
-Driver = Literal["cu", "dma"]
-"""What moves a collective's data: compute units or DMA engines."""
 Launched = Literal["collective", "gemm"]
 LAUNCHED: tuple[Launched, ...] = ("collective", "gemm")
 """Which of the two streams the host launches first."""
-COPY_OPTIONS = ("engines", "engines_per_peer", "broadcast", "swap", "prelaunched", "threads")
-"""Options of copies by DMA engines (`weft.kernels.copies.DmaGather`)."""
 DMA_UNITS = 8
 """Compute units that `dma-partition` takes off the GEMM by default: one of each XCD of an MI300X."""
 
@@ -40,43 +46,46 @@ class Sharing(Pass):
     `channels` is the most workgroups of a collective, one each (None: the library's own number, whatever the masks);
     `algorithm` is "ring", "direct" or "nvls" (None: the library's choice). `first` is what the host launches first
     (None: the collectives if they have priority, else the GEMMs). `copies` are options of DMA engines; `in_flight`
-    replaces the library's all-reduce by a plain ring with that many bytes in flight per workgroup.
+    replaces the library's all-reduce by the T3 paper's ring with that many bytes in flight per workgroup.
     """
 
-    driver: Driver = "cu"
+    driver: Driver = declared(Driver.CU, "", noun="driver of a collective")
     priority: bool = False
     partition: bool = False
     units: int | None = None
     channels: int | None = None
-    algorithm: str | None = None
+    algorithm: LibraryAlgorithm | None = None
     first: Launched | None = declared(None, "", noun="first stream")
-    copies: tuple[tuple[str, int | bool], ...] = ()
+    copies: DmaCopies = field(default_factory=DmaCopies)
     in_flight: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_copies(self.copies)
+        check_type("copies", self.copies, DmaCopies, "give a weft.graph.DmaCopies, like DmaCopies(engines=1)")
         if self.units is not None and not self.partition:
             raise InputError(
                 f"'{self.name}' sets no compute units apart, but units is {self.units}; "
                 "choose partition, priority-partition or dma-partition"
             )
-        if self.channels is not None and self.driver == "dma":
+        if self.channels is not None and self.driver is Driver.DMA:
             raise InputError(
                 f"'{self.name}' moves the data by DMA engines, which have no channels, but channels is "
                 f"{self.channels}; leave it out, or choose streams, priority, partition or priority-partition"
             )
         if self.algorithm is not None:
             check_name("algorithm", self.algorithm, KERNELS)
-        if self.algorithm is not None and self.driver == "dma":
+        if self.algorithm is not None and self.driver is Driver.DMA:
             raise InputError(
                 f"'{self.name}' moves the data by DMA engines, which push it to all peers, but algorithm is "
                 f"'{self.algorithm}'; leave it out, or choose streams, priority, partition or priority-partition"
             )
-        for name, _ in self.copies:
-            check_name("option of DMA engines", name, COPY_OPTIONS)
-        if self.copies and self.driver != "dma":
-            options = ", ".join(name for name, _ in self.copies)
+        if self.in_flight is not None and (self.driver is Driver.DMA or self.algorithm is not None):
+            raise InputError(
+                f"in_flight is {self.in_flight}, which makes the collective a ring of compute units, but "
+                f"{'DMA engines move the data' if self.driver is Driver.DMA else 'algorithm is stated'}; leave one out"
+            )
+        if self.copies.options and self.driver is Driver.CU:
+            options = ", ".join(self.copies.options)
             raise InputError(
                 f"'{self.name}' moves the data by compute units and takes no options of DMA engines "
                 f"({options}); choose dma or dma-partition, or leave them out"
@@ -96,34 +105,63 @@ class Sharing(Pass):
         split = split_units(gpu, self.units) if self.partition and self.units is not None else None
 
         def placed(node: Node) -> Node:
-            moves, changed = isinstance(node.op, Collective), dict[str, Any]()
+            moves, choice = isinstance(node.op, Collective), node.choice
             if split:
-                changed["compute_units"] = split.apart if moves else split.gemm
+                choice = replace(choice, compute_units=split.apart if moves else split.gemm)
             if moves:
-                changed |= {"driver": self._driver(node), "priority": int(self.priority) or node.choice.priority}
-                changed["copies"] = self.copies or node.choice.copies
-                if self.driver == "dma":
-                    changed |= {"compute_units": None} if split else {}
-                elif self.channels is not None:
-                    changed["channels"] = self.channels
-                if self.algorithm is not None:
-                    changed["kernel"] = self.algorithm
-                if self.in_flight is not None:
-                    changed |= {"kernel": "plain-ring", "in_flight": self.in_flight}
-            return replace(node, choice=replace(node.choice, **changed))
+                choice = replace(choice, kernel=self._kernel(node), priority=int(self.priority) or choice.priority)
+                if split and self.driver is Driver.DMA:
+                    choice = replace(choice, compute_units=None)
+            return replace(node, choice=choice)
 
         first_is_gemm = self.launched_first == "gemm"
         ordered = sorted(graph.map(placed).nodes, key=lambda node: isinstance(node.op, Collective) is first_is_gemm)
         return replace(graph, nodes=tuple(ordered))
 
-    def _driver(self, node: Node) -> Driver:
-        """What moves the data of a collective; InputError for a node whose own choice contradicts that."""
-        if node.choice.driver not in ("cu", self.driver):
-            raise InputError(
-                f"'{self.name}' moves the data of '{node.id}' by compute units, but its choice states driver = "
-                f"'{node.choice.driver}'; leave it out, or choose dma or dma-partition"
-            )
-        return self.driver
+    def _kernel(self, node: Node) -> Alone | None:
+        """The kernel of a collective: its own, with what the strategy states; InputError where these contradict."""
+        stated = node.choice.kernel
+        match self.driver:
+            case Driver.DMA:
+                if stated is None:
+                    return self.copies
+                if isinstance(stated, DmaCopies):
+                    return self.copies if self.copies.options else stated
+                raise InputError(
+                    f"'{self.name}' moves the data of '{node.id}' by DMA engines, but its choice is a "
+                    f"{type(stated).__name__}, which runs on compute units; leave it out, or choose an overlap that "
+                    "leaves compute units to it, like 'streams'"
+                )
+            case Driver.CU:
+                return self._on_units(node)
+            case _:
+                assert_never(self.driver)
+
+    def _on_units(self, node: Node) -> Alone | None:
+        stated = node.choice.kernel or LibraryCollective()
+        match stated:
+            case LibraryCollective() if self.in_flight is not None and stated.protocol is None:
+                return PaperAllReduce(self.in_flight, stated.channels if self.channels is None else self.channels)
+            case LibraryCollective() if self.in_flight is None:
+                algorithm = stated.algorithm if self.algorithm is None else self.algorithm
+                channels = stated.channels if self.channels is None else self.channels
+                return replace(stated, algorithm=algorithm, channels=channels)
+            case PaperAllReduce() if self.algorithm is None:
+                in_flight = stated.in_flight if self.in_flight is None else self.in_flight
+                return PaperAllReduce(in_flight, stated.channels if self.channels is None else self.channels)
+            case ExecutionPlanKernel() if self.algorithm is None and self.channels is None and self.in_flight is None:
+                return stated
+            case LibraryCollective() | PaperAllReduce() | ExecutionPlanKernel():
+                names = [name for name in ("algorithm", "channels", "in_flight") if getattr(self, name) is not None]
+                raise InputError(
+                    f"'{self.name}' states {' and '.join(names)}, but the choice of '{node.id}' is a "
+                    f"{type(stated).__name__}, which does not use it; leave one of them out"
+                )
+            case _:
+                raise InputError(
+                    f"'{self.name}' moves the data of '{node.id}' by compute units, but its choice is a "
+                    f"{type(stated).__name__}; leave it out, or choose dma or dma-partition"
+                )
 
     def _check(self, graph: Graph) -> None:
         for node in graph:
@@ -156,13 +194,16 @@ SHARING_PASSES: tuple[Sharing, ...] = (
         partition=True,
     ),
     Sharing(
-        "dma", "DMA", "DMA engines push the data: no compute unit, no L2; memory and links are shared", driver="dma"
+        "dma",
+        "DMA",
+        "DMA engines push the data: no compute unit, no L2; memory and links are shared",
+        driver=Driver.DMA,
     ),
     Sharing(
         "dma-partition",
         "DMA and partition",
         "DMA engines, and a few compute units taken off the GEMM",
-        driver="dma",
+        driver=Driver.DMA,
         partition=True,
     ),
 )

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
 
-from weft.errors import InputError, check_name
-from weft.graph import Collective, Edge, Graph, KernelChoice, Node
+from weft.errors import InputError, check_name, check_type
+from weft.graph import (
+    Collective,
+    Edge,
+    FusedChunks,
+    FusedTiles,
+    Gemm,
+    Graph,
+    KernelChoice,
+    LibraryCollective,
+    MoEExchange,
+    NearMemoryRing,
+    Node,
+    PaperRing,
+    RemoteLoads,
+    TrackedArrivals,
+    TrackedDirect,
+    TrackedMoEExchange,
+    TrackedRing,
+)
+from weft.graph.choice import InSubLayer, LibraryAlgorithm
 from weft.graph.graph import Granularity
-from weft.graph.routing import routing_of
+from weft.graph.moe import MoELayer, moe_layer
 from weft.hardware import Gpu
 from weft.library.collectives import KERNELS
 from weft.schedule.arbiters import COMPUTE_FIRST, CRITICAL_FIRST
@@ -16,15 +35,8 @@ from weft.schedule.base import Ideal, Pass
 
 TRACKED = ("tracker", "near-memory update", "triggered DMA")
 LIBRARY = "library"
-"""The kernel that the vendor's library would choose."""
-PLAIN = KernelChoice(kernel="plain-ring")
-"""The paper's ring kernel: on every compute unit, without slices or staging."""
-TRIGGERED = KernelChoice("tracker", near_memory=True)
-"""DMA engines triggered by the tracker; the memory does the additions."""
-TO_OWNERS = replace(TRIGGERED, kernel="direct")
-"""Tiles stored at the GPUs that own them; their memory does the additions."""
-IN_PARTS = replace(TRIGGERED, kernel="split-k")
-"""As TRIGGERED, of a GEMM whose K is cut into parts: the memory adds these up, too."""
+"""The algorithm that the vendor's library would choose."""
+PLAIN = KernelChoice(PaperRing())
 
 
 def produced(graph: Graph) -> tuple[Node, Node]:
@@ -52,22 +64,29 @@ def _pair(graph: Graph, *wanted: tuple[str, ...]) -> tuple[Node, Node] | None:
     return (first, second) if [edge.node for edge in second.edges] == [first.id] else None
 
 
-def routed(graph: Graph) -> Graph:
-    """A layer of experts; InputError for any other graph."""
-    if routing_of(graph) is None:
+def routed(graph: Graph) -> MoELayer:
+    """Return the nodes of an MoE layer; InputError for any other graph."""
+    layer = moe_layer(graph)
+    if layer is None:
         raise InputError(
             f"{graph} is no layer of experts; give one, like weft.experts(weft.Routing(4096, 8, 256, 8), hidden=7168, "
             "ffn=2048), or choose an overlap of a GEMM and its collective, such as 't3'"
         )
-    return graph
+    return layer
 
 
-def scattered(graph: Graph, choice: KernelChoice, by: Granularity = "kernel") -> Graph:
+def _is_all_reduce(node: Node) -> bool:
+    return isinstance(node.op, Collective) and node.op.name == "all_reduce"
+
+
+def scattered(graph: Graph, kernel: InSubLayer, by: Granularity = "kernel") -> Graph:
     """A sub-layer whose all-reduce becomes a reduce-scatter, joined `by` kernel or tile, and an all-gather."""
     gemm, collective = produced(graph)
     op = collective.op
     assert isinstance(op, Collective)
-    reduce = Node(replace(op, name="reduce_scatter"), "reduce_scatter", after=(Edge(gemm.id, by),), choice=choice)
+    reduce = Node(
+        replace(op, name="reduce_scatter"), "reduce_scatter", after=(Edge(gemm.id, by),), choice=KernelChoice(kernel)
+    )
     if op.name == "reduce_scatter":
         return replace(graph, nodes=(gemm, reduce))
     gather = Node(replace(op, name="all_gather"), "all_gather", after=("reduce_scatter",), choice=PLAIN)
@@ -83,27 +102,37 @@ class _OfSubLayer(Pass):
 class _Scattering(_OfSubLayer):
     """A GEMM, the reduce-scatter of its output, and the all-gather behind it if the graph has an all-reduce.
 
-    `choice` is the kernel choice of the reduce-scatter, which waits for the GEMM `by` kernel or by tile. `algorithm`
-    takes the library's kernels of both collectives in place of the plain ring: "ring", "direct", "nvls", or "library"
-    (the one that it would choose).
+    `kernel` is that of the reduce-scatter, which waits for the GEMM `by` kernel or by tile. `algorithm` takes the
+    library's kernels of both collectives in place of the paper's ring: "ring", "direct", "nvls", or "library" (the one
+    that it would choose).
     """
 
-    choice: KernelChoice = PLAIN
+    kernel: InSubLayer = field(default_factory=PaperRing)
     by: Granularity = "kernel"
-    algorithm: str | None = None
+    algorithm: LibraryAlgorithm | Literal["library"] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_type("kernel", self.kernel, get_args(InSubLayer), "give one of a reduce-scatter behind its GEMM")
         if self.algorithm is not None:
             check_name("algorithm", self.algorithm, (*KERNELS, LIBRARY))
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """The GEMM, the reduce-scatter, then the all-gather."""
-        found = scattered(graph, self.choice, self.by)
-        if self.algorithm is None:
+        found, choice = scattered(graph, self.kernel, self.by), self._of_library()
+        if choice is None:
             return found
-        kernel = KernelChoice(kernel=self.algorithm)
-        return found.map(lambda node: replace(node, choice=kernel) if isinstance(node.op, Collective) else node)
+        return found.map(lambda node: replace(node, choice=choice) if isinstance(node.op, Collective) else node)
+
+    def _of_library(self) -> KernelChoice | None:
+        """The library's kernels that `algorithm` asks for; None without one."""
+        match self.algorithm:
+            case None:
+                return None
+            case "library":
+                return KernelChoice()
+            case algorithm:
+                return KernelChoice(LibraryCollective(algorithm))
 
 
 @dataclass(frozen=True)
@@ -117,18 +146,16 @@ class Sequential(_Scattering):
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """The GEMM, the reduce-scatter, then the all-gather; the all-gather, then the GEMM; or experts as they are."""
         self._check(graph)
-        if routing_of(graph) is not None:
+        if moe_layer(graph) is not None:
             return graph
         pair = consumed(graph)
         if pair is None:
             return super().apply(graph, gpu)
-        choice = PLAIN if gpu.vendor == "none" else KernelChoice()
-        if self.algorithm is not None:
-            choice = KernelChoice(kernel=self.algorithm)
+        choice = self._of_library() or (PLAIN if gpu.vendor == "none" else KernelChoice())
         return replace(graph, nodes=(replace(pair[0], choice=choice), pair[1]))
 
     def _check(self, graph: Graph) -> None:
-        if routing_of(graph) is None:
+        if moe_layer(graph) is None:
             if consumed(graph) is None:
                 super()._check(graph)
         elif self.algorithm is not None:
@@ -146,10 +173,10 @@ class InNetwork(Pass):
         """The GEMM, then the all-reduce."""
         self._check(graph)
         gemm, collective = produced(graph)
-        return replace(graph, nodes=(gemm, replace(collective, choice=KernelChoice(kernel="nvls"))))
+        return replace(graph, nodes=(gemm, replace(collective, choice=KernelChoice(LibraryCollective("nvls")))))
 
     def _check(self, graph: Graph) -> None:
-        if produced(graph)[1].name == "reduce_scatter":
+        if not _is_all_reduce(produced(graph)[1]):
             raise InputError(
                 f"'{self.name}' shortens all-reduces, but behind this GEMM is a reduce_scatter, which moves no byte "
                 "less through a switch that adds; choose another overlap, or a sub-layer that ends with an all_reduce"
@@ -164,7 +191,7 @@ class TrackTrigger(_Scattering):
     the GPU's part of the reduce-scatter ends.
     """
 
-    choice: KernelChoice = TRIGGERED
+    kernel: InSubLayer = field(default_factory=TrackedRing)
     by: Granularity = "tile"
 
     def __post_init__(self) -> None:
@@ -185,13 +212,18 @@ class TrackedExchange(Pass):
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """The layer with copies that the first GEMM awaits by tile, and a second GEMM whose tiles are the combine."""
-        dispatch, up, down, combine = routed(graph).nodes
-        copied = replace(dispatch, choice=replace(dispatch.choice, driver="dma"), stream="communication")
-        up = replace(up, after=(Edge(dispatch.id, "tile"),))
-        tracked = replace(combine.choice, driver="tracker", near_memory=True)
-        return replace(
-            graph, nodes=(copied, up, down, replace(combine, after=(Edge(down.id, "tile"),), choice=tracked))
-        )
+        layer = routed(graph)
+        for node in (layer.dispatch, layer.combine):
+            if node.choice.kernel not in (MoEExchange(layer.routing), TrackedMoEExchange(layer.routing)):
+                raise InputError(
+                    f"'{self.name}' sends tokens by DMA engines that T3's tracker triggers, but the kernel of "
+                    f"'{node.id}' states a dispatcher, channels or another routing; leave them out"
+                )
+        tracked = KernelChoice(TrackedMoEExchange(layer.routing))
+        copied = replace(layer.dispatch, choice=tracked, stream="communication")
+        up = replace(layer.up, after=(Edge(layer.dispatch.id, "tile"),))
+        combine = replace(layer.combine, after=(Edge(layer.down.id, "tile"),), choice=tracked)
+        return replace(graph, nodes=(copied, up, layer.down, combine))
 
     def _check(self, graph: Graph) -> None:
         routed(graph)
@@ -208,12 +240,8 @@ class PerRank(Pass):
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """The layer with the library's exchanges."""
-
-        def chosen(node: Node) -> Node:
-            moves = isinstance(node.op, Collective)
-            return replace(node, choice=replace(node.choice, kernel=self.library)) if moves else node
-
-        return routed(graph).map(chosen)
+        choice = KernelChoice(MoEExchange(routed(graph).routing, self.library))
+        return graph.map(lambda node: replace(node, choice=choice) if isinstance(node.op, Collective) else node)
 
     def _check(self, graph: Graph) -> None:
         routed(graph)
@@ -226,8 +254,9 @@ class NearMemoryScatter(_OfSubLayer):
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """One kernel that sends each chunk on, as updates, once it has been fully updated."""
         gemm, _ = produced(graph)
-        choice = replace(PLAIN, near_memory=True, tiles_of=gemm.op, tiling=gemm.choice.tiling)
-        return replace(graph, nodes=(replace(scattered(graph, choice)["reduce_scatter"], after=()),))
+        assert isinstance(gemm.op, Gemm)
+        reduce = scattered(graph, NearMemoryRing(gemm.op, gemm.choice.tiling)).nodes[1]
+        return replace(graph, nodes=(replace(reduce, after=()),))
 
 
 @dataclass(frozen=True)
@@ -236,7 +265,7 @@ class IdealSubLayer(Ideal, _OfSubLayer):
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """The GEMM and the reduce-scatter in streams of their own, then the all-gather."""
-        gemm, reduce, *gather = scattered(graph, PLAIN).nodes
+        gemm, reduce, *gather = scattered(graph, PaperRing()).nodes
         moved = replace(reduce, after=(), stream="communication")
         after = (replace(node, after=(gemm.id, reduce.id)) for node in gather)
         return replace(graph, nodes=(gemm, moved, *after))
@@ -248,67 +277,43 @@ class Fused(Pass):
 
     A collective after the GEMM: tiles are stored at the GPU that owns their rows, which adds up the tiles of all GPUs.
     An all-gather before it: DMA engines copy its chunks, nearest peer first, and a tile begins when its chunk has
-    arrived.
+    arrived or, with `TrackedArrivals`, as soon as so many rows of tiles of the chunk have: first the GPU's own, then in
+    the order in which DMA engines send them. With `RemoteLoads` nothing is copied: tiles load their rows, the cache
+    keeps lines of other GPUs' memory, and a switch may merge requests of several GPUs (CAIS, arXiv:2605.05628).
     """
 
-    how: Literal["tiles", "chunks"] = "tiles"
+    kernel: FusedTiles | FusedChunks | TrackedArrivals | RemoteLoads = field(default_factory=FusedTiles)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kinds = FusedTiles, FusedChunks, TrackedArrivals, RemoteLoads
+        check_type("kernel", self.kernel, kinds, "give one that is fused with a GEMM")
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """Both nodes, joined by tiles; an all-reduce ends with a ring all-gather."""
         self._check(graph)
         pair = consumed(graph)
         if pair is None:
-            return scattered(graph, KernelChoice("tiles", kernel=self.how), by="tile")
+            assert isinstance(self.kernel, FusedTiles | FusedChunks)
+            return scattered(graph, self.kernel, by="tile")
         gather, gemm = pair
-        first = replace(gather, choice=KernelChoice("dma", kernel=self.how), stream="communication")
+        first = replace(gather, choice=KernelChoice(self.kernel), stream="communication")
         return replace(graph, nodes=(first, replace(gemm, after=(Edge(gather.id, "tile"),))))
 
     def _check(self, graph: Graph) -> None:
-        if consumed(graph) is None and produced(graph)[1].name != "reduce_scatter" and self.how == "chunks":
-            raise InputError(
-                f"'{self.name}' sends parts of a reduce-scatter and has no all-gather behind it; "
-                "give a GEMM followed by a reduce_scatter, or choose 'flux'"
-            )
-
-
-class _BehindGather(Fused):
-    def _check(self, graph: Graph) -> None:
-        if consumed(graph) is None:
+        if consumed(graph) is not None:
+            return
+        moved = produced(graph)[1]
+        if isinstance(self.kernel, TrackedArrivals | RemoteLoads):
             raise InputError(
                 f"'{self.name}' joins an all-gather and the GEMM behind it, but {graph} is no such pair; give one, "
                 "like weft.parallel.dependent('ag_gemm', gemm, ranks), or choose 't3'"
             )
-
-
-@dataclass(frozen=True)
-class LoadsOfRows(_BehindGather):
-    """An all-gather and the GEMM behind it without copies: its tiles load their rows from the GPUs that have them.
-
-    The last-level cache keeps lines of other GPUs' memory. A switch with a table and a window merges the requests of
-    several GPUs for one place (CAIS, arXiv:2605.05628).
-    """
-
-    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
-        """Both nodes, joined by tiles."""
-        gather, gemm = super().apply(graph, gpu).nodes
-        return replace(graph, nodes=(replace(gather, choice=KernelChoice("tiles", kernel="loads")), gemm))
-
-
-@dataclass(frozen=True)
-class LineByLine(_BehindGather):
-    """An all-gather and the GEMM behind it as under T3's tracker, which counts what arrives of every tile line.
-
-    The GPU's own rows come first; then tiles begin as soon as `lines` lines of a chunk are there (0: all of them, which
-    is what `flux` waits for), in the order in which DMA engines send them.
-    """
-
-    lines: int = 1
-
-    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
-        """Both nodes, joined by tiles."""
-        gather, gemm = super().apply(graph, gpu).nodes
-        copies = (("lines", self.lines),) if self.lines else ()
-        return replace(graph, nodes=(replace(gather, choice=replace(gather.choice, copies=copies)), gemm))
+        if isinstance(self.kernel, FusedChunks) and _is_all_reduce(moved):
+            raise InputError(
+                f"'{self.name}' sends parts of a reduce-scatter and has no all-gather behind it; "
+                "give a GEMM followed by a reduce_scatter, or choose 'flux'"
+            )
 
 
 _TRACK = "GEMM fused with the reduce-scatter by track and trigger; memory arbitration: "
@@ -327,7 +332,7 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
         "userbuffers",
         "Userbuffers",
         "chunks of the GEMM and of the collective on several streams (TransformerEngine's userbuffers)",
-        how="chunks",
+        kernel=FusedChunks(),
     ),
     InNetwork(
         "in-network",
@@ -343,7 +348,7 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
         "T3-direct",
         "as t3, each tile straight to its owner: for full meshes and switches",
         ("tracker", "near-memory update"),
-        choice=TO_OWNERS,
+        kernel=TrackedDirect(),
     ),
     TrackTrigger(
         "t3-direct-dma",
@@ -351,14 +356,14 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
         "as t3-mca, DMA sends each tile straight to its owner: for full meshes and switches",
         TRACKED,
         COMPUTE_FIRST,
-        choice=replace(TO_OWNERS, kernel="direct-dma"),
+        kernel=TrackedDirect(by_dma=True),
     ),
     TrackTrigger(
         "t3-nvls",
         "T3-NVLS",
         "as t3-direct, the switch adds up the tiles of all GPUs on their way to the owner",
         ("tracker", "near-memory update", "switch that adds stores"),
-        choice=replace(TO_OWNERS, kernel="direct-summed"),
+        kernel=TrackedDirect(in_switch=True),
     ),
     TrackTrigger(
         "t3-two-level",
@@ -366,26 +371,28 @@ SUBLAYER_PASSES: tuple[Pass, ...] = (
         "as t3-mca, around a ring inside each node, then by DMA from node to node: for several nodes",
         TRACKED,
         COMPUTE_FIRST,
-        choice=replace(TRIGGERED, kernel="two-level"),
+        kernel=TrackedRing(two_level=True),
     ),
     TrackTrigger(
         "t3-split-k",
         "T3-split-K",
         "as t3, K cut into parts that memory adds up: for outputs of few tiles",
         TRACKED,
-        choice=IN_PARTS,
+        kernel=TrackedRing(split_k=True),
     ),
-    LineByLine(
+    Fused(
         "t3-all-gather",
         "T3-all-gather",
         "a GEMM behind an all-gather: its tiles begin as tile lines arrive, the GPU's own chunk first",
         ("tracker",),
+        kernel=TrackedArrivals(),
     ),
-    LoadsOfRows(
+    Fused(
         "remote-loads",
         "Remote loads",
         "a GEMM behind an all-gather: its tiles load their rows from the GPUs that have them, which a switch may merge",
         ("cache of other GPUs' memory",),
+        kernel=RemoteLoads(),
     ),
     TrackedExchange(
         "t3-all-to-all",

@@ -14,7 +14,6 @@ from statistics import geometric_mean
 
 from weft import hardware
 from weft.errors import UnknownNameError
-from weft.graph import Gemm, Node
 from weft.hardware import Gpu, System
 from weft.kernels import GemmTiling
 from weft.parallel import sublayer
@@ -100,12 +99,7 @@ def _moves(system: System, paths: Sequence[str] | None = None) -> Iterator[Move]
 
 def _cut(tiling: GemmTiling, task: Simulation) -> Simulation:
     """The task with another tiling of its GEMM."""
-
-    def changed(node: Node) -> Node:
-        choice = replace(node.choice, tiling=tiling)
-        return replace(node, choice=choice) if isinstance(node.op, Gemm) else node
-
-    return replace(task, graph=task.graph.map(changed))
+    return replace(task, graph=task.graph.with_tiling(tiling))
 
 
 def _figures(tasks: Sequence[Sequence[Simulation]], runs: Runs) -> dict[str, float]:

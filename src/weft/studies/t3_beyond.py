@@ -517,9 +517,10 @@ class T3Beyond(PaperStudy):
             for name, run in point.run.timelines.items():
                 sent = run.counters["link_bytes"] / len({span.gpu for span in run.spans})
                 took = (run.durations[part] * 1e6 for part in ("dispatch", "combine"))
+                most = {each.kernel: each.workgroups for each in sorted(run.spans, key=lambda span: span.workgroups)}
                 yield (
                     point.layer, point.setting, name, run.seconds * 1e6, *took, point.run.speedup(name),
-                    sent / 1e6, run.total_bytes / 1e6, max(s.workgroups for s in run.spans if s.kernel == "dispatch"),
+                    sent / 1e6, run.total_bytes / 1e6, most["dispatch"],
                 )  # fmt: skip
 
     @property

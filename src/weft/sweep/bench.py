@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from weft import hardware
 from weft.errors import InputError
-from weft.graph import Collective, Gemm, Graph, concurrent, gemm_queue
+from weft.graph import Collective, Driver, Gemm, Graph, LibraryCollective, concurrent, gemm_queue
 from weft.hardware import Described, Gpu, System
 from weft.kernels import GemmTiling
 from weft.library.interconnect import MOST_CHANNELS
@@ -77,7 +77,7 @@ class Alone(NamedTuple):
 
 def by_dma(strategy: str) -> bool:
     """Whether DMA engines drive the collective under a strategy."""
-    return SHARING[strategy].driver == "dma"
+    return SHARING[strategy].driver is Driver.DMA
 
 
 def drained(run: Timeline) -> float:
@@ -124,7 +124,9 @@ class Bench:
         """
         overlap = replace(SHARING["dma" if units == 0 else "streams"], in_flight=in_flight)
         channels = units if in_flight else self.channels(units)
-        return Simulation(alone(collective, channels=channels or None), self.system, overlap, self.options)
+        return Simulation(
+            alone(collective, kernel=LibraryCollective(channels=channels or None)), self.system, overlap, self.options
+        )
 
     def channels(self, units: int | None) -> int | None:
         """A channel for each of `units` compute units, as far as the library has them (None: its own number)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from weft.errors import check_type
-from weft.graph import Collective, Gemm
+from weft.graph import Collective, Gemm, LibraryCollective
 from weft.hardware import Described
 from weft.lower.collectives import collective_kernel
 from weft.lower.fit import check_tile, tiling_for
@@ -60,7 +60,7 @@ def advise(
     # Fail early, before the minute of work for the tables.
     check_tile(gemm, tiling_for(gemm, bench.gpu, bench.options), bench.gpu)
     bench.collective(collective)
-    collective_kernel(alone(collective, channels=channels).nodes[0], bench.system)
+    collective_kernel(alone(collective, kernel=LibraryCollective(channels=channels)).nodes[0], bench.system)
     own = Jobs(jobs, store, progress)
     tables = tables_of(bench, (collective.name,), own)
     return _Advisor(gemm, collective, tables, bench, own, channels).advice(spread)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from weft.graph import Collective
+from weft.graph import Collective, Driver
 from weft.report import Part, Report, Section
 from weft.report.table import Column, Table, key_of, microseconds, number, text, times_faster
 from weft.result import Comparison, CoRun
@@ -24,7 +24,7 @@ from weft.view.words import changed, effort, percent, us
 
 GEMM, COLLECTIVE = "GEMM", "collective"
 SIDES: looks.Looks = {GEMM: looks.BLUE, COLLECTIVE: looks.ORANGE}
-_DRIVERS = {"cu": "by compute units", "dma": "by DMA engines"}
+_DRIVERS = {Driver.CU: "by compute units", Driver.DMA: "by DMA engines"}
 _ALGORITHMS = {
     "ring": "a ring",
     "pairwise": "sends and receives of each pair",
@@ -199,7 +199,7 @@ def _instead(answer: CoRun) -> list[str]:
 
 
 def _driven(answer: CoRun) -> list[str]:
-    if answer.driver != "dma":
+    if answer.driver is not Driver.DMA:
         return []
     alone = us(answer.library_alone.period(answer.name))
     return [f"one after the other and ideal: with the collective by compute units, {alone} us alone"]
@@ -250,7 +250,7 @@ def loop_table(answer: CoRun) -> Table:
         (loop.name, loop.count, loop.alone * 1e6, loop.concurrent * 1e6, loop.slowdown, loop.slowdown_both,
          loop.end * 1e6, allowed)
         for loop, allowed in (
-            (answer.gemm, answer.grid.given), (answer.collective, None if answer.driver == "dma" else units)
+            (answer.gemm, answer.grid.given), (answer.collective, None if answer.driver is Driver.DMA else units)
         )
     ]  # fmt: skip
     return Table(columns, rows, f"{_problem(answer)} ({answer.run.overlap}: {_shared(answer)})")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.files import check_out_dir, packaged_toml, to_json, write_atomically
+from weft.graph import TrackedRing
 from weft.report import Figure, Part, Report, Section, Table
 from weft.report.table import plain
 from weft.view.words import assumed_table, machine_table, sentence
@@ -142,7 +143,9 @@ def link_note(run: Timeline) -> str:
     """Which ring limits the link of a GPU; empty if its own link does, or on two levels, whose links are apart."""
     from weft.lower.machine import ring_note
 
-    return "" if any(node.choice.kernel == "two-level" for node in run.graph) else ring_note(run.system)
+    kernels = (node.choice.kernel for node in run.graph)
+    two_level = any(isinstance(kernel, TrackedRing) and kernel.two_level for kernel in kernels)
+    return "" if two_level else ring_note(run.system)
 
 
 def simulated_section(run: Timeline, *said: Part) -> Section:

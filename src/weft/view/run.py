@@ -9,8 +9,8 @@ from statistics import geometric_mean
 from typing import Any
 
 from weft.estimate import Harness, estimate
-from weft.graph import Collective
-from weft.graph.routing import routing_of
+from weft.graph import Collective, LibraryCollective, RemoteLoads
+from weft.graph.moe import routing_of
 from weft.library.collectives import KERNELS
 from weft.lower.machine import ring_link
 from weft.report import Part, Report, Section
@@ -363,8 +363,9 @@ def _outcome(answer: Comparison) -> str:
 def _slow_baseline(answer: Comparison) -> list[str]:
     """Return a warning if the baseline runs collectives by an algorithm that the library would not choose."""
     first = answer.baseline
-    asked = Counter(node.choice.kernel for node in first.graph if isinstance(node.op, Collective))
-    kernel = asked.most_common(1)[0][0] if asked else ""
+    kernels = (node.choice.kernel for node in first.graph if isinstance(node.op, Collective))
+    asked = Counter(each.algorithm if isinstance(each, LibraryCollective) else None for each in kernels)
+    kernel = asked.most_common(1)[0][0] if asked else None
     if len(answer) == 1 or kernel not in KERNELS:
         return []
     moved = [node.op for node in first.graph if isinstance(node.op, Collective)]
@@ -427,7 +428,7 @@ def _hidden(run: Timeline) -> str:
     if routing_of(run.graph) is not None and (beside := sum(run.durations.values()) - run.seconds) > run.seconds * 1e-6:
         share = beside / (run.duration("dispatch") + run.duration("combine"))
         return f"{min(share, 1):.0%} of the exchanges' time lies beside the experts' GEMMs"
-    if any(node.choice.kernel == "loads" for node in run.graph.collectives):
+    if any(isinstance(node.choice.kernel, RemoteLoads) for node in run.graph):
         return "whose tiles load the rows of other GPUs as they need them"
     moved = next((name for name in ("reduce_scatter", "all_gather") if name in found), None)
     if "gemm" not in found or moved is None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from weft.errors import InputError
 from weft.graph import Collective, Gemm, Node
+from weft.graph.choice import Tracked
 from weft.result import Span, Timeline
 from weft.result.metrics import owned_bytes
 from weft.view.explorer import chunk_moves
@@ -128,7 +129,7 @@ def _fused(run: Timeline, gpu: int) -> Iterator[Kernel]:
     output = [chunk for chunk in run.chunks if chunk.gpu == gpu and chunk.buffer == "output"]
     starts = [t for c in output for t in (c.first_sent_fs, c.first_remote_fs) if t is not None]
     ends = [c.complete_fs for c in output if c.complete_fs is not None]
-    tracked = any(node.choice.driver == "tracker" for node in run.graph)
+    tracked = any(isinstance(node.choice.kernel, Tracked) for node in run.graph)
     if not starts or not ends or not tracked:
         return
     start, end = min(starts) * _S_PER_FS, max(ends) * _S_PER_FS

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from weft.errors import InputError, check_type
-from weft.graph import Call, Collective, Graph, Node, Op, Opaque, Send
+from weft.graph import Call, Collective, Driver, Graph, Node, Op, Opaque, Send
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.options import SUSTAINED, RunOptions
@@ -80,7 +80,7 @@ def _seconds(node: Node, known: Known, places: Mapping[str, Place]) -> float:
     measured = node.op.seconds if isinstance(node.op, Opaque) else 0.0
     if not node.op.least_bytes and not node.op.flops:
         return measured
-    return known.seconds((node.op, places.get(node.id), "cu" if node.id in places else ""))
+    return known.seconds((node.op, places.get(node.id), Driver.CU if node.id in places else None))
 
 
 def _shares(graph: Graph, seconds: Mapping[str, float], found: Pass) -> tuple[Share, ...]:

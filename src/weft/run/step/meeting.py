@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 from math import ceil
 from typing import Any
 
-from weft.graph import Collective, Gemm, Graph, KernelChoice, Node
+from weft.graph import Collective, Driver, Gemm, Graph, KernelChoice, Node, TiledGemm
 from weft.graph.graph import loop
 from weft.hardware import System
 from weft.kernels import GemmTiling
@@ -81,7 +81,7 @@ class Meeting:
 
     def _alone(self, nodes: tuple[Node, ...]) -> float:
         """Time of an operator in a loop of its own [s]: of the collective by the same driver, on any compute units."""
-        driver = SHARING["dma" if SHARING[self.sharing].driver == "dma" else "streams"]
+        driver = SHARING["dma" if SHARING[self.sharing].driver is Driver.DMA else "streams"]
         return _period(Graph(nodes, self.collective.ranks), self.system, driver, self.options)
 
     @cached_property
@@ -105,7 +105,7 @@ class Meeting:
             few = range(max(most // 2, 1), most + 1)
             rows = min(few, key=lambda rows: (abs(self._growth(rows) / self.growth - 1), -rows))
         m, k = min(rows * tiling.rows, self.gemm.m), min(self.gemm.k, MOST_DEPTH * tiling.splits)
-        return Node(replace(self.gemm, m=m, k=k), "gemm", stream="compute", choice=KernelChoice(tiling=tiling))
+        return Node(replace(self.gemm, m=m, k=k), "gemm", stream="compute", choice=KernelChoice(TiledGemm(tiling)))
 
     @cached_property
     def tiling(self) -> GemmTiling:
@@ -124,7 +124,7 @@ class Meeting:
     def held(self) -> int:
         """Compute units that the collective takes off the GEMM: none by DMA engines, unless masks set some apart."""
         sharing = SHARING[self.sharing]
-        if sharing.driver == "dma":
+        if sharing.driver is Driver.DMA:
             return DMA_UNITS if sharing.partition else 0
         return units_held(Node(self.collective, "moved"), self.system)
 

@@ -16,7 +16,7 @@ from weft.errors import InputError, check_name
 from weft.estimate import estimate
 from weft.estimate.joined import Method, pair_of
 from weft.estimate.joined import Pair as JoinedPair
-from weft.graph import Collective, Gemm, Graph, Node
+from weft.graph import Collective, Driver, Gemm, Graph, Node, TrackedDirect
 from weft.graph.collective import Form
 from weft.hardware import Gpu, System
 from weft.library.interconnect import interconnect
@@ -39,7 +39,9 @@ from weft.store.records import say
 
 FORMS: Mapping[str, Form] = {"all_gather": "ag_gemm", "reduce_scatter": "gemm_rs", "all_reduce": "gemm_ar"}
 """How a GEMM and a collective depend on each other, by the collective."""
-TO_OWNERS = [name for name, one in PASSES.items() if isinstance(one, TrackTrigger) and one.choice.to_owners]
+TO_OWNERS = [
+    name for name, one in PASSES.items() if isinstance(one, TrackTrigger) and isinstance(one.kernel, TrackedDirect)
+]
 """The methods that send tiles straight to the GPUs that own them."""
 AXES = ("tp", "cp", "ep", "dp")
 """The axes of a plan whose collectives take an overlap method."""
@@ -251,7 +253,7 @@ def check_overlap(plan: Parallelism, system: System, fidelity: Fidelity = "windo
             )
         if OVERLAPS[name].joins_gemms:
             _check_forms(name, OVERLAPS[name].forms, plan)
-        if name in SHARING and SHARING[name].driver == "dma":
+        if name in SHARING and SHARING[name].driver is Driver.DMA:
             _check_copies(axis, name, plan, system)
         if name in TO_OWNERS:
             _check_in_node(axis, name, "stores tiles at their owners, among", plan, system)
@@ -471,5 +473,5 @@ def idle_note(plan: Parallelism, met: Collection[str]) -> tuple[str, ...]:
     return tuple(
         f"{axis}={name} changes nothing here: no collective of {axis} runs beside a kernel."
         for axis, name in plan.overlap.items()
-        if name in SHARING and SHARING[name].driver != "dma" and axis not in met
+        if name in SHARING and SHARING[name].driver is not Driver.DMA and axis not in met
     )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.estimate import Harness, estimate
-from weft.graph import Attention, Collective, Gemm, Graph, GroupedGemm, Op, Streaming, TokenExchange
+from weft.graph import Attention, Collective, Driver, Gemm, Graph, GroupedGemm, Op, Streaming, TokenExchange
 from weft.hardware import Gpu, System
 from weft.library.dispatchers import dispatcher
 from weft.library.kits import Kit
@@ -45,7 +45,7 @@ def place(each: int, plan: Parallelism, axis: str, count: int) -> Place:
 
 BETWEEN_OTHERS = Harness(rotation=math.inf, after_others=True)
 """Operators of a step: others have used the caches since weights and saved tensors were written."""
-_CALLERS: Mapping[str, Harness] = {"cu": Harness(driver="cu"), "dma": Harness(driver="dma")}
+_CALLERS: Mapping[Driver, Harness] = {driver: Harness(driver=driver) for driver in Driver}
 """Who carries out a collective: kernels of the library on compute units, or DMA engines."""
 
 
@@ -57,7 +57,7 @@ ROOM = "1000 TB"
 
 Place = tuple[int, int]
 """GPUs of a group, and the nodes over which they are spread."""
-Case = tuple[Op, Place | None, str]
+Case = tuple[Op, Place | None, Driver | None]
 """An operator, the place of a collective's ranks, and who carries it out."""
 
 
@@ -90,7 +90,7 @@ class Known:
             found = self._seconds[case] = float(self._estimate(case[0], case))
         return found
 
-    def moved(self, kind: str, size: int, dtype: str, place: Place, driver: str) -> float:
+    def moved(self, kind: str, size: int, dtype: str, place: Place, driver: Driver) -> float:
         """Seconds of a collective of `size` bytes among the ranks of a place."""
         key = kind, size, dtype, place, driver
         if key not in self._moved:
@@ -109,7 +109,7 @@ class Known:
 
     def _estimate(self, op: Op, like: Case) -> FloatArray | float:
         _, place, driver = like
-        if place is None:
+        if place is None or driver is None:
             return estimate(op, self._roomy, options=self.options, harness=self._between(op)).seconds
         if place not in self._roomy_groups:
             self._roomy_groups[place] = self._roomy.with_gpus(*place)
@@ -221,7 +221,7 @@ class Prices:
     def case(self, op: Op, axis: str = "compute") -> Case:
         """What decides the seconds of an operator on a machine."""
         if not isinstance(op, Collective):
-            return op, None, ""
+            return op, None, None
         return op, self.place(axis, op.ranks), self._driver(axis, op.reduces)
 
     def place(self, axis: str, ranks: int) -> Place:
@@ -236,10 +236,10 @@ class Prices:
         reduces = kind in ("all_reduce", "reduce_scatter")
         return self.known.moved(kind, size, dtype, self.place(axis, ranks), self._driver(axis, reduces))
 
-    def _driver(self, axis: str, reduces: bool) -> str:
+    def _driver(self, axis: str, reduces: bool) -> Driver:
         """What carries out a collective: the library, or DMA engines where the plan says so and they can."""
         sharing = SHARING.get(self._plan.overlap.get(axis, ""))
-        return "cu" if sharing is None or reduces else sharing.driver
+        return Driver.CU if sharing is None or reduces else sharing.driver
 
     def among(self, axis: str, ranks: int) -> System:
         """The system of the ranks of an axis."""

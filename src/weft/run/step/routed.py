@@ -11,7 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from weft.errors import InputError
-from weft.graph import Collective, Graph, GroupedGemm, KernelChoice, Node, Routing, Streaming, TokenExchange
+from weft.graph import (
+    Collective,
+    Graph,
+    GroupedGemm,
+    KernelChoice,
+    MoEExchange,
+    Node,
+    Routing,
+    Streaming,
+    TokenExchange,
+)
 from weft.graph.routing import gpus_reached
 from weft.hardware import System
 from weft.options import RunOptions
@@ -83,7 +93,7 @@ class Routed:
         near = gpus_reached(one.reach, one.groups, one.ranks, one.top_k)
         routing = Routing(one.tokens, one.top_k, one.experts, one.ranks, reach=near)
         moved = Collective("all_to_all", routing.rows * self.up.k * 2, one.ranks, self.up.dtype)
-        choice = KernelChoice(routing=routing)
+        choice = KernelChoice(MoEExchange(routing))
         nodes = (
             Node(moved, "dispatch", choice=choice),
             Node(self.up, "up", after=("dispatch",)),

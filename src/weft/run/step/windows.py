@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from weft.errors import InputError
-from weft.graph import Attention, Collective, Gemm, Node, Op
+from weft.graph import Attention, Collective, Driver, Gemm, Node, Op
 from weft.hardware import System
 from weft.lower.machine import ring_link
 from weft.options import RunOptions
@@ -183,7 +183,7 @@ class Windows:
         name = self.overlap.get(axis, DEFAULT)
         if name not in SHARING:
             return DEFAULT
-        return DEFAULT if SHARING[name].driver == "dma" and moved.reduces else name
+        return DEFAULT if SHARING[name].driver is Driver.DMA and moved.reduces else name
 
 
 def cut(moved: Collective) -> Collective:

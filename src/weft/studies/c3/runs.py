@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from weft.graph import Collective
+from weft.graph import Collective, Driver
 from weft.report.table import Shown
 from weft.result import Comparison
 from weft.schedule import SHARING
@@ -57,9 +57,9 @@ class ScenarioRuns:
         """The GEMM alone."""
         return self.bench.gemm(self.scenario.product)
 
-    def collective(self, driver: str = "cu") -> Simulation:
+    def collective(self, driver: Driver = Driver.CU) -> Simulation:
         """The collective alone."""
-        return self.bench.collective(self.op, 0 if driver == "dma" else None)
+        return self.bench.collective(self.op, 0 if driver is Driver.DMA else None)
 
     def both(self, strategy: str, units: int | None = None) -> Simulation:
         """The co-run under a strategy."""
@@ -84,7 +84,7 @@ class ScenarioRuns:
 
     def tasks(self) -> Iterator[Simulation]:
         """Each alone, the collective by either driver, and the co-runs of the exhaustive search."""
-        yield from (self.gemm, self.collective(), self.collective("dma"))
+        yield from (self.gemm, self.collective(), self.collective(Driver.DMA))
         yield from (self.both(*way) for way in self.search)
 
     def heuristic(self, tables: SlowdownTables, runs: Runs) -> tuple[Way, Way]:
@@ -102,7 +102,7 @@ class ScenarioRuns:
             "gemm": runs[self.gemm],
             name: by_cu,
             f"{name} by cu": by_cu,
-            f"{name} by dma": runs[self.collective("dma")],
+            f"{name} by dma": runs[self.collective(Driver.DMA)],
         }
         published = {strategy: runs[self.as_published(strategy, saturation)] for strategy in SHARING}
         searched, heuristic = tuple(self.search), tuple(chosen)
