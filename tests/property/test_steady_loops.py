@@ -6,7 +6,7 @@ import weft
 from weft.models import load_model
 from weft.run.step.forward import Forward
 from weft.serving.framework import serves
-from weft.serving.steady import steady
+from weft.serving.steady import steady, steady_at
 from weft.serving.step_times import Shape, StepTimes
 
 
@@ -80,3 +80,18 @@ def test_one_client_waits_for_its_own_prompt_alone(times):
     assert (
         weft.prefill("llama-3-8b", "1xh100", sequence=1000, library="vllm").seconds < state.ttft < 2 * state.tpot + 0.04
     )
+
+
+@pytest.mark.parametrize("rate", [0.5, 4.0, 20.0])
+def test_a_rate_has_the_steady_state_of_as_many_clients_as_ask_so_often(rate):
+    def seconds(step: Shape) -> float:
+        return 0.01 + 1e-4 * step.decodes + 1e-5 * step.new
+
+    found = steady_at(seconds, rate, 512, 64, tokens=2048)
+    assert found is not None
+    clients = round(found.rate * (found.ttft + 63 * found.tpot))
+    assert found == steady(seconds, clients, 512, 64, tokens=2048)
+    assert found.rate >= rate
+    fewer = clients - max(clients // 32, 1) - 1
+    assert fewer < 1 or steady(seconds, fewer, 512, 64, tokens=2048).rate < rate
+    assert steady_at(seconds, 1e4, 512, 64, tokens=2048, most=256) is None
