@@ -21,6 +21,8 @@ KNOWN_MISSES = {
     ("RCCL, MI300X", "as shipped", "mean"),
     ("training steps, mixtures by dispatcher", "as shipped", "mean"),
     ("training steps, vTrain", "as shipped", "mean"),
+    ("training steps, Selene (arXiv:2205.05198)", "as shipped", "mean"),
+    ("DeepSeek's training trace: span of the pair", "as shipped", "mean"),
     ("convolutions, forward: implicit GEMM", "as shipped", "mean"),
     ("convolutions, forward: Fourier transforms", "as shipped", "mean"),
     ("exchange: UCCL-EP, normal", "as shipped", "mean"),
