@@ -208,13 +208,7 @@ def test_lines_of_any_shape_on_any_fabric_multiply_the_right_rows(ranks, lines, 
     each = one.link.bandwidth / (ranks - 1 if fabric == "full" else 1)
     on = weft.System(gpu=one, gpus=ranks, fabric=FABRICS[fabric](ranks, each, one.link.latency))
     work = parallel.dependent("ag_gemm", weft.Gemm(64 * lines * ranks, columns, k, "fp16"), ranks)
-    tiled = work.map(
-        lambda node: (
-            replace(node, choice=replace(node.choice, tiling=GemmTiling(rows=64, columns=64)))
-            if node.id == "gemm"
-            else node
-        )
-    )
+    tiled = work.with_tiling(GemmTiling(rows=64, columns=64))
     done = weft.replay(tiled, on, "t3-all-gather")
     assert done.pieces == ranks * (ranks - 1) * lines
     assert done.same == 1
