@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import simpy
 from execution_plans import Op, Rank, local, plan_data, read
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from machines import finish, gpu
 from simpy_machine import joined, uncontended, wires
@@ -193,6 +193,7 @@ def test_workgroups_end_when_the_oracle_says(
     made = lowered(PlanKernel(plan, ranks * part, tiling, fence, 0.0), fabric, latency)
     machine = finish(made)
     oracle = Oracle(made, data, part, tiling, fence, fabric)
+    assume(not any(wire.tied for wire in oracle.wire.values()))  # either message may be first
     first = int(made.tables.kernel[0, 0, y.KERNEL_FIRST_WORK])
     for (g, block), end in oracle.ends.items():
         assert machine.work_log[g, first + block, y.WORKLOG_END] == end

@@ -72,11 +72,16 @@ def after(env: simpy.Environment, delay: int, kind: int) -> simpy.Event:
 
 
 class Wire:
-    """A link that serves its senders in turns of `LINK_TURN` bytes, and whose messages arrive a latency later."""
+    """A link that serves its senders in turns of `LINK_TURN` bytes, and whose messages arrive a latency later.
+
+    `tied` says whether senders met at one instant: two messages came, or one came while another's left. Then either may
+    be first, and the engine's order is as good as this one's.
+    """
 
     def __init__(self, env: simpy.Environment, per_unit: int, latency: int) -> None:
         self.env, self.per_unit, self.latency = env, per_unit, latency
         self.bytes, self.busy = 0, False
+        self.tied, self.seen = False, (-1, None)
         self.sender: Any = None
         self.served = 0
         self.turns: list[Any] = []
@@ -84,6 +89,7 @@ class Wire:
 
     def send(self, sender: Any, bytes_: int, left: Event, arrived: Event) -> None:
         """Queue a message: `left` is called when the link has sent it, `arrived` when it is at its receiver."""
+        self._see(sender)
         if not self.busy:
             self.sender, self.served = sender, bytes_
             self.env.process(self._transmit(bytes_, left, arrived))
@@ -94,13 +100,20 @@ class Wire:
             self._queue(sender)
         waiting.append((bytes_, left, arrived))
 
+    def _see(self, sender: Any) -> None:
+        now, (before, other) = self.env.now, self.seen
+        self.tied = self.tied or (now == before and sender != other)
+        self.seen = now, sender
+
     def _queue(self, sender: Any) -> None:
         goes_on = sender == self.sender and self.served < y.LINK_TURN
         self.turns.insert(0 if goes_on else len(self.turns), sender)
 
     def _transmit(self, bytes_: int, left: Event, arrived: Event) -> Any:
+        serving = self.sender
         yield after(self.env, bytes_ * self.per_unit // 64, y.EV_LINK)
         self.bytes += bytes_
+        self._see(serving)
         self.env.process(self._travel(arrived))
         self.busy = False
         if self.turns:
