@@ -276,8 +276,9 @@ def custom(
     """The all-reduce of a server's own kernels in one node, and whether it runs in one shot or two.
 
     Below a limit (always between two GPUs) every GPU reads all others' buffers and adds them up; else each reduces its
-    part and gathers those of the others, after another barrier. GPUs without NVLink share the `bridge` of the host from
-    three on. In a graph the kernel is launched by the device; "eager", the host calls, and the input is first copied.
+    part and gathers those of the others, after another barrier. From three on, GPUs without NVLink share the `bridge`
+    of the host, where the measured one limits them. In a graph the device launches the kernel; "eager", the host
+    calls, and the input is first copied.
     """
     of, gpu, ranks = library("all_reduce", name), group.fabric.gpu, group.ranks
     place = table_of("all_reduce", of.name, "nvlink" if gpu.link.links else "pcie", gpu.architecture)
@@ -286,7 +287,7 @@ def custom(
     most = np.inf if ranks == 2 else next((most for count, most in of.how["once"] if ranks <= count), 0)
     once = (size < most) & (not bridged)
     rate = (own["link"] if ranks > 2 else own["pair"]) * gpu.link.bandwidth
-    if bridged:
+    if bridged and "bridge" in own:
         rate = min(rate, own["bridge"] / ranks)
     parts = {
         "launch": np.full_like(size, own["start"]),
