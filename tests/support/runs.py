@@ -10,7 +10,7 @@ from weft import hardware
 from weft.engine import layout as y
 from weft.estimate import estimate
 from weft.graph import Collective, DmaCopies, Gemm, Graph, KernelChoice, LibraryCollective, concurrent, gemm_queue
-from weft.graph.choice import tiled as tiled_kernel
+from weft.graph.choice import kernel_with_tiling
 from weft.graph.graph import loop
 from weft.hardware import Gpu, System
 from weft.kernels import GemmTiling
@@ -251,7 +251,7 @@ class Streams:
         moved: tuple[Any, ...] = ()
         kernels = {}
         if self.gemms is not None:
-            choice = KernelChoice(tiled_kernel(self.gemms.tiling), compute_units=self.gemm_units)
+            choice = KernelChoice(kernel_with_tiling(self.gemms.tiling), compute_units=self.gemm_units)
             gemms = loop(self.gemms.gemm, "gemm", self.gemms.count, "compute", choice)
         if self.collectives is not None:
             kernel = self.collectives.collective

@@ -70,7 +70,8 @@ _FIRST = _Older(0.68, 0.56)
 (arXiv:2307.08691, sections 1 and 4, A100)."""
 _AOTRITON = _Older(0.71, 0.71)
 """Kernels that PyTorch has on AMD's GPUs (AOTriton) by AITER's on MI300X, which are 1.18 to 1.62 times as fast forward
-(midiareshadi.github.io/blog/attn-dsl-bench, 2026) [middle; gradient and CDNA4: assumed alike, 0.6 to 0.85]."""
+(midiareshadi.github.io/blog/attn-dsl-bench, 2026, seen in an excerpt) [assumed from it, 0.6 to 0.85; gradient and
+CDNA4: assumed alike]."""
 _SECOND = {"hopper": _Older(0.57, 0.62), "blackwell": _Older(0.57, 0.62), "cdna3": _AOTRITON, "cdna4": _AOTRITON}
 """FlashAttention-2 by FlashAttention-3 on H100, which is 1.5 to 2.0 times as fast forward and 1.5 to 1.75 times for the
 gradient (arXiv:2407.08608) [middle of both; Blackwell: assumed alike]."""

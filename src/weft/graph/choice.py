@@ -333,7 +333,7 @@ def driver_of(kernel: Kernel | None) -> Driver:
     return Driver.DMA if isinstance(kernel, DmaCopies) else Driver.CU
 
 
-def tiled(tiling: GemmTiling | None) -> TiledGemm | None:
+def kernel_with_tiling(tiling: GemmTiling | None) -> TiledGemm | None:
     """Return the kernel of a GEMM with a tiling (None: left to the library)."""
     return None if tiling is None else TiledGemm(tiling)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.errors import InputError, UnknownNameError, check_name, check_type, check_whole, shown
 from weft.fields import check_fields, declared
-from weft.graph.choice import Kernel, KernelChoice, tiled
+from weft.graph.choice import Kernel, KernelChoice, kernel_with_tiling
 from weft.graph.collective import Collective
 from weft.graph.earliest import earliest
 from weft.graph.gemm import Gemm
@@ -337,7 +337,7 @@ def gemm_queue(gemms: Sequence[Gemm], queues: int | None = None, tilings: Iterab
             gemm,
             f"gemm{number}",
             stream=f"queue{number % lanes}",
-            choice=KernelChoice(tiled(tiling), launches_before=number if number < lanes else 0),
+            choice=KernelChoice(kernel_with_tiling(tiling), launches_before=number if number < lanes else 0),
         )
         for number, (gemm, tiling) in enumerate(zip(gemms, chosen, strict=True))
     )

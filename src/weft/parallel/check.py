@@ -49,7 +49,7 @@ def can_pair(plan: Parallelism) -> bool:
     return (plan.pp == 1 or plan.order_of_pipeline.kind == "interleaved") and plan.recompute != "full"
 
 
-def unpaired(plan: Parallelism, paired: bool) -> Parallelism:
+def drop_ep_overlap(plan: Parallelism, paired: bool) -> Parallelism:
     """Return a plan without the EP overlap that a framework has `paired`, where Megatron Core cannot run it."""
     stated = plan.overlap_moe_expert_parallel_comm is not None
     if not paired or stated or plan.ep == 1 or can_pair(plan):

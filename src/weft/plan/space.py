@@ -12,7 +12,7 @@ from typing import Any
 from weft.errors import InputError, check_name, check_whole
 from weft.hardware import System
 from weft.models import Transformer
-from weft.parallel.check import can_pair, check_graphs, divisors, problems, unpaired
+from weft.parallel.check import can_pair, check_graphs, divisors, drop_ep_overlap, problems
 from weft.parallel.framework import Framework
 from weft.parallel.layers import stage_layers
 from weft.parallel.plan import Parallelism, ScheduleName, overlap_of, schedule_name
@@ -134,7 +134,7 @@ class Space:
 
     def _as_paired(self, plan: Parallelism) -> Parallelism:
         """Return a plan without the EP overlap of its framework where Megatron Core has none."""
-        return plan if self.fixed & {*PAIRING} else unpaired(plan, self.framework.paired)
+        return plan if self.fixed & {*PAIRING} else drop_ep_overlap(plan, self.framework.paired)
 
     def fits_on(self, gpus: int) -> bool:
         """Whether the degrees that the user stated fit fewer or more GPUs."""

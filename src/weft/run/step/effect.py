@@ -10,7 +10,7 @@ from weft.errors import InputError
 from weft.hardware import System
 from weft.models import Transformer
 from weft.options import RunOptions
-from weft.parallel.check import can_pair, unpaired
+from weft.parallel.check import can_pair, drop_ep_overlap
 from weft.parallel.complete import complete
 from weft.parallel.framework import Framework, current_frameworks
 from weft.parallel.framework import framework as framework_of
@@ -73,7 +73,7 @@ def elsewhere(step: Step, framework: Framework, options: RunOptions) -> dict[str
     found: dict[str, float] = {}
     for one in [framework, *others] if others else []:
         with suppress(InputError):
-            runs = plan if one is framework else unpaired(plan, one.paired)
+            runs = plan if one is framework else drop_ep_overlap(plan, one.paired)
             found[one.name] = float(many(step.model, step.system, [runs], one, options).seconds[0])
     own = found.pop(framework.name, 0.0)
     return {name: step.seconds * seconds / own for name, seconds in found.items()} if own else {}

@@ -33,7 +33,7 @@ class ParetoFront:
 
 
 class Pruning:
-    """Excludes plans that are neither on a Pareto `front` nor among the `fastest`, so many, of those that are timed."""
+    """Excludes plans that are neither on a Pareto `front` nor among the first `fastest` plans by time."""
 
     def __init__(self, front: ParetoFront, fastest: int) -> None:
         self.front, self.fastest = front, fastest
