@@ -105,8 +105,8 @@ class Routing:
         return self.tokens * self.top_k
 
     @cached_property
-    def counts(self) -> Counts:
-        """The rows that each GPU sends to every expert."""
+    def expected_rows(self) -> Floats:
+        """The rows that each GPU sends to every expert, expected, not rounded to whole ones."""
         loads = np.asarray(self.loads or (1.0,) * self.experts)
         share = np.zeros(self.experts)
         open_ = loads > 0
@@ -116,6 +116,17 @@ class Routing:
             wanted = loads[open_] / loads[open_].max()  # their sum may exceed the largest number
             share[open_] += wanted / wanted.sum() * (self.rows - share.sum())
             share, open_ = np.minimum(share, self.tokens), open_ & (share < self.tokens)
+        return share
+
+    def chosen(self, tokens: int) -> Floats:
+        """Return by expert the probability that any of `tokens` tokens chooses it, each token by the loads alone."""
+        found: Floats = 1.0 - (1.0 - self.expected_rows / self.tokens) ** tokens
+        return found
+
+    @cached_property
+    def counts(self) -> Counts:
+        """The rows that each GPU sends to every expert."""
+        share = self.expected_rows
         found = np.floor(share + 1e-9).astype(np.int64)
         left = self.rows - int(found.sum())
         order = np.lexsort((np.arange(self.experts), found - share, found >= self.tokens))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
-
-import numpy as np
+from functools import lru_cache
 
 from weft.estimate.experts import Layer, Load, served_layer
 from weft.estimate.target import target
-from weft.graph import Graph, GroupedGemm
+from weft.graph import Graph, GroupedGemm, Routing
+from weft.graph.routing import Loads
 from weft.hardware import Gpu
 from weft.library.kits import Kit
 from weft.library.served import Library, library
@@ -18,40 +17,49 @@ from weft.models import Transformer
 from weft.options import RunOptions
 from weft.run.step.prices import BETWEEN_OTHERS
 
-_LOADS = 0.55
-"""Exponent of the loads of a model's experts by their place [published: 0.5 to 0.6, densities of 1.01 to 1.2 in
+SERVED_LOAD = 0.55
+"""Exponent of the expert load distribution of a server [published: 0.5 to 0.6, densities of 1.01 to 1.2 in
 ai-dynamo/aiconfigurator docs/POWER_LAW_DISTRIBUTION.md; 0 to 0.8]."""
 _PARTS = ("permute", "experts_activation", "experts_fc2", "unpermute")
 """Operators that are part of the call, which counts as the first GEMM of the experts; some libraries route, too."""
 
 
-@cache
-def visited(experts: int, each: int, tokens: int) -> int:
-    """Experts that so many tokens are expected to visit, `each` of them as many, by loads of a power law.
+@lru_cache(maxsize=1 << 12)
+def visit_experts(top_k: int, experts: int, tokens: int, ranks: int, load: Loads | None) -> tuple[int, int, int]:
+    """Return what `tokens` tokens bring to a GPU's experts: how many are visited, all rows, and those of the busiest.
 
-    >>> visited(256, 8, 1), visited(256, 8, 64), visited(256, 8, 4096)
-    (8, 200, 256)
+    Without a `load` tokens choose experts by `SERVED_LOAD`, placed so that all `ranks` get as many rows, as load
+    balancers place them (DeepSeek's EPLB), and each visited expert as many as the others (busiest 0). With one, the
+    GPU that gets most rows is counted, as in a training step.
+
+    >>> [visit_experts(8, 256, tokens, 1, None)[0] for tokens in (1, 64, 4096)]
+    [8, 200, 256]
     """
-    loads = np.arange(1, experts + 1.0) ** -_LOADS
-    chosen = np.minimum(each * loads / loads.sum(), 1.0)
-    return max(round(float((1 - (1 - chosen) ** tokens).sum())), 1)
+    if load is None:
+        visited = round(float(Routing.under(SERVED_LOAD, tokens, top_k, experts, 1).chosen(tokens).sum()))
+        return max(round(max(visited, 1) / ranks), 1), max(round(tokens * top_k / ranks), 1), 0
+    routing = Routing.under(load, tokens, top_k, experts, ranks)
+    by_rank = routing.expected_rows.reshape(ranks, -1)
+    fullest = int(by_rank.sum(axis=1).argmax())
+    rows, busiest = max(round(float(by_rank[fullest].sum())), 1), float(by_rank[fullest].max())
+    visited = round(float(routing.chosen(tokens).reshape(ranks, -1)[fullest].sum()))
+    groups = min(max(visited, 1), rows)
+    return groups, rows, round(busiest) if busiest > 1 + rows / groups else 0
 
 
-def sliced(model: Transformer, op: GroupedGemm, tokens: int, tp: int, ep: int) -> GroupedGemm:
+def sliced(model: Transformer, op: GroupedGemm, tokens: int, tp: int, ep: int, load: Loads | None) -> GroupedGemm:
     """One rank's slice of the experts that so many tokens visit.
 
     The first GEMM is cut by columns, the second by rows of its weights: both along the width of an expert. With `ep`
-    above `tp` attention is data parallel, and as many tokens come from other ranks as go to them.
+    above `tp` attention is data parallel, and as many tokens come from other ranks as go to them. `load` is the expert
+    load distribution, as of `visit_experts`.
     """
-    wide = ep > tp
-    groups = visited(model.experts, model.experts_per_token, tokens * (ep // tp if wide else 1))
-    if wide:
-        return replace(op, groups=max(round(groups / ep), 1))
+    every = tokens * (ep // tp if ep > tp else 1)
+    groups, rows, busiest = visit_experts(model.experts_per_token, model.experts, every, ep, load)
+    mine = replace(op, groups=groups, rows=rows, busiest=busiest)
     if ep > 1:
-        return replace(op, groups=max(round(groups / ep), 1), rows=max(round(op.rows / ep), 1))
-    if op.n == model.hidden:
-        return replace(op, groups=groups, k=-(-op.k // tp))
-    return replace(op, groups=groups, n=-(-op.n // tp))
+        return mine
+    return replace(mine, k=-(-op.k // tp)) if op.n == model.hidden else replace(mine, n=-(-op.n // tp))
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ class ExpertCalls:
     tp: int
     ep: int
     pads: tuple[int, int] = (1, 1)
-    _known: dict[GroupedGemm, float] = field(default_factory=dict)
+    _known: dict[tuple[GroupedGemm, int], float] = field(default_factory=dict)
 
     @classmethod
     def by(
@@ -96,19 +104,22 @@ class ExpertCalls:
         if first is None:
             return {}
         parts = (*_PARTS, "top_k") if self.of.how.get("routes") else _PARTS
-        return dict.fromkeys(parts, 0.0) | {first.name: self.seconds(first.op)}  # type: ignore[arg-type]
+        router = next(node.op for node in graph if node.name == "router")
+        seconds = self.seconds(first.op, router.m)  # type: ignore[arg-type,attr-defined]
+        return dict.fromkeys(parts, 0.0) | {first.name: seconds}
 
-    def seconds(self, up: GroupedGemm) -> float:
-        """Time of the call for experts whose first GEMM is given [s]."""
-        if up not in self._known:
+    def seconds(self, up: GroupedGemm, tokens: int) -> float:
+        """Time of the call for `tokens` and experts whose first GEMM is given [s]."""
+        key = up, tokens
+        if key not in self._known:
             machine = target(self.gpu, self.options, BETWEEN_OTHERS)
-            self._known[up] = float(served_layer(self.layer(up), self.of, machine).seconds)
-        return self._known[up]
+            self._known[key] = float(served_layer(self.layer(up, tokens), self.of, machine).seconds)
+        return self._known[key]
 
-    def layer(self, up: GroupedGemm) -> Layer:
+    def layer(self, up: GroupedGemm, tokens: int) -> Layer:
         """The layer of experts whose first GEMM is given, as `weft.experts` times it."""
         model, each = self.model, self.model.experts_per_token
-        tokens, load = up.rows * self.ep // each, Load.shared(up.rows, up.groups)
+        load = Load.shared(up.rows, up.groups, up.busiest)
         if self.shared and model.shared_experts:
             load = load.beside(Load.shared(model.shared_experts * tokens, model.shared_experts))
             each += model.shared_experts

@@ -12,6 +12,7 @@ from weft.errors import InputError, check_name, check_whole, join_or, shown
 from weft.estimate.quantization import quantized_format, weight_only
 from weft.graph import DTYPE_BYTES, Attention, Gemm, Graph, GroupedGemm, Node, Streaming
 from weft.graph.op import BLOCK_BYTES, width
+from weft.graph.routing import MOST_EXPERTS, Loads, Routing, loads_of
 from weft.hardware import System
 from weft.library.kits import KITS, VENDOR, kit
 from weft.library.served import library as library_of
@@ -39,6 +40,14 @@ _SERVER = Framework(name="serving", style=Style())
 _EAGER = (
     "Eager mode: the host launches {:,} kernels in each engine iteration, {:g} us each (calibrated), which takes "
     "{:.3g} ms or more; no CUDA graph replays them."
+)
+_BALANCED = (
+    "Each of {} GPUs has a batch of its own, and a share of the experts: all batches are taken to be alike, and tokens "
+    "to choose experts evenly."
+)
+_LOADED = (
+    "Expert load: the busiest expert gets {:.1f}x the mean number of tokens, the fullest of {} GPUs {:.2f}x the mean "
+    "of all."
 )
 _SUMMED = "The all-reduce behind routed experts follows them, as no method joins it with their GEMMs."
 
@@ -82,7 +91,9 @@ class Forward:
     one computes while the other's tokens are exchanged. What `speculation` drafts is verified by a step. `overlap`
     names methods by axis, as in a `Parallelism`: they join the all-reduces of "tp" with the GEMMs before them, and the
     exchanges of "ep" with experts. With `enforce_eager` the host of a framework launches each kernel of a pass, without
-    CUDA graphs.
+    CUDA graphs. `expert_load` is the distribution of tokens over experts, as in a `Parallelism`: "power:0.6", its
+    exponent, or a number for each expert; the GPU that gets most rows is timed. Without it, tokens choose experts by a
+    power law (`weft.run.step.called.SERVED_LOAD`) that is balanced over the GPUs.
 
     All groups of a batch share every operator but attention, which is a kernel for each group. Without `dtype` and
     `weights`, these are those in which the model was released (`weft.models.formats`). `weights` of layers may have a
@@ -96,7 +107,7 @@ class Forward:
         self, model: Transformer, system: System, *, tp: int = 1, ep: int = 1, pp: int = 1, two_batch: bool = False,
         dtype: str | None = None, weights: str = "", kv_dtype: str = _ACTIVATIONS, library: str = VENDOR,
         overlap: Mapping[str, str] | str = "", speculation: Speculation = NONE, enforce_eager: bool = False,
-        options: RunOptions = SUSTAINED,
+        options: RunOptions = SUSTAINED, expert_load: Loads | str | None = None,
     ) -> None:  # fmt: skip
         check_whole("tp", tp, 1, 8)
         _check_experts(model, int(tp), ep, system.gpus)
@@ -121,11 +132,13 @@ class Forward:
                 "without ep above tp 1; give ep, or leave out two_batch"
             )
         products = dtype.removesuffix("-block")
+        self.expert_load = _expert_load(expert_load, model, self.ep)
         pipelines = self.replicas // int(pp)
         self.plan = Parallelism(
             tp=int(tp), pp=int(pp), dp=pipelines, ep=self.ep if self.wide else 1, batch=pipelines, sequence=1,
             dtype=products, order=("tp", "cp", "pp", "dp"),
             overlap=overlap_of(overlap) if isinstance(overlap, str) else overlap,
+            loads=(self.expert_load or ()) if self.wide else (),
         )  # fmt: skip
         check_served(self.plan, system, self.ep)
         if two_batch and "ep" in self.plan.overlap:
@@ -158,6 +171,7 @@ class Forward:
             self.draft = Forward(
                 found, system, tp=tp, ep=shared, dtype=own[0], weights=own[1], kv_dtype=kv_dtype, library=library,
                 overlap=joins, enforce_eager=enforce_eager, options=options,
+                expert_load=self.expert_load if found.experts == model.experts else None,
             )  # fmt: skip
             self.draft.joins = of_model
 
@@ -182,9 +196,19 @@ class Forward:
         sliced = self.model.experts and "tp" in self.plan.overlap and not self.wide
         eager = self.kit and _EAGER.format(self.launches, self.kit.launch * 1e6, self.launching * 1e3)
         return (
-            *engine_note(self.plan), *([_SUMMED] if sliced and self.overlaps else []),
+            *self._load_notes, *engine_note(self.plan), *([_SUMMED] if sliced and self.overlaps else []),
             *([eager] if self.eager and eager else []),
         )  # fmt: skip
+
+    @property
+    def _load_notes(self) -> tuple[str, ...]:
+        """A sentence on how a stated expert load distribution spreads the rows."""
+        if self.expert_load is None:
+            return (_BALANCED.format(self.ep),) if self.wide else ()
+        model = self.model
+        routing = Routing.under(self.expert_load, MOST_EXPERTS, model.experts_per_token, model.experts, self.ep)
+        fullest = routing.fullest.sum() / routing.rows
+        return (_LOADED.format(routing.imbalance, self.ep, fullest),)
 
     def batch(self, groups: Sequence[Group]) -> Pass:
         """One rank's pass over a batch, up to the logits of the last token of each sequence, and of all that it
@@ -349,7 +373,7 @@ class Forward:
             if piece.name == "q_down" and isinstance(op, Gemm):
                 yield replace(piece, op=replace(op, n=op.n + model.kv_rank + model.rotary_head))
             elif isinstance(op, GroupedGemm):
-                yield replace(piece, op=sliced(model, op, flat.count, tp, self.ep), cut="whole")
+                yield replace(piece, op=sliced(model, op, flat.count, tp, self.ep, self.expert_load), cut="whole")
             elif self.wide:
                 yield piece
             elif piece.cut == "routed":
@@ -472,6 +496,17 @@ def _check_experts(model: Transformer, tp: int, ep: int, gpus: int) -> None:
         raise InputError(f"ep {ep} does not fill the {gpus} GPUs of the system; give a divisor of {gpus}")
     if ep > max(model.experts, 1):
         raise InputError(f"ep {ep} is more than the {model.experts} experts of {model.name}; give at most as many")
+
+
+def _expert_load(load: Loads | str | None, model: Transformer, ep: int) -> Loads | None:
+    """Return the expert load distribution of a call; InputError for one that the experts of the model cannot have."""
+    if load is None:
+        return None
+    found = loads_of(load) if isinstance(load, str) else load
+    if not model.experts:
+        raise InputError(f"expert_load is {shown(load)}, and {model.name} has no experts; leave it out")
+    Routing.under(found, 1, model.experts_per_token, model.experts, ep)
+    return found
 
 
 def _check_stages(model: Transformer, tp: int, ep: int, pp: int, gpus: int) -> None:
