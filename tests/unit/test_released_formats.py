@@ -96,6 +96,8 @@ def _read(tmp_path, more):
         ({"torch_dtype": "float16"}, "fp16"),
         ({"dtype": "bfloat16"}, "bf16"),
         ({"torch_dtype": "float32"}, "bf16"),
+        ({"torch_dtype": "torch.float16"}, "fp16"),
+        ({"torch_dtype": None}, "bf16"),
         ({"quantization_config": {"quant_method": "mxfp4"}}, "mxfp4"),
         ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}, "fp8-block"),
         ({"quantization_config": {"quant_method": "fp8"}}, "fp8"),
@@ -129,3 +131,9 @@ def test_a_configuration_states_the_format_of_its_weights(tmp_path, more, format
 def test_a_format_that_is_not_modelled_is_refused(tmp_path, quantized, error, words):
     with pytest.raises(error, match=words):
         _read(tmp_path, {"quantization_config": quantized})
+
+
+@pytest.mark.parametrize("more", [{"torch_dtype": "bfloat61"}, {"dtype": "bfloat61"}, {"torch_dtype": 16}])
+def test_a_misspelt_dtype_is_refused_with_the_names_that_exist(tmp_path, more):
+    with pytest.raises(UnknownNameError, match=rf"{next(iter(more))}.*bfloat16"):
+        _read(tmp_path, more)

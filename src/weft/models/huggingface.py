@@ -468,8 +468,8 @@ def _is_slip(typed: str, name: str) -> bool:
     return digits[0] == digits[1] and difflib.SequenceMatcher(None, typed, name).ratio() > 0.85
 
 
-_HALF = {"bfloat16": "bf16", "float16": "fp16", "float32": "bf16"}
-"""The format in which servers load weights of a `torch_dtype`; they round those of 32 bits (vLLM's --dtype auto)."""
+_HALF = {"bfloat16": "bf16", "float16": "fp16", "float32": "bf16", "float64": "bf16", "auto": "bf16"}
+"""The format in which servers load weights of a `torch_dtype`; they round wider formats (vLLM's --dtype auto)."""
 _QUANTIZED = ("fp8", "fbgemm_fp8", "mxfp4", "gptq", "awq", "modelopt", "modelopt_fp4", "compressed-tensors")
 
 
@@ -477,8 +477,9 @@ def _weight_format(config: Config) -> str:
     """Return the format in which the weights were released."""
     quantized = config.get("quantization_config")
     if quantized is None:
-        name = config.get("torch_dtype", config.get("dtype")) or "bfloat16"
-        return _HALF.get(str(name).removeprefix("torch."), "bf16")
+        key = "torch_dtype" if "torch_dtype" in config else "dtype"
+        name = config.get(key) or "bfloat16"
+        return _known(key, name.removeprefix("torch.") if isinstance(name, str) else name, _HALF)
     if not isinstance(quantized, Mapping):
         raise ConfigError(f"it is {quantized!r}; give a table with quant_method", None, "quantization_config")
     method = _known("quant_method", quantized.get("quant_method"), {name: name for name in _QUANTIZED})
