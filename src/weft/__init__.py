@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from weft.parallel import dependent as dependent
     from weft.parallel import layer as layer
     from weft.parallel import sublayer as sublayer
+    from weft.parallel.deployment import Deployment as Deployment
     from weft.parallel.plan import Parallelism as Parallelism
     from weft.plan import plan as plan
     from weft.plan.read_launch import read_launch as read_launch
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from weft.result import Comparison as Comparison
     from weft.result import Timeline as Timeline
     from weft.result.contrast import Contrast as Contrast
+    from weft.result.serving import Limits as Limits
     from weft.result.step import Step as Step
     from weft.rewrite import rewrite as rewrite
     from weft.run import balanced as balanced
@@ -76,10 +78,12 @@ if TYPE_CHECKING:
     from weft.run.step.named import step as step
     from weft.run.step.named import step_overlaps as step_overlaps
     from weft.run.step.roofline import roofline as roofline
+    from weft.run.step.serving_plan import ServingPlan as ServingPlan
     from weft.run.trace import compare_trace as compare_trace
     from weft.sample import sample as sample
     from weft.schedule import overlap_names
     from weft.schedule.arbiters import arbiter as arbiter
+    from weft.serving.load import Load as Load
     from weft.serving.search import plan_serving as plan_serving
     from weft.serving.serve import serve as serve
     from weft.sweep.answer import Sweep as Sweep
@@ -116,6 +120,7 @@ _ROOMS = {
     "weft.models.sequence": "iteration",
     "weft.options": "RunOptions",
     "weft.parallel": "dependent layer sublayer",
+    "weft.parallel.deployment": "Deployment",
     "weft.parallel.plan": "Parallelism",
     "weft.plan": "plan",
     "weft.plan.read_launch": "read_launch",
@@ -124,6 +129,7 @@ _ROOMS = {
     "weft.plan.schedules": "check_schedule find_schedule",
     "weft.result": "Comparison Timeline",
     "weft.result.contrast": "Contrast",
+    "weft.result.serving": "Limits",
     "weft.result.step": "Step",
     "weft.rewrite": "rewrite",
     "weft.run": "balanced compare simulate",
@@ -132,10 +138,12 @@ _ROOMS = {
     "weft.run.step.inference": "decode prefill",
     "weft.run.step.named": "memory step step_overlaps",
     "weft.run.step.roofline": "roofline",
+    "weft.run.step.serving_plan": "ServingPlan",
     "weft.run.trace": "compare_trace",
     "weft.sample": "sample",
     "weft.schedule": "overlaps=overlap_names",
     "weft.schedule.arbiters": "arbiter",
+    "weft.serving.load": "Load",
     "weft.serving.search": "plan_serving",
     "weft.serving.serve": "serve",
     "weft.studies": "studies",

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
 from numbers import Real
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from weft.errors import LARGEST_WHOLE, InputError, check_name, check_whole, is_whole, shown
+from weft.errors import LARGEST_WHOLE, InputError, UnknownNameError, check_name, check_whole, is_whole, shown
 
+T = TypeVar("T")
 _KEY = "declared"
 
 
@@ -22,24 +23,38 @@ class Declared:
     """What is said of a field beside its type and default.
 
     `help` is its line on a help page, in which {names} stands for the known names. `least` and `most` bound a whole
-    number, of which errors give an `example`. `default` says in words what happens without a value. `noun` names a
-    choice in errors; `names` are those that a text may be, where its type does not list them. `unit` is that of a
-    number, in the plural.
+    number, of which errors give an `example`; `bounds` are the least and the most of a number that need not be whole.
+    `default` says in words what happens without a value. `noun` names a choice in errors; `names` are those that a text
+    may be, where its type does not list them, or "package.module:NAMES", imported when a name is checked. `unit` is
+    that of a number, in the plural. `option` is the name of the command's option and the key of a sweep's file ("": the
+    field's own). `scope` says what the field is of, where not all readers of its class read it.
     """
 
     help: str
     least: int = 1
     most: int | None = None
-    example: int = 8
+    example: float = 8
     default: str = ""
     noun: str = ""
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] | str = ()
     unit: str = ""
+    bounds: tuple[float, float] | None = None
+    option: str = ""
+    scope: str = ""
 
 
 def declared(value: Any, help: str, **more: Any) -> Any:
     """A field of a dataclass with its default and its declaration (`Declared`)."""
     return field(default=value, metadata={_KEY: Declared(help, **more)})
+
+
+def redeclared(owner: type, name: str, value: Any = MISSING, **changed: Any) -> Any:
+    """A field of a subclass as `owner` declares it, with another default, or another part of its declaration."""
+    one = next(each for each in fields(owner) if each.name == name)
+    return field(
+        default=one.default if value is MISSING else value,
+        metadata={_KEY: replace(one.metadata[_KEY], **changed)},
+    )
 
 
 @dataclass(frozen=True)
@@ -53,11 +68,23 @@ class Described:
     optional: bool = False
 
     @property
+    def option(self) -> str:
+        """The name of its option, and its key in a sweep's file."""
+        return self.declared.option or self.name
+
+    @property
+    def named(self) -> bool:
+        """Whether the field takes only names."""
+        return bool(self.declared.names) or (len(self.kinds) == 1 and get_origin(self.kinds[0]) is Literal)
+
+    @property
     def choices(self) -> tuple[str, ...]:
         """The names that the field takes, if it takes only names; else empty."""
-        if self.declared.names:
-            return self.declared.names
-        return get_args(self.kinds[0]) if len(self.kinds) == 1 and get_origin(self.kinds[0]) is Literal else ()
+        names = self.declared.names
+        if isinstance(names, str):
+            module, _, name = names.partition(":")
+            return tuple(getattr(import_module(module), name))
+        return names or (get_args(self.kinds[0]) if self.named else ())
 
 
 @cache
@@ -91,6 +118,34 @@ def _described_field(owner: Any, one: Field[Any]) -> Described:
 _UNDECLARED = Declared("", least=0)
 
 
+class Options:
+    """Base of dataclasses whose fields users name: UnknownNameError for a name that no field has, with the nearest."""
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Make an object, of which `__init__` sets the fields."""
+        known: Mapping[str, Field[Any]] = cls.__dataclass_fields__  # type: ignore[attr-defined]
+        for name in given:
+            if name not in known:
+                raise UnknownNameError(f"field of {cls.__name__}", name, tuple(known), listed=True)
+        return super().__new__(cls)
+
+
+def from_options(owner: type[T], values: Mapping[str, Any]) -> T:
+    """Return the object of a dataclass of declared fields by the names of its options; others and None are left out."""
+    given = {one.name: values.get(one.option) for one in described(owner).values()}  # type: ignore[arg-type]
+    return owner(**{name: value for name, value in given.items() if value is not None})
+
+
+def stated(options: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass's object that differ from their defaults."""
+    each = ((one, getattr(options, one.name)) for one in fields(options))
+    return {one.name: value for one, value in each if value != _default(one)}
+
+
+def _default(one: Field[Any]) -> Any:
+    return one.default if one.default_factory is MISSING else one.default_factory()
+
+
 def _kinds(hint: Any) -> tuple[Any, ...]:
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return tuple(kind for kind in kinds if kind is not type(None))
@@ -117,6 +172,8 @@ def check_fields(options: Any, sizes: bool = True) -> None:
 
 
 def _check_choice(one: Described, value: Any) -> Any:
+    if len(one.kinds) > 1 and not isinstance(value, str):
+        return value  # what its owner checks, such as a function
     if type(value) is not str or value not in one.choices:
         check_name(one.declared.noun or one.name, value, one.choices)
     return value
@@ -125,7 +182,7 @@ def _check_choice(one: Described, value: Any) -> Any:
 def _check_whole(one: Described, value: Any) -> Any:
     least, most = one.declared.least, one.declared.most
     if type(value) is not int or not least <= value <= (LARGEST_WHOLE if most is None else most):
-        check_whole(one.name, value, least, one.declared.example)
+        check_whole(one.name, value, least, int(one.declared.example))
         if most is not None and value > most:
             raise InputError(f"{one.name} is {shown(value)}; it must be at most {most}")
         return int(value)  # numpy's integers overflow
@@ -141,6 +198,14 @@ def _check_flag(one: Described, value: Any) -> Any:
 
 
 def _check_number(one: Described, value: Any) -> Any:
+    bounds = one.declared.bounds
+    if bounds is not None:
+        low, high = bounds
+        if isinstance(value, bool) or not (isinstance(value, Real) and low <= float(value) <= high):
+            raise InputError(
+                f"{one.name} is {shown(value)}; give a number of {low:g} to {high:g}, such as {one.declared.example:g}"
+            )
+        return value
     if isinstance(value, bool) or not (isinstance(value, Real) and 0 <= float(value) < math.inf):
         number = f"number of {one.declared.unit}" if one.declared.unit else "number"
         raise InputError(f"{one.name} is {shown(value)}; give a finite {number} of at least 0")
@@ -193,7 +258,7 @@ def _rules(owner: Any) -> list[tuple[str, _Check, Described]]:
         one = _described_field(owner, field_)
         kinds = set(one.kinds) - {int} if float in one.kinds else set(one.kinds)
         kind = next(iter(kinds)) if len(kinds) == 1 else None
-        check = _check_choice if one.choices else _CHECKS.get(kind)
+        check = _check_choice if one.named else _CHECKS.get(kind)
         if isinstance(kind, type) and issubclass(kind, StrEnum):
             check = _check_member
         if check is not None:

@@ -102,4 +102,4 @@ def test_groups_that_cannot_be_are_refused_in_a_sentence(text, said):
 @pytest.mark.parametrize("loads", [float("nan"), -1.0, (1, float("inf")), (True, 1), ("a", "b"), "power:nan", "1e400"])
 def test_a_plan_refuses_loads_that_are_no_finite_numbers(loads):
     with pytest.raises(InputError, match="a load of an expert is"):
-        weft.Parallelism(dp=2, ep=2, batch=8, loads=loads)
+        weft.Parallelism(dp=2, ep=2, batch=8, expert_load=loads)

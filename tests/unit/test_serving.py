@@ -16,10 +16,11 @@ from shown import check_shown
 import weft
 from weft import files
 from weft.errors import InputError, UnknownNameError
+from weft.library.serving_frameworks import resolve_framework
 from weft.models import load_model
 from weft.result.contrast import Contrast
 from weft.run.step.forward import Forward, Group
-from weft.serving.framework import resolve_framework, serves
+from weft.serving.framework import serves
 from weft.serving.policies import running_first
 from weft.serving.pool import Pool
 from weft.serving.requests import Asked, Request, read_requests

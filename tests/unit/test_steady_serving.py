@@ -11,7 +11,7 @@ import weft
 from weft.cli.main import weft as cli
 from weft.result.contrast import Contrast
 from weft.result.serving import LIFETIMES, Served, steady_window
-from weft.serving.requests import EACH_CLIENT
+from weft.serving.load import EACH_CLIENT
 
 MODEL, SYSTEM = "llama-3-8b", "1xh100"
 LONG = {"input": 4096, "output": 256, "tp": 4}

@@ -30,12 +30,12 @@ def even():
 
 @pytest.fixture(scope="module")
 def uneven():
-    return step(loads="power:0.6")
+    return step(expert_load="power:0.6")
 
 
 def test_loads_that_are_all_equal_change_nothing(even):
     for loads in ((1.0,) * 128, "power:0"):
-        same = step(loads=loads)
+        same = step(expert_load=loads)
         assert same.seconds == pytest.approx(even.seconds, rel=1e-3)
         assert same.memory.peak == pytest.approx(even.memory.peak, rel=1e-3)
 
@@ -47,7 +47,7 @@ def test_experts_grow_by_what_weft_predict_experts_says(even, loads):
         experts(Experts(routing, MODEL.hidden, MODEL.expert_wide), "h200-sxm").operators
         for routing in (Routing(*ROUTED), of)
     )
-    mine, longer = forward(even), forward(step(loads=loads))
+    mine, longer = forward(even), forward(step(expert_load=loads))
     for name in ("fc1", "activation", "fc2"):
         said = float(after[name].seconds / before[name].seconds)
         # two closed forms, each with its own last wave of tiles: a wave is 6 % of the even load of fc2
@@ -68,7 +68,7 @@ def test_the_fullest_gpu_holds_the_rows_that_it_gets(even, uneven):
 
 @pytest.mark.parametrize("dispatcher", ["nccl", "deepep", "hybridep"])
 def test_a_dispatch_is_as_long_as_its_busiest_receiver_takes(dispatcher):
-    even, uneven = (forward(step(dispatcher=dispatcher, loads=loads)) for loads in ("even", "power:0.6"))
+    even, uneven = (forward(step(dispatcher=dispatcher, expert_load=loads)) for loads in ("even", "power:0.6"))
     crowding = Routing.by_power_law(*ROUTED, 0.6).fullest.sum() / (4096 * 8)
     assert 1.1 < uneven["permute.exchange"] / even["permute.exchange"] < 1.01 * crowding
     assert uneven["router"] == pytest.approx(even["router"])
@@ -77,10 +77,14 @@ def test_a_dispatch_is_as_long_as_its_busiest_receiver_takes(dispatcher):
 @pytest.mark.parametrize(
     ("model", "more", "said"),
     [
-        ("gpt-3", {"ep": 1, "loads": "power:0.6"}, "loads are of experts, and gpt-3 has none"),
-        ("qwen3-30b-a3b", {"loads": (1, 2)}, "there are 2 loads for the 128 experts of qwen3-30b-a3b"),
-        ("qwen3-30b-a3b", {"loads": "steep"}, "'steep' are no loads; write even, power:1.1 or a number for each"),
-        ("qwen3-30b-a3b", {"loads": "power:0.6", "overlap": "ep=t3-all-to-all"}, "timed in a step with even loads"),
+        ("gpt-3", {"ep": 1, "expert_load": "power:0.6"}, "loads are of experts, and gpt-3 has none"),
+        ("qwen3-30b-a3b", {"expert_load": (1, 2)}, "there are 2 loads for the 128 experts of qwen3-30b-a3b"),
+        ("qwen3-30b-a3b", {"expert_load": "steep"}, "'steep' are no loads; write even, power:1.1 or a number for each"),
+        (
+            "qwen3-30b-a3b",
+            {"expert_load": "power:0.6", "overlap": "ep=t3-all-to-all"},
+            "timed in a step with even loads",
+        ),
     ],
 )
 def test_loads_that_cannot_be_are_refused_in_a_sentence(model, more, said):
@@ -89,5 +93,5 @@ def test_loads_that_cannot_be_are_refused_in_a_sentence(model, more, said):
 
 
 def test_the_planner_does_not_choose_loads():
-    with pytest.raises(InputError, match="fix names 'loads'"):
-        weft.plan(MODEL, "16xh200", batch=64, fix={"loads": "power:0.6"})
+    with pytest.raises(InputError, match="fix names 'expert_load'"):
+        weft.plan(MODEL, "16xh200", batch=64, fix={"expert_load": "power:0.6"})

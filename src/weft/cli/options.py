@@ -84,7 +84,7 @@ overlap_option = option(
     "--overlap",
     "A method for all-reduces (tp) or exchanges with experts (ep), such as tp=t3-mca, see 'weft overlaps list --axis "
     "tp'.  [default: in sequence]",
-    Value("AXIS=NAME", later("weft.parallel.plan:overlap_of")),
+    Value("AXIS=NAME", later("weft.parallel.deployment:overlap_of")),
 )
 """Add --overlap to a forward pass that is served, in the words of `weft step`."""
 
@@ -146,7 +146,7 @@ def on_machine(function: F) -> F:
         from weft.result.contrast import Contrast
 
         stated = {name.replace("-", "_"): text for name, text in against.items() if "." not in name}
-        options = {name: _parsed(name, text) for name, text in stated.items()}
+        options = dict(_parsed(name, text) for name, text in stated.items())
         other = described(options.pop("system", None) or system).replace(changes)
         other = other.replace({path: text for path, text in against.items() if "." in path})
         label = ", ".join(f"{name.replace('_', '-')} {text}" for name, text in against.items())
@@ -155,14 +155,14 @@ def on_machine(function: F) -> F:
     return cast(F, call)
 
 
-def _parsed(name: str, text: str) -> Any:
-    """The value of an option of the running command from its text; UnknownNameError for another name."""
+def _parsed(name: str, text: str) -> tuple[str, Any]:
+    """The argument and the value of an option of the running command; UnknownNameError for another name."""
     context = click.get_current_context()
-    known = {one.name: one for one in context.command.params if isinstance(one, click.Option) and one.expose_value}
-    known = {key: one for key, one in known.items() if key and key not in _NOT_AGAINST}
+    exposed = (one for one in context.command.params if isinstance(one, click.Option) and one.expose_value)
+    known = {one.opts[0].lstrip("-").replace("-", "_"): one for one in exposed if one.name not in _NOT_AGAINST}
     if name not in known:
         raise UnknownNameError("value of the machine, or option of this command,", name, known, listed=True)
-    return known[name].process_value(context, text)
+    return str(known[name].name), known[name].process_value(context, text)
 
 
 _NOT_AGAINST = ("against", "changes", "clock", "compare_overlaps")
@@ -270,18 +270,17 @@ def field_options(owner: type, *names: str, **types: click.ParamType) -> Callabl
 
 
 def _option(one: Described, given: click.ParamType | None) -> Callable[[F], F]:  # type: ignore[type-arg]
-    flag = f"--{one.name.replace('_', '-')}"
+    flag = f"--{one.option.replace('_', '-')}"
     about = one.declared
     value = None if about.default else one.value
     shown = f"  [default: {about.default}]" if about.default else ""
     if one.kinds == (bool,):
         two_ways = one.value is None or about.default or one.value
-        return option(
-            f"{flag}/--no-{flag[2:]}" if two_ways else flag, f"{about.help}{shown}", default=value, is_flag=True
-        )
+        flags = f"{flag}/--no-{flag[2:]}" if two_ways else flag
+        return option(flags, f"{about.help}{shown}", name=one.name, default=value, is_flag=True)
     kind = given or _kind(one)
     names = one.choices or (tuple(kind.known()) if isinstance(kind, Value) and "{names}" in about.help else ())
-    return option(flag, about.help.replace("{names}", ", ".join(names)) + shown, kind, default=value)
+    return option(flag, about.help.replace("{names}", ", ".join(names)) + shown, kind, one.name, default=value)
 
 
 def _kind(one: Described) -> click.ParamType:  # type: ignore[type-arg]

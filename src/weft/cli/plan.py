@@ -18,7 +18,8 @@ from weft.errors import InputError
 from weft.files import write_atomically
 from weft.hardware import System
 from weft.options import RESERVE, RunOptions
-from weft.parallel.plan import Recompute, overlap_of
+from weft.parallel.deployment import overlap_of
+from weft.parallel.plan import Recompute
 from weft.plan.launch import LAUNCHERS
 
 _EXAMPLE = "weft plan llama-3-70b --system 64xh100 --batch 512 --sequence 8192 --launch megatron"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -28,7 +28,7 @@ from weft.cli.values import COUNT, MODEL_NAME, SYSTEM_NAME, Count, Value, later
 from weft.errors import InputError
 from weft.hardware import System
 from weft.options import RunOptions
-from weft.serving.requests import ARRIVALS
+from weft.serving.load import Arrivals
 from weft.units import LARGEST_COUNT
 
 _EXAMPLE = "weft serve llama-3-70b --system 8xh100 --tp 4 --framework vllm --rate 4 --input 2048 --output 256"
@@ -58,7 +58,7 @@ _load = together(
     ),
     option("--input", "Tokens of a prompt.  [default: 1024]", _TOKENS),
     option("--output", "Tokens of an answer.  [default: 128]", _TOKENS),
-    option("--arrivals", "How requests arrive at a rate.  [default: poisson]", click.Choice(ARRIVALS)),
+    option("--arrivals", "How requests arrive at a rate.  [default: poisson]", click.Choice(get_args(Arrivals))),
     option("--burstiness", "Variance of gamma gaps by that of Poisson's.  [default: 1]", click.FloatRange(1e-3, 1e3)),
     option("--prefix", "First tokens of every prompt that are the same.", Count(0, LARGEST_COUNT), default=0),
     option("--seed", "Seed of arrivals and lengths.  [default: 0]", Count(0, LARGEST_COUNT)),
@@ -74,7 +74,7 @@ _server = together(
     ),
     option(
         "--framework", "Whose defaults hold: vllm, sglang, trtllm, or a version that differs, such as vllm@0.10.",
-        Value("NAME", str, later("weft.serving.framework:framework_names")), default="vllm",
+        Value("NAME", str, later("weft.library.serving_frameworks:framework_names")), default="vllm",
     ),
     option(
         "--policy", "The scheduler.  [default: the framework's]",

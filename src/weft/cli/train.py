@@ -32,8 +32,9 @@ from weft.graph.routing import loads_of
 from weft.hardware import System
 from weft.models.load import graph_in
 from weft.options import Fidelity, RunOptions
+from weft.parallel.deployment import overlap_of
 from weft.parallel.framework import current_frameworks
-from weft.parallel.plan import GRAPH_MODULES, Parallelism, Recompute, overlap_of
+from weft.parallel.plan import GRAPH_MODULES, Parallelism, Recompute
 from weft.parallel.precision import RECIPES
 from weft.schedule.pipeline import schedule_names
 
@@ -79,7 +80,7 @@ plan_options = together(
         "dtype",
         "precision",
         "dispatcher",
-        "loads",
+        "expert_load",
         "cuda_graph_impl",
         "cuda_graph_modules",
         "overlap_moe_expert_parallel_comm",
@@ -90,7 +91,7 @@ plan_options = together(
         dtype=DTYPE,
         precision=Value("RECIPE", str, lambda: RECIPES),
         dispatcher=Value("LIBRARY", str, lambda: EXCHANGES),
-        loads=Value("LOADS", loads_of),
+        expert_load=Value("LOADS", loads_of),
         cuda_graph_modules=Value("A,B", names, lambda: GRAPH_MODULES),
     ),
     option(

@@ -104,10 +104,10 @@ def _experts(model: Transformer, plan: Parallelism) -> Iterator[str]:
         yield f"ep {plan.ep} does not divide the {model.experts} experts of {model.name}"
     if ranks % plan.ep:
         yield f"ep {plan.ep} does not divide the {ranks} ranks that route different tokens"
-    if plan.loads and not model.experts:
+    if plan.expert_load and not model.experts:
         yield f"loads are of experts, and {model.name} has none"
-    if isinstance(plan.loads, tuple) and len(plan.loads) not in (0, model.experts):
-        yield f"there are {len(plan.loads)} loads for the {model.experts} experts of {model.name}"
+    if isinstance(plan.expert_load, tuple) and len(plan.expert_load) not in (0, model.experts):
+        yield f"there are {len(plan.expert_load)} loads for the {model.experts} experts of {model.name}"
     if model.experts and model.expert_wide % expert_tp(plan):
         yield f"tp {plan.tp} does not divide the {model.expert_wide} columns of an expert of {model.name}"
 

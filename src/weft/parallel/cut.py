@@ -21,7 +21,7 @@ def cut(piece: Piece, plan: Parallelism) -> Op:
 
     Equal shares are one object, so that what follows from an operator is found once for all plans that have it.
     """
-    ep, loads = (plan.ep, plan.loads) if piece.routing else (1, ())
+    ep, loads = (plan.ep, plan.expert_load) if piece.routing else (1, ())
     return _cut(piece, plan.tp, token_ranks(plan), expert_tp(plan), ep, loads)
 
 
@@ -60,7 +60,7 @@ def _cut(piece: Piece, tp: int, tokens: int, experts: int, ep: int, loads: Loads
 def routing_under(model: Transformer, plan: Parallelism) -> Routed:
     """How a micro-batch's tokens of each rank reach the experts of a mixture under the plan's loads."""
     tokens = -(-plan.micro_batch * plan.sequence // (plan.cp * token_ranks(plan)))
-    return Routed.under(plan.loads, tokens, model.experts_per_token, model.experts, plan.ep)
+    return Routed.under(plan.expert_load, tokens, model.experts_per_token, model.experts, plan.ep)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -79,7 +79,7 @@ def _crowding(piece: Piece, token_ranks: int, ep: int, loads: Loads) -> float:
 
 def crowding(piece: Piece, plan: Parallelism) -> float:
     """Rows that the experts of the rank with most get, over the mean of all ranks."""
-    return _crowding(piece, token_ranks(plan), plan.ep, plan.loads)
+    return _crowding(piece, token_ranks(plan), plan.ep, plan.expert_load)
 
 
 def _share(size: int, ranks: int, unit: int) -> int:

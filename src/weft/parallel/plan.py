@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
-from weft.answer import Record
 from weft.errors import InputError, check_name, check_type
-from weft.fields import check_fields, declared
-from weft.graph import DTYPE_BYTES, EXCHANGES
-from weft.graph.op import BLOCK_BYTES
-from weft.graph.routing import Loads, check_loads, loads_of
+from weft.fields import declared, redeclared
+from weft.graph.routing import Loads
+from weft.parallel.deployment import Deployment
 from weft.parallel.precision import RECIPES, Recipe
 
 Axis = Literal["tp", "cp", "dp", "pp"]
@@ -83,26 +81,13 @@ def schedule_name(text: str) -> ScheduleName:
     return ScheduleName(kind, tuple(int(each) if _NUMBER.fullmatch(each) else None for each in given))
 
 
-def overlap_of(text: str) -> dict[str, str]:
-    """Parse "tp=t3-mca,dp=dma" into overlap methods by axis; InputError for anything else, or an axis given twice."""
-    found: dict[str, str] = {}
-    for part in filter(None, map(str.strip, text.split(","))):
-        axis, equals, method = (word.strip() for word in part.partition("="))
-        if not (axis and equals and method):
-            raise InputError(f"the overlap '{text}' has no axis or no method; name both, like tp=t3-mca")
-        if axis in found:
-            raise InputError(f"the overlap names {axis} twice, {found[axis]} and {method}; give it once")
-        found[axis] = method
-    return found
-
-
 def overlap_text(overlap: Mapping[str, str]) -> str:
     """Overlap methods by axis as users type them, "tp=t3-mca,dp=dma"; the inverse of `overlap_of`."""
     return ",".join(f"{axis}={method}" for axis, method in overlap.items())
 
 
 @dataclass(frozen=True)
-class Parallelism(Record):
+class Parallelism(Deployment):
     """A plan: `tp` x `cp` x `dp` x `pp` GPUs, `batch` sequences of `sequence` tokens per step.
 
     `tp` ranks share every layer (with `sp` the tokens between their GEMMs, too), `cp` ranks every sequence, `pp` stages
@@ -115,9 +100,9 @@ class Parallelism(Record):
     names what is kept in the memory of the host and comes back over its link. All computes in `dtype` but for what the
     recipe `precision` (`weft.parallel.precision`) gives 8 or 4 bits: the operands of the layers' GEMMs, and tokens on
     their way to them. `dispatcher` names the library that exchanges tokens among experts ("": the framework's),
-    `loads` how many each of them gets, of which the GPU that gets most is timed: "power:0.6", its exponent, or relative
-    numbers (none: even loads). The host launches what CUDA graphs hold at once (`cuda_graph_impl`, of each layer the
-    modules `cuda_graph_modules`). With `overlap_moe_expert_parallel_comm` a forward pass runs beside another
+    `expert_load` how many each of them gets, of which the GPU that gets most is timed: "power:0.6", its exponent, or
+    relative numbers (none: even loads). The host launches what CUDA graphs hold at once (`cuda_graph_impl`, of each
+    layer the modules `cuda_graph_modules`). With `overlap_moe_expert_parallel_comm` a forward pass runs beside another
     micro-batch's backward pass, so that one computes while the other exchanges tokens; with `delay_wgrad_compute`
     gradients of weights fill what is left of these exchanges. None is as the framework does. Logits and loss are
     computed in `loss_chunks` chunks of the tokens, each with its backward pass before the next one.
@@ -134,11 +119,8 @@ class Parallelism(Record):
 
     RECORD = "* gpus"
 
-    tp: int = declared(1, "GPUs that share every layer.")
-    pp: int = declared(1, "Pipeline stages.")
     dp: int = declared(1, "Replicas that share the batch.", default="the GPUs that are left")
     cp: int = declared(1, "GPUs that share every sequence.")
-    ep: int = declared(1, "GPUs that share the experts.")
     batch: int = declared(1, "Sequences of a step.", default="four micro-batches for each stage of each pipeline")
     micro_batch: int = declared(1, "Sequences that pass a stage together.")
     sequence: int = declared(2048, "Tokens of each sequence.", default="the model's context")
@@ -166,15 +148,7 @@ class Parallelism(Record):
     offload: Offload = declared("none", "What the memory of the host holds.")
     dtype: str = declared("bf16", "Data type of all that no recipe of --precision gives fewer bits: bf16, fp16, fp32.")
     precision: str = declared("", "Recipe of training: {names}.", default="16 bits, as --dtype")
-    dispatcher: str = declared(
-        "", "Library that brings tokens to their experts: {names}.", default="as the framework", example="hybridep"
-    )
-    loads: Loads = declared(
-        (),
-        "Tokens by expert: even, power:0.6 (the expert at place p has p to the power -0.6) or a number for each, "
-        "like 3,2,2,1.",
-        default="even",
-    )
+    expert_load: Loads = redeclared(Deployment, "expert_load", (), default="even", option="loads")
     cuda_graph_impl: CudaGraphImpl | None = declared(
         None,
         "What CUDA graphs hold, whose kernels the host launches at once.",
@@ -197,34 +171,12 @@ class Parallelism(Record):
     loss_chunks: int = declared(
         1, "Chunks of tokens whose logits and loss are computed one after another, which takes less memory."
     )
-    overlap: Mapping[str, str] = field(default_factory=dict)
     order: tuple[Axis, ...] = ORDER
 
     def __post_init__(self) -> None:
-        if isinstance(self.overlap, str):
-            object.__setattr__(self, "overlap", overlap_of(self.overlap))
-        if isinstance(self.loads, str | list):
-            object.__setattr__(
-                self, "loads", loads_of(self.loads) if isinstance(self.loads, str) else tuple(self.loads)
-            )
-        check_type("loads", self.loads, (tuple, float), "give numbers, one for each expert, or 'power:0.6'")
-        check_loads(self.loads)
-        check_type("overlap", self.overlap, Mapping, "give methods by axis, such as {'tp': 'flux'} or 'tp=flux,dp=dma'")
-        check_type("dtype", self.dtype, str, "name one, like 'bf16'")
-        check_name("dtype", self.dtype, (*DTYPE_BYTES, *BLOCK_BYTES))  # those of blocks: servers' products
-        for axis, method in self.overlap.items():
-            check_type("the axis of an overlap", axis, str, "name one, like 'tp'")
-            check_type(f"the overlap of {axis}", method, str, "name a method, like 'flux', or leave the axis out")
         check_type("schedule", self.schedule, str, "name one, like '1f1b' or 'interleaved:4'")
         check_type("order", self.order, (tuple, list), f"name each of {', '.join(ORDER)} once")
-        check_fields(self)
-        if self.dispatcher:
-            check_name("dispatcher", self.dispatcher, EXCHANGES)
-            if self.ep == 1:
-                raise InputError(
-                    f"dispatcher {self.dispatcher} exchanges tokens among the ranks that share experts, but ep is 1; "
-                    "give ep 2 or more, or leave it out"
-                )
+        super().__post_init__()
         self._check_graphs()
         self._check_paired()
         self._check_shard()
@@ -313,8 +265,7 @@ class Parallelism(Record):
         vars(found).update(vars(self), **fields)
         return found
 
-    def __hash__(self) -> int:
-        return hash(tuple(value for name, value in vars(self).items() if name != "overlap"))
+    __hash__ = Deployment.__hash__
 
     @property
     def gpus(self) -> int:

@@ -37,8 +37,8 @@ def choices(plan: Parallelism) -> dict[str, str]:
         said["precision"] = plan.precision
     if plan.dispatcher:
         said["dispatcher"] = f"tokens by {plan.dispatcher}"
-    if plan.loads:
-        said["loads"] = f"experts' loads by {loads_words(plan.loads)}"
+    if plan.expert_load:
+        said["expert_load"] = f"experts' loads by {loads_words(plan.expert_load)}"
     if plan.cuda_graph_impl is not None:
         said["cuda_graph_impl"] = graphs_words(plan)
     if plan.overlap_moe_expert_parallel_comm is not None:

@@ -13,9 +13,10 @@ from weft.errors import InputError, check_name, check_whole
 from weft.hardware import System
 from weft.models import Transformer
 from weft.parallel.check import can_pair, check_graphs, divisors, drop_ep_overlap, problems
+from weft.parallel.deployment import overlap_of
 from weft.parallel.framework import Framework
 from weft.parallel.layers import stage_layers
-from weft.parallel.plan import Parallelism, ScheduleName, overlap_of, schedule_name
+from weft.parallel.plan import Parallelism, ScheduleName, schedule_name
 from weft.parallel.precision import check_trains
 from weft.plan.launch import lacking
 from weft.run.step.overlaps import check_methods, check_overlap
@@ -51,7 +52,7 @@ PAIRING = "overlap_moe_expert_parallel_comm", "delay_wgrad_compute"
 _PAIRING = ("megatron-core", "megatron-bridge")
 """Frameworks whose fastest plans are also tried with EP overlap, which is off by default."""
 _PLAIN = Parallelism()
-_FREE = {"batch": "batch", "sequence": "sequence", "order": "", "layers": "", "loads": ""}
+_FREE = {"batch": "batch", "sequence": "sequence", "order": "", "layers": "", "expert_load": ""}
 """Fields of a plan that the search does not choose, with the argument that states each."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.answer import Answer
+from weft.answer import Answer, Record
+from weft.errors import InputError, shown
+from weft.fields import Options, check_fields, declared
 from weft.models.formats import BF16, ServedFormat
 from weft.result.errors import Error, load_error
+from weft.units import Dimension, parse
 
 if TYPE_CHECKING:
     from weft.hardware import System
@@ -144,6 +148,40 @@ class Objective(NamedTuple):
     def met(self, one: Served) -> bool:
         """Whether a request meets both."""
         return one.ttft <= self.ttft and not one.tpot > self.tpot
+
+
+@dataclass(frozen=True)
+class Limits(Options, Record):
+    """Service-level objectives of a request, and the share of requests that must meet them in a plan.
+
+    `ttft` limits the time to its first token, `tpot` the mean time of each further one ("2 s", "50 ms"); None is no
+    limit. `attainment` is the share of requests that must meet both; None is that of `weft.plan_serving`.
+
+    Raises UnknownNameError for an unknown field, InputError for what is no time, or a share out of 0 to 1.
+
+    >>> Limits(ttft="1 s", tpot="50 ms").objective.tpot
+    0.05
+    """
+
+    ttft: str | None = declared(None, "A good answer's first token comes within this, like 2s.")
+    tpot: str | None = declared(None, "Each further token of a good answer comes within this, like 50ms.")
+    attainment: float | None = declared(
+        None, "Share of the answers that must be good in a plan.", bounds=(0.01, 1), example=0.9, default="0.9"
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name in ("ttft", "tpot"):
+            text = getattr(self, name)
+            if text is not None and not parse(text, Dimension.SECONDS) >= 0:
+                raise InputError(f"{name} is {shown(text)}; give a time of 0 or more, such as 1s")
+
+    @property
+    def objective(self) -> Objective:
+        """The limits in seconds."""
+        return Objective(
+            *(math.inf if one is None else parse(one, Dimension.SECONDS) for one in (self.ttft, self.tpot))
+        )
 
 
 _FEW = 20

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from weft.result.serving import Objective
 from weft.serving.framework import Serves
-from weft.serving.requests import Asked, Load
+from weft.serving.requests import Asked, RequestStream
 from weft.serving.steady import steady_at
 from weft.serving.step_times import Shape, StepTimes
 
@@ -128,7 +128,7 @@ class Bounds:
             return float("inf")
         return max(self.lone, float(_TIMES[first - 1]) if first else 0.0)
 
-    def expected(self, load: Load, replicas: int, readers: int = 0) -> float:
+    def expected(self, load: RequestStream, replicas: int, readers: int = 0) -> float:
         """Return about what a token takes [s], no bound: in a steady state, of requests of the mean lengths."""
         prompt, answer = (
             max(round(float(np.mean([getattr(one, name) for one in load.asked[:_SOME]]))), 1)

@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.result.serving import Turn
 from weft.serving.replica import Replica
-from weft.serving.requests import STATE, Load, Request
+from weft.serving.requests import STATE, Request, RequestStream
 
 Route = Callable[[Sequence[Replica]], Replica]
 """Chooses the replica of the next request."""
@@ -97,7 +97,7 @@ class Cluster:
         self.answered = 0
 
     def run(
-        self, load: Load, watch: Watch | None = None, between: Callable[[Cluster], None] | None = None
+        self, load: RequestStream, watch: Watch | None = None, between: Callable[[Cluster], None] | None = None
     ) -> list[Request]:
         """Serve every request of a load; returns them in the order of arrival. Raises what `watch` raises.
 
@@ -124,7 +124,7 @@ class Cluster:
         turns = [turn for replica in self._every for turn in replica.turns]
         return found | columns("turns", turns)
 
-    def restore(self, load: Load, state: Mapping[str, Any]) -> None:
+    def restore(self, load: RequestStream, state: Mapping[str, Any]) -> None:
         """Take the place of a cluster that wrote a state of this load; raises what wrong data raise."""
         self._watch = None
         self._requests = requests = [Request(at, asked) for at, asked in enumerate(load.asked)]

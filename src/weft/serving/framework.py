@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any
 
-from weft.catalog import Quantity, read_toml
-from weft.errors import InputError, UnknownNameError, check_name
+from weft.catalog import Quantity
+from weft.errors import InputError, check_name
 from weft.graph import DTYPE_BYTES
 from weft.library.kits import KITS
+from weft.library.serving_frameworks import framework_tables
 from weft.models.block import query_key_value
 from weft.run.step.forward import Forward
 from weft.run.step.memory import outside
 from weft.units import Dimension, format_bytes
 
-_FILE = "frameworks.toml"
 _SECONDS = Quantity(Dimension.SECONDS, zero_allowed=True)
 _BYTES = Quantity(Dimension.BYTES)
 
@@ -66,40 +64,6 @@ class Serves:
         return self.frontend + self.token * prompt
 
 
-@cache
-def framework_names() -> tuple[str, ...]:
-    """Names of the serving frameworks."""
-    return tuple(_tables())
-
-
-def resolve_framework(text: object) -> tuple[str, str]:
-    """Return the framework and its version that a text such as "vllm" or "vllm@0.10" names; no version is "".
-
-    A version stands for its patches, so that 0.10.2 is 0.10 where rules are known of that one, and 0.15 is 0.15.1 where
-    this is the only one known. Raises UnknownNameError for unknown ones.
-    """
-    if not isinstance(text, str):
-        check_name("serving framework", text, _tables())
-    name, at, version = str(text).partition("@")
-    check_name("serving framework", name, _tables())
-    if not at:
-        return name, ""
-    known = _tables()[name]["versions"]
-    parts = version.removeprefix("v").split(".")
-    for count in range(len(parts), 1, -1):
-        if (shorter := ".".join(parts[:count])) in known:
-            return name, shorter
-    longer = [one for one in known if one.startswith(f"{'.'.join(parts)}.")]
-    if len(longer) != 1:
-        raise UnknownNameError(f"version of {name}", version, tuple(known), listed=True)
-    return name, longer[0]
-
-
-@cache
-def _tables() -> Mapping[str, Any]:
-    return read_toml(resources.files("weft.serving") / _FILE)
-
-
 def serves(
     name: str, forward: Forward, *, tokens: int | None = None, sequences: int | None = None, block: int | None = None,
     host: float | None = None, memory_share: float | None = None, version: str = "",
@@ -109,8 +73,8 @@ def serves(
     Rules and times are those of a `version` where it is known to differ, else what all versions have together. Raises
     UnknownNameError for an unknown framework, InputError for weights that leave no room for keys and values.
     """
-    check_name("serving framework", name, _tables())
-    table, kit = _tables()[name], KITS[name]
+    check_name("serving framework", name, framework_tables())
+    table, kit = framework_tables()[name], KITS[name]
     own = table["versions"].get(version, {})
     size = _size(table["sizes"], forward)
     tokens, sequences = tokens or size["tokens"], sequences or size["sequences"]

@@ -237,4 +237,4 @@ def _trtllm_drafts(started: Started) -> list[str]:
 ENGINES: Mapping[str, Callable[[Started], Iterator[str]]] = {
     "vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm, "dynamo": _dynamo,
 }  # fmt: skip
-"""Engines by name, those of `frameworks.toml` and Dynamo over vLLM: the lines that start replicas."""
+"""Engines by name, those of `serving_frameworks.toml` and Dynamo over vLLM: the lines that start replicas."""

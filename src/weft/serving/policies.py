@@ -194,4 +194,5 @@ POLICIES: Mapping[str, Policy] = {
     "trtllm-no-evict": Policy(lambda: no_evict, "memory reserved for the whole answer, no preemption", steady=True),
     "trtllm-max-utilization": Policy(lambda: max_utilization, "by the present length, the last paused", steady=True),
 }
-"""The schedulers by name. Sources: `frameworks.toml`; NVIDIA/TensorRT-LLM docs (capacity scheduler policies)."""
+"""The schedulers by name. Sources: `serving_frameworks.toml`, NVIDIA/TensorRT-LLM docs (capacity
+scheduler policies)."""

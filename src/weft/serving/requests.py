@@ -1,4 +1,4 @@
-"""Requests and their arrivals: a number of clients, random arrivals at a rate, or a trace; lengths fixed or drawn."""
+"""Requests: what each asks for, its state while it is served, and those of a trace."""
 
 from __future__ import annotations
 
@@ -9,28 +9,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
-from weft.errors import InputError, check_type, check_whole, is_whole, reason, shown
+from weft.errors import InputError, check_type, is_whole, reason, shown
 from weft.files import Rows, read_text
-from weft.result.serving import LIFETIMES, WARM_UP
 
 T = TypeVar("T")
-ARRIVALS = ("poisson", "gamma", "even")
-"""Random arrivals: independent, in bursts or evened out (gamma-distributed gaps), or at equal gaps."""
 _LARGEST_TRACE = 1 << 28
 _MOST_IDS = 512
 """Most ids of blocks that the common prefix of a load is divided into."""
 LATEST_S = 1e10
 """Latest arrival of a trace [s]: 317 years, beyond which a double cannot tell two engine iterations apart."""
-FIRST_REQUESTS = 1000
-"""Requests of a load at a rate, if nothing says how many; more where their lifetimes ask for more."""
-EACH_CLIENT = LIFETIMES + WARM_UP + 1
-"""Requests of each client that waits: lifetimes of a steady state, those of warm-up, and a last one that drains."""
 HASHED_TOKENS = 512
 """Tokens of a prompt that an id of a trace's `hash_ids` stands for (Mooncake's block size, arXiv:2407.00079)."""
 
@@ -92,7 +82,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Load:
+class RequestStream:
     """What a server is asked, in the order of arrival; `about` says it in words.
 
     Each of `clients` (0: none) sends its next request when its last one is answered; arrivals are those of their first.
@@ -116,97 +106,7 @@ class Load:
         return (len(self.asked) - 1) / span if span else float("inf")
 
 
-def load(
-    *, rate: float | None, concurrency: int | None, trace: str | Path | None, requests: int | None, input: Any,
-    output: Any, arrivals: str | None, burstiness: float | None, seed: int | None,
-) -> Load:  # fmt: skip
-    """The load of a server; InputError for contradicting or missing choices."""
-    if trace is not None:
-        drawn = {"input": input, "output": output}
-        _refuse("a trace has lengths of its own", **drawn)
-    if trace is not None or concurrency is not None:
-        why = "clients ask when they are answered" if concurrency is not None else "a trace has times of its own"
-        _refuse(why, arrivals=arrivals, burstiness=burstiness, **({} if concurrency is not None else {"seed": seed}))
-    elif burstiness is not None and arrivals != "gamma":
-        raise InputError("burstiness is that of gamma arrivals; give arrivals='gamma', too, or leave it out")
-    chosen = [name for name, value in (("rate", rate), ("concurrency", concurrency)) if value is not None]
-    if trace is not None and concurrency is None:
-        found = read_requests(trace)[: requests or None]
-        _check_times(found, str(trace))
-        about = f"{len(found):,} requests of {_printable(Path(trace).name)}"
-        if rate is not None:
-            found, about = _at_rate(found, rate), f"{about} at {rate:g} requests/s"
-        return Load(found, about, finite=True)
-    if len(chosen) != 1:
-        both = "rate and concurrency exclude each other" if chosen else "nothing says when requests arrive"
-        raise InputError(f"{both}; give rate (requests/s), concurrency (clients) or a trace")
-    drawn_lengths = not (input is None or is_whole(input)) or not (output is None or is_whole(output))
-    if not drawn_lengths and (concurrency is not None or arrivals == "even"):
-        _refuse("nothing is drawn", seed=seed)
-    random = np.random.default_rng(seed or 0)
-    count = requests or (FIRST_REQUESTS if concurrency is None else max(EACH_CLIENT * concurrency, 100))
-    lengths = _lengths(trace, input, output, count, random)
-    if concurrency is not None:
-        kept = [Asked(0.0, *each) for each in lengths]
-        return Load(kept, f"{count:,} requests of {concurrency:,} clients", min(concurrency, count))
-    assert rate is not None
-    arrivals, burstiness = arrivals or "poisson", burstiness or 1.0
-    gaps = _gaps(arrivals, burstiness, count, random) / rate
-    times = np.cumsum(gaps) - gaps[0]
-    if times[-1]:  # their mean rate is the stated one, as in vLLM's `vllm bench serve`
-        times *= (count - 1) / rate / times[-1]
-    how = {"poisson": "Poisson arrivals", "even": "even arrivals"}.get(arrivals, f"gamma arrivals ({burstiness:g})")
-    asked = [Asked(float(at), *each) for at, each in zip(times, lengths, strict=True)]
-    return Load(asked, f"{count:,} requests at {rate:g} requests/s ({how})", stated=rate)
-
-
-def _refuse(why: str, **given: Any) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise InputError(f"{why}, and {name} is {shown(value)}; leave it out")
-
-
-def _gaps(arrivals: str, burstiness: float, count: int, random: np.random.Generator) -> Any:
-    """Gaps between arrivals of mean 1; of gamma ones, `burstiness` is the variance of a gap by that of Poisson's."""
-    if arrivals == "even":
-        return np.ones(count)
-    shape = 1.0 if arrivals == "poisson" else 1.0 / burstiness
-    return random.gamma(shape, 1.0 / shape, count)
-
-
-def _lengths(
-    trace: str | Path | None, input: Any, output: Any, count: int, random: np.random.Generator
-) -> list[tuple[int, int, tuple[int, ...]]]:
-    """Lengths of prompts and answers: of a trace in its order, again from its begin where it is too short, or drawn."""
-    if trace is not None:
-        found = read_requests(trace)
-        return [tuple(found[at % len(found)][1:]) for at in range(count)]  # type: ignore[misc]
-    asked = ("input", 1024 if input is None else input), ("output", 128 if output is None else output)
-    drawn = (_drawn(name, value, count, random) for name, value in asked)
-    return [(int(i), int(o), ()) for i, o in zip(*drawn, strict=True)]
-
-
-def _drawn(name: str, value: Any, count: int, random: np.random.Generator) -> Any:
-    if is_whole(value):
-        check_whole(name, value, 1, 1024)
-        return [value] * count
-    if isinstance(value, tuple | list) and len(value) == 2 and all(is_whole(each) and each > 0 for each in value):
-        low, high = value
-        if low <= high:
-            return random.integers(low, high, count, endpoint=True)
-    raise InputError(f"{name} is {shown(value)}; give a number of tokens, or the least and the most, like (100, 4000)")
-
-
-def _at_rate(asked: Sequence[Asked], rate: float) -> list[Asked]:
-    """The same requests with their gaps scaled to a mean rate."""
-    first, span = asked[0].arrival, asked[-1].arrival - asked[0].arrival
-    if not span:
-        raise InputError("all requests of the trace arrive at once, which no rate scales; leave out rate")
-    scale = (len(asked) - 1) / span / rate
-    return [one._replace(arrival=(one.arrival - first) * scale) for one in asked]
-
-
-def with_prefix(asked: Load, prefix: int, block: int) -> tuple[int, Load]:
+def with_prefix(asked: RequestStream, prefix: int, block: int) -> tuple[int, RequestStream]:
     """Return the tokens that an id of a block stands for, and a load whose prompts begin with the same `prefix` tokens.
 
     What a prompt shares are whole KV-cache blocks of `block` tokens, and never its last token, which gives the first
@@ -221,17 +121,6 @@ def with_prefix(asked: Load, prefix: int, block: int) -> tuple[int, Load]:
     ids = tuple(range(most // each))
     kept = {size: ids[: min(prefix, size) // (each * block)] for size in found}
     return each * block, replace(asked, asked=[one._replace(blocks=kept[one.input]) for one in asked.asked])
-
-
-def _check_times(asked: Sequence[Asked], file: str) -> None:
-    for at, (before, after) in enumerate(pairwise(asked), 1):
-        if after.arrival < before.arrival:
-            raise InputError(
-                f"{file}: request {at + 1} arrives at {after.arrival:g} s, before request {at} at {before.arrival:g} "
-                "s; sort the trace by time"
-            )
-    if any(one.arrival != one.arrival for one in asked):
-        raise InputError(f"{file} has lengths without times; give rate or concurrency, too")
 
 
 _COLUMNS = (
@@ -257,7 +146,7 @@ def read_requests(file: str | Path) -> list[Asked]:
     check_type("the trace", file, (str, Path), "give the path of a CSV or JSON-lines file")
     path, _, name = str(file).partition("#")
     text = read_text(path, _LARGEST_TRACE)
-    path = _printable(path)
+    path = printable(path)
     rows = list(_rows(path, text))
     if name:
         rows = [row for row in rows if row.get("trace") == name]
@@ -274,7 +163,7 @@ def read_requests(file: str | Path) -> list[Asked]:
     return _relative(path, [_asked(path, at, row, names) for at, row in enumerate(rows, 1)])
 
 
-def _printable(name: str) -> str:
+def printable(name: str) -> str:
     """The name of a file with a mark for each byte that is not UTF-8."""
     return os.fsencode(name).decode("utf-8", "replace")
 

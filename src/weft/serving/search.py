@@ -14,6 +14,7 @@ from typing import Any
 from weft.errors import InputError, OutputError, shown
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
+from weft.library.serving_frameworks import resolve_framework
 from weft.models import Transformer, load_model
 from weft.parallel.plan import Parallelism
 from weft.result.serving import LIFETIMES, WARM_UP, Objective, Served, Serving, Turn
@@ -22,10 +23,9 @@ from weft.run.step.drafts import Speculation, drafter, speculation
 from weft.serving.bounds import Bounds, Work
 from weft.serving.checkpoint import WRONG, Checkpoint, Progress, State
 from weft.serving.cluster import GivenUp, columns, rows
-from weft.serving.framework import resolve_framework
 from weft.serving.launch import TWO_BATCH
 from weft.serving.plans import Choice, Deployed, ServingPlans
-from weft.serving.requests import Load, Request
+from weft.serving.requests import Request, RequestStream
 from weft.serving.serve import Ready, objective, ready
 from weft.store.records import say
 
@@ -166,7 +166,7 @@ class _Search:
     best: Deployed | None = None
     kept: dict[_Tried, Deployed | tuple[str, float]] = field(default_factory=dict)
     works: dict[int, Work] = field(default_factory=dict)
-    _drawn: Load | None = None
+    _drawn: RequestStream | None = None
     _about: dict[Choice, float] = field(default_factory=dict)
 
     def run(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from weft.graph import Collective
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.library.kits import KITS
+from weft.library.serving_frameworks import resolve_framework
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, RunOptions
 from weft.parallel.plan import Parallelism, overlap_text
@@ -40,21 +41,12 @@ from weft.run.step.drafts import NONE, speculation
 from weft.run.step.forward import Forward
 from weft.serving.checkpoint import LEAST, WRONG, Checkpoint, Progress, Watched
 from weft.serving.cluster import ROUTERS, Cluster, Watch
-from weft.serving.framework import Serves, resolve_framework, serves
+from weft.serving.framework import Serves, serves
+from weft.serving.load import EACH_CLIENT, FIRST_REQUESTS, Arrivals, Load
 from weft.serving.policies import POLICIES, Policy, Schedule, checked
 from weft.serving.pool import Pool
 from weft.serving.replica import Pipeline, Replica
-from weft.serving.requests import (
-    ARRIVALS,
-    EACH_CLIENT,
-    FIRST_REQUESTS,
-    HASHED_TOKENS,
-    Asked,
-    Load,
-    Request,
-    load,
-    with_prefix,
-)  # fmt: skip
+from weft.serving.requests import HASHED_TOKENS, Asked, Request, RequestStream, with_prefix
 from weft.serving.steady import steady
 from weft.serving.step_times import Shape, StepTimes
 from weft.units import Dimension, parse
@@ -157,8 +149,8 @@ class Ready:
     """A load and the replicas that will serve it, checked; it was `drawn` without the prefix of its prompts."""
 
     deploy: Deployment
-    asked: Load
-    drawn: Load
+    asked: RequestStream
+    drawn: RequestStream
     limit: int
     policy: str
     objective: Objective
@@ -228,7 +220,9 @@ class Ready:
         return Checkpoint.of(inputs, self.asked.asked)
 
 
-def ready(model: Transformer | str | Path, on: Described, *, drawn: Load | None = None, **stated: Any) -> Ready:
+def ready(
+    model: Transformer | str | Path, on: Described, *, drawn: RequestStream | None = None, **stated: Any
+) -> Ready:
     """A load on replicas, by the arguments of `serve`; raises what that raises. `drawn` is its load, if it is known."""
     asked = _DEFAULTS | stated
     where, found = on if isinstance(on, System) else system(on), load_model(model)
@@ -259,7 +253,7 @@ def ready(model: Transformer | str | Path, on: Described, *, drawn: Load | None 
         )
     count = _replicas(forward, asked["replicas"], asked["readers"])
     chosen, name = _policy(asked["policy"] or how.policy)
-    drawn = served = drawn or load(**{name: asked[name] for name in _LOAD})
+    drawn = served = drawn or Load(**{field: asked[name] for name, field in _LOAD.items()}).draw()
     shared = HASHED_TOKENS if any(one.blocks for one in drawn.asked) else 0
     if asked["prefix"]:
         if shared:
@@ -290,7 +284,11 @@ _BESIDE = ("model", "on", "policy", "trace", "ttft", "tpot", "curve", "progress"
 """Arguments that do not decide a run, or by what `Ready` makes of them."""
 _CHECKED = ("requests", "concurrency", "rate", "prefix", "seed", "arrivals", "burstiness", "router", "curve")
 _FORWARD = ("tp", "ep", "pp", "two_batch", "dtype", "weights", "kv_dtype", "enforce_eager", "options")
-_LOAD = ("rate", "concurrency", "trace", "requests", "input", "output", "arrivals", "burstiness", "seed")
+_LOAD = {
+    **{name: name for name in ("rate", "concurrency", "trace", "requests", "arrivals", "burstiness", "seed")},
+    "input": "input_tokens",
+    "output": "output_tokens",
+}
 
 
 def objective(ttft: str | None, tpot: str | None) -> Objective:
@@ -339,7 +337,7 @@ class Deployment:
     reads: Deployment | None = None
 
     def run(
-        self, asked: Load, watch: Watch | None = None, progress: Progress | None = None,
+        self, asked: RequestStream, watch: Watch | None = None, progress: Progress | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> tuple[list[Served], list[Turn]]:  # fmt: skip
         """Serve a load: its requests in the order of arrival, and the steps of all replicas in the order of time.
@@ -358,7 +356,7 @@ class Deployment:
         turns = sorted((turn for replica in every for turn in replica.turns), key=lambda turn: turn.start)
         return sorted(map(_served, found), key=lambda one: one.arrival), turns
 
-    def _restored(self, asked: Load, checkpoint: Checkpoint) -> Cluster | None:
+    def _restored(self, asked: RequestStream, checkpoint: Checkpoint) -> Cluster | None:
         """The replicas in the state of a checkpoint; None where there is none, or it has another form."""
         cluster, state = self._cluster(asked), checkpoint.read()
         if state is None:
@@ -370,7 +368,7 @@ class Deployment:
             return None
         return cluster
 
-    def _cluster(self, asked: Load) -> Cluster:
+    def _cluster(self, asked: RequestStream) -> Cluster:
         """The replicas that the requests of a load may reach: routers take the first idle one, or each in turn."""
         if self.reads:
             beside = self.reads.replicas
@@ -412,18 +410,18 @@ class Deployment:
         return self.sent[tokens]
 
     def capacity(
-        self, asked: Load, answered: Sequence[Served], turns: Sequence[Turn], progress: Progress | None = None
+        self, asked: RequestStream, answered: Sequence[Served], turns: Sequence[Turn], progress: Progress | None = None
     ) -> float | None:
         """Answers per second while requests always wait, where a load's end suggests that it is near [1/s]."""
         last = max(answered, key=lambda one: one.done)
-        lone, _ = self.run(Load([Asked(0.0, last.input, last.output)], "one request"))
+        lone, _ = self.run(RequestStream([Asked(0.0, last.input, last.output)], "one request"))
         is_late = last.done - answered[-1].arrival > _LONGEST_DRAIN * lone[0].done
         is_near = is_late and asked.rate > _FAR_BELOW * self._estimated_capacity(answered)
         if not is_near and not _falls_behind(answered) and asked.rate != float("inf"):
             return None
         at_once, some = _most_at_once(turns), list(asked.asked[:FIRST_REQUESTS])
         kept = some * -(-_FULL * at_once // len(some))
-        found, _ = self.run(Load([one._replace(arrival=0.0) for one in kept], "all at once"), None, progress)
+        found, _ = self.run(RequestStream([one._replace(arrival=0.0) for one in kept], "all at once"), None, progress)
         ends = sorted(one.done for one in found)
         early, late = len(ends) // 5, len(ends) - 1 - len(ends) // 5
         return (late - early) / (ends[late] - ends[early]) if ends[late] > ends[early] else float("inf")
@@ -445,14 +443,14 @@ class Deployment:
             total = added(total, {name: scale * time for name, time in parts.items()})
         return total
 
-    def curve(self, asked: Load) -> Iterator[Interactive]:
+    def curve(self, asked: RequestStream) -> Iterator[Interactive]:
         """Throughput against interactivity, from one client for each replica by doublings to those of the load."""
         clients = self.replicas
         while clients < 2 * asked.clients:
             now = min(clients, asked.clients)
             count = EACH_CLIENT * now
             kept = (list(asked.asked) * -(-count // len(asked.asked)))[:count]
-            answered, _ = self.run(Load(kept, "", now))
+            answered, _ = self.run(RequestStream(kept, "", now))
             window = steady_window(answered, now)
             found = window.requests(answered)
             each = [one.tpot for one in found if one.output > 1]
@@ -636,7 +634,7 @@ def _check(
     if curve and concurrency is None:
         raise InputError("a curve goes over numbers of clients, which none are; give concurrency, the most of them")
     if arrivals is not None:
-        check_name("kind of arrivals", arrivals, ARRIVALS)
+        check_name("kind of arrivals", arrivals, get_args(Arrivals))
     check_name("router", router, ROUTERS)
 
 

@@ -19,7 +19,7 @@ from weft.result.serving import Objective, Turn
 from weft.run.step.forward import EXCHANGED, Forward, Group
 from weft.serving.policies import first_come, running_first
 from weft.serving.replica import Replica
-from weft.serving.requests import Asked, Load, Request
+from weft.serving.requests import Asked, Request, RequestStream
 from weft.serving.serve import Deployment, ready
 from weft.studies.headline import Conditions, Measured, PaperStudy, declared
 
@@ -224,7 +224,7 @@ class _Limits:
 
     def kept(self, rate: float) -> bool:
         """Whether all limits are kept."""
-        load = Load([_at_rate(one, rate) for one in self._asked], "")
+        load = RequestStream([_at_rate(one, rate) for one in self._asked], "")
         answered, turns = self._deploy.run(load)
         case = self._case
         kept = []
@@ -256,7 +256,7 @@ def _alone(deploy: Deployment, asked: Sequence[Asked]) -> list[tuple[tuple[int, 
     """What each request takes with no other: first token and further ones [s]."""
     lone = replace(deploy, replicas=1, readers=0)
     apart = [one._replace(arrival=at * 1e4) for at, one in enumerate(asked)]
-    answered, _ = lone.run(Load(apart, ""))
+    answered, _ = lone.run(RequestStream(apart, ""))
     return [((one.input, one.output), one.ttft, one.tpot) for one in answered]
 
 

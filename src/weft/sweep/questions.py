@@ -25,7 +25,8 @@ from weft.hardware import Described, Gpu, Node, System
 from weft.models import SubLayer, Transformer, load_model
 from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel import split, work_of
-from weft.parallel.plan import Parallelism, overlap_of
+from weft.parallel.deployment import overlap_of
+from weft.parallel.plan import Parallelism
 from weft.result import Timeline
 from weft.result.memory import Memory as NeededMemory
 from weft.result.serving import Serving

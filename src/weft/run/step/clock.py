@@ -94,11 +94,11 @@ def _loads_note(
     model: Transformer, system: System, plan: Parallelism, framework: Framework, options: RunOptions
 ) -> tuple[str, ...]:
     """How uneven the loads of a plan's experts are, and what they cost, in a sentence."""
-    if not plan.loads:
+    if not plan.expert_load:
         return ()
     routing = routing_under(model, plan)
     each = routing.fullest.sum() / (routing.rows or 1)
-    seconds = many(model, system, [plan.altered(loads=()), plan], framework, options).seconds
+    seconds = many(model, system, [plan.altered(expert_load=()), plan], framework, options).seconds
     took = format_time(seconds[1] - seconds[0], 3)
     said = (
         f"The slowest expert has {routing.imbalance:.1f}x the mean load, the fullest of {plan.ep} GPUs {each:.2f}x; "

@@ -20,7 +20,8 @@ from weft.run.step.clock import many
 from weft.run.step.memory import memory
 
 _COMPARED = (
-    "sp", "zero", "shard", "context", "schedule", "layers", "recompute", "offload", "precision", "dispatcher", "loads",
+    "sp", "zero", "shard", "context", "schedule", "layers", "recompute", "offload", "precision", "dispatcher",
+    "expert_load",
     "cuda_graph_impl", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute",
     "loss_chunks", "overlap",
 )  # fmt: skip

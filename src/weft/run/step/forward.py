@@ -21,8 +21,9 @@ from weft.models.block import LAYERS, LayerKind, Piece, Style, Tokens, embedding
 from weft.models.counts import parameters
 from weft.models.formats import FP8_BLOCK, served_format
 from weft.options import SUSTAINED, RunOptions
+from weft.parallel.deployment import overlap_of
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism, overlap_of
+from weft.parallel.plan import Parallelism
 from weft.parallel.rank import part
 from weft.result.step import Pass, exposed
 from weft.run.step.called import ExpertCalls, sliced
@@ -138,7 +139,7 @@ class Forward:
             tp=int(tp), pp=int(pp), dp=pipelines, ep=self.ep if self.wide else 1, batch=pipelines, sequence=1,
             dtype=products, order=("tp", "cp", "pp", "dp"),
             overlap=overlap_of(overlap) if isinstance(overlap, str) else overlap,
-            loads=(self.expert_load or ()) if self.wide else (),
+            expert_load=(self.expert_load or ()) if self.wide else (),
         )  # fmt: skip
         check_served(self.plan, system, self.ep)
         if two_batch and "ep" in self.plan.overlap:

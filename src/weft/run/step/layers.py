@@ -45,7 +45,7 @@ _PART_FIELDS = attrgetter(
     "sequence",
     "dtype",
     "precision",
-    "loads",
+    "expert_load",
 )
 """The fields of a plan that decide the parts of a model on a rank: first, what is computed again, then how experts are
 spread."""

@@ -259,7 +259,7 @@ def check_overlap(plan: Parallelism, system: System, fidelity: Fidelity = "windo
             _check_in_node(axis, name, "stores tiles at their owners, among", plan, system)
         if axis == routed.AXIS and OVERLAPS[name].applies("experts"):
             _check_in_node(axis, name, "sends tokens straight to their experts, among", plan, system)
-            if plan.loads:
+            if plan.expert_load:
                 raise InputError(f"'{name}' is timed in a step with even loads of experts; leave loads out")
 
 
