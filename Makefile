@@ -31,7 +31,7 @@ help:
 
 demo: .venv/ready-to-use
 	@echo "== one sub-layer: T-NLG's FC-2 over 8 GPUs, in sequence, under T3 and under T3-MCA"
-	@$(BIN)/weft simulate --model t-nlg --sublayer fc2 --tp 8 --overlap t3 --compare sequential,t3-mca --out out/first | sed -n 1p
+	@$(BIN)/weft simulate sublayer --model t-nlg --sublayer fc2 --tp 8 --overlap t3 --compare sequential,t3-mca --out out/first | sed -n 1p
 	@echo "== its page is out/first/report.html"
 	@echo "== study: T3"
 	@$(BIN)/weft study t3 --out out/t3

@@ -116,7 +116,8 @@ def main() -> None:
             print(one.text[:3000], hostile.tried(one), sep="\n")
         return
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    hostile.command(["simulate", "--gemm", "64,64,64", "--tp", "2", "--no-cache"])  # the engine, before processes part
+    warm = "simulate sublayer --gemm 64,64,64 --tp 2 --no-cache"
+    hostile.command(warm.split())  # the engine, before processes part
     counts: Counter[str] = Counter()
     last, end = asked.seed, asked.seed + asked.tries
     with asked.out.open("a") as out:

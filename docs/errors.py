@@ -63,7 +63,7 @@ collectives alone: the lines *leave one out* above.
 CARRIED = """
 ## The errors that answers carry
 
-`weft simulate --beside`, `weft advise` and `weft predict overlap` state the mean error of their class: of their
+`weft simulate corun`, `weft advise` and `weft predict overlap` state the mean error of their class: of their
 machine, where it has rows, else of machines, or systems, that were left out of the fits. Below ten rows or three
 machines they say so. Sizes are [classes](../howto/advise.md#read-it), the smallest first.
 """

@@ -103,7 +103,7 @@ def test_the_engines_collective_is_within_the_error_of_its_class(size):
 def test_a_pair_is_one_question_for_simulate_and_advise(tmp_path):
     gemm, gather = weft.gemm(2048, 2048, 1024), weft.all_gather("8 MiB", 8)
     pair = ("--gemm", "2048,2048,1024", "--beside", "all_gather:8MiB", "--gpu", GPU)
-    written = command(tmp_path, "simulate", *pair, "--overlap", "dma")
+    written = command(tmp_path, "simulate", "corun", *pair, "--overlap", "dma")
     task = Bench.of(GPU, 8).together(gemm, gather, "dma")
     advised = task.read(task.run())
     alike = compare(concurrent(gemm, gather), SYSTEM, ["dma"])["dma"]
@@ -114,7 +114,7 @@ def test_a_pair_is_one_question_for_simulate_and_advise(tmp_path):
 def test_a_gemm_behind_an_all_gather_takes_as_long_by_command_as_by_function(tmp_path):
     """N is that of all GPUs for the command, as for predict overlap; a graph has one GPU's."""
     whole = ("--gemm", "1024,1024,512", "--tp", 4, "--dtype", "fp16", "--form", "ag_gemm")
-    written = command(tmp_path, "simulate", *whole)
+    written = command(tmp_path, "simulate", "sublayer", *whole)
     graph = weft.dependent("ag_gemm", weft.Gemm(1024, 256, 512, "fp16"), ranks=4)
     assert [run["overlap"] for run in written["runs"]] == ["t3-all-gather"]
     seconds = weft.simulate(graph, "t3-paper", "t3-all-gather").seconds
@@ -225,7 +225,7 @@ def test_a_joined_pair_takes_as_long_by_command_as_by_function(tmp_path, method)
 
 def test_a_sub_layer_by_an_algorithm_takes_as_long_by_command_as_by_function(tmp_path):
     shape = ("--gemm", "1024,1024,4096", "--gpu", GPU, "--algorithm", "nvls")
-    written = command(tmp_path, "simulate", *shape, "--compare", "sequential,t3-nvls")
+    written = command(tmp_path, "simulate", "sublayer", *shape, "--compare", "sequential,t3-nvls")
     chosen = replace(PASSES["sequential"], algorithm="nvls")
     found = compare(split(SubLayer.custom(1024, 1024, 4096), 8), SYSTEM, [chosen, "t3-nvls"])
     for run in written["runs"]:

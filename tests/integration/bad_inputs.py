@@ -95,7 +95,7 @@ nope.graph.jsonl.gz --system h100-sxm
 mixtral-8x7b --system h100-sxm
 llama-3-8b
 """,
-    "simulate --gemm 512,512,512 --tp 2": r"""
+    "simulate sublayer --gemm 512,512,512 --tp 2": r"""
 --overlap ''
 --overlap nope
 --overlap t3,t3-mca
@@ -192,7 +192,7 @@ llama-3-8b
 --json o/report.html --out o
 --set cache.capacity='1 TiB'
 """,
-    "simulate --gemm 8192,8192,8192 --beside all_gather:1MiB": r"""
+    "simulate corun --gemm 8192,8192,8192 --beside all_gather:1MiB": r"""
 --tp 8
 --model t-nlg
 --sublayer fc2
@@ -236,7 +236,7 @@ llama-3-8b
 --first nobody
 --request-bytes 7
 """,
-    "simulate": r"""
+    "simulate sublayer": r"""
 --stragglers ''
 --stragglers two:5%
 --stragglers one:0%
@@ -248,7 +248,6 @@ llama-3-8b
 --stragglers one:1/60%
 --stragglers workgroups:0%
 --stragglers gpus:5%,draws=3,seed=x
---stragglers one:5% --gemm 512,512,512 --beside all_reduce:1MiB
 --gemm 0,1,2
 --gemm -1,1,2
 --gemm 2147483648,1,2
@@ -635,19 +634,19 @@ nope
 """Command lines that must be refused, with exit status 2."""
 
 SENTENCES = {
-    "simulate --ranks 4": "--ranks says nothing without --beside",
-    "simulate --loops 4": "--loops says nothing without --beside",
-    "simulate --first gemm": "--first says nothing without --beside",
-    "simulate --gemm 64,64,64 --beside all_gather:1MiB --tp 8": "--tp says nothing beside --beside",
+    "simulate sublayer --ranks 4": "no such option '--ranks'",
+    "simulate sublayer --loops 4": "no such option '--loops'",
+    "simulate corun --gemm 64,64,64 --beside all_gather:1MiB --tp 8": "no such option '--tp'",
+    "simulate --model t-nlg --tp 8": "run: weft simulate sublayer --model t-nlg --tp 8",
     "predict collective all_gather:1MiB --ranks 8 --system dgx-h100 --dma --algorithm ring": "--algorithm says nothing",
     "validate --data measured.csv --kinds gemm --library nccl-h100": "--library says nothing",
     "predict gemm 64,64,64 --json a --csv ./a": "--json and --csv both write to 'a'",
     "predict gemm 64,64,64 --json - --csv -": "--json and --csv both write to standard output",
     "study t3 --json o/t3.json --out o": "--json and --out both write to 'o/t3.json'",
     "predict gemm --shapes tune.csv --csv tune.csv": "the file 'tune.csv' is read, but --csv would write over it",
-    "simulate --trace -": "--trace writes a file for each GPU",
+    "simulate sublayer --trace -": "--trace writes a file for each GPU",
     "predict gemm --shapes tune.csv --dtype fp8": "--dtype says nothing beside a file of which every row states it",
-    "simulate --model fifo.toml": "nothing came out of the pipe 'fifo.toml' for 0.2 s",
+    "simulate sublayer --model fifo.toml": "nothing came out of the pipe 'fifo.toml' for 0.2 s",
     "tune huge.csv --gpu mi100": "the file 'huge.csv' is larger than 64 MiB, the most that is read",
     "hardware show huge.toml": "the file 'huge.toml' is larger than 1 MiB, the most that is read",
     "hardware show /dev/zero": "'/dev/zero' is a device, not a file",
@@ -657,12 +656,12 @@ SENTENCES = {
     "validate --data huge.csv": "this file is larger than",
     "tune tune31.csv --gpu mi100": "m is 2147483648; it must be at most 2147483647",
     "predict gemm --shapes big.csv": "m is 2147483648; it must be at most 2147483647",
-    "simulate --gemm 512,512,2147483646 --tp 2": "but the memory of t3-paper holds 32 GiB",
+    "simulate sublayer --gemm 512,512,2147483646 --tp 2": "but the memory of t3-paper holds 32 GiB",
     "predict gemm 2147483647,2147483647,64": "but the memory of h100-sxm holds 85.52 GB",
     "predict layer --model mheads.toml --system dgx-h100": "heads (7) cannot share hidden (1024) evenly",
-    "simulate --set memory.bandwidth=1TB/s --set memory.bandwidth=2TB/s": "--set gives memory.bandwidth twice",
-    "simulate --model ''": "an argument behind --model is empty",
-    "simulate --set cache.capacity='1 TiB'": "this computer has",
+    "simulate sublayer --set memory.bandwidth=1TB/s --set memory.bandwidth=2TB/s": "--set gives memory.bandwidth twice",
+    "simulate sublayer --model ''": "an argument behind --model is empty",
+    "simulate sublayer --set cache.capacity='1 TiB'": "this computer has",
 }
 """What the sentence must say, of some of them."""
 

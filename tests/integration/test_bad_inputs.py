@@ -111,7 +111,7 @@ def test_the_sentence_says_what_is_wrong(command):
 
 
 def test_what_is_too_large_is_not_called_too_small():
-    for command in ("predict gemm 1e400,1,1", "simulate --gemm 2147483648,1,1", "tune tune31.csv --gpu mi100"):
+    for command in ("predict gemm 1e400,1,1", "simulate sublayer --gemm 2147483648,1,1", "tune tune31.csv --gpu mi100"):
         assert "above zero" not in ran(command)[1]
 
 
@@ -153,10 +153,10 @@ TEMPLATES = st.sampled_from(
         ("predict", "layer", "--model", "gpt-3", "--system", "dgx-h100", "--sequence", "{number}", "--phase", "decode"),
         ("hardware", "show", "{word}"),
         ("models", "show", "{word}"),
-        ("simulate", "--gemm", "{shape}", "--overlap", "nope"),
-        ("simulate", "--gemm", "64,64,64", "--tp", "{number}", "--overlap", "nope"),
-        ("simulate", "--set", "{word}={word}", "--overlap", "nope"),
-        ("simulate", "--gemm", "64,64,64", "--beside", "{word}:{number}{unit}", "--overlap", "nope"),
+        ("simulate", "sublayer", "--gemm", "{shape}", "--overlap", "nope"),
+        ("simulate", "sublayer", "--gemm", "64,64,64", "--tp", "{number}", "--overlap", "nope"),
+        ("simulate", "sublayer", "--set", "{word}={word}", "--overlap", "nope"),
+        ("simulate", "corun", "--gemm", "64,64,64", "--beside", "{word}:{number}{unit}", "--overlap", "nope"),
         ("tune", "{word}", "--gpu", "{word}"),
         ("cache", "clear", "--older-than", "{word}x"),
         ("{word}", "{word}"),

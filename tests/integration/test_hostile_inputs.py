@@ -12,7 +12,9 @@ pytestmark = pytest.mark.slow
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("hostile")
     with hostile.work_folder(place):
-        hostile.command(["simulate", "--gemm", "64,64,64", "--tp", "2"])  # the engine, before anything is timed
+        hostile.command(
+            ["simulate", "sublayer", "--gemm", "64,64,64", "--tp", "2"]
+        )  # the engine, before anything is timed
         yield place
 
 

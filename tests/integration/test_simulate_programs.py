@@ -14,7 +14,7 @@ from weft.graph import Graph, Node, Streaming
 def simulate(capsys, *arguments: str) -> tuple[int, str, str]:
     """Exit status, output and errors of the command."""
     with pytest.raises(SystemExit) as left:
-        main(["simulate", "--gpu", "h100-sxm", *arguments])
+        main(["simulate", *arguments, "--gpu", "h100-sxm"])
     printed = capsys.readouterr()
     return left.value.code, printed.out, printed.err
 
@@ -31,7 +31,7 @@ def program(tmp_path):
 def test_a_file_of_a_program_runs_operator_by_operator(program, tmp_path, capsys):
     record, page = tmp_path / "run.json", tmp_path / "page"
     where = ["--json", str(record), "--out", str(page)]
-    status, said, _ = simulate(capsys, "--graph", str(program), "--heatmap", "channel", *where)
+    status, said, _ = simulate(capsys, "graph", str(program), "--heatmap", "channel", *where)
     assert status == 0
     assert "two takes" in said
     found = json.loads(record.read_text())
@@ -42,7 +42,7 @@ def test_a_file_of_a_program_runs_operator_by_operator(program, tmp_path, capsys
 
 
 def test_an_operator_runs_by_its_name_and_dimensions(capsys):
-    words = ["--op", "gemv:rows=2048,columns=1024", "--heatmap", "channel", "--no-hashing"]
+    words = ["op", "gemv", "--shape", "rows=2048,columns=1024", "--heatmap", "channel", "--no-hashing"]
     status, said, _ = simulate(capsys, *words)
     assert status == 0
     assert "gemv 2048 x 1024" in said
@@ -52,10 +52,10 @@ def test_an_operator_runs_by_its_name_and_dimensions(capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--op", "gemv:rows=2048"], "operator 'gemv' lacks its dimension 'columns'"),
-        (["--op", "gemv:rows=2,columns=2", "--graph", "x"], "--graph and --op each name a program"),
-        (["--op", "gemv:rows=2,columns=2", "--tp", "4"], "--tp"),
-        (["--graph", "missing.graph.jsonl"], "missing.graph.jsonl"),
+        (["op", "gemv", "--shape", "rows=2048"], "operator 'gemv' lacks its dimension 'columns'"),
+        (["op", "gemv", "--shape", "rows=2,rows=2"], "rows is given twice"),
+        (["op", "gemv", "--shape", "rows=2,columns=2", "--tp", "4"], "no such option '--tp'"),
+        (["graph", "missing.graph.jsonl"], "missing.graph.jsonl"),
     ],
 )
 def test_what_names_no_program_is_refused(words, says, capsys):

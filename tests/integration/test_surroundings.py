@@ -15,7 +15,7 @@ from weft.engine import code
 
 WEFT = [sys.executable, "-m", "weft"]
 LISTED = ["hardware", "list"]
-SMALL = ["simulate", "--gemm", "512,512,128", "--tp", "2"]
+SMALL = ["simulate", "sublayer", "--gemm", "512,512,128", "--tp", "2"]
 
 
 pytestmark = pytest.mark.usefixtures("heard")

@@ -1058,9 +1058,10 @@ COMMANDS = (
     "predict op softmax --shape rows=64,columns=64",
     "predict ops",
     "predict overlap ag_gemm 512,512,512 --ranks 8 --system dgx-h100",
-    "simulate --gemm 512,512,512 --tp 2",
-    "simulate --gemm 512,512,512 --beside all_gather:1MiB --gpu mi300x",
-    "simulate --op gemv:rows=64,columns=64",
+    "simulate sublayer --gemm 512,512,512 --tp 2",
+    "simulate moe 64x256x128,top2/8 --ep 4 --gpu h100-sxm",
+    "simulate corun --gemm 512,512,512 --beside all_gather:1MiB --gpu mi300x",
+    "simulate op gemv --shape rows=64,columns=64",
     "advise --gemm 512,512,512 --beside all_gather:1MiB --gpu mi300x --quick",
     "tune gemms.csv --gpu mi100",
     "tiles 128,512,512 --gpu h100-sxm",
@@ -1212,7 +1213,9 @@ def command(words: list[str]) -> str:
 def a_signal(draw: Any, folder: Path) -> Try:
     """A command that writes files, ended by Ctrl-C or SIGTERM at any moment."""
     number, after_s = draw.choice((signal.SIGINT, signal.SIGTERM)), draw.random() * 3
-    words = draw.choice(("memory llama-3-8b --system 8xh100 --tp 8 --out out", "simulate --gemm 512,512,512 --tp 2"))
+    words = draw.choice(
+        ("memory llama-3-8b --system 8xh100 --tp 8 --out out", "simulate sublayer --gemm 512,512,512 --tp 2")
+    )
 
     def run() -> None:
         place = Path(tempfile.mkdtemp(dir=folder))

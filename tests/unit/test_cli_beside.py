@@ -1,4 +1,4 @@
-"""`weft simulate --beside`: tables, JSON, trace and page of a GEMM beside a collective, and bad input."""
+"""`weft simulate corun`: tables, JSON, trace and page of a GEMM beside a collective, and bad input."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from weft.cli import main as cli
 
-BESIDE = ["simulate", "--gemm", "2048,2048,1024", "--dtype", "bf16", "--gpu", "a100-sxm-80gb", "--ranks", "4"]
+BESIDE = ["simulate", "corun", "--gemm", "2048,2048,1024", "--dtype", "bf16", "--gpu", "a100-sxm-80gb", "--ranks", "4"]
 PARTED = [*BESIDE, "--beside", "all_gather:1MiB", "--overlap", "partition"]
 COPIED = [*BESIDE, "--beside", "all_gather:1MiB", "--overlap", "dma"]
 RUN = [*BESIDE, "--beside", "all_reduce:16MiB", "--loops", "3,2"]
@@ -63,7 +63,7 @@ def test_an_answer_carries_the_errors_of_its_classes(weft):
 
 
 def test_what_the_library_would_take_instead_of_the_ring_is_said(weft):
-    shape = ("simulate", "--gemm", "1024,1024,1024", "--gpu", "h100-sxm", "--loops", "1,1")
+    shape = ("simulate", "corun", "--gemm", "1024,1024,1024", "--gpu", "h100-sxm", "--loops", "1,1")
     for size, asked, said in (("64MiB", "ring", True), ("64MiB", "auto", False), ("1MiB", "ring", False)):
         status, out, _ = weft(*shape, "--beside", f"all_reduce:{size}", "--algorithm", asked)
         assert status == 0
@@ -155,9 +155,9 @@ def test_every_strategy_stands_beside_the_others_or_is_left_out_with_a_reason(we
         ([*BESIDE, "--beside", "all_reduce:1MiB", "--ranks", "1"], "'--ranks': 1 is not in the range"),
         ([*BESIDE, "--beside", "all_reduce:1MiB", "--ranks", "16"], "a node of 8 GPUs"),
         ([*BESIDE, "--beside", "all_reduce:-1MiB"], "moves nothing; give a size above zero"),
-        (["simulate", "--gemm", "64,64", "--beside", "all_reduce:1MiB"], "'64,64' has 2 dimensions"),
-        ([*BESIDE, "--beside", "all_reduce:1MiB", "--compare", "t3"], "--compare says nothing beside --beside"),
-        (["simulate", "--beside", "all_reduce:1MiB"], "give --gemm M,N,K"),
+        (["simulate", "corun", "--gemm", "64,64", "--beside", "all_reduce:1MiB"], "'64,64' has 2 dimensions"),
+        ([*BESIDE, "--beside", "all_reduce:1MiB", "--compare", "t3"], "no such option '--compare'"),
+        (["simulate", "corun", "--beside", "all_reduce:1MiB"], "missing option '--gemm'"),
         (
             [*BESIDE, "--beside", "all_gather:1MiB", "--overlap", "t3"],
             "joins a GEMM with the collective of its own",
@@ -171,9 +171,11 @@ def test_every_strategy_stands_beside_the_others_or_is_left_out_with_a_reason(we
             [*BESIDE, "--beside", "all_gather:1MiB", "--split", "76-32"],
             "needs an overlap that sets compute units apart",
         ),
-        (["simulate", "--overlap", "partition"], "those of a sub-layer do; give --gemm M,N,K --beside"),
-        (["simulate", "--split", "76-32"], "--split says nothing without --beside"),
-        (["simulate", "--copies", "swap"], "--copies says nothing without --beside"),
+        (
+            ["simulate", "sublayer", "--overlap", "partition"],
+            "those of a sub-layer do; run: weft simulate corun --gemm M,N,K --beside all_gather:896MiB --overlap",
+        ),
+        (["simulate", "sublayer", "--split", "76-32"], "no such option '--split'"),
         ([*COPIED, "--copies", "engines"], "needs a whole number; write it like engines=2"),
         ([*COPIED, "--copies", "swap=2"], "only engines, engines_per_peer and threads take a number"),
         ([*COPIED, "--copies", "swap"], "only an all_to_all has commands that swap"),
@@ -182,9 +184,14 @@ def test_every_strategy_stands_beside_the_others_or_is_left_out_with_a_reason(we
         ([*PARTED, "--channels", "0"], "channels is 0; it must be a whole number of at least 1"),
         ([*PARTED, "--channels", "65"], "channels is 65, but NCCL has 1 to 64"),
         ([*COPIED, "--channels", "8"], "DMA engines, which have no channels, but channels is 8"),
-        (["simulate", "--channels", "8"], "--channels says nothing without --beside"),
-        (["simulate", "--algorithm", "nvls"], "but --overlap is t3-mca; add --compare sequential to set t3-mca beside"),
-        (["simulate", "--overlap", "sequential", "--algorithm", "nvls"], "t3-paper has no switch that reduces"),
+        (
+            ["simulate", "sublayer", "--algorithm", "nvls"],
+            "but --overlap is t3-mca; add --compare sequential to set t3-mca beside",
+        ),
+        (
+            ["simulate", "sublayer", "--overlap", "sequential", "--algorithm", "nvls"],
+            "t3-paper has no switch that reduces",
+        ),
         ([*PARTED, "--copies", "prelaunched"], "choose dma or dma-partition, or leave them out"),
     ],
 )

@@ -117,10 +117,10 @@ def test_short_examples_run(path, capsys, monkeypatch, tmp_path):
     [
         ([], "stu", ["study"]),
         (["study"], "go", ["goldyloc"]),
-        (["simulate", "--gpu"], "h80", ["h800"]),
-        (["simulate", "--model"], "mt", ["mt-nlg"]),
-        (["simulate", "--overlap"], "ideal-o", ["ideal-overlap"]),
-        (["simulate", "--compare"], "t3,seq", ["t3,sequential"]),
+        (["simulate", "sublayer", "--gpu"], "h80", ["h800"]),
+        (["simulate", "sublayer", "--model"], "mt", ["mt-nlg"]),
+        (["simulate", "corun", "--overlap"], "ideal-o", ["ideal-overlap"]),
+        (["simulate", "moe", "1x1x1,top1/1", "--compare"], "t3,seq", ["t3,sequential"]),
         (["predict", "gemm", "8,8,8", "--gpu"], "h100-sxm,mi300", ["h100-sxm,mi300x"]),
         (["predict", "collective", "all_reduce:1MiB", "--system"], "dgx-h1", ["dgx-h100"]),
         (["hardware", "show"], "hgx-a100-4", ["hgx-a100-4"]),
@@ -136,7 +136,7 @@ def test_a_shell_completes_commands_and_names(shell, arguments, typed, wanted):
 
 def test_a_shell_offers_files_where_a_file_can_be_given():
     complete = get_completion_class("bash")(weft, {}, "weft", "_WEFT_COMPLETE")
-    (item,) = complete.get_completions(["simulate", "--gpu"], "my-gpu")
+    (item,) = complete.get_completions(["simulate", "op", "gemv", "--gpu"], "my-gpu")
     assert item.type == "file"
 
 

@@ -1,4 +1,5 @@
 import json
+import shlex
 
 import pytest
 
@@ -15,11 +16,11 @@ SMALL = ("--gemm", "1024,1024,1024", "--tp", "4")
 
 @pytest.fixture
 def weft(capsys):
-    """Runs `weft simulate ARGUMENTS`: exit status, output and error output."""
+    """Runs `weft simulate sublayer ARGUMENTS`: exit status, output and error output."""
 
     def run(*arguments):
         with pytest.raises(SystemExit) as left:
-            cli.main(["simulate", *map(str, arguments)])
+            cli.main(["simulate", "sublayer", *map(str, arguments)])
         return left.value.code, *capsys.readouterr()
 
     return run
@@ -219,3 +220,23 @@ def test_a_kept_run_is_equal_to_the_run_with_all_that_it_recorded(tmp_path):
     assert kept.to_dict() == made.to_dict()
     assert (kept.spans, kept.graph, kept.system) == (made.spans, made.graph, made.system)
     assert kept.series.traffic.keys() == made.series.traffic.keys()
+
+
+@pytest.mark.parametrize(
+    ("typed", "suggested"),
+    [
+        ("--model t-nlg --set 'memory.bandwidth=2 TB/s'", "sublayer --model t-nlg --set 'memory.bandwidth=2 TB/s'"),
+        ("--gemm 64,64,64 --beside all_gather:1MiB", "corun --gemm 64,64,64 --beside all_gather:1MiB"),
+        ("--gemm=64,64,64 --collective plan.json:1MiB", "corun --gemm 64,64,64 --beside plan.json:1MiB"),
+        ("--gpu h100-sxm --collective plan.json:1MiB", "collective plan.json:1MiB --gpu h100-sxm"),
+        ("--ep 4 --experts 64x64x64,top2/8", "moe 64x64x64,top2/8 --ep 4"),
+        ("--op gemv:rows=2,columns=2 --dtype fp16", "op gemv --shape rows=2,columns=2 --dtype fp16"),
+        ("--graph a.jsonl", "graph a.jsonl"),
+    ],
+)
+def test_options_without_a_kind_of_work_are_answered_with_the_command_to_type(capsys, typed, suggested):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["simulate", *shlex.split(typed)])
+    printed = capsys.readouterr()
+    assert (left.value.code, printed.out) == (2, "")
+    assert printed.err.endswith(f"run: weft simulate {suggested}\n")

@@ -324,10 +324,11 @@ def cli(capsys):
 
 def test_a_plan_runs_alone_and_beside_a_gemm_from_the_command_line(cli, tmp_path):
     read(by_puts(), tmp_path)
-    asked = ["simulate", "--collective", f"{tmp_path / 'plan.json'}:1MiB", "--gpu", NODE]
-    status, out, _ = cli(*asked)
+    plan = f"{tmp_path / 'plan.json'}:1MiB"
+    status, out, _ = cli("simulate", "collective", plan, "--gpu", NODE)
     assert (status, "all_reduce of 1 MiB over 4 GPUs" in out) == (0, True)
-    status, out, _ = cli(*asked, "--gemm", "1024,1024,1024", "--loops", "2,1")
+    pair = ("--gemm", "1024,1024,1024", "--beside", plan)
+    status, out, _ = cli("simulate", "corun", *pair, "--gpu", NODE, "--loops", "2,1")
     assert (status, "simulated as plan" in out) == (0, True)
 
 
@@ -335,18 +336,20 @@ def test_a_plan_runs_alone_and_beside_a_gemm_from_the_command_line(cli, tmp_path
     ("more", "message"),
     [
         (("--ranks", 8), "--ranks is 8, but the plan in"),
-        (("--overlap", "priority"), "--overlap says nothing without --gemm beside --collective"),
-        (("--tp", 4), "--tp says nothing beside --collective"),
-        (("--gemm", "512,512,512", "--overlap", "dma"), "runs on compute units"),
+        (("--overlap", "dma"), "runs on compute units"),
+        (("--channels", 8), "states channels, but the choice of"),
+        (("--algorithm", "ring", "--overlap", "all"), "states algorithm, but the choice of"),
+        (("--copies", "engines=1", "--overlap", "all"), "takes no options of DMA engines"),
     ],
 )
 def test_options_that_do_not_suit_a_plan_are_refused(cli, more, message, tmp_path):
     read(by_puts(), tmp_path)
-    status, _, error = cli("simulate", "--collective", f"{tmp_path / 'plan.json'}:1MiB", "--gpu", NODE, *more)
+    pair = ("--gemm", "512,512,512", "--beside", f"{tmp_path / 'plan.json'}:1MiB")
+    status, _, error = cli("simulate", "corun", *pair, "--gpu", NODE, *more)
     assert (status, message in error) == (2, True), error
 
 
 @pytest.mark.parametrize("given", ["plan.json", ":1MiB", "plan.json:"])
 def test_a_plan_needs_a_file_and_a_size(cli, given):
-    status, _, error = cli("simulate", "--collective", given)
+    status, _, error = cli("simulate", "collective", given)
     assert (status, "needs a file and a size, like plan.json:16MiB" in error) == (2, True)

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from weft import hardware as machines
 from weft.cli.catalogues import hardware
 from weft.cli.main import main
-from weft.cli.simulate import simulate
+from weft.cli.simulate import sublayer
 from weft.errors import InputError, OutputError, UnknownNameError
 
 
@@ -113,5 +113,5 @@ def test_what_is_no_gpu_is_told_as_what_it_is(name, sentence):
 
 
 def test_a_data_type_may_be_in_capitals(tmp_path):
-    context = simulate.make_context("weft", ["--dtype", "BF16", "--out", str(tmp_path)])
+    context = sublayer.make_context("weft", ["--dtype", "BF16", "--out", str(tmp_path)])
     assert context.params["dtype"] == "bf16"

@@ -37,7 +37,7 @@ IMPOSSIBLE = {
 
 def refusal(capsys, *options):
     with pytest.raises(SystemExit) as left:
-        cli.main(["simulate", "--gemm", "1024,1024,1024", "--tp", "4", *options])
+        cli.main(["simulate", "sublayer", "--gemm", "1024,1024,1024", "--tp", "4", *options])
     assert left.value.code != 0
     return capsys.readouterr().err
 

@@ -89,7 +89,7 @@ def test_a_co_run_ends_within_2_percent_of_its_end_with_banks(name):
 
 
 def test_the_command_takes_the_detail_of_the_memory_and_says_so(tmp_path, capsys):
-    small = ("simulate", "--gemm", "1024,1024,1024", "--tp", "4", "--memory", "bandwidth")
+    small = ("simulate", "sublayer", "--gemm", "1024,1024,1024", "--tp", "4", "--memory", "bandwidth")
     with pytest.raises(SystemExit) as left:
         cli.main([*small, "--json", str(tmp_path / "run.json")])
     assert left.value.code == 0

@@ -22,7 +22,7 @@ def steps():
 
 
 def beyond(graph):
-    """What `weft simulate --experts` says of a layer: its time under T3 less that of its GEMMs in sequence [s]."""
+    """What `weft simulate moe` says of a layer: its time under T3 less that of its GEMMs in sequence [s]."""
     machine = weft.system("8xh100")
     found = weft.compare(graph, machine, ["sequential", "t3-all-to-all"], RunOptions(clock=SUSTAINED.clock))
     alone = found["sequential"].durations

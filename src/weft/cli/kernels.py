@@ -14,7 +14,6 @@ import weft
 from weft.answer import Answer
 from weft.cli.options import (
     as_run_options,
-    beside_options,
     clock_option,
     dtype_option,
     examples,
@@ -26,7 +25,7 @@ from weft.cli.options import (
 )
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs, shows, written
 from weft.cli.progress import progress_bar
-from weft.cli.values import COUNT, DTYPE, GPU, SHAPE, SYSTEM_NAME, Value, names
+from weft.cli.values import COLLECTIVE, COUNT, DTYPE, GPU, RANKS, SHAPE, SYSTEM_NAME, Value, names
 from weft.errors import InputError
 from weft.files import written_together
 from weft.hardware import Gpu, System
@@ -45,12 +44,14 @@ _SHARED = (
         "weft advise --gemm 4096,14336,4096 --beside reduce_scatter:128MiB --gpu h100-sxm --out out/advice",
     )
 )
-@beside_options(
-    gemm="The GEMM that each GPU computes.",
-    beside="The collective, which does not depend on it, like all_gather:896MiB",
-    ranks="GPUs of the collective.",
+@option("--gemm", "The GEMM that each GPU computes.", SHAPE, required=True)
+@option(
+    "--beside",
+    "The collective, which does not depend on it, like all_gather:896MiB; SIZE is that of the whole buffer.",
+    COLLECTIVE,
     required=True,
 )
+@option("--ranks", "GPUs of the collective.", RANKS, default=8)
 @option(
     "--channels",
     "Channels of the collective where compute units drive it, each one workgroup.  [default: the library's own number; "

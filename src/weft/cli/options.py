@@ -5,19 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
 from weft.cli.output import Outputs
 from weft.cli.values import (
-    COLLECTIVE,
     DTYPE,
     GPU,
     NUMBERS,
-    RANKS,
-    SHAPE,
     Count,
     Value,
     assignments,
@@ -87,15 +84,6 @@ overlap_option = option(
     Value("AXIS=NAME", later("weft.parallel.deployment:overlap_of")),
 )
 """Add --overlap to a forward pass that is served, in the words of `weft step`."""
-
-
-def beside_options(gemm: str, beside: str, ranks: str, required: bool = False) -> Callable[[F], F]:
-    """Add --gemm, --beside and --ranks: a GEMM and an independent collective."""
-    return together(
-        option("--gemm", gemm, SHAPE, required=required),
-        option("--beside", f"{beside}; SIZE is that of the whole buffer.", COLLECTIVE, required=required),
-        option("--ranks", ranks, RANKS, default=8),
-    )
 
 
 def clock_option(also: Sequence[str] = (), more: str = "") -> Callable[[F], F]:
@@ -240,20 +228,6 @@ def tried(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options whose values --against changed from those of the command line."""
     asked = click.get_current_context().params
     return {name: value for name, value in options.items() if value != asked.get(name)}
-
-
-class Asks(NamedTuple):
-    """One of the questions of a command: the `names` of its own options, and why the others have no effect on it."""
-
-    because: str
-    names: tuple[str, ...]
-
-
-def refuse_others(chosen: str, questions: Mapping[str, Asks]) -> None:
-    """Raise InputError for an option that belongs to other questions of a command than the chosen one."""
-    own = questions[chosen].names
-    others = {name for asks in questions.values() for name in asks.names if name not in own}
-    refuse_given(questions[chosen].because, *others)
 
 
 def given(**options: Any) -> dict[str, Any]:

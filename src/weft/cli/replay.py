@@ -58,7 +58,7 @@ _SLOWER = 0.5
 )
 @option(
     "--experts",
-    "In place of --gemm a layer of experts on --tp GPUs, as of weft simulate.",
+    "In place of --gemm an MoE layer on --tp GPUs, as of 'weft simulate moe'.",
     Value("TOKENSxHIDDENxFFN,topK/EXPERTS", layer_of_experts),
 )
 @option("--loads", "Tokens by expert of --experts: even, power:1.1, or a number for each.", Value("LOADS", loads_of))
