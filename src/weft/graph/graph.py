@@ -18,6 +18,7 @@ from weft.graph.earliest import earliest
 from weft.graph.gemm import Gemm
 from weft.graph.named import Named, check_names
 from weft.graph.op import Op, Tensor
+from weft.graph.role import Role
 
 if TYPE_CHECKING:
     from weft.kernels import GemmTiling
@@ -67,6 +68,8 @@ class Node:
     choice: KernelChoice = _LIBRARYS
     phase: str = declared("", "", noun="phase of a node", names=PHASES)
     module: str = ""
+    role: Role = Role.NONE
+    operator: str = ""
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     frees: tuple[str, ...] = ()
@@ -75,7 +78,7 @@ class Node:
         if not isinstance(self.op, Op):
             raise InputError(f"a node's operator is {shown(self.op)}; give the operator first, then its name")
         check_type("the name of a node", self.name, str, "give a text, like 'gemm'")
-        for what in ("stream", "phase", "module"):
+        for what in ("stream", "phase", "module", "operator"):
             value = getattr(self, what)
             if type(value) is not str:
                 check_type(f"the {what} of node '{self.name}'", value, str, "give a text, like 'main'")

@@ -10,6 +10,7 @@ from weft.errors import InputError, check_name
 from weft.fields import check_fields
 from weft.graph import Attention, Gemm, GroupedGemm, Op, Streaming
 from weft.graph.op import check_dtype
+from weft.graph.role import Role
 
 if TYPE_CHECKING:
     from weft.models.transformer import Transformer
@@ -114,6 +115,8 @@ class Routing:
     groups: int = 0
 
 
+PREDICTION = "prediction"
+"""The module of layers that predict further tokens, and of what surrounds them."""
 INPUT, PREVIOUS = "input", "previous"
 """What a piece reads beside the outputs of others: the input of its part of the model, or of the piece before it."""
 
@@ -126,6 +129,7 @@ class Piece:
     `parameters` counts the weights that it owns before the cut, the smaller ones (scales, biases) included. Where its
     input `forks`, the backward pass adds up two gradients. A piece `beside` the exchange of tokens does not wait for
     it; `routing` says what is exchanged. Columns or rows that are cut stay together by `unit`, as those of a head do.
+    Code asks for its `role`, never for its name.
     """
 
     name: str
@@ -138,6 +142,7 @@ class Piece:
     routing: Routing | None = None
     unit: int = 1
     reads: tuple[str, ...] = (PREVIOUS,)
+    role: Role = Role.NONE
 
 
 def sources(pieces: Sequence[Piece]) -> list[list[int]]:
@@ -184,6 +189,12 @@ def layer(model: Transformer, kind: str, tokens: Tokens, style: Style, dtype: st
     yield from _Layer(model, of, on, style, dtype).pieces()
 
 
+_ATTENTION_NORM, _MLP_NORM = "norm1", "norm2"
+_QUERY = Role.QUERY_DOWN, Role.QUERY_NORM, Role.QUERY_UP
+_KV = Role.KV_DOWN, Role.KV_NORM, Role.KV_UP
+_NORM_ROLES = {_ATTENTION_NORM: Role.ATTENTION_NORM, _MLP_NORM: Role.MLP_NORM}
+
+
 @dataclass(frozen=True)
 class _Layer:
     """Writes the operators of a layer; its fields are what all of them share."""
@@ -218,7 +229,8 @@ class _Layer:
             yield replace(self.norm(norm, module, forks=True), reads=(entry,))
         yield from pieces
         if where == "both":
-            yield self.norm(f"{norm}_after", module)
+            role = Role.MLP_POST_NORM if norm == _MLP_NORM else Role.NONE
+            yield replace(self.norm(f"{norm}_after", module), role=role)
         yield from self.residual(residual, module, entry)
         if where == "after":
             yield self.norm(norm, module)
@@ -230,19 +242,29 @@ class _Layer:
         both = wide * (hidden + self.bias("qkv")), first * (hidden + bias)
         yield self.norm("norm1", "attention", forks=True)
         if model.parallel_norms == 1:
-            yield Piece("qkv_fc1", self.gemm(wide + first, hidden), "attention", "columns", sum(both))
+            yield Piece(
+                "qkv_fc1", self.gemm(wide + first, hidden), "attention", "columns", sum(both), role=Role.QKV_MLP_UP
+            )
         else:
-            yield Piece("qkv", self.gemm(wide, hidden), "attention", "columns", both[0])
+            yield Piece("qkv", self.gemm(wide, hidden), "attention", "columns", both[0], role=Role.QKV)
             yield replace(self.norm("norm2", "mlp", forks=True), reads=(INPUT,))
-            yield Piece("fc1", self.gemm(first, hidden), "mlp", "columns", both[1])
+            yield Piece("fc1", self.gemm(first, hidden), "mlp", "columns", both[1], role=Role.MLP_UP)
         first_gemm, columns = ("qkv_fc1", "qkv_fc1") if model.parallel_norms == 1 else ("qkv", "fc1")
         yield from self.heads((first_gemm,))
         activated = self.activation(count * model.wide)
-        yield Piece("activation", activated, "mlp", "width", reads=(columns,))
+        yield Piece("activation", activated, "mlp", "width", reads=(columns,), role=Role.ACTIVATION)
         inner = model.inner + model.wide
         owned = model.hidden * (inner + 2 * bias)
         both_read = ("activation", "attention" if self.style.flash else "context")
-        yield Piece("projection_fc2", self.gemm(model.hidden, inner), "mlp", "rows", owned, reads=both_read)
+        yield Piece(
+            "projection_fc2",
+            self.gemm(model.hidden, inner),
+            "mlp",
+            "rows",
+            owned,
+            reads=both_read,
+            role=Role.OUT_MLP_DOWN,
+        )
         yield from self.residual("residual1", "mlp", INPUT)
 
     def attention(self, entry: str) -> Iterator[Piece]:
@@ -261,44 +283,50 @@ class _Layer:
             alike = model.key_heads == model.attention_heads
             unit = wide // model.attention_heads if alike else 1
             gemm = self.gemm(wide, model.hidden)
-            yield Piece("qkv", gemm, "attention", "columns", owned, unit=unit, reads=(entry,))
+            yield Piece("qkv", gemm, "attention", "columns", owned, unit=unit, reads=(entry,), role=Role.QKV)
         yield from self.heads(projected)
         owned = model.hidden * (model.inner + self.bias())
         unit = model.inner // model.attention_heads
-        yield Piece("projection", self.gemm(model.hidden, model.inner), "attention", "rows", owned, unit=unit)
+        gemm = self.gemm(model.hidden, model.inner)
+        yield Piece("projection", gemm, "attention", "rows", owned, unit=unit, role=Role.OUT_PROJECTION)
 
     def apart(self, entry: str) -> Iterator[Piece]:
         """Projections of queries, keys and values as GEMMs of their own, whose gradients are added up."""
         model, bias = self.model, self.bias("qkv")
         keys, values = model.key_heads * model.head_size, model.key_heads * model.value_size
         queries = model.attention_heads * model.head_size
-        for name, wide in (("query", queries), ("key", keys), ("value", values)):
+        for role, wide in ((Role.QUERY, queries), (Role.KEY, keys), (Role.VALUE, values)):
             owned = wide * (model.hidden + bias)
-            gemm, forks = self.gemm(wide, model.hidden), name != "query"
-            yield Piece(name, gemm, "attention", "columns", owned, forks=forks, reads=(entry,))
+            gemm, forks = self.gemm(wide, model.hidden), role is not Role.QUERY
+            yield Piece(role.value, gemm, "attention", "columns", owned, forks=forks, reads=(entry,), role=role)
 
     def latent(self, entry: str) -> Iterator[Piece]:
         """Queries, and keys and values, through GEMMs of low rank with a norm between (MLA, arXiv:2405.04434)."""
         model = self.model
         wide = model.attention_heads * model.head_size
         if model.query_rank:
-            yield from self.compressed("q", model.query_rank, model.query_rank, wide, entry)
+            yield from self.compressed("q", model.query_rank, model.query_rank, wide, entry, _QUERY)
         else:
             owned = wide * model.hidden
             yield Piece("q", self.gemm(wide, model.hidden), "attention", "columns", owned, reads=(entry,))
         plain = model.head_size - model.rotary_head + model.value_size
         down = model.kv_rank + model.rotary_head
-        for piece in self.compressed("kv", down, model.kv_rank, model.attention_heads * plain, entry):
-            yield replace(piece, forks=piece.name == "kv_down")
+        yield from self.compressed("kv", down, model.kv_rank, model.attention_heads * plain, entry, _KV)
 
-    def compressed(self, name: str, down: int, rank: int, up: int, entry: str) -> Iterator[Piece]:
-        """A GEMM of the output of `entry` to `down` columns, a norm of `rank` of them, and a GEMM to `up` columns."""
+    def compressed(
+        self, name: str, down: int, rank: int, up: int, entry: str, roles: Sequence[Role]
+    ) -> Iterator[Piece]:
+        """A GEMM of the output of `entry` to `down` columns, a norm of `rank` of them, and a GEMM to `up` columns.
+
+        `roles` are those of the three; the input of keys and values is that of queries, too.
+        """
         hidden = self.model.hidden
         gemm = self.gemm(down, hidden)
-        yield Piece(f"{name}_down", gemm, "attention", "tokens", down * hidden, reads=(entry,))
+        forks, owned = roles is _KV, down * hidden
+        yield Piece(f"{name}_down", gemm, "attention", "tokens", owned, forks=forks, reads=(entry,), role=roles[0])
         norm = Streaming(self.model.norm, self.tokens.count, rank, self.dtype)
-        yield Piece(f"{name}_norm", norm, "attention", "tokens", rank)
-        yield Piece(f"{name}_up", self.gemm(up, rank), "attention", "columns", up * rank)
+        yield Piece(f"{name}_norm", norm, "attention", "tokens", rank, role=roles[1])
+        yield Piece(f"{name}_up", self.gemm(up, rank), "attention", "columns", up * rank, role=roles[2])
 
     def heads(self, projected: tuple[str, ...]) -> Iterator[Piece]:
         """What works on single heads: norms of queries and keys, rotation, attention.
@@ -314,18 +342,20 @@ class _Layer:
             rotated = count * (model.attention_heads + 1) * model.rotary_head or every * model.head_size
             turned = projected[:-1] if len(projected) > 1 and not model.qk_norm else (PREVIOUS,)
             name = "scaled_rotary" if model.rotary_scaled and self.style.elementary else "rotary"
-            yield Piece("rotary", Streaming(name, rotated, 1, self.dtype), "attention", "width", reads=turned)
+            op = Streaming(name, rotated, 1, self.dtype)
+            yield Piece("rotary", op, "attention", "width", reads=turned, role=Role.ROTARY)
         if self.style.joined and model.kv_rank:
             joined = Streaming("transpose", count * model.attention_heads * model.head_size, 1, self.dtype)
-            yield Piece("keys", joined, "attention", "width")
+            yield Piece("keys", joined, "attention", "width", role=Role.KEY_COPY)
         if self.style.copied:
             apart = Streaming("transpose", count * query_key_value(model), 1, self.dtype)
-            yield Piece("heads", apart, "attention", "width")
-        yield Piece("attention", self.attend(), "attention", "heads", reads=(PREVIOUS, *projected))
+            yield Piece("heads", apart, "attention", "width", role=Role.SPLIT_HEADS)
+        read = (PREVIOUS, *projected)
+        yield Piece("attention", self.attend(), "attention", "heads", reads=read, role=Role.ATTENTION_CORE)
         if not self.style.flash:
             # Batched products return the heads of each token apart: a copy brings them together.
             copied = Streaming("transpose", count * model.inner, 1, self.dtype)
-            yield Piece("context", copied, "attention", "width")
+            yield Piece("context", copied, "attention", "width", role=Role.JOIN_HEADS)
 
     def attend(self) -> Attention:
         """The attention of all heads to the tokens themselves and to what is cached."""
@@ -355,7 +385,8 @@ class _Layer:
         model, bias = self.model, self.bias("qkv")
         inner, source = model.inner, self.tokens.of_encoder
         owned = inner * (model.hidden + bias)
-        yield Piece("cross_q", self.gemm(inner, model.hidden), "cross", "columns", owned, reads=(entry,))
+        queries = self.gemm(inner, model.hidden)
+        yield Piece("cross_q", queries, "cross", "columns", owned, reads=(entry,), role=Role.CROSS_QUERY)
         keys = Gemm(source.count, 2 * inner, model.hidden, self.dtype)
         yield Piece("cross_kv", keys, "cross", "columns", 2 * owned, forks=True, reads=(INPUT,))
         attended = self._attend(source.sequence, 0)
@@ -372,10 +403,11 @@ class _Layer:
         hidden, bias = self.model.hidden, self.bias()
         first = _mlp_columns(self.model, wide)
         owned = first * (hidden + bias)
-        yield Piece(f"{prefix}fc1", self.gemm(first, hidden), "mlp", "columns", owned, reads=(entry,))
-        yield from self.added(f"{prefix}activation_bias", self.tokens.count * wide, "mlp", "width")
-        yield Piece(f"{prefix}activation", self.activation(self.tokens.count * wide), "mlp", "width")
-        yield Piece(f"{prefix}fc2", self.gemm(hidden, wide), "mlp", "rows", hidden * (wide + bias))
+        count, up, down = self.tokens.count, self.gemm(first, hidden), self.gemm(hidden, wide)
+        yield Piece(f"{prefix}fc1", up, "mlp", "columns", owned, reads=(entry,), role=Role.MLP_UP)
+        yield from self.added(f"{prefix}activation_bias", count * wide, "mlp", "width", Role.ACTIVATION_BIAS)
+        yield Piece(f"{prefix}activation", self.activation(count * wide), "mlp", "width", role=Role.ACTIVATION)
+        yield Piece(f"{prefix}fc2", down, "mlp", "rows", hidden * (wide + bias), role=Role.MLP_DOWN)
 
     def mixture(self, entry: str) -> Iterator[Piece]:
         """Router, exchange of tokens, experts as grouped GEMMs, and experts that all tokens share, on the output of
@@ -385,14 +417,16 @@ class _Layer:
         """
         model, bias, count = self.model, self.bias(), self.tokens.count
         experts, each, hidden, wide = model.experts, model.experts_per_token, model.hidden, model.expert_wide
-        shared = list(self.perceptron("shared_", model.shared_experts * wide, entry)) if model.shared_experts else []
+        own = self.perceptron("shared_", model.shared_experts * wide, entry) if model.shared_experts else ()
+        shared = [replace(piece, role=Role.SHARED_EXPERT) for piece in own]
         if shared:
             shared[0] = replace(shared[0], forks=True)
         limit = model.groups_per_token, model.expert_groups
         routing = Routing(experts, each, hidden, self.style.dispatched or self.dtype, count, *limit)
         owned = experts * (hidden + bias)
-        yield Piece("router", self.gemm(experts, hidden), "moe", "tokens", owned, forks=True, reads=(entry,))
-        yield Piece("top_k", Streaming("top_k", count, experts, self.dtype), "moe", "tokens")
+        router, top = self.gemm(experts, hidden), Streaming("top_k", count, experts, self.dtype)
+        yield Piece("router", router, "moe", "tokens", owned, forks=True, reads=(entry,), role=Role.ROUTER)
+        yield Piece("top_k", top, "moe", "tokens", role=Role.TOP_K)
         permuted = Streaming("permute", count, hidden, self.dtype, outputs=each)
         yield Piece("permute", permuted, "moe", "dispatch", routing=routing, reads=(entry, "top_k"))
         if self.style.beside:
@@ -405,7 +439,8 @@ class _Layer:
             yield from shared
         if shared:
             total = Streaming("residual_add", count * hidden, 1, self.dtype)
-            yield Piece("shared_add", total, "moe", "tokens", reads=("shared_fc2", "unpermute"))
+            read = ("shared_fc2", "unpermute")
+            yield Piece("shared_add", total, "moe", "tokens", reads=read, role=Role.SHARED_EXPERT)
 
     def experts(self) -> Iterator[Piece]:
         model, bias = self.model, self.bias()
@@ -413,16 +448,18 @@ class _Layer:
         routed, first = self.tokens.count * model.experts_per_token, _mlp_columns(model, wide)
         up = GroupedGemm(experts, routed, first, hidden, self.dtype, fused=not self.style.each_expert)
         owned = experts * first * (hidden + bias)
-        yield Piece("experts_fc1", up, "moe", "expert_columns", owned, reads=("permute",))
+        yield Piece("experts_fc1", up, "moe", "expert_columns", owned, reads=("permute",), role=Role.EXPERT_UP)
         if model.activation_clamped and self.style.elementary:
-            yield Piece("experts_clamp", Streaming("clamp", routed * first, 1, self.dtype), "moe", "routed")
-        yield Piece("experts_activation", self.activation(routed * wide), "moe", "routed")
+            clamp = Streaming("clamp", routed * first, 1, self.dtype)
+            yield Piece("experts_clamp", clamp, "moe", "routed", role=Role.EXPERT_INNER)
+        activation, inner = self.activation(routed * wide), Role.EXPERT_INNER
+        yield Piece("experts_activation", activation, "moe", "routed", role=inner)
         down = replace(up, n=hidden, k=wide)
-        yield Piece("experts_fc2", down, "moe", "expert_rows", experts * hidden * (wide + bias))
+        owned = experts * hidden * (wide + bias)
+        yield Piece("experts_fc2", down, "moe", "expert_rows", owned, role=Role.EXPERT_DOWN)
         if bias and self.style.elementary:
-            yield Piece(
-                "experts_fc2_bias", Streaming("weighted_bias_add", routed * hidden, 1, self.dtype), "moe", "routed"
-            )
+            added = Streaming("weighted_bias_add", routed * hidden, 1, self.dtype)
+            yield Piece("experts_fc2_bias", added, "moe", "routed", role=inner)
 
     def activation(self, elements: int) -> Streaming:
         """The activation function on so many elements of its output."""
@@ -433,25 +470,28 @@ class _Layer:
             return Streaming("elementwise", elements, 1, self.dtype)
         return Streaming("bias_gelu" if fused else "gelu", elements, 1, self.dtype)
 
-    def added(self, name: str, elements: int, module: str, cut: Cut) -> Iterator[Piece]:
+    def added(self, name: str, elements: int, module: str, cut: Cut, role: Role) -> Iterator[Piece]:
         """The bias of a linear layer, where a kernel of its own adds it."""
         if self.style.apart and self.bias():
-            yield Piece(name, Streaming("bias_add", elements, 1, self.dtype), module, cut)
+            yield Piece(name, Streaming("bias_add", elements, 1, self.dtype), module, cut, role=role)
 
     def residual(self, name: str, module: str, entry: str) -> Iterator[Piece]:
         """The sum of the output of the piece before with that of `entry`, and what precedes it."""
         elements, style = self.tokens.count * self.model.hidden, self.style
-        yield from self.added(f"{name}_bias", elements, module, "tokens")
+        yield from self.added(f"{name}_bias", elements, module, "tokens", Role.RESIDUAL)
         if style.dropout and not style.fused:
-            yield Piece(f"{name}_dropout", Streaming("dropout", elements, 1, self.dtype), module, "tokens")
+            dropped = Streaming("dropout", elements, 1, self.dtype)
+            yield Piece(f"{name}_dropout", dropped, module, "tokens", role=Role.RESIDUAL)
         kind = "bias_dropout_add" if style.dropout and style.fused else "residual_add"
-        yield Piece(name, Streaming(kind, elements, 1, self.dtype), module, "tokens", reads=(PREVIOUS, entry))
+        op = Streaming(kind, elements, 1, self.dtype)
+        yield Piece(name, op, module, "tokens", reads=(PREVIOUS, entry), role=Role.RESIDUAL)
 
     def gemm(self, n: int, k: int) -> Gemm:
         return Gemm(self.tokens.count, n, k, self.dtype)
 
     def norm(self, name: str, module: str, forks: bool = False) -> Piece:
         piece = _norm(self.model, name, self.tokens.count, self.dtype, module, forks)
+        piece = replace(piece, role=_NORM_ROLES.get(name, Role.NONE))
         if self.style.eager and self.model.norm == "layernorm":
             rows = self.tokens.count
             return replace(piece, op=Streaming("eager_layernorm", rows, self.model.hidden, self.dtype))
@@ -509,8 +549,12 @@ def head(model: Transformer, tokens: Tokens, style: Style, dtype: str) -> Iterat
 def _logits(model: Transformer, prefix: str, rows: int, style: Style, dtype: str, tied: bool) -> Iterator[Piece]:
     owned = 0 if tied else model.vocabulary * model.hidden
     owned += model.vocabulary if model.masked else 0
-    yield Piece(f"{prefix}logits", Gemm(rows, model.vocabulary, model.hidden, dtype), "head", "columns", owned)
-    yield Piece(f"{prefix}loss", Streaming(style.loss, rows, model.vocabulary, dtype), "head", "classes")
+    logits, loss = (
+        Gemm(rows, model.vocabulary, model.hidden, dtype),
+        Streaming(style.loss, rows, model.vocabulary, dtype),
+    )
+    yield Piece(f"{prefix}logits", logits, "head", "columns", owned, role=Role.LOGITS)
+    yield Piece(f"{prefix}loss", loss, "head", "classes", role=Role.LOSS)
 
 
 def _masked(model: Transformer, rows: int, batch: int, dtype: str) -> Iterator[Piece]:
@@ -530,15 +574,15 @@ def prediction(model: Transformer, prefix: str, tokens: Tokens, style: Style, dt
     """
     count, hidden = tokens.count, model.hidden
     table = Streaming("embedding", count, hidden, dtype)
-    yield Piece(f"{prefix}embedding", table, "prediction", "vocabulary")
+    yield Piece(f"{prefix}embedding", table, PREDICTION, "vocabulary")
     for name in ("embedding_norm", "hidden_norm"):
-        yield _norm(model, f"{prefix}{name}", count, dtype, "prediction", forks=name == "hidden_norm")
+        yield _norm(model, f"{prefix}{name}", count, dtype, PREDICTION, forks=name == "hidden_norm")
     joined = Gemm(count, hidden, 2 * hidden, dtype)
-    yield Piece(f"{prefix}join", joined, "prediction", "tokens", 2 * hidden * hidden)
+    yield Piece(f"{prefix}join", joined, PREDICTION, "tokens", 2 * hidden * hidden)
     for piece in layer(model, model.layer_kinds[-1], tokens, style, dtype):
         reads = tuple(name if name == PREVIOUS else f"{prefix}{name}" for name in piece.reads)
         reads = tuple(f"{prefix}join" if name == f"{prefix}{INPUT}" else name for name in reads)
-        yield replace(piece, name=f"{prefix}{piece.name}", module="prediction", reads=reads)
-    yield _norm(model, f"{prefix}norm", count, dtype, "prediction")
+        yield replace(piece, name=f"{prefix}{piece.name}", module=PREDICTION, reads=reads)
+    yield _norm(model, f"{prefix}norm", count, dtype, PREDICTION)
     for piece in _logits(model, prefix, count, style, dtype, tied=True):
-        yield replace(piece, module="prediction")
+        yield replace(piece, module=PREDICTION)

@@ -12,6 +12,7 @@ from typing import get_args
 
 from weft.errors import InputError, UnknownNameError
 from weft.graph import Attention, Op, Streaming
+from weft.graph.role import Role
 from weft.models.block import Piece, sources
 from weft.parallel.plan import Recompute
 
@@ -45,7 +46,7 @@ def saved_of(
     and queries, keys and values apart.
     """
     found: list[Saved] = []
-    _check_chain([piece.name for piece in pieces])
+    _check_chain(pieces)
     for piece, op, size, reads in zip(pieces, ops, whole, sources(pieces), strict=True):
         own = _own(op, size)
         left, kept = size - own, []
@@ -66,11 +67,11 @@ def _own(op: Op, size: int) -> int:
     return 0
 
 
-_APART = ("query", "cross_q", "qkv_fc1", "projection_fc2")
+_APART = (Role.QUERY, Role.CROSS_QUERY, Role.QKV_MLP_UP, Role.OUT_MLP_DOWN)
 
 
-def _check_chain(names: Sequence[str]) -> None:
-    apart = [name for name in names if name in _APART]
+def _check_chain(pieces: Sequence[Piece]) -> None:
+    apart = [piece.name for piece in pieces if piece.role in _APART]
     if apart:
         raise InputError(
             f"recomputation by operator knows layers whose operators follow one another, not those with '{apart[0]}'; "

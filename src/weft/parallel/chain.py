@@ -21,7 +21,8 @@ from weft.graph import (
     Tensor,
 )
 from weft.graph.op import width as bytes_of
-from weft.models.block import Piece
+from weft.graph.role import Role
+from weft.models.block import PREDICTION, Piece
 from weft.parallel.cut import (
     copies,
     crowding,
@@ -47,12 +48,9 @@ Phase = Literal["forward", "recompute", "input", "weight"]
 """What a node computes: the forward pass (again), or gradients of inputs or of weights."""
 
 
-KEPT = ".kept"
-"""The end of the name of a cast whose result is only kept for the backward pass."""
-_IN_EXPERTS = ("experts_clamp", "experts_activation", "experts_fc2_bias")
-_CAST_IN_EXPERTS = (("experts_fc2", ".quantize"), ("experts_fc1", ".input"))
-"""Operators between an expert's GEMMs, and casts of what passes from one to the other, which one kernel may do."""
-_SENT = {"experts_fc1": "dispatched", "experts_fc2": "returned"}
+_CAST_IN_EXPERTS = ((Role.EXPERT_DOWN, ".quantize"), (Role.EXPERT_UP, ".input"))
+"""Casts of what passes from one GEMM of an expert to the other, which one kernel may do."""
+_SENT = {Role.EXPERT_UP: "dispatched", Role.EXPERT_DOWN: "returned"}
 """GEMMs of experts whose input, or whose output's gradient, may arrive in 8 bits: the key of `Style` that says so."""
 
 
@@ -80,14 +78,19 @@ class Chain:
         """The nodes so far."""
         return Graph(tuple(self.nodes), self.plan.tp, title)
 
-    def add(self, name: str, op: Op, phase: Phase, module: str, after: Iterable[str], stream: str = "compute") -> str:
-        """Append a node that waits for the nodes `after`, and return its name."""
-        self.nodes.append(Node(op, name, after=tuple(after), stream=stream, phase=phase, module=module))
+    def add(
+        self, suffix: str, op: Op, piece: Piece, phase: Phase, after: Iterable[str], stream: str = "compute"
+    ) -> str:
+        """Append a node of a piece that waits for the nodes `after`, and return its name, which ends in `suffix`."""
+        name, module, role = f"{piece.name}{suffix}", piece.module, piece.role
+        before = tuple(after)
+        node = Node(op, name, after=before, stream=stream, phase=phase, module=module, role=role, operator=piece.name)
+        self.nodes.append(node)
         return name
 
     def then(self, name: str, op: Op, piece: Piece, phase: Phase, stream: str = "compute") -> None:
         """Append a node that waits for the last one, and that the next one waits for."""
-        self.last = (self.add(f"{piece.name}{name}", op, phase, piece.module, self.last, stream),)
+        self.last = (self.add(name, op, piece, phase, self.last, stream),)
 
     def _tp(self, kind: str, tokens: int, width: int, dtype: str) -> Collective:
         size = math.ceil(tokens * width * bytes_of(dtype))
@@ -115,7 +118,7 @@ class Chain:
         received, self.received = self.received, None
         if received is not None:
             received()
-        if not (self.fused_experts and piece.name in _IN_EXPERTS):
+        if not (self.fused_experts and piece.role is Role.EXPERT_INNER and piece.module != PREDICTION):
             append()
 
     def _forward(self, piece: Piece, op: Op) -> None:
@@ -132,16 +135,16 @@ class Chain:
             if self.framework.casts_each_pass and is_narrow(op):
                 self._weights_cast(piece, op.reads[-1], phase)
             if self.apart and phase == "forward" and isinstance(op, Streaming) and op.name == "swiglu":
-                self._streamed(piece, KEPT, "quantize", sum(math.prod(each.shape) for each in op.reads), phase)
+                self._kept_cast(piece, sum(math.prod(each.shape) for each in op.reads), phase)
             self._in_order(
                 lambda: self._quantized(piece, ".quantize", op.reads[0], phase, piece.cut == "columns"),
                 lambda: self._gathered(piece, phase),
             )
             if isinstance(op, Attention):
                 self._attention_cast(piece, ".quantize", op.reads, phase)
-            self._in_blocks(piece, op, phase, "experts_fc1")
+            self._in_blocks(piece, op, phase, Role.EXPERT_UP)
             self.then("", op, piece, phase)
-            self._in_blocks(piece, op, phase, "experts_fc2")
+            self._in_blocks(piece, op, phase, Role.EXPERT_DOWN)
             if phase == "forward":
                 self._paged(piece, op, phase)
             self._reduced(piece, phase)
@@ -172,19 +175,19 @@ class Chain:
         if not (self.framework.pages and self.fused_experts and isinstance(op, GroupedGemm)):
             return
         size = op.rows * op.k * bytes_of(self.plan.recipe.operands)
-        if piece.name.endswith("experts_fc1"):
+        if piece.role is Role.EXPERT_UP:
             size += op.writes[0].bytes
         self.then(".page", Streaming("elementwise", math.ceil(size), 1, "int8"), piece, phase)
 
-    def _in_blocks(self, piece: Piece, op: Op, phase: Phase, side: str) -> None:
+    def _in_blocks(self, piece: Piece, op: Op, phase: Phase, side: Role) -> None:
         """Copy the rows of experts to whole blocks of the recipe or back, at the `side` of the experts that does it."""
-        if piece.name.endswith(side) and self.pads and isinstance(op, GroupedGemm):
-            hidden = op.k if side == "experts_fc1" else op.n
+        if piece.role is side and self.pads and isinstance(op, GroupedGemm):
+            hidden = op.k if side is Role.EXPERT_UP else op.n
             self.then(".blocks", Streaming("elementwise", op.rows * hidden, 1, self.plan.dtype), piece, phase)
 
     def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
         """Cast a 16-bit tensor to a recipe's operands; of one that is `gathered` after, the rank's own tokens."""
-        fused = self.fused_experts and (piece.name, suffix) in _CAST_IN_EXPERTS
+        fused = self.fused_experts and (piece.role, suffix) in _CAST_IN_EXPERTS
         if is_narrow(piece.op) and not fused:
             own = gathered and self.plan.recipe.gathered
             count = -(-math.prod(tensor.shape) // (token_ranks(self.plan) if own else 1))
@@ -198,17 +201,17 @@ class Chain:
 
         Tokens, and gradients, that arrive in 8 bits are turned; what leaves attention is kept in 12 bits beside.
         """
-        arrived = self.plan.ep > 1 and piece.name in _SENT and bool(getattr(self.framework.style, _SENT[piece.name]))
+        arrived = self.plan.ep > 1 and piece.role in _SENT and bool(getattr(self.framework.style, _SENT[piece.role]))
         forward = suffix == ".quantize"
-        if not (arrived and forward == (piece.name == "experts_fc1")):
+        if not (arrived and forward == (piece.role is Role.EXPERT_UP)):
             self._streamed(piece, f"{suffix}.rows", "quantize", count, phase)
             along = "quantize"
         else:
             along = "transpose"
-        wide = piece.name == "projection"
+        wide = piece.role is Role.OUT_PROJECTION
         if forward:
             if wide:
-                self._streamed(piece, KEPT, "quantize", count, phase)
+                self._kept_cast(piece, count, phase)
             return
         self._streamed(piece, ".columns", along, count, phase)
         saved, weights = (math.prod(each.shape) for each in cut(piece, self.plan).reads[:2])
@@ -216,6 +219,10 @@ class Chain:
             self._streamed(piece, ".back", "quantize", saved, phase)
         self._streamed(piece, ".turned", "quantize" if wide else "transpose", saved, phase)
         self._streamed(piece, ".weights", "transpose", weights, phase)
+
+    def _kept_cast(self, piece: Piece, count: int, phase: Phase) -> None:
+        """Cast a tensor whose cast is only kept for the backward pass."""
+        self._streamed(replace(piece, role=Role.KEPT_CAST), ".kept", "quantize", count, phase)
 
     def _streamed(self, piece: Piece, suffix: str, name: str, count: int, phase: Phase) -> None:
         dtype = self.plan.recipe.operands if name == "transpose" else self.plan.dtype
@@ -298,18 +305,18 @@ class Chain:
         size = 2 * times * key_bytes(local) // self.plan.cp
         sent = self.last
         for number, op in enumerate(each):
-            name = f"{piece.name}{suffix}" + (f".{number}" if number else "")
+            name = suffix + (f".{number}" if number else "")
             after = self.last
             if number:
                 moved = Collective("send_recv", size, 2, whole.dtype)
-                sent = (self.add(f"{name}.send", moved, phase, piece.module, sent, "cp"),)
+                sent = (self.add(f"{name}.send", moved, piece, phase, sent, "cp"),)
                 after = (*after, *sent)
-            self.last = (self.add(name, op, phase, piece.module, after),)
+            self.last = (self.add(name, op, piece, phase, after),)
             if number:
                 joined = Streaming(
                     "residual_add", query_bytes(local) // self.plan.cp // DTYPE_BYTES[whole.dtype], 1, whole.dtype
                 )
-                self.last = (self.add(f"{name}.join", joined, phase, piece.module, self.last),)
+                self.last = (self.add(f"{name}.join", joined, piece, phase, self.last),)
 
     def _scatter(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
         """Send each token to its experts' ranks: permuted by expert before, or by the receiver if sent once to each."""
@@ -370,10 +377,10 @@ class Chain:
         inputs = op.backward.inputs
         if isinstance(op, GroupedGemm):
             self._paged(piece, op, "input")
-            self._in_blocks(piece, op, "input", "experts_fc2")
+            self._in_blocks(piece, op, "input", Role.EXPERT_DOWN)
             self._quantized(piece, ".input", op.writes[0], "input", False)
             self._weighted(piece, op, self.last)
-            self._in_blocks(piece, op, "input", "experts_fc1")
+            self._in_blocks(piece, op, "input", Role.EXPERT_UP)
         elif isinstance(piece.op, Gemm) and isinstance(op, Gemm):
             self._gemm_backward(piece, piece.op, op)
         elif isinstance(op, Attention) and self.plan.cp > 1:
@@ -393,7 +400,7 @@ class Chain:
                 self.then(".gradient" + (f".{number}" if number else ""), inner, piece, "input")
             for inner in op.backward.weights:
                 if getattr(inner, "name", "") != "bias_backward":  # the GEMM whose bias it is has this sum: _weight
-                    self.add(f"{piece.name}.weight", inner, "weight", piece.module, self.last)
+                    self.add(".weight", inner, piece, "weight", self.last)
         if piece.forks:
             rows, columns, dtype = input_of(op)
             self.then(".join", Streaming("residual_add", rows * columns, 1, dtype), piece, "input")
@@ -407,7 +414,7 @@ class Chain:
             self._ordered(piece, ".gather", whole.m * whole.n, self._sent(whole), "input")
 
     def _gemm_backward(self, piece: Piece, whole: Gemm, op: Gemm) -> None:
-        plan, name = self.plan, piece.name
+        plan = self.plan
         split = plan.tp > 1
         self._in_order(
             lambda: self._quantized(piece, ".input", op.writes[0], "input", piece.cut == "rows"),
@@ -417,24 +424,24 @@ class Chain:
         for_weight = before
         if split and plan.sp and piece.cut == "columns" and self.framework.gathers_again:
             again = self._tp("all_gather", whole.m, whole.k, self._sent(whole))
-            for_weight = (self.add(f"{name}.gather", again, "weight", piece.module, before, "tp"),)
+            for_weight = (self.add(".gather", again, piece, "weight", before, "tp"),)
         if not self.framework.async_tp:
             before = for_weight
-        done = self.add(f"{name}.input", op.backward.inputs[0], "input", piece.module, before)
+        done = self.add(".input", op.backward.inputs[0], piece, "input", before)
         ends = [done]
         if split and piece.cut == "columns":
             kind = "reduce_scatter" if plan.sp else "all_reduce"
             reduced = self._tp(kind, whole.m, whole.k, whole.output_dtype)
             self.last = (done,)
             self._ordered(piece, ".reduce", whole.m * whole.k, whole.output_dtype, "input")
-            ends = [self.add(f"{name}.reduce", reduced, "input", piece.module, self.last, "tp")]
+            ends = [self.add(".reduce", reduced, piece, "input", self.last, "tp")]
             if not self.framework.async_tp:
                 for_weight = (*for_weight, *ends)
         self._weight(piece, op, (*for_weight, done))
         self.last = tuple(ends)
 
     def _weighted(self, piece: Piece, op: GroupedGemm, before: tuple[str, ...]) -> None:
-        done = self.add(f"{piece.name}.input", op.backward.inputs[0], "input", piece.module, before)
+        done = self.add(".input", op.backward.inputs[0], piece, "input", before)
         self._weight(piece, op, (*before, done))
         self.last = (done,)
 
@@ -443,15 +450,15 @@ class Chain:
         (weight,) = op.backward.weights
         if self.framework.accumulates and isinstance(weight, Gemm | GroupedGemm):
             weight = replace(weight, accumulates=self.framework.gradients == "fp32")
-        last = self.add(f"{piece.name}.weight", weight, "weight", piece.module, dict.fromkeys(after))
+        last = self.add(".weight", weight, piece, "weight", dict.fromkeys(after))
         if _biased(piece):
             (out,) = op.writes
             summed = Streaming("elementwise", math.prod(out.shape), 1, out.dtype, inputs=1, outputs=0)
-            last = self.add(f"{piece.name}.bias", summed, "weight", piece.module, [last])
+            last = self.add(".bias", summed, piece, "weight", [last])
         if not self.framework.accumulates and self.plan.micro_batches > 1 and not self.plan.gathers_each_pass:
             count = math.prod(weight.writes[0].shape)
             added = Streaming("elementwise", count, 1, self.framework.gradients, inputs=2)
-            self.add(f"{piece.name}.add", added, "weight", piece.module, [last])
+            self.add(".add", added, piece, "weight", [last])
 
 
 def _biased(piece: Piece) -> bool:

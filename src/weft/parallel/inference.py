@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from weft.errors import InputError, check_name, check_whole
 from weft.graph import Attention, Graph, Node, Op, Streaming
+from weft.graph.role import Role
 from weft.models import Transformer, block, load_model
 from weft.models.block import Piece, Style, Tokens
 from weft.parallel.framework import Framework
@@ -48,8 +49,10 @@ def layer(
     pieces = _fused(block.layer(found, found.layer_kinds[-1], tokens, style, dtype))
     whole = part(phase, tuple(pieces), Parallelism(tp=tp, sequence=sequence, dtype=dtype), Framework()).forward
     work = [one for node in whole for one in _named(node)]
-    names = [name for name, _ in work]
-    nodes = tuple(Node(op, name, after=tuple(names[at - 1 : at])) for at, (name, op) in enumerate(work))
+    names = [name for name, *_ in work]
+    nodes = tuple(
+        Node(op, name, after=tuple(names[at - 1 : at]), role=role) for at, (name, op, role) in enumerate(work)
+    )
     what = "tokens" if phase == "prefill" else "tokens of context"
     title = f"{found.name}, one layer, {phase}, TP {tp}, batch {batch} x {sequence} {what}, {dtype}"
     return Graph(nodes, tp, title, {"model": found.name, "layer": phase, **_uneven(found, tp)})
@@ -61,7 +64,7 @@ def _fused(pieces: Iterable[Piece]) -> Iterator[Piece]:
         op = piece.op
         if isinstance(op, Streaming) and op.name == "bias_gelu":
             yield replace(piece, op=replace(op, name="gelu"))
-        elif piece.name != "context" and not (isinstance(op, Streaming) and op.name == "residual_add"):
+        elif piece.role is not Role.JOIN_HEADS and not (isinstance(op, Streaming) and op.name == "residual_add"):
             yield piece
 
 
@@ -100,21 +103,21 @@ _NAMES = {
     "fc2.reduce": "AllReduce_FFN",
 }
 """Operators of a layer as tables of measurements name them; others keep their own names."""
-_NORMS = {"norm1": "MHA", "norm2": "FFN"}
+_NORMS = {Role.ATTENTION_NORM: "MHA", Role.MLP_NORM: "FFN"}
 _FUNCTIONS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "gelu": "GeLU", "swiglu": "SwiGLU"}
 
 
-def _named(node: Node) -> Iterator[tuple[str, Op]]:
-    """A node's operators with their names: three of attention that is not fused."""
+def _named(node: Node) -> Iterator[tuple[str, Op, Role]]:
+    """A node's operators with their names and roles: three of attention that is not fused."""
     op = node.op
     if isinstance(op, Attention) and not op.fused:
-        prefix = "" if node.name == "attention" else f"{node.name}_"
+        prefix = "" if node.role is Role.ATTENTION_CORE else f"{node.name}_"
         for name, kernel in zip(("Q_mul_K", "Softmax", "A_mul_V"), replace(op, eager=False).kernels, strict=True):
-            yield f"{prefix}{name}", kernel
+            yield f"{prefix}{name}", kernel, node.role
         return
-    if isinstance(op, Streaming) and node.name in _NORMS:
-        yield f"{_FUNCTIONS[op.name]}_{_NORMS[node.name]}", op
-    elif isinstance(op, Streaming) and node.name == "activation":
-        yield _FUNCTIONS.get(op.name, op.name), op
-    else:
-        yield _NAMES.get(node.name, node.name), op
+    name = _NAMES.get(node.name, node.name)
+    if isinstance(op, Streaming) and node.role in _NORMS:
+        name = f"{_FUNCTIONS[op.name]}_{_NORMS[node.role]}"
+    elif isinstance(op, Streaming) and node.role is Role.ACTIVATION:
+        name = _FUNCTIONS.get(op.name, op.name)
+    yield name, op, node.role

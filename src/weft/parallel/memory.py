@@ -8,7 +8,8 @@ from functools import lru_cache
 
 from weft.graph import DTYPE_BYTES, Attention, Gemm, Op, Streaming, Tensor
 from weft.graph.op import width
-from weft.models.block import Piece
+from weft.graph.role import Role
+from weft.models.block import PREDICTION, Piece
 from weft.parallel.again import Saved, check_again, left_by, saved_of
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
@@ -64,7 +65,7 @@ def kept(pieces: Sequence[Piece], ops: Sequence[Op], plan: Parallelism) -> Kept:
     return Kept(lean, max(widest, again), again + gradients)
 
 
-_LOSS = ("logits", "loss")
+_LOSS = (Role.LOGITS, Role.LOSS)
 
 
 def _in_chunks(pieces: Sequence[Piece], ops: Sequence[Op], whole: Mapping[str, int], chunks: int) -> Kept:
@@ -75,7 +76,7 @@ def _in_chunks(pieces: Sequence[Piece], ops: Sequence[Op], whole: Mapping[str, i
     """
 
     def part(piece: Piece, size: int) -> int:
-        return -(-size // chunks) if piece.name.endswith(_LOSS) else size
+        return -(-size // chunks) if piece.role in _LOSS else size
 
     both = list(zip(pieces, ops, strict=True))
     saved = {piece.name: part(piece, whole[piece.name]) if isinstance(op, Streaming) else whole[piece.name]
@@ -120,7 +121,7 @@ def _is_end(pieces: Sequence[Piece]) -> bool:
 
 
 def _saved(piece: Piece, op: Op, plan: Parallelism) -> int:
-    if piece.name == "rotary":
+    if piece.role is Role.ROTARY and piece.module != PREDICTION:
         # The values are a view of the GEMM's output, whose storage therefore outlives the queries and keys in it.
         return _bytes(op.reads)
     sharded = plan.sp and piece.cut == "columns" and isinstance(op, Gemm)

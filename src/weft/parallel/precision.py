@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from weft.errors import InputError
 from weft.graph import Attention, Gemm, GroupedGemm, Op, Streaming
 from weft.graph.op import width
+from weft.graph.role import Role
 from weft.hardware import Gpu
 from weft.models.block import Piece
 
@@ -136,7 +137,7 @@ def narrowed(pieces: Iterable[Piece], recipe: Recipe, attention: str = "") -> tu
 def _narrowed(piece: Piece, recipe: Recipe, attention: str) -> Piece:
     if attention and isinstance(piece.op, Attention):
         return replace(piece, op=replace(piece.op, dtype=attention))
-    in_layer = piece.module in _PARTS and piece.name != "router"
+    in_layer = piece.module in _PARTS and piece.role is not Role.ROUTER
     if in_layer and isinstance(piece.op, Gemm | GroupedGemm):
         return replace(piece, op=replace(piece.op, dtype=recipe.operands, scaled=int(recipe.scaled)))
     return piece

@@ -22,7 +22,7 @@ from weft.graph import Graph
 from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer
-from weft.models.block import Tokens, layer
+from weft.models.block import Piece, Tokens, layer
 from weft.options import SUSTAINED, RunOptions
 from weft.parallel.again import Saved, extra_sources, left_by
 from weft.parallel.cut import cut, local
@@ -281,8 +281,7 @@ def stage_layers(
         pieces = narrowed(layer(model, kind, tokens, framework.style, plan.dtype), plan.recipe, framework.attention)
         saved = saved_by_operator(pieces, [local(cut(piece, plan), plan) for piece in pieces], plain)
         seconds, gradients = (
-            _by_operator(graph, [piece.name for piece in pieces], prices)
-            for graph in (parts[kind].forward, parts[kind].backward)
+            _by_operator(graph, pieces, prices) for graph in (parts[kind].forward, parts[kind].backward)
         )
         fixed = {piece.name for piece in pieces if piece.cut in ("dispatch", "combine") or piece.beside}
         free = frozenset(seconds) - fixed - {pieces[-1].name}
@@ -290,11 +289,9 @@ def stage_layers(
     return found
 
 
-def _by_operator(graph: Graph, names: Sequence[str], prices: Prices) -> dict[str, float]:
+def _by_operator(graph: Graph, pieces: Sequence[Piece], prices: Prices) -> dict[str, float]:
     """Seconds of each operator of a pass with its collectives, by name."""
-    seconds = dict.fromkeys(names, 0.0)
+    seconds = dict.fromkeys((piece.name for piece in pieces), 0.0)
     for node in graph:
-        seconds[node.name if node.name in seconds else node.name.partition(".")[0]] += prices.of(
-            node.op, node.stream
-        ) + prices.residual(node.op)
+        seconds[node.operator] += prices.of(node.op, node.stream) + prices.residual(node.op)
     return seconds

@@ -76,12 +76,21 @@ def plain(value: Any) -> Plain:
     if isinstance(value, Edge):
         return {"Edge": [value.node, value.by]}
     if is_dataclass(value):
-        return {type(value).__name__: {f.name: plain(_kept(f.name, getattr(value, f.name))) for f in fields(value)}}
+        stated = ((f.name, getattr(value, f.name)) for f in fields(value))
+        return {
+            type(value).__name__: {
+                name: plain(_kept(name, each)) for name, each in stated if name not in _MODELS or each
+            }
+        }
     if isinstance(value, Mapping):
         return {"map": [[plain(key), plain(inner)] for key, inner in value.items()]}
     if isinstance(value, tuple | list):
         return [plain(inner) for inner in value]
     return value
+
+
+_MODELS = "role", "operator"
+"""Fields of a node that say what it is for in a model, left out where it is part of none: they decide no time."""
 
 
 def _kept(name: str, value: Any) -> Any:

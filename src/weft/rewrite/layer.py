@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from weft.errors import InputError
 from weft.graph import Attention, Collective, Constant, Gemm, Graph, Joined, Streaming, View
+from weft.graph.role import Role
 from weft.models import Transformer
 from weft.models.block import Piece, Style, Tokens, layer
 from weft.parallel.cut import cut
@@ -83,16 +84,16 @@ class _Writer:
                 case Gemm():
                     self._gemm(piece, op)
                 case Streaming():
-                    self._streaming(piece.name, op)
+                    self._streaming(piece, op)
 
     def _gemm(self, piece: Piece, op: Gemm) -> None:
         if piece.cut == "columns":
             self.entry = self.entry or self._gathered(piece.name)
-            if piece.name == "fc1" and self.model.gated:
+            if piece.role is Role.MLP_UP and self.model.gated:
                 half = Gemm(op.m, op.n // 2, op.k, op.dtype)
                 self.parts = {name: self._product(name, half, self.entry) for name in ("gate", "up")}
             else:
-                biased = piece.name != "fc1" and self.model.biases in ("all", "qkv")
+                biased = piece.role is not Role.MLP_UP and self.model.biases in ("all", "qkv")
                 self.x = self.parts[piece.name] = self._product(piece.name, op, self.entry, biased)
         else:
             self.entry = ""
@@ -115,8 +116,8 @@ class _Writer:
         size = self.rows * self.model.hidden * 2 if self.plan.dtype != "fp32" else self.rows * self.model.hidden * 4
         return self.draft.node(name, Collective(kind, size, self.plan.tp, self.plan.dtype), self.x, stream="tp")
 
-    def _streaming(self, name: str, op: Streaming) -> None:
-        draft, width = self.draft, self.model.hidden
+    def _streaming(self, piece: Piece, op: Streaming) -> None:
+        draft, width, name = self.draft, self.model.hidden, piece.name
         if op.name in _NORMS:
             self.skip = self.x
             more = [draft.weight(f"{name}.scale", width)]
@@ -128,7 +129,7 @@ class _Writer:
             self.x = draft.node(name, op, self.x)
             self.x = draft.view(f"{name}_rows", View(self.x, (self.rows, op.elements // self.rows)))
         elif op.name == "bias_add":
-            columns = op.elements // (self.rows if name.startswith("activation") else self.own_rows)
+            columns = op.elements // (self.rows if piece.role is Role.ACTIVATION_BIAS else self.own_rows)
             self.x = draft.node(name, op, self.x, draft.weight(f"{name}.b", columns))
         elif op.name == "dropout":
             self.x = draft.node(name, op, self.x, draft.bits(f"{name}.keep", self.own_rows, width))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from weft import hardware
 from weft.errors import InputError, check_whole
+from weft.graph.role import Role
 from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
@@ -162,7 +163,7 @@ class _Parts:
         self.unit = [piece for kind in kinds[:period] for piece in layer(model, kind, *arguments)]
         self.first = list(embedding(model, *arguments))
         self.last = [_with_table(piece, model) for piece in head(model, *arguments)]
-        self.sublayers = sum(piece.name.startswith("residual") for piece in self.unit)
+        self.sublayers = sum(piece.role is Role.RESIDUAL for piece in self.unit)
         self.compute: MeshPrices | None = None
 
     def blocks(self, way: Way) -> list[Block]:
@@ -193,7 +194,7 @@ class _Parts:
 
 def _with_table(piece: Piece, model: Transformer) -> Piece:
     """The head's GEMM with its own copy of a table that it shares with the embedding on another stage."""
-    if piece.name != "logits" or not model.tied:
+    if piece.role is not Role.LOGITS or not model.tied:
         return piece
     return replace(piece, parameters=piece.parameters + model.vocabulary * model.hidden)
 

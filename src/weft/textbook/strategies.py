@@ -9,6 +9,7 @@ from itertools import product
 
 from weft.errors import InputError
 from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, GroupedGemm, Op, Streaming, Tensor
+from weft.graph.role import Role
 from weft.hardware import System
 from weft.models.block import Piece, Style
 from weft.options import SUSTAINED
@@ -137,16 +138,16 @@ def groups(pieces: Sequence[Piece], dtype: str, entry: tuple[int, int] | None) -
         if last is not None and _merges(piece):
             if piece.forks:
                 stream = last
-            residual = stream if piece.name.startswith("residual") else found[last].residual
+            residual = stream if piece.role is Role.RESIDUAL else found[last].residual
             found[last] = replace(found[last], merged=(*found[last].merged, piece), residual=residual)
             continue
-        if piece.forks and piece.name != "router":
+        if piece.forks and piece.role is not Role.ROUTER:
             raise InputError(
                 f"{piece.name} shares its input with another operator, which per-operator sharding does not know; plan "
                 "models without latent attention and shared experts, with one projection of queries, keys and values"
             )
         found.append(Group(piece.name, piece, _output(piece, dtype), source=last))
-        if piece.name != "router":
+        if piece.role is not Role.ROUTER:
             last = len(found) - 1
     return found
 

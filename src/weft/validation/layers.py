@@ -13,6 +13,7 @@ from weft import hardware
 from weft.errors import InputError
 from weft.estimate import estimate
 from weft.graph import Gemm, Node, Streaming
+from weft.graph.role import Role
 from weft.hardware import System
 from weft.models import model_names
 from weft.options import Clock, RunOptions
@@ -24,7 +25,6 @@ from weft.validation.subjects import Subject
 from weft.validation.tables import FloatArray, Measurements, layer_times
 
 TOTAL = "total"
-_PROJECTIONS = "Q_K_V"
 _FILE = re.compile(r"(.+?)_layer_tp(\d+)(?:_.*)?\.csv")
 
 
@@ -105,7 +105,7 @@ def _operators(
 
 def _seconds(node: Node, system: System, called: Called) -> float:
     """Predicted seconds of an operator as it was called."""
-    op, times = node.op, called.separate if node.name == _PROJECTIONS else 1
+    op, times = node.op, called.separate if node.role is Role.QKV else 1
     if isinstance(op, Gemm):
         op = replace(op, n=op.n // times)
     found = estimate(op, system, RunOptions(called.clock))

@@ -12,9 +12,9 @@ import pandas as pd
 
 from weft import hardware
 from weft.graph import Attention, Gemm, GroupedGemm, Node, Streaming, TokenExchange
+from weft.graph.role import Role
 from weft.models import load_model
 from weft.options import RunOptions
-from weft.parallel.chain import KEPT
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.precision import is_narrow
@@ -29,7 +29,8 @@ from weft.validation.tables import Measurements
 
 _GPU, _SYSTEM, _LAYERS = "h800", "64xh800", 4
 _RECOMPUTED = (
-    "norm1", "q_norm", "q_up", "kv_norm", "kv_up", "rotary", "keys", "norm2", "experts_activation", "shared_activation"
+    Role.ATTENTION_NORM, Role.QUERY_NORM, Role.QUERY_UP, Role.KV_NORM, Role.KV_UP, Role.ROTARY, Role.KEY_COPY,
+    Role.MLP_NORM, Role.EXPERT_INNER,
 )  # fmt: skip
 """What the trace computes again: four more norms a layer than forward, two more GEMMs and what follows, and SwiGLU."""
 KINDS: Mapping[str, str] = {
@@ -103,9 +104,7 @@ def predicted_kinds() -> Mapping[str, float]:
     plan = Parallelism(dp=64, ep=64, batch=64, sequence=4096, precision="fp8-block", dispatcher="deepep")
     part = rank_parts(model, plan, used)["moe"]
     prices, kinds, passes = Prices(system, plan, RunOptions()), Counter[str](), list[Pass]()
-    again = [
-        node for node in part.forward if node.name.partition(".")[0] in _RECOMPUTED and not node.name.endswith(KEPT)
-    ]
+    again = [node for node in part.forward if _runs_again(node)]
     for nodes in (part.forward, [*again, *part.backward]):
         own: Counter[str] = Counter()
         for node in nodes:
@@ -123,6 +122,12 @@ def predicted_kinds() -> Mapping[str, float]:
         for kind, seconds in kinds.items()
     }
     return {**times, SPAN: _LAYERS * sum(one.seconds for one in both)}
+
+
+def _runs_again(node: Node) -> bool:
+    """Whether the trace computes a node of the forward pass again: those of `_RECOMPUTED`, and SwiGLU."""
+    shared = node.role is Role.SHARED_EXPERT and isinstance(node.op, Streaming) and node.op.name == "swiglu"
+    return shared or node.role in _RECOMPUTED
 
 
 def _kind(node: Node) -> str:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from weft.estimate.experts import Layer, Load, served_layer
 from weft.estimate.target import target
 from weft.graph import Graph, GroupedGemm, Routing
+from weft.graph.role import Role
 from weft.graph.routing import Loads
 from weft.hardware import Gpu
 from weft.library.kits import Kit
@@ -104,7 +105,7 @@ class ExpertCalls:
         if first is None:
             return {}
         parts = (*_PARTS, "top_k") if self.of.how.get("routes") else _PARTS
-        router = next(node.op for node in graph if node.name == "router")
+        router = next(node.op for node in graph if node.role is Role.ROUTER)
         seconds = self.seconds(first.op, router.m)  # type: ignore[arg-type,attr-defined]
         return dict.fromkeys(parts, 0.0) | {first.name: seconds}
 

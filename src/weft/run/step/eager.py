@@ -7,16 +7,19 @@ from dataclasses import replace
 from itertools import accumulate
 
 from weft.graph import EXCHANGES, GroupedGemm, Node, TokenExchange
+from weft.graph.role import Role
 from weft.library.dispatchers import shipped
+from weft.models.block import PREDICTION
 from weft.parallel.framework import Framework
 from weft.result.step import LAUNCH_GAPS, Pass
 
 FULL_ITERATION = "full_iteration"
 """What a framework's `graphs` name where they hold the passes of whole steps."""
+_ROUTING = (Role.MLP_NORM, Role.MLP_POST_NORM, Role.ROUTER, Role.TOP_K)
 _HOLDS: dict[str, Callable[[Node], bool]] = {
     "attn": lambda node: node.module == "attention",
     "mlp": lambda node: node.module == "mlp",
-    "moe_router": lambda node: node.name.startswith(("norm2", "router", "top_k")),
+    "moe_router": lambda node: node.role in _ROUTING and node.module != PREDICTION,
     "moe_preprocess": lambda node: False,  # counts tokens on the host's behalf: no operator here
     FULL_ITERATION: lambda node: True,
 }
@@ -87,4 +90,4 @@ def _waits(node: Node, again: bool) -> bool:
     """
     if isinstance(node.op, TokenExchange):
         return node.op.operation == "dispatch"
-    return again and isinstance(node.op, GroupedGemm) and node.name.endswith("experts_fc1")
+    return again and node.role is Role.EXPERT_UP and node.phase in ("forward", "recompute")

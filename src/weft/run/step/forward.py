@@ -12,6 +12,7 @@ from weft.errors import InputError, check_name, check_whole, join_or, shown
 from weft.estimate.quantization import quantized_format, weight_only
 from weft.graph import DTYPE_BYTES, Attention, Gemm, Graph, GroupedGemm, Node, Streaming
 from weft.graph.op import BLOCK_BYTES, width
+from weft.graph.role import Role
 from weft.graph.routing import MOST_EXPERTS, Loads, Routing, loads_of
 from weft.hardware import System
 from weft.library.kits import KITS, VENDOR, kit
@@ -41,10 +42,6 @@ _SERVER = Framework(name="serving", style=Style())
 _EAGER = (
     "Eager mode: the host launches {:,} kernels in each engine iteration, {:g} us each (calibrated), which takes "
     "{:.3g} ms or more; no CUDA graph replays them."
-)
-_BALANCED = (
-    "Each of {} GPUs has a batch of its own, and a share of the experts: all batches are taken to be alike, and tokens "
-    "to choose experts evenly."
 )
 _LOADED = (
     "Expert load: the busiest expert gets {:.1f}x the mean number of tokens, the fullest of {} GPUs {:.2f}x the mean "
@@ -205,7 +202,7 @@ class Forward:
     def _load_notes(self) -> tuple[str, ...]:
         """A sentence on how a stated expert load distribution spreads the rows."""
         if self.expert_load is None:
-            return (_BALANCED.format(self.ep),) if self.wide else ()
+            return ()
         model = self.model
         routing = Routing.under(self.expert_load, MOST_EXPERTS, model.experts_per_token, model.experts, self.ep)
         fullest = routing.fullest.sum() / routing.rows
@@ -294,7 +291,7 @@ class Forward:
         """The norm and the logits of the last token of each of `sequences`, without a loss and further predictions."""
         kept = self.model.model_copy(update={"predict_layers": 0})
         pieces = head(kept, Tokens(sequences, 1), _SERVER.style, _ACTIVATIONS)
-        return self._timed("head", (piece for piece in pieces if piece.name != "loss"))
+        return self._timed("head", (piece for piece in pieces if piece.role is not Role.LOSS))
 
     @cached_property
     def launches(self) -> int:
@@ -309,8 +306,8 @@ class Forward:
             if kind not in self._alike:
                 count += len(graph.nodes)
                 continue
-            products = sum(isinstance(node.op, Gemm | GroupedGemm) and node.name != "router" for node in graph)
-            routed = any(node.name == "router" for node in graph)
+            products = sum(isinstance(node.op, Gemm | GroupedGemm) and node.role is not Role.ROUTER for node in graph)
+            routed = any(node.role is Role.ROUTER for node in graph)
             count += self._alike[kind] * (len(graph.nodes) + 2 + joined * routed + products * quantizes)
         return count
 
@@ -369,9 +366,9 @@ class Forward:
             op = piece.op
             if isinstance(op, Attention) or (isinstance(op, Streaming) and op.name == "residual_add"):
                 continue
-            if (joined and piece.name == "kv_down") or (called and piece.name.startswith("shared_")):
+            if (joined and piece.role is Role.KV_DOWN) or (called and piece.role is Role.SHARED_EXPERT):
                 continue
-            if piece.name == "q_down" and isinstance(op, Gemm):
+            if piece.role is Role.QUERY_DOWN and isinstance(op, Gemm):
                 yield replace(piece, op=replace(op, n=op.n + model.kv_rank + model.rotary_head))
             elif isinstance(op, GroupedGemm):
                 yield replace(piece, op=sliced(model, op, flat.count, tp, self.ep, self.expert_load), cut="whole")
@@ -456,7 +453,7 @@ class Forward:
         op = node.op
         if isinstance(op, GroupedGemm):
             op = Gemm(-(-op.rows // op.groups), op.n, op.k, op.dtype, op.groups)
-        if node.name == "router" or not isinstance(op, Gemm):
+        if node.role is Role.ROUTER or not isinstance(op, Gemm):
             return seconds
         found = weight_only(op, self._prices.gpu, self.format, self._prices.options)
         return max(seconds - max(found.plain - found.seconds, 0.0), found.seconds)
@@ -542,6 +539,6 @@ def _in_format(node: Node, dtype: str) -> Node:
 
     What quantises its input counts as fused into the operator before it.
     """
-    if node.name == "router" or not isinstance(node.op, Gemm | GroupedGemm):
+    if node.role is Role.ROUTER or not isinstance(node.op, Gemm | GroupedGemm):
         return node
     return replace(node, op=replace(node.op, dtype=dtype))

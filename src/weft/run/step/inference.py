@@ -145,6 +145,8 @@ def _answer(runs: Forward, phase: Phase, length: int, groups: list[Group]) -> In
         )
     if runs.plan.pp > 1:
         notes.append(_PIPELINED.format(runs.plan.pp))
+    if runs.wide and runs.expert_load is None:
+        notes.append(_WIDE.format(runs.ep))
     drafted = runs.speculation if phase == "decode" else NONE
     if drafted.tokens:
         notes.append(_drafted(drafted))
@@ -172,6 +174,10 @@ def _drafted(what: Speculation) -> str:
 _PIPELINED = (
     "Pipelines of {0} stages hold {0} such batches at once, one in each stage: a batch has the throughput and memory "
     "of as many GPUs as TP has. Stages have equal parts of the layers; the last has the logits, for which others wait."
+)
+_WIDE = (
+    "Each of {} GPUs has a batch of its own, and a share of the experts: all batches are taken to be alike, and tokens "
+    "to choose experts evenly."
 )
 _LATENT = (
     "Latent attention is timed on the compressed cache, its keys and values read apart: an upper bound of its traffic."

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from weft.estimate import estimate
 from weft.graph import Attention, Gemm, Node, Op
+from weft.graph.role import Role
 from weft.hardware import System
 from weft.library.residual import Residual
 from weft.models import Transformer
@@ -26,10 +27,10 @@ dropout and residual sums, the head the loss."""
 GEMMS = (FC, LINEAR, PRODUCTS)
 """The groups whose time is that of GEMMs, with the sums that add up their gradients."""
 _PIECES = {
-    **dict.fromkeys(("fc1", "fc2"), FC),
-    **dict.fromkeys(("qkv", "query", "key", "value", "projection"), LINEAR),
-    **dict.fromkeys(("heads", "context"), PRODUCTS),
-    "activation": GELU,
+    **dict.fromkeys((Role.MLP_UP, Role.MLP_DOWN), FC),
+    **dict.fromkeys((Role.QKV, Role.QUERY, Role.KEY, Role.VALUE, Role.OUT_PROJECTION), LINEAR),
+    **dict.fromkeys((Role.SPLIT_HEADS, Role.JOIN_HEADS), PRODUCTS),
+    Role.ACTIVATION: GELU,
 }
 PRECISIONS = {"fp32": "fp32", "fp16": "mixed"}
 """Number formats as tables call them."""
@@ -135,4 +136,4 @@ def group_of(node: Node, kernel: Op, part: str = "") -> str:
         return ENDS
     if isinstance(node.op, Attention):
         return PRODUCTS if isinstance(kernel, Gemm | Attention) else SOFTMAX
-    return _PIECES.get(node.name.partition(".")[0], NORM)
+    return _PIECES.get(node.role, NORM)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from weft.estimate import estimate
 from weft.graph import Attention, Gemm, Node
+from weft.graph.role import Role
 from weft.hardware import Gpu
 from weft.models import Transformer
 from weft.options import RunOptions
@@ -57,7 +58,7 @@ def products(
         for node in (*part.forward, *part.backward):
             for name, op in _gemms(node):
                 key = (name, _PASSES[node.phase])
-                if node.name.partition(".")[0] not in ("key", "value") and key not in found:
+                if node.role not in (Role.KEY, Role.VALUE) and key not in found:
                     cost = estimate(op, gpu, options=options)
                     peak = gpu.matrix_rate(op.dtype)
                     found[key] = Product(*key, op, float(cost.seconds), str(cost.bound), peak)
@@ -67,13 +68,13 @@ def products(
 def _gemms(node: Node) -> Iterator[tuple[str, Gemm]]:
     """The GEMMs of a node, with names; attention has two forward, and two gradients of each."""
     if isinstance(node.op, Gemm):
-        yield _NAMES.get(node.name.partition(".")[0], node.name.partition(".")[0]), node.op
+        yield _NAMES.get(node.role, node.operator), node.op
     if isinstance(node.op, Attention) and not node.op.fused:
         kernels = [op for op in node.op.kernels if isinstance(op, Gemm)]
         names = _BACKWARD if node.op.gradient else _FORWARD
         yield from zip(names, kernels, strict=True)
 
 
-_NAMES = {"query": "Q, K, V (each)", "fc1": "FC1", "fc2": "FC2"}
+_NAMES = {Role.QUERY: "Q, K, V (each)", Role.MLP_UP: "FC1", Role.MLP_DOWN: "FC2"}
 _FORWARD = ("scores", "weighted sum")
 _BACKWARD = ("weighted sum, to scores", "weighted sum, to values", "scores, to queries", "scores, to keys")

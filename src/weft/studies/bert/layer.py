@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from weft.estimate import estimate
 from weft.graph import Attention, Node, Op, Streaming
+from weft.graph.role import Role
 from weft.hardware import Gpu, System
 from weft.library.residual import Residual
 from weft.models import Transformer
@@ -62,15 +63,25 @@ def timed_layer(
 def _timed(layer: RankPart) -> Iterator[tuple[Node, Op]]:
     """The kernels that the tracer times, with their nodes."""
     for node in (*layer.forward, *layer.backward):
-        if not node.name.endswith((".join", "heads.gradient", "context.gradient")):
+        if not _is_sum_or_view(node):
             for op in node.op.kernels if isinstance(node.op, Attention) else (node.op,):
                 again = isinstance(op, Streaming) and op.name == "dropout_backward"
                 yield node, replace(op, name="dropout_backward_again") if again else op
 
 
+def _is_sum_or_view(node: Node) -> bool:
+    """Whether a node of a backward pass adds up gradients of activations, or is the gradient of a view of heads."""
+    copies = node.role in (Role.SPLIT_HEADS, Role.JOIN_HEADS)
+    adds = isinstance(node.op, Streaming) and node.op.name == "residual_add"
+    return node.phase == "input" and (copies or adds)
+
+
 def _is_call(node: Node) -> bool:
     """Whether an operator is a call of its own: copies of heads, gradients of biases and of a norm's scale are not."""
-    return not (node.name == "heads" or node.name.endswith(".bias") or node.name in ("norm1.weight", "norm2.weight"))
+    op, norms = node.op, (Role.ATTENTION_NORM, Role.MLP_NORM)
+    if node.phase == "weight" and isinstance(op, Streaming):
+        return op.outputs != 0 and node.role not in norms
+    return node.role is not Role.SPLIT_HEADS
 
 
 def _gradients_of_scales(layer: RankPart) -> int:
@@ -87,5 +98,5 @@ def forward_and_backward(
     """
     (chunk,) = train(model, system, plan, framework, options, calibration=Residual()).chunks
     last = chunk.parts[-1].forward
-    loss = sum(last.times[node.id][1] - last.times[node.id][0] for node in last.graph or () if node.name == "loss")
+    loss = sum(last.times[node.id][1] - last.times[node.id][0] for node in last.graph or () if node.role is Role.LOSS)
     return chunk.all.seconds - loss
