@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.result.step import Pass
-from weft.run.step.forward import EXCHANGED, Forward, Group, half
+from weft.run.step.forward import Forward, Group, half
+from weft.run.step.paired import EXPERTS
 from weft.run.step.spans import CONTENTION
+from weft.run.step.stages import ForwardStages
 
 FloatArray = NDArray[np.float64]
 INTERPOLATION_ERROR = 0.04
@@ -67,7 +69,7 @@ class StepTimes:
         self._send = _Interpolated(forward.send, _TILED)
         self._decodes = _Interpolated(self._decode, _SMOOTH, _SMOOTH)
         self._layers: Forward = forward
-        self._exchange = _Interpolated(lambda tokens: forward.shared(tokens).parts.get(EXCHANGED, 0.0), _TILED)
+        self._exchange = _Interpolated(lambda tokens: forward.shared(tokens).parts.get(EXPERTS, 0.0), _TILED)
         self._logits = _Interpolated(lambda sequences: forward.logits(sequences).seconds, _SMOOTH)
         self._prompts = _Interpolated(self._prompt, _SMOOTH, _Axis(8, edges=True), _SMOOTH)
         if like:
@@ -115,10 +117,10 @@ class StepTimes:
             cached = max(one.pairs / one.new - (new + 1) / 2, 0.0)
             took += self._prompts(one.prefills, new, cached + 1)
         if self.forward.two_batch:
-            took = self.forward.paired(Pass(took, {EXCHANGED: self._exchange(tokens)}), tokens).seconds
+            took = self.forward.paired(Pass(took, {EXPERTS: self._exchange(tokens)}), tokens).seconds
         took += self._logits(step.decodes * self.queries + step.prefills)
         if self.forward.plan.pp > 1:
-            took += (self.forward.plan.pp - 1) * self._send(tokens)
+            took = ForwardStages(self.forward.plan.pp, took, 0.0, self._send(tokens)).latency
         if self.first and self.later:
             took += self.first.seconds(step)
             if step.decodes:
@@ -130,8 +132,7 @@ class StepTimes:
         """Seconds of a step in each stage of a pipeline, the send to the next included; the last has the logits."""
         count, tokens = self.forward.plan.pp, step.decodes * self.queries + step.new
         logits, send = self._logits(step.decodes * self.queries + step.prefills), self._send(tokens)
-        layers = self.seconds(step) - logits - (count - 1) * send
-        return [layers / count + send] * (count - 1) + [layers / count + logits]
+        return ForwardStages(count, self.seconds(step) - logits - (count - 1) * send, logits, send).each
 
     def next_tokens(self, decodes: int, context: int, steps: int) -> Iterator[float]:
         """Seconds of equal steps of next tokens, each with what one writes more of context in each sequence."""
@@ -174,7 +175,7 @@ class StepTimes:
         if self.forward.two_batch:
             exchanges = [self._exchange(size) for size in timed]
             halves = zip(shared, exchanges, timed, strict=True)
-            pairs = [self.forward.paired(Pass(took, {EXCHANGED: sent}), size) for took, sent, size in halves]
+            pairs = [self.forward.paired(Pass(took, {EXPERTS: sent}), size) for took, sent, size in halves]
             shared = 2 * (shared - exchanges) + np.array([pair.parts[CONTENTION] for pair in pairs])
             alone = np.array([pair.seconds for pair in pairs])
         sends = np.array([(stages - 1) * self._send(size) for size in sizes]) if stages > 1 else 0.0

@@ -16,7 +16,8 @@ import numpy as np
 from weft import hardware
 from weft.models import Transformer, load_model
 from weft.result.serving import Objective, Turn
-from weft.run.step.forward import EXCHANGED, Forward, Group
+from weft.run.step.forward import Forward, Group
+from weft.run.step.paired import EXPERTS
 from weft.serving.policies import first_come, running_first
 from weft.serving.replica import Replica
 from weft.serving.requests import Asked, Request, RequestStream
@@ -299,7 +300,7 @@ def _exchanged(case: Mapping[str, Any]) -> Exchanged:
     """A step with two batches in turn, and its parts with one."""
     group = _group(case)
     step, alone = (_forward(case, two).batch([group]) for two in (case["two_batch"], False))
-    exchanges = alone.parts[EXCHANGED]
+    exchanges = alone.parts[EXPERTS]
     tokens = group.sequences * group.new
     return Exchanged(
         case["id"], float(step.seconds), float(alone.seconds - exchanges), float(exchanges), 8 * tokens / step.seconds

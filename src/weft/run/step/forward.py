@@ -30,8 +30,10 @@ from weft.result.step import Pass, exposed
 from weft.run.step.called import ExpertCalls, sliced
 from weft.run.step.drafts import NONE, OWN, Speculation, drafter
 from weft.run.step.overlaps import check_served, engine_note, needs, overlapped
+from weft.run.step.paired import EXPERTS, Beside
 from weft.run.step.prices import Known, Prices
 from weft.run.step.spans import CONTENTION, timed
+from weft.run.step.stages import ForwardStages
 from weft.schedule import SEQUENTIAL
 
 _ACTIVATIONS = "bf16"
@@ -50,8 +52,6 @@ _LOADED = (
 _SUMMED = "The all-reduce behind routed experts follows them, as no method joins it with their GEMMs."
 
 
-EXCHANGED = exposed("ep")
-"""The part of a pass in which it waits for exchanges of tokens with the ranks that hold their experts."""
 _ROCM = ("cdna2", "cdna3", "cdna4")
 """Architectures whose own paged attention takes neither sinks nor windows: models with them run Triton's kernel
 (vllm-project/vllm vllm/platforms/rocm.py, use_rocm_custom_paged_attention)."""
@@ -225,11 +225,10 @@ class Forward:
             drafts += (self.speculation.tokens - 1) * self.draft.batch(again).seconds if again else 0.0
             found += Pass(drafts, {"draft": drafts})
         if self.plan.pp > 1:
-            stages, send = self.plan.pp, self.send(sum(one.tokens.count for one in groups))
-            last = found.seconds - layers
-            found += Pass((stages - 1) * send, {exposed("pp"): (stages - 1) * send})
-            if any(one.writes for one in groups):  # in which equal batches follow each other through the slowest stage
-                waits = layers + stages * max(last, send) - found.seconds
+            stages = self.stages(layers, found.seconds - layers, sum(one.tokens.count for one in groups))
+            found += Pass(stages.sends, {exposed("pp"): stages.sends})
+            if any(one.writes for one in groups):  # as many equal batches as stages follow each other
+                waits = self.plan.pp * max(stages.each) - stages.latency
                 found += Pass(waits, {"bubble": waits})
         waits = self.launching - found.seconds
         return found + Pass(waits, {"host": waits}) if waits > 0 else found
@@ -238,6 +237,10 @@ class Forward:
     def launching(self) -> float:
         """Seconds that the host takes at least to launch all kernels of a pass in eager mode; 0 by CUDA graphs."""
         return self.launches * self.kit.launch if self.eager and self.kit else 0.0
+
+    def stages(self, layers: float, last: float, tokens: int) -> ForwardStages:
+        """Return the stages of a pass of `tokens` whose layers take so long, and the last stage `last` longer [s]."""
+        return ForwardStages(self.plan.pp, layers, last, self.send(tokens))
 
     def send(self, tokens: int) -> float:
         """Seconds in which a stage sends the hidden states of so many tokens to the next: each of its ranks a part."""
@@ -250,14 +253,12 @@ class Forward:
         Compute units of the exchange lack to what computes meanwhile; low-latency kernels of DeepEP leave them free
         between sending and receiving.
         """
-        exchange, library = one.parts.get(EXCHANGED, 0.0), self.dispatcher(tokens)
+        exchange, library = one.parts.get(EXPERTS, 0.0), self.dispatcher(tokens)
         compute = one.seconds - exchange
-        share = self._prices.taken(library) if library != "deepep-ll" else 0.0
-        slower = share * min(exchange, compute / (1 - share))
-        waits = max(exchange - compute - slower, 0.0)
-        parts = {name: 2 * time for name, time in one.parts.items() if name != EXCHANGED}
-        parts |= {CONTENTION: 2 * slower, EXCHANGED: 2 * waits}
-        return Pass(2 * (compute + slower + waits), parts, {"ep": 2 * (exchange - waits)})
+        slower, late = Beside.of(exchange, compute, self._prices.taken(library) if library != "deepep-ll" else 0.0)
+        parts = {name: 2 * time for name, time in one.parts.items() if name != EXPERTS}
+        parts |= {CONTENTION: 2 * slower, EXPERTS: 2 * late}
+        return Pass(2 * (compute + slower + late), parts, {"ep": 2 * (exchange - late)})
 
     def dispatcher(self, tokens: int) -> str:
         """The library that exchanges so many tokens of a rank: DeepEP's kernels, else the vendor's all-to-all."""

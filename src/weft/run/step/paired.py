@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from weft.graph import TokenExchange
 from weft.parallel.plan import Parallelism
@@ -15,6 +16,25 @@ from weft.result.step import Pass, added, exposed
 from weft.run.step.spans import CONTENTION
 
 EXPERTS = exposed("ep")
+
+
+class Beside(NamedTuple):
+    """What an exchange of tokens and computing cost each other [s]: computing is `slower`, then waits until `late`."""
+
+    slower: float
+    late: float
+
+    @classmethod
+    def of(cls, exchange: float, computing: float, units: float, held: bool = False) -> Beside:
+        """Return the costs of an exchange of X and of computing of C seconds that run at once.
+
+        The exchange takes a share `units` of the compute units from what runs beside it. Both take C + units X, but at
+        least X; where it `held` the units also while nothing moves, C / (1 - units), but at least X. Training steps
+        (overlap_moe_expert_parallel_comm) and servers (two-batch overlap) take this one formula.
+        """
+        most = computing / (1 - units)
+        slower = units * (most if held else min(exchange, most))
+        return cls(slower, max(exchange - computing - slower, 0.0))
 
 
 def paired_share(plan: Parallelism) -> float:
@@ -32,22 +52,18 @@ def paired(
 ) -> tuple[Pass, Pass]:
     """Both passes on average, when in a `share` of them either exchanges tokens while the other computes.
 
-    The exchange takes a share `units` of the compute units from what runs beside it. With exchanges of X and computing
-    of C seconds, both take X + C - (1 - units) X, but at least X; where it `held` them also while nothing moves,
-    C / (1 - units). With gradients of weights `delayed` they fill what is left of any exchange, so that this holds for
-    both passes as a whole; else it holds for each exchange and what runs beside it.
+    `units` and `held` are those of `Beside`. With gradients of weights `delayed` they fill what is left of any
+    exchange, so that its formula holds for both passes as a whole; else it holds for each exchange and what runs beside
+    it.
     """
     waits = [one.parts.get(EXPERTS, 0.0) for one in (forward, backward)]
     moved = sum(waits)
     if not moved or not share:
         return forward, backward
     computing = forward.seconds + backward.seconds - moved
-    slower = late = 0.0
-    for moves, computes in [(moved, computing)] if delayed else _slots(forward, backward, waits):
-        if moves * (1 - units) <= computes:
-            slower += units * (computes / (1 - units) if held else moves)
-        else:
-            late += moves - computes
+    slots = [(moved, computing)] if delayed else _slots(forward, backward, waits)
+    beside = [Beside.of(moves, computes, units, held) for moves, computes in slots]
+    slower, late = (sum(each) for each in zip(*beside, strict=True))
     return tuple(  # type: ignore[return-value]
         _beside(one, share, wait, late * wait / moved, slower * wait / moved)
         for one, wait in zip((forward, backward), waits, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,36 @@ from weft.models import Transformer
 from weft.parallel.layers import stage_layers
 from weft.parallel.plan import Parallelism
 from weft.schedule.pipeline import Schedule
+
+
+class ForwardStages(NamedTuple):
+    """The `stages` of a forward pass in a pipeline [s]: equal parts of the layers, `last` more in the last one.
+
+    Each but the last ends with a send of `send` seconds, which keeps it busy. The pipeline's clock says the same of the
+    schedule "inference".
+    """
+
+    stages: int
+    layers: float
+    last: float
+    send: float
+
+    @property
+    def each(self) -> list[float]:
+        """Seconds in each stage, the send to the next one included."""
+        equal = self.layers / self.stages
+        return [equal + self.send] * (self.stages - 1) + [equal + self.last]
+
+    @property
+    def sends(self) -> float:
+        """Seconds that a batch is on its way between stages."""
+        return (self.stages - 1) * self.send
+
+    @property
+    def latency(self) -> float:
+        """Seconds of a batch alone in the pipeline; equal batches follow each other after the slowest stage's."""
+        return self.layers + self.last + self.sends
+
 
 Shares = tuple[int, ...]
 """How often a stage or a device has each part of a model."""
