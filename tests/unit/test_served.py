@@ -16,7 +16,14 @@ from weft.library import served
 from weft.library.served import libraries, library, parameters, table_of, tables
 from weft.options import SHORT
 
-ON = {"cdna3": "mi300x", "ampere": "a100-sxm-80gb", "ada": "l40s", "hopper": "h100-sxm", "blackwell": "b200"}
+ON = {
+    "cdna3": "mi300x",
+    "ampere": "a100-sxm-80gb",
+    "ada": "l40s",
+    "blackwell-rtx": "rtx-pro-6000",
+    "hopper": "h100-sxm",
+    "blackwell": "b200",
+}
 ATTENTION = [place for place in tables() if place.startswith("attention.")]
 
 
