@@ -287,7 +287,7 @@ def test_an_et_file_of_another_version_is_refused(tmp_path):
     from weft.traces.messages import packed_messages, schema
 
     path = tmp_path / "t.et"
-    path.write_bytes(packed_messages([schema().GlobalMetadata(version="9.9")]))
+    path.write_bytes(packed_messages([schema()["GlobalMetadata"](version="9.9")]))
     with pytest.raises(ConfigError, match=r"version '9\.9', and Weft reads 0\.0\.4"):
         weft.read_graph(path)
 
@@ -296,11 +296,11 @@ def test_an_et_file_of_another_version_is_refused(tmp_path):
 def test_a_value_that_is_false_or_zero_is_written(tmp_path):
     from weft.traces.messages import attribute, attributes, packed_messages, read_messages, schema
 
-    node = schema().Node(id=0, name="x", type=4)
+    node = schema()["Node"](id=0, name="x", type=4)
     told = {"no": ("bool", False), "zero": ("int64", 0), "dims": ("bool", (True, False))}
     node.attr.extend(attribute(name, *value) for name, value in told.items())
     path = tmp_path / "t.et"
-    path.write_bytes(packed_messages([schema().GlobalMetadata(version="0.0.4"), node]))
+    path.write_bytes(packed_messages([schema()["GlobalMetadata"](version="0.0.4"), node]))
     head, (read,) = read_messages(path)
     assert attributes(read) == {"no": False, "zero": 0, "dims": (True, False)}
     assert packed_messages([head, read]) == path.read_bytes()

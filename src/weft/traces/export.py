@@ -165,7 +165,7 @@ class _File:
             ids[node.id] = self._made(node, number, of_nodes.get(node.id, ""), sorted(before))
             if node.id in of_nodes:
                 last[node.stream] = ids[node.id]
-        metadata = schema().GlobalMetadata(version=VERSIONS[-1])
+        metadata = schema()["GlobalMetadata"](version=VERSIONS[-1])
         stated = attribute("rank", "int64", self.rank), attribute(OURS, "string", "\n".join(lines[:tensors]))
         metadata.attr.extend(stated)
         return packed_messages((metadata, *self.nodes)), len(self.nodes)
@@ -214,7 +214,7 @@ class _File:
         return tuple(made)
 
     def _add(self, node: Node, kind: Kind, line: str, before: list[int], *stated: tuple[str, str, Any]) -> int:
-        made = schema().Node(id=len(self.nodes) + 1, name=node.id, type=int(kind), data_deps=before)
+        made = schema()["Node"](id=len(self.nodes) + 1, name=node.id, type=int(kind), data_deps=before)
         took = self.seconds.get(node.id, 0.0)
         made.duration_micros = max(round(took * 1e6), 1) if took else 0
         every = (("is_cpu_op", "bool", False), *stated, *([(OURS, "string", line)] if line else []))

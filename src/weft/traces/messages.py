@@ -6,10 +6,9 @@ The schema is MLCommons Chakra's `et_def.proto`; its descriptor is made here, so
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from weft.errors import ConfigError, InputError
@@ -31,8 +30,8 @@ _MESSAGES = {
 
 
 @cache
-def schema() -> Any:
-    """The classes of the messages `GlobalMetadata`, `Node` and `AttributeProto`. Raises InputError without protobuf."""
+def schema() -> Mapping[str, Any]:
+    """Return the message classes `GlobalMetadata`, `Node` and `AttributeProto` by name; InputError without protobuf."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError:
@@ -66,7 +65,7 @@ def schema() -> Any:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     used = {name: pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}") for name in (*_MESSAGES, "AttributeProto")}
-    return SimpleNamespace(**{name: message_factory.GetMessageClass(message) for name, message in used.items()})
+    return {name: message_factory.GetMessageClass(message) for name, message in used.items()}
 
 
 def read_messages(path: str | Path) -> tuple[Any, list[Any]]:
@@ -80,8 +79,8 @@ def read_messages(path: str | Path) -> tuple[Any, list[Any]]:
 
     try:
         file = io.BytesIO(read_unpacked(path))
-        head = proto.parse_length_prefixed(messages.GlobalMetadata, file)
-        nodes = list(iter(_next(proto.parse_length_prefixed, messages.Node, file), None))
+        head = proto.parse_length_prefixed(messages["GlobalMetadata"], file)
+        nodes = list(iter(_next(proto.parse_length_prefixed, messages["Node"], file), None))
     except (message.DecodeError, ValueError) as error:
         why = str(error) or "its end is missing"
         raise ConfigError(f"this is no whole Chakra trace ({why}); {_AGAIN}", str(path)) from None
@@ -150,7 +149,7 @@ def attributes(message: Any) -> dict[str, Any]:
 
 def attribute(name: str, type_: str, value: Any) -> Any:
     """An attribute of one of protobuf's types, such as "int64"; a sequence becomes a list of that type."""
-    made = schema().AttributeProto(name=name)
+    made = schema()["AttributeProto"](name=name)
     if isinstance(value, Sequence) and not isinstance(value, str):
         getattr(made, f"{type_}_list").values.extend(value)
     else:
