@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from weft.models import load_model as load_model
     from weft.models.sequence import iteration as iteration
     from weft.options import RunOptions as RunOptions
+    from weft.overlaps import overlap_names
+    from weft.overlaps import register_overlap as register_overlap
     from weft.parallel import dependent as dependent
     from weft.parallel import layer as layer
     from weft.parallel import sublayer as sublayer
@@ -81,7 +83,6 @@ if TYPE_CHECKING:
     from weft.run.step.serving_plan import ServingPlan as ServingPlan
     from weft.run.trace import compare_trace as compare_trace
     from weft.sample import sample as sample
-    from weft.schedule import overlap_names
     from weft.schedule.arbiters import arbiter as arbiter
     from weft.serving.load import Load as Load
     from weft.serving.search import plan_serving as plan_serving
@@ -141,7 +142,7 @@ _ROOMS = {
     "weft.run.step.serving_plan": "ServingPlan",
     "weft.run.trace": "compare_trace",
     "weft.sample": "sample",
-    "weft.schedule": "overlaps=overlap_names",
+    "weft.overlaps": "overlaps=overlap_names register_overlap",
     "weft.schedule.arbiters": "arbiter",
     "weft.serving.load": "Load",
     "weft.serving.search": "plan_serving",

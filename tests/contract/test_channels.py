@@ -14,10 +14,10 @@ from weft.errors import InputError, UnknownNameError
 from weft.estimate import Harness, estimate
 from weft.graph import Collective, Gemm, LibraryCollective, PaperAllReduce
 from weft.lower.collectives import BY_UNITS, collective_kernel
+from weft.lower.masks import split_units
 from weft.options import RunOptions
+from weft.overlaps import STRATEGIES
 from weft.run import alone, compare, simulate
-from weft.schedule import SHARING
-from weft.schedule.sharing import split_units
 
 MIB = 1 << 20
 MACHINES = {"a100-sxm-80gb": 4, "h100-sxm": 8, "mi300x": 8}
@@ -105,7 +105,7 @@ def test_few_channels_take_what_the_closed_form_says(machine, collective, channe
 
 def test_a_partition_sets_as_many_units_apart_as_hold_the_librarys_channels_by_default():
     for channels, units in ((None, 24), (8, 8)):
-        how = replace(SHARING["partition"], channels=channels)
+        how = replace(STRATEGIES["partition"], channels=channels)
         done = simulate(weft.concurrent(GEMM, Collective("all_reduce", LARGE, 4, "bf16")), "a100-sxm-80gb", how)
         assert len(done.graph["all_reduce"].choice.compute_units) == units == done.held["all_reduce"]
 
@@ -114,7 +114,7 @@ def test_a_mask_without_fewer_channels_is_warned_of_with_what_to_set():
     pair = weft.concurrent(GEMM, Collective("all_reduce", LARGE, 4, "bf16"))
 
     def shared(**changes):
-        return compare(pair, "a100-sxm-80gb", [replace(SHARING["partition"], units=UNITS, **changes)]).corun()
+        return compare(pair, "a100-sxm-80gb", [replace(STRATEGIES["partition"], units=UNITS, **changes)]).corun()
 
     trap, fewer = shared(), shared(channels=UNITS)
     assert (trap.channels, trap.rounds, fewer.channels, fewer.rounds) == (24, 3, 8, 1)
@@ -138,7 +138,7 @@ def test_workgroups_are_dealt_to_xcds_so_that_the_one_with_fewest_units_decides_
     machine, units, rounds, needed
 ):
     pair = weft.concurrent(GEMM, Collective("all_reduce", LARGE, 8, "bf16"))
-    split, usual = (replace(SHARING["partition"], units=given, algorithm="ring") for given in (units, None))
+    split, usual = (replace(STRATEGIES["partition"], units=given, algorithm="ring") for given in (units, None))
     assert compare(pair, machine, [split]).corun().rounds == rounds
     assert len(simulate(pair, machine, usual).graph["all_reduce"].choice.compute_units) == needed
 

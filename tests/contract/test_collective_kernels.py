@@ -14,8 +14,8 @@ from weft.hardware.fabric import full, ring, switch
 from weft.kernels.multicast import FLAG, SwitchCollective
 from weft.lower.collectives import collective_kernel
 from weft.options import RunOptions
+from weft.overlaps import STRATEGIES
 from weft.run import alone, simulate
-from weft.schedule import SHARING
 
 MIB = 1 << 20
 RANKS = 8
@@ -47,7 +47,7 @@ def system_of(gpu: str, slowdown: int = 1) -> System:
 def run(gpu, name, way, size=8 * MIB, mode="auto", slowdown=1):
     chosen = None if way in ("dma", "library") else LibraryCollective(way)
     graph = alone(Collective(name, size, RANKS, "bf16"), RANKS, chosen)
-    how = SHARING["dma" if way == "dma" else "streams"]
+    how = STRATEGIES["dma" if way == "dma" else "streams"]
     return simulate(graph, system_of(gpu, slowdown), how, RunOptions(clock="short", mode=mode, request_bytes=4096))
 
 

@@ -13,19 +13,19 @@ from weft.errors import InputError
 from weft.graph import Edge, Gemm, TrackedArrivals
 from weft.hardware import FABRICS, System
 from weft.kernels import GemmTiling
-from weft.lower.fused import fitting
+from weft.overlaps import BUILT_IN
+from weft.overlaps import OVERLAPS as METHODS
+from weft.overlaps.joined import fit_rows
 from weft.parallel import dependent
-from weft.schedule import PASSES
-from weft.schedule.sublayer import SUBLAYER_PASSES
 
 TP = 4
 GPU = gpu()
-LINES = PASSES["t3-all-gather"]
+LINES = METHODS["t3-all-gather"]
 GEMM = Gemm(2048, 512, 512, "fp16")
 """Four lines of tiles in a chunk."""
 LAYER = dependent("ag_gemm", GEMM, TP)
 CHUNK = LAYER["all_gather"].op.bytes // TP
-OVERLAPS = [one.name for one in SUBLAYER_PASSES if one.takes(LAYER)]
+OVERLAPS = [one.name for one in BUILT_IN if one.accepts(LAYER)]
 FABRIC = ["switch", "ring", "full", "torus", "nodes"]
 LOADS = "remote-loads"
 """The overlap that copies no rows, for GPUs that reach each other without passing a third."""
@@ -182,10 +182,10 @@ def test_lines_at_a_time_are_a_whole_number(lines):
 
 @pytest.mark.parametrize("rows", [320, 192, 96])
 def test_a_tile_whose_halves_make_up_no_chunk_gives_way_to_a_power_of_two(rows):
-    fitted = fitting(GEMM, GemmTiling(rows=rows, columns=96), TP)
+    fitted = fit_rows(GEMM, GemmTiling(rows=rows, columns=96), TP)
     assert fitted.rows >= 32
     assert GEMM.m // TP % fitted.rows == 0
-    assert fitting(GEMM, GemmTiling(rows=256), TP) == GemmTiling(rows=256)
+    assert fit_rows(GEMM, GemmTiling(rows=256), TP) == GemmTiling(rows=256)
 
 
 def test_k_in_parts_has_no_tile_lines():
@@ -194,7 +194,7 @@ def test_k_in_parts_has_no_tile_lines():
 
 
 def test_a_gemm_that_waits_for_tiles_of_a_ring_is_refused():
-    class ByTile(type(PASSES["sequential"])):
+    class ByTile(type(METHODS["sequential"])):
         def apply(self, graph, gpu):
             gather, gemm = super().apply(graph, gpu).nodes
             return replace(graph, nodes=(gather, replace(gemm, after=(Edge(gather.id, "tile"),))))

@@ -11,11 +11,12 @@ from click.testing import CliRunner
 import weft
 from weft.cli.main import weft as cli
 from weft.estimate import Harness
-from weft.estimate.joined import joined
 from weft.graph import Collective, Graph, LibraryCollective, Node, concurrent
 from weft.library.residual import Residual
 from weft.models import SubLayer
 from weft.options import SHORT, SUSTAINED
+from weft.overlaps import OVERLAPS
+from weft.overlaps.pairs import pair_of
 from weft.parallel import dependent, share_of, split
 from weft.plan.scale import AS_PLANNED
 from weft.result.errors import collective_error, gemm_error
@@ -23,7 +24,6 @@ from weft.result.step import RESIDUAL
 from weft.run import alone, compare, simulate
 from weft.run.step import train
 from weft.run.step.prices import BETWEEN_OTHERS
-from weft.schedule import PASSES
 from weft.sweep.bench import Bench
 from weft.sweep.questions import StepQuestion
 from weft.tune import joins
@@ -220,13 +220,13 @@ def test_a_joined_pair_takes_as_long_by_command_as_by_function(tmp_path, method)
     )
     assert written["ways"][1]["seconds"] == same(found)
     work = dependent("gemm_rs", share_of("gemm_rs", GEMM, 8), 8)
-    assert found == same(joined(work, "8xh100", method))
+    assert found == same(float(OVERLAPS[method].seconds(pair_of(work, "8xh100", weft.options.SUSTAINED))))
 
 
 def test_a_sub_layer_by_an_algorithm_takes_as_long_by_command_as_by_function(tmp_path):
     shape = ("--gemm", "1024,1024,4096", "--gpu", GPU, "--algorithm", "nvls")
     written = command(tmp_path, "simulate", "sublayer", *shape, "--compare", "sequential,t3-nvls")
-    chosen = replace(PASSES["sequential"], algorithm="nvls")
+    chosen = replace(OVERLAPS["sequential"], algorithm="nvls")
     found = compare(split(SubLayer.custom(1024, 1024, 4096), 8), SYSTEM, [chosen, "t3-nvls"])
     for run in written["runs"]:
         assert run["total_us"] / 1e6 == same(found[run["overlap"]].seconds)

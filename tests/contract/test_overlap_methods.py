@@ -6,10 +6,23 @@ import pytest
 
 import weft
 from weft.errors import InputError, UnknownNameError, WeftError
-from weft.estimate.joined import METHODS, pair_of
 from weft.graph import Gemm
+from weft.library.software import costs
 from weft.models import Transformer
 from weft.options import SUSTAINED
+from weft.overlaps import (
+    AXES,
+    OVERLAPS,
+    PLACES,
+    SEQUENTIAL,
+    STRATEGIES,
+    applicable,
+    find_overlap,
+    find_simulated,
+    simulated,
+)
+from weft.overlaps.graphs import FORM_OF
+from weft.overlaps.pairs import pair_of
 from weft.parallel import dependent, share_of
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
@@ -17,9 +30,7 @@ from weft.plan.space import space
 from weft.result.errors import joined_error
 from weft.run import simulate
 from weft.run.step import train
-from weft.run.step.overlaps import AXES, FORMS, Pair, check_overlap, join
-from weft.schedule import OVERLAPS, PASSES, SEQUENTIAL, SHARING, applicable, find_overlap, find_pass
-from weft.schedule.methods import PLACES
+from weft.run.step.overlaps import Pair, check_overlap, join
 from weft.sweep.questions import StepQuestion
 from weft.tune import joins
 
@@ -36,7 +47,7 @@ PLANS = {
 }
 """A plan for each axis, whose collectives are there."""
 CLOSED = applicable("sub-layer", "closed form")
-SIMULATED_ON_AN_AXIS = [name for name in SHARING if not OVERLAPS[name].applies("dp", "closed form")]
+SIMULATED_ON_AN_AXIS = [name for name in STRATEGIES if not OVERLAPS[name].applies("dp", "closed form")]
 
 
 def plan(axis: str, name: str, **options) -> Parallelism:
@@ -57,11 +68,12 @@ def test_a_method_says_what_it_does_where_and_what_times_it(name):
     assert one.joins
     assert one.places
     assert one.timed in ("engine", "closed form", "both")
-    assert (name in PASSES) is (one.simulation is not None)
+    assert (name in simulated()) is one.simulated
 
 
-def test_the_closed_forms_are_those_that_the_table_lists():
-    assert set(METHODS) == set(CLOSED)
+def test_a_method_has_a_formula_exactly_where_it_says_so():
+    pair = pair_of(dependent("gemm_rs", GEMM, 8), NODE, SUSTAINED)
+    assert {name for name, one in OVERLAPS.items() if one.estimate(pair, costs()) is not None} == set(CLOSED)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -89,7 +101,7 @@ def test_a_step_takes_a_method_on_the_axes_where_it_applies_and_refuses_it_elsew
 @pytest.mark.parametrize("ask", ["simulate", "predict", "step", "plan", "sweep"])
 def test_an_unknown_method_is_refused_by_every_question_with_the_known_ones(ask):
     asked = {
-        "simulate": lambda: find_pass("fluxx"),
+        "simulate": lambda: find_simulated("fluxx"),
         "predict": lambda: joins("gemm_rs", GEMM, 8, NODE, methods=["fluxx"]),
         "step": lambda: weft.step("llama-3-8b", "8xh100", tp=8, overlap="tp=fluxx", fidelity="estimate"),
         "plan": lambda: space(MODEL, NODE, Framework(), 8, 2048, {"overlap": "tp=fluxx"}),
@@ -103,9 +115,9 @@ def test_an_unknown_method_is_refused_by_every_question_with_the_known_ones(ask)
 
 
 def test_methods_in_closed_form_only_are_refused_by_the_engine_with_the_question_to_ask():
-    for name in set(OVERLAPS) - set(PASSES):
+    for name in set(OVERLAPS) - set(simulated()):
         with pytest.raises(InputError, match=f"weft step --overlap tp={name}"):
-            find_pass(name)
+            find_simulated(name)
 
 
 @pytest.mark.parametrize("axis", AXES)
@@ -160,7 +172,7 @@ def test_a_step_and_a_prediction_give_a_pair_the_same_time(name, form):
     work = dependent(form, share_of(form, GEMM, 8), 8)
     alone = pair_of(work, NODE, SUSTAINED)
     (gemm,), (moved,) = (tuple(node.op for node in nodes) for nodes in (work.gemms, work.collectives))
-    assert FORMS[moved.name] == form
+    assert FORM_OF[moved.name] == form
     stepped = join(Pair(gemm, moved, alone.gemm, alone.collective, 0.0, NODE, SUSTAINED), name)
     asked = joins(form, GEMM, 8, NODE, methods=None if name == SEQUENTIAL else [name])
     (predicted,) = (way.seconds for way in asked.ways if way.method == name)
@@ -173,11 +185,11 @@ def test_the_engine_and_the_closed_form_agree_within_the_error_of_the_class(name
     """Of the hardware's part, without the starts and calls of a framework, which the engine does not run."""
     system = weft.system("8xh100-sxm")
     work = dependent(form, share_of(form, GEMM, 8), 8)
-    if not PASSES[name].takes(work):
+    if not OVERLAPS[name].accepts(work):
         return
-    closed = float(replace(pair_of(work, system, SUSTAINED), framework=False).seconds(name))
+    closed = float(OVERLAPS[name].seconds(replace(pair_of(work, system, SUSTAINED), framework=False)))
     # In closed form the collective is the library's; by default `sequential` runs the ring of T3's paper.
-    way = replace(PASSES[name], algorithm="ring") if name == "sequential" else name
+    way = replace(OVERLAPS[name], algorithm="ring") if name == "sequential" else name
     assert simulate(work, system, way).makespan == pytest.approx(
         closed, rel=joined_error(name, closed, seen=True).value
     )

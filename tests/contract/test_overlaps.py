@@ -12,10 +12,11 @@ from weft.engine import layout as y
 from weft.errors import InputError
 from weft.graph import Edge, FusedTiles, NearMemoryRing, Node, PaperRing, TrackedDirect, TrackedRing
 from weft.kernels import GemmTiling
+from weft.overlaps import BUILT_IN, Ideal
+from weft.overlaps import OVERLAPS as METHODS
+from weft.overlaps.sequential import Sequential
 from weft.parallel import dependent
-from weft.schedule import PASSES, Ideal
 from weft.schedule.arbiters import POLICIES, arbiter
-from weft.schedule.sublayer import SUBLAYER_PASSES, Sequential
 from weft.testing import check_arbiter
 
 TP = 4
@@ -31,7 +32,7 @@ FROM_THE_GEMM = TrackedRing, TrackedDirect, FusedTiles
 
 def in_steps(name):
     """Whether a pass leaves the GEMM whole, then a reduce-scatter by a known protocol, then an all-gather."""
-    graph = PASSES[name].apply(LAYER, GPU)
+    graph = METHODS[name].apply(LAYER, GPU)
     if [node.id for node in graph] != ["gemm", "reduce_scatter", "all_gather"]:
         return False
     reduced = reduced_by(name)
@@ -40,8 +41,8 @@ def in_steps(name):
 
 def reduced_by(name):
     """The kernel of the reduce-scatter; of an ideal, that of the run that its time is from."""
-    one = PASSES[name]
-    source = PASSES[one.source("reduce_scatter")] if isinstance(one, Ideal) else one
+    one = METHODS[name]
+    source = METHODS[one.source("reduce_scatter")] if isinstance(one, Ideal) else one
     return source.apply(LAYER, GPU)["reduce_scatter"].choice.kernel
 
 
@@ -60,7 +61,7 @@ def test_no_run_beats_the_matrix_units_the_link_or_the_memory(results, name):
     roofline = LAYER["gemm"].op.flops / GPU.matrix_rate("fp16", "boost")
     link = (TP - 1) * CHUNK / GPU.link.bandwidth
     assert run.seconds >= max(roofline, 2 * link)
-    if not isinstance(PASSES[name], Ideal):
+    if not isinstance(METHODS[name], Ideal):
         assert run.seconds >= run.total_bytes / GPU.memory.bandwidth
 
 
@@ -68,13 +69,13 @@ def test_no_run_beats_the_matrix_units_the_link_or_the_memory(results, name):
 def test_no_operator_runs_that_the_graph_lacks_and_none_is_left_out(results, name):
     run = results[name]
     assert {node.name for node in run.graph} == set(run.durations)
-    if not isinstance(PASSES[name], Ideal):
+    if not isinstance(METHODS[name], Ideal):
         ran = {(span.operator, span.iteration) for span in run.spans}
         kernels = {(n.name, n.iteration) for n in run.graph if not isinstance(n.choice.kernel, FROM_THE_GEMM)}
         assert ran >= kernels
 
 
-@pytest.mark.parametrize("name", [p.name for p in SUBLAYER_PASSES if p.takes(SCATTERED) and p.name in OVERLAPS])
+@pytest.mark.parametrize("name", [p.name for p in BUILT_IN if p.accepts(SCATTERED) and p.name in OVERLAPS])
 def test_behind_a_reduce_scatter_there_is_no_all_gather(results, name):
     run = simulate(SCATTERED, GPU, name)
     assert {node.name for node in run.graph} == set(run.durations)
@@ -133,7 +134,7 @@ def test_nobody_begins_before_what_it_waits_for_has_ended(results, name):
 
 @pytest.mark.parametrize("name", OVERLAPS)
 def test_the_link_carries_what_an_all_reduce_needs(results, name):
-    if not isinstance(PASSES[name], Ideal):
+    if not isinstance(METHODS[name], Ideal):
         assert results[name].counters["link_bytes"] >= 2 * (TP - 1) * CHUNK
 
 
@@ -146,7 +147,7 @@ def test_three_steps_take_what_matrix_units_and_link_allow(results, name):
     assert run.duration("all_gather") >= link + (TP - 1) * GPU.link.latency
     assert run.duration("reduce_scatter") >= 0
     assert run.seconds >= max(roofline, link) + link
-    if not isinstance(PASSES[name], Ideal):
+    if not isinstance(METHODS[name], Ideal):
         assert run.seconds >= run.duration("gemm") + run.duration("all_gather")
 
 

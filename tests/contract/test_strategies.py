@@ -12,9 +12,9 @@ from weft.errors import InputError, UnknownNameError
 from weft.graph import Collective, Gemm, concurrent
 from weft.kernels import GemmTiling
 from weft.lower.fit import tiling_for
+from weft.lower.masks import apart_of, split_units
+from weft.overlaps import STRATEGIES
 from weft.result.stored import as_record, from_record, summary
-from weft.schedule import SHARING as STRATEGIES
-from weft.schedule.sharing import apart_of, split_units
 
 GPU = "mi300x"
 GEMM = Gemm(4096, 4096, 1024, "bf16")

@@ -20,11 +20,11 @@ from weft.graph import TrackedArrivals
 from weft.hardware import FABRICS
 from weft.kernels import GemmTiling
 from weft.models import SubLayer
+from weft.overlaps import OVERLAPS
+from weft.overlaps.registry import BUILT_IN
 from weft.result.timeline import TileUpdates
 from weft.run.gathered import performed as gathered
 from weft.run.replay import ROUNDED, performed, products, ring_sums
-from weft.schedule import PASSES
-from weft.schedule.sublayer import SUBLAYER_PASSES
 
 GPU = weft.gpu("t3-paper")
 PAGE = 4096
@@ -139,7 +139,7 @@ def test_every_reduce_scatter_of_t3_sums_right_on_every_fabric(overlap, fabric, 
 
 
 def test_all_of_t3s_reduce_scatters_but_one_are_replayed():
-    ways = {one.name for one in SUBLAYER_PASSES if one.name.startswith("t3") and one.takes(graph(4))}
+    ways = {one.name for one in BUILT_IN if one.name.startswith("t3") and one.accepts(graph(4))}
     assert ways - set(WHERE) <= {"t3-nvls"}  # sums of a switch are in no log
 
 
@@ -182,7 +182,7 @@ def test_rows_that_are_not_copied_cannot_be_early():
 
 
 def test_products_are_the_same_however_slow_a_gpu_is_and_whatever_the_grain():
-    ways = [PASSES["t3-all-gather"], replace(PASSES["t3-all-gather"], kernel=TrackedArrivals(2))]
+    ways = [OVERLAPS["t3-all-gather"], replace(OVERLAPS["t3-all-gather"], kernel=TrackedArrivals(2))]
     done = [weft.replay(GATHERED, joined("ring", start=start), way) for way in ways for start in ({}, {2: "40 us"})]
     assert len({one.run.seconds for one in done}) == 4
     assert all(np.array_equal(one.products, done[0].products) for one in done)

@@ -9,9 +9,9 @@ from machines import finish, gpu
 
 from weft.engine import layout as y
 from weft.hardware import FABRICS, Gpu, System
-from weft.lower.fused import copy_kernel
 from weft.lower.machine import machine_tables
 from weft.options import RunOptions
+from weft.overlaps.joined import copy_kernel
 from weft.program import Buffer, ChunkRule, DmaMap, PlacedKernel, Plan, Wait, build
 from weft.program.plan import PLAIN_STORE
 

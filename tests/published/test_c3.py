@@ -5,7 +5,7 @@ import json
 import pytest
 
 from published import broken
-from weft.schedule import SHARING
+from weft.overlaps import STRATEGIES
 from weft.store import Store
 from weft.studies import c3
 from weft.studies.c3.study import SHOWN
@@ -49,7 +49,7 @@ def small(tmp_path_factory):
 def test_a_suite_of_ones_own_gives_every_strategy_and_no_published_figure(small):
     data = json.loads(json.dumps(small.to_dict()))
     (case,) = data["scenarios"]
-    assert set(case["strategies"]) == set(SHARING)
+    assert set(case["strategies"]) == set(STRATEGIES)
     assert all(row["published"] is None for row in data["headline"])
     assert case["best"]["makespan_us"] <= min(s["makespan_us"] for s in case["strategies"].values())
 

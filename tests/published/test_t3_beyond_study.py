@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.schedule import SEQUENTIAL
+from weft.overlaps import SEQUENTIAL
 from weft.studies import t3_beyond
 from weft.studies.composed import PHASES
 from weft.studies.t3_beyond import (

@@ -63,9 +63,9 @@ from weft.hardware.stragglers import Stragglers
 from weft.kernels import GemmTiling
 from weft.kernels.copies import DmaGather
 from weft.models.block import Style
+from weft.overlaps import find_simulated
 from weft.parallel.framework import framework
 from weft.sample import read_log
-from weft.schedule import find_pass
 
 LONGEST_S = 10
 """Most processor time that a try may take [s]."""
@@ -812,11 +812,11 @@ OBJECTS = [
     Stragglers("gpus"),
     GemmTiling(),
     DmaGather("all_gather", 1 << 20, 8),
-    find_pass("streams"),
-    find_pass("dma"),
-    find_pass("sequential"),
-    find_pass("t3"),
-    find_pass("t3-all-gather"),
+    find_simulated("streams"),
+    find_simulated("dma"),
+    find_simulated("sequential"),
+    find_simulated("t3"),
+    find_simulated("t3-all-gather"),
 ]
 """A right object of every class that users fill in."""
 

@@ -25,15 +25,14 @@ from weft.engine.state import (
 from weft.graph import Graph, PaperRing, TrackedDirect, TrackedRing
 from weft.hardware import Fabric, Gpu, System
 from weft.kernels import GemmTiling
-from weft.lower import lower
 from weft.lower.machine import machine_tables, wiring
 from weft.models import SubLayer
 from weft.options import Memory, RunOptions
+from weft.overlaps import Ideal, OverlapMethod, find_simulated, lower
+from weft.overlaps.registry import BUILT_IN
 from weft.parallel import split
 from weft.program import Program, build
-from weft.schedule import Ideal, Pass, find_pass
 from weft.schedule.arbiters import ROUND_ROBIN, ArbiterPolicy, ArbiterView
-from weft.schedule.sublayer import SUBLAYER_PASSES
 
 NS = 1_000_000
 """Femtoseconds."""
@@ -69,7 +68,7 @@ def chiplets(**changes: Any) -> Gpu:
 
 def lowered(
     graph: Graph,
-    overlap: str | Pass,
+    overlap: str | OverlapMethod,
     machine: Gpu | System,
     simulated: int = 1,
     request: int = 512,
@@ -77,7 +76,7 @@ def lowered(
     """The lowered program of a graph under an overlap."""
     system = machine if isinstance(machine, System) else System(gpu=machine, gpus=max(graph.ranks, 2))
     options = RunOptions(mode="mirrored" if simulated == 1 else "explicit")
-    made = lower(find_pass(overlap).apply(graph, system.gpu), system, options)
+    made = lower(find_simulated(overlap).apply(graph, system.gpu), system, options)
     hardware_ = machine_tables(
         system, simulated, RunOptions(request_bytes=request), system.gpu.compute.max_workgroups_per_cu
     )
@@ -100,7 +99,7 @@ def layer(m: int = 512, n: int = 512, k: int = 128, tp: int = 4) -> Graph:
     return split(SubLayer.custom(m, n, k), tp)
 
 
-def by_rings(one: Pass) -> bool:
+def by_rings(one: OverlapMethod) -> bool:
     """Whether a pass runs the steps of the paper's ring, or T3's, and nothing else beside the GEMM."""
     graph = one.apply(layer(), gpu())
     moved = [node for node in graph if node.op.kind == "collective"]
@@ -109,7 +108,7 @@ def by_rings(one: Pass) -> bool:
 
 BY_ADDING_SWITCHES = ("in-network", "t3-nvls")
 """The passes that need a switch that adds, which the paper's machine lacks; tests/unit has their own tests."""
-_PASSES = tuple(one for one in SUBLAYER_PASSES if one.takes(layer()) and one.name not in BY_ADDING_SWITCHES)
+_PASSES = tuple(one for one in BUILT_IN if one.accepts(layer()) and one.name not in BY_ADDING_SWITCHES)
 SIMULATED = tuple(one.name for one in _PASSES if not isinstance(one, Ideal) and by_rings(one))
 """Every way to run a sub-layer by rings, also the one that only an ideal uses."""
 OVERLAPS = tuple(one.name for one in _PASSES if one.name != "rs-nmc")

@@ -14,17 +14,17 @@ from weft.graph.choice import kernel_with_tiling
 from weft.graph.graph import loop
 from weft.hardware import Gpu, System
 from weft.kernels import GemmTiling
-from weft.lower import paced
 from weft.lower.collectives import library_ring
+from weft.lower.gpus import paced
 from weft.lower.independent import lower_independent
 from weft.lower.machine import default_request_bytes, machine_tables
 from weft.options import RunOptions
+from weft.overlaps import STRATEGIES, CoRunStrategy, OverlapMethod, find_simulated
 from weft.parallel import dependent, share_of
 from weft.program import Plan, build
 from weft.result import Comparison, CoRun, Timeline
 from weft.run import alone, balanced, compare, simulate
 from weft.run.single import run_program
-from weft.schedule import SHARING, Pass, Sharing, find_pass
 from weft.schedule.arbiters import ROUND_ROBIN
 
 Machine = Gpu | System | str
@@ -52,10 +52,10 @@ def sharing(
     plain_ring: int | None = None,
     channels: int | None = None,
     algorithm: str | None = None,
-) -> Sharing:
+) -> CoRunStrategy:
     """A way to share a GPU with its parameters."""
-    how = find_pass(strategy)
-    assert isinstance(how, Sharing)
+    how = find_simulated(strategy)
+    assert isinstance(how, CoRunStrategy)
     return replace(
         how,
         units=units,
@@ -116,13 +116,13 @@ def isolated_collective(
 ) -> Timeline:
     """A collective alone, by so many workgroups or by DMA engines."""
     graph = alone(Collective(collective, size, ranks, dtype), kernel=LibraryCollective(channels=units))
-    replace(SHARING["streams"], driver=driver)  # refuses a driver that there is not
+    replace(STRATEGIES["streams"], driver=driver)  # refuses a driver that there is not
     how = sharing("dma" if driver == "dma" else "streams", plain_ring=plain_ring)
     return run(graph, machine, how, **options)
 
 
 def _loops(
-    gemm: Gemm, collective: str, size: int, machine: Machine, given: dict[str, Any], how: Sharing
+    gemm: Gemm, collective: str, size: int, machine: Machine, given: dict[str, Any], how: CoRunStrategy
 ) -> tuple[Graph, RunOptions]:
     ranks, gemms, collectives = given.pop("ranks", 8), given.pop("gemms", 4), given.pop("collectives", None)
     tiling, options = given.pop("tiling", None), RunOptions(**given)
@@ -141,7 +141,7 @@ def beside(gemm: Gemm, collective: str, size: int, machine: Machine, **given: An
 
 def beside_all(gemm: Gemm, collective: str, size: int, machine: Machine, **given: Any) -> Comparison:
     """The same under every way to share a GPU."""
-    graph, options = _loops(gemm, collective, size, machine, given, SHARING["streams"])
+    graph, options = _loops(gemm, collective, size, machine, given, STRATEGIES["streams"])
     return compare(graph, machine, None, options)
 
 
@@ -157,13 +157,13 @@ def queued(
 
 
 @dataclass(frozen=True)
-class Bare(Pass):
-    """A pass that leaves a graph as it is."""
+class Bare(OverlapMethod):
+    """A method that leaves a graph as it is."""
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         return graph
 
-    def _check(self, graph: Graph) -> None:
+    def check(self, graph: Graph) -> None:
         pass
 
 

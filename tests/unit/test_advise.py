@@ -16,6 +16,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.graph import Collective, Gemm, concurrent
 from weft.hardware import System
 from weft.options import RunOptions
+from weft.overlaps import STRATEGIES
 from weft.result.errors import (
     BESIDE,
     C3_SPEEDUPS,
@@ -26,7 +27,6 @@ from weft.result.errors import (
     joined_error,
 )
 from weft.run import compare, simulate
-from weft.schedule import SHARING
 from weft.store import Store
 from weft.studies.c3.study import DECLARED, IDS
 from weft.sweep.bench import Bench
@@ -87,7 +87,7 @@ def test_the_advice_is_the_best_of_what_was_simulated_and_lies_within_its_doubts
 
 def test_a_partition_whose_mask_is_too_small_for_the_librarys_channels_says_what_that_costs(gathered):
     pair = concurrent(SHAPE, gathered.collective)
-    both = compare(pair, "h100-sxm", [replace(SHARING["partition"], units=8)]).corun()
+    both = compare(pair, "h100-sxm", [replace(STRATEGIES["partition"], units=8)]).corun()
     advice = replace(gathered, masked=both)
     assert advice.to_dict()["mask_alone"]["channels"] == 24
     assert advice.to_dict()["mask_alone"]["rounds"] == 3

@@ -8,9 +8,9 @@ import pytest
 from weft import hardware
 from weft.graph import Collective, Driver
 from weft.lower.collectives import collective_kernel
+from weft.overlaps import STRATEGIES
 from weft.result.metrics import CLASSES
 from weft.run import alone
-from weft.schedule import SHARING
 from weft.studies.c3 import C3Study, Suite, sensitivity
 from weft.studies.c3.runs import ScenarioRuns
 from weft.studies.c3.scenarios import Scenario
@@ -80,10 +80,10 @@ def test_a_suite_of_ones_own_gives_the_share_of_every_strategy_at_both_ends(monk
     small = Scenario(layer="mine", gemm=(4096, 4096, 1024), collective="all_gather", size="64 MiB")
     done = C3Study.sensitivity(Suite(title="small", scenarios=(small,)), jobs=1)
     chosen, low, high = (row.figures for row in done.rows[:3])
-    assert set(chosen) == set(SHARING)
+    assert set(chosen) == set(STRATEGIES)
     assert low["dma"] < chosen["dma"] <= high["dma"]
-    assert {low[name] - chosen[name] for name in SHARING if not name.startswith("dma")} == {0}
+    assert {low[name] - chosen[name] for name in STRATEGIES if not name.startswith("dma")} == {0}
     heads, rows = done.table()
-    assert heads[2:] == list(SHARING)
+    assert heads[2:] == list(STRATEGIES)
     assert rows[1][:2] == ["how much an engine has in flight (dma.window)", "32 KiB / 1 MiB"]
     assert json.loads(done.save(tmp_path / "s.json").read_text())["cases"] == [small.title]

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 import weft
 from weft.cli.catalogues import overlaps
 from weft.errors import UnknownNameError
-from weft.schedule import OVERLAPS, PASSES, SHARING
+from weft.overlaps import OVERLAPS, STRATEGIES, simulated
 
 
 def run(*arguments):
@@ -38,13 +38,13 @@ def test_an_unknown_place_is_refused_with_the_known_ones():
 def test_overlaps_as_json_say_what_is_simulated_and_how():
     listed = {entry["name"]: entry for entry in json.loads(run("list", "--json"))}
     assert list(listed) == list(OVERLAPS) == weft.overlaps()
-    assert {name for name, entry in listed.items() if entry["kind"] != "closed form"} == set(PASSES)
+    assert {name for name, entry in listed.items() if entry["kind"] != "closed form"} == set(simulated())
     assert listed["t3-mca"]["kind"] == "simulated"
     assert listed["t3-mca"]["arbiter"] == "compute-first"
     assert listed["ideal-overlap"]["kind"] == "ideal"
     assert listed["ideal-overlap"]["arbiter"] is None
     assert {name: entry["driver"] for name, entry in listed.items() if entry["driver"]} == {
-        name: one.driver for name, one in SHARING.items()
+        name: one.driver for name, one in STRATEGIES.items()
     }
 
 

@@ -9,10 +9,9 @@ from weft import hardware
 from weft.errors import InputError
 from weft.graph import Gemm, gemm_queue
 from weft.kernels import GemmTiling
-from weft.lower import lower
 from weft.options import RunOptions
+from weft.overlaps import STRATEGIES, lower
 from weft.run import simulate
-from weft.schedule import SHARING
 
 GPU = small_mi100()
 
@@ -72,7 +71,7 @@ def test_gemms_of_several_shapes_run_together():
 
 
 def test_fewer_units_take_longer():
-    half = replace(SHARING["partition"], units=4)
+    half = replace(STRATEGIES["partition"], units=4)
     assert run(queue(2), half).makespan > run(queue(2)).makespan
 
 
@@ -86,7 +85,7 @@ def test_equal_runs_have_equal_records():
     [
         (lambda: gemm_queue([]), "0 GEMMs are dealt"),
         (lambda: queue(queues=2), "dealt to 2 queues"),
-        (lambda: run(queue(), replace(SHARING["partition"], units=8)), "each side needs at least one"),
+        (lambda: run(queue(), replace(STRATEGIES["partition"], units=8)), "each side needs at least one"),
         (lambda: run(queue(tiling=GemmTiling(512, 512))), "choose a smaller tile"),
         (lambda: run(queue(tiling=GemmTiling(slots=9))), "between 1 and 8 iterations"),
     ],

@@ -12,11 +12,11 @@ from weft.cli.study import command_of
 from weft.cli.values import split
 from weft.errors import InputError, UnknownNameError
 from weft.graph import Collective, Gemm, LibraryCollective, concurrent
+from weft.lower.masks import apart_of
 from weft.options import RunOptions
+from weft.overlaps import STRATEGIES
 from weft.parallel import sublayer
 from weft.run import alone, simulate
-from weft.schedule import SHARING
-from weft.schedule.sharing import apart_of
 from weft.studies.cu_split import CuSplitStudy, SplitCase, run
 
 MIB = 1 << 20
@@ -65,7 +65,7 @@ def ring(bytes_=16 * MIB, units=None, in_flight=16 * 1024, ranks=4, name="all_re
     op = Collective(name, bytes_, ranks, "fp16")
     graph = alone(op, kernel=LibraryCollective(channels=units))
     graph = replace(graph, nodes=tuple(replace(graph.nodes[0], iteration=i) for i in range(count)))
-    overlap = replace(SHARING["streams"], in_flight=in_flight)
+    overlap = replace(STRATEGIES["streams"], in_flight=in_flight)
     return simulate(graph, "t3-paper", overlap, RunOptions(request_bytes=512))
 
 
@@ -85,7 +85,7 @@ def test_few_workgroups_have_too_little_in_flight_to_fill_the_link():
 
 def test_both_at_once_keep_to_their_own_units_and_share_the_rest():
     graph = concurrent(GEMM, Collective("all_reduce", GEMM.output_bytes, 4, "fp16"))
-    split = replace(SHARING["partition"], units=8, in_flight=16 * 1024)
+    split = replace(STRATEGIES["partition"], units=8, in_flight=16 * 1024)
     both = simulate(graph, "t3-paper", split, RunOptions(request_bytes=512))
     assert both.end("all_reduce") >= 0.999 * ring(GEMM.output_bytes, units=8).makespan
     assert both.end("gemm") > 0

@@ -11,8 +11,9 @@ from weft.graph import Gemm, graph_lines, graph_of_lines
 from weft.graph.moe import routing_of
 from weft.kernels import GemmTiling
 from weft.kernels.channels import ChannelTiling
-from weft.lower.experts import ExpertLayer
 from weft.options import SUSTAINED, RunOptions
+from weft.overlaps.sequential import SequentialExperts
+from weft.overlaps.t3_all_to_all import TrackedExperts
 from weft.store import Store
 
 RANKS, HIDDEN, FFN = 4, 512, 256
@@ -28,9 +29,9 @@ ROW = HIDDEN * 2
 TILING = GemmTiling(64, 64)
 
 
-def layer(routing, tiling=TILING, gpus=RANKS):
+def layer(routing, tiling=TILING, gpus=RANKS, kernels=SequentialExperts):
     graph = weft.experts(routing, HIDDEN, FFN)
-    return ExpertLayer(
+    return kernels(
         routing, graph["up"].op, graph["down"].op, tiling, ChannelTiling(8), GPU, gpus, SUSTAINED
     )  # fmt: skip
 
@@ -222,7 +223,7 @@ def test_t3_hides_the_exchanges_behind_the_gemms(runs, name):
 @pytest.mark.parametrize("name", ROUTINGS)
 def test_no_tile_starts_before_its_tokens_have_arrived(runs, name):
     run, of = runs[name, "t3-all-to-all"], ROUTINGS[name]
-    made = layer(of, run_tiling(of))
+    made = layer(of, run_tiling(of), kernels=TrackedExperts)
     arrived = {(c.gpu, c.position): c.last_remote_fs for c in run.chunks if c.buffer == "arriving"}
     names, rows = run.residency.kernels, run.residency.rows
     for g in range(RANKS):
@@ -283,7 +284,7 @@ def test_dispatched_tokens_come_back_as_the_sum_of_their_experts(name, tiling):
 @pytest.mark.parametrize("name", ROUTINGS)
 def test_buffers_of_the_plan_lie_where_the_pieces_do(name):
     """Sizes and places that the engine gets are those that the numbers above went through."""
-    made, plan = layer(ROUTINGS[name]), layer(ROUTINGS[name]).track_and_trigger()
+    made, plan = layer(ROUTINGS[name]), layer(ROUTINGS[name], kernels=TrackedExperts).plan()
     buffers = {buffer.name: buffer for buffer in plan.buffers}
     for g in range(RANKS):
         for p, slot in enumerate(made.slots):

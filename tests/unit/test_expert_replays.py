@@ -8,9 +8,9 @@ import pytest
 import weft
 from weft.cli import main
 from weft.errors import InputError, SimulationError
-from weft.lower.experts import ExpertLayer
-from weft.lower.per_rank import PerRankLayer
 from weft.options import RunOptions
+from weft.overlaps.deepep import PerRankLayer
+from weft.overlaps.t3_all_to_all import TrackedExperts
 from weft.program import Wait
 
 RANKS, HIDDEN, FFN = 4, 256, 128
@@ -43,7 +43,7 @@ def test_every_token_ends_with_the_mixture_of_its_experts(name, overlap, dtype):
 
 @pytest.mark.parametrize("name", ["even", "uneven"])
 def test_a_tile_that_starts_before_its_tokens_are_counted_is_caught(name, monkeypatch):
-    kept = ExpertLayer._after_arrival
+    kept = TrackedExperts._after_arrival
 
     def early(self, g, kernel):
         scripts = kept(self, g, kernel)
@@ -52,13 +52,13 @@ def test_a_tile_that_starts_before_its_tokens_are_counted_is_caught(name, monkey
             for line, script in scripts.items()
         }
 
-    monkeypatch.setattr(ExpertLayer, "_after_arrival", early)
+    monkeypatch.setattr(TrackedExperts, "_after_arrival", early)
     with pytest.raises(SimulationError, match="GEMM began before its numbers were there"):
         done(name, "t3-all-to-all")
 
 
 def test_answers_that_are_added_at_another_token_are_caught(monkeypatch):
-    kept = ExpertLayer._to_owners
+    kept = TrackedExperts._to_owners
 
     def short(self, g, kernel):
         scripts = kept(self, g, kernel)
@@ -66,7 +66,7 @@ def test_answers_that_are_added_at_another_token_are_caught(monkeypatch):
         main, store = scripts[line]
         return {**scripts, line: (main, replace(store, stores=store.stores[1:]))}
 
-    monkeypatch.setattr(ExpertLayer, "_to_owners", short)
+    monkeypatch.setattr(TrackedExperts, "_to_owners", short)
     with pytest.raises(SimulationError, match=r"the answers to piece .* never came to GPU"):
         done("even", "t3-all-to-all")
 

@@ -10,9 +10,9 @@ from weft.graph import Collective, LibraryCollective
 from weft.lower.collectives import collective_kernel
 from weft.models import SubLayer
 from weft.options import RunOptions
+from weft.overlaps import OVERLAPS
 from weft.parallel import dependent, split
 from weft.run import alone
-from weft.schedule import PASSES
 
 LAYER = split(SubLayer.custom(4096, 4096, 4096), 8)
 NODE = weft.system("dgx-h100")
@@ -85,7 +85,7 @@ def test_stragglers_of_every_overlap_leave_out_what_the_machine_lacks():
 # -- the baseline by kernels of the library
 
 
-BY_SWITCH = replace(PASSES["sequential"], algorithm="nvls")
+BY_SWITCH = replace(OVERLAPS["sequential"], algorithm="nvls")
 COARSE = RunOptions(request_bytes=16384)
 OP = weft.sublayer("t-nlg", "op", tp=8)
 LARGE = OP["gemm"].op.output_bytes
@@ -143,17 +143,16 @@ def test_the_librarys_choice_is_one_of_its_algorithms():
         ("sequential", "tree", NODE, UnknownNameError, "algorithm"),
         ("sequential", "direct", NODE, InputError, "'direct' carries out no reduce_scatter; choose 'ring' or 'nvls'"),
         ("sequential", "nvls", "t3-paper", InputError, "t3-paper has no switch that reduces"),
-        ("t3-mca", "nvls", NODE, InputError, "'t3-mca' sends tiles by the address map and has no algorithm"),
     ],
 )
 def test_algorithms_that_no_kernel_carries_out_are_refused(name, algorithm, system, error, words):
     with pytest.raises(error, match=words):
-        weft.simulate(LAYER, system, replace(PASSES[name], algorithm=algorithm))
+        weft.simulate(LAYER, system, replace(OVERLAPS[name], algorithm=algorithm))
 
 
 @pytest.mark.parametrize(("algorithm", "said"), [("nvls", True), ("library", False), (None, False)])
 def test_a_baseline_that_the_library_would_not_choose_is_named(algorithm, said):
     """A reduce-scatter and an all-gather by the switch take longer than rings."""
     work = weft.parallel.split(SubLayer.custom(2048, 4096, 4096), tp=8)
-    found = weft.compare(work, NODE, [replace(PASSES["sequential"], algorithm=algorithm), "t3"])
+    found = weft.compare(work, NODE, [replace(OVERLAPS["sequential"], algorithm=algorithm), "t3"])
     assert ("the library would choose ring" in str(found)) == said

@@ -9,9 +9,10 @@ from click.testing import CliRunner
 import weft
 from weft.cli.predict import predict
 from weft.errors import InputError, UnknownNameError
-from weft.estimate.joined import METHODS, Pair, joined, pair_of
 from weft.graph import Gemm
 from weft.library import software
+from weft.overlaps import OVERLAPS, applicable, find_overlap
+from weft.overlaps.pairs import PairTimes, pair_of
 from weft.parallel import dependent
 from weft.result.errors import joined_error
 from weft.tune import joins
@@ -23,25 +24,29 @@ def pair(form="ag_gemm", shape=(8192, 1376, 4096), system="hgx-h800", ranks=8, d
     return pair_of(dependent(form, weft.Gemm(*shape, dtype), ranks), system)
 
 
+def seconds(found, method, costs=None):
+    return float(OVERLAPS[method].seconds(found, costs))
+
+
 def test_a_framework_adds_its_gap_to_both_parts_in_sequence():
     found = pair()
-    assert found.seconds("sequential") == pytest.approx(found.gemm + found.collective + 20e-6)
-    alone = Pair(**{**vars(found), "framework": False})
-    assert alone.seconds("sequential") == pytest.approx(found.gemm + found.collective)
+    assert seconds(found, "sequential") == pytest.approx(found.gemm + found.collective + 20e-6)
+    alone = PairTimes(**{**vars(found), "framework": False})
+    assert seconds(alone, "sequential") == pytest.approx(found.gemm + found.collective)
 
 
 @pytest.mark.parametrize("form", ["ag_gemm", "gemm_rs", "gemm_ar"])
 def test_no_way_to_join_hides_more_than_the_shorter_part(form):
     found = pair(form, (4096, 4096, 4096), "dgx-h100")
-    for method in METHODS:
-        assert found.seconds(method) >= max(found.gemm, found.collective if method == "sequential" else 0)
+    for method in applicable("sub-layer", "closed form"):
+        assert seconds(found, method) >= max(found.gemm, found.collective if method == "sequential" else 0)
 
 
 def test_tiles_stored_at_their_owners_travel_no_faster_than_gemms_store_them():
     found = pair("gemm_rs", (8192, 8192, 1024), "dgx-h100", dtype="fp16")
-    assert found.seconds("flux") == pytest.approx(990e-6, rel=0.15)  # bytedance/flux issue #100
-    unlimited = found.seconds("flux", {"flux.store_rate": 1e12})
-    assert unlimited < 0.6 * found.seconds("flux")
+    assert seconds(found, "flux") == pytest.approx(990e-6, rel=0.15)  # bytedance/flux issue #100
+    unlimited = seconds(found, "flux", {"flux.store_rate": 1e12})
+    assert unlimited < 0.6 * seconds(found, "flux")
 
 
 @pytest.mark.parametrize(
@@ -50,41 +55,39 @@ def test_tiles_stored_at_their_owners_travel_no_faster_than_gemms_store_them():
 def test_async_tp_loses_at_1024_tokens_a_rank_of_a_7b_model(form, shape):
     """Measured: 0.52 and 0.37 times the sequence's speed (arXiv:2503.20313, table 2)."""
     found = pair(form, shape)
-    assert found.seconds("async-tp") > 1.5 * found.seconds("sequential")
+    assert seconds(found, "async-tp") > 1.5 * seconds(found, "sequential")
 
 
 def test_small_pieces_take_as_long_as_the_host_issues_them():
     """Measured: 244 to 289 us from 32 to 256 rows, where the sequence takes 74 to 96 (pytorch issue #179770)."""
-    times = [
-        float(pair("gemm_rs", (rows, 16384, 7168), "hgx-b300", dtype="fp8").seconds("async-tp")) for rows in (32, 256)
-    ]
+    times = [seconds(pair("gemm_rs", (rows, 16384, 7168), "hgx-b300", dtype="fp8"), "async-tp") for rows in (32, 256)]
     assert times[1] == pytest.approx(times[0], rel=0.05)
     assert times[0] == pytest.approx(250e-6, rel=0.2)
 
 
 def test_pieces_win_where_the_gemm_is_large_enough():
     found = pair("ag_gemm", (65536, 6656, 16384), "dgx-h100")
-    assert found.seconds("async-tp") < found.seconds("sequential")
+    assert seconds(found, "async-tp") < seconds(found, "sequential")
 
 
 def test_pairs_over_two_nodes_copy_at_the_networks_rate():
     one, two = pair("ag_gemm", (8192, 3072, 12288), ranks=8), pair("ag_gemm", (8192, 3072, 12288), ranks=16)
     assert two.copy * 15 > one.copy * 7
-    assert two.seconds("flux") < two.seconds("sequential")
+    assert seconds(two, "flux") < seconds(two, "sequential")
 
 
 def test_only_a_switch_that_adds_spares_a_fused_all_reduce_its_start():
     inside, outside = (pair("gemm_ar", (8192, 8192, 1024), system) for system in ("dgx-h100", "mi300x-x8"))
     costs = {"flux.start": 1e-3}
-    assert inside.seconds("flux", costs) == inside.seconds("flux")
-    assert outside.seconds("flux", costs) == pytest.approx(outside.seconds("flux") + 1e-3 - 60e-6)
+    assert seconds(inside, "flux", costs) == seconds(inside, "flux")
+    assert seconds(outside, "flux", costs) == pytest.approx(seconds(outside, "flux") + 1e-3 - 60e-6)
 
 
 def test_several_pairs_are_timed_as_each_by_itself():
     pairs = [pair(), pair("gemm_rs", (8192, 4096, 1376))]
-    for method in METHODS:
-        together = Pair.stack(pairs).seconds(method)
-        assert together == pytest.approx([float(one.seconds(method)) for one in pairs])
+    for method in applicable("sub-layer", "closed form"):
+        together = OVERLAPS[method].seconds(PairTimes.stack(pairs))
+        assert together == pytest.approx([seconds(one, method) for one in pairs])
 
 
 def test_every_cost_has_a_source_and_lies_within_its_range():
@@ -97,9 +100,10 @@ def test_every_cost_has_a_source_and_lies_within_its_range():
 def test_a_graph_that_is_no_pair_and_an_unknown_method_are_refused():
     work = dependent("ag_gemm", weft.Gemm(1024, 1024, 1024, "bf16"), 8)
     with pytest.raises(UnknownNameError, match="flux"):
-        joined(work, "dgx-h100", "magic")
+        find_overlap("magic", "sub-layer", "closed form")
+    assert pair_of(work, "dgx-h100").ranks == 8
     with pytest.raises(InputError, match="give one of each"):
-        joined(weft.concurrent(weft.Gemm(64, 64, 64), weft.Collective("all_to_all", 1 << 20, 8)), "dgx-h100")
+        pair_of(weft.concurrent(weft.Gemm(64, 64, 64), weft.Collective("all_to_all", 1 << 20, 8)), "dgx-h100")
 
 
 @pytest.mark.parametrize(("form", "shape"), [("ag_gemm", (8192, 11008, 4096)), ("gemm_rs", (8192, 4096, 11008))])

@@ -23,9 +23,9 @@ from weft.graph import (
     TrackedRing,
 )
 from weft.kernels import GemmTiling
+from weft.overlaps import OVERLAPS, STRATEGIES
 from weft.parallel.framework import framework
 from weft.run.single import alone
-from weft.schedule import PASSES, SHARING
 
 GEMM, MOVED = weft.Gemm(512, 512, 512), weft.Collective("all_reduce", 16 << 20, 8)
 SYSTEM = "8xh100"
@@ -113,14 +113,17 @@ def test_a_node_cannot_have_a_kernel_that_does_not_carry_it_out(op, kernel, says
         (lambda: MoEExchange(weft.Routing(8, 2, 8, 8), "depep"), "unknown dispatcher 'depep'.*did you mean 'deepep'"),
         (lambda: MoEExchange(weft.Routing(8, 2, 8, 8), "deepep", 4), "'deepep' has channels of its own"),
         (lambda: KernelChoice("ring"), "the kernel of a choice is 'ring'; give an object of TiledGemm, "),
-        (lambda: replace(PASSES["t3"], kernel="split_k"), "kernel is 'split_k'; give one of a reduce-scatter"),
-        (lambda: replace(PASSES["flux"], kernel="tiles"), "kernel is 'tiles'; give one that is fused with a GEMM"),
-        (lambda: replace(SHARING["streams"], driver="gpu"), "unknown driver of a collective 'gpu'; known: cu, dma"),
-        (lambda: replace(SHARING["streams"], algorithm="nvlss"), "unknown algorithm 'nvlss'"),
-        (lambda: replace(SHARING["dma"], in_flight=4096), "but DMA engines move the data"),
-        (lambda: replace(SHARING["streams"], in_flight=4096, algorithm="ring"), "but algorithm is stated"),
+        (lambda: replace(OVERLAPS["t3"], kernel="split_k"), "kernel is 'split_k'; give one of a reduce-scatter"),
         (
-            lambda: replace(SHARING["streams"], copies=DmaCopies(engines=1)),
+            lambda: replace(OVERLAPS["t3-all-gather"], kernel="tiles"),
+            "kernel is 'tiles'; give a weft.graph.TrackedArrivals",
+        ),
+        (lambda: replace(STRATEGIES["streams"], driver="gpu"), "unknown driver of a collective 'gpu'; known: cu, dma"),
+        (lambda: replace(STRATEGIES["streams"], algorithm="nvlss"), "unknown algorithm 'nvlss'"),
+        (lambda: replace(STRATEGIES["dma"], in_flight=4096), "but DMA engines move the data"),
+        (lambda: replace(STRATEGIES["streams"], in_flight=4096, algorithm="ring"), "but algorithm is stated"),
+        (
+            lambda: replace(STRATEGIES["streams"], copies=DmaCopies(engines=1)),
             r"no options of DMA engines \(engines",
         ),
     ],

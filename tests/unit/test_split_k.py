@@ -22,11 +22,12 @@ from weft.kernels import (
     stored_sizes,
     tile_table,
 )
-from weft.lower import lower
 from weft.lower.fit import tiling_for
-from weft.lower.fused import ChunkedGather, ChunkedScatter, GatherGemm, GemmScatter
 from weft.models import SubLayer
 from weft.options import RunOptions
+from weft.overlaps import lower
+from weft.overlaps.flux import GatherGemm, GemmScatter
+from weft.overlaps.userbuffers import ChunkedGather, ChunkedScatter
 from weft.parallel import split
 from weft.tune.lists import Kernel
 from weft.tune.queues import Watched

@@ -9,11 +9,11 @@ from weft.library import software
 from weft.library.software import SPLITS, WORKGROUPS
 from weft.models import Transformer
 from weft.options import SUSTAINED
+from weft.overlaps import OVERLAPS, applicable
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.run.step import train
 from weft.run.step.overlaps import Pair, join, needs, pairs
-from weft.schedule import OVERLAPS, applicable
 
 NODE = weft.system("8xa100")
 MODEL = Transformer(

@@ -7,7 +7,7 @@ from weft import hardware, models
 from weft.errors import ConfigError, InputError, UnknownNameError
 from weft.graph import Collective, Gemm, concurrent
 from weft.models import SUBLAYERS, SubLayer, Transformer, load_model, model_names, sublayer
-from weft.schedule import SHARING
+from weft.overlaps import STRATEGIES
 
 FIELDS = {
     "name": "'m'",
@@ -168,7 +168,7 @@ def test_the_operators_of_a_graph_stand_once_each_in_launch_order():
     moved, product = Collective("all_gather", 1 << 20, 4), Gemm(64, 64, 64)
     graph = concurrent(product, moved, gemms=3, collectives=2)
     assert list(graph.operators.items()) == [("all_gather", moved), ("gemm", product)]
-    first = SHARING["streams"].apply(graph, hardware.gpu("t3-paper"))
+    first = STRATEGIES["streams"].apply(graph, hardware.gpu("t3-paper"))
     assert list(first.operators) == list(dict.fromkeys(node.name for node in first)) == ["gemm", "all_gather"]
 
 

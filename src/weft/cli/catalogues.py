@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,17 +13,16 @@ import click
 from weft import hardware as machines
 from weft.cli.options import examples, option
 from weft.cli.output import json_or_tables
-from weft.cli.values import GPU, MACHINE_NAME, MODEL_NAME, Value
-from weft.errors import OutputError, UnknownNameError
+from weft.cli.values import GPU, MACHINE_NAME, MODEL_NAME, OVERLAP, Value
+from weft.errors import OutputError, UnknownNameError, check_name
 from weft.files import write_atomically
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu, Node, Provenance
 from weft.hardware.inherited import NOT_STATED
 from weft.models import SUBLAYERS, Transformer, load_model, model_names
+from weft.overlaps import OVERLAPS, PLACES, OverlapMethod, find_strategy
 from weft.parallel import sublayer
 from weft.report.table import Table, number, text, texts
-from weft.schedule import OVERLAPS, Ideal, Overlap, Sharing
-from weft.schedule.methods import PLACES
 from weft.units import format_bytes, format_frequency, format_rate, format_time
 from weft.view.words import sourced_table
 
@@ -417,20 +416,26 @@ def overlaps() -> None:
     click.Choice(PLACES),
     name="place",
 )
+@click.argument("methods", nargs=-1, type=OVERLAP, metavar="[NAME|FILE:CLASS]...")
 @json_or_tables
-def list_overlaps(place: Any) -> tuple[Any, list[Table]]:
-    """List the overlap methods by the names that simulate, predict overlap, step, plan, scale and sweeps take."""
-    chosen = [one for one in OVERLAPS.values() if place is None or one.applies(place)]
+def list_overlaps(place: Any, methods: Sequence[str]) -> tuple[Any, list[Table]]:
+    """List the overlap methods by the names that simulate, predict overlap, step, plan, scale and sweeps take.
+
+    With names, list only these; a method in a file of yours is named like mine.py:Mine, here and in every command.
+    """
+    for name in methods:
+        check_name("overlap", name, OVERLAPS, listed=True)
+    chosen = [OVERLAPS[name] for name in methods or OVERLAPS if place is None or OVERLAPS[name].applies(place)]
     title = "Overlap methods" if place is None else f"Overlap methods of {place}"
     sentences = [(one.name, one.timed, one.summary) for one in chosen]
-    uses = [(one.name, one.joins, *map(", ".join, (one.places, one.forms, one.needs))) for one in chosen]
+    uses = [(one.name, one.joins, *map(", ".join, (one.places, one.forms, one.hardware_needs))) for one in chosen]
     tables = [Table(texts(_SENTENCES), sentences, title), Table(texts(_USES), uses, "What they join, and where")]
     return [_entry(one) for one in chosen], tables
 
 
-def _entry(one: Overlap) -> dict[str, Any]:
+def _entry(one: OverlapMethod) -> dict[str, Any]:
     """An overlap as plain data."""
-    ran = one.simulation
+    strategy = find_strategy(one.name)
     return {
         "name": one.name,
         "summary": one.summary,
@@ -438,9 +443,9 @@ def _entry(one: Overlap) -> dict[str, Any]:
         "applies_to": list(one.places),
         "forms": list(one.forms),
         "timed_by": one.timed,
-        "needs": list(one.needs),
-        "kind": "ideal" if isinstance(ran, Ideal) else "simulated" if ran else "closed form",
-        "arbiter": None if ran is None or isinstance(ran, Ideal) else ran.arbiter.name,
-        "driver": ran.driver if isinstance(ran, Sharing) else None,
-        "units_apart": isinstance(ran, Sharing) and ran.partition,
+        "needs": list(one.hardware_needs),
+        "kind": "ideal" if one.parts else "simulated" if one.simulated else "closed form",
+        "arbiter": None if one.parts or not one.simulated else one.arbiter.name,
+        "driver": None if strategy is None else strategy.driver,
+        "units_apart": strategy is not None and strategy.partition,
     }

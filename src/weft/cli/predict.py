@@ -350,7 +350,7 @@ def experts(
 @option(
     "--method",
     "Overlap methods to compare with sequential, see 'weft overlaps list'.  [default: all that apply]",
-    Value("A,B", names, lambda: import_module("weft.schedule").applicable("sub-layer", "closed form")),
+    Value("A,B", names, lambda: import_module("weft.overlaps").applicable("sub-layer", "closed form")),
     name="methods",
 )
 @clock_option()

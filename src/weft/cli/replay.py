@@ -22,11 +22,11 @@ from weft.graph.routing import loads_of
 from weft.hardware import Gpu, System, slower
 from weft.models import SubLayer
 from weft.options import RunOptions
+from weft.overlaps import OVERLAPS
 from weft.report.table import Table, number, text
 from weft.run.gathered import GatherReplay
 from weft.run.replay import ROUNDED, Replay
 from weft.run.routed_replay import ExpertReplay
-from weft.schedule import OVERLAPS
 from weft.schedule.arbiters import POLICIES
 
 _SLOWER = 0.5

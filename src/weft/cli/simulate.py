@@ -25,14 +25,15 @@ from weft.graph.graph import MOST_ITERATIONS
 from weft.graph.routing import loads_of
 from weft.hardware import Gpu, Stragglers, System
 from weft.library.collectives import KERNELS
+from weft.lower.masks import apart_of
 from weft.models import SubLayer
 from weft.options import RunOptions
+from weft.overlaps import SEQUENTIAL, STRATEGIES, CoRunStrategy, OverlapMethod, find_simulated, find_strategy
+from weft.overlaps.corun import Launched
+from weft.overlaps.sequential import LIBRARY, Sequential
 from weft.report import Report
 from weft.result import Comparison, Timeline
-from weft.schedule import PASSES, SEQUENTIAL, SHARING, Ideal, Pass, Sharing, find_pass
 from weft.schedule.arbiters import POLICIES
-from weft.schedule.sharing import Launched, apart_of
-from weft.schedule.sublayer import LIBRARY, Sequential
 from weft.store import Store
 from weft.store.records import say
 from weft.units import Dimension, parse, parse_collective
@@ -66,19 +67,23 @@ class _Run:
         """Return the system of `gpus` GPUs with the values of --set."""
         return weft.system(self.gpu, gpus=gpus).replace(self.changes)
 
-    def simulate(self, graph: Graph, system: System, overlap: str | Pass | None = None) -> Timeline:
+    def simulate(self, graph: Graph, system: System, overlap: str | OverlapMethod | None = None) -> Timeline:
         """Simulate a graph on a system."""
         return weft.simulate(graph, system, overlap, self.options, store=self.store)
 
     def compare(
-        self, graph: Graph, system: System, overlaps: Iterable[str | Pass], stragglers: Stragglers | None = None
+        self,
+        graph: Graph,
+        system: System,
+        overlaps: Iterable[str | OverlapMethod],
+        stragglers: Stragglers | None = None,
     ) -> Comparison:
         """Simulate a graph on a system under several overlaps."""
         return weft.compare(graph, system, overlaps, self.options, store=self.store, stragglers=stragglers)
 
-    def with_unchanged(self, answer: Comparison, graph: Graph, gpus: int, overlap: str | Pass) -> Comparison:
+    def with_unchanged(self, answer: Comparison, graph: Graph, gpus: int, overlap: str | OverlapMethod) -> Comparison:
         """Return the answer with the run of `overlap` on the machine without the values of --set, if there are any."""
-        if not self.changes or find_pass(overlap).name not in answer.timelines or answer.stragglers is not None:
+        if not self.changes or find_simulated(overlap).name not in answer.timelines or answer.stragglers is not None:
             return answer
         return replace(answer, unchanged=self.simulate(graph, weft.system(self.gpu, gpus=gpus), overlap))
 
@@ -234,7 +239,7 @@ def sublayer(
     --overlap if it is given, too.
     """
     shown = overlap or (compare[-1] if compare else _DEFAULT_OVERLAP[form or "gemm_ar"])
-    if shown in (*SHARING, ALL):
+    if shown == ALL or find_strategy(shown) is not None:
         raise InputError(
             f"overlap '{shown}' shares a GPU between kernels that do not depend on each other, but those of a "
             f"sub-layer do; run: weft simulate corun --gemm M,N,K --beside all_gather:896MiB --overlap {shown}"
@@ -321,18 +326,19 @@ def _overlapped(
     algorithm: str | None = None,
 ) -> Shown:
     """Simulate a graph under the overlap `shown` and those of --compare; `algorithm` is that of 'sequential'."""
-    if isinstance(find_pass(shown), Ideal) and run.is_traced:
+    if find_simulated(shown).parts and run.is_traced:
         raise InputError(
             f"'{shown}' is computed, not simulated: it has no trace; choose another --overlap, like t3-mca"
         )
-    baseline = PASSES[SEQUENTIAL]
-    assert isinstance(baseline, Sequential)
-    baseline = replace(baseline, algorithm=None if algorithm is None else _ALGORITHMS[algorithm])
-    own: str | Pass = baseline if shown == SEQUENTIAL else shown
+    baseline = Sequential(algorithm=None if algorithm is None else _ALGORITHMS[algorithm])
+    own: str | OverlapMethod = baseline if shown == SEQUENTIAL else shown
     if compare is None and stragglers is None:
         answer = Comparison({shown: run.simulate(graph, run.system(gpus), own)})
     else:
-        overlaps: list[str | Pass] = [baseline, *(name for name in (*(compare or ()), shown) if name != SEQUENTIAL)]
+        overlaps: list[str | OverlapMethod] = [
+            baseline,
+            *(name for name in (*(compare or ()), shown) if name != SEQUENTIAL),
+        ]
         answer = run.compare(graph, run.system(gpus), overlaps, stragglers)
     return run.with_unchanged(answer, graph, gpus, own), answer[shown]
 
@@ -491,17 +497,18 @@ def _strategies(
     algorithm: Any,
     copies: DmaCopies | None,
     first: Launched | None,
-) -> list[Sharing]:
+) -> list[CoRunStrategy]:
     """The co-run strategies of a name or "all"; of several, each takes the options that suit its driver."""
-    if name in PASSES and name not in SHARING:
+    named = None if name == ALL else find_strategy(find_simulated(name).name)
+    if named is None and name != ALL:
         raise InputError(
             f"overlap '{name}' joins a GEMM with the collective of its own output, but those of a co-run do not depend "
-            f"on each other; choose {join_or((*SHARING, ALL))}"
+            f"on each other; choose {join_or((*STRATEGIES, ALL))}"
         )
-    found = SHARING.values() if name == ALL else [SHARING[find_pass(name).name]]
+    found = STRATEGIES.values() if named is None else [named]
     chosen = [one for one in found if one.driver in drivers]
     if split is not None and not any(one.partition for one in chosen):
-        parting = [one.name for one in SHARING.values() if one.partition]
+        parting = [one.name for one in STRATEGIES.values() if one.partition]
         raise InputError(f"--split needs an overlap that sets compute units apart: {join_or(parting)}")
     on_units: dict[str, Any] = {"channels": channels, "algorithm": None if algorithm == "auto" else algorithm}
     units = None if split is None else apart_of(*split, gpu)

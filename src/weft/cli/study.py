@@ -22,8 +22,8 @@ from weft.cli.output import Outputs, file_option, folder_option, json_of, json_o
 from weft.cli.progress import progress_bar
 from weft.cli.values import NAMES, NUMBERS, SIZE, SPLITS
 from weft.hardware import Gpu
+from weft.lower.masks import apart_of
 from weft.report.table import Table, texts
-from weft.schedule.sharing import apart_of
 from weft.store import Store
 from weft.studies import STUDIES
 from weft.studies import sensitivity as moved

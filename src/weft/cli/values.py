@@ -147,8 +147,17 @@ def questioned(machine: Any) -> Any:
     return machine
 
 
+def _overlap_name(text: str) -> str:
+    """The name of an overlap; one in a file, like "mine.py:Mine", is imported first."""
+    if ":" not in text:
+        return text
+    from weft.overlaps import OVERLAPS
+
+    return OVERLAPS[text].name
+
+
 _gpu_names = later("weft.hardware:gpu_names")
-_system_names, _overlap_names = later("weft.hardware:node_names"), later("weft.schedule:overlap_names")
+_system_names, _overlap_names = later("weft.hardware:node_names"), later("weft.overlaps:overlap_names")
 NAMES = Value("A,B", names)
 NUMBERS = Value("8,16", numbers)
 FACTORS = Value("1,2,4", factors)
@@ -166,8 +175,8 @@ MACHINE_NAME = Value("NAME|FILE", known=lambda: [*_gpu_names(), *_system_names()
 SYSTEM_NAME = Value("NAME", known=_system_names)
 SYSTEM_NAMES = Value("A,B", names, _system_names)
 MODEL_NAME = Value("NAME|FILE", known=later("weft.models:model_names"))
-OVERLAP = Value("NAME", known=_overlap_names)
-OVERLAPS = Value("A,B", names, _overlap_names)
+OVERLAP = Value("NAME", _overlap_name, _overlap_names)
+OVERLAPS = Value("A,B", lambda text: tuple(map(_overlap_name, names(text))), _overlap_names)
 COUNT = Count(1, LARGEST_COUNT)
 """A size or count: a whole number from 1 to the largest that a library indexes with 32 bits."""
 RANKS = Count(2, LARGEST_COUNT)

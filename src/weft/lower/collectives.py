@@ -60,7 +60,7 @@ from weft.library.execution import costs as execution_costs
 from weft.library.interconnect import Interconnect, interconnect
 from weft.lower.fit import occupancy
 from weft.lower.machine import fabric_of
-from weft.schedule.sharing import units_needed
+from weft.lower.masks import units_needed
 from weft.units import format_bytes
 
 BY_UNITS = (*RINGS, "all_to_all")

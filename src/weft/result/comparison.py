@@ -10,10 +10,10 @@ from weft.answer import Answer
 from weft.errors import UnknownNameError
 from weft.graph.choice import driver_of
 from weft.hardware import Stragglers
+from weft.overlaps import find_strategy
 from weft.result.corun import CoRun
 from weft.result.metrics import speedup
 from weft.result.timeline import Timeline
-from weft.schedule import SHARING
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,11 @@ class Comparison(Answer):
     @property
     def is_shared(self) -> bool:
         """Whether the runs are of independent streams that share a GPU, a GEMM's and a collective's."""
-        return bool(self.alone) and bool(self.baseline.graph.collectives) and self.baseline.overlap in SHARING
+        return (
+            bool(self.alone)
+            and bool(self.baseline.graph.collectives)
+            and find_strategy(self.baseline.overlap) is not None
+        )
 
     @property
     def best(self) -> str:

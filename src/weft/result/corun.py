@@ -14,10 +14,10 @@ from weft.kernels.copies import DmaGather
 from weft.kernels.execution_kernel import PlanKernel
 from weft.kernels.ring import WholeRing
 from weft.lower.collectives import LibraryChoice, library_choice
+from weft.lower.masks import rounds_of, why_in_rounds
+from weft.overlaps import OVERLAPS, OverlapMethod
 from weft.result.metrics import ideal_speedup, share_of_ideal
 from weft.result.timeline import REASONS, Span, Timeline, words_of
-from weft.schedule import PASSES, Pass
-from weft.schedule.sharing import rounds_of, why_in_rounds
 from weft.units import counted, format_bytes, format_time
 
 _SHOWS = 0.01
@@ -125,9 +125,9 @@ class CoRun:
         return library_choice(self._collective, self.run.system)
 
     @property
-    def strategy(self) -> Pass:
-        """The pass that says how both share the GPU."""
-        return PASSES[self.run.overlap]
+    def strategy(self) -> OverlapMethod:
+        """The strategy that says how both share the GPU."""
+        return OVERLAPS[self.run.overlap]
 
     @property
     def name(self) -> str:

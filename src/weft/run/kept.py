@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from inspect import getfile
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import System
 from weft.options import RunOptions
+from weft.overlaps import OverlapMethod, find_simulated
 from weft.result import Timeline
 from weft.result.stored import as_record, from_record, plain, summary
-from weft.schedule import Pass, find_pass
 from weft.schedule.arbiters import ArbiterPolicy, find_policy
 from weft.store import Record, Store
 from weft.store.task import question
@@ -29,7 +32,7 @@ class RunInputs:
 
     graph: Graph
     system: System
-    overlap: str | Pass = "streams"
+    overlap: str | OverlapMethod = "streams"
     options: RunOptions = field(default_factory=RunOptions)
     whole: bool = False
     about: str = field(default="", compare=False)
@@ -37,7 +40,7 @@ class RunInputs:
     @property
     def title(self) -> str:
         """A short description of the run."""
-        return ", ".join(filter(None, (str(self.graph), find_pass(self.overlap).name, self.about)))
+        return ", ".join(filter(None, (str(self.graph), find_simulated(self.overlap).name, self.about)))
 
     @property
     def weight(self) -> float:
@@ -49,9 +52,9 @@ class RunInputs:
         return {
             "graph": plain(replace(self.graph, title="", labels={})),
             "system": self.system.inputs(),
-            "overlap": plain(replace(find_pass(self.overlap), summary="", title="")),
+            "overlap": method_identity(find_simulated(self.overlap)),
             "options": plain(self.options),
-            "arbiter": policy_identity(find_policy(self.options.arbiter or find_pass(self.overlap).arbiter)),
+            "arbiter": policy_identity(find_policy(self.options.arbiter or find_simulated(self.overlap).arbiter)),
             "whole": self.whole,
         }
 
@@ -90,6 +93,22 @@ def policy_identity(policy: ArbiterPolicy) -> list[str]:
     """The identity of an arbitration policy: its name, and the byte code of its function."""
     code = policy.rule.__code__
     return [policy.name, code.co_code.hex(), repr(code.co_consts), repr(code.co_names)]
+
+
+def method_identity(method: OverlapMethod) -> Any:
+    """The identity of an overlap method: its class and parameters, and the source of a class that is not Weft's."""
+    own = [kind for kind in type(method).__mro__ if not kind.__module__.startswith(("weft.", "builtins", "abc"))]
+    known = plain(replace(method, summary="", title=""))
+    return {"method": known, "source": [_source(kind) for kind in own]} if own else known
+
+
+def _source(kind: type) -> str:
+    """The source of the file of a class, or of the names and byte code of its functions where there is no file."""
+    try:
+        return Path(getfile(kind)).read_text(encoding="utf-8")
+    except (OSError, TypeError):
+        functions = (value for value in vars(kind).values() if isinstance(value, FunctionType))
+        return "".join(f"{one.__name__} {one.__code__.co_code.hex()} {one.__code__.co_consts}" for one in functions)
 
 
 def retitled(system: Any, title: str, labels: Mapping[str, str], timeline: Timeline) -> Timeline:

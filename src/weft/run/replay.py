@@ -21,14 +21,15 @@ from weft.graph import Gemm, Graph, RemoteLoads, TrackedDirect
 from weft.graph.moe import moe_layer
 from weft.hardware import Described
 from weft.kernels import GemmTiling
-from weft.lower import expert_layer
 from weft.options import RunOptions
+from weft.overlaps import find_simulated
+from weft.overlaps.graphs import find_consumed
+from weft.overlaps.moe import ExpertMethod
 from weft.result import Timeline
 from weft.result.timeline import TileUpdates
 from weft.run.gathered import GatherReplay, gathered
 from weft.run.routed_replay import ExpertReplay, check_size, routed
 from weft.run.single import Runner, simulate
-from weft.schedule.sublayer import consumed
 
 Floats = npt.NDArray[Any]
 MOST_ELEMENTS = 1 << 27
@@ -134,7 +135,7 @@ def replay(
             f"under '{overlap}' tiles load rows from where they lie before the run, so that none can be early; replay "
             "'t3-all-gather', whose rows arrive while the GEMM runs"
         )
-    if consumed(graph) is not None:
+    if find_consumed(graph) is not None:
         return gathered(run, dtype, seed, ROUNDED[dtype])
     if run.updates is None or not (run.updates.peer_fs >= 0).any():
         raise InputError(f"'{overlap}' updates no tiles near memory, so there is nothing to replay; choose 't3'")
@@ -153,7 +154,9 @@ def _experts(graph: Graph, system: Described, overlap: str, options: RunOptions,
     check_size(graph, MOST_ELEMENTS)
     runner = Runner(graph, system, options)
     run = runner.timeline(overlap)
-    layer, _ = expert_layer(run.graph, runner.system, runner.options)
+    method = find_simulated(overlap)
+    assert isinstance(method, ExpertMethod)
+    layer, _ = method.expert_layer(run.graph, runner.system, runner.options)
     return routed(run, layer, dtype, seed, ROUNDED[dtype])
 
 

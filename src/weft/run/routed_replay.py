@@ -16,8 +16,8 @@ import numpy.typing as npt
 from weft.answer import attributes
 from weft.errors import InputError, SimulationError
 from weft.graph import Graph, GroupedGemm
-from weft.lower.experts import ExpertLayer
-from weft.lower.per_rank import At, PerRankLayer
+from weft.overlaps.deepep import At, PerRankLayer
+from weft.overlaps.moe import ExpertLayer
 from weft.result import Timeline
 
 Floats = npt.NDArray[Any]

@@ -7,14 +7,15 @@ from contextlib import suppress
 from dataclasses import replace
 
 from weft.errors import InputError, check_type, check_whole
-from weft.graph import Collective, Driver, Gemm, Graph, KernelChoice, concurrent
+from weft.graph import Collective, Gemm, Graph, KernelChoice, concurrent
 from weft.hardware import Described, Stragglers, slowest
 from weft.options import RunOptions
+from weft.overlaps import CoRunStrategy, OverlapMethod, find_simulated, simulated
+from weft.overlaps.corun import STREAMS, compare_alone
 from weft.parallel import work_of
 from weft.result import Comparison, Timeline
 from weft.result.comparison import Drawn
-from weft.run.single import Runner, baseline, settled, simulate
-from weft.schedule import PASSES, SHARING, Pass, Sharing, find_pass
+from weft.run.single import Runner, baseline, simulate
 from weft.store import Store
 
 ALONE = 2
@@ -24,7 +25,7 @@ ALONE = 2
 def compare(
     work: Graph | str,
     system: Described,
-    overlaps: str | Pass | Iterable[str | Pass] | None = None,
+    overlaps: str | OverlapMethod | Iterable[str | OverlapMethod] | None = None,
     options: RunOptions | None = None,
     *,
     tp: int | None = None,
@@ -50,10 +51,10 @@ def compare(
     graph = work_of(work, tp, dtype)
     runner = Runner(graph, system, options, store)
     first = baseline(graph)
-    chosen = _taking(graph) if overlaps is None else _passes(overlaps)
+    chosen = _accepting(graph) if overlaps is None else _named(overlaps)
     first = next((one for one in chosen if one.name == first.name), first)
     runner.own[first.name] = first
-    if isinstance(first, Sharing):
+    if first.applies_to("corun"):
         if stragglers is not None:
             raise InputError(
                 "stragglers make GPUs wait for each other in a sub-layer, but these streams are independent; leave "
@@ -88,21 +89,21 @@ def _drawn(equal: Runner, stragglers: Stragglers) -> list[Runner]:
     return [Runner(equal.graph, system, options, equal.store, own=equal.own) for system, options in machines]
 
 
-def _passes(overlaps: str | Pass | Iterable[str | Pass]) -> list[Pass]:
-    """The passes that `overlap` names: one, or several."""
-    several = (overlaps,) if isinstance(overlaps, str | Pass) else overlaps
+def _named(overlaps: str | OverlapMethod | Iterable[str | OverlapMethod]) -> list[OverlapMethod]:
+    """The methods that `overlap` names: one, or several."""
+    several = (overlaps,) if isinstance(overlaps, str | OverlapMethod) else overlaps
     check_type("the overlaps", several, Iterable, "give a name like 't3', or a list of names")
-    chosen = [find_pass(one) for one in several]
+    chosen = [find_simulated(one) for one in several]
     if not chosen:
         raise InputError("there is no overlap to compare; name some, or leave them out for every one")
     return chosen
 
 
-def _taking(graph: Graph) -> list[Pass]:
-    return [one for one in PASSES.values() if one.takes(graph) and one.name != "rs-nmc"]
+def _accepting(graph: Graph) -> list[OverlapMethod]:
+    return [method for method in simulated().values() if method.compared and method.accepts(graph)]
 
 
-def _shared(runner: Runner, chosen: list[Pass]) -> Comparison:
+def _shared(runner: Runner, chosen: list[OverlapMethod]) -> Comparison:
     """Co-running streams under each overlap, each operator alone, and the reasons of overlaps that cannot run."""
     lone = _Alone(runner)
     timelines: dict[str, Timeline] = {}
@@ -126,25 +127,21 @@ class _Alone:
         self.runner = runner
         self.found: dict[str, Timeline] = {}
 
-    def add(self, overlap: Pass) -> None:
+    def add(self, overlap: OverlapMethod) -> None:
         """Run each stream of an overlap alone; InputError if the overlap cannot run one of its collectives.
 
         A collective is compared with the library's kernel on compute units or, if there is none, with its own driver.
         """
-        sharing = overlap if isinstance(overlap, Sharing) else SHARING["streams"]
-        on_units = replace(SHARING["streams"], algorithm=sharing.algorithm, in_flight=sharing.in_flight)
-        driven = on_units
-        if sharing.driver is Driver.DMA:
-            driven = replace(SHARING["dma"], copies=sharing.copies)
+        on_units, driven = compare_alone(overlap)
         for node in self.runner.graph.collectives:
-            lone = self._run(f"{node.name} by {sharing.driver}", node.stream, driven)
+            lone = self._run(f"{node.name} by {overlap.moved_by}", node.stream, driven)
             with suppress(InputError):
                 lone = self._run(f"{node.name} by cu", node.stream, on_units)
             self.found[node.name] = lone
         for node in self.runner.graph.gemms:
-            self._run(node.name, node.stream, SHARING["streams"])
+            self._run(node.name, node.stream, STREAMS)
 
-    def _run(self, name: str, stream: str, overlap: Sharing) -> Timeline:
+    def _run(self, name: str, stream: str, overlap: CoRunStrategy) -> Timeline:
         if name not in self.found:
             graph = self.runner.graph.only(stream, iterations=ALONE)
             self.found[name] = simulate(
@@ -157,7 +154,7 @@ def balanced(
     gemm: Gemm,
     collective: Collective,
     system: Described,
-    overlap: str | Pass = "streams",
+    overlap: str | OverlapMethod = "streams",
     options: RunOptions | None = None,
     gemms: int = 4,
     store: Store | None = None,
@@ -170,9 +167,6 @@ def balanced(
     check_whole("gemms", gemms, 1, 4)
     graph = concurrent(gemm, collective, min(gemms, ALONE), ALONE, choice)
     lone = _Alone(Runner(graph, system, options, store))
-    lone.add(find_pass(overlap))
+    lone.add(find_simulated(overlap))
     ratio = lone.found["gemm"].period("gemm") / lone.found[collective.name].period(collective.name)
     return concurrent(gemm, collective, gemms, max(1, round(gemms * ratio)), choice)
-
-
-__all__ = ["balanced", "compare", "settled"]

@@ -16,7 +16,6 @@ from weft.estimate import estimate
 from weft.graph import (
     Collective,
     DmaCopies,
-    Driver,
     FusedChunks,
     FusedTiles,
     Gemm,
@@ -28,20 +27,19 @@ from weft.graph import (
 from weft.graph.choice import Kernel
 from weft.graph.moe import routing_of
 from weft.hardware import Described, System
-from weft.lower import check_operators, is_joined, is_program, lower
-from weft.lower.collectives import units_held
+from weft.lower import Lowered, check_operators, is_joined, is_program
 from weft.lower.fit import check_state, most_resident, occupancy
 from weft.lower.machine import default_request_bytes, machine_tables
 from weft.lower.workgroups import unequal_workgroups
 from weft.options import RunOptions
+from weft.overlaps import BUILT_IN, OverlapMethod, find_simulated, lower_under
+from weft.overlaps.corun import STREAMS
 from weft.parallel import work_of
 from weft.program import Program, build
 from weft.result import Timeline
 from weft.result.unfinished import explain
 from weft.run.kept import RunInputs, kept_or_made
-from weft.schedule import PASSES, SHARING, Ideal, Pass, Sharing, find_pass
 from weft.schedule.arbiters import ArbiterPolicy, find_policy
-from weft.schedule.sharing import DMA_UNITS
 from weft.store import Store
 from weft.units import to_fs
 
@@ -54,7 +52,7 @@ FINE_REQUEST = 512
 def simulate(
     work: Graph | str,
     system: Described,
-    overlap: str | Pass | None = None,
+    overlap: str | OverlapMethod | None = None,
     options: RunOptions | None = None,
     *,
     tp: int | None = None,
@@ -64,8 +62,9 @@ def simulate(
     """Simulate `work` on `system` (a system, a GPU, or a name) under `overlap`, request by request.
 
     `work` is a graph, or a sub-layer's name, like "t-nlg/fc2", with its `tp` (and `dtype`). `overlap` is a name from
-    `weft.schedule.PASSES` or a user's own pass. None takes the baseline of the graph: "sequential" where a GEMM and its
-    collective depend on each other, else "streams". With a `store` a run that it holds is read, and a new one is kept.
+    `weft.overlaps()`, "file.py:Class" or a method of your own. None takes the baseline of the graph: "sequential" where
+    a GEMM and its collective depend on each other, else "streams". With a `store` a run that it holds is read, and a
+    new one is kept.
 
     Raises UnknownNameError for an unknown overlap, InputError for what cannot be simulated, SimulationError for a run
     that cannot finish; its message says which tile waits for what.
@@ -75,15 +74,15 @@ def simulate(
     return runner.timeline(baseline(graph) if overlap is None else overlap)
 
 
-def baseline(graph: Graph) -> Pass:
-    """The pass with which others are compared: the first one that accepts the graph; InputError if none does."""
-    for one in PASSES.values():
-        if one.takes(graph):
-            return one
+def baseline(graph: Graph) -> OverlapMethod:
+    """The method with which others are compared: the first one that accepts the graph; InputError if none does."""
+    for method in BUILT_IN:
+        if method.simulated and method.accepts(graph):
+            return method
     check_operators(graph)
     raise InputError(
         f"no overlap applies to {graph}; give a GEMM with the collective before or after it, streams that do "
-        "not wait for each other, or a pass of your own"
+        "not wait for each other, or a method of your own"
     )
 
 
@@ -102,14 +101,14 @@ def request_bytes(graph: Graph, gpu: hardware.Gpu, fine: bool = False) -> int:
 
 @dataclass
 class Runner:
-    """Runs one graph on one system under any overlap, each at most once; names mean the passes of `own` first."""
+    """Runs one graph on one system under any overlap, each at most once; names mean the methods of `own` first."""
 
     graph: Graph
     machine: Described
     given: RunOptions | None = None
     store: Store | None = None
-    done: dict[Pass, Timeline] = field(default_factory=dict)
-    own: dict[str, Pass] = field(default_factory=dict)
+    done: dict[OverlapMethod, Timeline] = field(default_factory=dict)
+    own: dict[str, OverlapMethod] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_type("the work", self.graph, Graph, "give a graph, like weft.sublayer('t-nlg', 'fc2', tp=8)")
@@ -122,13 +121,13 @@ class Runner:
             chosen = replace(chosen, request_bytes=size)
         self.options = chosen
 
-    def timeline(self, overlap: str | Pass) -> Timeline:
+    def timeline(self, overlap: str | OverlapMethod) -> Timeline:
         """The timeline under an overlap: simulated, or assembled from the runs that an ideal takes its times from."""
-        chosen = find_pass(overlap if isinstance(overlap, Pass) else self.own.get(overlap, overlap))
+        chosen = find_simulated(overlap if isinstance(overlap, OverlapMethod) else self.own.get(overlap, overlap))
         if chosen in self.done:
             return self.done[chosen]
-        if isinstance(chosen, Ideal):
-            made = assembled(chosen, self.graph, {name: self.timeline(name) for name in chosen.runs})
+        if chosen.parts:
+            made = assembled(chosen, self.graph, {name: self.timeline(name) for name in chosen.parts})
         else:
             make = partial(self._simulated, chosen)
             inputs = RunInputs(self.graph, self.system, chosen, self.options, whole=True)
@@ -137,13 +136,13 @@ class Runner:
         self.done[chosen] = made
         return made
 
-    def _simulated(self, overlap: Pass) -> Timeline:
-        whole = settled(overlap, self.graph, self.system, self.options) if isinstance(overlap, Sharing) else overlap
+    def _simulated(self, overlap: OverlapMethod) -> Timeline:
         options = replace(self.options, arbiter=find_policy(self.options.arbiter or overlap.arbiter))
-        return execute(whole.apply(self.graph, self.system.gpu), self.system, options, overlap.name)
+        lowered = lower_under(overlap, self.graph, self.system, options)
+        return execute(lowered, self.system, options, overlap.name)
 
 
-def assembled(overlap: Ideal, graph: Graph, parts: Mapping[str, Timeline]) -> Timeline:
+def assembled(overlap: OverlapMethod, graph: Graph, parts: Mapping[str, Timeline]) -> Timeline:
     """The timeline of an ideal, assembled from runs of `graph` by overlap."""
     first = next(iter(parts.values()))
     ran = overlap.apply(graph, first.gpu)
@@ -164,7 +163,7 @@ def assembled(overlap: Ideal, graph: Graph, parts: Mapping[str, Timeline]) -> Ti
     )
 
 
-def _ideal_traffic(overlap: Ideal, parts: Mapping[str, Timeline]) -> dict[Any, int]:
+def _ideal_traffic(overlap: OverlapMethod, parts: Mapping[str, Timeline]) -> dict[Any, int]:
     """Traffic of an ideal: each operator's from the run that its time is from, other traffic from the usual run."""
     return {
         cause: amount
@@ -172,21 +171,6 @@ def _ideal_traffic(overlap: Ideal, parts: Mapping[str, Timeline]) -> dict[Any, i
         for cause, amount in part.traffic.items()
         if overlap.source(cause[0]) == name
     }
-
-
-def settled(sharing: Sharing, graph: Graph, system: System, options: RunOptions) -> Sharing:
-    """The strategy with its number of partitioned compute units filled in: the given one, else the default.
-
-    By default the collective gets as many as hold all its channels at once; DMA engines need none, so only a few are
-    taken off the GEMM.
-    """
-    if not sharing.partition or sharing.units is not None or not graph.collectives:
-        return sharing
-    units = DMA_UNITS
-    if sharing.driver is Driver.CU:
-        moved = replace(sharing, partition=False).apply(graph, system.gpu).collectives
-        units = max(map(partial(units_held, system=system), moved))
-    return replace(sharing, units=min(units, system.gpu.compute.compute_units - 1))
 
 
 def alone(
@@ -199,19 +183,19 @@ def alone(
     return Graph((Node(op, "gemm", stream="compute", choice=chosen),), ranks, f"GEMM {op}")
 
 
-def execute(graph: Graph, system: System, options: RunOptions, overlap: str = "") -> Timeline:
-    """Run a graph without applying a pass; `options` has a request size and an arbiter. Raises as `simulate` does."""
+def execute(lowered: Lowered, system: System, options: RunOptions, overlap: str) -> Timeline:
+    """Run a lowered graph; `options` has a request size and an arbiter. Raises as `simulate` does."""
     from weft.lower.pim import take_commands  # imported to run, not where a kept run is read
     from weft.result.collect import carried_out, collect
 
-    lowered, policy = lower(graph, system, options), options.arbiter
+    policy = options.arbiter
     assert isinstance(policy, ArbiterPolicy)
     plan, gpu = unequal_workgroups(lowered.plan, lowered.gpus, options), lowered.system.gpu
     tables = machine_tables(lowered.system, lowered.gpus, options, most_resident(plan, gpu), lowered.group)
     program = build(plan, tables, take_commands(tables, gpu, options.memory_work, options))
     check_state(program.tables, gpu)
     recorded = {"interference": options.interference, "heat": options.heatmap, "updates": options.updates}
-    state, wall = run_program(program, policy, options.event_budget, _watch(graph, system, options), **recorded)
+    state, wall = run_program(program, policy, options.event_budget, _watch(lowered.graph, system, options), **recorded)
     kernels = [placed.kernel for placed in plan.kernels]
     explicit = options.mode == "explicit" or (options.mode == "auto" and lowered.gpus > 1)
     resident = {kernel.name: occupancy(kernel, gpu) for kernel in kernels if kernel.workgroups}
@@ -306,7 +290,7 @@ def _system(what: Described, graph: Graph) -> System:
     if isinstance(what, System) and _is_of_groups(what, graph):
         return what
     system = hardware.system(what, gpus=graph.ranks)
-    if system.node and system.nodes > 1 and SHARING["streams"].takes(graph):
+    if system.node and system.nodes > 1 and STREAMS.accepts(graph):
         most = system.node.gpus_per_node
         raise InputError(
             f"{graph.ranks} ranks do not fit into a node of {most} GPUs, and streams that share GPUs are "
@@ -319,4 +303,4 @@ def _is_of_groups(system: System, graph: Graph) -> bool:
     """Whether GPUs that differ or that a fabric joins form several whole groups, each of which shares the graph."""
     unlike = system.fabric is not None or (system.node is None and (system.variants or system.start))
     whole = system.gpus > graph.ranks and system.gpus % graph.ranks == 0
-    return bool(unlike) and whole and not SHARING["streams"].takes(graph)
+    return bool(unlike) and whole and not STREAMS.accepts(graph)

@@ -11,6 +11,7 @@ from weft.graph import Collective, Gemm, Graph, Node
 from weft.hardware import Gpu, system
 from weft.models import Transformer
 from weft.options import RunOptions
+from weft.overlaps import SEQUENTIAL
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
 from weft.result import Comparison
@@ -18,7 +19,6 @@ from weft.result.step import PartTimes, Pass
 from weft.run.step import train
 from weft.run.step.overlaps import pairs
 from weft.run.step.spans import COMPUTE, class_of
-from weft.schedule import SEQUENTIAL
 
 Phase = Literal["training", "prompt"]
 PHASES: tuple[Phase, ...] = ("training", "prompt")

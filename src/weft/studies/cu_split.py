@@ -14,9 +14,9 @@ from typing import Any
 from weft.errors import InputError
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu
+from weft.lower.masks import split_units
 from weft.result import Timeline
 from weft.run.single import simulate
-from weft.schedule.sharing import split_units
 from weft.studies.headline import DEGREES, MODELS, Conditions, Measured, Option, PaperStudy, declared
 from weft.studies.t3 import MAIN, MAIN_CASES, select
 from weft.sweep.bench import Bench, Runs

@@ -16,10 +16,10 @@ from weft import hardware
 from weft.errors import UnknownNameError
 from weft.hardware import Gpu, System
 from weft.kernels import GemmTiling
+from weft.overlaps.ideals import IDEALS
 from weft.parallel import sublayer
 from weft.result.metrics import speedup
 from weft.run.single import assembled
-from weft.schedule import PASSES, Ideal
 from weft.store import Store
 from weft.sweep.bench import Jobs, Runs
 from weft.sweep.simulations import Simulation
@@ -106,9 +106,7 @@ def _figures(tasks: Sequence[Sequence[Simulation]], runs: Runs) -> dict[str, flo
     found = []
     for each in tasks:
         base, t3, mca = (runs[task] for task in each)
-        overlap = PASSES["ideal-overlap"]
-        assert isinstance(overlap, Ideal)
-        ideal = assembled(overlap, each[0].graph, {"sequential": base})
+        ideal = assembled(IDEALS[0], each[0].graph, {"sequential": base})
         moved = mca.total_bytes / base.total_bytes
         found.append((speedup(t3, base), speedup(mca, base), speedup(ideal, base), moved))
     *speedups, traffic = map(geometric_mean, zip(*found, strict=True))

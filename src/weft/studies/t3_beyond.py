@@ -17,11 +17,11 @@ from weft.hardware import FABRICS, Gpu, Stragglers, System
 from weft.models import SubLayer, load_model
 from weft.models.sublayer import sublayer as whole
 from weft.options import RunOptions
+from weft.overlaps import SEQUENTIAL
 from weft.parallel import dependent, share_of, split, sublayer
 from weft.result import Comparison, Timeline
 from weft.result.step import LAUNCH_GAPS
 from weft.run.step import step
-from weft.schedule import SEQUENTIAL
 from weft.studies.composed import PHASES, Phase
 from weft.studies.headline import Conditions, Measured, PaperStudy, declared
 from weft.studies.sensitivity import COUPLED

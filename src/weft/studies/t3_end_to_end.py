@@ -17,12 +17,12 @@ from weft.graph import Gemm, Graph
 from weft.hardware import Gpu
 from weft.models import Transformer, load_model
 from weft.options import Fidelity, RunOptions
+from weft.overlaps import SEQUENTIAL
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
 from weft.report import Part
 from weft.result.step import Step
 from weft.run.step import train
-from weft.schedule import SEQUENTIAL
 from weft.studies.composed import PHASES, ROOM, Composed, Phase, Work, work
 from weft.studies.headline import DEGREES, MODELS, Conditions, Measured, PaperStudy, declared
 from weft.studies.t3 import HYPOTHETICAL, OVERLAPS, select

@@ -13,10 +13,10 @@ from weft.hardware import Described, Gpu, System
 from weft.kernels import GemmTiling
 from weft.library.interconnect import MOST_CHANNELS
 from weft.options import RunOptions
+from weft.overlaps import STRATEGIES
 from weft.result import Timeline
 from weft.result.metrics import class_of, ideal_speedup, share_of_ideal
 from weft.run import alone
-from weft.schedule import SHARING
 from weft.store import Store
 from weft.sweep.simulations import Simulation, timelines
 from weft.sweep.tasks import Progress
@@ -77,7 +77,7 @@ class Alone(NamedTuple):
 
 def by_dma(strategy: str) -> bool:
     """Whether DMA engines drive the collective under a strategy."""
-    return SHARING[strategy].driver is Driver.DMA
+    return STRATEGIES[strategy].driver is Driver.DMA
 
 
 def drained(run: Timeline) -> float:
@@ -122,7 +122,7 @@ class Bench:
 
         With `in_flight` it is a plain ring whose workgroups have that many bytes in flight each.
         """
-        overlap = replace(SHARING["dma" if units == 0 else "streams"], in_flight=in_flight)
+        overlap = replace(STRATEGIES["dma" if units == 0 else "streams"], in_flight=in_flight)
         channels = units if in_flight else self.channels(units)
         return Simulation(
             alone(collective, kernel=LibraryCollective(channels=channels or None)), self.system, overlap, self.options
@@ -142,9 +142,9 @@ class Bench:
         """
         if not by_dma(strategy) and "in_flight" not in changes:
             changes = {"channels": self.channels(units), **changes}
-        overlap = replace(SHARING[strategy], units=units, **changes)
+        overlap = replace(STRATEGIES[strategy], units=units, **changes)
         return Simulation(concurrent(gemm, collective), self.system, overlap, self.options)
 
     def _task(self, graph: Graph, taken: int) -> Simulation:
-        overlap = replace(SHARING["partition"], units=taken) if taken else SHARING["streams"]
+        overlap = replace(STRATEGIES["partition"], units=taken) if taken else STRATEGIES["streams"]
         return Simulation(graph, self.system, overlap, self.options)

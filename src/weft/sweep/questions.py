@@ -24,6 +24,7 @@ from weft.graph import Collective, Gemm, Graph, Op, concurrent
 from weft.hardware import Described, Gpu, Node, System
 from weft.models import SubLayer, Transformer, load_model
 from weft.options import SUSTAINED, Fidelity, RunOptions
+from weft.overlaps import OverlapMethod, find_simulated
 from weft.parallel import split, work_of
 from weft.parallel.deployment import overlap_of
 from weft.parallel.plan import Parallelism
@@ -32,10 +33,9 @@ from weft.result.memory import Memory as NeededMemory
 from weft.result.serving import Serving
 from weft.result.step import Step
 from weft.result.stored import as_record, from_record, plain, summary
-from weft.run.kept import policy_identity, retitled, work_weight
+from weft.run.kept import method_identity, policy_identity, retitled, work_weight
 from weft.run.single import Runner, baseline
 from weft.run.step.named import memory, step
-from weft.schedule import Pass, find_pass
 from weft.schedule.arbiters import ArbiterPolicy, find_policy
 from weft.serving.serve import serve
 from weft.store import Record
@@ -291,7 +291,7 @@ class SimulateQuestion(Worked):
         """Also raise UnknownNameError for an unknown overlap."""
         super().check()
         if self.overlap is not None:
-            find_pass(self.overlap)
+            find_simulated(self.overlap)
 
     def answer(self) -> Timeline:
         """The timeline."""
@@ -353,8 +353,8 @@ def content(value: Any) -> Any:
         return hardware.system(value).inputs()
     if isinstance(value, Graph):
         return plain(replace(value, title="", labels={}))
-    if isinstance(value, Pass):
-        return {"pass": plain(replace(value, summary="", title="")), "arbiter": _policy(value.arbiter)}
+    if isinstance(value, OverlapMethod):
+        return {"pass": method_identity(value), "arbiter": _policy(value.arbiter)}
     if isinstance(value, RunOptions):
         return {"options": plain(value), "arbiter": _policy(value.arbiter)}
     if isinstance(value, Mapping):

@@ -10,10 +10,10 @@ from weft.graph import Graph
 from weft.hardware import System
 from weft.lower.machine import check_request
 from weft.options import RunOptions
+from weft.overlaps import OverlapMethod, find_simulated
 from weft.result import Comparison, Timeline
 from weft.run.kept import RunInputs
 from weft.run.single import assembled, simulate
-from weft.schedule import Ideal, Pass, find_pass
 from weft.store import Store
 from weft.sweep.tasks import Progress, results
 
@@ -51,18 +51,18 @@ class Compared:
     def __init__(
         self, graph: Graph, system: System, overlaps: Iterable[str], options: RunOptions, whole: bool = False
     ) -> None:
-        self.graph, self.passes = graph, [find_pass(name) for name in overlaps]
-        names = dict.fromkeys(name for one in self.passes for name in one.runs)
+        self.graph, self.methods = graph, [find_simulated(name) for name in overlaps]
+        names = dict.fromkeys(name for one in self.methods for name in one.parts or (one.name,))
         self.tasks = {name: Simulation(graph, system, name, options, whole) for name in names}
 
     def of(self, made: Mapping[Simulation, Timeline]) -> Comparison:
         """The comparison, from the timelines of its simulations."""
         parts = {name: made[task] for name, task in self.tasks.items()}
-        return Comparison({one.name: self._under(one, parts) for one in self.passes})
+        return Comparison({one.name: self._under(one, parts) for one in self.methods})
 
-    def _under(self, one: Pass, parts: Mapping[str, Timeline]) -> Timeline:
-        if isinstance(one, Ideal):
-            return assembled(one, self.graph, {name: parts[name] for name in one.runs})
+    def _under(self, one: OverlapMethod, parts: Mapping[str, Timeline]) -> Timeline:
+        if one.parts:
+            return assembled(one, self.graph, {name: parts[name] for name in one.parts})
         return parts[one.name]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import hypot
 from typing import Any, Literal, NamedTuple, cast
@@ -12,16 +12,15 @@ from weft import hardware
 from weft.answer import attributes
 from weft.errors import InputError
 from weft.estimate import Harness
-from weft.estimate.joined import Method, Pair, pair_of
 from weft.graph import Collective, Gemm
 from weft.graph.collective import Form
 from weft.hardware import Described
 from weft.library import software
 from weft.options import SUSTAINED, RunOptions
+from weft.overlaps import OVERLAPS, SEQUENTIAL, applicable, find_overlap
+from weft.overlaps.pairs import PairTimes, pair_of
 from weft.parallel import dependent, share_of
 from weft.result.errors import joined_error
-from weft.run.step.overlaps import switched_seconds
-from weft.schedule import OVERLAPS, SEQUENTIAL, applicable, find_overlap
 
 Verdict = Literal["yes", "likely", "even", "unlikely", "no"]
 """Whether a way pays: beyond its error ("yes", "no"), within it, or by less than half of it ("even")."""
@@ -30,7 +29,7 @@ Verdict = Literal["yes", "likely", "even", "unlikely", "no"]
 class Join(NamedTuple):
     """One way to join both: its time [s], the mean error of its class and its name, and its speedup with range."""
 
-    method: Method
+    method: str
     seconds: float
     error: float
     why: str
@@ -64,13 +63,13 @@ class Joins:
     ranks: int
     system: str
     seen: bool
-    pair: Pair
-    methods: tuple[Method, ...]
+    pair: PairTimes
+    methods: tuple[str, ...]
 
     @cached_property
     def ways(self) -> tuple[Join, ...]:
         """Every method, sequential first."""
-        times = {method: float(self.pair.seconds(method)) for method in self.methods}
+        times = {method: float(OVERLAPS[method].seconds(self.pair)) for method in self.methods}
         before = times[SEQUENTIAL]
         errors = {method: joined_error(method, seconds, seen=self.seen) for method, seconds in times.items()}
         found = []
@@ -133,13 +132,13 @@ def joins(
     on = hardware.system(system, gpus=ranks) if isinstance(system, str) else hardware.system(system)
     work = dependent(form, share_of(form, gemm, ranks), ranks)
     pair = pair_of(work, on, options, harness)
-    if "in-network" in chosen:
-        (moved,) = (node.op for node in work.collectives)
-        pair = replace(pair, switched=switched_seconds(cast(Collective, moved), on, options))
+    (moved,) = (node.op for node in work.collectives)
+    for method in chosen:
+        pair = OVERLAPS[method].complete(pair, cast(Collective, moved), on, options)
     return Joins(form, gemm, ranks, on.name, on.name in software.rows()["systems"], pair, chosen)
 
 
-def _chosen(form: Form, methods: Sequence[str] | None) -> tuple[Method, ...]:
+def _chosen(form: Form, methods: Sequence[str] | None) -> tuple[str, ...]:
     """The methods by name, sequential first; InputError for one without a closed form or not for such a pair."""
     offered = [name for name in applicable("sub-layer", "closed form") if form in OVERLAPS[name].forms]
     for name in methods or ():
@@ -148,4 +147,4 @@ def _chosen(form: Form, methods: Sequence[str] | None) -> tuple[Method, ...]:
     if methods is not None and not set(methods) - {SEQUENTIAL}:
         others = ", ".join(name for name in offered if name != SEQUENTIAL)
         raise InputError(f"every method is compared with '{SEQUENTIAL}'; name another one of {others}")
-    return cast(tuple[Method, ...], tuple(dict.fromkeys((SEQUENTIAL, *(offered if methods is None else methods)))))
+    return tuple(dict.fromkeys((SEQUENTIAL, *(offered if methods is None else methods))))

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from weft.answer import Answer
 from weft.errors import InputError, check_type
-from weft.graph import Driver, Gemm
+from weft.graph import Gemm
 from weft.hardware import System
-from weft.schedule import Sharing, find_pass
+from weft.overlaps import find_simulated
 from weft.sweep.bench import Jobs, Runs
 from weft.sweep.simulations import Simulation
 
@@ -108,8 +108,7 @@ def option_move(what: str, **options: Any) -> Move:
 
 def parts_of(task: Simulation) -> frozenset[str]:
     """The parts of a run: "gemm" and the data types of GEMMs, "cu" or "dma" for the driver of collectives."""
-    overlap = find_pass(task.overlap)
-    driver = overlap.driver if isinstance(overlap, Sharing) else Driver.CU
+    driver = find_simulated(task.overlap).moved_by
     ops = [node.op for node in task.graph]
     products = [{"gemm", op.dtype} for op in ops if isinstance(op, Gemm)]
     return frozenset().union(*products, {str(driver)} if len(products) < len(ops) else ())

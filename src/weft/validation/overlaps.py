@@ -1,7 +1,7 @@
 """Measured GEMMs with a collective before, after or beside them as subjects: by the engine and by closed forms.
 
 Kernels fused tile by tile, and chunks on several streams, are simulated where the engine can cut the shape; software
-costs are added (`weft.estimate.joined`). Sequences and async TP are in closed form.
+costs are added (`weft.overlaps`). Sequences and async TP are in closed form.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import pandas as pd
 
 from weft import hardware
 from weft.errors import InputError
-from weft.estimate.joined import Method, Pair, pair_of
 from weft.graph import Collective, Gemm, concurrent
 from weft.graph.collective import Form
 from weft.hardware import System
 from weft.library.collectives import canonical
 from weft.lower.machine import default_request_bytes
 from weft.options import SHORT, Clock, RunOptions
+from weft.overlaps import OVERLAPS, SEQUENTIAL, STRATEGIES
+from weft.overlaps.pairs import PairTimes, pair_of
 from weft.parallel import dependent, share_of
-from weft.schedule import PASSES, SEQUENTIAL, SHARING
 from weft.validation.checks import Unfit, check_multiplies, unfit_rows
 from weft.validation.machines import Machines
 from weft.validation.rigs import rig_of
@@ -37,7 +37,7 @@ QUANTITIES = ("GEMM slowdown", "collective slowdown", "makespan")
 """The compared quantities: two ratios of concurrent over isolated time, and a time [s]."""
 FLUX = "Flux, NVLink"
 """The rows of Flux's paper and README on A100, A800 and H800 with NVLink."""
-_JOINS: Mapping[str, Method] = {
+_JOINS: Mapping[str, str] = {
     **dict.fromkeys(
         ("async-tp", "async tp", "decompos", "symm_mem", "torch fused", "fused_all_gather", "fused_matmul"),
         "async-tp",
@@ -93,7 +93,7 @@ class Overlapped:
     compiled: bool
 
     @property
-    def join(self) -> Method | None:
+    def join(self) -> str | None:
         """The overlap method of the measured system; None if there is no model of it."""
         return _JOINS.get(family(self.measured_by))
 
@@ -102,7 +102,7 @@ class Overlapped:
         """A framework's loop of pairs is long enough to reach the power limit; other rows are short runs."""
         return "short" if self.alone or self.compiled else "sustained"
 
-    def pair(self, *, simulated: bool) -> Pair:
+    def pair(self, *, simulated: bool) -> PairTimes:
         """Times of both alone, and fused as the engine simulates them if asked."""
         harness = rig_of(self.system.name, "", "").harness(self.ranks, self.system.nodes)
         alone = dependent(self.pattern, Gemm(*self.local, self.dtype), self.ranks)
@@ -115,7 +115,7 @@ class Overlapped:
         from weft.run import simulate
 
         form, gpu = self.pattern, self.system.gpu
-        if self.join is None or self.join not in PASSES or form == "gemm_ar":
+        if self.join is None or not OVERLAPS[self.join].simulated or form == "gemm_ar":
             return np.nan
         # Single-die GPUs keep the request size with which the measured overlaps were first compared.
         grain = default_request_bytes(gpu) if gpu.dies > 1 else gpu.memory.interleave
@@ -132,8 +132,8 @@ class _Compared(NamedTuple):
 
     method: str
     quantity: str
-    join: Method
-    pair: Pair
+    join: str
+    pair: PairTimes
     measured: float
 
 
@@ -215,12 +215,12 @@ def _subject(checked: Measurements, found: Mapping[int, _Compared]) -> Subject:
     """Measured and predicted times [s], or speedups over the sequence, of one measured system, by line."""
     rows = checked.rows[checked.rows.index.isin(list(found))]
     every = [found[line] for line in rows.index.tolist()]
-    one, pairs = every[0], Pair.stack([each.pair for each in every])
+    one, pairs = every[0], PairTimes.stack([each.pair for each in every])
 
     def predict(some: pd.DataFrame, values: Mapping[str, float]) -> FloatArray:
         chosen = pairs.take(np.searchsorted(rows.index, some.index))
-        seconds = chosen.seconds(one.join, values)
-        return chosen.seconds("sequential", values) / seconds if one.quantity == "speedup" else seconds
+        seconds = OVERLAPS[one.join].seconds(chosen, values)
+        return OVERLAPS[SEQUENTIAL].seconds(chosen, values) / seconds if one.quantity == "speedup" else seconds
 
     return Subject(
         kind="overlap",
@@ -328,7 +328,7 @@ def _corun(row: Any) -> Mapping[str, float]:
     collective = Collective(canonical(row.collective), int(row.bytes), on.gpus, row.dtype)
     gemm = Gemm(int(row.m), int(row.n), int(row.k), row.dtype)
     graph = concurrent(gemm, collective, int(row.gemms), int(row.collectives))
-    overlap = replace(SHARING["streams"], first="collective")
+    overlap = replace(STRATEGIES["streams"], first="collective")
     found = compare(graph, on, [overlap], SHORT).corun()
     times = (found.gemm.slowdown, found.collective.slowdown, found.makespan)
     return dict(zip(QUANTITIES, times, strict=True))

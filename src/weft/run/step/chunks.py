@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft.graph import DTYPE_BYTES, Collective, Edge
+from weft.overlaps import OVERLAPS
 from weft.parallel.framework import Framework
 from weft.parallel.memory import words
 from weft.parallel.plan import Parallelism
@@ -18,7 +19,6 @@ from weft.result.step import LAUNCH_GAPS, RESIDUAL, Chunk, PartTimes, Pass, Time
 from weft.run.step.offload import waiting_for_host
 from weft.run.step.prices import Prices
 from weft.run.step.spans import COMPUTE, CONTENTION, shared
-from weft.schedule import SEQUENTIAL
 
 DATA = "dp"
 """The stream of the collectives among replicas."""
@@ -118,7 +118,7 @@ def gathering(parts: Sequence[PartTimes], plan: Parallelism, framework: Framewor
         [scatter[id(one)] for one in parts],
         framework.keeps_weights,
         slowdown=prices.windows.of_passes,
-        ahead=plan.overlap.get("dp") != SEQUENTIAL,
+        ahead="dp" not in plan.overlap or not OVERLAPS[plan.overlap["dp"]].in_sequence,
         residual=prices.calibration.hidden,
     )
 

@@ -22,6 +22,7 @@ from weft.models.block import LAYERS, LayerKind, Piece, Style, Tokens, embedding
 from weft.models.counts import parameters
 from weft.models.formats import FP8_BLOCK, served_format
 from weft.options import SUSTAINED, RunOptions
+from weft.overlaps import OVERLAPS
 from weft.parallel.deployment import overlap_of
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
@@ -34,7 +35,6 @@ from weft.run.step.paired import EXPERTS, Beside
 from weft.run.step.prices import Known, Prices
 from weft.run.step.spans import CONTENTION, timed
 from weft.run.step.stages import ForwardStages
-from weft.schedule import SEQUENTIAL
 
 _ACTIVATIONS = "bf16"
 """Number format of everything but the GEMMs of layers, and of the cache of keys and values if none is named."""
@@ -181,7 +181,7 @@ class Forward:
     @cached_property
     def overlaps(self) -> bool:
         """Whether any of its methods joins collectives with what is computed."""
-        return any(name != SEQUENTIAL for name in self.plan.overlap.values())
+        return any(not OVERLAPS[name].in_sequence for name in self.plan.overlap.values())
 
     @cached_property
     def needs(self) -> tuple[str, ...]:

@@ -8,18 +8,17 @@ from functools import cached_property, lru_cache
 from math import ceil
 from typing import Any
 
-from weft.graph import Collective, Driver, Gemm, Graph, KernelChoice, Node, TiledGemm
+from weft.graph import Collective, Gemm, Graph, KernelChoice, Node, TiledGemm
 from weft.graph.graph import loop
 from weft.hardware import System
 from weft.kernels import GemmTiling
-from weft.lower.collectives import units_held
 from weft.lower.fit import tiling_for
 from weft.options import RunOptions
+from weft.overlaps import CoRunStrategy, find_strategy
+from weft.overlaps.corun import compare_alone
 from weft.result.stored import plain
 from weft.run.several import ALONE
 from weft.run.single import simulate
-from weft.schedule import SHARING, Sharing
-from weft.schedule.sharing import DMA_UNITS
 
 MOST_WAVES = 16
 """Waves of tiles to which a window cuts a GEMM, whose rows repeat the same work."""
@@ -73,15 +72,21 @@ class Meeting:
         gemms = max(ALONE, min(ceil(alone / gemm_s), MOST_REPEATS))
         moved = loop(replace(self.collective, bytes=self.collective.bytes * times), "moved", 1, "communication")
         both = Graph((*moved, *loop(kernel.op, "gemm", gemms, "compute", kernel.choice)), self.collective.ranks)
-        ran = simulate(both, self.system, SHARING[self.sharing], self.options)
+        ran = simulate(both, self.system, self._strategy, self.options)
         ends, (moved_end,) = ran.ends("gemm"), ran.ends("moved")
         shared = min(ends[-1], moved_end)
         beside = shared / max(self._alone(moved) - (moved_end - shared), 1e-3 * shared)
         return {"kernel": max(_until(ends, moved_end) / gemm_s, 1.0), "collective": max(beside, 1.0)}
 
+    @property
+    def _strategy(self) -> CoRunStrategy:
+        found = find_strategy(self.sharing)
+        assert found is not None
+        return found
+
     def _alone(self, nodes: tuple[Node, ...]) -> float:
         """Time of an operator in a loop of its own [s]: of the collective by the same driver, on any compute units."""
-        driver = SHARING["dma" if SHARING[self.sharing].driver is Driver.DMA else "streams"]
+        _, driver = compare_alone(self._strategy)
         return _period(Graph(nodes, self.collective.ranks), self.system, driver, self.options)
 
     @cached_property
@@ -123,10 +128,7 @@ class Meeting:
     @cached_property
     def held(self) -> int:
         """Compute units that the collective takes off the GEMM: none by DMA engines, unless masks set some apart."""
-        sharing = SHARING[self.sharing]
-        if sharing.driver is Driver.DMA:
-            return DMA_UNITS if sharing.partition else 0
-        return units_held(Node(self.collective, "moved"), self.system)
+        return self._strategy.held_units(self.collective, self.system)
 
 
 def _columns(gemm: Gemm, tiling: GemmTiling) -> int:
@@ -169,7 +171,7 @@ class Waves:
 
 
 @lru_cache(maxsize=256)
-def _period(graph: Graph, system: System, sharing: Sharing, options: RunOptions) -> float:
+def _period(graph: Graph, system: System, sharing: CoRunStrategy, options: RunOptions) -> float:
     """Time of an iteration of a loop alone [s]."""
     return simulate(graph, system, sharing, options).period(graph.nodes[0].name)
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 from weft.errors import InputError, check_name, check_type, check_whole
-from weft.estimate.joined import METHODS
 from weft.graph import Graph
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, Fidelity, RunOptions
+from weft.overlaps import OVERLAPS, applicable
 from weft.parallel.check import check_plan
 from weft.parallel.complete import complete
 from weft.parallel.framework import SHARDED, USUAL, Framework
@@ -29,7 +29,6 @@ from weft.run.step.effect import elsewhere, idle_options, unpaired_schedule
 from weft.run.step.graphs import graph_step
 from weft.run.step.measured import Measured, judged
 from weft.run.step.memory import memory as needed
-from weft.schedule import OVERLAPS, applicable
 
 
 @overload
@@ -222,7 +221,7 @@ def _check(model: Transformer, where: System, plan: Parallelism) -> None:
 def framework_for(named: Framework | str | None, zero: int | None) -> Framework:
     """The framework that is named; without a name Megatron Core, or torchtitan where weights are sharded."""
     if isinstance(named, Framework):
-        check_name("method of a framework's tp", named.tp, ("", *METHODS))
+        check_name("method of a framework's tp", named.tp, ("", *applicable("sub-layer", "closed form")))
         return named
     if zero is not None:
         check_whole("zero", zero, 0, 1)

@@ -1,6 +1,6 @@
 """Overlap methods of a plan: how long GEMMs and the collectives before or behind them take where a method joins them.
 
-The methods and where they apply stand in `weft.schedule.OVERLAPS`.
+The methods say what applies to them: see `weft.overlaps.OverlapMethod`.
 """
 
 from __future__ import annotations
@@ -8,43 +8,42 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from math import ceil, nan
+from math import ceil
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 from weft.errors import InputError, check_name
-from weft.estimate import estimate
-from weft.estimate.joined import Method, pair_of
-from weft.estimate.joined import Pair as JoinedPair
-from weft.graph import Collective, Driver, Gemm, Graph, Node, TrackedDirect
+from weft.graph import Collective, Driver, Gemm, Graph, Node
 from weft.graph.collective import Form
-from weft.hardware import Gpu, System
-from weft.library.interconnect import interconnect
+from weft.hardware import System
 from weft.library.software import costs
 from weft.lower.fit import tiling_for
 from weft.lower.machine import ring_link
 from weft.options import Fidelity, RunOptions
+from weft.overlaps import (
+    AXES,
+    FORMS,
+    OVERLAPS,
+    SEQUENTIAL,
+    Axis,
+    OverlapMethod,
+    applicable,
+    find_overlap,
+    find_strategy,
+)
+from weft.overlaps.graphs import FORM_OF
+from weft.overlaps.pairs import PairTimes, pair_of
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.result.stored import plain
+from weft.run.kept import method_identity
 from weft.run.single import simulate
 from weft.run.step import routed
 from weft.run.step.eager import FULL_ITERATION
 from weft.run.step.prices import Prices
-from weft.schedule import OVERLAPS, PASSES, SEQUENTIAL, SHARING, applicable, find_overlap
-from weft.schedule.methods import Place
-from weft.schedule.sublayer import TrackTrigger
 from weft.store import Store, kept
 from weft.store.records import say
 
-FORMS: Mapping[str, Form] = {"all_gather": "ag_gemm", "reduce_scatter": "gemm_rs", "all_reduce": "gemm_ar"}
-"""How a GEMM and a collective depend on each other, by the collective."""
-TO_OWNERS = [
-    name for name, one in PASSES.items() if isinstance(one, TrackTrigger) and isinstance(one.kernel, TrackedDirect)
-]
-"""The methods that send tiles straight to the GPUs that own them."""
-AXES = ("tp", "cp", "ep", "dp")
-"""The axes of a plan whose collectives take an overlap method."""
 AND = "+"
 """Between methods of tensor parallelism that join different collectives, as in t3-mca+t3-all-gather."""
 MOST_WAVES = 32
@@ -78,34 +77,23 @@ class Joined(NamedTuple):
 
 def join(pair: Pair, method: str) -> Joined:
     """The times of a pair under a method, by its closed form or, for methods without one, by the engine."""
-    return _closed(pair, cast(Method, method)) if _is_closed(method) else _engine(pair, method)
+    found = OVERLAPS[method]
+    return _closed(pair, found) if found.estimates("tp") else _engine(pair, method)
 
 
-def _is_closed(method: str) -> bool:
-    """Whether a method of tensor parallelism has a closed form."""
-    return OVERLAPS[method].applies("tp", "closed form")
-
-
-def _closed(pair: Pair, method: Method) -> Joined:
-    """By the closed forms of `weft.estimate.joined`, whose software costs count."""
+def _closed(pair: Pair, method: OverlapMethod) -> Joined:
+    """By the closed form of the method, whose software costs count."""
     both = _alone(pair.gemm, pair.moved, pair.system, pair.options)
-    switched = switched_seconds(pair.moved, pair.system, pair.options) if method == "in-network" else nan
-    both = replace(both, gemm=pair.gemm_s, collective=pair.moved_s, switched=switched, framework=pair.framework)
-    return Joined(pair.gemm_s, float(both.seconds(method)) - pair.gemm_s)
+    both = replace(both, gemm=pair.gemm_s, collective=pair.moved_s, framework=pair.framework)
+    both = method.complete(both, pair.moved, pair.system, pair.options)
+    return Joined(pair.gemm_s, float(method.seconds(both)) - pair.gemm_s)
 
 
 @lru_cache(4096)
-def _alone(gemm: Gemm, moved: Collective, system: System, options: RunOptions) -> JoinedPair:
+def _alone(gemm: Gemm, moved: Collective, system: System, options: RunOptions) -> PairTimes:
     """Return the times of what a GEMM and its collective split into; plans of a search ask for the same pairs."""
     nodes = Node(gemm, "gemm"), Node(moved, "moved")
     return pair_of(Graph(nodes, moved.ranks), system, options)
-
-
-def _linked(system: System) -> Gpu:
-    """The GPU of a system, whose link has the rate of a ring through its nodes."""
-    if system.nodes == 1:
-        return system.gpu
-    return system.gpu.model_copy(update={"link": ring_link(system)})
 
 
 def _engine(pair: Pair, name: str) -> Joined:
@@ -118,22 +106,14 @@ def _engine(pair: Pair, name: str) -> Joined:
     moved = pair.moved if gathers else replace(pair.moved, name="reduce_scatter")
     system = pair.system
     if system.nodes > 1:
-        system = System(gpu=_linked(system), gpus=pair.moved.ranks, library=system.library)
+        gpu = system.gpu.model_copy(update={"link": ring_link(system)})
+        system = System(gpu=gpu, gpus=pair.moved.ranks, library=system.library)
     gemm = replace(pair.gemm, accumulates=False)
     task = Fused(gemm, moved, system, name, RunOptions(clock=pair.options.clock))
     found = kept(task, Store())
     if gathers:  # whose GEMM the engine may run slower than its closed form says, in another order of tiles
         return Joined(pair.gemm_s, max(found["both"] - min(found["alone"], pair.gemm_s), 0.0))
     return Joined(pair.gemm_s * found["kernel"], found["beyond"] + pair.gather_s)
-
-
-def switched_seconds(moved: Collective, system: System, options: RunOptions) -> float:
-    """Time of an all-reduce by switches that add [s]: that between two GPUs, whose bytes cross each link once.
-
-    A ring among n takes 2 (n - 1) / n times as long on the links, and 2 (n - 1) steps instead of two.
-    """
-    two = System(gpu=_linked(system), gpus=2, library=system.library)
-    return float(estimate(replace(moved, ranks=2), two, options=options).seconds)
 
 
 @lru_cache(64)
@@ -175,8 +155,8 @@ class Fused:
 
     def inputs(self) -> Mapping[str, Any]:
         """Everything that decides the record."""
-        named = {name: getattr(self, name) for name in ("gemm", "moved", "overlap", "options")}
-        return {**plain(named), "system": self.system.inputs()}
+        named = {name: getattr(self, name) for name in ("gemm", "moved", "options")}
+        return {**plain(named), "overlap": method_identity(OVERLAPS[self.overlap]), "system": self.system.inputs()}
 
     def run(self) -> Mapping[str, float]:
         """Both numbers, from a GEMM with as many rows as a few waves have; the time beyond it grows with the rows."""
@@ -211,10 +191,9 @@ def check_methods(overlap: Mapping[str, str], fidelity: Fidelity) -> None:
     """
     for axis, name in _each(overlap):
         check_name("axis of an overlap", axis, AXES)
-        place = cast(Place, axis)
-        method = find_overlap(name, place)
-        if name in SHARING and fidelity == "estimate" and not method.applies(place, "closed form"):
-            timed = ", ".join(one for one in applicable(place, "closed form") if one in SHARING)
+        place = cast(Axis, axis)
+        if not find_overlap(name, place).differs_from_default(place, fidelity):
+            timed = ", ".join(one for one in applicable(place, "closed form") if find_strategy(one))
             raise InputError(
                 f"closed forms (the fidelity 'estimate', and every search of plans) cannot tell '{name}' from the "
                 f"default, priority; ask weft step with the fidelity 'windows', or choose one of {timed}"
@@ -231,7 +210,7 @@ def _check_apart(names: str) -> None:
     """Raise InputError for methods of tensor parallelism in one plan that would join the same collectives."""
     taken: dict[Form, str] = {}
     for name in names.split(AND) if AND in names else ():
-        for form in OVERLAPS[name].forms or FORMS.values():
+        for form in OVERLAPS[name].forms or FORMS:
             if form in taken:
                 raise InputError(
                     f"'{taken[form]}' and '{name}' both time a GEMM with its collective ({form}); combine a method of "
@@ -252,15 +231,8 @@ def check_overlap(plan: Parallelism, system: System, fidelity: Fidelity = "windo
                 f"{axis}={name} out of the overlap, or give {axis} more ranks"
             )
         if OVERLAPS[name].joins_gemms:
-            _check_forms(name, OVERLAPS[name].forms, plan)
-        if name in SHARING and SHARING[name].driver is Driver.DMA:
-            _check_copies(axis, name, plan, system)
-        if name in TO_OWNERS:
-            _check_in_node(axis, name, "stores tiles at their owners, among", plan, system)
-        if axis == routed.AXIS and OVERLAPS[name].applies("experts"):
-            _check_in_node(axis, name, "sends tokens straight to their experts, among", plan, system)
-            if plan.expert_load:
-                raise InputError(f"'{name}' is timed in a step with even loads of experts; leave loads out")
+            _check_forms(OVERLAPS[name], plan)
+        OVERLAPS[name].check_plan(axis, plan, system)
 
 
 def served(axis: str) -> list[str]:
@@ -269,12 +241,9 @@ def served(axis: str) -> list[str]:
     None that fuses GEMMs in software is among them: its closed form holds for GEMMs of many waves of tiles.
     """
     if axis == routed.AXIS:
-        return [name for name in applicable("ep") if OVERLAPS[name].applies("experts")]
+        return [name for name in applicable("ep") if OVERLAPS[name].applies_to("moe_layer")]
     names = applicable("tp") if axis == "tp" else []
-    return [name for name in names if "gemm_ar" in OVERLAPS[name].forms and name not in _SOFTWARE]
-
-
-_SOFTWARE = ("flux",)
+    return [name for name in names if OVERLAPS[name].applies_to("gemm_ar") and not OVERLAPS[name].fills_waves]
 
 
 def check_served(plan: Parallelism, system: System, ep: int) -> None:
@@ -289,48 +258,27 @@ def check_served(plan: Parallelism, system: System, ep: int) -> None:
         if name not in served(axis):
             known = [f"{one}={other}" for one in ("tp", routed.AXIS) for other in served(one)]
             why = "changes no collective of a forward pass, all-reduces behind GEMMs and exchanges around experts"
-            if name in _SOFTWARE:
+            if OVERLAPS[name].fills_waves:
                 why = "has a closed form for GEMMs of many waves of tiles, and next tokens fill not one"
             raise InputError(f"'{name}' on '{axis}' {why}; choose one of {', '.join(known)}")
     check_overlap(plan, system)
 
 
-def _check_forms(name: str, forms: tuple[Form, ...], plan: Parallelism) -> None:
+def _check_forms(method: OverlapMethod, plan: Parallelism) -> None:
     """Raise InputError for a method that joins none of the collectives that tensor-parallel ranks of the plan run."""
-    run = ("ag_gemm", "gemm_rs") if plan.sp else ("gemm_ar",)
-    if set(forms) & set(run):
+    run: tuple[Form, ...] = ("ag_gemm", "gemm_rs") if plan.sp else ("gemm_ar",)
+    if any(map(method.applies_to, run)):
         return
-    known = ", ".join(other for other in applicable("tp") if set(OVERLAPS[other].forms) & set(run))
+    known = ", ".join(other for other in applicable("tp") if any(map(OVERLAPS[other].applies_to, run)))
     if plan.sp:
         raise InputError(
-            f"'{name}' shortens all-reduces, but with sequence parallelism (sp) tensor-parallel ranks gather and "
-            f"scatter, which moves no byte less in a switch; leave sp out, or choose one of {known}"
+            f"'{method.name}' shortens all-reduces, but with sequence parallelism (sp) tensor-parallel ranks gather "
+            f"and scatter, which moves no byte less in a switch; leave sp out, or choose one of {known}"
         )
     raise InputError(
-        f"'{name}' joins all-gathers and reduce-scatters with GEMMs, but without sequence parallelism (sp) "
+        f"'{method.name}' joins all-gathers and reduce-scatters with GEMMs, but without sequence parallelism (sp) "
         f"tensor-parallel ranks all-reduce; set sp, or choose one of {known}"
     )
-
-
-def _check_copies(axis: str, name: str, plan: Parallelism, system: System) -> None:
-    reduces = (axis == "tp" and not plan.sp) or (axis == "dp" and plan.zero == 0)
-    if reduces:
-        raise InputError(
-            f"'{name}' copies by DMA engines, which cannot add, but '{axis}' only all-reduces here; "
-            + ("set sp" if axis == "tp" else "set zero to 1, 2 or 3")
-            + ", or choose priority or partition"
-        )
-    _check_in_node(axis, name, "copies by DMA engines, which reach", plan, system)
-
-
-def _check_in_node(axis: str, name: str, how: str, plan: Parallelism, system: System) -> None:
-    """Raise InputError for ranks of an axis in several nodes; `how` says what the method does in one."""
-    each = system.gpus_per_node if system.node else system.gpus
-    if plan.stride(axis) * plan.degree(axis) > each:
-        raise InputError(
-            f"'{name}' {how} the {each} GPUs of a node, but the ranks of '{axis}' lie in several nodes; choose "
-            + ("priority or partition" if name in SHARING or axis == routed.AXIS else "t3 or t3-mca")
-        )
 
 
 _SETTLING = attrgetter(
@@ -363,14 +311,17 @@ def settled(framework: Framework, plan: Parallelism) -> Framework:
                 f"delay_wgrad_compute fills MoE dispatch and combine with gradients of weights, but {framework.title} "
                 "does not run them beside another micro-batch; give overlap_moe_expert_parallel_comm, too"
             )
-    if plan.overlap.get("tp") == SEQUENTIAL:
-        changed |= {"async_tp": False, "tp": ""}
-    elif "tp" in plan.overlap:
-        joins = all(OVERLAPS[name].joins_gemms for _, name in _each({"tp": plan.overlap["tp"]}))
-        changed["tp"] = plan.overlap["tp"] if joins else ""
-    if plan.overlap.get("dp") == SEQUENTIAL:
-        changed |= {"dp_overlap": False, "gather_overlap": False}
+    for axis in plan.overlap:
+        changed |= _framework_changes(plan, axis)
     return replace(framework, **changed) if changed else framework
+
+
+def _framework_changes(plan: Parallelism, axis: str) -> dict[str, Any]:
+    """Return what the methods of an axis change in a framework; several methods of "tp" go by all of their names."""
+    changed = [OVERLAPS[name].framework_changes(axis) for _, name in _each({axis: plan.overlap[axis]})]
+    if len(changed) > 1:
+        return {"tp": plan.overlap[axis] if all(one["tp"] for one in changed) else ""}
+    return changed[0]
 
 
 def pairs(graph: Graph) -> Iterator[tuple[Node, Node]]:
@@ -420,7 +371,7 @@ def overlapped(
         op = moved.op
         assert isinstance(gemm.op, Gemm)
         assert isinstance(op, Collective)
-        if FORMS[op.name] not in by_form:
+        if FORM_OF[op.name] not in by_form:
             alone[moved.name] = seconds[moved.name] = alone[moved.name] + framework * costs()["sequential.gap"]
             continue
         moved_s, gather_s = seconds[moved.name], 0.0
@@ -428,8 +379,8 @@ def overlapped(
             gather_s = min(prices.of(replace(op, name="all_gather"), "tp"), moved_s)
         among = prices.among("tp", op.ranks)
         pair = Pair(gemm.op, op, seconds[gemm.name], moved_s, gather_s, among, prices.options, framework)
-        name = by_form[FORMS[op.name]]
-        own = Joined(pair.gemm_s, gather_s) if hides and not _is_closed(name) else join(pair, name)
+        name = by_form[FORM_OF[op.name]]
+        own = Joined(pair.gemm_s, gather_s) if hides and not OVERLAPS[name].estimates("tp") else join(pair, name)
         seconds[gemm.name], seconds[moved.name] = own
         joined.add(moved.name)
     around = prices.plan.overlap.get(routed.AXIS, "")
@@ -440,26 +391,17 @@ def overlapped(
 def needs(plan: Parallelism, system: System) -> tuple[str, ...]:
     """Sentences on the hardware that a plan's methods take and that GPUs on sale, or the system, lack."""
     asked = [name for axis, name in _each(plan.overlap) if axis in ("tp", routed.AXIS)]
-    return tuple(sentence for name in asked for sentence in _needed(name, system))
-
-
-def _needed(method: str, system: System) -> tuple[str, ...]:
-    parts = OVERLAPS[method].needs
-    if not parts:
-        return ()
-    if OVERLAPS[method].simulation and not OVERLAPS[method].closed:
-        return (f"{method} needs hardware that no GPU on sale has: {', '.join(parts)}.",)
-    has = interconnect(system).multicast and system.nodes == 1
-    return () if has else (f"{method} needs hardware that {system.name} lacks: {', '.join(parts)}.",)
+    return tuple(filter(None, (OVERLAPS[name].missing_hardware(system) for name in asked)))
 
 
 def engine_note(plan: Parallelism, when: str = "") -> tuple[str, ...]:
     """A sentence on a method that runs the engine, and `when`."""
     found = []
     for axis, name in _each(plan.overlap):
-        if axis == "tp" and OVERLAPS[name].joins_gemms and not OVERLAPS[name].closed:
-            found.append((name, "all-gathers" if OVERLAPS[name].forms == ("ag_gemm",) else "reduce-scatters"))
-        if axis == routed.AXIS and OVERLAPS[name].applies("experts"):
+        method = OVERLAPS[name]
+        if axis == "tp" and method.joins_gemms and not method.estimates("tp"):
+            found.append((name, "all-gathers" if method.forms == ("ag_gemm",) else "reduce-scatters"))
+        if axis == routed.AXIS and method.applies_to("moe_layer"):
             found.append((name, "exchanges of experts"))
     timed = "has no closed form: the engine timed its GEMMs and"
     return tuple(f"{name} {timed} {moved}{when}." for name, moved in found)
@@ -473,5 +415,5 @@ def idle_note(plan: Parallelism, met: Collection[str]) -> tuple[str, ...]:
     return tuple(
         f"{axis}={name} changes nothing here: no collective of {axis} runs beside a kernel."
         for axis, name in plan.overlap.items()
-        if name in SHARING and SHARING[name].driver is not Driver.DMA and axis not in met
+        if axis not in met and (strategy := find_strategy(name)) is not None and strategy.driver is Driver.CU
     )

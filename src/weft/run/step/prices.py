@@ -16,10 +16,10 @@ from weft.library.dispatchers import dispatcher
 from weft.library.kits import Kit
 from weft.library.residual import Residual, shipped
 from weft.options import Fidelity, RunOptions
+from weft.overlaps import find_strategy
 from weft.parallel.plan import Parallelism
 from weft.run.step.meeting import Waves
 from weft.run.step.windows import Windows
-from weft.schedule import SHARING
 
 FloatArray = NDArray[np.float64]
 
@@ -238,8 +238,8 @@ class Prices:
 
     def _driver(self, axis: str, reduces: bool) -> Driver:
         """What carries out a collective: the library, or DMA engines where the plan says so and they can."""
-        sharing = SHARING.get(self._plan.overlap.get(axis, ""))
-        return Driver.CU if sharing is None or reduces else sharing.driver
+        strategy = None if reduces else find_strategy(self._plan.overlap.get(axis, ""))
+        return Driver.CU if strategy is None else strategy.driver
 
     def among(self, axis: str, ranks: int) -> System:
         """The system of the ranks of an axis."""

@@ -25,9 +25,9 @@ from weft.graph import (
 from weft.graph.routing import gpus_reached
 from weft.hardware import System
 from weft.options import RunOptions
+from weft.overlaps import OVERLAPS, SEQUENTIAL
 from weft.result.stored import plain
 from weft.run.single import simulate
-from weft.schedule import OVERLAPS, SEQUENTIAL
 from weft.store import Store, kept
 
 AXIS = "ep"
@@ -118,7 +118,7 @@ def joined(
     With `hides`, exchanges are hidden in full.
     """
     found: set[str] = set()
-    if not method or not OVERLAPS[method].applies("experts"):
+    if not method or not OVERLAPS[method].applies_to("moe_layer"):
         return found
     for layer in layers(graph):
         op, up, down = layer.dispatch.op, layer.up.op, layer.down.op

@@ -9,14 +9,14 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from weft.errors import InputError
-from weft.graph import Attention, Collective, Driver, Gemm, Node, Op
+from weft.graph import Attention, Collective, Gemm, Node, Op
 from weft.hardware import System
 from weft.lower.machine import ring_link
 from weft.options import RunOptions
+from weft.overlaps import find_strategy
 from weft.result.step import Pass, Window
 from weft.run.step.meeting import Meeting, Waves
 from weft.run.step.spans import COMPUTE
-from weft.schedule import SHARING
 from weft.store import Store, kept
 
 DEFAULT = "priority"
@@ -181,9 +181,8 @@ class Windows:
     def sharing(self, axis: str, moved: Collective) -> str:
         """The sharing strategy of an axis; what copies cannot do stays with compute units."""
         name = self.overlap.get(axis, DEFAULT)
-        if name not in SHARING:
-            return DEFAULT
-        return DEFAULT if SHARING[name].driver is Driver.DMA and moved.reduces else name
+        strategy = find_strategy(name)
+        return name if strategy is not None and strategy.moves(moved.reduces) else DEFAULT
 
 
 def cut(moved: Collective) -> Collective:

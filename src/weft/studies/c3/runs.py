@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from weft.graph import Collective, Driver
+from weft.overlaps import STRATEGIES
+from weft.overlaps.corun import DMA_UNITS
 from weft.report.table import Shown
 from weft.result import Comparison
-from weft.schedule import SHARING
-from weft.schedule.sharing import DMA_UNITS
 from weft.studies.c3.scenarios import Scenario
 from weft.sweep.bench import Alone, Bench, Runs, by_dma
 from weft.sweep.simulations import Simulation
@@ -73,7 +73,7 @@ class ScenarioRuns:
         if by_dma(strategy) and self.scenario.bound != "memory":
             return self.both("dma")
         units = DMA_UNITS if by_dma(strategy) else saturation[self.scenario.collective]
-        return self.both(strategy, units if SHARING[strategy].partition else None)
+        return self.both(strategy, units if STRATEGIES[strategy].partition else None)
 
     @property
     def search(self) -> list[Way]:
@@ -104,7 +104,7 @@ class ScenarioRuns:
             f"{name} by cu": by_cu,
             f"{name} by dma": runs[self.collective(Driver.DMA)],
         }
-        published = {strategy: runs[self.as_published(strategy, saturation)] for strategy in SHARING}
+        published = {strategy: runs[self.as_published(strategy, saturation)] for strategy in STRATEGIES}
         searched, heuristic = tuple(self.search), tuple(chosen)
         seconds = {way: runs[self.both(*way)].makespan for way in (*searched, *heuristic)}
         return Case(self.scenario, Comparison(published, alone), seconds, searched, heuristic)

@@ -12,7 +12,7 @@ from weft.errors import InputError
 from weft.graph import Collective, Gemm
 from weft.library.collectives import canonical
 from weft.lower.collectives import PUSHES
-from weft.schedule import SHARING
+from weft.overlaps import STRATEGIES
 from weft.studies import suites
 from weft.studies.headline import declared
 from weft.studies.suites import SuiteCase
@@ -23,7 +23,7 @@ Bound = Literal["compute", "memory"]
 """What limits a GEMM on a whole GPU."""
 Kind = Literal["G-long", "GC-equal", "C-long"]
 """Which operator of a scenario takes longer alone."""
-IDS: Mapping[str, str] = {name: f"c3.{'base' if name == 'streams' else name.replace('-', '_')}" for name in SHARING}
+IDS: Mapping[str, str] = {name: f"c3.{'base' if name == 'streams' else name.replace('-', '_')}" for name in STRATEGIES}
 """The claim of each strategy: its mean share of the ideal speedup."""
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from statistics import fmean
 
 from weft.hardware import System
-from weft.schedule import SHARING, Sharing
+from weft.overlaps import STRATEGIES, CoRunStrategy
 from weft.studies.c3.candidates import DTYPE
 from weft.studies.c3.runs import ScenarioRuns
 from weft.studies.c3.scenarios import DECLARED, Scenario, Suite
@@ -34,7 +34,7 @@ def moved(at: Conditions, suite: Suite, ranks: int) -> Sensitivity:
     chosen = [ScenarioRuns(one, bench) for one in representatives(suite.scenarios)]
     tasks = (task for one in chosen for task in _tasks(one).values())
     rows = perturb(tasks, _moves(bench.system), partial(_shares, chosen), at.jobs)
-    return Sensitivity("c3", [one.scenario.title for one in chosen], rows, dict.fromkeys(SHARING, ".0%"))
+    return Sensitivity("c3", [one.scenario.title for one in chosen], rows, dict.fromkeys(STRATEGIES, ".0%"))
 
 
 def representatives(scenarios: Sequence[Scenario]) -> list[Scenario]:
@@ -55,7 +55,7 @@ def _moves(system: System) -> Iterator[Move]:
 def _apart(times: float, task: Simulation) -> Simulation:
     """The task with the collective's compute units multiplied by `times`, and as many channels."""
     overlap = task.overlap
-    if not isinstance(overlap, Sharing) or overlap.units is None:
+    if not isinstance(overlap, CoRunStrategy) or overlap.units is None:
         return task
     units = int(overlap.units * times)
     return replace(task, overlap=replace(overlap, units=units, channels=overlap.channels and units))
@@ -63,7 +63,7 @@ def _apart(times: float, task: Simulation) -> Simulation:
 
 def _tasks(one: ScenarioRuns) -> Mapping[str, Simulation]:
     """The GEMM alone, the collective alone, and both under every strategy, with the published split of units."""
-    both = {strategy: one.as_published(strategy, SATURATION) for strategy in SHARING}
+    both = {strategy: one.as_published(strategy, SATURATION) for strategy in STRATEGIES}
     return {"gemm": one.gemm, "collective": one.collective(), **both}
 
 

@@ -13,12 +13,12 @@ from statistics import fmean
 from typing import Any
 
 from weft.graph import Collective, Gemm
+from weft.overlaps import STRATEGIES
 from weft.report import Part
 from weft.result import CoRun
 from weft.result.metrics import CLASSES
 from weft.result.timeline import REASONS
 from weft.run import compare
-from weft.schedule import SHARING
 from weft.studies.c3.candidates import DTYPE, candidates
 from weft.studies.c3.curves import CurveRuns, Curves, gemms_of
 from weft.studies.c3.runs import Case, ScenarioRuns
@@ -91,7 +91,7 @@ class C3Study(PaperStudy):
         curves = curve_runs.curves(runs)
         tables = tables_of(bench, COLLECTIVES, at.jobs) if heuristics else None
         chosen = [() if tables is None else one.heuristic(tables, runs) for one in scenarios]
-        rest = [one.as_published(name, curves.saturations) for one in scenarios for name in SHARING]
+        rest = [one.as_published(name, curves.saturations) for one in scenarios for name in STRATEGIES]
         rest += [one.both(*way) for one, ways in zip(scenarios, chosen, strict=True) for way in ways]
         runs |= at.jobs.run(task for task in rest if task not in runs)
         return {
@@ -155,7 +155,7 @@ class C3Study(PaperStudy):
             "runs": self.runs,
             "events": self.events,
             "simulated_s": self.simulated_s,
-            "shares_by_class": {name: {kind: self.share(name, kind) for kind in CLASSES} for name in SHARING},
+            "shares_by_class": {name: {kind: self.share(name, kind) for kind in CLASSES} for name in STRATEGIES},
             "scenarios": [case.as_json() for case in self.cases],
             "curves": asdict(self.curves),
         }
@@ -183,19 +183,19 @@ class C3Study(PaperStudy):
     @property
     def strategies(self) -> list[str]:
         """The strategies, by name."""
-        return list(SHARING)
+        return list(STRATEGIES)
 
     @property
     def class_rows(self) -> Iterator[tuple[Any, ...]]:
         """The mean share of the ideal of each strategy, over all scenarios and by class."""
-        return ((name, *(self.share(name, kind) for kind in (None, *CLASSES))) for name in SHARING)
+        return ((name, *(self.share(name, kind) for kind in (None, *CLASSES))) for name in STRATEGIES)
 
     @property
     def mean_shares(self) -> Iterator[tuple[Any, ...]]:
         """Mean share of the ideal of each strategy, over all scenarios and by class."""
         for kind, words in ((None, "all scenarios"), *CLASSES.items()):
             count = sum(kind in (None, case.kind) for case in self.cases)
-            for name in SHARING if count else ():
+            for name in STRATEGIES if count else ():
                 share = self.share(name, kind)
                 yield f"{words} ({count})", name, share, percent(share)
 
@@ -209,7 +209,7 @@ class C3Study(PaperStudy):
     @property
     def slowdowns(self) -> Iterator[tuple[Any, ...]]:
         """Every scenario: slowdowns of the GEMM and the collective under each strategy, relative to alone."""
-        for name in SHARING:
+        for name in STRATEGIES:
             for case in self.cases:
                 slower = case.gemm_slowdown(name), case.collective_slowdown(name)
                 yield name, case.scenario.title, CLASSES[case.kind], *slower

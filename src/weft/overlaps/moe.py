@@ -1,51 +1,41 @@
-"""A layer of experts on explicit GPUs: dispatch, grouped GEMMs and combine, one after the other or joined by T3.
+"""An MoE layer on explicit GPUs: dispatch, grouped GEMMs and combine, and what all methods that run it have in common.
 
 A GPU's list of rows, one for each token and expert, is cut into pieces: rows that one GPU sends to one expert, and that
 lie in one line of that expert's tiles and in one pass over the tokens. Piece p is the same on every GPU as seen from
 there: GPU g sends it `distance` ranks down, and receives its own piece p from the GPU `distance` ranks up.
-
-In sequence, channels put the rows of each peer straight into its memory and signal; both GEMMs follow, the results go
-back the same way, and a kernel adds up each token's results. Under T3 DMA engines send the pieces in the order in which
-the GEMM takes them, a tile of the first GEMM starts when the pieces of its line have arrived, and a tile of the second
-one is stored as updates of its tokens at their owners.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
 from weft.engine import layout as y
 from weft.errors import InputError
-from weft.graph import Gemm, GroupedGemm
+from weft.estimate.target import check_held
+from weft.graph import Collective, Gemm, Graph, GroupedGemm, Node, TiledGemm
+from weft.graph.choice import Exchange
+from weft.graph.graph import check_choice
 from weft.graph.routing import Routing
-from weft.hardware import Gpu
-from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, sum_kernel
+from weft.hardware import Gpu, System
+from weft.kernels import GemmTiling, gemm_kernel, operand_sizes
 from weft.kernels.channels import ChannelTiling
 from weft.kernels.ring import RING
-from weft.lower.fit import MOST_TILES
+from weft.lower import Lowered
+from weft.lower.fit import MOST_TILES, tiling_for
+from weft.lower.gpus import check_adjacent, count_simulated
 from weft.options import RunOptions
-from weft.program import (
-    Buffer,
-    ChunkRule,
-    Command,
-    DmaMap,
-    Kernel,
-    Load,
-    Phase,
-    PlacedKernel,
-    Plan,
-    RemoteMap,
-    Store,
-    Wait,
-)
+from weft.overlaps.base import OverlapMethod
+from weft.overlaps.graphs import find_moe_layer
+from weft.parallel.plan import Parallelism
+from weft.program import Buffer, ChunkRule, Kernel, Phase, PlacedKernel, Plan, RemoteMap
 from weft.program.plan import CACHED_STORE, PLAIN_STORE, Work, scripts
-from weft.units import to_fs
 
 PAGE = 4096
 """Passes over the tokens begin on multiples of this [bytes]."""
@@ -80,7 +70,76 @@ Place = Callable[[int, Slot], tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class ExpertLayer:
+class ExpertMethod(OverlapMethod):
+    """A method that runs an MoE layer: its exchanges and grouped GEMMs are the kernels of `layer_class`."""
+
+    @property
+    @abstractmethod
+    def layer_class(self) -> type[ExpertLayer]:
+        """Return the class whose `plan` has the kernels of the layer."""
+
+    def cut_exchanges(self, graph: Graph, system: System) -> tuple[tuple[ChannelTiling, ...], System]:
+        """Return how exchanges are cut, as `layer_class` takes it, and the system as their stores see its links."""
+        return (on_all_units(system.gpu),), system
+
+    def check(self, graph: Graph) -> None:
+        """Raise InputError for a graph that is no MoE layer."""
+        find_moe_layer(graph)
+
+    def check_plan(self, axis: str, plan: Parallelism, system: System) -> None:
+        """Raise InputError for experts in several nodes, and for a plan with uneven loads of experts."""
+        if axis == "ep":
+            how = "sends tokens straight to their experts, among"
+            self.check_in_node(axis, how, plan, system, "priority or partition")
+            if plan.expert_load:
+                raise InputError(f"'{self.name}' is timed in a step with even loads of experts; leave loads out")
+
+    def lower_joined(self, graph: Graph, system: System, options: RunOptions) -> Lowered:
+        """Return the plan of an MoE layer."""
+        return self.lower_experts(graph, system, options)
+
+    def lower_experts(self, graph: Graph, system: System, options: RunOptions) -> Lowered:
+        """Return the plan of an MoE layer; InputError for kernels that no exchange and no grouped GEMM has."""
+        for node in graph:
+            moves = isinstance(node.op, Collective)
+            check_choice(node, get_args(Exchange) if moves else (TiledGemm,), (), "a layer of experts")
+        layer, system = self.expert_layer(graph, system, options)
+
+        def cut(node: Node) -> Node:
+            grouped = isinstance(node.op, GroupedGemm)
+            return replace(node, choice=node.choice.with_tiling(layer.tiling)) if grouped else node
+
+        return Lowered(graph.map(cut), layer.plan(), system, layer.gpus)
+
+    def expert_layer(self, graph: Graph, system: System, options: RunOptions) -> tuple[ExpertLayer, System]:
+        """Return the kernels of an MoE layer, and the system as its exchanges see it."""
+        layer = find_moe_layer(graph)
+        routing = layer.routing
+        if routing.ranks != graph.ranks:
+            raise InputError(
+                f"the routing is among {routing.ranks} GPUs, but the graph runs on {graph.ranks}; give both one number"
+            )
+        if layer.combine.choice.kernel != layer.dispatch.choice.kernel:
+            raise InputError(
+                "dispatch and combine of the layer of experts have different kernels; give both the same one"
+            )
+        check_adjacent(system, graph.ranks, "a layer of experts sends tokens straight to the GPU of each expert")
+        up, down, moved = (node.op for node in (layer.up, layer.down, layer.dispatch))
+        assert isinstance(up, GroupedGemm)
+        assert isinstance(down, GroupedGemm)
+        assert isinstance(moved, Collective)
+        for op in (up, down, moved):
+            check_held(op, system.gpu)
+        uneven = "" if routing.even else "their experts get different numbers of tokens"
+        gpus = count_simulated(graph, system, options, uneven=uneven)
+        (channels, *others), system = self.cut_exchanges(graph, system)
+        tiling = layer.up.choice.tiling or tiling_for(Gemm(up.rows, up.n, up.k, up.dtype), system.gpu, options)
+        made = self.layer_class(routing, up, down, tiling, channels, system.gpu, gpus, options, *others)
+        return made, system
+
+
+@dataclass(frozen=True)
+class ExpertLayer(ABC):
     """The kernels of a layer of experts on `gpus` simulated GPUs: one that represents all, or each.
 
     `up` and `down` are the grouped GEMMs, cut by one tiling; `channels` is how the library's all-to-all is cut.
@@ -94,6 +153,10 @@ class ExpertLayer:
     gpu: Gpu
     gpus: int
     options: RunOptions
+
+    @abstractmethod
+    def plan(self) -> Plan:
+        """Return the kernels and buffers of the layer."""
 
     # -- pieces
 
@@ -251,31 +314,6 @@ class ExpertLayer:
         by_gpu = tuple(scripts(padding, *of_gpu)[longest:] for of_gpu in each)
         return replace(kernel, phases=by_gpu[0], by_gpu=by_gpu, script_of=tuple(range(len(lines) + 1)))
 
-    # -- plans
-
-    def sequential(self) -> Plan:
-        """Channels put and signal, both GEMMs, channels put and signal, and a kernel that adds."""
-        works, products = self._products()
-        passes = tuple(("returned", p) for p in range(self.routing.top_k))
-        add = sum_kernel("sum", passes, self.gpu, RING, self.row_bytes // self.up.k, "combine")
-        kernels = (
-            PlacedKernel(self._exchange("dispatch", "sent", "arriving", back=False), operator="dispatch"),
-            *products,
-            PlacedKernel(self._exchange("combine", "leaving", "coming", back=True), operator="combine"),
-            PlacedKernel(add, operator="combine", iteration=0),
-        )
-        placed = tuple(replace(one, after=(k - 1,) if k else ()) for k, one in enumerate(kernels))
-        size = self.routing.tokens * self.row_bytes
-        buffers = (
-            *self._inputs(self._rules("arriving", "dispatch", back=False)),
-            self._outputs(),
-            self._alias("leaving", ("output", 1), self._rules("coming", "combine", back=True), self._in_lines),
-            Buffer("returned", ((size,) * self.routing.top_k,)),
-            self._alias("coming", ("returned", 0), (), self._in_passes),
-            Buffer("result", ((size,),)),
-        )
-        return Plan(placed, buffers, works, self.tiling.wavefronts(self.gpu))
-
     def _products(self) -> tuple[tuple[Work, ...], list[PlacedKernel]]:
         """The tiles of both GEMMs, whose results are stored in their GPU's memory, and their kernels."""
         works, first, second = self._work(
@@ -298,105 +336,6 @@ class ExpertLayer:
             )
         return works, products
 
-    def track_and_trigger(self) -> Plan:
-        """T3: copies by DMA engines, GEMMs whose tiles start on arrival, and whose stores update tokens at owners."""
-        works, first, second = self._work(
-            [self._tiles(g, self.up, 0, self._inner) for g in range(self.gpus)],
-            [self._tiles(g, self.down, None, self.row_bytes) for g in range(self.gpus)],
-        )
-        up = self._grouped(self.up, "up", ("received", 0), first, 0)
-        down = self._grouped(self.down, "down", ("output", 0), second, first)
-        copies = [self._copies(g) for g in range(self.gpus)]
-        products = (
-            PlacedKernel(
-                self._scripted(up, [self._after_arrival(g, up) for g in range(self.gpus)]),
-                release=self.gpu.vendor != "nvidia",
-                monitor=True,
-                stream=1,
-                operator="up",
-            ),
-            PlacedKernel(
-                self._scripted(down, [self._to_owners(g, down) for g in range(self.gpus)]),
-                after=(len(copies),),
-                stream=1,
-                operator="down",
-            ),
-        )
-        pushes = tuple(
-            ChunkRule(dma=DmaMap("arriving", p, False, "dispatch", distance, direct=True)) if distance else PLAIN_STORE
-            for p, (distance, _, _) in enumerate(self.slots)
-        )
-        updates = self._rules("summed", "combine", back=True, update=True)
-        update = ChunkRule(update=True, counted=True)
-        buffers = (
-            *self._inputs(pushes),
-            Buffer("output", ((self._operand(self.down),),), (CACHED_STORE,)),
-            Buffer("sums", ((self.routing.tokens * self.row_bytes,),)),
-            self._alias("summed", ("sums", 0), (update,) * len(self.slots), self._at_token),
-            self._alias("leaving", ("received", 0), updates, self._in_lines),
-        )
-        return Plan((*copies, *products), buffers, works, self.tiling.wavefronts(self.gpu))
-
-    def _copies(self, g: int) -> PlacedKernel:
-        """The DMA commands of GPU g, piece by piece."""
-        sent = (p for p, slot in enumerate(self.slots) if slot.distance and self.sent(g, slot))
-        commands = tuple(Command((("sent", p),)) for p in sent)
-        kernel = Kernel("dispatch", 0, 0, 0, 0, (), copies=commands)
-        return PlacedKernel(kernel, operator="dispatch", gpus=(g,) if self.gpus > 1 else None)
-
-    def _of_lines(self, g: int) -> dict[int, list[tuple[int, Slot, Piece]]]:
-        found: dict[int, list[tuple[int, Slot, Piece]]] = defaultdict(list)
-        for p, slot in enumerate(self.slots):
-            if piece := self.came(g, slot):
-                found[piece.line].append((p, slot, piece))
-        return found
-
-    def _after_arrival(self, g: int, kernel: Kernel) -> dict[int, tuple[Phase, ...]]:
-        """The script of each line of GPU g: wait for its pieces, then compute."""
-        return {
-            line: (
-                *(Phase(0, 1, 0, wait=Wait("arriving", p)) for p, slot, _ in pieces if slot.distance),
-                *kernel.phases,
-            )
-            for line, pieces in self._of_lines(g).items()
-        }
-
-    def _to_owners(self, g: int, kernel: Kernel) -> dict[int, tuple[Phase, ...]]:
-        """The script of each line of GPU g: compute, then update the tokens of each piece at their owner."""
-        main, _ = kernel.phases
-        columns, element = -(-self.down.n // self.tiling.columns), self.row_bytes // self.down.n
-        found: dict[int, tuple[Phase, ...]] = {}
-        for line, pieces in self._of_lines(g).items():
-            stores = []
-            for p, slot, piece in pieces:
-                wide = piece.rows * self.tiling.columns * element
-                first = -slot.expert * columns * wide
-                buffer = "leaving" if slot.distance else "summed"
-                stores.append(Store(buffer, p, "combine", wide, offset=first, column_stride=wide))
-            found[line] = (main, Phase(1, 1, 0, stores=tuple(stores)))
-        return found
-
-    def _exchange(self, operator: str, source: str, target: str, *, back: bool) -> Kernel:
-        """All pieces from `source` to `target`: channels for each peer put its pieces there and signal.
-
-        A channel then waits for what the peer on the other side puts; `back`: results go to where tokens came from.
-        """
-        ranks, tiling = self.routing.ranks, self.channels
-        parts = max(tiling.channels // ranks, 1)
-        by_gpu: list[list[tuple[Phase, ...]]] = []
-        for g in range(self.gpus):
-            each = []
-            for distance in range(ranks):
-                slots = [(p, slot) for p, slot in enumerate(self.slots) if slot.distance == distance]
-                sizes = {
-                    p: piece.rows * self.row_bytes for p, slot in slots if (piece := self._of(g, slot, sent=not back))
-                }
-                waits = [p for p, slot in slots if distance and self._of(g, slot, sent=back)]
-                ways = operator, source, target if not distance else source, target
-                each += [self._channel(*ways, sizes, waits, parts, part) for part in range(parts)]
-            by_gpu.append(each)
-        return self._of_scripts(operator, by_gpu, tiling)
-
     def _of_scripts(self, name: str, by_gpu: list[list[tuple[Phase, ...]]], tiling: ChannelTiling) -> Kernel:
         """A kernel whose channels run a script each, on every GPU its own."""
         longest = (Phase(0, 1, 0),) * max(len(script) for each in by_gpu for script in each)
@@ -404,32 +343,6 @@ class ExpertLayer:
         channels = len(by_gpu[0])
         kernel = replace(tiling, channels=channels).kernel(name, padded[0], tuple(range(channels)))
         return replace(kernel, by_gpu=padded)
-
-    def _of(self, g: int, slot: Slot, *, sent: bool) -> Piece | None:
-        return self.sent(g, slot) if sent else self.came(g, slot)
-
-    def _channel(
-        self, operator: str, source: str, stored: str, awaited: str, sizes: dict[int, int], waits: Iterable[int],
-        parts: int, part: int,
-    ) -> tuple[Phase, ...]:  # fmt: skip
-        """The script of one of `parts` channels of a peer: its part of each piece of `sizes`, then the wait for others.
-
-        Pieces are stored under the name `stored`, which the address map sends away, and come under that of `awaited`.
-        """
-        found, delay = [], self.channels.start
-        for p, size in sizes.items():
-            each = -(-size // (parts * 128)) * 128
-            begin = min(part * each, size)
-            if move := min(each, size - begin):
-                loop = self.channels.move(move)
-                load = loop.access(Load, source, p, operator, offset=begin)
-                store = loop.access(Store, stored, p, operator, offset=begin)
-                found.append(loop.phase([load], [store], None, delay))
-                delay = 0.0
-        signals = [Phase(0, 1, 0, wait=Wait(awaited, p)) for p in waits]
-        if signals:
-            signals[-1] = replace(signals[-1], delay_fs=to_fs(self.channels.sync))
-        return (*found, *signals)
 
     # -- buffers
 

@@ -13,12 +13,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from weft.hardware import Gpu
+from weft.graph import Graph, KernelChoice, MoEExchange
+from weft.graph.choice import Kernel as ChosenKernel
+from weft.hardware import Gpu, System
 from weft.kernels.channels import ChannelTiling
 from weft.library.dispatchers import dispatcher, shipped, table_of
-from weft.lower.experts import PAGE, ExpertLayer, Piece, Slot, on_all_units
+from weft.lower.gpus import slow_links
+from weft.overlaps.base import Pattern
+from weft.overlaps.graphs import find_moe_layer, with_exchanges
+from weft.overlaps.moe import PAGE, ExpertLayer, ExpertMethod, Piece, Slot, on_all_units
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, PlacedKernel, Plan, Store, Wait
 from weft.units import to_fs
 
@@ -27,6 +32,45 @@ BLOCKS = 4
 receiver begins to add up."""
 GRAIN = 128
 """Workgroups share data in multiples of this [bytes]."""
+
+
+@dataclass(frozen=True)
+class DeepEP(ExpertMethod):
+    """An MoE layer in sequence, whose exchanges a library carries out that sends a token once to each GPU.
+
+    The exchanges take the compute units of the `library`; results of experts on one GPU are added up there.
+    """
+
+    name: str = "deepep"
+    title: str = "DeepEP"
+    summary: str = (
+        "experts: each token is sent once to each GPU that it reaches, and comes back as one sum, by DeepEP's channels"
+    )
+    library: str = "deepep"
+
+    joins: ClassVar[str] = "nothing: shorter exchanges around experts"
+    patterns: ClassVar[tuple[Pattern, ...]] = ("moe_layer",)
+
+    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
+        """Return the layer with the library's exchanges."""
+        return with_exchanges(graph, KernelChoice(MoEExchange(find_moe_layer(graph).routing, self.library)))
+
+    def lowers(self, kernel: ChosenKernel | None) -> bool:
+        """Return whether a kernel is an exchange by a library that sends tokens once to each GPU."""
+        return isinstance(kernel, MoEExchange) and kernel.dispatcher is not None
+
+    @property
+    def layer_class(self) -> type[ExpertLayer]:
+        """Return the kernels of an MoE layer whose tokens are sent once to each GPU."""
+        return PerRankLayer
+
+    def cut_exchanges(self, graph: Graph, system: System) -> tuple[tuple[ChannelTiling, ...], System]:
+        """Return the channels of dispatch and combine, and the system whose links have the lower rate of both."""
+        kernel = find_moe_layer(graph).dispatch.choice.kernel
+        assert isinstance(kernel, MoEExchange)
+        assert kernel.dispatcher is not None
+        dispatch, combine = (channels_of(kernel.dispatcher, name, system.gpu) for name in ("dispatch", "combine"))
+        return (dispatch, combine), slow_links(system, min(dispatch.link, combine.link))
 
 
 def channels_of(library: str, operation: str, gpu: Gpu) -> ChannelTiling:

@@ -6,9 +6,9 @@ compute units set apart for it, and copies by DMA engines.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, assert_never
+from functools import partial
+from typing import ClassVar, Literal, Self, assert_never
 
 from weft.errors import InputError, check_name, check_type
 from weft.fields import declared
@@ -24,10 +24,13 @@ from weft.graph import (
     PaperAllReduce,
 )
 from weft.graph.choice import Alone, LibraryAlgorithm
-from weft.hardware import Gpu
+from weft.hardware import Gpu, System
 from weft.library.collectives import KERNELS
-from weft.schedule.base import Pass
-from weft.units import counted
+from weft.lower.collectives import units_held
+from weft.lower.masks import split_units
+from weft.options import Fidelity, RunOptions
+from weft.overlaps.base import AXES, Axis, OverlapMethod, Pattern
+from weft.parallel.plan import Parallelism
 
 Launched = Literal["collective", "gemm"]
 LAUNCHED: tuple[Launched, ...] = ("collective", "gemm")
@@ -37,7 +40,7 @@ DMA_UNITS = 8
 
 
 @dataclass(frozen=True)
-class Sharing(Pass):
+class CoRunStrategy(OverlapMethod):
     """A way to share a GPU between independent streams of GEMMs and of collectives.
 
     `driver` moves the collectives' data. With `priority` they are launched first, and their workgroups are placed
@@ -58,6 +61,9 @@ class Sharing(Pass):
     first: Launched | None = declared(None, "", noun="first stream")
     copies: DmaCopies = field(default_factory=DmaCopies)
     in_flight: int | None = None
+
+    joins: ClassVar[str] = "a GEMM and an independent collective"
+    patterns: ClassVar[tuple[Pattern, ...]] = ("corun", *AXES)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,16 +98,35 @@ class Sharing(Pass):
             )
 
     @property
+    def moved_by(self) -> Driver:
+        """Return what moves the collectives' data."""
+        return self.driver
+
+    @property
     def launched_first(self) -> Launched:
         """What the host launches first."""
         return self.first or ("collective" if self.priority else "gemm")
 
+    def check(self, graph: Graph) -> None:
+        """Raise InputError for other operators than GEMMs and collectives, and for nodes that wait for each other."""
+        for node in graph:
+            if not isinstance(node.op, Gemm | Collective):
+                raise InputError(
+                    f"'{self.name}' shares a GPU between GEMMs and collectives, but '{node.id}' is a {node.op.kind}; "
+                    "choose 'in-order' for a program"
+                )
+            if node.edges:
+                raise InputError(
+                    f"'{self.name}' shares a GPU between streams that do not wait for each other, but '{node.id}' "
+                    f"waits for '{node.edges[0].node}'; choose an overlap of dependent operators, such as 'sequential'"
+                )
+
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
-        """The nodes in launch order, each with its driver, priority and compute units.
+        """Return the nodes in launch order, each with its driver, priority and compute units.
 
         Raises InputError for a partition that leaves one side without compute units.
         """
-        self._check(graph)
+        self.check(graph)
         split = split_units(gpu, self.units) if self.partition and self.units is not None else None
 
         def placed(node: Node) -> Node:
@@ -117,6 +142,52 @@ class Sharing(Pass):
         first_is_gemm = self.launched_first == "gemm"
         ordered = sorted(graph.map(placed).nodes, key=lambda node: isinstance(node.op, Collective) is first_is_gemm)
         return replace(graph, nodes=tuple(ordered))
+
+    def resolve(self, graph: Graph, system: System, options: RunOptions) -> Self:
+        """Return the strategy with its number of partitioned compute units filled in: the given one, else the default.
+
+        By default the collective gets as many as hold all its channels at once; DMA engines need none, so only a few
+        are taken off the GEMM.
+        """
+        if not self.partition or self.units is not None or not graph.collectives:
+            return self
+        units = DMA_UNITS
+        if self.driver is Driver.CU:
+            moved = replace(self, partition=False).apply(graph, system.gpu).collectives
+            units = max(map(partial(units_held, system=system), moved))
+        return replace(self, units=min(units, system.gpu.compute.compute_units - 1))
+
+    def held_units(self, moved: Collective, system: System) -> int:
+        """Return the compute units that a collective takes off GEMMs: none by DMA engines, unless masks take some."""
+        if self.driver is Driver.DMA:
+            return DMA_UNITS if self.partition else 0
+        return units_held(Node(moved, "moved"), system)
+
+    def moves(self, reduces: bool) -> bool:
+        """Return whether the strategy moves a collective that `reduces` or only copies."""
+        return self.driver is Driver.CU or not reduces
+
+    # -- in a step
+
+    def estimates(self, pattern: Pattern) -> bool:
+        """Return whether formulas time the strategy: on an axis, if it is the default or does not use compute units."""
+        return pattern in AXES and (self.driver is Driver.DMA or (self.priority and not self.partition))
+
+    def differs_from_default(self, axis: Axis, fidelity: Fidelity) -> bool:
+        """Return whether formulas are not all that there is, or time the strategy."""
+        return fidelity != "estimate" or self.estimates(axis)
+
+    def check_plan(self, axis: str, plan: Parallelism, system: System) -> None:
+        """Raise InputError for copies by DMA engines of collectives that add, or between nodes."""
+        if self.driver is Driver.CU:
+            return
+        if (axis == "tp" and not plan.sp) or (axis == "dp" and plan.zero == 0):
+            raise InputError(
+                f"'{self.name}' copies by DMA engines, which cannot add, but '{axis}' only all-reduces here; "
+                + ("set sp" if axis == "tp" else "set zero to 1, 2 or 3")
+                + ", or choose priority or partition"
+            )
+        self.check_in_node(axis, "copies by DMA engines, which reach", plan, system, "priority or partition")
 
     def _kernel(self, node: Node) -> Alone | None:
         """The kernel of a collective: its own, with what the strategy states; InputError where these contradict."""
@@ -163,43 +234,32 @@ class Sharing(Pass):
                     f"{type(stated).__name__}; leave it out, or choose dma or dma-partition"
                 )
 
-    def _check(self, graph: Graph) -> None:
-        for node in graph:
-            if not isinstance(node.op, Gemm | Collective):
-                raise InputError(
-                    f"'{self.name}' shares a GPU between GEMMs and collectives, but '{node.id}' is a {node.op.kind}; "
-                    "choose 'in-order' for a program"
-                )
-            if node.edges:
-                raise InputError(
-                    f"'{self.name}' shares a GPU between streams that do not wait for each other, but '{node.id}' "
-                    f"waits for '{node.edges[0].node}'; choose an overlap of dependent operators, such as 'sequential'"
-                )
 
-
-SHARING_PASSES: tuple[Sharing, ...] = (
-    Sharing("streams", "Streams", "two streams, as launched: who comes first takes the compute units"),
-    Sharing("priority", "Priority", "the collective comes first and takes a compute unit per workgroup", priority=True),
-    Sharing(
+CORUN_STRATEGIES: tuple[CoRunStrategy, ...] = (
+    CoRunStrategy("streams", "Streams", "two streams, as launched: who comes first takes the compute units"),
+    CoRunStrategy(
+        "priority", "Priority", "the collective comes first and takes a compute unit per workgroup", priority=True
+    ),
+    CoRunStrategy(
         "partition",
         "Partition",
         "masks give the collective compute units of its own, the GEMM the rest",
         partition=True,
     ),
-    Sharing(
+    CoRunStrategy(
         "priority-partition",
         "Priority and partition",
         "masks, and the collective comes first",
         priority=True,
         partition=True,
     ),
-    Sharing(
+    CoRunStrategy(
         "dma",
         "DMA",
         "DMA engines push the data: no compute unit, no L2; memory and links are shared",
         driver=Driver.DMA,
     ),
-    Sharing(
+    CoRunStrategy(
         "dma-partition",
         "DMA and partition",
         "DMA engines, and a few compute units taken off the GEMM",
@@ -208,79 +268,11 @@ SHARING_PASSES: tuple[Sharing, ...] = (
     ),
 )
 """The ways to share a GPU, plain streams first."""
+STREAMS, DMA = CORUN_STRATEGIES[0], CORUN_STRATEGIES[4]
 
 
-class Split(NamedTuple):
-    """The compute units that a GEMM may use, and those set apart for the collective, as indices from 0."""
-
-    gemm: tuple[int, ...]
-    apart: tuple[int, ...]
-
-
-def split_units(gpu: Gpu, apart: int) -> Split:
-    """Partition the compute units of a GPU, with `apart` of them set apart.
-
-    On AMD GPUs each XCD gives equally many (the first ones one more if `apart` is no multiple), so that no XCD becomes
-    the slowest; unit u lies in XCD u * XCDs // units. On other GPUs they are the last ones. Raises InputError if either
-    side has no unit.
-    """
-    units = gpu.compute.compute_units
-    if not 1 <= apart < units:
-        raise InputError(
-            f"{apart} of {units} compute units cannot be set apart on {gpu.name}: each side needs at least one; "
-            f"choose 1 to {units - 1}"
-        )
-    parts = gpu.dies
-    chosen = tuple(unit for part in range(parts) for unit in _last(units, parts, part, apart))
-    return Split(tuple(unit for unit in range(units) if unit not in chosen), chosen)
-
-
-def _last(units: int, parts: int, part: int, apart: int) -> range:
-    """The last compute units of an XCD: its share of those set apart."""
-    end = -(-(part + 1) * units // parts)
-    return range(end - (apart // parts + (part < apart % parts)), end)
-
-
-def units_needed(workgroups: int, resident: int, gpu: Gpu) -> int:
-    """The least number of compute units to set apart that run all workgroups at once, `resident` on each.
-
-    Workgroups are dealt round robin to the XCDs of an AMD GPU, so each gives equally many.
-    """
-    parts = min(gpu.dies, workgroups)
-    return -(-workgroups // (parts * resident)) * parts
-
-
-def run_at_once(mask: tuple[int, ...], resident: int, gpu: Gpu) -> int:
-    """The most workgroups that run at once on the compute units of a mask, `resident` on each, dealt as above."""
-    held = Counter(unit * gpu.dies // gpu.compute.compute_units for unit in mask)
-    return len(held) * min(held.values()) * resident
-
-
-def rounds_of(workgroups: int, mask: tuple[int, ...] | None, resident: int, gpu: Gpu) -> int:
-    """Rounds in which the workgroups of a kernel run on the compute units of a mask; 1 if all fit at once."""
-    return 1 if mask is None else -(-workgroups // run_at_once(mask, resident, gpu))
-
-
-def why_in_rounds(name: str, workgroups: int, mask: tuple[int, ...], resident: int, gpu: Gpu) -> str:
-    """Why the channels of a collective run in rounds on the compute units of a mask, and what to set instead."""
-    units, at_once = len(mask), run_at_once(mask, resident, gpu)
-    needed = units_needed(workgroups, resident, gpu)
-    return (
-        f"the {workgroups} channels of the {name} run in {rounds_of(workgroups, mask, resident, gpu)} rounds, as "
-        f"{counted(units, 'compute unit')} {'holds' if units == 1 else 'hold'} no more at once: give it "
-        f"{counted(at_once, 'channel')} (--channels {at_once}) or {counted(needed, 'compute unit')}"
-    )
-
-
-def apart_of(gemm: int, apart: int, gpu: Gpu) -> int:
-    """Units set apart by a split "gemm-apart"; InputError if both numbers do not add up to the GPU's."""
-    units = gpu.compute.compute_units
-    if gemm + apart != units:
-        raise InputError(
-            f"the split {gemm}-{apart} has {gemm + apart} compute units, but {gpu.name} has {units}; "
-            f"write {units - apart}-{apart}"
-            if 0 < apart < units
-            else f"the split {gemm}-{apart} does not add up to the {units} compute units of {gpu.name}"
-        )
-    split_units(gpu, apart)
-    return apart
+def compare_alone(method: OverlapMethod) -> tuple[CoRunStrategy, CoRunStrategy]:
+    """Return how a collective runs alone to be compared with a co-run: on compute units, and by the method's driver."""
+    sharing = method if isinstance(method, CoRunStrategy) else STREAMS
+    on_units = replace(STREAMS, algorithm=sharing.algorithm, in_flight=sharing.in_flight)
+    return on_units, replace(DMA, copies=sharing.copies) if sharing.driver is Driver.DMA else on_units

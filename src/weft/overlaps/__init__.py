@@ -1,0 +1,47 @@
+"""Overlap methods and co-run strategies: one class each, with where it applies, how it runs and what it takes."""
+
+from weft.overlaps.base import AXES, FORMS, PLACES, SEQUENTIAL, Axis, Clock, OverlapMethod, Pattern, Place
+from weft.overlaps.corun import CoRunStrategy
+from weft.overlaps.ideals import Ideal
+from weft.overlaps.lowering import lower, lower_under
+from weft.overlaps.registry import (
+    BUILT_IN,
+    OVERLAPS,
+    STRATEGIES,
+    applicable,
+    find_overlap,
+    find_simulated,
+    find_strategy,
+    overlap_names,
+    register_overlap,
+    simulated,
+)
+from weft.rooms import callable_room
+
+__all__ = [
+    "AXES",
+    "BUILT_IN",
+    "FORMS",
+    "OVERLAPS",
+    "PLACES",
+    "SEQUENTIAL",
+    "STRATEGIES",
+    "Axis",
+    "Clock",
+    "CoRunStrategy",
+    "Ideal",
+    "OverlapMethod",
+    "Pattern",
+    "Place",
+    "applicable",
+    "find_overlap",
+    "find_simulated",
+    "find_strategy",
+    "lower",
+    "lower_under",
+    "overlap_names",
+    "register_overlap",
+    "simulated",
+]
+
+callable_room(__name__, "weft.overlaps.registry", "overlap_names")

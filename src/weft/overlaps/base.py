@@ -1,0 +1,245 @@
+"""What an overlap method is: the abstract class of all methods, which is also the guide for authors of new ones."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, get_args
+
+import numpy as np
+
+from weft.errors import InputError, check_type
+from weft.estimate.answer import FloatArray
+from weft.fields import check_fields
+from weft.graph import Driver, Graph
+from weft.graph.choice import Kernel
+from weft.graph.collective import Form
+from weft.hardware import Gpu, System
+from weft.library.software import costs as shipped_costs
+from weft.options import Fidelity, RunOptions
+from weft.parallel.plan import Parallelism
+from weft.schedule.arbiters import ROUND_ROBIN, ArbiterPolicy
+
+if TYPE_CHECKING:
+    from weft.graph import Collective
+    from weft.lower import Lowered
+    from weft.overlaps.pairs import PairTimes
+
+Pattern = Literal["ag_gemm", "gemm_rs", "gemm_ar", "corun", "moe_layer", "program", "tp", "cp", "ep", "dp"]
+"""What a method applies to: an all-gather before its GEMM, a reduce-scatter or an all-reduce behind one, independent
+GEMMs and collectives, an MoE layer, the operators of one GPU, or the collectives of one axis of a step."""
+Axis = Literal["tp", "cp", "ep", "dp"]
+"""The axes of a step whose collectives take an overlap method."""
+Place = Literal["sub-layer", "experts", "pair", "program", "tp", "cp", "ep", "dp"]
+"""Patterns by the names that users type: "sub-layer" for all three forms of a GEMM and its own collective."""
+Clock = Literal["engine", "closed form"]
+"""What times a method: the request-level engine, or formulas."""
+FORMS: tuple[Form, ...] = get_args(Form)
+AXES: tuple[Axis, ...] = get_args(Axis)
+PLACES: Mapping[Place, tuple[Pattern, ...]] = {
+    "sub-layer": FORMS,
+    "experts": ("moe_layer",),
+    "pair": ("corun",),
+    "program": ("program",),
+    "tp": ("tp",),
+    "cp": ("cp",),
+    "ep": ("ep",),
+    "dp": ("dp",),
+}
+"""The patterns of every place."""
+SEQUENTIAL: Final = "sequential"
+"""The name of the method with which others are compared."""
+
+
+@dataclass(frozen=True)
+class OverlapMethod(ABC):
+    """A way to overlap compute with communication. To add one, write a subclass in a file of its own.
+
+    **Say what it is.** A method is a frozen dataclass. Its fields have defaults: `name` is what users type, `title` a
+    short name for tables, `summary` one line of help, `hardware_needs` the hardware that no GPU on sale, or not every
+    GPU, has, and `arbiter` the memory arbitration policy (unless the options of a run set one). Fields of your own
+    are parameters of the method. Class attributes say the rest: `joins`, what runs at once, and `patterns`, where
+    the method applies; `applies_to` answers from these.
+
+    **Say how it runs.** `check` raises InputError for a graph that the method has no meaning for. `apply` returns the
+    graph as it runs: it sets each node's `KernelChoice` (one of the classes of `weft.graph.choice`, compute units,
+    priority), its stream, and what it waits for. Lowering then asks the method that `lowers` the kernel which joins the
+    nodes, so a method that combines existing kernels is done here. To run something that no kernel does, override
+    `lower` and return a plan of your own kernels (`weft.program.Plan`).
+
+    **Say what it takes in closed form, if there is a formula.** `estimate` returns the time of a GEMM and its
+    collective from the times of their parts; list the patterns in `closed_forms`. A method that only formulas time
+    sets `simulated` to False.
+
+    **Say what a step must know,** if an axis is among the patterns: `check_plan` raises InputError for plans that
+    cannot use the method. Without a closed form, the engine times the pairs of a step.
+
+    **Try it.** `weft.testing.check_overlap(MyMethod())` runs what all methods promise. Commands take
+    `my_file.py:MyMethod` or `my_package.module:MyMethod` as the name of a method. `weft.register_overlap`, or an entry
+    point in the group "weft.overlaps", lets them take its own name. `weft.simulate` and `weft.compare` take the object.
+    """
+
+    name: str
+    title: str
+    summary: str
+    hardware_needs: tuple[str, ...] = ()
+    arbiter: ArbiterPolicy = ROUND_ROBIN
+
+    joins: ClassVar[str] = ""
+    """What runs at once, in a few words."""
+    patterns: ClassVar[tuple[Pattern, ...]] = ()
+    """Where the method applies."""
+    closed_forms: ClassVar[tuple[Pattern, ...]] = ()
+    """The patterns that formulas time."""
+    simulated: ClassVar[bool] = True
+    """Whether the engine runs the method."""
+    compared: ClassVar[bool] = True
+    """Whether a comparison of every method includes it; False for a part of another method."""
+    fills_waves: ClassVar[bool] = False
+    """Whether the closed form holds only for GEMMs of many waves of tiles, which decode iterations lack."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_type("arbiter", self.arbiter, ArbiterPolicy, "give what weft.arbiter makes of a function")
+
+    # -- where it applies
+
+    def applies_to(self, pattern: Pattern) -> bool:
+        """Return whether the method applies to a pattern."""
+        return pattern in self.patterns
+
+    def estimates(self, pattern: Pattern) -> bool:
+        """Return whether formulas time the method on a pattern."""
+        return pattern in self.closed_forms
+
+    def applies(self, place: Place, clock: Clock | None = None) -> bool:
+        """Return whether the method applies in a place and, if `clock` is given, whether that clock times it there."""
+        patterns = [pattern for pattern in PLACES[place] if self.applies_to(pattern)]
+        if clock == "closed form":
+            return any(map(self.estimates, patterns))
+        return bool(patterns) and (clock is None or self.simulated)
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Return the places where the method applies."""
+        return tuple(place for place in PLACES if self.applies(place))
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """Return the forms of a GEMM and its own collective that the method applies to."""
+        return tuple(form for form in FORMS if self.applies_to(form))
+
+    @property
+    def timed(self) -> str:
+        """Return what times the method: "engine", "closed form" or "both"."""
+        closed = any(self.applies(place, "closed form") for place in PLACES)
+        return "both" if self.simulated and closed else "engine" if self.simulated else "closed form"
+
+    @property
+    def joins_gemms(self) -> bool:
+        """Return whether the method joins collectives with the GEMMs before or behind them."""
+        return bool(self.forms)
+
+    @property
+    def in_sequence(self) -> bool:
+        """Return whether nothing runs at once under the method."""
+        return False
+
+    # -- how it runs
+
+    @abstractmethod
+    def check(self, graph: Graph) -> None:
+        """Raise InputError for a graph to which the method does not apply."""
+
+    @abstractmethod
+    def apply(self, graph: Graph, gpu: Gpu) -> Graph:
+        """Return the graph as it runs on GPUs like `gpu`; InputError for one to which the method does not apply."""
+
+    def accepts(self, graph: Graph) -> bool:
+        """Return whether the method applies to a graph."""
+        try:
+            self.check(graph)
+        except InputError:
+            return False
+        return True
+
+    def resolve(self, graph: Graph, system: System, options: RunOptions) -> Self:
+        """Return the method with parameters filled in that depend on the graph and the system."""
+        return self
+
+    def lower(self, graph: Graph, system: System, options: RunOptions) -> Lowered | None:
+        """Return a plan of kernels of your own for a graph; None to run what `apply` makes of it."""
+        return None
+
+    def lowers(self, kernel: Kernel | None) -> bool:
+        """Return whether `lower_joined` carries out a kernel that joins nodes of a graph."""
+        return False
+
+    def lower_joined(self, graph: Graph, system: System, options: RunOptions) -> Lowered:
+        """Return the plan of a graph whose nodes a kernel joins that the method `lowers`."""
+        raise NotImplementedError
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Return the methods from whose runs this one is assembled; empty for a method that runs itself."""
+        return ()
+
+    def source(self, operator: str) -> str:
+        """Return the method from whose run an operator's time is taken."""
+        return self.name
+
+    @property
+    def moved_by(self) -> Driver:
+        """Return what moves the data of an independent collective."""
+        return Driver.CU
+
+    # -- closed form
+
+    def estimate(self, pair: PairTimes, costs: Mapping[str, float]) -> Any:
+        """Return the time of a GEMM and its collective [s] from the times of their parts and the costs of software.
+
+        None where no formula times the method.
+        """
+        return None
+
+    def complete(self, pair: PairTimes, moved: Collective, system: System, options: RunOptions) -> PairTimes:
+        """Return the times of the parts with those that only this method's formula needs."""
+        return pair
+
+    def seconds(self, pair: PairTimes, costs: Mapping[str, float] | None = None) -> FloatArray:
+        """Return the time of both in closed form [s]; `costs` replaces the shipped values of some paths."""
+        found = self.estimate(pair, {**shipped_costs(), **(costs or {})})
+        if found is None:
+            raise InputError(f"'{self.name}' has no closed form; the engine times it")
+        return np.asarray(found, dtype=np.float64)
+
+    # -- in a step
+
+    def differs_from_default(self, axis: Axis, fidelity: Fidelity) -> bool:
+        """Return whether a step of a fidelity can tell the method on an axis from the default."""
+        return True
+
+    def check_plan(  # noqa: B027  (most methods have nothing to refuse)
+        self, axis: str, plan: Parallelism, system: System
+    ) -> None:
+        """Raise InputError for a plan on a system that cannot use the method for the collectives of an axis."""
+
+    def framework_changes(self, axis: str) -> dict[str, Any]:
+        """Return the fields of a framework that change if its plan names the method for an axis."""
+        return {"tp": self.name if self.joins_gemms else ""} if axis == "tp" else {}
+
+    def missing_hardware(self, system: System) -> str:
+        """Return a sentence on the hardware that the method needs and that the system, or every GPU on sale, lacks."""
+        if not self.hardware_needs:
+            return ""
+        return f"{self.name} needs hardware that no GPU on sale has: {', '.join(self.hardware_needs)}."
+
+    def check_in_node(self, axis: str, how: str, plan: Parallelism, system: System, instead: str) -> None:
+        """Raise InputError for ranks of an axis in several nodes; `how` says what the method does within one."""
+        each = system.gpus_per_node if system.node else system.gpus
+        if plan.stride(axis) * plan.degree(axis) > each:
+            raise InputError(
+                f"'{self.name}' {how} the {each} GPUs of a node, but the ranks of '{axis}' lie in several nodes; "
+                f"choose {instead}"
+            )

@@ -1,0 +1,90 @@
+"""The patterns that graphs form, and the graphs that methods make of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.errors import InputError
+from weft.graph import Collective, Edge, Graph, KernelChoice, Node, PaperRing
+from weft.graph.choice import InSubLayer, OfRows
+from weft.graph.collective import Form
+from weft.graph.graph import Granularity
+from weft.graph.moe import MoELayer, moe_layer
+
+PAPER_RING = KernelChoice(PaperRing())
+FORM_OF: dict[str, Form] = {"all_gather": "ag_gemm", "reduce_scatter": "gemm_rs", "all_reduce": "gemm_ar"}
+"""How a GEMM and a collective depend on each other, by the collective."""
+
+
+def find_produced(graph: Graph) -> tuple[Node, Node]:
+    """Return a GEMM and the all-reduce or reduce-scatter of its output; InputError for any other graph."""
+    pair = _pair(graph, ("gemm",), ("all_reduce", "reduce_scatter"))
+    if pair is None:
+        raise InputError(
+            f"{graph} is no GEMM followed by the all-reduce or reduce-scatter of its output; "
+            "give a sub-layer, or choose a way to share a GPU, such as 'streams'"
+        )
+    return pair
+
+
+def find_consumed(graph: Graph) -> tuple[Node, Node] | None:
+    """Return the all-gather of an operand and the GEMM that waits for it; None for any other graph."""
+    return _pair(graph, ("all_gather",), ("gemm",))
+
+
+def _pair(graph: Graph, *wanted: tuple[str, ...]) -> tuple[Node, Node] | None:
+    """Return the two nodes of a graph if the second waits for the first and their kinds are as asked; else None."""
+    kinds = [node.op.name if isinstance(node.op, Collective) else node.op.kind for node in graph]
+    if len(kinds) != 2 or not all(name in names for name, names in zip(kinds, wanted, strict=True)):
+        return None
+    first, second = graph.nodes
+    return (first, second) if [edge.node for edge in second.edges] == [first.id] else None
+
+
+def find_moe_layer(graph: Graph) -> MoELayer:
+    """Return the nodes of an MoE layer; InputError for any other graph."""
+    layer = moe_layer(graph)
+    if layer is None:
+        raise InputError(
+            f"{graph} is no layer of experts; give one, like weft.experts(weft.Routing(4096, 8, 256, 8), hidden=7168, "
+            "ffn=2048), or choose an overlap of a GEMM and its collective, such as 't3'"
+        )
+    return layer
+
+
+def scatter(graph: Graph, kernel: InSubLayer, by: Granularity = "kernel") -> Graph:
+    """Return a sub-layer whose all-reduce is a reduce-scatter, joined `by` kernel or tile, and an all-gather."""
+    gemm, collective = find_produced(graph)
+    op = collective.op
+    assert isinstance(op, Collective)
+    reduce = Node(
+        replace(op, name="reduce_scatter"), "reduce_scatter", after=(Edge(gemm.id, by),), choice=KernelChoice(kernel)
+    )
+    if op.name == "reduce_scatter":
+        return replace(graph, nodes=(gemm, reduce))
+    gather = Node(replace(op, name="all_gather"), "all_gather", after=("reduce_scatter",), choice=PAPER_RING)
+    return replace(graph, nodes=(gemm, reduce, gather))
+
+
+def with_exchanges(graph: Graph, choice: KernelChoice) -> Graph:
+    """Return the graph whose collectives all have a choice of kernel."""
+    return graph.map(lambda node: replace(node, choice=choice) if isinstance(node.op, Collective) else node)
+
+
+def join_gather(graph: Graph, kernel: OfRows) -> Graph:
+    """Return an all-gather, carried out by a kernel, and the GEMM behind it, whose tiles wait for their rows."""
+    pair = find_consumed(graph)
+    assert pair is not None
+    gather, gemm = pair
+    first = replace(gather, choice=KernelChoice(kernel), stream="communication")
+    return replace(graph, nodes=(first, replace(gemm, after=(Edge(gather.id, "tile"),))))
+
+
+def check_gathers(name: str, graph: Graph) -> None:
+    """Raise InputError, which names a method, for a graph that is no all-gather and the GEMM behind it."""
+    if find_consumed(graph) is None:
+        find_produced(graph)
+        raise InputError(
+            f"'{name}' joins an all-gather and the GEMM behind it, but {graph} is no such pair; give one, "
+            "like weft.parallel.dependent('ag_gemm', gemm, ranks), or choose 't3'"
+        )

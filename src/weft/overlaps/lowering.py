@@ -1,0 +1,52 @@
+"""From a graph to a plan: by the method that lowers the kernel which joins the nodes, or by kernels of their own."""
+
+from __future__ import annotations
+
+from weft.graph import Graph
+from weft.graph.choice import Kernel
+from weft.graph.moe import moe_layer
+from weft.hardware import System
+from weft.lower import Lowered, check_masks, check_operators, is_joined, is_program, lower_apart
+from weft.options import RunOptions
+from weft.overlaps.base import OverlapMethod
+from weft.overlaps.joined import find_joined, not_joined
+from weft.overlaps.registry import BUILT_IN
+
+
+def lower(graph: Graph, system: System, options: RunOptions, method: OverlapMethod | None = None) -> Lowered:
+    """Lower a graph on a system to a plan; the mode of the options decides how many GPUs are simulated.
+
+    Where a kernel joins the nodes of the graph, the method that `lowers` it makes the plan: the given one, else one of
+    Weft. Other operators have buffers of their own. Raises InputError for operators without a kernel, and for a mode
+    that the graph or the system does not allow.
+    """
+    check_masks(graph, system)
+    if is_program(graph):
+        return lower_apart(graph, system, options)
+    layer = moe_layer(graph)
+    if layer is not None:
+        return _lowers(layer.dispatch.choice.kernel, method).lower_joined(graph, system, options)
+    check_operators(graph)
+    if not is_joined(graph):
+        return lower_apart(graph, system, options)
+    nodes = find_joined(graph)
+    try:
+        joins = _lowers(nodes.kernel, method)
+    except LookupError:
+        raise not_joined(nodes.joining) from None
+    return joins.lower_joined(graph, system, options)
+
+
+def lower_under(method: OverlapMethod, graph: Graph, system: System, options: RunOptions) -> Lowered:
+    """Lower a graph under a method: by kernels of its own, or by those that it chooses for the nodes."""
+    resolved = method.resolve(graph, system, options)
+    own = resolved.lower(graph, system, options)
+    return lower(resolved.apply(graph, system.gpu), system, options, resolved) if own is None else own
+
+
+def _lowers(kernel: Kernel | None, first: OverlapMethod | None) -> OverlapMethod:
+    """Return the method that lowers a kernel; LookupError if none does."""
+    for method in (first, *BUILT_IN):
+        if method is not None and method.lowers(kernel):
+            return method
+    raise LookupError

@@ -1,0 +1,227 @@
+"""Overlap methods by name: of Weft, of installed packages, registered in Python, or named by their file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module, util
+from pathlib import Path
+from typing import Any
+
+from weft.errors import InputError, UnknownNameError, check_name, check_type
+from weft.overlaps.async_tp import AsyncTP
+from weft.overlaps.base import AXES, PLACES, Clock, OverlapMethod, Place
+from weft.overlaps.corun import CORUN_STRATEGIES, CoRunStrategy
+from weft.overlaps.deepep import DeepEP
+from weft.overlaps.flux import Flux
+from weft.overlaps.ideals import IDEALS
+from weft.overlaps.in_network import InNetwork
+from weft.overlaps.in_order import InOrder
+from weft.overlaps.remote_loads import RemoteLoading
+from weft.overlaps.rs_nmc import NearMemoryScatter
+from weft.overlaps.sequential import Sequential
+from weft.overlaps.t3 import T3_METHODS
+from weft.overlaps.t3_all_gather import T3AllGather
+from weft.overlaps.t3_all_to_all import T3AllToAll
+from weft.overlaps.userbuffers import Userbuffers
+
+BUILT_IN: tuple[OverlapMethod, ...] = (
+    Sequential(),
+    Flux(),
+    Userbuffers(),
+    AsyncTP(),
+    InNetwork(),
+    *T3_METHODS,
+    T3AllGather(),
+    RemoteLoading(),
+    T3AllToAll(),
+    DeepEP(),
+    *IDEALS,
+    NearMemoryScatter(),
+    *CORUN_STRATEGIES,
+    InOrder(),
+)
+"""The methods of Weft. The first one that accepts a graph is the baseline with which others are compared."""
+STRATEGIES: Mapping[str, CoRunStrategy] = {one.name: one for one in CORUN_STRATEGIES}
+"""The co-run strategies of Weft, by name."""
+ENTRY_POINTS = "weft.overlaps"
+"""The group of entry points by which installed packages add methods."""
+
+
+class Registry(Mapping[str, OverlapMethod]):
+    """Overlap methods by name. Entry points are read when a name is unknown, or when all methods are listed.
+
+    A name like "my_file.py:MyMethod" or "my_package.module:MyMethod" is imported, and registered under its own name.
+    """
+
+    def __init__(self) -> None:
+        self._methods = {one.name: one for one in BUILT_IN}
+        self._imported: dict[str, OverlapMethod] = {}
+        self._installed_read = False
+
+    def register(self, method: OverlapMethod) -> OverlapMethod:
+        """Add a method; InputError if another one has its name."""
+        check_type("the overlap", method, OverlapMethod, "give an object of a subclass of weft.overlaps.OverlapMethod")
+        known = self._methods.get(method.name)
+        if known is not None and known != method and any(one.name == method.name for one in BUILT_IN):
+            raise InputError(f"an overlap of Weft is called '{method.name}'; give yours another name")
+        self._methods[method.name] = method
+        return method
+
+    def __getitem__(self, name: str) -> OverlapMethod:
+        if name in self._methods:
+            return self._methods[name]
+        if ":" in name:
+            return self._import(name)
+        self._read_installed()
+        return self._methods[name]
+
+    def __contains__(self, name: object) -> bool:
+        try:
+            return isinstance(name, str) and bool(self[name].name)
+        except KeyError:
+            return False
+
+    def __iter__(self) -> Iterator[str]:
+        self._read_installed()
+        return iter(dict(self._methods))
+
+    def __len__(self) -> int:
+        self._read_installed()
+        return len(self._methods)
+
+    def _read_installed(self) -> None:
+        """Register the methods of installed packages, once."""
+        if self._installed_read:
+            return
+        self._installed_read = True
+        from importlib.metadata import entry_points
+
+        for point in entry_points(group=ENTRY_POINTS):
+            self.register(_instance(point.load(), point.value))
+
+    def _import(self, name: str) -> OverlapMethod:
+        """Import "file.py:Name" or "module:Name"; InputError if there is none."""
+        if name not in self._imported:
+            self._imported[name] = self.register(_import_method(name))
+        return self._imported[name]
+
+
+def _import_method(name: str) -> OverlapMethod:
+    home, _, attribute = name.rpartition(":")
+    try:
+        if home.endswith(".py"):
+            path = Path(home).resolve()
+            spec = util.spec_from_file_location(f"weft_overlap_{path.stem}", path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = util.module_from_spec(spec)
+            sys.modules[spec.name] = module
+            spec.loader.exec_module(module)
+        else:
+            module = import_module(home)
+    except (ImportError, OSError) as error:
+        raise InputError(
+            f"the overlap '{name}' cannot be imported: {error}; write file.py:Name or module:Name"
+        ) from error
+    if not hasattr(module, attribute):
+        raise InputError(f"the overlap '{name}' names nothing: {home} has no '{attribute}'")
+    return _instance(getattr(module, attribute), name)
+
+
+def _instance(found: Any, where: str) -> OverlapMethod:
+    """Return the method that an import found: an object, or a class whose fields all have defaults."""
+    made = found
+    if isinstance(found, type):
+        try:
+            made = found()
+        except TypeError as error:
+            raise InputError(f"'{where}' cannot be made: {error}; give each of its fields a default") from error
+    if not isinstance(made, OverlapMethod):
+        raise InputError(
+            f"'{where}' is a {type(made).__name__}, not an overlap; name a subclass of weft.overlaps.OverlapMethod, "
+            "or an object of one"
+        )
+    return made
+
+
+OVERLAPS = Registry()
+"""Every overlap method by name."""
+
+
+def register_overlap(method: OverlapMethod) -> OverlapMethod:
+    """Let every command and call of this process take a method by its name; return the method.
+
+    Raises InputError for a name that a method of Weft has.
+    """
+    return OVERLAPS.register(method)
+
+
+def simulated() -> dict[str, OverlapMethod]:
+    """Return the methods that the engine runs, by name."""
+    return {name: one for name, one in OVERLAPS.items() if one.simulated}
+
+
+def find_simulated(overlap: str | OverlapMethod) -> OverlapMethod:
+    """Return the method that the engine runs; UnknownNameError for an unknown name, InputError for a closed form."""
+    method = overlap if isinstance(overlap, OverlapMethod) else None
+    if method is None:
+        if not isinstance(overlap, str) or overlap not in OVERLAPS:
+            raise UnknownNameError("overlap", overlap, simulated(), True)
+        method = OVERLAPS[overlap]
+    if not method.simulated:
+        raise InputError(
+            f"the overlap '{method.name}' is timed in closed form only, not by the engine; ask 'weft predict overlap' "
+            f"or 'weft step --overlap tp={method.name}', or choose one of {', '.join(simulated())}"
+        )
+    return method
+
+
+def find_strategy(name: str) -> CoRunStrategy | None:
+    """Return the co-run strategy of a name; None for another method, and for no name."""
+    method = OVERLAPS.get(name) if name else None
+    return method if isinstance(method, CoRunStrategy) else None
+
+
+def applicable(place: Place, clock: Clock | None = None) -> list[str]:
+    """Return the names of the methods that apply in a place and, if `clock` is given, that the clock times there."""
+    return [name for name, one in OVERLAPS.items() if one.applies(place, clock)]
+
+
+def find_overlap(name: str, place: Place, clock: Clock | None = None) -> OverlapMethod:
+    """Return the method of a name that applies in a place and that the clock times there.
+
+    Raises UnknownNameError for an unknown name, InputError with the methods that apply for any other.
+    """
+    if name not in OVERLAPS:
+        raise UnknownNameError("overlap", name, applicable(place, clock), True)
+    one = OVERLAPS[name]
+    if one.applies(place, clock):
+        return one
+    where = f"{_WORDS[place]} ({place})" if place in AXES else _WORDS[place]
+    why = (
+        f"has no {clock} there; {'the engine' if one.simulated else 'a closed form'} times it"
+        if one.applies(place)
+        else f"does not apply to {where}; it is for {', '.join(one.places)}"
+    )
+    raise InputError(f"the overlap '{name}' {why}; choose one of {', '.join(applicable(place, clock))}")
+
+
+_WORDS: Mapping[Place, str] = {
+    "sub-layer": "a GEMM with its own collective",
+    "experts": "a layer of experts with its exchanges",
+    "pair": "a GEMM beside an independent collective",
+    "program": "a program of one GPU",
+    "tp": "the collectives of tensor parallelism",
+    "cp": "the collectives of context parallelism",
+    "ep": "the collectives of expert parallelism",
+    "dp": "the collectives of data parallelism",
+}
+
+
+def overlap_names(place: Place | None = None) -> list[str]:
+    """Return the names of all methods, or of those that apply in a place; UnknownNameError for an unknown place."""
+    if place is None:
+        return list(OVERLAPS)
+    check_name("place of an overlap", place, PLACES)
+    return applicable(place)
