@@ -4,7 +4,7 @@ import pytest
 
 from weft.errors import InputError
 from weft.schedule.pipeline import SCHEDULES, schedule
-from weft.testing import check_schedule
+from weft.testing import check_pipeline_schedule
 
 ALSO = ["interleaved:3", "interleaved:2:12", "chimera:2", "terapipe:3"]
 EVEN_DEVICES = ("chimera", "chimera:2", "dualpipe")
@@ -12,7 +12,7 @@ EVEN_DEVICES = ("chimera", "chimera:2", "dualpipe")
 
 @pytest.mark.parametrize("name", [*SCHEDULES, *ALSO])
 def test_a_schedule_keeps_every_law_of_its_contract(name):
-    check_schedule(name)
+    check_pipeline_schedule(name)
 
 
 @pytest.mark.parametrize("name", EVEN_DEVICES)

@@ -12,7 +12,7 @@ from weft.errors import InputError, UnknownNameError, WeftError
 from weft.schedule.arbiters import ROUND_ROBIN
 from weft.schedule.pipeline import Schedule, schedule
 from weft.serving.policies import first_come, running_first, vllm
-from weft.testing import ContractError, check_arbiter, check_policy, check_schedule
+from weft.testing import ContractError, check_arbiter, check_pipeline_schedule, check_policy
 from weft.testing import arbiters as arbiter_suite
 from weft.testing import policies as policy_suite
 from weft.testing import schedules as schedule_suite
@@ -229,7 +229,7 @@ def test_devices_that_wait_for_each_other_do_not_run_all_tasks():
     with pytest.raises(
         ContractError, match=r"schedule 'crossed'.*do not wait for each other.*2 micro-batches"
     ) as caught:
-        check_schedule(Schedule("crossed", good.placement, good.replica, orders))
+        check_pipeline_schedule(Schedule("crossed", good.placement, good.replica, orders))
     assert caught.value.case == "2 devices, 2 micro-batches"
 
 
@@ -269,11 +269,11 @@ def test_a_function_that_takes_no_size_has_no_schedule_to_check():
         raise InputError(f"{devices} devices are too few")
 
     with pytest.raises(ContractError, match=r"schedule 'refuses'.*It takes one of the sizes.*5 devices are too few"):
-        check_schedule(refuses)
+        check_pipeline_schedule(refuses)
 
 
 def test_a_function_that_builds_schedules_is_checked():
-    check_schedule(lambda devices, micro_batches: schedule("gpipe", devices, micro_batches))
+    check_pipeline_schedule(lambda devices, micro_batches: schedule("gpipe", devices, micro_batches))
 
 
 def test_a_broken_law_is_an_error_of_weft_and_a_failed_assertion():

@@ -13,7 +13,7 @@ from weft.hardware import FABRICS, System
 from weft.kernels import GemmTiling
 from weft.kernels.ring import fused_reduce_scatter, two_level_reduce_scatter
 from weft.parallel import dependent
-from weft.view.page import link_note
+from weft.view.words import link_note
 
 SHAPES = [(2, 2), (2, 4), (4, 2), (2, 1), (4, 1)]
 

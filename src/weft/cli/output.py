@@ -82,7 +82,7 @@ class Outputs:
             from weft.view import answers
             from weft.view.page import write_report
 
-            report = shown.report() if isinstance(shown, Answer) else shown
+            report = answers.report(shown) if isinstance(shown, Answer) else shown
             parts, page = answers.parts(report, self.details), page or partial(write_report, report)
             save = save or (lambda file: write_json(file, report.record()))
             rows = rows or (report.rows() if self.csv is not None else ())

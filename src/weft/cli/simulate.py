@@ -12,14 +12,14 @@ from typing import Any, get_args
 import click
 
 import weft
-from weft import parallel
+from weft import hardware, parallel
 from weft.cli.cases import dimensions, layer_of_experts, routed_graph
 from weft.cli.options import dtype_option, examples, field_options, option, run_options, store_option, together
 from weft.cli.output import Outputs, details_option, file_option, folder_option, pass_outputs
 from weft.cli.progress import simulation_status
 from weft.cli.values import MODEL_NAME, NAMES, OVERLAP, OVERLAPS, RANKS, SHAPE, SPLIT, Value, names, numbers
 from weft.errors import InputError, check_name, join_or
-from weft.graph import DmaCopies, Driver, Gemm, Graph, Node, operator
+from weft.graph import Collective, DmaCopies, Driver, Gemm, Graph, Node, concurrent, operator
 from weft.graph.collective import Form
 from weft.graph.graph import MOST_ITERATIONS
 from weft.graph.routing import loads_of
@@ -33,6 +33,9 @@ from weft.overlaps.corun import Launched
 from weft.overlaps.sequential import LIBRARY, Sequential
 from weft.report import Report
 from weft.result import Comparison, Timeline
+from weft.run import balanced
+from weft.run import compare as compare_overlaps
+from weft.run import simulate as simulate_graph
 from weft.schedule.arbiters import POLICIES
 from weft.store import Store
 from weft.store.records import say
@@ -65,11 +68,11 @@ class _Run:
 
     def system(self, gpus: int | None = None) -> System:
         """Return the system of `gpus` GPUs with the values of --set."""
-        return weft.system(self.gpu, gpus=gpus).replace(self.changes)
+        return hardware.system(self.gpu, gpus=gpus).replace(self.changes)
 
     def simulate(self, graph: Graph, system: System, overlap: str | OverlapMethod | None = None) -> Timeline:
         """Simulate a graph on a system."""
-        return weft.simulate(graph, system, overlap, self.options, store=self.store)
+        return simulate_graph(graph, system, overlap, self.options, store=self.store)
 
     def compare(
         self,
@@ -79,13 +82,13 @@ class _Run:
         stragglers: Stragglers | None = None,
     ) -> Comparison:
         """Simulate a graph on a system under several overlaps."""
-        return weft.compare(graph, system, overlaps, self.options, store=self.store, stragglers=stragglers)
+        return compare_overlaps(graph, system, overlaps, self.options, store=self.store, stragglers=stragglers)
 
     def with_unchanged(self, answer: Comparison, graph: Graph, gpus: int, overlap: str | OverlapMethod) -> Comparison:
         """Return the answer with the run of `overlap` on the machine without the values of --set, if there are any."""
         if not self.changes or find_simulated(overlap).name not in answer.timelines or answer.stragglers is not None:
             return answer
-        return replace(answer, unchanged=self.simulate(graph, weft.system(self.gpu, gpus=gpus), overlap))
+        return replace(answer, unchanged=self.simulate(graph, hardware.system(self.gpu, gpus=gpus), overlap))
 
 
 def _simulation(requests: str) -> Callable[[Callable[..., Shown]], Any]:
@@ -275,7 +278,7 @@ def _sublayer_graph(
         raise InputError("--gemm replaces --model and --sublayer; give one or the other")
     if form in (None, "gemm_ar"):
         return parallel.split(SubLayer.custom(*gemm, dtype or "bf16"), tp)
-    whole = weft.Gemm(*gemm, dtype or "bf16")
+    whole = Gemm(*gemm, dtype or "bf16")
     return parallel.dependent(form, parallel.share_of(form, whole, tp), tp)
 
 
@@ -474,15 +477,15 @@ def corun(
         moved, choice = plan.op(size, dtype), plan.choice()
         drivers = drivers if overlap != ALL else (Driver.CU,)
     else:
-        moved = weft.Collective(what, size, ranks or _DEFAULT_RANKS, dtype)
+        moved = Collective(what, size, ranks or _DEFAULT_RANKS, dtype)
     system = run.system(moved.ranks)
     strategies = _strategies(overlap or "streams", drivers, system.gpu, **stated)
-    work = weft.Gemm(*gemm, moved.dtype), moved
+    work = Gemm(*gemm, moved.dtype), moved
     counts = loops or (1, 1)
     if len(counts) == 2:
-        graph = weft.concurrent(*work, counts[0], counts[1], choice)
+        graph = concurrent(*work, counts[0], counts[1], choice)
     else:
-        graph = weft.balanced(*work, system, strategies[0], run.options, counts[0], run.store, choice)
+        graph = balanced(*work, system, strategies[0], run.options, counts[0], run.store, choice)
     answer = run.compare(graph, system, strategies)
     best = next(one for one in strategies if one.name == answer.best)
     return run.with_unchanged(answer, graph, moved.ranks, best), answer[best.name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from weft.engine import layout as y
-from weft.engine.state import NO_COMMANDS, Table
+from weft.engine.state import Table
 from weft.errors import InputError
 from weft.hardware import Gpu
 from weft.hardware.pim import Pim
@@ -31,13 +31,11 @@ def take_delays(row: Table, pim: Pim, read_efficiency: float) -> None:
     row[..., y.GPU_REFRESH_BANKS] = c.banks
 
 
-def take_commands(hardware: Hardware, gpu: Gpu, work: MemoryWork | None, options: RunOptions) -> Table:
+def take_commands(hardware: Hardware, gpu: Gpu, work: MemoryWork, options: RunOptions) -> Table:
     """The commands of `work` as the engine's table, the machine having taken the delays of its memory that computes.
 
     Raises InputError where the channels are not those of the GPU, or stand for several, or have no banks.
     """
-    if work is None:
-        return NO_COMMANDS
     memory, channel, name = gpu.memory, work.pim.channel, work.pim.name
     if options.memory != "banks":
         raise InputError("memory that computes needs its banks; choose memory 'banks', not 'bandwidth'")

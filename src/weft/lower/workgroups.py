@@ -16,14 +16,12 @@ CLOCKS = 16
 
 
 def unequal_workgroups(plan: Plan, gpus: int, options: RunOptions) -> Plan:
-    """The plan whose workgroups of GEMMs have clocks drawn as the options say; the same plan if all are alike.
+    """Return the plan whose workgroups of GEMMs have clocks drawn by the spread and the seed of the options.
 
     A kernel gets a copy of each of its scripts for every clock, and each workgroup one of them. Raises InputError for a
     plan without a GEMM.
     """
     spread = options.workgroup_spread
-    if not spread:
-        return plan
     if not plan.work:
         raise InputError(
             f"workgroup_spread is {spread}, but no GEMM runs with workgroups to slow; leave it out, or add a GEMM"

@@ -78,8 +78,8 @@ def collect(program: Program, m: Machine, resident: Mapping[str, int]) -> dict[s
         "chunks": chunks,
         "dmas": _dmas(program, m),
         "series": series,
-        "interference": recorded(m, series.link.shape[1]),
-        "heat": recorded_heat(m, end),
+        "interference": recorded(m, series.link.shape[1]) if len(m.stream) else None,
+        "heat": recorded_heat(m, end) if len(m.heat) else None,
         "updates": _updates(program, m),
         "residency": _residency(program, m),
         "events": int(m.clock[y.CLOCK_EVENTS]),
@@ -305,10 +305,8 @@ def _residency(program: Program, m: Machine) -> Residency:
     return Residency(program.kernel_names, np.concatenate(rows), int(m.gpu[0, y.GPU_CUS]))
 
 
-def carried_out(work: MemoryWork | None, m: Machine) -> MemoryCommands | None:
-    """What memory that computes has done beside a run; None if it had nothing to do."""
-    if work is None:
-        return None
+def carried_out(work: MemoryWork, m: Machine) -> MemoryCommands:
+    """Return what memory that computes has done beside a run."""
     begin, end = m.pim_log[:, :, y.PIM_BEGIN].copy(), m.pim_log[:, :, y.PIM_END].copy()
     words = work.stream.count("read", "write", "update") * work.pim.together
     return MemoryCommands(work.stream.title, words * work.pim.units.word_bytes, work.stream.runs, begin, end)

@@ -101,10 +101,8 @@ class Heat:
         }
 
 
-def recorded_heat(m: Machine, end_fs: int) -> Heat | None:
-    """The heat that a run recorded until `end_fs`; None if it recorded none."""
-    if len(m.heat) == 0:
-        return None
+def recorded_heat(m: Machine, end_fs: int) -> Heat:
+    """Return the heat that a run recorded until `end_fs`."""
     gpus, width = int(m.shape[y.SIZE_GPUS]), int(m.clock[y.CLOCK_HEAT_BIN])
     of = "bank" if len(m.heat) == len(m.bank) else "channel"
     used = min(max(-(-end_fs // width), 1), m.heat.shape[1])

@@ -112,10 +112,8 @@ class Interference:
         return {"streams": streams, "misses": list(self.misses)}
 
 
-def recorded(m: Machine, bins: int) -> Interference | None:
-    """The interference that a run recorded, with series of `bins` bins; None if it recorded none."""
-    if len(m.stream) == 0:
-        return None
+def recorded(m: Machine, bins: int) -> Interference:
+    """Return the interference that a run recorded, with series of `bins` bins."""
     channels = int(m.shape[y.SIZE_CHANNELS])
     loads = m.load_series[:, :, :bins]
     return Interference(

@@ -185,14 +185,20 @@ def alone(
 
 def execute(lowered: Lowered, system: System, options: RunOptions, overlap: str) -> Timeline:
     """Run a lowered graph; `options` has a request size and an arbiter. Raises as `simulate` does."""
-    from weft.lower.pim import take_commands  # imported to run, not where a kept run is read
-    from weft.result.collect import carried_out, collect
+    from weft.result.collect import carried_out, collect  # imported to run, not where a kept run is read
 
     policy = options.arbiter
     assert isinstance(policy, ArbiterPolicy)
-    plan, gpu = unequal_workgroups(lowered.plan, lowered.gpus, options), lowered.system.gpu
+    plan, gpu, work = lowered.plan, lowered.system.gpu, options.memory_work
+    if options.workgroup_spread:
+        plan = unequal_workgroups(plan, lowered.gpus, options)
     tables = machine_tables(lowered.system, lowered.gpus, options, most_resident(plan, gpu), lowered.group)
-    program = build(plan, tables, take_commands(tables, gpu, options.memory_work, options))
+    if work is None:
+        program = build(plan, tables)
+    else:
+        from weft.lower.pim import take_commands
+
+        program = build(plan, tables, take_commands(tables, gpu, work, options))
     check_state(program.tables, gpu)
     recorded = {"interference": options.interference, "heat": options.heatmap, "updates": options.updates}
     state, wall = run_program(program, policy, options.event_budget, _watch(lowered.graph, system, options), **recorded)
@@ -209,7 +215,7 @@ def execute(lowered: Lowered, system: System, options: RunOptions, overlap: str)
         arbiter=policy.name,
         cpu_s=wall,
         **collect(program, state, resident),
-        commands=carried_out(options.memory_work, state),
+        commands=None if work is None else carried_out(work, state),
     )
 
 

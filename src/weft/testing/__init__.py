@@ -1,7 +1,8 @@
 """Contract suites for your own policies, arbiters and schedules: the laws that the built-in ones are tested by.
 
-`check_arbiter`, `check_policy` and `check_schedule` return nothing where every law holds, and raise `ContractError`
-where a law is broken: its message names the member, the law, the case and what was found. They need no test framework.
+`check_arbiter`, `check_policy` and `check_pipeline_schedule` return nothing where every law holds, and raise
+`ContractError` where a law is broken: its message names the member, the law, the case and what was found. They need no
+test framework.
 """
 
 from __future__ import annotations
@@ -9,6 +10,6 @@ from __future__ import annotations
 from weft.testing.arbiters import check_arbiter
 from weft.testing.laws import ContractError
 from weft.testing.policies import check_policy
-from weft.testing.schedules import check_schedule
+from weft.testing.schedules import check_pipeline_schedule
 
-__all__ = ["ContractError", "check_arbiter", "check_policy", "check_schedule"]
+__all__ = ["ContractError", "check_arbiter", "check_pipeline_schedule", "check_policy"]

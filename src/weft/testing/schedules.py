@@ -21,14 +21,14 @@ _KEPT_FOR_WEIGHT = 0.4
 _RUNS = "Its devices run all of their tasks, and do not wait for each other"
 
 
-def check_schedule(schedule: str | Schedule | Callable[[int, int], Schedule]) -> None:
+def check_pipeline_schedule(schedule: str | Schedule | Callable[[int, int], Schedule]) -> None:
     """Raise ContractError unless a pipeline schedule keeps every law: of its orders, and of the times that follow.
 
     `schedule` is a name such as "interleaved:2", a file of `read_schedule`, a `Schedule`, or a function that builds one
     for a number of devices and of micro-batches. Sizes that a function or a name refuses by an InputError are left out;
     it must take one of them.
 
-    >>> check_schedule("1f1b")
+    >>> check_pipeline_schedule("1f1b")
     """
     is_named = isinstance(schedule, str | Schedule)
     member = (

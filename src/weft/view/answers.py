@@ -21,7 +21,7 @@ _ROWS_SHOWN = 40
 
 REPORTS = {
     "timeline": "run:TimelineReport",
-    "comparison": "corun:comparison_report",
+    "comparison": "run:comparison_report",
     "estimate": "estimates:EstimateReport",
     "sweep": "sweeps:SweepReport",
     "trace": "recorded:TraceReport",

@@ -15,10 +15,10 @@ from weft.result.timeline import REASONS
 from weft.view import looks
 from weft.view.explorer import timeline, waits_table
 from weft.view.figure import Figure, Lines, bars, stacked_bars
-from weft.view.heat import heat_parts, heat_section
-from weft.view.interference import interference_parts, interference_section
+from weft.view.heat import heat_section
+from weft.view.interference import interference_section
 from weft.view.page import simulated_section
-from weft.view.run import RunReport, counter_table, left_out, unchanged_sentence
+from weft.view.run import counter_table, left_out, recorded_parts, unchanged_sentence
 from weft.view.units import Way, units_by_way
 from weft.view.words import changed, effort, percent, us
 
@@ -114,7 +114,7 @@ class CoRunReport(Report[Comparison]):
         """The tables, traffic under a single strategy, and what was recorded on request."""
         runs = list(self.answer)
         single = [traffic_table(self.first)] if _is_single(self.answer) else []
-        return [*self.tables(), *single, *interference_parts(runs), *heat_parts(runs)]
+        return [*self.tables(), *single, *recorded_parts(runs)]
 
     def details(self) -> list[Table | str]:
         """What workgroups waited for under a single strategy."""
@@ -152,11 +152,6 @@ class CoRunReport(Report[Comparison]):
     def appendix(self) -> list[Part]:
         """The machine."""
         return [simulated_section(self.first.run)]
-
-
-def comparison_report(answer: Comparison) -> Report[Comparison]:
-    """The report of runs of a graph, or of independent streams that share a GPU."""
-    return CoRunReport(answer) if answer.is_shared else RunReport(answer)
 
 
 def _is_single(answer: Comparison) -> bool:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.files import check_out_dir, packaged_toml, to_json, write_atomically
-from weft.graph import TrackedRing
 from weft.report import Figure, Part, Report, Section, Table
 from weft.report.table import plain
-from weft.view.words import assumed_table, machine_table, sentence
+from weft.view.words import assumed_table, link_note, machine_table, sentence
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
@@ -137,15 +136,6 @@ def machine_section(gpu: Gpu, *said: Part, title: str = "The machine") -> Sectio
             *changes,
         ],
     )
-
-
-def link_note(run: Timeline) -> str:
-    """Which ring limits the link of a GPU; empty if its own link does, or on two levels, whose links are apart."""
-    from weft.lower.machine import ring_note
-
-    kernels = (node.choice.kernel for node in run.graph)
-    two_level = any(isinstance(kernel, TrackedRing) and kernel.two_level for kernel in kernels)
-    return "" if two_level else ring_note(run.system)
 
 
 def simulated_section(run: Timeline, *said: Part) -> Section:

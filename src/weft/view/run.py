@@ -24,8 +24,8 @@ from weft.view.explorer import phases, timeline, waits_table, words
 from weft.view.figure import Figure, Lines, bars, stacked_bars
 from weft.view.heat import heat_parts, heat_section
 from weft.view.interference import interference_parts, interference_section
-from weft.view.page import link_note, simulated_section
-from weft.view.words import case_label, changed, effort, percent, us
+from weft.view.page import simulated_section
+from weft.view.words import case_label, changed, effort, link_note, percent, us
 
 _PHASES = {"gemm": "GEMM", "reduce_scatter": "RS", "all_gather": "AG"}
 _WAITS = {"compute": "computed", "memory": "loads", "matrix_unit": "matrix", "store": "stores", "chunk": "chunks"}
@@ -126,8 +126,7 @@ class RunReport(Report[Comparison]):
             time_table(self.answer),
             *late_tables(self.answer),
             traffic_table(list(self.answer)),
-            *interference_parts(some),
-            *heat_parts(some),
+            *recorded_parts(some),
         ]
 
     def details(self) -> list[Table | str]:
@@ -178,6 +177,15 @@ class TimelineReport(RunReport):
         return [sub_layer_times(self.answer) if self.run.parts else timeline(self.run)]
 
 
+def comparison_report(answer: Comparison) -> Report[Comparison]:
+    """The report of runs of a graph, or of independent streams that share a GPU."""
+    if not answer.is_shared:
+        return RunReport(answer)
+    from weft.view.corun import CoRunReport
+
+    return CoRunReport(answer)
+
+
 def side_by_side(runs: Mapping[str, Timeline]) -> RunReport:
     """The report of runs under the keys of a mapping, such as those of one graph on two machines."""
     return RunReport(Comparison({name: replace(run, overlap=name) for name, run in runs.items()}))
@@ -192,17 +200,22 @@ def time_table(answer: Comparison) -> Table:
     phases = {**usual, **{name: name for name in others}}
     columns = [
         text("overlap"), *(microseconds(name, head) for name, head in phases.items()), microseconds("total", "total"),
-        times_faster("speedup"), number("traffic_mb", "DRAM traffic", "MB", ",.1f"),
+        *([times_faster("speedup")] if len(answer) > 1 else []), number("traffic_mb", "DRAM traffic", "MB", ",.1f"),
     ]  # fmt: skip
     rows = [
-        (run.overlap, *(run.duration(name) * 1e6 for name in phases), run.seconds * 1e6, answer.speedup(run.overlap),
-         run.total_bytes / 1e6)
+        (run.overlap, *(run.duration(name) * 1e6 for name in phases), run.seconds * 1e6,
+         *([answer.speedup(run.overlap)] if len(answer) > 1 else []), run.total_bytes / 1e6)
         for run in answer
     ]  # fmt: skip
     gemm = f"{first.gemm} on each " if first.gemm else ""
     title = f"{case_label(first.graph)}: {gemm}{first.gpu.name}{changed(first.gpu)}"
-    table = Table(columns, rows, with_hypothetical(title, answer))
-    return table if len(answer) > 1 else table.without(["speedup"])
+    return Table(columns, rows, with_hypothetical(title, answer))
+
+
+def recorded_parts(runs: Sequence[Timeline]) -> list[Table | str]:
+    """The tables of what runs recorded on request: interference in memory, and the load of channels or banks."""
+    met = interference_parts(runs) if any(run.interference is not None for run in runs) else []
+    return [*met, *(heat_parts(runs) if any(run.heat is not None for run in runs) else [])]
 
 
 def unchanged_sentence(answer: Comparison) -> list[str]:

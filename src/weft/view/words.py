@@ -59,6 +59,16 @@ def effort(runs: Iterable[Timeline]) -> str:
     return f"{effort}; mode {options.mode}, requests of {options.request_bytes} B{memory}"
 
 
+def link_note(run: Timeline) -> str:
+    """Which ring limits the link of a GPU; empty if its own link does, or on two levels, whose links are apart."""
+    from weft.graph import TrackedRing
+    from weft.lower.machine import ring_note
+
+    kernels = (node.choice.kernel for node in run.graph)
+    two_level = any(isinstance(kernel, TrackedRing) and kernel.two_level for kernel in kernels)
+    return "" if two_level else ring_note(run.system)
+
+
 def headline_table(rows: Sequence[HeadlineRow], title: str = "") -> Table:
     """Published figure, Weft's, and the difference, per row; Weft's alone if nothing is published."""
     columns = [text("figure"), *(Column(key, is_number=True) for key in ("published", "weft", "difference"))]
