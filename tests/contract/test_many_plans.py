@@ -12,8 +12,9 @@ from weft.options import SUSTAINED
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
 from weft.plan.space import space
-from weft.run.step.clock import many, shared_on, train
+from weft.run.step.clock import many, train
 from weft.run.step.memory import memory
+from weft.run.step.prices import DurationCache
 
 CASES = {
     "dense": ("gpt-3", "64xa100", "megatron-core", 64, 2048, {}),
@@ -99,9 +100,9 @@ def test_stages_of_one_device_are_timed_one_after_another(zero):
 
 def test_what_calls_share_changes_no_answer():
     model, on, used, plans = sampled("dense", 6)
-    shared = shared_on(on, used)
-    many(model, on, [replace(plan, recompute="full") for plan in plans], used, shared=shared)
-    again = many(model, on, plans, used, shared=shared)
+    cache = DurationCache(on)
+    many(model, on, [replace(plan, recompute="full") for plan in plans], used, cache=cache)
+    again = many(model, on, plans, used, cache=cache)
     assert again.seconds.tolist() == many(model, on, plans, used).seconds.tolist()
 
 

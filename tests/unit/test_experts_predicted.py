@@ -24,7 +24,7 @@ from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import part
 from weft.run.step.forward import Forward
-from weft.run.step.prices import Known
+from weft.run.step.prices import DurationCache
 from weft.serving.step_times import Shape, StepTimes
 from weft.validation.experts import drawn, formats_left_out
 from weft.validation.served import tables_of
@@ -59,7 +59,7 @@ def test_steps_price_experts_as_predict_experts_does():
     model, plan = load_model("qwen3-30b-a3b"), Parallelism(dp=8, ep=8, batch=8, micro_batch=1, sequence=4096)
     pieces = tuple(block.layer(model, model.layer_kinds[-1], Tokens(1, 4096), Style(), "bf16"))
     ops = [node.op for node in part("layer", pieces, plan, Framework()).forward if isinstance(node.op, GroupedGemm)]
-    known, asked = Known(weft.system("8xh100"), RunOptions()), experts(layer(), "h100-sxm")
+    known, asked = DurationCache(weft.system("8xh100"), RunOptions()), experts(layer(), "h100-sxm")
     for name, op in zip(("fc1", "fc2"), ops, strict=True):
         assert known.seconds((op, None, "cu")) == pytest.approx(asked.operators[name].seconds, rel=1e-9)
 

@@ -22,8 +22,9 @@ from weft.plan.plans import ALIKE, roomiest_first
 from weft.plan.search import plan
 from weft.plan.space import space
 from weft.result.errors import step_error
-from weft.run.step.clock import many, shared_on, train
+from weft.run.step.clock import many, train
 from weft.run.step.memory import memory
+from weft.run.step.prices import DurationCache
 from weft.units import format_time
 
 GPT = load_model("gpt-3")
@@ -439,7 +440,7 @@ def test_a_mixture_takes_as_long_as_weft_step_says_on_all_gpus_and_on_fewer():
 def test_what_runs_again_is_timed_alike_whatever_was_timed_before():
     on, used = system("16xh100"), framework("megatron-core")
     plain = Parallelism(tp=4, dp=4, ep=16, sp=True, batch=64, sequence=4096, dispatcher="hybridep", zero=1)
-    shared = shared_on(on, used)
+    cache = DurationCache(on)
     for one in (plain, replace(plain, recompute="full")):
-        found = many(load_model("qwen3-30b-a3b"), on, [one], used, shared=shared)
+        found = many(load_model("qwen3-30b-a3b"), on, [one], used, cache=cache)
         agrees(one, on, used, found.seconds[0], found.peak_bytes[0])

@@ -28,9 +28,10 @@ from weft.plan.launch import LAUNCHERS
 from weft.plan.plans import Planned, Plans, Setting, roomiest_first
 from weft.plan.space import Space, smaller, space
 from weft.result.errors import step_error
-from weft.run.step.batch import Shared, uncollected
-from weft.run.step.clock import many, meetings, shared_on, train
+from weft.run.step.batch import uncollected
+from weft.run.step.clock import many, meetings, train
 from weft.run.step.meeting import Meeting
+from weft.run.step.prices import DurationCache
 from weft.run.step.pruning import ParetoFront, Pruning
 from weft.store import Store
 from weft.store.task import question
@@ -234,7 +235,7 @@ class _Search:
     def __init__(self, spaces: Sequence[Space], options: RunOptions, reserve: float, say: Progress) -> None:
         self.space, self.options, self.reserve, self._say = spaces[0], options, reserve, say
         self._spaces = spaces
-        self._shared = [shared_on(one.system, one.framework, options) for one in spaces]
+        self._shared = [DurationCache(one.system, options) for one in spaces]
 
     def timed(self, rejected: Counter[str], gpus: int | None = None, front: ParetoFront | None = None) -> list[Planned]:
         """The plans on all GPUs, or on `gpus`, that fit the memory; the others are `rejected`, by reason.
@@ -256,7 +257,7 @@ class _Search:
     def _fitting(
         self,
         of: Space,
-        shared: Shared,
+        shared: DurationCache,
         plans: list[Parallelism],
         rejected: Counter[str],
         exchange: bool,
@@ -297,7 +298,7 @@ class _Search:
     def _clocked(
         self,
         of: Space,
-        shared: Shared,
+        shared: DurationCache,
         plans: Sequence[Parallelism],
         capacity: float,
         pruning: Pruning | None = None,

@@ -9,7 +9,7 @@ from weft.graph import Collective, Graph, Send
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.options import SUSTAINED, RunOptions
-from weft.run.step.prices import Known
+from weft.run.step.prices import DurationCache
 from weft.traces.export import Exported
 from weft.traces.export import write_chakra as write
 
@@ -30,7 +30,7 @@ def write_chakra(
     check_type("the graph", graph, Graph, "give a weft.Graph, such as weft.capture answers")
     if on is None:
         return write(graph, folder, ranks)
-    known = Known(on if isinstance(on, System) else system(on), options)
+    known = DurationCache(on if isinstance(on, System) else system(on), options)
     seconds = {
         node.id: known.seconds((node.op, None, None))
         for node in graph

@@ -19,6 +19,7 @@ from weft.result.step import LAUNCH_GAPS, RESIDUAL, Chunk, PartTimes, Pass, Time
 from weft.run.step.offload import waiting_for_host
 from weft.run.step.prices import Prices
 from weft.run.step.spans import COMPUTE, CONTENTION, shared
+from weft.run.step.windows import Windows
 
 DATA = "dp"
 """The stream of the collectives among replicas."""
@@ -70,15 +71,19 @@ class _Task:
         return self.moved.seconds + sum(one.seconds for one in self.passes)
 
 
-def timed_chunk(parts: Sequence[PartTimes], plan: Parallelism, framework: Framework, prices: Prices) -> Chunk:
+def timed_chunk(
+    parts: Sequence[PartTimes], plan: Parallelism, framework: Framework, prices: Prices, windows: Windows
+) -> Chunk:
     """The passes over the parts of a stage."""
-    found = gathering(parts, plan, framework, prices) if plan.gathers_each_pass else None
+    found = gathering(parts, plan, framework, prices, windows) if plan.gathers_each_pass else None
     alone = chunk(parts, found, framework.launch, framework.synchronous)
     return waiting_for_host(alone, prices.gpu) if plan.offload == "activations" else alone
 
 
-def gathering(parts: Sequence[PartTimes], plan: Parallelism, framework: Framework, prices: Prices) -> Gathering:
-    """How a plan gathers the weights of the parts of a stage for every pass."""
+def gathering(
+    parts: Sequence[PartTimes], plan: Parallelism, framework: Framework, prices: Prices, windows: Windows
+) -> Gathering:
+    """How a plan gathers the weights of the parts of a stage for every pass, beside which `windows` slow passes."""
     replicas = plan.dp * plan.cp
     ranks = plan.shard or replicas
     if ranks == 1:
@@ -117,9 +122,9 @@ def gathering(parts: Sequence[PartTimes], plan: Parallelism, framework: Framewor
         [gather[id(one)] for one in parts],
         [scatter[id(one)] for one in parts],
         framework.keeps_weights,
-        slowdown=prices.windows.of_passes,
+        slowdown=windows.of_passes,
         ahead="dp" not in plan.overlap or not OVERLAPS[plan.overlap["dp"]].in_sequence,
-        residual=prices.calibration.hidden,
+        residual=prices.known.calibration.hidden,
     )
 
 

@@ -18,11 +18,10 @@ from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.precision import check_trains
 from weft.result.step import Step, exposed
-from weft.run.step.batch import Batch, Many, Shared, Unfolded, uncollected
-from weft.run.step.layers import Key
+from weft.run.step.batch import Batch, Many, PipelineBatch, ends, uncollected
 from weft.run.step.meeting import Meeting
 from weft.run.step.overlaps import check_overlap, engine_note, idle_note, needs, settled, settling
-from weft.run.step.prices import Known, Prices
+from weft.run.step.prices import DurationCache, Prices
 from weft.run.step.pruning import Pruning
 from weft.schedule.pipeline import Durations, Send, run_schedule
 from weft.units import format_time
@@ -54,27 +53,28 @@ def train(
     check_plan(model, plan)
     check_overlap(plan, system, fidelity)
     framework = settled(framework or Framework(), plan)
-    prices = Prices(system, plan, options, fidelity, calibration=calibration)
-    found = Batch(model, framework, Shared(prices.known, prices.calibration), prices).unfolded(plan)
+    cache = DurationCache(system, options, calibration=calibration)
+    prices = Prices(system, plan, options, fidelity, cache)
+    chunks, pipe, epilogue = Batch(model, framework, cache, prices).detail(plan)
+    assert pipe.times is not None
     notes = (
         *_recipe_note(plan, framework),
         *engine_note(plan, ", at either fidelity"),
         *idle_note(plan, {axis for _, _, axis in prices.windows.found}),
         *_loads_note(model, system, plan, framework, options),
     )
-    tails = [found.tails.parts(0, device) for device in range(found.times.schedule.devices)]
     return Step(
         model,
         system,
         plan,
         framework,
-        found.chunks,
-        found.times,
-        _waits(found),
-        tuple(tails),
-        tuple(found.tails.hidden[0].tolist()),
-        float(sum(part[0] for part in found.ends)),
-        float(np.max(found.send.latency)),
+        chunks,
+        pipe.times,
+        _waits(pipe),
+        tuple(epilogue.parts(0, device) for device in range(pipe.times.schedule.devices)),
+        tuple(epilogue.hidden[0].tolist()),
+        float(sum(part[0] for part in ends(epilogue, [pipe]))),
+        float(np.max(pipe.send.latency)),
         needs=needs(plan, system),
         windows=prices.windows.shown(),
         fidelity=fidelity,
@@ -113,7 +113,7 @@ def many(
     plans: Sequence[Parallelism],
     framework: Framework | None = None,
     options: RunOptions = SUSTAINED,
-    shared: Shared | None = None,
+    cache: DurationCache | None = None,
     *,
     limit: float = np.inf,
     pruning: Pruning | None = None,
@@ -121,25 +121,20 @@ def many(
     """Step times and peaks of plans that fit the model and the system, as `train` and `memory` give them, at the
     fidelity "estimate".
 
-    `shared` holds what calls for the same model, GPUs and framework have in common. Plans with peaks above `limit`
+    `cache` holds what calls for the same model, GPUs and framework have in common. Plans with peaks above `limit`
     [bytes] are not timed, nor are those that the `pruning` excludes: their times are infinite.
     """
     found = Many(*np.full((5, len(plans)), np.inf))
     framework = framework or Framework()
-    shared = shared or shared_on(system, framework, options)
-    alike: dict[Key, list[int]] = {}
+    cache = cache or DurationCache(system, options)
+    alike: dict[tuple[object, ...], list[int]] = {}
     for at, plan in enumerate(plans):
         alike.setdefault(settling(plan), []).append(at)
     with uncollected():
         for mine in alike.values():
-            batch = Batch(model, settled(framework, plans[mine[0]]), shared)
+            batch = Batch(model, settled(framework, plans[mine[0]]), cache)
             batch.fill(found, np.array(mine), [plans[at] for at in mine], limit, pruning)
     return found
-
-
-def shared_on(system: System, framework: Framework, options: RunOptions = SUSTAINED) -> Shared:
-    """What plans of a framework on the GPUs of a system will share."""
-    return Shared(Known(system, options))
 
 
 def meetings(
@@ -148,13 +143,14 @@ def meetings(
     """The kernels and collectives that meet in a step, by closed forms: what the fidelity "windows" simulates."""
     framework = settled(framework, plan)
     prices = Prices(system, plan, options)
-    Batch(model, framework, Shared(prices.known), prices).unfolded(plan)
+    Batch(model, framework, prices.known, prices).detail(plan)
     return tuple(one.task for one in prices.windows.found.values() if one.source != "none")
 
 
-def _waits(found: Unfolded) -> dict[str, float]:
+def _waits(pipe: PipelineBatch) -> dict[str, float]:
     """Why the mean pipeline device computes nothing [s]: sends, stages that differ, and the schedule's bubble."""
-    ran, seconds = found.times, found.seconds
+    ran, seconds = pipe.times, pipe.seconds
+    assert ran is not None
     at_once = run_schedule(ran.schedule, Durations(*seconds), Send())
     even = run_schedule(ran.schedule, Durations(*(np.full_like(each, each.mean()) for each in seconds)), Send())
     alike_end = min(even.makespan, at_once.makespan)  # unequal stages may fit a schedule better by chance

@@ -31,7 +31,7 @@ Updates = dict[tuple[object, ...], tuple[float, float]]
 """Seconds of optimizer steps and their waits for states on the host, by all that decides them in a framework."""
 
 
-class Fixed(NamedTuple):
+class EpilogueTimes(NamedTuple):
     """What surrounds the passes on a device, whatever its passes are [s].
 
     `update` is the optimizer's step, `host` its wait for states in the memory of the host, `tied` the sum of the
@@ -53,19 +53,12 @@ class Fixed(NamedTuple):
     gathered: Collective | None
 
 
-class Slowed(NamedTuple):
-    """Factors by which passes and the collectives of replicas slow each other down, backwards with reductions and
-    forwards with gatherings, and the time of the forward passes on the device [s].
-    """
-
-    backward: float = 1.0
-    reduce: float = 1.0
-    forward: float = 1.0
-    gather: float = 1.0
-    whole: float = 0.0
+Slowdowns = tuple[float, float, float, float, float]
+"""Factors by which passes and the collectives of replicas slow each other down, backwards with reductions (passes,
+reductions) and forwards with gatherings (passes, gatherings), and the time of the forward passes on the device [s]."""
 
 
-class Tails(NamedTuple):
+class StepEpilogue(NamedTuple):
     """What pipeline devices do after their last task [s]: wait for the sum of gradients, then update the weights.
 
     `gather` is the wait for the weights of other ranks, at the end of this step or in the first forward of the next,
@@ -91,31 +84,23 @@ class Tails(NamedTuple):
         waits = {**moved, CONTENTION: contention, RESIDUAL: residual}
         return {name: seconds for name, seconds in {**waits, "optimizer": optimizer}.items() if seconds}
 
+    def ends(self, last: FloatArray, busy: FloatArray | None = None) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the pipeline, the rest of the reduction and the update of steps [s], whose devices end at `last` [s].
 
-class Ends(NamedTuple):
-    """Step times of plans by their parts [s]: the pipeline, the rest of the reduction, the update."""
-
-    pipeline: FloatArray
-    reduce: FloatArray
-    update: FloatArray
-
-
-def ends(tails: Tails, last: FloatArray, busy: FloatArray | None = None) -> Ends:
-    """The ends of steps whose devices end their last tasks at `last` [s].
-
-    All devices wait for the norm of all gradients, then for the slowest update. A schedule without a flush has no such
-    end: the step takes as long as its busiest device computes, `busy` [s] (None: it has a flush).
-    """
-    reduced = tails.contention + tails.residual + (tails.reduce + tails.tied)
-    update = tails.optimizer + tails.host + tails.gather
-    if busy is None:
-        pipeline, waits = last.max(axis=1), (last + reduced).max(axis=1)
-        return Ends(pipeline, waits - pipeline, update.max(axis=1))
-    slowest = (reduced + update).argmax(axis=1)[:, None]
-    return Ends(busy, *(np.take_along_axis(each, slowest, axis=1)[:, 0] for each in (reduced, update)))
+        All devices wait for the norm of all gradients, then for the slowest update. A schedule without a flush has no
+        such end: the step takes as long as its busiest device computes, `busy` [s] (None: it has a flush).
+        """
+        reduced = self.contention + self.residual + (self.reduce + self.tied)
+        update = self.optimizer + self.host + self.gather
+        if busy is None:
+            pipeline, waits = last.max(axis=1), (last + reduced).max(axis=1)
+            return pipeline, waits - pipeline, update.max(axis=1)
+        slowest = (reduced + update).argmax(axis=1)[:, None]
+        rest, updated = (np.take_along_axis(each, slowest, axis=1)[:, 0] for each in (reduced, update))
+        return busy, rest, updated
 
 
-def fixed(
+def epilogue_times(
     model: Transformer,
     plan: Parallelism,
     framework: Framework,
@@ -123,7 +108,7 @@ def fixed(
     structure: Structure,
     of: Parts,
     updates: Updates,
-) -> list[Fixed]:
+) -> list[EpilogueTimes]:
     """What surrounds the passes on each kind of device under a plan."""
     found = []
     for parts, is_end in zip(structure.of_stages, structure.is_end, strict=True):
@@ -134,11 +119,13 @@ def fixed(
         groups = Groups(plan, framework, prices, experts / count if count else 0.0, light)
         tied = groups.tied(model) if plan.pp > 1 and model.tied and is_end else 0.0
         update = _update(count, experts, narrow, plan, framework, prices, updates)
-        found.append(_fixed(groups, counts, *update, tied, structure.stages.shape[1]))
+        found.append(_of_device(groups, counts, *update, tied, structure.stages.shape[1]))
     return found
 
 
-def _fixed(groups: Groups, counts: Sequence[int], update: float, host: float, tied: float, width: int) -> Fixed:
+def _of_device(
+    groups: Groups, counts: Sequence[int], update: float, host: float, tied: float, width: int
+) -> EpilogueTimes:
     """What surrounds the passes on a device with stages of `counts` parameters, up to `width` of them."""
     count, most, framework = sum(counts), max(counts), groups.framework
     buckets = [groups.buckets(each) for each in counts]
@@ -150,7 +137,7 @@ def _fixed(groups: Groups, counts: Sequence[int], update: float, host: float, ti
         reduced = groups.beside(groups.reduction, -(-most // groups.buckets(most)), framework.reduced)
     if framework.gather_overlap:
         gathered = groups.beside("all_gather", math.ceil(count / gathers * groups.light), groups.plan.dtype)
-    return Fixed(
+    return EpilogueTimes(
         update,
         host,
         tied,
@@ -251,16 +238,16 @@ class Groups:
         return Collective(kind, max(count, self.replicas) * DTYPE_BYTES[dtype], self.replicas, dtype)
 
 
-def tails(
+def epilogue(
     structure: Structure,
     framework: Framework,
     begun: FloatArray,
     ended: FloatArray,
     last: FloatArray,
-    known: Sequence[Sequence[Fixed]],
-    slowed: Sequence[Sequence[Slowed]],
+    known: Sequence[Sequence[EpilogueTimes]],
+    slowed: Sequence[Sequence[Slowdowns]],
     residual: float = 0.0,
-) -> Tails:
+) -> StepEpilogue:
     """What the devices of pipelines do after their last tasks, which end at `last` [s].
 
     Between `begun` and `ended` [s] gradients of each stage on a device become complete: both have the shape (plans,
@@ -273,7 +260,7 @@ def tails(
         return [values[..., number] for number in range(count)]
 
     update, host, tied, whole, gather, gathers, wait = of_devices(known, 7)
-    backward, reduce, forward, other, passes = of_devices(slowed, len(Slowed._fields))
+    backward, reduce, forward, other, passes = of_devices(slowed, 5)
     waits, contention, gathered = whole, np.zeros_like(last), gather
     if framework.dp_overlap:
         buckets, alone = (
@@ -285,7 +272,7 @@ def tails(
         gathered, more = _gathered(gathers, wait, forward, other, passes)
         contention = contention + more
     hidden = np.maximum(whole - waits, 0.0) + np.maximum(gather - gathered, 0.0)
-    return Tails(waits, update, gathered, contention, hidden, host, tied, residual * hidden)
+    return StepEpilogue(waits, update, gathered, contention, hidden, host, tied, residual * hidden)
 
 
 def _reduced(

@@ -32,7 +32,7 @@ from weft.run.step.called import ExpertCalls, sliced
 from weft.run.step.drafts import NONE, OWN, Speculation, drafter
 from weft.run.step.overlaps import check_served, engine_note, needs, overlapped
 from weft.run.step.paired import EXPERTS, Beside
-from weft.run.step.prices import Known, Prices
+from weft.run.step.prices import DurationCache, Prices
 from weft.run.step.spans import CONTENTION, timed
 from weft.run.step.stages import ForwardStages
 
@@ -155,7 +155,7 @@ class Forward:
             )
         format = weights.partition("-")[0] or dtype
         self._calls = ExpertCalls.by(self.kit, format, model, system.gpu, options, self.plan.tp, self.ep)
-        self._prices = Prices(system, self.plan, options, known=Known(system, options, self.kit, dtype))
+        self._prices = Prices(system, self.plan, options, known=DurationCache(system, options, self.kit, dtype))
         self._kinds = Counter(model.layer_kinds)
         self._alike = _alike_but_attention(self._kinds)
         self._prepared: dict[int, dict[str, Graph]] = {}

@@ -15,7 +15,7 @@ from weft.hardware.resolve import Described
 from weft.options import SUSTAINED, RunOptions
 from weft.result.graph_step import BY_BYTES, OTHER_STREAMS, GraphStep, Share
 from weft.result.step import Pass, exposed
-from weft.run.step.prices import Known, Place
+from weft.run.step.prices import DurationCache, Place
 from weft.run.step.spans import COMPUTE, CONTENTION, class_of, timed
 from weft.run.step.windows import Windows
 
@@ -37,7 +37,7 @@ def graph_step(graph: Graph, on: Described, options: RunOptions = SUSTAINED) -> 
     check_type("the graph", graph, Graph, "give a weft.Graph, such as weft.capture answers")
     where = on if isinstance(on, System) else system(on)
     _check_ranks(graph, where)
-    known, places = Known(where, options), _places(graph, where)
+    known, places = DurationCache(where, options), _places(graph, where)
     seconds = {node.name: _seconds(node, known, places) for node in graph}
     among = {(node.stream, node.op.ranks): places[node.id] for node in graph if isinstance(node.op, Collective)}
     windows = Windows(lambda stream, ranks: known.among(among[stream, ranks]), {}, "bf16", options, engine=False)
@@ -74,7 +74,7 @@ def _places(graph: Graph, where: System) -> Mapping[str, Place]:
     return found
 
 
-def _seconds(node: Node, known: Known, places: Mapping[str, Place]) -> float:
+def _seconds(node: Node, known: DurationCache, places: Mapping[str, Place]) -> float:
     if np.ndim(node.op.least_bytes):
         raise InputError(f"{node.name} has an array of sizes; a step times one of each, weft.estimate takes arrays")
     measured = node.op.seconds if isinstance(node.op, Opaque) else 0.0

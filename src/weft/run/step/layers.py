@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import replace
 from functools import cached_property
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,6 @@ from numpy.typing import NDArray
 from weft.graph import Gemm, Graph, Node
 from weft.library.dispatchers import dispatcher
 from weft.parallel.framework import Framework
-from weft.parallel.memory import casting_ranks
-from weft.parallel.plan import ORDER, Parallelism
 from weft.parallel.rank import RankPart
 from weft.result.step import RESIDUAL, PartTimes, Pass, added
 from weft.run.step.chunks import launch_gaps
@@ -25,57 +22,10 @@ from weft.run.step.paired import paired, paired_share
 from weft.run.step.parts import Parts
 from weft.run.step.prices import Case, Prices
 from weft.run.step.spans import kernels, timed
-from weft.run.step.stages import Composition, Shares
+from weft.run.step.stages import Shares
 from weft.run.step.windows import Times, times
 
 FloatArray = NDArray[np.float64]
-Key = tuple[object, ...]
-"""Fields of a plan that decide something."""
-
-
-_PART_FIELDS = attrgetter(
-    "recompute",
-    "ep",
-    "dispatcher",
-    "tp",
-    "sp",
-    "cp",
-    "context",
-    "micro_batch",
-    "sequence",
-    "dtype",
-    "precision",
-    "expert_load",
-)
-"""The fields of a plan that decide the parts of a model on a rank: first, what is computed again, then how experts are
-spread."""
-
-
-def part_key(plan: Parallelism, framework: Framework) -> Key:
-    """What decides the parts of a model on a rank, out of a plan: first, what is computed again."""
-    adds = not framework.accumulates and plan.micro_batches > 1 and not plan.gathers_each_pass
-    casting = casting_ranks(plan, framework)
-    return *_PART_FIELDS(plan), adds, casting, framework.async_tp, framework.orders_tokens and framework.tp
-
-
-def dense_key(parts: Key) -> Key:
-    """What decides the parts that have no experts, of that which decides all of them."""
-    return parts[0], *parts[3:]
-
-
-def layer_key(plan: Parallelism, framework: Framework, parts: Key, splits: bool) -> Key:
-    """What decides the passes over parts: they themselves, methods of overlap, the place of the ranks, whether the
-    schedule `splits` the backward pass, and how many passes have one of another micro-batch beside them.
-    """
-    methods = tuple((axis, plan.overlap[axis]) for axis in sorted(plan.overlap) if axis != "dp") if plan.overlap else ()
-    placed = None if plan.order == ORDER else (plan.order, plan.dp, plan.pp)
-    beside = (paired_share(plan), framework.delay_wgrad) if framework.paired and plan.ep > 1 else None
-    return (*parts, methods, placed, splits, framework.graphs, beside)
-
-
-def dense_layer_key(layers: Key) -> Key:
-    """What decides the passes over parts without experts, beside the parts, of that which decides all of them."""
-    return layers[3:-1]
 
 
 def cases_of(parts: Parts, prices: Prices) -> Iterable[Case]:
@@ -142,15 +92,15 @@ class Layers:
         forward, backward, weight = started(forward, syncs), started(backward), started(weight)
         return PartTimes(of.name, forward, backward, weight, again, of.parameters, of.kept, of.experts, of.narrow)
 
-    def seconds(self, of: Composition) -> list[FloatArray]:
+    def seconds(self, counts: NDArray[np.int64]) -> list[FloatArray]:
         """Forward, backward and weight gradients of a micro-batch on each stage [s], without waits for weights that are
         gathered.
         """
         launch, synchronous = self.framework.launch, self.framework.synchronous
         found = []
         for seconds, launches in zip(self._each("seconds"), self._each("launches"), strict=True):
-            alone = of.counts @ seconds
-            found.append(alone + launch_gaps(of.counts @ launches, alone, launch, synchronous) if launch else alone)
+            alone = counts @ seconds
+            found.append(alone + launch_gaps(counts @ launches, alone, launch, synchronous) if launch else alone)
         return found
 
     def _each(self, name: str) -> NDArray[np.float64]:

@@ -19,8 +19,8 @@ from weft.parallel.memory import gathered, states
 from weft.parallel.plan import Parallelism
 from weft.result.memory import FRAGMENTATION, DeviceMemory, Memory
 from weft.run.step.offload import BUFFERS
-from weft.run.step.parts import Layout, Parts, kept_by, rank_parts
-from weft.run.step.stages import Structure, composition, in_rounds, stages_on
+from weft.run.step.parts import Parts, PlanJob, kept_by, rank_parts
+from weft.run.step.stages import Structure, in_rounds, stage_counts, stages_on
 from weft.schedule.pipeline import Schedule, schedule
 from weft.schedule.pipeline.orders import BACKWARD, FORWARD, WEIGHT
 
@@ -63,15 +63,15 @@ def _devices(
     parts = Parts(rank_parts(model, plan, framework))
     order = order or schedule(plan.schedule, plan.pp, plan.micro_batches)
     stages = [stages_on(order, device) for device in range(order.devices)]
-    structure = Structure(stages, composition(model, order.stages, plan, parts.names))
-    saved, working = parts.kept(structure.of, plan.offload == "activations")
-    versions = _versions(Layout(plan, parts, structure, order)).tolist()
+    structure = Structure(stages, stage_counts(model, order.stages, plan, parts.names))
+    saved, working = parts.kept(structure.counts, plan.offload == "activations")
+    versions = _versions(PlanJob(plan, parts, structure, order)).tolist()
     found = []
     for device, mine in enumerate(stages):
         counts, left, is_forward, place = held_by(order, device, mine)
         forward, backward = working[:, mine][:, place]
         needed = np.where(is_forward, forward, backward)
-        shares = structure.of.counts[mine]
+        shares = structure.counts[mine]
         fixed = _throughout(plan, parts, shares, framework)
         fixed |= {"weight versions": int(versions[device]), "outside": outside(plan)}
         fixed = {name: size for name, size in fixed.items() if size}
@@ -108,14 +108,14 @@ def _throughout(plan: Parallelism, parts: Parts, shares: NDArray[np.int64], fram
     return throughout(count, experts, largest, plan, framework, int((shares @ parts.narrow).sum()))
 
 
-def _versions(layout: Layout) -> FloatArray:
+def _versions(job: PlanJob) -> FloatArray:
     """Copies of the weights beside the current ones, which each device of a schedule without a flush keeps for passes
     in flight [bytes].
     """
-    plan, parts, structure, order = layout
+    plan, parts, structure, order = job.plan, job.parts, job.structure, job.order
     if order is None:
         return np.zeros(plan.pp)
-    sizes = structure.of.counts @ parts.parameters * DTYPE_BYTES[plan.dtype]
+    sizes = structure.counts @ parts.parameters * DTYPE_BYTES[plan.dtype]
     more = (np.array(order.versions) - 1) * sizes
     copies: FloatArray = np.where(structure.stages >= 0, more[structure.stages], 0).sum(axis=1)
     return copies
@@ -138,43 +138,44 @@ def held_by(
     return held, held[-1] - released[-1], kind == FORWARD, mine.argmax(axis=1)
 
 
-def peaks(layouts: Sequence[Layout], framework: Framework) -> FloatArray:
+def peaks(jobs: Sequence[PlanJob], framework: Framework) -> FloatArray:
     """The peak of the fullest device under each plan [bytes], as of `weft.result.memory.Memory`."""
-    found = np.empty(len(layouts))
+    found = np.empty(len(jobs))
     alike: dict[Key, list[int]] = {}
-    for at, (plan, _, structure, _) in enumerate(layouts):
-        alike.setdefault((plan.schedule, plan.micro_batches, plan.offload, id(structure)), []).append(at)
+    for at, job in enumerate(jobs):
+        plan = job.plan
+        alike.setdefault((plan.schedule, plan.micro_batches, plan.offload, id(job.structure)), []).append(at)
     memo: dict[Key, FloatArray] = {}
     for places in alike.values():
-        same = [layouts[at] for at in places]
-        held = np.array([_held(layout, framework, memo) for layout in same])
+        same = [jobs[at] for at in places]
+        held = np.array([_held(job, framework, memo) for job in same])
         found[places] = ((_activations(same) + held[:, :-1]) * (1 + FRAGMENTATION)).max(axis=1) + held[:, -1]
     return found
 
 
-def _activations(layouts: Sequence[Layout]) -> FloatArray:
+def _activations(jobs: Sequence[PlanJob]) -> FloatArray:
     """What the micro-batches in flight of plans with the same stages need on each device [bytes], of the shape (plans,
     devices).
     """
-    plan, _, structure, order = layouts[0]
-    distinct = {id(layout.parts): layout.parts for layout in layouts}
-    held, working = kept_by([*distinct.values()], structure.of, plan.offload == "activations")
+    plan, structure, order = jobs[0].plan, jobs[0].structure, jobs[0].order
+    distinct = {id(job.parts): job.parts for job in jobs}
+    held, working = kept_by([*distinct.values()], structure.counts, plan.offload == "activations")
     if order is None:
         needs = dynamic(plan.schedule, plan.pp, plan.micro_batches, held, working)
     else:
         needs = _most([_states(order, at, row[row >= 0]) for at, row in enumerate(structure.stages)], held, working)
     place = {key: number for number, key in enumerate(distinct)}
-    found: FloatArray = needs[[place[id(layout.parts)] for layout in layouts]]
+    found: FloatArray = needs[[place[id(job.parts)] for job in jobs]]
     return found
 
 
-def _held(layout: Layout, framework: Framework, memo: dict[Key, FloatArray]) -> FloatArray:
+def _held(job: PlanJob, framework: Framework, memo: dict[Key, FloatArray]) -> FloatArray:
     """What each device holds throughout, then what every rank holds outside the framework's allocator [bytes]."""
-    plan, parts, structure, _ = layout
+    plan, parts, structure = job.plan, job.parts, job.structure
     key = *attrgetter(*HELD)(plan), id(structure)
     if key not in memo:
         each = [sum(_throughout(plan, parts, shares, framework).values()) for shares in structure.of_stages]
-        memo[key] = np.append(np.array(each, np.float64)[structure.kind] + _versions(layout), outside(plan))
+        memo[key] = np.append(np.array(each, np.float64)[structure.kind] + _versions(job), outside(plan))
     return memo[key]
 
 

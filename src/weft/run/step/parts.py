@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,14 @@ from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import RankPart, part
 from weft.run.step.offload import without_offloaded
-from weft.run.step.stages import Composition, Structure
+from weft.run.step.stages import Structure
 from weft.schedule.pipeline import Schedule
+
+if TYPE_CHECKING:
+    from weft.run.step.batch import PipelineBatch
+    from weft.run.step.keys import EpilogueKey, RankKey
+    from weft.run.step.layers import Layers
+    from weft.run.step.prices import Prices
 
 FloatArray = NDArray[np.float64]
 Written = dict[tuple[Tokens, str], dict[str, tuple[Piece, ...]]]
@@ -75,12 +81,12 @@ class Parts:
         self.narrow = np.array([one.narrow for one in of.values()])
         self._sizes: dict[bool, FloatArray] = {}
 
-    def kept(self, of: Composition, offloads: bool) -> tuple[FloatArray, FloatArray]:
+    def kept(self, counts: NDArray[np.int64], offloads: bool) -> tuple[FloatArray, FloatArray]:
         """What a micro-batch keeps in each stage, and needs beside that in its forward and in its backward [bytes].
 
         The second array has the shape (2, stages). With `offloads` the activations of layers go to the host.
         """
-        held, working = kept_by([self], of, offloads)
+        held, working = kept_by([self], counts, offloads)
         return held[0], working[0]
 
     def kept_sizes(self, offloads: bool) -> FloatArray:
@@ -100,31 +106,37 @@ class Parts:
             for name, size in part.kept.saved.items()
         }
 
-    def sent(self, of: Composition) -> FloatArray:
+    def sent(self, counts: NDArray[np.int64]) -> FloatArray:
         """What a micro-batch of each stage sends to the host if the activations of layers are kept there [bytes]."""
         sizes = [float(one.kept.bytes) if name in LAYERS else 0.0 for name, one in self.of.items()]
-        found: FloatArray = of.counts @ np.array(sizes)
+        found: FloatArray = counts @ np.array(sizes)
         return found
 
 
-def kept_by(some: Sequence[Parts], of: Composition, offloads: bool) -> tuple[FloatArray, FloatArray]:
+def kept_by(some: Sequence[Parts], counts: NDArray[np.int64], offloads: bool) -> tuple[FloatArray, FloatArray]:
     """Return `Parts.kept` of several plans, with an axis for them before the others."""
     sizes = np.array([one.kept_sizes(offloads) for one in some])
-    working = np.where(of.counts > 0, sizes[:, 1:, None, :], 0).max(axis=3)
-    held: FloatArray = sizes[:, 0] @ of.counts.T
+    working = np.where(counts > 0, sizes[:, 1:, None, :], 0).max(axis=3)
+    held: FloatArray = sizes[:, 0] @ counts.T
     return held, working
 
 
-class Layout(NamedTuple):
-    """The parts of a model on a rank of a plan, the stages of its pipeline, and the order of its tasks.
+class PlanJob:
+    """A plan whose step is timed: its parts on a rank, its stages, the order of its tasks, then what is found of them.
 
-    The order is None where tasks lie in slots, and are timed without them.
+    The order is None where tasks lie in slots, and are timed without them. `rank` is what decides the parts; `layers`
+    are the passes over them, `pipe` the pipeline, and `epilogue` what decides all that surrounds the passes.
     """
 
-    plan: Parallelism
-    parts: Parts
-    structure: Structure
-    order: Schedule | None
+    __slots__ = ("epilogue", "layers", "order", "parts", "pipe", "plan", "prices", "rank", "structure")
+    layers: Layers
+    pipe: PipelineBatch
+    epilogue: EpilogueKey
+    rank: RankKey
+    prices: Prices
+
+    def __init__(self, plan: Parallelism, parts: Parts, structure: Structure, order: Schedule | None) -> None:
+        self.plan, self.parts, self.structure, self.order = plan, parts, structure, order
 
     @property
     def splits(self) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +18,14 @@ from weft.hardware import Gpu, System
 from weft.library.dispatchers import dispatcher
 from weft.library.kits import Kit
 from weft.library.residual import Residual, shipped
-from weft.options import Fidelity, RunOptions
+from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.overlaps import find_strategy
 from weft.parallel.plan import Parallelism
 from weft.run.step.meeting import Waves
 from weft.run.step.windows import Windows
 
 FloatArray = NDArray[np.float64]
+T = TypeVar("T")
 
 
 def group(system: System, plan: Parallelism, axis: str, size: int | None = None) -> System:
@@ -61,18 +65,30 @@ Case = tuple[Op, Place | None, Driver | None]
 """An operator, the place of a collective's ranks, and who carries it out."""
 
 
-class Known:
-    """Seconds of operators on a machine, each distinct one estimated once for any number of plans.
+class DurationCache:
+    """Durations on a machine for any number of plans of a model and a framework, each computed once.
 
-    Those that a `kit` of a framework of inference has libraries for are timed as these run them, GEMMs if their
-    operands are of the `narrow` format.
+    Operators are estimated by themselves, by what decides their seconds (`Case`). What plans have in common beyond
+    operators is found by a typed key (`weft.run.step.keys`). Operators that a `kit` of a framework of inference has
+    libraries for are timed as these run them, GEMMs if their operands are of the `narrow` format.
     """
 
-    def __init__(self, system: System, options: RunOptions, kit: Kit | None = None, narrow: str = "") -> None:
+    def __init__(
+        self,
+        system: System,
+        options: RunOptions = SUSTAINED,
+        kit: Kit | None = None,
+        narrow: str = "",
+        calibration: Residual | None = None,
+    ) -> None:
         self.system, self.options, self.waves = system, options, Waves()
         self.kit, self.narrow = kit, narrow
+        self.calibration = calibration or shipped()
         self._roomy = system.replace({"memory.capacity": ROOM})
         self._seconds: dict[Case, float] = {}
+        self.written: dict[Any, Any] = {}
+        self._listed: set[Case] | None = None
+        self._found: defaultdict[type, dict[Any, Any]] = defaultdict(dict)
         self._moved: dict[tuple[str, int, str, Place, str], float] = {}
         self._groups: dict[Place, System] = {}
         self._roomy_groups: dict[Place, System] = {}
@@ -83,12 +99,37 @@ class Known:
             self._groups[place] = self.system.with_gpus(*place)
         return self._groups[place]
 
+    def get(self, key: Hashable) -> Any:
+        """Return what was found by a key; None if nothing was."""
+        return self._found[type(key)].get(key)
+
+    def find(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what belongs to a key, made once."""
+        found = self._found[type(key)]
+        if key not in found:
+            found[key] = make()
+        return cast(T, found[key])
+
     def seconds(self, case: Case) -> float:
-        """Seconds of an operator."""
+        """Seconds of an operator; 0 where operators are only listed (`estimate_at_once`)."""
         found = self._seconds.get(case)
         if found is None:
+            if self._listed is not None:
+                self._listed.add(case)
+                return 0.0
             found = self._seconds[case] = float(self._estimate(case[0], case))
         return found
+
+    def estimate_at_once(self, ask: Callable[[], T]) -> T:
+        """Return what `ask` answers, whose operators are listed by a first call, and estimated at once."""
+        self._listed, moved, self._moved = set(), self._moved, {}
+        try:
+            ask()
+            listed = self._listed
+        finally:
+            self._listed, self._moved = None, moved
+        self.fill(listed)
+        return ask()
 
     def moved(self, kind: str, size: int, dtype: str, place: Place, driver: Driver) -> float:
         """Seconds of a collective of `size` bytes among the ranks of a place."""
@@ -170,7 +211,7 @@ class Prices:
     """Seconds of operators on a rank of a plan; equal operators are estimated once.
 
     `windows` say what kernels and collectives cost each other while they run at once. `known` may be shared among
-    plans on a machine. `calibration` says what a training step takes beyond them.
+    plans on a machine. Its calibration says what a training step takes beyond them.
     """
 
     def __init__(
@@ -179,21 +220,18 @@ class Prices:
         plan: Parallelism,
         options: RunOptions,
         fidelity: Fidelity = "estimate",
-        known: Known | None = None,
-        calibration: Residual | None = None,
+        known: DurationCache | None = None,
     ) -> None:
-        self._plan, self.options, self.known = plan, options, known or Known(system, options)
-        self.calibration = calibration or shipped()
+        self._plan, self.options, self.known = plan, options, known or DurationCache(system, options)
+        self._engine = fidelity == "windows"
         self._each = system.node.gpus_per_node if system.node else system.gpus
         self._places: dict[tuple[str, int], Place] = {}
-        self.windows = Windows(
-            self.among,
-            plan.overlap,
-            plan.dtype,
-            options,
-            engine=fidelity == "windows",
-            waves=self.known.waves,
-        )
+
+    @cached_property
+    def windows(self) -> Windows:
+        """What kernels and collectives cost each other while they run at once."""
+        plan, waves = self._plan, self.known.waves
+        return Windows(self.among, plan.overlap, plan.dtype, self.options, engine=self._engine, waves=waves)
 
     def taken(self, library: str, units: int = 0) -> float:
         """The share of a GPU's compute units that a library takes for an exchange of tokens."""
@@ -216,7 +254,7 @@ class Prices:
 
     def residual(self, op: Op) -> float:
         """Return the seconds that an operator adds to a training step beyond its own time: its calibration residual."""
-        return self.of(op) * self.calibration.streaming if isinstance(op, Streaming) else 0.0
+        return self.of(op) * self.known.calibration.streaming if isinstance(op, Streaming) else 0.0
 
     def case(self, op: Op, axis: str = "compute") -> Case:
         """What decides the seconds of an operator on a machine."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -75,22 +74,10 @@ def stages_on(order: Schedule, device: int) -> list[int]:
     return [stage for stage in range(order.stages) if (order.placement[:, stage] == device).any()]
 
 
-@dataclass(frozen=True)
-class Composition:
-    """The parts of each stage of a pipeline: `counts` has the shape (stages, parts)."""
-
-    names: tuple[str, ...]
-    counts: NDArray[np.int64]
-
-    def shares(self, stages: Sequence[int]) -> Shares:
-        """How often stages together have each part."""
-        return tuple(self.counts[list(stages)].sum(axis=0).tolist())
-
-
-def composition(model: Transformer, stages: int, plan: Parallelism, names: tuple[str, ...]) -> Composition:
-    """Which parts of a model the stages of a plan have."""
+def stage_counts(model: Transformer, stages: int, plan: Parallelism, names: tuple[str, ...]) -> NDArray[np.int64]:
+    """How often each stage of a plan has the parts of these names; of the shape (stages, parts)."""
     each = [Counter(stage) for stage in chunks_of(model, stages, plan)]
-    return Composition(names, np.array([[stage[name] for name in names] for stage in each]))
+    return np.array([[stage[name] for name in names] for stage in each])
 
 
 def in_rounds(devices: int, stages: int) -> list[list[int]]:
@@ -102,18 +89,22 @@ class Structure:
     """The stages on each device of a pipeline, and its kinds of devices: those that have the same parts.
 
     `stages` has the shape (devices, most stages of a device); missing ones are -1. `kind` numbers the kind of each
-    device, of which `examples` are the first ones; `shares` and `of_stages` count parts on them.
+    device, of which `examples` are the first ones; `shares` and `of_stages` count parts on them. `counts` are those of
+    every stage (`stage_counts`).
     """
 
-    def __init__(self, stages: Sequence[Sequence[int]], of: Composition) -> None:
-        self.of, count = of, len(of.counts)
+    def __init__(self, stages: Sequence[Sequence[int]], counts: NDArray[np.int64]) -> None:
+        def shares(some: Sequence[int]) -> Shares:
+            return tuple(counts[list(some)].sum(axis=0).tolist())
+
+        self.counts, count = counts, len(counts)
         width = max(map(len, stages))
         self.stages = np.array([[*mine, *[-1] * (width - len(mine))] for mine in stages])
         kinds: dict[tuple[object, ...], int] = {}
         ends = {0, count - 1}
-        keys = [(bool(ends & set(mine)), *(of.shares([stage]) for stage in mine)) for mine in stages]
+        keys = [(bool(ends & set(mine)), *(shares([stage]) for stage in mine)) for mine in stages]
         self.kind = np.array([kinds.setdefault(key, len(kinds)) for key in keys])
         self.examples = [self.kind.tolist().index(number) for number in range(len(kinds))]
-        self.shares = [of.shares(stages[device]) for device in self.examples]
+        self.shares = [shares(stages[device]) for device in self.examples]
         self.is_end = [bool(ends & set(stages[device])) for device in self.examples]
-        self.of_stages = [of.counts[list(stages[device])] for device in self.examples]
+        self.of_stages = [counts[list(stages[device])] for device in self.examples]

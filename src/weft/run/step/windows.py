@@ -134,11 +134,17 @@ class Windows:
         """
         key = (*map(id, passes), moved, axis)
         if key not in self._means:
-            self._means[key] = passes, self.mean(times(passes, self.dtype), moved, axis)
+            self._means[key] = passes, self._mean(times(passes, self.dtype), moved, axis)
         return self._means[key][1]
 
-    def mean(self, times: Times, moved: Collective, axis: str) -> tuple[float, float]:
+    def of_times(self, times: Times, moved: Collective, axis: str = "dp") -> tuple[float, float]:
         """The same for the `times` of passes."""
+        key = id(times), moved.name, min(moved.bytes, MOST_BYTES), moved.ranks, axis
+        if key not in self._means:
+            self._means[key] = times, self._mean(times, moved, axis)
+        return self._means[key][1]
+
+    def _mean(self, times: Times, moved: Collective, axis: str) -> tuple[float, float]:
         spent, whole = times
         total = sum(spent.values())
         large = {gemm: seconds for gemm, seconds in spent.items() if seconds >= SMALL * total > 0}
