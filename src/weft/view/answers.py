@@ -21,7 +21,7 @@ _ROWS_SHOWN = 40
 
 REPORTS = {
     "timeline": "run:TimelineReport",
-    "comparison": "run:comparison_report",
+    "comparison": "corun:comparison_report",
     "estimate": "estimates:EstimateReport",
     "sweep": "sweeps:SweepReport",
     "trace": "recorded:TraceReport",

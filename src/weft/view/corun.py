@@ -18,7 +18,7 @@ from weft.view.figure import Figure, Lines, bars, stacked_bars
 from weft.view.heat import heat_section
 from weft.view.interference import interference_section
 from weft.view.page import simulated_section
-from weft.view.run import counter_table, left_out, recorded_parts, unchanged_sentence
+from weft.view.run import RunReport, counter_table, left_out, recorded_parts, unchanged_sentence
 from weft.view.units import Way, units_by_way
 from weft.view.words import changed, effort, percent, us
 
@@ -152,6 +152,11 @@ class CoRunReport(Report[Comparison]):
     def appendix(self) -> list[Part]:
         """The machine."""
         return [simulated_section(self.first.run)]
+
+
+def comparison_report(answer: Comparison) -> Report[Comparison]:
+    """The report of runs of a graph, or of independent streams that share a GPU."""
+    return CoRunReport(answer) if answer.is_shared else RunReport(answer)
 
 
 def _is_single(answer: Comparison) -> bool:

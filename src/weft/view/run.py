@@ -177,15 +177,6 @@ class TimelineReport(RunReport):
         return [sub_layer_times(self.answer) if self.run.parts else timeline(self.run)]
 
 
-def comparison_report(answer: Comparison) -> Report[Comparison]:
-    """The report of runs of a graph, or of independent streams that share a GPU."""
-    if not answer.is_shared:
-        return RunReport(answer)
-    from weft.view.corun import CoRunReport
-
-    return CoRunReport(answer)
-
-
 def side_by_side(runs: Mapping[str, Timeline]) -> RunReport:
     """The report of runs under the keys of a mapping, such as those of one graph on two machines."""
     return RunReport(Comparison({name: replace(run, overlap=name) for name, run in runs.items()}))
