@@ -44,17 +44,20 @@ class Declared:
 
 
 def declared(value: Any, help: str, **more: Any) -> Any:
-    """A field of a dataclass with its default and its declaration (`Declared`)."""
-    return field(default=value, metadata={_KEY: Declared(help, **more)})
+    """A field of a dataclass with its default, or the class that makes it, and its declaration (`Declared`)."""
+    metadata = {_KEY: Declared(help, **more)}
+    return (
+        field(default_factory=value, metadata=metadata)
+        if isinstance(value, type)
+        else field(default=value, metadata=metadata)
+    )
 
 
 def redeclared(owner: type, name: str, value: Any = MISSING, **changed: Any) -> Any:
     """A field of a subclass as `owner` declares it, with another default, or another part of its declaration."""
     one = next(each for each in fields(owner) if each.name == name)
-    return field(
-        default=one.default if value is MISSING else value,
-        metadata={_KEY: replace(one.metadata[_KEY], **changed)},
-    )
+    about = replace(one.metadata[_KEY], **changed)
+    return declared(one.default if value is MISSING else value, **vars(about))
 
 
 @dataclass(frozen=True)
@@ -136,9 +139,9 @@ def from_options(owner: type[T], values: Mapping[str, Any]) -> T:
     return owner(**{name: value for name, value in given.items() if value is not None})
 
 
-def stated(options: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass's object that differ from their defaults."""
-    each = ((one, getattr(options, one.name)) for one in fields(options))
+def stated(options: Any, *without: str) -> dict[str, Any]:
+    """Return the fields of a dataclass's object that differ from their defaults, `without` some."""
+    each = ((one, getattr(options, one.name)) for one in fields(options) if one.name not in without)
     return {one.name: value for one, value in each if value != _default(one)}
 
 

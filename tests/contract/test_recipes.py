@@ -191,7 +191,7 @@ def test_models_do_not_train_in_8_bits_throughout():
             weft.memory("llama-3-8b", "8xh100", dtype=dtype)
         with pytest.raises(InputError, match="no framework trains"):
             weft.plan("llama-3-8b", "8xh100", batch=8, fix={"dtype": dtype})
-    assert weft.decode("llama-3-8b", "h100", dtype="fp8").seconds > 0
+    assert weft.decode("llama-3-8b", "h100", weft.ServingPlan(dtype="fp8")).seconds > 0
 
 
 @every

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -29,7 +30,8 @@ def test_a_policy_keeps_every_law_of_its_contract(policy):
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_load_over_time_adds_up_to_the_load(policy, load):
-    answer = weft.serve("llama-3-8b", "1xh100", policy=policy, seed=3, **LOADS[load])
+    plan, load = LOADS[load]
+    answer = weft.serve("llama-3-8b", "1xh100", replace(plan, scheduler=policy), load)
     moments = answer.over_time()
     written = sum(one.answers * (one.end - one.start) for one in moments)
     assert written == pytest.approx(sum(turn.decodes * turn.steps for turn in answer.turns))
@@ -40,7 +42,8 @@ def test_the_load_over_time_adds_up_to_the_load(policy, load):
 @pytest.mark.parametrize("policy", [*POLICIES, own], ids=[*POLICIES, "own"])
 def test_answers_are_reserved_or_paid_for(policy):
     """Without preemption, all of an answer is reserved; others preempt where memory is scarce, and admit more."""
-    found = weft.serve("llama-3-8b", "1xh100", policy=policy, seed=3, **LOADS["scarce KV cache"])
+    plan, load = LOADS["scarce KV cache"]
+    found = weft.serve("llama-3-8b", "1xh100", replace(plan, scheduler=policy), load)
     if policy == "trtllm-no-evict":
         assert found.preemptions == 0
     assert found.peak_memory > 0.9
@@ -85,7 +88,9 @@ class Mute:
 )
 def test_a_policy_that_breaks_a_rule_is_an_error(policy, said):
     with pytest.raises(InputError, match=said):
-        weft.serve("llama-3-8b", "1xh100", policy=policy, rate=10, requests=20, output=8)
+        weft.serve(
+            "llama-3-8b", "1xh100", weft.ServingPlan(scheduler=policy), weft.Load(rate=10, requests=20, output_tokens=8)
+        )
 
 
 def test_a_class_is_a_policy_with_a_state_of_each_replica():
@@ -101,7 +106,9 @@ def test_a_class_is_a_policy_with_a_state_of_each_replica():
             first_come(server)
             running_first(server)
 
-    own = weft.serve("llama-3-8b", "2xh100", policy=Own, rate=10, requests=20, output=8)
+    own = weft.serve(
+        "llama-3-8b", "2xh100", weft.ServingPlan(scheduler=Own), weft.Load(rate=10, requests=20, output_tokens=8)
+    )
     assert own.policy == "Own"
     assert len(Own.made) >= 2
     assert all(one.servers[0] is server for one in Own.made for server in one.servers)

@@ -131,10 +131,16 @@ ANSWERS = {
         "mixtral-8x7b", on(name, 8), tp=2, ep=4, batch=32, sequence=2048, fidelity="estimate"
     ),
     "a token": lambda name: weft.decode("llama-3-8b", on(name), batch=2),
-    "a token of many sequences by vLLM": lambda name: weft.decode("llama-3-8b", on(name), batch=32, library="vllm"),
-    "a token on 8 GPUs by SGLang": lambda name: weft.decode("llama-3-70b", on(name, 8), tp=8, library="sglang"),
+    "a token of many sequences by vLLM": lambda name: weft.decode(
+        "llama-3-8b", on(name), weft.ServingPlan(library="vllm"), batch=32
+    ),
+    "a token on 8 GPUs by SGLang": lambda name: weft.decode(
+        "llama-3-70b", on(name, 8), weft.ServingPlan(tp=8, library="sglang")
+    ),
     "a prompt": lambda name: weft.prefill("llama-3-8b", on(name), sequence=2048),
-    "a long prompt by vLLM": lambda name: weft.prefill("llama-3-8b", on(name), sequence=16384, library="vllm"),
+    "a long prompt by vLLM": lambda name: weft.prefill(
+        "llama-3-8b", on(name), weft.ServingPlan(library="vllm"), sequence=16384
+    ),
 }
 
 
@@ -159,9 +165,14 @@ def test_the_better_gpu_is_ahead_in_the_machines_in_which_it_is_sold(better, oth
         one, eight = (weft.system(f"{gpus}x{name}") for gpus in (1, 8))
         return (
             weft.step("llama-3-8b", eight, zero=3, batch=32, sequence=4096, fidelity="estimate").seconds,
-            weft.decode("llama-3-70b", eight, tp=8, batch=16, library="vllm").seconds,
-            weft.prefill("llama-3-70b", eight, tp=8, sequence=8192, library="vllm").seconds,
-            weft.serve("llama-3-8b", one, rate=4, requests=200, input=1024, output=128).seconds,
+            weft.decode("llama-3-70b", eight, weft.ServingPlan(tp=8, library="vllm"), batch=16).seconds,
+            weft.prefill("llama-3-70b", eight, weft.ServingPlan(tp=8, library="vllm"), sequence=8192).seconds,
+            weft.serve(
+                "llama-3-8b",
+                one,
+                weft.ServingPlan(),
+                weft.Load(rate=4, requests=200, input_tokens=1024, output_tokens=128),
+            ).seconds,
         )
 
     assert all(now <= than for now, than in zip(took(better), took(other), strict=True))

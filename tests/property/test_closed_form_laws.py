@@ -98,7 +98,7 @@ def test_a_token_takes_longer_with_more_context_and_twice_the_sequences(model, t
     context = LEAST_SPLIT * parts
 
     def took(batch, context):
-        return weft.decode(model, "8xh100", tp=tp, batch=batch, context=context).seconds
+        return weft.decode(model, "8xh100", weft.ServingPlan(tp=tp), batch=batch, context=context).seconds
 
     assert took(batch, context + LEAST_SPLIT * more) >= took(batch, context) / EQUAL
     assert took(2 * batch, context) >= took(batch, context) / 1.01

@@ -6,14 +6,13 @@ import math
 
 import numpy as np
 import pytest
+from deployments import plan_with, ready_with, serve_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import weft
 from weft.serving.bounds import Bounds, Work
 from weft.serving.plans import Choice
 from weft.serving.search import time_per_token
-from weft.serving.serve import ready
 from weft.serving.step_times import Shape, StepTimes
 
 MODEL, SYSTEM = "llama-3-8b", "4xh100"
@@ -21,8 +20,8 @@ LOADS = st.fixed_dictionaries(
     {
         "rate": st.sampled_from([2.0, 10.0, 30.0, 60.0, 120.0]),
         "requests": st.integers(5, 60),
-        "input": st.sampled_from([64, 512, (100, 4000)]),
-        "output": st.sampled_from([2, 32, (1, 120)]),
+        "input_tokens": st.sampled_from([64, 512, (100, 4000)]),
+        "output_tokens": st.sampled_from([2, 32, (1, 120)]),
         "seed": st.integers(0, 20),
         "framework": st.sampled_from(["vllm", "sglang", "trtllm"]),
     }
@@ -36,13 +35,13 @@ STAGED = st.sampled_from(
      for readers in range(0, 4 // tp, pp) for tokens in (None, 512)]
 )  # fmt: skip
 DRAFTED = st.sampled_from(
-    [Choice(1, 2, readers, tokens, speculate=count, draft=draft) for readers in (0, 1)
+    [Choice(1, 2, readers, tokens, num_speculative_tokens=count, speculative_method=draft) for readers in (0, 1)
      for tokens in (None, 512) for count in (1, 4) for draft in ("none", "eagle")]
 )  # fmt: skip
 EXPERTS, NODE = "qwen3-30b-a3b", "8xh100"
 WIDE = st.sampled_from(
-    [Choice(1, 8, 0, tokens, ep=ep, two_batch=halves, speculate=count) for tokens in (None, 512) for ep in (4, 8)
-     for halves in (False, True) for count in (0, 3)]
+    [Choice(1, 8, 0, tokens, ep=ep, two_batch_overlap=halves, num_speculative_tokens=count) for tokens in (None, 512)
+     for ep in (4, 8) for halves in (False, True) for count in (0, 3)]
 )  # fmt: skip
 TTFT = st.sampled_from([0.05, 0.3, 2.0])
 ATTAINMENT = st.sampled_from([0.5, 0.9, 1.0])
@@ -62,28 +61,28 @@ def test_a_bound_holds_for_stages_of_a_pipeline(load, choice, ttft, attainment):
 
 
 @settings(max_examples=25, deadline=None)
-@given(load=LOADS, choice=DRAFTED, accept=ACCEPT, ttft=TTFT, attainment=ATTAINMENT)
+@given(load=LOADS, choice=DRAFTED, acceptance_rate=ACCEPT, ttft=TTFT, attainment=ATTAINMENT)
 def test_a_bound_holds_for_steps_that_verify_drafts(load, choice, accept, ttft, attainment):
-    check_bound(MODEL, SYSTEM, {**load, "accept": accept}, choice, ttft, attainment)
+    check_bound(MODEL, SYSTEM, {**load, "acceptance_rate": accept}, choice, ttft, attainment)
 
 
 @settings(max_examples=25, deadline=None)
-@given(load=LOADS, choice=WIDE, accept=ACCEPT, ttft=TTFT, attainment=ATTAINMENT)
+@given(load=LOADS, choice=WIDE, acceptance_rate=ACCEPT, ttft=TTFT, attainment=ATTAINMENT)
 def test_a_bound_holds_for_batches_in_halves(load, choice, accept, ttft, attainment):
-    check_bound(EXPERTS, NODE, {**load, "accept": accept}, choice, ttft, attainment)
+    check_bound(EXPERTS, NODE, {**load, "acceptance_rate": accept}, choice, ttft, attainment)
 
 
 @pytest.mark.parametrize(
     ("model", "system", "how"),
     [
         (MODEL, SYSTEM, {"tp": 2, "pp": 2}),
-        (MODEL, SYSTEM, {"speculate": 3, "accept": 0.7, "draft": "eagle"}),
-        (EXPERTS, NODE, {"ep": 8, "two_batch": True}),
-        (EXPERTS, NODE, {"ep": 8, "two_batch": True, "speculate": 2, "accept": 0.8}),
+        (MODEL, SYSTEM, {"num_speculative_tokens": 3, "acceptance_rate": 0.7, "speculative_method": "eagle"}),
+        (EXPERTS, NODE, {"ep": 8, "two_batch_overlap": True}),
+        (EXPERTS, NODE, {"ep": 8, "two_batch_overlap": True, "num_speculative_tokens": 2, "acceptance_rate": 0.8}),
     ],
 )
 def test_no_step_is_faster_than_what_steps_take_at_least(model, system, how):
-    times, keys = ready(model, system, rate=1.0, **how).deploy.times, (100, 3000)
+    times, keys = ready_with(model, system, rate=1.0, **how).server.times, (100, 3000)
     least = times.least(2048, 256, keys)
     for decodes, new in [(1, 0), (3, 0), (32, 0), (200, 0), (0, 7), (0, 900), (5, 64), (60, 1000), (256, 500)]:
         for mean in keys:
@@ -94,49 +93,69 @@ def test_no_step_is_faster_than_what_steps_take_at_least(model, system, how):
             assert (layers + least.logits[some]) * 0.98 <= times.seconds(step)
 
 
-@pytest.mark.parametrize("how", [{"tp": 2, "pp": 2}, {"speculate": 3, "accept": 0.7, "draft": "eagle"}])
+@pytest.mark.parametrize(
+    "how", [{"tp": 2, "pp": 2}, {"num_speculative_tokens": 3, "acceptance_rate": 0.7, "speculative_method": "eagle"}]
+)
 def test_steps_take_as_long_whatever_has_been_timed_before(how):
-    deploy = ready(MODEL, SYSTEM, rate=1.0, **how).deploy
-    times = deploy.times
-    alone = StepTimes(times.forward).launched(deploy.how.launch, deploy.how.graphed)
+    server = ready_with(MODEL, SYSTEM, rate=1.0, **how).server
+    times = server.times
+    alone = StepTimes(times.forward).launched(server.how.launch, server.how.graphed)
     for step in (Shape(3, 1000), Shape(0, 0, 1, 700, 245350), Shape(40, 40000, 2, 900, 300000)):
         assert times.seconds(step) == pytest.approx(alone.seconds(step), rel=1e-12)
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"speculate": 3, "accept": 0.7, "draft": "eagle"}, {"speculate": 2, "accept": 1.0, "draft": "none"}]
+    "how",
+    [
+        {},
+        {"num_speculative_tokens": 3, "acceptance_rate": 0.7, "speculative_method": "eagle"},
+        {"num_speculative_tokens": 2, "acceptance_rate": 1.0, "speculative_method": "none"},
+    ],
 )
 def test_steps_ahead_take_as_long_as_each_alone(how):
-    times = ready(MODEL, SYSTEM, rate=1.0, **how).deploy.times
+    times = ready_with(MODEL, SYSTEM, rate=1.0, **how).server.times
     each = times.forward.speculation.expected
     for at, seconds in enumerate(times.next_tokens(12, 12 * 700, 64)):
         assert seconds == pytest.approx(times.seconds(Shape(12, round(12 * (700 + each * at)))), rel=1e-5)
 
 
 def check_bound(model, system, load, choice, ttft, attainment):
-    made = ready(model, system, **load, **choice.options, ttft=f"{ttft} s", tpot="1 s")
+    made = ready_with(model, system, **load, **choice.options, ttft=f"{ttft} s", tpot="1 s")
     good = math.ceil(attainment * len(made.asked.asked))
-    bounds = Bounds(made.deploy.times, made.deploy.how, Work.of(made.asked.asked, made.objective, good, 0))
-    answered, _ = made.deploy.run(made.asked)
+    bounds = Bounds(made.server.times, made.server.how, Work.of(made.asked.asked, made.limits.objective, good, 0))
+    answered, _ = made.server.run(made.asked)
     found = time_per_token(answered, ttft, good)
     if found < math.inf:
         assert bounds.ttft <= ttft
         if found > 0:
-            assert bounds.time_per_token(choice.replicas, choice.readers) <= found
+            assert bounds.time_per_token(choice.replicas, choice.prefill_replicas) <= found
 
 
 @pytest.mark.parametrize(
     ("model", "system", "fewer", "more"),
     [
         (MODEL, SYSTEM, {"pp": 1}, {}),
-        (MODEL, SYSTEM, {"pp": 1, "speculate": 0, "accept": 0.8}, {"pp": 1, "accept": 0.8}),
-        (EXPERTS, "4xh100", {"ep": 4, "two_batch": False}, {"ep": 4}),
+        (
+            MODEL,
+            SYSTEM,
+            {"pp": 1, "num_speculative_tokens": 0, "acceptance_rate": 0.8},
+            {"pp": 1, "acceptance_rate": 0.8},
+        ),
+        (EXPERTS, "4xh100", {"ep": 4, "two_batch_overlap": False}, {"ep": 4}),
     ],
 )
 @pytest.mark.parametrize("rate", [4.0, 30.0])
 def test_a_front_stays_or_improves_when_more_is_searched(model, system, fewer, more, rate):
-    load = {"rate": rate, "requests": 40, "input": 700, "output": 24, "ttft": "1 s", "tpot": "25 ms", "budget_s": 1e9}
-    less, found = (weft.plan_serving(model, system, **load, **choices) for choices in (fewer, more))
+    load = {
+        "rate": rate,
+        "requests": 40,
+        "input_tokens": 700,
+        "output_tokens": 24,
+        "ttft": "1 s",
+        "tpot": "25 ms",
+        "budget_s": 1e9,
+    }
+    less, found = (plan_with(model, system, **load, **choices) for choices in (fewer, more))
     assert found.searched > less.searched
     for one in less.front:
         if one.meets:
@@ -148,8 +167,16 @@ def test_a_front_stays_or_improves_when_more_is_searched(model, system, fewer, m
     rate=st.sampled_from([5.0, 25.0, 60.0]), tpot=st.sampled_from(["8 ms", "12 ms", "30 ms"]), seed=st.integers(0, 5)
 )
 def test_a_search_finds_the_fewest_gpus_that_trying_all_finds(rate, tpot, seed):
-    load = {"rate": rate, "requests": 40, "input": 700, "output": 24, "seed": seed, "ttft": "300 ms", "tpot": tpot}
-    found = weft.plan_serving(MODEL, "2xh100", **load, budget_s=1e9)
+    load = {
+        "rate": rate,
+        "requests": 40,
+        "input_tokens": 700,
+        "output_tokens": 24,
+        "seed": seed,
+        "ttft": "300 ms",
+        "tpot": tpot,
+    }
+    found = plan_with(MODEL, "2xh100", **load, budget_s=1e9)
     meets = set()
     for tp in (1, 2):
         for replicas in range(1, 2 // tp + 1):
@@ -157,7 +184,7 @@ def test_a_search_finds_the_fewest_gpus_that_trying_all_finds(rate, tpot, seed):
                 for tokens in (None, 2048, 512):
                     for pp in (1, 2) if tp == 1 and replicas == 2 and not readers else (1,):
                         choice = Choice(tp, replicas, readers, tokens, pp=pp)
-                        one = weft.serve(MODEL, "2xh100", **load, **choice.options)
+                        one = serve_with(MODEL, "2xh100", **load, **choice.options)
                         if not one.overloaded and one.good_share >= 0.9:
                             meets.add(choice.gpus)
     assert (found.best.gpus if found.best else None) == min(meets, default=None)

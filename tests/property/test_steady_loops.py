@@ -1,10 +1,10 @@
 """The steady state of closed loops, beside loops that are simulated request by request."""
 
 import pytest
+from deployments import forward_with, prefill_with, serve_with
 
 import weft
 from weft.models import load_model
-from weft.run.step.forward import Forward
 from weft.serving.framework import serves
 from weft.serving.steady import steady, steady_at
 from weft.serving.step_times import Shape, StepTimes
@@ -12,13 +12,16 @@ from weft.serving.step_times import Shape, StepTimes
 
 @pytest.fixture(scope="module")
 def times():
-    return StepTimes(Forward(load_model("llama-3-8b"), weft.system("1xh100"), library="vllm"))
+    return StepTimes(forward_with(load_model("llama-3-8b"), weft.system("1xh100"), library="vllm"))
 
 
 def simulated(framework, clients, prompt, answer):
     """A loop of requests whose lengths differ, so that they do not keep step."""
-    lengths = {"input": (int(0.8 * prompt), int(1.2 * prompt)), "output": (int(0.8 * answer), int(1.2 * answer))}
-    return weft.serve(
+    lengths = {
+        "input_tokens": (int(0.8 * prompt), int(1.2 * prompt)),
+        "output_tokens": (int(0.8 * answer), int(1.2 * answer)),
+    }
+    return serve_with(
         "llama-3-8b",
         "1xh100",
         framework=framework,
@@ -30,7 +33,7 @@ def simulated(framework, clients, prompt, answer):
 
 
 def stated(times, framework, clients, prompt, answer, **more):
-    how = serves(framework, times.forward)
+    how = serves(times.forward, weft.ServingPlan(framework=framework))
     return steady(
         times.seconds, clients, prompt, answer, tokens=how.tokens, host=how.host, mixes=framework != "sglang",
         **{"outside": how.outside(prompt), **more},
@@ -56,7 +59,7 @@ def test_an_idle_server_reads_the_first_of_prompts_that_come_together_by_itself(
     """Four prompts of 2,000 tokens: one, and three behind it, as long as a step holds them."""
     found = stated(times, "sglang", 4, 2000, 100, together=True, outside=0.0)
     first, others = (times.seconds(Shape(prefills=n, new=2000 * n, pairs=n * 2000 * 2001 // 2)) for n in (1, 3))
-    host = serves("sglang", times.forward).host
+    host = serves(times.forward, weft.ServingPlan(framework="sglang")).host
     assert found.ttft == pytest.approx(first + host + 0.75 * (others + host), rel=0.02)
 
 
@@ -78,7 +81,7 @@ def test_clients_beyond_the_memory_wait(times):
 def test_one_client_waits_for_its_own_prompt_alone(times):
     state = stated(times, "vllm", 1, 1000, 100, outside=0.0)
     assert (
-        weft.prefill("llama-3-8b", "1xh100", sequence=1000, library="vllm").seconds < state.ttft < 2 * state.tpot + 0.04
+        prefill_with("llama-3-8b", "1xh100", sequence=1000, library="vllm").seconds < state.ttft < 2 * state.tpot + 0.04
     )
 
 

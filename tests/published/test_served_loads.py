@@ -22,9 +22,11 @@ MI300X = "SemiAnalysisAI/InferenceX pull requests 1053 and 1061: vLLM 0.17, clie
 def test_prompts_that_come_at_once_to_vllm_0_10(tp, prompt, answer, total, tpot):
     """Tokens per second within 20 %, TPOT within 15 % where memory does not limit what runs (docs/deviations.md)."""
     found = weft.serve(
-        "gpt-oss-120b", f"{tp}xh100", tp=tp, framework="vllm@0.10", concurrency=500, requests=500, input=prompt,
-        output=answer,
-    )  # fmt: skip
+        "gpt-oss-120b",
+        f"{tp}xh100",
+        weft.ServingPlan(tp=tp, framework="vllm@0.10"),
+        weft.Load(concurrency=500, requests=500, input_tokens=prompt, output_tokens=answer),
+    )
     assert 500 * (prompt + answer) / found.span == pytest.approx(total, rel=0.20), H100
     if tpot:
         assert sum(one.tpot for one in found.requests) / 500 == pytest.approx(tpot, rel=0.15), H100
@@ -33,7 +35,10 @@ def test_prompts_that_come_at_once_to_vllm_0_10(tp, prompt, answer, total, tpot)
 @pytest.mark.parametrize(("clients", "rate", "tpot"), [(64, 2008, 0.0314), (128, 2990, 0.0413)])
 def test_mxfp4_on_mi300x_runs_by_kernels_that_convert_it(clients, rate, tpot):
     found = weft.serve(
-        "gpt-oss-120b", "1xmi300x", concurrency=clients, requests=4 * clients, input=(820, 1024), output=(820, 1024)
+        "gpt-oss-120b",
+        "1xmi300x",
+        weft.ServingPlan(),
+        weft.Load(concurrency=clients, requests=4 * clients, input_tokens=(820, 1024), output_tokens=(820, 1024)),
     )
     assert found.tpot["mean"] == pytest.approx(tpot, rel=0.15), MI300X
     assert clients / (found.tpot["mean"] + found.ttft["mean"] / 922) == pytest.approx(rate, rel=0.20), MI300X
@@ -48,5 +53,7 @@ def test_eager_mode_of_awq_weights_on_an_a100(tmp_path):
     }  # fmt: skip
     qwen = tmp_path / "config.json"
     qwen.write_text(json.dumps(config))
-    step = weft.decode(qwen, "1xa100", context=16100, weights="int4-g128", library="vllm", enforce_eager=True)
+    step = weft.decode(
+        qwen, "1xa100", weft.ServingPlan(weights="int4-g128", library="vllm", enforce_eager=True), context=16100
+    )
     assert step.seconds == pytest.approx(20.63e-3, rel=0.15)

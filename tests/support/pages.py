@@ -99,7 +99,7 @@ PAGES: Mapping[str, Callable[[Path], Answer]] = {
     "graph step": lambda _: _graph_step(),
     "contrast: before and after": lambda _: weft.Contrast({"as asked": _step(tp=2, pp=2), "pp 4": _step(tp=2, pp=4)}),
     "contrast: overlaps": lambda _: weft.step_overlaps("llama-3-8b", "8xh100", tp=8, batch=8, sequence=4096),
-    "inference": lambda _: weft.decode("llama-3-8b", "8xh100", tp=2),
+    "inference": lambda _: weft.decode("llama-3-8b", "8xh100", weft.ServingPlan(tp=2)),
     "memory": lambda _: weft.memory("llama-3-70b", "64xh100", tp=8, pp=4, batch=128, recompute="selective"),
     "plans": lambda _: _plans(),
     "recomputation": lambda _: weft.recompute("llama-3-8b", "8xh100", "70 GB", zero=3, batch=16, sequence=8192),
@@ -109,8 +109,10 @@ PAGES: Mapping[str, Callable[[Path], Answer]] = {
     "scaling": lambda _: _scaling(),
     "schedule": lambda _: weft.find_schedule(3, 4, "1 ms", "1 ms", "1 ms", memory=4),
     "sensitivity": lambda _: Sensitivity("t3", ["t-nlg"], _MOVED, {"speedup": ".3f"}),
-    "serving": lambda _: weft.serve("llama-3-8b", "1xh100", rate=4, requests=40),
-    "serving plans": lambda _: weft.plan_serving("llama-3-8b", "2xh100", rate=8, requests=40, ttft="1s", tpot="40ms"),
+    "serving": lambda _: weft.serve("llama-3-8b", "1xh100", weft.ServingPlan(), weft.Load(rate=4, requests=40)),
+    "serving plans": lambda _: weft.plan_serving(
+        "llama-3-8b", "2xh100", weft.Load(rate=8, requests=40), weft.Limits(ttft="1s", tpot="40ms")
+    ),
     "step: pipeline": lambda _: _step(tp=2, pp=2),
     "step: sharded": lambda _: _step(zero=3, recompute="full"),
     "study": lambda _: study("memo").run(),

@@ -22,7 +22,13 @@ def run(*arguments):
 def test_the_command_says_what_the_function_says(tmp_path):
     done = run(*BASE, "--rate", "8", "--input", "100-2000", "--ttft", "200ms", "--json", tmp_path / "a.json")
     assert done.exit_code == 0, done.output
-    answer = weft.serve("llama-3-8b", "1xh100", rate=8, requests=40, input=(100, 2000), output=32, ttft="200 ms")
+    answer = weft.serve(
+        "llama-3-8b",
+        "1xh100",
+        weft.ServingPlan(),
+        weft.Load(rate=8, requests=40, input_tokens=(100, 2000), output_tokens=32),
+        weft.Limits(ttft="200 ms"),
+    )
     assert json.loads((tmp_path / "a.json").read_text()) == json.loads(json.dumps(answer.to_dict()))
     assert done.output.startswith("Llama 3 8B (BF16) answers ")
 
@@ -54,7 +60,12 @@ def test_a_sweep_asks_under_every_combination():
     asked = {"run": "serve", "model": "llama-3-8b", "system": "1xh100", "requests": 20, "output": 8, "rate": 5}
     found = weft.sweep_file(asked, {"framework": ["vllm", "sglang"], "input": [128, 1024]}, cache=False)
     assert len(found) == 4
-    one = weft.serve("llama-3-8b", "1xh100", requests=20, output=8, rate=5, framework="sglang", input=1024)
+    one = weft.serve(
+        "llama-3-8b",
+        "1xh100",
+        weft.ServingPlan(framework="sglang"),
+        weft.Load(requests=20, output_tokens=8, rate=5, input_tokens=1024),
+    )
     (same,) = (point for point in found if (point["framework"], point["input"]) == ("sglang", 1024))
     assert same["seconds"] == pytest.approx(one.seconds)
 

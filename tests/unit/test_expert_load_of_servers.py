@@ -1,18 +1,23 @@
 """The expert load distribution of a server: which experts tokens visit, and the GPU that gets most rows."""
 
-import pytest
+from dataclasses import replace
 
+import numpy as np
+import pytest
+from deployments import decode_with, forward_with
+
+import weft
 from weft.errors import InputError
 from weft.hardware import system
 from weft.models import load_model
 from weft.run.step.called import visit_experts
-from weft.run.step.forward import Forward, Group
+from weft.run.step.forward import Group
 
 EVEN = ()
 
 
 def seconds(name, on, batch, load, **how):
-    forward = Forward(load_model(name), system(on), expert_load=load, **how)
+    forward = forward_with(load_model(name), system(on), expert_load=load, **how)
     return forward.batch([Group(batch, 1, 2000, writes=True)]).seconds
 
 
@@ -52,12 +57,36 @@ def test_an_even_load_costs_what_the_default_does_once_all_experts_are_visited()
 
 
 def test_a_stated_load_replaces_the_sentence_on_even_experts():
-    even, skewed = (
-        Forward(load_model("deepseek-v3"), system("32xh200"), ep=32, expert_load=load).notes for load in (None, 0.6)
-    )
-    assert "evenly" in even[0]
+    even, skewed = (decode_with("deepseek-v3", "32xh200", ep=32, expert_load=load).notes for load in (None, 0.6))
+    assert any("evenly" in sentence for sentence in even)
+    assert not any("evenly" in sentence for sentence in skewed)
+    skewed = [sentence for sentence in skewed if "Expert load" in sentence]
     assert skewed[0].startswith("Expert load: the busiest expert gets 12.2x the mean number of tokens")
     assert skewed[0].endswith("the fullest of 32 GPUs 2.21x the mean of all.")
+
+
+def test_a_skewed_load_slows_a_server_and_never_speeds_it_up_once_all_experts_are_visited():
+    load = weft.Load(concurrency=32 * 96, requests=32 * 96, input_tokens=16, output_tokens=24)
+    plan = weft.ServingPlan(ep=32, framework="sglang")
+    took = [
+        weft.serve("deepseek-v3", "32xh200", replace(plan, expert_load=one), load).tpot["mean"]
+        for one in ("even", 0.3, 0.6)
+    ]
+    assert took == sorted(took)
+    assert took[-1] > 1.1 * took[0]
+
+
+@pytest.mark.parametrize("model", ["deepseek-v3", "qwen3-235b-a22b"])
+def test_dispatchers_of_a_server_order_as_those_of_a_step(model):
+    def exposed(name):
+        prompt = weft.prefill(model, "32xh200", weft.ServingPlan(ep=32, dispatcher=name), sequence=4096)
+        plan = weft.Parallelism(dp=32, ep=32, batch=32, sequence=4096, dispatcher=name)
+        step = weft.step(model, "32xh200", plan=plan, fidelity="estimate")
+        return prompt.parts["exposed ep"], step.parts["exposed ep"]
+
+    prompts, steps = np.array([exposed(name) for name in ("nccl", "deepep", "hybridep")]).T
+    assert np.argsort(prompts).tolist() == np.argsort(steps).tolist()
+    assert prompts / prompts[0] == pytest.approx(steps / steps[0], rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -71,4 +100,4 @@ def test_a_stated_load_replaces_the_sentence_on_even_experts():
 )
 def test_a_load_that_the_experts_cannot_have_is_named(name, load, words):
     with pytest.raises(InputError, match=words):
-        Forward(load_model(name), system("8xh100"), expert_load=load)
+        forward_with(load_model(name), system("8xh100"), expert_load=load)

@@ -236,8 +236,12 @@ def test_shared_slots_spread_a_power_law():
 )
 def test_a_served_step_takes_its_experts_as_they_are_predicted(gpu, dtype, framework, of, kind):
     """A prompt, a step of a server and `weft predict experts` time one layer alike, slices on two GPUs."""
-    read = weft.prefill("qwen3-30b-a3b", f"2x{gpu}", tp=2, sequence=4096, dtype=dtype, library=framework)
-    forward = Forward(load_model("qwen3-30b-a3b"), weft.system(f"2x{gpu}"), tp=2, dtype=dtype, library=framework)
+    read = weft.prefill(
+        "qwen3-30b-a3b", f"2x{gpu}", weft.ServingPlan(tp=2, dtype=dtype, library=framework), sequence=4096
+    )
+    forward = Forward(
+        load_model("qwen3-30b-a3b"), weft.system(f"2x{gpu}"), weft.ServingPlan(tp=2, dtype=dtype, library=framework)
+    )
     served = StepTimes(forward).parts(Shape(prefills=1, new=4096, pairs=4096 * 4097 // 2))
     alone = experts(Experts(Routing(4096, 8, 128, 1), 2048, 384, kind), gpu, of).seconds
     assert read.parts["grouped_gemm"] == pytest.approx(48 * alone)
@@ -247,17 +251,19 @@ def test_a_served_step_takes_its_experts_as_they_are_predicted(gpu, dtype, frame
 def test_a_rank_of_a_server_holds_one_slice_of_each_expert():
     """The ranks' slices of the weights add up to the experts: neither GEMM is cut twice."""
     model = load_model("qwen3-30b-a3b")
-    graphs = [Forward(model, weft.system(f"{tp}xh200"), tp=tp)._parts(4096)["moe"] for tp in (1, 4)]
+    graphs = [Forward(model, weft.system(f"{tp}xh200"), weft.ServingPlan(tp=tp))._parts(4096)["moe"] for tp in (1, 4)]
     whole, slices = ([node.op for node in graph if isinstance(node.op, GroupedGemm)] for graph in graphs)
     weights = [[op.groups * op.n * op.k for op in ops] for ops in (whole, slices)]
     assert [4 * each for each in weights[1]] == weights[0] == [128 * 1536 * 2048, 128 * 2048 * 768]
 
 
 def test_a_shared_expert_is_part_of_the_call_and_its_sum_is_the_only_one():
-    found = weft.decode("deepseek-v3", "8xh200", tp=8, batch=16, dtype="fp8-block", library="sglang")
-    apart = weft.decode("deepseek-v3", "8xh200", tp=8, batch=16, dtype="fp8-block")
+    found = weft.decode("deepseek-v3", "8xh200", weft.ServingPlan(tp=8, dtype="fp8-block", library="sglang"), batch=16)
+    apart = weft.decode("deepseek-v3", "8xh200", weft.ServingPlan(tp=8, dtype="fp8-block"), batch=16)
     assert found.parts["exposed tp"] < apart.parts["exposed tp"]
-    layer = Forward(load_model("deepseek-v3"), weft.system("8xh200"), tp=8, dtype="fp8-block", library="sglang")
+    layer = Forward(
+        load_model("deepseek-v3"), weft.system("8xh200"), weft.ServingPlan(tp=8, dtype="fp8-block", library="sglang")
+    )
     names = [node.name for node in layer._parts(16)["moe"]]
     assert [name for name in names if name.endswith(".reduce")] == ["projection.reduce", "unpermute.reduce"]
     assert not any(name.startswith("shared_") for name in names)

@@ -11,10 +11,16 @@ from weft.errors import InputError
 
 @pytest.fixture(scope="module")
 def written():
-    return weft.decode("llama-3-70b", "8xmi300x", tp=8, context=1152, dtype="fp8")
+    return weft.decode("llama-3-70b", "8xmi300x", weft.ServingPlan(tp=8, dtype="fp8"), context=1152)
 
 
-@pytest.mark.parametrize("answer", [weft.prefill("llama-3-8b", "4xl40s", tp=4), weft.decode("gpt-3", "8xa100", tp=8)])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        weft.prefill("llama-3-8b", "4xl40s", weft.ServingPlan(tp=4)),
+        weft.decode("gpt-3", "8xa100", weft.ServingPlan(tp=8)),
+    ],
+)
 def test_an_answer_is_plain_data_a_table_a_figure_and_a_page(answer, tmp_path):
     check_shown(answer, tmp_path)
 
@@ -29,14 +35,14 @@ def test_the_cache_of_a_token_is_that_of_the_heads_of_keys_and_values(written):
 
 
 def test_latent_attention_keeps_its_compressed_cache_on_every_gpu():
-    found = weft.decode("deepseek-v3", "8xh200", tp=8, dtype="fp8")
+    found = weft.decode("deepseek-v3", "8xh200", weft.ServingPlan(tp=8, dtype="fp8"))
     assert found.cache_per_token == (512 + 64) * 2 * 61
     assert any("Latent attention" in note for note in found.notes)
 
 
 def test_a_longer_context_and_a_larger_batch_never_speed_a_token_up(written):
-    longer = weft.decode("llama-3-70b", "8xmi300x", tp=8, context=32768, dtype="fp8")
-    larger = weft.decode("llama-3-70b", "8xmi300x", tp=8, context=1152, batch=64, dtype="fp8")
+    longer = weft.decode("llama-3-70b", "8xmi300x", weft.ServingPlan(tp=8, dtype="fp8"), context=32768)
+    larger = weft.decode("llama-3-70b", "8xmi300x", weft.ServingPlan(tp=8, dtype="fp8"), context=1152, batch=64)
     assert longer.seconds > written.seconds
     assert larger.seconds > written.seconds
     assert larger.tokens_per_s > 8 * written.tokens_per_s
@@ -54,16 +60,16 @@ def test_the_parts_of_a_step_of_inference_add_up(written):
 
 
 def test_weights_that_do_not_fit_are_said_so():
-    found = weft.decode("llama-3-70b", "8xh100", tp=1)
+    found = weft.decode("llama-3-70b", "8xh100", weft.ServingPlan(tp=1))
     assert not found.fits
     assert any("It does not fit" in sentence for sentence in found.report().sentences())
 
 
 def test_replicas_fill_the_system():
-    found = weft.decode("llama-3-8b", "8xh100", tp=2)
+    found = weft.decode("llama-3-8b", "8xh100", weft.ServingPlan(tp=2))
     assert found.replicas == 4
     with pytest.raises(InputError, match="such as 2"):
-        weft.decode("llama-3-8b", "8xh100", tp=3)
+        weft.decode("llama-3-8b", "8xh100", weft.ServingPlan(tp=3))
 
 
 def test_a_model_that_writes_no_tokens_is_refused():
@@ -73,26 +79,32 @@ def test_a_model_that_writes_no_tokens_is_refused():
 
 def test_few_tokens_visit_few_experts():
     """A batch of one visits 8 of 256 experts, so that a token reads a small part of the weights."""
-    one, many = (weft.decode("deepseek-v3", "8xh200", tp=8, batch=batch, dtype="fp8") for batch in (1, 256))
+    one, many = (
+        weft.decode("deepseek-v3", "8xh200", weft.ServingPlan(tp=8, dtype="fp8"), batch=batch) for batch in (1, 256)
+    )
     assert many.parts["grouped_gemm"] > 5 * one.parts["grouped_gemm"]
 
 
 def test_narrow_weights_speed_up_the_products_of_small_batches_only():
-    plain, narrow = (weft.decode("llama-3-8b", "8xh100", weights=name) for name in ("", "int4-g128"))
+    plain, narrow = (weft.decode("llama-3-8b", "8xh100", weft.ServingPlan(weights=name)) for name in ("", "int4-g128"))
     assert 2 < plain.parts["gemm"] / narrow.parts["gemm"] < 16 / 4.125  # the head keeps 16 bits, launches their time
     assert plain.seconds - narrow.seconds == pytest.approx(plain.parts["gemm"] - narrow.parts["gemm"])
     assert 2.5 < plain.weights / narrow.weights < 16 / 4.125
-    many = [weft.decode("llama-3-8b", "8xh100", batch=1024, weights=name) for name in ("", "int4-g128")]
+    many = [
+        weft.decode("llama-3-8b", "8xh100", weft.ServingPlan(weights=name), batch=1024) for name in ("", "int4-g128")
+    ]
     assert many[0].seconds == pytest.approx(many[1].seconds)
 
 
 def test_narrow_weights_go_with_products_of_16_bits():
     with pytest.raises(InputError, match="weights of int8 are converted to 16 bits, and the products are of fp8"):
-        weft.decode("llama-3-8b", "8xh100", weights="int8", dtype="fp8")
+        weft.decode("llama-3-8b", "8xh100", weft.ServingPlan(weights="int8", dtype="fp8"))
 
 
 def test_experts_have_narrow_weights_and_the_router_has_not():
-    plain, narrow = (weft.decode("mixtral-8x7b", "8xh100", tp=2, batch=8, weights=name) for name in ("", "int8"))
+    plain, narrow = (
+        weft.decode("mixtral-8x7b", "8xh100", weft.ServingPlan(tp=2, weights=name), batch=8) for name in ("", "int8")
+    )
     assert narrow.parts["grouped_gemm"] == pytest.approx(plain.parts["grouped_gemm"] / 2, rel=0.2)
 
 
@@ -120,6 +132,8 @@ def test_a_prompt_in_chunks_computes_no_less_than_at_once():
 
 def test_a_context_beyond_that_of_the_model_is_said_to_be():
     assert "100,000 tokens are more than the 8,192 that Llama 3 70B reads:" in str(
-        weft.decode("llama-3-70b", "8xh100", tp=8, context=100_000)
+        weft.decode("llama-3-70b", "8xh100", weft.ServingPlan(tp=8), context=100_000)
     )
-    assert "more than the" not in " ".join(weft.decode("llama-3-70b", "8xh100", tp=8, context=8192).notes)
+    assert "more than the" not in " ".join(
+        weft.decode("llama-3-70b", "8xh100", weft.ServingPlan(tp=8), context=8192).notes
+    )

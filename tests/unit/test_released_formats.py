@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from deployments import decode_with, forward_with, serve_with
 
 import weft
 from weft.errors import ConfigError, InputError, UnknownNameError
 from weft.models import load_model
 from weft.models.formats import served_format
-from weft.run.step.forward import Forward
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_weights_are_served_as_released_and_stay_narrow_where_products_cannot(mo
 
 
 def test_gpt_oss_fits_one_gpu_in_the_format_that_was_released():
-    found = weft.decode("gpt-oss-120b", "1xh200")
+    found = decode_with("gpt-oss-120b", "1xh200")
     assert 60e9 < found.weights < 66e9
     assert found.to_dict()["weights"] == "mxfp4"
     assert found.report().sentences()[0].startswith("GPT-OSS 120B (MXFP4 weights as released) writes a token")
@@ -53,11 +53,16 @@ def test_training_stays_in_16_bits():
 
 
 def test_a_draft_of_the_model_has_its_format_and_another_model_its_own():
-    from weft.run.step.drafts import Speculation
-
     system = weft.system("8xh200")
     own, other = (
-        Forward(load_model("deepseek-v3"), system, tp=8, speculation=Speculation(1, 0.8, draft))
+        forward_with(
+            load_model("deepseek-v3"),
+            system,
+            tp=8,
+            num_speculative_tokens=1,
+            acceptance_rate=0.8,
+            speculative_method=draft,
+        )
         for draft in ("mtp", "llama-3-8b")
     )
     assert own.draft.dtype == "fp8-block"
@@ -73,7 +78,7 @@ def test_a_draft_of_the_model_has_its_format_and_another_model_its_own():
 )
 def test_weights_that_leave_no_memory_name_narrower_ones(model, stated, words):
     with pytest.raises(InputError, match=words):
-        weft.serve(model, "1xh100", rate=1, **stated)
+        serve_with(model, "1xh100", rate=1, **stated)
 
 
 _LLAMA = {

@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 from click.testing import CliRunner
+from deployments import decode_with, forward_with, plan_with, prefill_with, serve_with
 
 import weft
 from weft.cli.main import weft as cli
@@ -25,7 +26,7 @@ same = pytest.approx
 
 @cache
 def forward(overlap: str = "", node: str = NODE) -> Forward:
-    return Forward(load_model(MODEL), weft.system(node), tp=8, overlap=overlap)
+    return forward_with(load_model(MODEL), weft.system(node), tp=8, overlap=overlap)
 
 
 def sub_layer(tokens: int, overlap: str, node: str = NODE) -> tuple[Gemm, Collective, float]:
@@ -63,20 +64,20 @@ def test_a_sub_layer_of_a_prompt_takes_what_it_takes_in_a_training_step():
 @pytest.mark.parametrize("overlap", ["", {}, "tp=sequential"])
 def test_next_tokens_without_a_method_take_what_they_took(overlap):
     ask = {"tp": 8, "batch": 32, "library": "vllm"}
-    assert weft.decode(MODEL, NODE, overlap=overlap, **ask).parts == weft.decode(MODEL, NODE, **ask).parts
+    assert decode_with(MODEL, NODE, overlap=overlap, **ask).parts == decode_with(MODEL, NODE, **ask).parts
 
 
 def test_t3_gains_more_in_prompts_than_in_next_tokens():
     def gain(ask, **sizes):
         return ask(MODEL, NODE, tp=8, **sizes).seconds / ask(MODEL, NODE, tp=8, overlap=T3, **sizes).seconds
 
-    assert gain(weft.prefill, sequence=2048) > 1.03
-    assert gain(weft.decode, batch=8) < 1.03
+    assert gain(prefill_with, sequence=2048) > 1.03
+    assert gain(decode_with, batch=8) < 1.03
 
 
 def test_t3_loses_to_a_one_shot_all_reduce_where_tiles_end_together():
     """All tiles of a GEMM of one wave end at once: hops of a ring follow, where one shot takes a single round."""
-    took = {one: weft.decode(MODEL, NODE, tp=8, library="vllm", overlap=one).seconds for one in ("", T3)}
+    took = {one: decode_with(MODEL, NODE, tp=8, library="vllm", overlap=one).seconds for one in ("", T3)}
     assert took[T3] > took[""]
 
 
@@ -84,7 +85,7 @@ def test_switches_that_add_never_slow_a_pass_down():
     for library in ("vendor", "vllm"):
         for batch in (1, 256):
             took = [
-                weft.decode(MODEL, NODE, tp=8, batch=batch, library=library, overlap=one).seconds
+                decode_with(MODEL, NODE, tp=8, batch=batch, library=library, overlap=one).seconds
                 for one in ("tp=in-network", "")
             ]
             assert took[0] <= took[1] * (1 + 1e-9)
@@ -102,8 +103,8 @@ def test_served_steps_take_what_a_pass_takes(shape):
 
 
 def test_a_served_load_gains_what_its_steps_gain():
-    load = {"tp": 8, "concurrency": 8, "requests": 16, "input": 1024, "output": 16, "host": "0ms"}
-    plain, t3 = (weft.serve(MODEL, NODE, overlap=one, **load) for one in ("", {"tp": "t3-mca"}))
+    load = {"tp": 8, "concurrency": 8, "requests": 16, "input_tokens": 1024, "output_tokens": 16, "cpu_overhead": "0ms"}
+    plain, t3 = (serve_with(MODEL, NODE, overlap=one, **load) for one in ("", {"tp": "t3-mca"}))
     assert t3.ttft["mean"] < plain.ttft["mean"]
     assert any("tracker" in sentence for sentence in t3.report().sentences())
     assert t3.to_dict()["overlap"] == {"tp": "t3-mca"}
@@ -112,7 +113,7 @@ def test_a_served_load_gains_what_its_steps_gain():
 
 def test_exchanges_of_tokens_start_their_experts():
     ask = {"ep": 8, "batch": 4}
-    plain, t3 = (weft.decode("qwen3-30b-a3b", NODE, overlap=one, **ask) for one in ("", "ep=t3-all-to-all"))
+    plain, t3 = (decode_with("qwen3-30b-a3b", NODE, overlap=one, **ask) for one in ("", "ep=t3-all-to-all"))
     assert t3.parts["exposed ep"] < plain.parts["exposed ep"]
     assert t3.parts["grouped_gemm"] == same(plain.parts["grouped_gemm"])
 
@@ -131,28 +132,28 @@ def test_exchanges_of_tokens_start_their_experts():
 )
 def test_a_method_that_has_nothing_to_overlap_is_refused(ask, says):
     with pytest.raises(InputError, match=says):
-        weft.decode(MODEL, NODE, **ask)
+        decode_with(MODEL, NODE, **ask)
     with pytest.raises(InputError, match=says):
-        weft.serve(MODEL, NODE, rate=1, requests=2, **ask)
+        serve_with(MODEL, NODE, rate=1, requests=2, **ask)
 
 
 def test_experts_in_a_replica_of_tensor_parallelism_exchange_nothing():
     with pytest.raises(InputError, match="hold the same tokens, and exchange none; give tp 1"):
-        weft.decode("mixtral-8x7b", NODE, tp=8, ep=8, overlap="ep=t3-all-to-all")
-    with pytest.raises(InputError, match="two_batch hides exchanges"):
-        weft.decode("mixtral-8x7b", NODE, ep=8, two_batch=True, overlap="ep=t3-all-to-all")
+        decode_with("mixtral-8x7b", NODE, tp=8, ep=8, overlap="ep=t3-all-to-all")
+    with pytest.raises(InputError, match="two_batch_overlap hides exchanges"):
+        decode_with("mixtral-8x7b", NODE, ep=8, two_batch_overlap=True, overlap="ep=t3-all-to-all")
 
 
 def test_unknown_methods_are_named():
     with pytest.raises(UnknownNameError, match="did you mean 't3'"):
-        weft.decode(MODEL, NODE, tp=8, overlap="tp=t4")
+        decode_with(MODEL, NODE, tp=8, overlap="tp=t4")
 
 
 def test_a_plan_of_serving_asks_for_the_ranks_of_its_overlap():
     load = {"rate": 1, "requests": 5, "ttft": "1 s", "tpot": "50 ms", "overlap": T3}
     with pytest.raises(InputError, match=r"the overlap names a method of tp, .* give tp"):
-        weft.plan_serving(MODEL, NODE, **load)
-    assert weft.plan_serving(MODEL, NODE, tp=8, **load).best.serving.plan.overlap == {"tp": "t3-mca"}
+        plan_with(MODEL, NODE, **load)
+    assert plan_with(MODEL, NODE, tp=8, **load).best.serving.plan.overlap == {"tp": "t3-mca"}
 
 
 @pytest.mark.parametrize("command", ["prefill", "decode"])

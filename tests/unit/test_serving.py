@@ -11,6 +11,7 @@ from itertools import pairwise
 from statistics import mean
 
 import pytest
+from deployments import decode_with, forward_with, prefill_with, serve_with
 from shown import check_shown
 
 import weft
@@ -19,7 +20,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.library.serving_frameworks import resolve_framework
 from weft.models import load_model
 from weft.result.contrast import Contrast
-from weft.run.step.forward import Forward, Group
+from weft.run.step.forward import Group
 from weft.serving.framework import serves
 from weft.serving.policies import running_first
 from weft.serving.pool import Pool
@@ -32,16 +33,16 @@ HOST = "1 ms"
 
 @cache
 def times(model=MODEL, system=SYSTEM, tp=1):
-    return StepTimes(Forward(weft.load_model(model), weft.system(system), tp=tp))
+    return StepTimes(forward_with(weft.load_model(model), weft.system(system), tp=tp))
 
 
 def served(model=MODEL, system=SYSTEM, **asked):
-    return weft.serve(model, system, **{"host": HOST, **asked})
+    return serve_with(model, system, **{"cpu_overhead": HOST, **asked})
 
 
 def outside(prompt):
     """What a request takes outside of steps up to its first token [s]."""
-    return serves("vllm", Forward(load_model(MODEL), weft.system(SYSTEM))).outside(prompt)
+    return serves(forward_with(load_model(MODEL), weft.system(SYSTEM)), weft.ServingPlan()).outside(prompt)
 
 
 def test_a_longer_prompt_reaches_its_step_later():
@@ -51,19 +52,19 @@ def test_a_longer_prompt_reaches_its_step_later():
 def test_a_step_of_next_tokens_is_what_decode_says():
     for batch, context in ((1, 128), (32, 2048), (256, 1024)):
         step = times().seconds(Shape(batch, batch * context))
-        assert step == pytest.approx(weft.decode(MODEL, SYSTEM, batch=batch, context=context).seconds)
+        assert step == pytest.approx(decode_with(MODEL, SYSTEM, batch=batch, context=context).seconds)
 
 
 def test_a_step_of_one_prompt_is_what_prefill_says():
     for sequence, cached in ((512, 0), (2048, 0), (1024, 3071)):
         pairs = sequence * cached + sequence * (sequence + 1) // 2
         step = times().seconds(Shape(prefills=1, new=sequence, pairs=pairs))
-        assert step == pytest.approx(weft.prefill(MODEL, SYSTEM, sequence=sequence, cached=cached).seconds)
+        assert step == pytest.approx(prefill_with(MODEL, SYSTEM, sequence=sequence, cached=cached).seconds)
 
 
 def test_a_mixed_step_is_what_decode_says_with_a_chunk():
     shape = Shape(32, 32 * 2048, 1, 512, 512 * 513 // 2)
-    assert times().seconds(shape) == pytest.approx(weft.decode(MODEL, SYSTEM, batch=32, chunk=512).seconds)
+    assert times().seconds(shape) == pytest.approx(decode_with(MODEL, SYSTEM, batch=32, chunk=512).seconds)
 
 
 @pytest.mark.parametrize(("model", "system", "tp"), [(MODEL, SYSTEM, 1), ("mixtral-8x7b", "8xh100", 2)])
@@ -94,9 +95,9 @@ def test_a_step_with_prompts_lasts_as_long_as_the_host_launches_its_kernels():
 
 
 def test_a_version_that_was_measured_has_its_own_time_outside_of_steps():
-    forward = Forward(load_model(MODEL), weft.system(SYSTEM))
-    every, old, unknown = (serves("trtllm", forward, version=name) for name in ("", "1.0.0rc3", "9.9"))
-    assert old.frontend > every.frontend == unknown.frontend
+    forward = forward_with(load_model(MODEL), weft.system(SYSTEM))
+    every, old = (serves(forward, weft.ServingPlan(framework=f"trtllm{name}")) for name in ("", "@1.0.0rc3"))
+    assert old.frontend > every.frontend
     assert old.host == every.host
 
 
@@ -112,7 +113,7 @@ def test_a_version_is_resolved_to_what_is_known_of_it():
         ("nope@1", "vllm"),
     ):
         with pytest.raises(UnknownNameError, match=said):
-            weft.serve(MODEL, SYSTEM, rate=1, framework=name)
+            serve_with(MODEL, SYSTEM, rate=1, framework=name)
 
 
 def test_the_version_whose_rules_hold_is_part_of_the_answer():
@@ -127,7 +128,7 @@ def test_the_version_whose_rules_hold_is_part_of_the_answer():
 def test_before_0_11_vllm_ran_experts_of_mxfp4_by_marlin_whose_sizes_are_padded():
     """Hidden 2,880 becomes 3,072 and the inner 2,880 becomes 2,944 (vllm's mxfp4.py); prompts take longer by Marlin."""
     old, today = (
-        Forward(load_model("gpt-oss-120b"), weft.system("2xh100"), tp=2, weights="mxfp4", library=name)
+        forward_with(load_model("gpt-oss-120b"), weft.system("2xh100"), tp=2, weights="mxfp4", library=name)
         for name in ("vllm@0.10", "vllm")
     )
     assert old._calls.sizes == (3072, 1536)
@@ -136,29 +137,31 @@ def test_before_0_11_vllm_ran_experts_of_mxfp4_by_marlin_whose_sizes_are_padded(
     prompt = Group(1, 8192)
     assert 1.4 < old.batch([prompt]).seconds / today.batch([prompt]).seconds < 2.2
     with pytest.raises(UnknownNameError, match=r"known: 0\.10"):
-        Forward(load_model(MODEL), weft.system(SYSTEM), library="vllm@0.19.0")
+        forward_with(load_model(MODEL), weft.system(SYSTEM), library="vllm@0.19.0")
 
 
 @pytest.mark.parametrize("library", ["vllm", "sglang", "trtllm"])
 def test_in_eager_mode_an_iteration_lasts_as_long_as_its_launches(library):
-    forward = Forward(load_model(MODEL), weft.system(SYSTEM), library=library)
+    forward = forward_with(load_model(MODEL), weft.system(SYSTEM), library=library)
     quick, slow = (
-        weft.decode(MODEL, SYSTEM, library=library, enforce_eager=eager, context=512) for eager in (False, True)
+        decode_with(MODEL, SYSTEM, library=library, enforce_eager=eager, context=512) for eager in (False, True)
     )
     launching = forward.launches * forward.kit.launch
     assert slow.seconds == pytest.approx(max(launching, quick.seconds))
     assert ("host" in slow.parts) == (launching > quick.seconds)
-    answer = served(concurrency=1, requests=4, input=512, output=64, enforce_eager=True, framework=library)
+    answer = served(
+        concurrency=1, requests=4, input_tokens=512, output_tokens=64, enforce_eager=True, framework=library
+    )
     assert answer.tpot["mean"] == pytest.approx(max(launching, quick.seconds) + 1e-3, rel=0.02)
     prompts = [
-        weft.prefill(MODEL, SYSTEM, sequence=8192, library=library, enforce_eager=eager) for eager in (False, True)
+        prefill_with(MODEL, SYSTEM, sequence=8192, library=library, enforce_eager=eager) for eager in (False, True)
     ]
     assert prompts[0].seconds == prompts[1].seconds, "kernels of a long prompt take longer than their launches"
 
 
 def test_eager_mode_needs_a_framework():
     with pytest.raises(InputError, match="give library 'vllm'"):
-        weft.decode(MODEL, SYSTEM, enforce_eager=True)
+        decode_with(MODEL, SYSTEM, enforce_eager=True)
 
 
 def test_many_steps_of_next_tokens_are_those_that_follow_each_other():
@@ -167,52 +170,56 @@ def test_many_steps_of_next_tokens_are_those_that_follow_each_other():
 
 
 def test_a_lone_request_takes_its_prompt_and_its_next_tokens():
-    answer = served(rate=1, requests=1, input=2048, output=257)
-    prompt = weft.prefill(MODEL, SYSTEM, sequence=2048, library="vllm").seconds
+    answer = served(rate=1, requests=1, input_tokens=2048, output_tokens=257)
+    prompt = prefill_with(MODEL, SYSTEM, sequence=2048, library="vllm").seconds
     assert answer.ttft["mean"] == pytest.approx(prompt + 1e-3 + outside(2048))
-    tokens = [weft.decode(MODEL, SYSTEM, context=context, library="vllm").seconds for context in (2049, 2304)]
+    tokens = [decode_with(MODEL, SYSTEM, context=context, library="vllm").seconds for context in (2049, 2304)]
     assert answer.tpot["mean"] == pytest.approx(mean(tokens) + 1e-3, rel=1e-3)
     assert answer.seconds == pytest.approx(answer.latency["mean"])
 
 
 def test_clients_see_the_step_of_their_number():
     """Closed loop with short prompts: each client's tokens come with the step of all of them."""
-    answer = served(concurrency=32, requests=320, input=16, output=1024)
-    step = weft.decode(MODEL, SYSTEM, batch=32, context=16 + 512, library="vllm").seconds + 1e-3
+    answer = served(concurrency=32, requests=320, input_tokens=16, output_tokens=1024)
+    step = decode_with(MODEL, SYSTEM, batch=32, context=16 + 512, library="vllm").seconds + 1e-3
     assert answer.tpot["p50"] == pytest.approx(step, rel=0.02)
     assert answer.output_tokens_per_s == pytest.approx(32 / step, rel=0.03)
 
 
 def test_a_long_prompt_is_read_in_chunks_of_the_budget_beside_next_tokens():
-    answer = served(rate=50, requests=20, input=3000, output=64, step_tokens=1024, arrivals="even")
+    answer = served(
+        rate=50, requests=20, input_tokens=3000, output_tokens=64, max_num_batched_tokens=1024, arrivals="even"
+    )
     assert all(turn.prompt + turn.decodes <= 1024 for turn in answer.turns)
     assert any(turn.prompt and turn.decodes for turn in answer.turns)
 
 
 def test_sglang_never_mixes_prompts_with_next_tokens():
-    answer = served(rate=20, requests=60, input=2000, output=64, framework="sglang")
+    answer = served(rate=20, requests=60, input_tokens=2000, output_tokens=64, framework="sglang")
     assert not any(turn.prompt and turn.decodes for turn in answer.turns)
     assert any(turn.decodes < turn.running for turn in answer.turns if turn.prompt)
 
 
 def test_load_above_capacity_is_said_so_and_no_latency_is_stated():
-    answer = served(rate=200, requests=300, input=1024, output=64)
+    answer = served(rate=200, requests=300, input_tokens=1024, output_tokens=64)
     assert answer.overloaded
     assert answer.ttft is None
     assert answer.tpot is None
     assert answer.capacity < 200
     assert answer.report().sentences()[0].startswith("Offered load is above capacity: ")
-    assert not served(rate=0.5 * answer.capacity, requests=300, input=1024, output=64).overloaded
+    assert not served(rate=0.5 * answer.capacity, requests=300, input_tokens=1024, output_tokens=64).overloaded
 
 
 def test_a_load_just_below_the_capacity_that_was_found_is_no_overload():
-    capacity = served(rate=200, requests=300, input=1024, output=64).capacity
-    assert not served(rate=0.8 * capacity, requests=600, input=1024, output=64).overloaded
-    assert served(rate=1.3 * capacity, requests=600, input=1024, output=64).overloaded
+    capacity = served(rate=200, requests=300, input_tokens=1024, output_tokens=64).capacity
+    assert not served(rate=0.8 * capacity, requests=600, input_tokens=1024, output_tokens=64).overloaded
+    assert served(rate=1.3 * capacity, requests=600, input_tokens=1024, output_tokens=64).overloaded
 
 
 def test_a_common_prefix_is_computed_once():
-    plain, common = (served(rate=8, requests=100, input=2048, output=32, prefix=prefix) for prefix in (0, 1536))
+    plain, common = (
+        served(rate=8, requests=100, input_tokens=2048, output_tokens=32, shared_prefix=prefix) for prefix in (0, 1536)
+    )
     computed = [sum(turn.prompt for turn in answer.turns) for answer in (plain, common)]
     assert computed[0] == 100 * 2048
     assert computed[1] == pytest.approx(1536 + 100 * 512, rel=0.05)
@@ -223,46 +230,63 @@ def test_a_common_prefix_is_computed_once():
 @pytest.mark.parametrize(("prefix", "known"), [(0, 0), (15, 0), (999, 992), (1000, 992), (5000, 992), (600, 592)])
 def test_all_of_a_prompt_but_its_last_token_is_found_in_whole_blocks(prefix, known):
     """vLLM's KV-cache blocks have 16 tokens; the last token of a prompt gives the first one of the answer."""
-    answer = served(rate=4, requests=20, input=1000, output=8, prefix=prefix)
+    answer = served(rate=4, requests=20, input_tokens=1000, output_tokens=8, shared_prefix=prefix)
     assert sum(turn.prompt for turn in answer.turns) == 20 * 1000 - 19 * known
 
 
 def test_prompts_shorter_than_the_prefix_share_their_part_of_it():
     sizes = (100, 1900)
     computed = [
-        sum(turn.prompt for turn in served(rate=1, requests=50, input=sizes, output=4, prefix=prefix).turns)
+        sum(
+            turn.prompt
+            for turn in served(rate=1, requests=50, input_tokens=sizes, output_tokens=4, shared_prefix=prefix).turns
+        )
         for prefix in (0, 96, 1008, 10_000)
     ]
     assert computed == sorted(computed, reverse=True)
     assert computed[0] - computed[1] == 49 * 96
-    asked = [one.input for one in served(rate=1, requests=50, input=sizes, output=4).requests]
+    asked = [one.input for one in served(rate=1, requests=50, input_tokens=sizes, output_tokens=4).requests]
     assert computed[3] <= max(asked) + 50 * 2 * 16
 
 
 def test_readers_read_prompts_and_others_write_answers():
-    answer = served(system="4xh100", rate=16, requests=200, input=2048, output=128, readers=2)
+    answer = served(system="4xh100", rate=16, requests=200, input_tokens=2048, output_tokens=128, prefill_replicas=2)
     for turn in answer.turns:
         if turn.replica < 2:
             assert turn.decodes == 0
         else:  # which compute the last token of each prompt again
             assert turn.prompt == turn.prefills
     assert sum(turn.prompt for turn in answer.turns if turn.replica < 2) == 200 * 2048
-    together = served(system="4xh100", rate=16, requests=200, input=2048, output=128)
+    together = served(system="4xh100", rate=16, requests=200, input_tokens=2048, output_tokens=128)
     assert answer.tpot["p99"] < together.tpot["p99"], "no prompt delays next tokens"
 
 
 def test_a_load_ends_when_steps_were_cut_short_at_its_end():
     # A cut-short series of steps leaves the event of its first end behind: it comes later than the last answer.
-    load = {"rate": 2.0, "requests": 45, "input": 64, "output": (1, 120), "seed": 15, "framework": "trtllm"}
-    answer = weft.serve("llama-3-8b", "2xh100", **load, replicas=2, readers=1)
+    load = {
+        "rate": 2.0,
+        "requests": 45,
+        "input_tokens": 64,
+        "output_tokens": (1, 120),
+        "seed": 15,
+        "framework": "trtllm",
+    }
+    answer = serve_with("llama-3-8b", "2xh100", **load, replicas=2, prefill_replicas=1)
     assert answer.completed == 45
 
 
 @pytest.mark.parametrize(("framework", "late_one"), [("sglang", "tpot"), ("trtllm", "tpot"), ("vllm", "ttft")])
 def test_sending_keys_and_values_delays_the_second_token_or_the_first_where_a_proxy_asks_again(framework, late_one):
     slow = {"link.bandwidth": "1 GB/s"}
-    asked = {"rate": 1, "requests": 5, "input": 4096, "output": 2, "readers": 1, "framework": framework}
-    quick, late = (weft.serve(MODEL, weft.system("2xh100").replace(change), **asked) for change in ({}, slow))
+    asked = {
+        "rate": 1,
+        "requests": 5,
+        "input_tokens": 4096,
+        "output_tokens": 2,
+        "prefill_replicas": 1,
+        "framework": framework,
+    }
+    quick, late = (serve_with(MODEL, weft.system("2xh100").replace(change), **asked) for change in ({}, slow))
     size = 4096 * 2 * 32 * 8 * 128 * 2
     for name in ("ttft", "tpot"):
         delay = getattr(late, name)["mean"] - getattr(quick, name)["mean"]
@@ -273,8 +297,8 @@ def test_sending_keys_and_values_delays_the_second_token_or_the_first_where_a_pr
 
 
 def test_a_second_server_takes_its_own_time_and_computes_the_last_token_of_a_prompt_again():
-    asked = {"concurrency": 1, "requests": 1, "input": 1024, "output": 8}
-    alone, apart = (weft.serve(MODEL, "2xh100", **asked, **how) for how in ({"replicas": 1}, {"readers": 1}))
+    asked = {"concurrency": 1, "requests": 1, "input_tokens": 1024, "output_tokens": 8}
+    alone, apart = (serve_with(MODEL, "2xh100", **asked, **how) for how in ({"replicas": 1}, {"prefill_replicas": 1}))
     writer = [turn for turn in apart.turns if turn.replica == 1]
     assert (writer[0].prefills, writer[0].prompt) == (1, 1)
     assert sum(turn.decodes * turn.steps for turn in writer) == 7
@@ -284,7 +308,7 @@ def test_a_second_server_takes_its_own_time_and_computes_the_last_token_of_a_pro
 
 
 def test_a_least_loaded_router_is_no_worse_than_one_in_turn():
-    asked = {"system": "4xh100", "rate": 40, "requests": 400, "input": (100, 6000), "output": (10, 500)}
+    asked = {"system": "4xh100", "rate": 40, "requests": 400, "input_tokens": (100, 6000), "output_tokens": (10, 500)}
     least, turn = (served(**asked, router=router) for router in ("least-loaded", "round-robin"))
     assert least.ttft["p99"] <= 1.05 * turn.ttft["p99"]
 
@@ -296,8 +320,8 @@ def test_a_policy_of_ones_own_decides_who_is_first():
             if not server.give(request, request.missing):
                 break
 
-    asked = {"rate": 40, "requests": 200, "input": (64, 6000), "output": 16}
-    own, theirs = served(**asked, policy=shortest_first), served(**asked)
+    asked = {"rate": 40, "requests": 200, "input_tokens": (64, 6000), "output_tokens": 16}
+    own, theirs = served(**asked, scheduler=shortest_first), served(**asked)
     assert own.policy == "shortest_first"
 
     def of_short(answer):
@@ -308,7 +332,7 @@ def test_a_policy_of_ones_own_decides_who_is_first():
 
 def test_a_policy_that_gives_nothing_is_named():
     with pytest.raises(InputError, match="the policy gave no tokens to any of 1 requests"):
-        served(rate=1, requests=3, policy=lambda server: None)
+        served(rate=1, requests=3, scheduler=lambda server: None)
 
 
 @pytest.mark.parametrize(
@@ -323,20 +347,22 @@ def test_a_policy_that_gives_nothing_is_named():
 )
 def test_a_policy_of_ones_own_that_makes_no_sense_is_refused(policy, words):
     with pytest.raises(InputError, match=words):
-        served(rate=1, requests=3, policy=policy)
+        served(rate=1, requests=3, scheduler=policy)
 
 
 def test_answers_show_themselves(tmp_path):
-    check_shown(served(concurrency=8, requests=40, input=512, output=32, curve=True), tmp_path)
+    check_shown(
+        served(concurrency=8, requests=40, input_tokens=512, output_tokens=32, sweep_concurrency=True), tmp_path
+    )
 
 
 def test_limits_of_seconds_are_taken():
-    asked = {"rate": 1, "requests": 3, "input": 64, "output": 4}
+    asked = {"rate": 1, "requests": 3, "input_tokens": 64, "output_tokens": 4}
     assert served(**asked, ttft="2 s", tpot="1.5 s").good_share == 1
 
 
 def test_more_clients_get_more_throughput_and_each_less():
-    curve = served(concurrency=64, input=512, output=64, curve=True).curve
+    curve = served(concurrency=64, input_tokens=512, output_tokens=64, sweep_concurrency=True).curve
     assert [one.clients for one in curve] == [1, 2, 4, 8, 16, 32, 64]
     for less, more in pairwise(curve):
         assert more.tokens_per_s_per_gpu > less.tokens_per_s_per_gpu
@@ -344,7 +370,7 @@ def test_more_clients_get_more_throughput_and_each_less():
 
 
 def test_names_of_dots_on_the_curve_lie_apart():
-    answer = served(concurrency=64, input=512, output=64, curve=True)
+    answer = served(concurrency=64, input_tokens=512, output_tokens=64, sweep_concurrency=True)
     figure = next(one for one in answer.report().figures() if "throughput" in one.title)
     rows = figure.data["curves"].records()
     named = [row for row in rows if row["said"]]
@@ -358,7 +384,7 @@ def test_names_of_dots_on_the_curve_lie_apart():
 
 
 def test_parts_of_the_mean_step_add_up_to_it():
-    answer = served(rate=10, requests=100, input=1024, output=64)
+    answer = served(rate=10, requests=100, input_tokens=1024, output_tokens=64)
     assert sum(answer.step_parts.values()) == pytest.approx(answer.mean_step["seconds"])
 
 
@@ -367,33 +393,41 @@ def test_parts_of_the_mean_step_add_up_to_it():
     [
         ({}, "nothing says when requests arrive"),
         ({"rate": 1, "concurrency": 2}, "exclude each other"),
-        ({"rate": 1, "input": 8000, "output": 500}, "8,000 tokens in and 500 out exceeds the 8,192 tokens"),
-        ({"rate": 1, "memory_share": 0.22}, "leaves no memory for keys and values under vllm"),
+        ({"rate": 1, "input_tokens": 8000, "output_tokens": 500}, "8,000 tokens in and 500 out exceeds the 8,192"),
+        ({"rate": 1, "gpu_memory_utilization": 0.22}, "leaves no memory for keys and values under vllm"),
         ({"rate": -1}, "rate is -1"),
-        ({"rate": 1, "readers": 1}, "1 of 1 replicas only read prompts"),
+        ({"rate": 1, "prefill_replicas": 1}, "1 of 1 replicas only prefill, so that none decodes"),
         ({"rate": 1, "replicas": 2}, "give at most 1"),
-        ({"rate": 1, "input": (5, 2)}, "the least and the most"),
+        ({"rate": 1, "input_tokens": (5, 2)}, "the least and the most"),
         ({"rate": 1, "burstiness": 2.0}, "give arrivals='gamma'"),
         ({"concurrency": 2, "arrivals": "even"}, "arrivals is 'even'; leave it out"),
-        ({"rate": 1, "curve": True}, "give concurrency"),
+        ({"rate": 1, "sweep_concurrency": True}, "give concurrency"),
         ({"concurrency": 2, "seed": 4}, "nothing is drawn, and seed is 4; leave it out"),
-        ({"rate": 1, "host": "1"}, "1"),
+        ({"rate": 1, "cpu_overhead": "1"}, "1"),
     ],
 )  # fmt: skip
 def test_bad_loads_are_refused_with_the_next_step(asked, words):
     with pytest.raises(InputError, match=words):
-        weft.serve(MODEL, SYSTEM, **asked)
+        serve_with(MODEL, SYSTEM, **asked)
 
 
 def test_a_memory_that_holds_not_one_request_is_said_so():
     with pytest.raises(InputError, match="keys and values of a request of 7,128 tokens take"):
-        weft.serve(MODEL, SYSTEM, rate=1, memory_share=0.225, input=7000, step_tokens=64, sequences=8)
+        serve_with(
+            MODEL,
+            SYSTEM,
+            rate=1,
+            gpu_memory_utilization=0.225,
+            input_tokens=7000,
+            max_num_batched_tokens=64,
+            max_num_seqs=8,
+        )
 
 
-@pytest.mark.parametrize(("name", "known"), [("framework", "vllm"), ("policy", "sglang"), ("router", "round-robin")])
+@pytest.mark.parametrize(("name", "known"), [("framework", "vllm"), ("scheduler", "sglang"), ("router", "round-robin")])
 def test_unknown_names_list_the_known_ones(name, known):
     with pytest.raises(UnknownNameError, match=known):
-        weft.serve(MODEL, SYSTEM, rate=1, **{name: "nope"})
+        serve_with(MODEL, SYSTEM, rate=1, **{name: "nope"})
 
 
 def test_traces_of_three_kinds_are_read(tmp_path):
@@ -450,7 +484,7 @@ def test_a_bad_trace_is_refused_with_its_row(tmp_path, text, words):
     file = tmp_path / "trace.csv"
     file.write_text(text)
     with pytest.raises(InputError, match=words):
-        weft.serve(MODEL, SYSTEM, trace=file)
+        serve_with(MODEL, SYSTEM, trace=file)
 
 
 def test_dates_without_a_zone_are_utc_and_numbers_may_be_as_pandas_writes_them(tmp_path, monkeypatch):
@@ -478,7 +512,7 @@ def test_what_is_no_file_is_refused_behind_the_suffix_of_gzip_too(tmp_path, make
 def test_an_answer_holds_no_number_that_json_has_not(tmp_path):
     file = tmp_path / os.fsdecode(b"\xff.csv")
     file.write_text("arrival_s,input_tokens,output_tokens\n0,64,1\n")
-    found = weft.serve(MODEL, SYSTEM, trace=file)
+    found = serve_with(MODEL, SYSTEM, trace=file)
     assert found.offered == float("inf")
     text = json.dumps(found.to_dict(), allow_nan=False)
     assert json.loads(text)["offered_per_s"] is None
@@ -489,7 +523,7 @@ def test_an_answer_holds_no_number_that_json_has_not(tmp_path):
 def test_a_trace_is_scaled_to_a_rate(tmp_path):
     file = tmp_path / "t.csv"
     file.write_text("arrival_s,input_tokens,output_tokens\n" + "".join(f"{at * at},64,4\n" for at in range(20)))
-    answer = weft.serve(MODEL, SYSTEM, trace=file, rate=5)
+    answer = serve_with(MODEL, SYSTEM, trace=file, rate=5)
     assert answer.offered == pytest.approx(5)
 
 
@@ -515,17 +549,17 @@ def test_kept_blocks_serve_prompts_that_begin_alike_until_their_room_is_needed()
 
 
 def test_rates_of_arrivals_are_those_between_warm_up_and_the_last_arrival():
-    served = weft.serve("llama-3-8b", "1xh100", rate=20, requests=400, input=512, output=64)
+    served = serve_with("llama-3-8b", "1xh100", rate=20, requests=400, input_tokens=512, output_tokens=64)
     assert served.requests_per_s == pytest.approx(served.offered, rel=0.05)
     assert served.completed / served.span < served.requests_per_s
     assert served.output_tokens_per_s == pytest.approx(64 * served.requests_per_s)
-    closed = weft.serve("llama-3-8b", "1xh100", concurrency=4, requests=20, input=512, output=64)
+    closed = serve_with("llama-3-8b", "1xh100", concurrency=4, requests=20, input_tokens=512, output_tokens=64)
     assert closed.requests_per_s == closed.completed / closed.span  # too few for warm-up and drain to be left out
 
 
 def test_servers_beside_each_other_show_what_a_server_is_judged_by():
-    load = {"rate": 4, "requests": 60, "input": 512, "output": 32, "ttft": "1 s"}
-    servers = {name: weft.serve("llama-3-8b", "1xh100", framework=name, **load) for name in ("vllm", "sglang")}
+    load = {"rate": 4, "requests": 60, "input_tokens": 512, "output_tokens": 32, "ttft": "1 s"}
+    servers = {name: serve_with("llama-3-8b", "1xh100", framework=name, **load) for name in ("vllm", "sglang")}
     assert "With sglang a mean request takes" in str(Contrast(servers))
     told = [row[0] for row in Contrast(servers).report().tables()[1].rows]
     for name in ("first token, p99 [ms]", "further token, mean [ms]", "requests/s", "good answers [%]"):

@@ -9,18 +9,29 @@ import pickle
 
 import numpy as np
 import pytest
+from deployments import plan_with, serve_with
 
-import weft
 from weft.serving import checkpoint, serve
 from weft.store import records
 
 LOADS = {
-    "router in turn, readers": {"readers": 1, "router": "round-robin", "rate": 30, "input": (100, 3000)},
-    "clients": {"concurrency": 24, "input": (100, 3000)},
-    "a scheduler with a state": {"framework": "sglang", "rate": 60, "input": 600},
-    "prompts that begin alike": {"rate": 30, "input": 2000, "prefix": 1024},
-    "drafts": {"rate": 30, "input": 500, "speculate": 2, "accept": 0.7, "draft": "none"},
-    "stages": {"pp": 2, "rate": 20, "input": (100, 900)},
+    "router in turn, readers": {
+        "prefill_replicas": 1,
+        "router": "round-robin",
+        "rate": 30,
+        "input_tokens": (100, 3000),
+    },
+    "clients": {"concurrency": 24, "input_tokens": (100, 3000)},
+    "a scheduler with a state": {"framework": "sglang", "rate": 60, "input_tokens": 600},
+    "prompts that begin alike": {"rate": 30, "input_tokens": 2000, "shared_prefix": 1024},
+    "drafts": {
+        "rate": 30,
+        "input_tokens": 500,
+        "num_speculative_tokens": 2,
+        "acceptance_rate": 0.7,
+        "speculative_method": "none",
+    },
+    "stages": {"pp": 2, "rate": 20, "input_tokens": (100, 900)},
 }
 
 
@@ -44,7 +55,7 @@ def every_run_is_long(monkeypatch, tmp_path):
 
 
 def served(**more):
-    return weft.serve("llama-3-8b", "2xh100", requests=120, output=40, **more)
+    return serve_with("llama-3-8b", "2xh100", requests=120, output_tokens=40, **more)
 
 
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
@@ -65,7 +76,7 @@ def test_an_interrupted_run_resumes_and_answers_the_same(load, tmp_path, capsys)
 def test_another_load_does_not_resume_there(capsys):
     with pytest.raises(Interrupted):
         served(rate=30, progress=interrupt)
-    for other in ({"rate": 31}, {"rate": 30, "host": "3 ms"}, {"rate": 30, "policy": "sglang"}):
+    for other in ({"rate": 31}, {"rate": 30, "cpu_overhead": "3 ms"}, {"rate": 30, "scheduler": "sglang"}):
         served(**other)
     assert "resumes" not in capsys.readouterr().err
 
@@ -167,8 +178,8 @@ def test_progress_counts_answers_of_all_requests():
 
 def test_a_search_names_the_layout_that_it_tries():
     seen = []
-    weft.plan_serving(
-        "llama-3-8b", "2xh100", rate=4, requests=50, input=512, output=32, ttft="1 s", tpot="50 ms",
+    plan_with(
+        "llama-3-8b", "2xh100", rate=4, requests=50, input_tokens=512, output_tokens=32, ttft="1 s", tpot="50 ms",
         progress=lambda *step: seen.append(step),
     )  # fmt: skip
     assert seen
@@ -176,9 +187,11 @@ def test_a_search_names_the_layout_that_it_tries():
     assert "TP" in seen[0][2]
 
 
-@pytest.mark.parametrize("load", [{"input": 500}, {"input": (100, 900), "accept": 0.7, "draft": "none"}])
+@pytest.mark.parametrize(
+    "load", [{"input_tokens": 500}, {"input_tokens": (100, 900), "acceptance_rate": 0.7, "speculative_method": "none"}]
+)
 def test_an_interrupted_plan_simulates_no_layout_again(load, tmp_path, capsys):
-    asked = {"rate": 20, "requests": 40, "output": 24, "ttft": "300 ms", "tpot": "12 ms", "tp": 1, **load}
+    asked = {"rate": 20, "requests": 40, "output_tokens": 24, "ttft": "300 ms", "tpot": "12 ms", "tp": 1, **load}
     begun = []
 
     def note(done, total, what):
@@ -188,14 +201,14 @@ def test_an_interrupted_plan_simulates_no_layout_again(load, tmp_path, capsys):
         if done == 4:
             raise Interrupted
 
-    whole = weft.plan_serving("llama-3-8b", "2xh100", progress=note, **asked)
+    whole = plan_with("llama-3-8b", "2xh100", progress=note, **asked)
     every = begun.copy()
     assert not list(tmp_path.rglob("*.state"))
     with pytest.raises(Interrupted):
-        weft.plan_serving("llama-3-8b", "2xh100", progress=stop, **asked)
+        plan_with("llama-3-8b", "2xh100", progress=stop, **asked)
     begun.clear()
     capsys.readouterr()
-    again = weft.plan_serving("llama-3-8b", "2xh100", progress=note, **asked)
+    again = plan_with("llama-3-8b", "2xh100", progress=note, **asked)
     assert "resumes after 4 simulated layouts" in capsys.readouterr().err
     assert begun == every[4:]
     same = [{**one.to_dict(), "wall_s": 0} for one in (whole, again)]

@@ -1,10 +1,10 @@
 """Pipelines of stages that serve: batches pass on one after the other, each in every stage once."""
 
 import pytest
+from deployments import decode_with, forward_with, prefill_with, serve_with
 
 import weft
 from weft.errors import InputError
-from weft.run.step.forward import Forward
 from weft.serving.replica import Pipeline
 from weft.serving.step_times import Shape, StepTimes
 
@@ -12,7 +12,7 @@ MODEL = "llama-3-8b"
 
 
 def decoded(**how):
-    return weft.decode(MODEL, "8xh100", batch=16, context=1200, library="vllm", **how)
+    return decode_with(MODEL, "8xh100", batch=16, context=1200, library="vllm", **how)
 
 
 def test_a_batch_waits_for_the_stage_that_the_one_before_it_holds():
@@ -27,7 +27,7 @@ def test_a_token_passes_all_layers_and_sends_between_stages():
     sends, waits = staged.parts["exposed pp"], staged.parts["bubble"]
     assert sends > 0 < waits  # for the stage with the logits
     assert staged.seconds - sends - waits == pytest.approx(whole.seconds, rel=1e-6)
-    prompt = weft.prefill(MODEL, "8xh100", tp=2, pp=4)
+    prompt = prefill_with(MODEL, "8xh100", tp=2, pp=4)
     assert "bubble" not in prompt.parts
 
 
@@ -36,7 +36,7 @@ def test_a_token_passes_all_layers_and_sends_between_stages():
 )
 def test_the_stages_of_an_iteration_add_up_to_its_time(shape):
     """Over PCIe, where sends between stages count."""
-    times = StepTimes(Forward(weft.load_model("llama-3-70b"), weft.system("8xl40s"), pp=8, dtype="fp8"))
+    times = StepTimes(forward_with(weft.load_model("llama-3-70b"), weft.system("8xl40s"), pp=8, dtype="fp8"))
     stages = times.stages(shape)
     assert len(stages) == 8
     assert sum(stages) == pytest.approx(times.seconds(shape), rel=1e-12)
@@ -50,17 +50,17 @@ def test_stages_hold_their_part_of_the_weights():
 
 
 def test_equal_batches_keep_all_stages_busy():
-    load = {"requests": 64, "concurrency": 64, "input": 200, "output": 600, "host": "0 ms"}
-    served = weft.serve(MODEL, "4xh100", pp=4, **load)
-    decode = weft.decode(MODEL, "4xh100", pp=4, batch=16, context=500, library="vllm")
+    load = {"requests": 64, "concurrency": 64, "input_tokens": 200, "output_tokens": 600, "cpu_overhead": "0 ms"}
+    served = serve_with(MODEL, "4xh100", pp=4, **load)
+    decode = decode_with(MODEL, "4xh100", pp=4, batch=16, context=500, library="vllm")
     assert served.replicas == 4
     assert min(one.tpot for one in served.requests) == pytest.approx(decode.seconds, rel=0.05)
 
 
 @pytest.mark.parametrize("policy", ["vllm", "sglang", "trtllm-no-evict"])
 def test_no_token_is_lost_in_a_pipeline(policy):
-    load = {"rate": 20, "requests": 60, "input": (50, 3000), "output": (1, 200), "seed": 3}
-    served = weft.serve(MODEL, "4xl40s", tp=2, pp=2, policy=policy, **load)
+    load = {"rate": 20, "requests": 60, "input_tokens": (50, 3000), "output_tokens": (1, 200), "seed": 3}
+    served = serve_with(MODEL, "4xl40s", tp=2, pp=2, scheduler=policy, **load)
     assert served.completed == 60
     assert sum(turn.written for turn in served.turns) == sum(one.output - 1 for one in served.requests)
     assert sum(turn.prompt * turn.steps for turn in served.turns) >= sum(one.input for one in served.requests)
@@ -68,8 +68,8 @@ def test_no_token_is_lost_in_a_pipeline(policy):
 
 def test_prompts_in_chunks_leave_fewer_bubbles_than_whole_ones():
     """Stages wait where batches differ (Sarathi-Serve, arXiv:2403.02310)."""
-    load = {"requests": 60, "concurrency": 60, "input": 3000, "output": 100}
-    chunks, whole = (weft.serve(MODEL, "8xh100", pp=8, step_tokens=tokens, **load) for tokens in (512, 8192))
+    load = {"requests": 60, "concurrency": 60, "input_tokens": 3000, "output_tokens": 100}
+    chunks, whole = (serve_with(MODEL, "8xh100", pp=8, max_num_batched_tokens=tokens, **load) for tokens in (512, 8192))
     assert chunks.tpot["p99"] < whole.tpot["p99"]
 
 
@@ -88,4 +88,4 @@ def test_stages_that_do_not_fit_are_refused(how, words):
 
 def test_replicas_fill_pipelines():
     with pytest.raises(InputError, match=r"3 replicas of 2 GPUs do not fill pipelines of pp 2.*multiple of 2"):
-        weft.serve(MODEL, "8xh100", tp=2, pp=2, replicas=3, rate=1)
+        serve_with(MODEL, "8xh100", tp=2, pp=2, replicas=3, rate=1)

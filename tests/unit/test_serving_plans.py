@@ -9,28 +9,29 @@ from itertools import pairwise
 
 import pytest
 from click.testing import CliRunner
+from deployments import plan_with, serve_with
 from shown import check_shown
 
-import weft
 from weft.cli.main import weft as cli
 from weft.errors import InputError, UnknownNameError
-from weft.serving.launch import ENGINES, Started, launch
+from weft.run.step.serving_plan import ServingPlan
+from weft.serving.launch import ENGINES, launch
 from weft.serving.search import EVERY, _numbers
 
 MODEL, SYSTEM = "llama-3-8b", "2xh100"
-LOAD = {"rate": 12, "requests": 60, "input": 1024, "output": 48}
+LOAD = {"rate": 12, "requests": 60, "input_tokens": 1024, "output_tokens": 48}
 LIMITS = {"ttft": "400 ms", "tpot": "20 ms"}
 
 
 @cache
 def planned(**more):
-    return weft.plan_serving(MODEL, SYSTEM, **{**LOAD, **LIMITS, **more})
+    return plan_with(MODEL, SYSTEM, **{**LOAD, **LIMITS, **more})
 
 
 def test_what_a_plan_says_of_a_layout_is_what_serve_says():
     found = planned()
     for one in {one.choice: one for one in [found.best, *found.front]}.values():
-        again = weft.serve(MODEL, SYSTEM, **LOAD, **LIMITS, **one.choice.options)
+        again = serve_with(MODEL, SYSTEM, **LOAD, **LIMITS, **one.choice.options)
         assert json.dumps(again.to_dict()) == json.dumps(one.serving.to_dict())
         assert one.meets == (not again.overloaded and again.good_share >= found.attainment)
 
@@ -39,32 +40,46 @@ def test_what_a_plan_says_of_a_layout_is_what_serve_says():
     ("model", "system", "more"),
     [
         (MODEL, SYSTEM, {"pp": 2}),
-        (MODEL, SYSTEM, {"accept": 0.7, "draft": "eagle", "tp": 1, "readers": 0, "step_tokens": 2048}),
-        ("qwen3-30b-a3b", "4xh100", {"ep": 4, "two_batch": True, "readers": 0}),
-        ("qwen3-30b-a3b", "4xh100", {"ep": 4, "accept": 0.7, "readers": 0, "step_tokens": 2048}),
+        (
+            MODEL,
+            SYSTEM,
+            {
+                "acceptance_rate": 0.7,
+                "speculative_method": "eagle",
+                "tp": 1,
+                "prefill_replicas": 0,
+                "max_num_batched_tokens": 2048,
+            },
+        ),
+        ("qwen3-30b-a3b", "4xh100", {"ep": 4, "two_batch_overlap": True, "prefill_replicas": 0}),
+        (
+            "qwen3-30b-a3b",
+            "4xh100",
+            {"ep": 4, "acceptance_rate": 0.7, "prefill_replicas": 0, "max_num_batched_tokens": 2048},
+        ),
     ],
 )
 def test_stages_drafts_and_halves_are_served_as_serve_does(model, system, more):
     asked = {**LOAD, "tpot": "40 ms", "ttft": "1 s", **more}
-    found = weft.plan_serving(model, system, **asked)
+    found = plan_with(model, system, **asked)
     assert found.tried
     for one in found.tried:
-        again = weft.serve(model, system, **asked | one.choice.options)
+        again = serve_with(model, system, **asked | one.choice.options)
         assert json.dumps(again.to_dict()) == json.dumps(one.serving.to_dict())
         assert one.choice.pp == more.get("pp", 1)
-        assert (one.choice.speculate is None) == ("accept" not in more)
+        assert (one.choice.num_speculative_tokens is None) == ("acceptance_rate" not in more)
 
 
 def test_accepted_drafts_speed_users_up():
-    load = {"tp": 1, "readers": 0, "replicas": 1, "step_tokens": 8192}
-    plain, drafted = planned(**load), planned(**load, accept=0.8, draft="eagle")
-    assert drafted.best.choice.speculate > 0
+    load = {"tp": 1, "prefill_replicas": 0, "replicas": 1, "max_num_batched_tokens": 8192}
+    plain, drafted = planned(**load), planned(**load, acceptance_rate=0.8, speculative_method="eagle")
+    assert drafted.best.choice.num_speculative_tokens > 0
     assert drafted.best.tokens_per_s_per_user > 1.2 * plain.best.tokens_per_s_per_user
     assert drafted.best.choice.words == "1 x TP 1, 7 drafts by eagle, 8,192 tokens a step"
 
 
 def test_a_model_that_no_tp_holds_is_planned_in_stages():
-    found = weft.plan_serving("llama-3-70b", "8xl40s", tp=1, **{**LOAD, "rate": 0.2}, ttft="4 s", tpot="400 ms")
+    found = plan_with("llama-3-70b", "8xl40s", tp=1, **{**LOAD, "rate": 0.2}, ttft="4 s", tpot="400 ms")
     assert found.best.choice.words == "1 x TP 1 and PP 4, 512 tokens a step"
     assert found.best.gpus == 4
 
@@ -77,12 +92,12 @@ def test_the_best_layout_meets_the_limits_on_the_fewest_gpus():
 
 
 def test_the_best_layout_meets_the_limits_for_minutes_whatever_the_draw():
-    asked = {"rate": 12, "input": 1024, "output": 128, "ttft": "400 ms", "tpot": "25 ms"}
-    found = weft.plan_serving(MODEL, "8xh100", **asked)
+    asked = {"rate": 12, "input_tokens": 1024, "output_tokens": 128, "ttft": "400 ms", "tpot": "25 ms"}
+    found = plan_with(MODEL, "8xh100", **asked)
     assert found.load.startswith("3,600 requests")
     assert found.best.serving.completed == 3600
     for seed in (1, 7, 8):
-        served = weft.serve(MODEL, "8xh100", **asked, **found.best.choice.options, requests=3600, seed=seed)
+        served = serve_with(MODEL, "8xh100", **asked, **found.best.choice.options, requests=3600, seed=seed)
         assert served.good_share >= 0.88
 
 
@@ -93,8 +108,8 @@ def test_on_the_front_more_gpus_mean_faster_users():
 
 
 def test_a_choice_that_is_given_is_not_searched():
-    found = planned(tp=2, step_tokens=2048)
-    assert {(one.choice.tp, one.choice.step_tokens) for one in found.tried} == {(2, 2048)}
+    found = planned(tp=2, max_num_batched_tokens=2048)
+    assert {(one.choice.tp, one.choice.max_num_batched_tokens) for one in found.tried} == {(2, 2048)}
 
 
 def test_limits_that_no_layout_meets_name_the_nearest_and_what_limits():
@@ -135,19 +150,18 @@ def test_plans_show_themselves(tmp_path):
         ({"ttft": None}, "ttft is not given; give ttft, such as 1s"),
         ({"tpot": "0 s"}, "tpot is 0 s, which no answer meets"),
         ({"rate": None, "concurrency": 4}, "give rate or trace"),
-        ({"attainment": 2}, "attainment is 2; give the share"),
-        ({"curve": True}, "leave out curve"),
-        ({"input": 9000}, "exceeds the 8,192 tokens"),
-        ({"tp": 1, "pp": 1, "memory_share": 0.2}, "leaves no memory"),
+        ({"attainment": 2}, "attainment is 2; give a number of 0.01 to 1"),
+        ({"input_tokens": 9000}, "exceeds the 8,192 tokens"),
+        ({"tp": 1, "pp": 1, "gpu_memory_utilization": 0.2}, "leaves no memory"),
         ({"pp": 3}, "tp 1 and pp 3 do not fill the 2 GPUs"),
-        ({"two_batch": True}, "none are without ep above tp 1"),
-        ({"accept": 1.5}, "accept is 1.5: which share"),
-        ({"accept": 0.5, "draft": "lama-3-8b"}, "llama-3-8b"),
+        ({"two_batch_overlap": True}, "none are without ep above tp 1"),
+        ({"acceptance_rate": 1.5}, "acceptance_rate is 1.5; give a number of 0 to 1"),
+        ({"acceptance_rate": 0.5, "speculative_method": "lama-3-8b"}, "llama-3-8b"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_with_the_next_step(asked, words):
     with pytest.raises(InputError, match=words):
-        weft.plan_serving(MODEL, SYSTEM, **{**LOAD, **LIMITS, **asked})
+        plan_with(MODEL, SYSTEM, **{**LOAD, **LIMITS, **asked})
 
 
 def test_the_command_says_what_the_function_says(tmp_path):
@@ -166,19 +180,21 @@ def test_the_command_says_what_the_function_says(tmp_path):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_launch_lines_state_every_choice_and_every_role(engine):
-    text = launch(engine, Started(4, 4, 5, 2, 512, 64))
+    text = launch(
+        engine, ServingPlan(tp=4, ep=4, replicas=5, prefill_replicas=2, max_num_batched_tokens=512, max_num_seqs=64)
+    )
     for value in ("4", "512", "64"):
         assert f" {value}" in text
     assert "# 2 prefill replicas, 4 GPUs each" in text
     assert "# 3 decode replicas, 4 GPUs each" in text
-    alone = launch(engine, Started(1, 1, 1, 0, None, None))
+    alone = launch(engine, ServingPlan(replicas=1))
     assert "512" not in alone
     assert "None" not in alone
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ranks_that_share_experts_are_one_engine(engine):
-    text = launch(engine, Started(1, 16, 48, 16, None, None))
+    text = launch(engine, ServingPlan(ep=16, replicas=48, prefill_replicas=16))
     assert "# 1 prefill replica, 16 GPUs each" in text
     assert "# 2 decode replicas, 16 GPUs each" in text
     said = {"trtllm": "enable_attention_dp: true", "sglang": "--dp-size 16 --enable-dp-attention"}
@@ -194,7 +210,9 @@ def test_ranks_that_share_experts_are_one_engine(engine):
     ],
 )
 def test_a_pipeline_is_one_engine(engine, words):
-    text = launch(engine, Started(8, 1, 6, 2, 512, 64, pp=2))
+    text = launch(
+        engine, ServingPlan(tp=8, pp=2, replicas=6, prefill_replicas=2, max_num_batched_tokens=512, max_num_seqs=64)
+    )
     assert words in text
     assert "# 1 prefill replica, 16 GPUs each" in text
     assert "# 2 decode replicas, 16 GPUs each" in text
@@ -216,21 +234,31 @@ def test_a_pipeline_is_one_engine(engine, words):
     ],
 )
 def test_drafts_are_started_as_an_engine_spells_them(engine, draft, words):
-    assert words in launch(engine, Started(4, 1, 1, 0, speculate=3, draft=draft))
-    assert "spec" not in launch(engine, Started(4, 1, 1, 0, speculate=0))
+    assert words in launch(
+        engine, ServingPlan(tp=4, replicas=1, num_speculative_tokens=3, acceptance_rate=0.5, speculative_method=draft)
+    )
+    assert "spec" not in launch(engine, ServingPlan(tp=4, replicas=1, num_speculative_tokens=0))
 
 
 def test_two_batches_are_overlapped_where_an_engine_does():
-    started = Started(1, 8, 8, 0, two_batch=True)
+    started = ServingPlan(ep=8, replicas=8, two_batch_overlap=True)
     assert "--enable-dbo" in launch("vllm", started)
     assert "--enable-two-batch-overlap" in launch("sglang", started)
-    asked = {"rate": 2, "requests": 10, "output": 8, "ep": 4, "readers": 0, "step_tokens": 2048, **LIMITS}
-    found = [weft.plan_serving("qwen3-30b-a3b", "4xh100", framework=name, **asked) for name in ("sglang", "trtllm")]
+    asked = {
+        "rate": 2,
+        "requests": 10,
+        "output_tokens": 8,
+        "ep": 4,
+        "prefill_replicas": 0,
+        "max_num_batched_tokens": 2048,
+        **LIMITS,
+    }
+    found = [plan_with("qwen3-30b-a3b", "4xh100", framework=name, **asked) for name in ("sglang", "trtllm")]
     assert found[0].searched > found[1].searched
 
 
 def test_separate_prompts_have_a_router_that_knows_every_engine():
-    started = Started(4, 4, 5, 2, None, None)
+    started = ServingPlan(tp=4, ep=4, replicas=5, prefill_replicas=2)
     assert "--prefiller-hosts HOST0 HOST1 --prefiller-ports 8000 8000" in launch("vllm", started)
     assert "python -m dynamo.vllm --model $MODEL --disaggregation-mode decode" in launch("vllm", started)
     assert launch("sglang", started).count("--decode http://") == 3
@@ -241,13 +269,13 @@ def test_separate_prompts_have_a_router_that_knows_every_engine():
 
 def test_an_unknown_engine_lists_the_known_ones():
     with pytest.raises(UnknownNameError, match="sglang"):
-        launch("nope", Started(1, 1, 1, 0, None, None))
+        launch("nope", ServingPlan(replicas=1))
 
 
 def test_whole_experts_on_each_gpu_read_as_many_weights_as_slices():
     """At many tokens both hold the same bytes and FLOPs; only the shapes of GEMMs differ."""
-    asked = {"rate": 8, "requests": 20, "input": 2048, "output": 8, "tp": 4}
-    slices, whole = (weft.serve("mixtral-8x7b", "4xh100", **asked, ep=ep) for ep in (1, 4))
+    asked = {"rate": 8, "requests": 20, "input_tokens": 2048, "output_tokens": 8, "tp": 4}
+    slices, whole = (serve_with("mixtral-8x7b", "4xh100", **asked, ep=ep) for ep in (1, 4))
     assert whole.cache == slices.cache
     assert whole.seconds == pytest.approx(slices.seconds, rel=0.25)
     assert whole.seconds != slices.seconds
@@ -259,7 +287,7 @@ def test_whole_experts_on_each_gpu_read_as_many_weights_as_slices():
 )
 def test_ranks_that_cannot_share_experts_are_refused(model, ep, words):
     with pytest.raises(InputError, match=words):
-        weft.serve(model, "4xh100", rate=1, tp=2, ep=ep)
+        serve_with(model, "4xh100", rate=1, tp=2, ep=ep)
 
 
 def test_numbers_of_many_replicas_are_tried_some_percent_apart():

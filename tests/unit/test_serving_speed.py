@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-import weft
+from deployments import serve_with
 
 
 def test_ten_thousand_requests_of_a_trace_take_few_turns(tmp_path):
@@ -15,7 +15,7 @@ def test_ten_thousand_requests_of_a_trace_take_few_turns(tmp_path):
         rows.append(f"{at},{drawn.randint(20, 2000)},{drawn.randint(20, 400)}")
     file = tmp_path / "trace.csv"
     file.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *rows]))
-    answer = weft.serve("llama-3-8b", "1xh100", trace=file)
+    answer = serve_with("llama-3-8b", "1xh100", trace=file)
     assert answer.completed == 10_000
     assert len(answer.turns) < 35_000
     assert answer.steps > 4 * len(answer.turns)
@@ -23,6 +23,6 @@ def test_ten_thousand_requests_of_a_trace_take_few_turns(tmp_path):
 
 def test_requests_of_other_replicas_do_not_cut_the_steps_of_one():
     """On 16 replicas a request arrives during every step somewhere; turns are as few as on one with its share."""
-    load = {"requests": 640, "input": 256, "output": 200}
-    many = weft.serve("llama-3-8b", "16xh100", rate=64, **load)
+    load = {"requests": 640, "input_tokens": 256, "output_tokens": 200}
+    many = serve_with("llama-3-8b", "16xh100", rate=64, **load)
     assert many.steps > 4 * len(many.turns)

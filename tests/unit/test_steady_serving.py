@@ -6,6 +6,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from deployments import plan_with, serve_with
 
 import weft
 from weft.cli.main import weft as cli
@@ -14,17 +15,17 @@ from weft.result.serving import LIFETIMES, Served, steady_window
 from weft.serving.load import EACH_CLIENT
 
 MODEL, SYSTEM = "llama-3-8b", "1xh100"
-LONG = {"input": 4096, "output": 256, "tp": 4}
+LONG = {"input_tokens": 4096, "output_tokens": 256, "tp": 4}
 ABOVE = {"rate": 8, **LONG}
 
 
 def served(**asked):
-    return weft.serve(MODEL, SYSTEM, **asked)
+    return serve_with(MODEL, SYSTEM, **asked)
 
 
 def test_a_load_at_a_rate_has_as_many_requests_as_a_steady_state_takes():
     """One of four replicas of 30 requests/s that live 20 s: 1,000 requests would end while the batch still fills."""
-    answer = weft.serve("gpt-oss-120b", "1xh200", rate=7.5, input=2048, output=512)
+    answer = serve_with("gpt-oss-120b", "1xh200", rate=7.5, input_tokens=2048, output_tokens=512)
     assert answer.completed > 1000
     assert answer.window.lifetimes >= LIFETIMES
     assert answer.requests_per_s == pytest.approx(7.5, rel=0.05)
@@ -33,10 +34,10 @@ def test_a_load_at_a_rate_has_as_many_requests_as_a_steady_state_takes():
 
 
 def test_what_arrives_is_answered_where_nothing_waits():
-    assert served(rate=4, output=512).requests_per_s == pytest.approx(4, rel=0.03)
+    assert served(rate=4, output_tokens=512).requests_per_s == pytest.approx(4, rel=0.03)
 
 
-@pytest.mark.parametrize("load", [{"rate": 6, "output": 300}, {"concurrency": 24, "output": 200}])
+@pytest.mark.parametrize("load", [{"rate": 6, "output_tokens": 300}, {"concurrency": 24, "output_tokens": 200}])
 def test_more_requests_change_no_rate_and_no_latency_beyond_noise(load):
     few, many = (served(**load, requests=requests) for requests in (800, 3200))
     assert few.steady
@@ -48,9 +49,9 @@ def test_more_requests_change_no_rate_and_no_latency_beyond_noise(load):
 @pytest.mark.parametrize(
     ("load", "words"),
     [
-        ({"rate": 6, "output": 300, "requests": 60}, "request lifetimes after warm-up; a steady state takes 10"),
-        ({"rate": 6, "output": 300, "requests": 20}, "Filling and draining count, too"),
-        ({"concurrency": 24, "output": 200, "requests": 100}, "give --requests 312 or more"),
+        ({"rate": 6, "output_tokens": 300, "requests": 60}, "request lifetimes after warm-up; a steady state takes 10"),
+        ({"rate": 6, "output_tokens": 300, "requests": 20}, "Filling and draining count, too"),
+        ({"concurrency": 24, "output_tokens": 200, "requests": 100}, "give --requests 312 or more"),
     ],
 )
 def test_too_few_requests_are_warned_of_with_a_number_that_is_enough(load, words):
@@ -64,7 +65,7 @@ def test_too_few_requests_are_warned_of_with_a_number_that_is_enough(load, words
 
 
 def test_clients_count_between_their_first_requests_and_the_last_that_arrives():
-    answer = served(concurrency=16, output=64, curve=True)
+    answer = served(concurrency=16, output_tokens=64, sweep_concurrency=True)
     assert answer.completed == EACH_CLIENT * 16
     assert answer.steady_requests == LIFETIMES * 16
     assert answer.window.end == answer.requests[-1].arrival
@@ -86,14 +87,14 @@ def test_a_trace_keeps_the_latencies_of_all_its_requests_and_says_which_rates_co
     file = tmp_path / "trace.csv"
     rows = [f"{at / 8},{500 + 37 * at % 3000},{20 + 11 * at % 200}" for at in range(200)]
     file.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *rows]))
-    answer = weft.serve(MODEL, SYSTEM, trace=file)
+    answer = serve_with(MODEL, SYSTEM, trace=file)
     assert answer.ttft["mean"] == pytest.approx(sum(one.ttft for one in answer.requests) / 200)
     assert 20 <= answer.steady_requests < 200
     assert "Latencies are those of all requests of the trace" in answer.report().notes()[0]
 
 
 def test_above_capacity_every_answer_states_the_capacity_and_no_latency():
-    answer = weft.serve("llama-3-70b", "8xh200", **ABOVE, kv_dtype="fp8", ttft="2 s")
+    answer = serve_with("llama-3-70b", "8xh200", **ABOVE, kv_dtype="fp8", ttft="2 s")
     assert answer.capacity == pytest.approx(6.93, rel=0.01)
     assert answer.requests_per_s == answer.capacity
     assert answer.output_tokens_per_s == pytest.approx(256 * answer.capacity)
@@ -111,7 +112,7 @@ def test_above_capacity_every_answer_states_the_capacity_and_no_latency():
 
 
 def test_above_capacity_a_change_is_judged_by_capacities():
-    first, other = (weft.serve("llama-3-70b", "8xh200", **ABOVE, kv_dtype=name) for name in ("bf16", "fp8"))
+    first, other = (serve_with("llama-3-70b", "8xh200", **ABOVE, kv_dtype=name) for name in ("bf16", "fp8"))
     found = Contrast({"as asked": first, "kv-dtype fp8": other})
     lead = found.report().sentences()[0]
     assert f"the capacity is {other.capacity:.2f} requests/s instead of {first.capacity:.2f} requests/s" in lead
@@ -152,7 +153,7 @@ def test_a_sweep_lists_loads_above_capacity_without_a_time():
     ],
 )
 def test_a_pool_bounds_a_server_where_one_worker_more_adds_capacity(system, readers, rate, words):
-    answer = weft.serve("llama-3-70b", system, **LONG, rate=rate, readers=readers)
+    answer = serve_with("llama-3-70b", system, **LONG, rate=rate, prefill_replicas=readers)
     assert answer.bottleneck == "prefill"
     assert answer.pools.more_prefill == pytest.approx(7.4, rel=0.02)
     assert answer.pools.more_decode == pytest.approx(3.69, rel=0.02)
@@ -161,12 +162,12 @@ def test_a_pool_bounds_a_server_where_one_worker_more_adds_capacity(system, read
 
 @pytest.mark.parametrize(
     ("load", "bottleneck"),
-    [({"input": 4096, "output": 16}, "prefill"), ({"input": 128, "output": 500}, "decode")],
+    [({"input_tokens": 4096, "output_tokens": 16}, "prefill"), ({"input_tokens": 128, "output_tokens": 500}, "decode")],
 )
 def test_what_one_worker_more_adds_is_what_a_simulation_with_it_answers(load, bottleneck):
-    asked = {"rate": 500, "requests": 600, "sequences": 64, **load}
+    asked = {"rate": 500, "requests": 600, "max_num_seqs": 64, **load}
     now, prefill, decode = (
-        weft.serve(MODEL, "3xh100", **asked, replicas=replicas, readers=readers)
+        serve_with(MODEL, "3xh100", **asked, replicas=replicas, prefill_replicas=readers)
         for replicas, readers in ((2, 1), (3, 2), (3, 1))
     )
     assert now.bottleneck == bottleneck
@@ -175,16 +176,18 @@ def test_what_one_worker_more_adds_is_what_a_simulation_with_it_answers(load, bo
 
 
 def test_capacity_rises_with_replicas():
-    found = [weft.serve(MODEL, "4xh100", rate=900, requests=600, output=32, replicas=at).capacity for at in (1, 2, 4)]
+    found = [
+        serve_with(MODEL, "4xh100", rate=900, requests=600, output_tokens=32, replicas=at).capacity for at in (1, 2, 4)
+    ]
     assert 1.8 * found[0] < found[1]
     assert 1.8 * found[1] < found[2]
 
 
 def test_a_plan_states_what_a_long_run_gives():
-    load = {"rate": 12, "input": 1024, "output": 128}
-    plan = weft.plan_serving(MODEL, "2xh100", **load, tp=1, ttft="1 s", tpot="30 ms")
+    load = {"rate": 12, "input_tokens": 1024, "output_tokens": 128}
+    plan = plan_with(MODEL, "2xh100", **load, tp=1, ttft="1 s", tpot="30 ms")
     best = plan.best
-    long = weft.serve(MODEL, "2xh100", **load, **best.choice.options, requests=10_000)
+    long = serve_with(MODEL, "2xh100", **load, **best.choice.options, requests=10_000)
     assert best.tokens_per_s_per_gpu == pytest.approx(long.output_tokens_per_s_per_gpu, rel=0.03)
     assert best.tokens_per_s_per_gpu == pytest.approx(12 * 128 / best.gpus, rel=0.05)
     assert best.serving.tpot["mean"] == pytest.approx(long.tpot["mean"], rel=0.03)

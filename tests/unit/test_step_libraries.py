@@ -1,6 +1,7 @@
 """Steps of served models by the libraries of frameworks of inference."""
 
 import pytest
+from deployments import decode_with, forward_with, prefill_with, serve_with
 
 import weft
 from weft.errors import InputError
@@ -8,32 +9,32 @@ from weft.graph import Attention
 from weft.library.kits import KITS, LIBRARIES
 from weft.models import load_model
 from weft.options import SUSTAINED
-from weft.run.step.forward import Forward, Group
+from weft.run.step.forward import Group
 
 HOPPER = {"vllm": "vllm-fa3", "sglang": "sglang-fa3", "trtllm": "trtllm"}
 
 
 def forward(library, model="llama-3-70b", on="8xh100", tp=8, **how):
-    return Forward(load_model(model), weft.system(on), tp=tp, library=library, **how)
+    return forward_with(load_model(model), weft.system(on), tp=tp, library=library, **how)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_same_step_takes_the_same_time_asked_by_decode_by_prefill_and_by_serve(library):
     how = {"tp": 2, "dtype": "fp8", "kv_dtype": "fp8", "library": library}
-    load = {"concurrency": 1, "requests": 1, "output": 2, "host": "0ms"}
+    load = {"concurrency": 1, "requests": 1, "output_tokens": 2, "cpu_overhead": "0ms"}
     for size, step in ((512, 0), (511, 1)):  # sizes that are timed, not interpolated, and replayed from a graph
-        turn = weft.serve("llama-3-8b", "2xh100", input=size, **load, **how).turns[step]
-        ask, sizes = (weft.decode, {"context": 512}) if step else (weft.prefill, {"sequence": 512})
+        turn = serve_with("llama-3-8b", "2xh100", input_tokens=size, **load, **how).turns[step]
+        ask, sizes = (decode_with, {"context": 512}) if step else (prefill_with, {"sequence": 512})
         asked = ask("llama-3-8b", "2xh100", **sizes, **how)
         assert turn.end - turn.start == pytest.approx(asked.seconds, rel=1e-9)
 
 
 @pytest.mark.parametrize("framework", KITS)
 def test_serve_takes_the_libraries_of_its_framework(framework):
-    load = {"concurrency": 1, "requests": 1, "input": 300, "output": 2}
-    own = weft.serve("llama-3-8b", "1xh100", framework=framework, **load)
-    named = weft.serve("llama-3-8b", "1xh100", framework=framework, library=framework, **load)
-    vendors = weft.serve("llama-3-8b", "1xh100", framework=framework, library="vendor", **load)
+    load = {"concurrency": 1, "requests": 1, "input_tokens": 300, "output_tokens": 2}
+    own = serve_with("llama-3-8b", "1xh100", framework=framework, **load)
+    named = serve_with("llama-3-8b", "1xh100", framework=framework, library=framework, **load)
+    vendors = serve_with("llama-3-8b", "1xh100", framework=framework, library="vendor", **load)
     assert own.turns == named.turns != vendors.turns
 
 
@@ -101,9 +102,9 @@ def test_gpus_without_measured_libraries_are_timed_by_the_vendors(library):
 
 def test_an_unknown_library_or_number_format_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match="known: vllm, sglang, trtllm, vendor"):
-        weft.decode("llama-3-8b", "1xh100", library="vllm2")
+        decode_with("llama-3-8b", "1xh100", library="vllm2")
     with pytest.raises(InputError, match="bf16, fp8"):
-        weft.decode("llama-3-8b", "1xh100", kv_dtype="int8")
+        decode_with("llama-3-8b", "1xh100", kv_dtype="int8")
 
 
 @pytest.mark.parametrize("library", KITS)
@@ -111,6 +112,6 @@ def test_an_unknown_library_or_number_format_is_refused_with_the_known_ones():
 @pytest.mark.parametrize("model", ["mixtral-8x7b", "qwen3-30b-a3b", "llama-3-70b"])
 def test_fewer_bits_never_take_longer_where_a_batch_hides_their_casts(library, machine, model):
     plain, narrow = (
-        weft.decode(model, machine, tp=4, batch=256, dtype=dtype, library=library).seconds for dtype in ("bf16", "fp8")
+        decode_with(model, machine, tp=4, batch=256, dtype=dtype, library=library).seconds for dtype in ("bf16", "fp8")
     )
     assert narrow < plain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -75,15 +76,6 @@ against_option = option(
     metavar="NAME=VALUE",
 )
 """The same question on a changed machine, or with other options: the argument `against` of `on_machine`."""
-
-
-overlap_option = option(
-    "--overlap",
-    "A method for all-reduces (tp) or exchanges with experts (ep), such as tp=t3-mca, see 'weft overlaps list --axis "
-    "tp'.  [default: in sequence]",
-    Value("AXIS=NAME", later("weft.parallel.deployment:overlap_of")),
-)
-"""Add --overlap to a forward pass that is served, in the words of `weft step`."""
 
 
 def clock_option(also: Sequence[str] = (), more: str = "") -> Callable[[F], F]:
@@ -243,6 +235,32 @@ def field_options(owner: type, *names: str, **types: click.ParamType) -> Callabl
     return together(*(_option(described(owner)[name], types.get(name)) for name in names))
 
 
+def fields_in(owner: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are fields of a dataclass."""
+    return {name: value for name, value in options.items() if name in owner.__dataclass_fields__}
+
+
+def in_words_of_options(*owners: Any) -> Callable[[F], F]:
+    """Let errors of a command name the options of fields, where they have other names."""
+    words = {one.name: one.option for owner in owners for one in described(owner).values() if one.option != one.name}
+    pattern = re.compile(rf"\b({'|'.join(words)})\b")
+
+    def add(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **values: Any) -> Any:
+            try:
+                return function(*args, **values)
+            except InputError as error:
+                said = pattern.sub(lambda found: words[found[0]], str(error))
+                if said == str(error):
+                    raise
+                raise InputError(said) from None
+
+        return cast(F, call)
+
+    return add
+
+
 def _option(one: Described, given: click.ParamType | None) -> Callable[[F], F]:  # type: ignore[type-arg]
     flag = f"--{one.option.replace('_', '-')}"
     about = one.declared
@@ -253,14 +271,20 @@ def _option(one: Described, given: click.ParamType | None) -> Callable[[F], F]: 
         flags = f"{flag}/--no-{flag[2:]}" if two_ways else flag
         return option(flags, f"{about.help}{shown}", name=one.name, default=value, is_flag=True)
     kind = given or _kind(one)
-    names = one.choices or (tuple(kind.known()) if isinstance(kind, Value) and "{names}" in about.help else ())
+    completed = tuple(kind.known()) if isinstance(kind, Value) and "{names}" in about.help else ()
+    names = (one.choices if "{names}" in about.help else ()) or completed
     return option(flag, about.help.replace("{names}", ", ".join(names)) + shown, kind, one.name, default=value)
 
 
 def _kind(one: Described) -> click.ParamType:  # type: ignore[type-arg]
     """The type of an option: a choice, a whole number in its range, numbers with commas between, or a name."""
+    names = one.declared.names
+    if isinstance(names, str):
+        return Value("NAME", str, later(names))
     if one.choices:
         return click.Choice(one.choices)
     if one.kinds == (int,):
         return Count(one.declared.least, one.declared.most or LARGEST_COUNT)
+    if one.kinds == (float,):
+        return click.FloatRange(*one.declared.bounds or (0, None))
     return NUMBERS if one.kinds == (tuple[int, ...],) else Value("NAME")

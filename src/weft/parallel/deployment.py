@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from weft.answer import Record
 from weft.errors import InputError, check_name, check_type
 from weft.fields import Options, check_fields, declared
-from weft.graph import DTYPE_BYTES, EXCHANGES
-from weft.graph.op import BLOCK_BYTES
+from weft.graph import EXCHANGES
 from weft.graph.routing import Loads, check_loads, loads_of
 
 
@@ -51,7 +50,9 @@ class Deployment(Options, Record):
         "like 3,2,2,1.",
         default="as the framework",
     )
-    overlap: Mapping[str, str] = field(default_factory=dict)
+    overlap: Mapping[str, str] = declared(
+        dict, "Overlap methods by axis, such as tp=t3-mca, see 'weft overlaps list --axis tp'.", default="in sequence"
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.overlap, str):
@@ -64,9 +65,6 @@ class Deployment(Options, Record):
             check_type("expert_load", self.expert_load, (tuple, float), rule)
             check_loads(self.expert_load)
         check_type("overlap", self.overlap, Mapping, "give methods by axis, such as {'tp': 'flux'} or 'tp=flux,dp=dma'")
-        if self.dtype is not None:
-            check_type("dtype", self.dtype, str, "name one, like 'bf16'")
-            check_name("dtype", self.dtype, (*DTYPE_BYTES, *BLOCK_BYTES))  # those of blocks: servers' products
         for axis, method in self.overlap.items():
             check_type("the axis of an overlap", axis, str, "name one, like 'tp'")
             check_type(f"the overlap of {axis}", method, str, "name a method, like 'flux', or leave the axis out")

@@ -12,7 +12,7 @@ from weft.models.formats import BF16, ServedFormat
 if TYPE_CHECKING:
     from weft.hardware import System
     from weft.models import Transformer
-    from weft.parallel.plan import Parallelism
+    from weft.run.step.serving_plan import ServingPlan
 
 Phase = Literal["prefill", "decode"]
 
@@ -41,7 +41,7 @@ class Inference(Answer):
     phase: Phase
     model: Transformer
     system: System
-    plan: Parallelism
+    plan: ServingPlan
     batch: int
     tokens: int
     parts: Mapping[str, float]

@@ -23,7 +23,7 @@ from weft.units import Dimension, parse
 if TYPE_CHECKING:
     from weft.hardware import System
     from weft.models import Transformer
-    from weft.parallel.plan import Parallelism
+    from weft.run.step.serving_plan import ServingPlan
 
 FloatArray = NDArray[np.float64]
 STATISTICS = ("mean", "p50", "p90", "p99")
@@ -240,7 +240,7 @@ def steady_window(served: Sequence[Served], clients: int = 0) -> Window:
 
 @dataclass(frozen=True, repr=False)
 class Serving(Answer):
-    """A load served by the replicas of a model, `readers` of which only read prompts (0: each does both).
+    """A load served by the replicas of a model under a plan.
 
     `requests` are in the order of arrival, `turns` in the order of time. Each GPU has `cache` bytes for keys and
     values, of `cache_per_token` bytes a token. `offered` is the load [requests/s] (0: clients, who wait for answers),
@@ -258,7 +258,8 @@ class Serving(Answer):
     timed = "a mean request"
     RECORD = """
         model=model.name system=system.label tp=plan.tp dtype=format.dtype weights=format.weights overlap=plan.overlap
-        replicas readers framework engine policy router load completed span_s=span window steady
+        replicas readers=plan.prefill_replicas framework engine policy router=plan.router load completed span_s=span
+        window steady
         steady_requests seconds=stated_seconds parts requests_per_s
         output_tokens_per_s input_tokens_per_s
         output_tokens_per_s_per_gpu output_tokens_per_s_range ttft_s=ttft tpot_s=tpot
@@ -270,13 +271,10 @@ class Serving(Answer):
 
     model: Transformer
     system: System
-    plan: Parallelism
+    plan: ServingPlan
     framework: str
     policy: str
-    router: str
     load: str
-    replicas: int
-    readers: int
     requests: Sequence[Served]
     turns: Sequence[Turn]
     cache: int
@@ -293,6 +291,11 @@ class Serving(Answer):
     clients: int = 0
     finite: bool = False
     pools: Pools | None = None
+
+    @property
+    def replicas(self) -> int:
+        """Replicas that serve."""
+        return self.plan.replicas or self.system.gpus // self.plan.tp
 
     @property
     def completed(self) -> int:

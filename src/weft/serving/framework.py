@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.catalog import Quantity
-from weft.errors import InputError, check_name
+from weft.errors import InputError
 from weft.graph import DTYPE_BYTES
 from weft.library.kits import KITS
-from weft.library.serving_frameworks import framework_tables
+from weft.library.serving_frameworks import framework_tables, resolve_framework
 from weft.models.block import query_key_value
 from weft.run.step.forward import Forward
 from weft.run.step.memory import outside
+from weft.run.step.serving_plan import FRAMEWORK, SECONDS, ServingPlan
 from weft.units import Dimension, format_bytes
 
-_SECONDS = Quantity(Dimension.SECONDS, zero_allowed=True)
 _BYTES = Quantity(Dimension.BYTES)
 
 
@@ -64,31 +64,43 @@ class Serves:
         return self.frontend + self.token * prompt
 
 
-def serves(
-    name: str, forward: Forward, *, tokens: int | None = None, sequences: int | None = None, block: int | None = None,
-    host: float | None = None, memory_share: float | None = None, version: str = "",
-) -> Serves:  # fmt: skip
-    """What a framework does on the GPUs of a model; values that are given replace its defaults.
+def serves(forward: Forward, plan: ServingPlan) -> Serves:
+    """What a framework does on the GPUs of a model; values that a plan states replace its defaults.
 
-    Rules and times are those of a `version` where it is known to differ, else what all versions have together. Raises
-    UnknownNameError for an unknown framework, InputError for weights that leave no room for keys and values.
+    The framework is vLLM unless stated. Rules and times are those of a version where it is known to differ, else what
+    all versions have together. Raises InputError for weights that leave no room for keys and values.
     """
-    check_name("serving framework", name, framework_tables())
+    name, version = resolve_framework(plan.framework or FRAMEWORK)
     table, kit = framework_tables()[name], KITS[name]
     own = table["versions"].get(version, {})
     size = _size(table["sizes"], forward)
-    tokens, sequences = tokens or size["tokens"], sequences or size["sequences"]
-    low, high = (_SECONDS.parse(table["host"][end]) for end in ("low", "high"))
-    frontend = own.get("frontend", table["frontend"]["value"])
-    fitted = tuple(one for one, values in table["versions"].items() if "frontend" in values)
+    tokens, sequences = plan.max_num_batched_tokens or size["tokens"], plan.max_num_seqs or size["sequences"]
+    low, high = (SECONDS.parse(table["host"][end]) for end in ("low", "high"))
+    if tokens < forward.queries:
+        raise InputError(
+            f"an engine iteration of {tokens} tokens does not hold the next token of a request and its "
+            f"{plan.speculation.tokens} drafts; give max_num_batched_tokens {forward.queries} or more, or fewer drafts"
+        )
     return Serves(
-        name, table["title"], table["policy"], table["source"], tokens, sequences, block or table["block"],
-        _room(name, table, forward, tokens, sequences, memory_share),
-        _SECONDS.parse(table["host"]["value"]) if host is None else host, (low, high),
-        _SECONDS.parse(frontend), _SECONDS.parse(table["token"]["value"]), kit.launch,
-        min(table["graphed"], 2 * sequences), table.get("asks_again", False), own.get("graphs") == "pieces",
-        version if own else "", fitted,
-    )  # fmt: skip
+        name=name,
+        title=table["title"],
+        policy=table["policy"],
+        source=table["source"],
+        tokens=tokens,
+        sequences=sequences,
+        block=plan.block_size or table["block"],
+        cache_bytes=_room(name, table, forward, tokens, sequences, plan.gpu_memory_utilization),
+        host=SECONDS.parse(table["host"]["value"] if plan.cpu_overhead is None else plan.cpu_overhead),
+        host_range=(low, high),
+        frontend=SECONDS.parse(own.get("frontend", table["frontend"]["value"])),
+        token=SECONDS.parse(table["token"]["value"]),
+        launch=kit.launch,
+        graphed=min(table["graphed"], 2 * sequences),
+        asks_again=table.get("asks_again", False),
+        pieces=own.get("graphs") == "pieces",
+        version=version if own else "",
+        versions=tuple(one for one, values in table["versions"].items() if "frontend" in values),
+    )
 
 
 def _size(rows: list[dict[str, Any]], forward: Forward) -> dict[str, Any]:
@@ -105,16 +117,16 @@ def _room(
 ) -> int:
     """Memory for keys and values on each GPU [bytes]."""
     capacity, tp = int(forward.system.gpu.memory.capacity), forward.plan.tp
-    share = _value(table["memory_share"]) if share is None else share
+    share = share or _value(table["memory_share"])
     beside = table.get("reserved")
     if beside:
         size = {key: _BYTES.parse(beside[key]) for key in ("base", "each_token", "each_graph", "each_gpu")}
-        graphs = 0 if forward.eager else beside["graphs" if tp < 4 else "graphs_tp4"]
+        graphs = 0 if forward.plan.enforce_eager else beside["graphs" if tp < 4 else "graphs_tp4"]
         working = size["base"] + size["each_token"] * max(tokens, beside["least_tokens"])
         working += size["each_graph"] * graphs + size["each_gpu"] * tp
     else:
         working = activations(forward, tokens, sequences)
-    held = forward.weights + working + outside(forward.plan)
+    held = forward.weights + working + outside(forward.ranks)
     room = int(_value(table["free_share"]) * (share * capacity - held))
     if room <= 0:
         raise InputError(

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 from weft.errors import check_name
+from weft.run.step.serving_plan import ServingPlan
 
 _PORT = 8000
 
@@ -22,59 +22,39 @@ TWO_BATCH = ("vllm", "sglang")
 """Engines that compute half of a batch while the other's tokens are exchanged; TensorRT-LLM names no option for it."""
 
 
-class Started(NamedTuple):
-    """What is started: GPUs and roles of the replicas, limits of a step (None: the engine's own), and what drafts."""
-
-    tp: int
-    ep: int
-    replicas: int
-    readers: int
-    step_tokens: int | None = None
-    sequences: int | None = None
-    pp: int = 1
-    two_batch: bool = False
-    speculate: int | None = None
-    draft: str | None = None
-
-    @property
-    def wide(self) -> bool:
-        """Whether attention is data parallel, and `ep` GPUs share the experts."""
-        return self.ep > self.tp
-
-    @property
-    def together(self) -> int:
-        """GPUs of an engine: of a replica, or of all replicas that share experts or a pipeline."""
-        return max(self.tp, self.ep) * self.pp
-
-    @property
-    def at_once(self) -> int | None:
-        """Most requests at once of all batches that a pipeline passes on."""
-        return _times(self.sequences, self.pp)
-
-    @property
-    def engines(self) -> list[tuple[str, int]]:
-        """Roles of engines, and how many have them."""
-        each = self.ep if self.wide else self.pp
-        if not self.readers:
-            return [("", self.replicas // each)]
-        return [("prefill", self.readers // each), ("decode", (self.replicas - self.readers) // each)]
-
-    @property
-    def addresses(self) -> list[list[str]]:
-        """Addresses of the engines of each role; each stands for that of its (first) host."""
-        places = iter(range(self.replicas))
-        return [[f"HOST{next(places)}:{_PORT}" for _ in range(count)] for _, count in self.engines]
+def _gpus(plan: ServingPlan) -> int:
+    """GPUs of an engine: of a replica, or of all replicas that share experts or a pipeline."""
+    return max(plan.tp, plan.ep) * plan.pp
 
 
-def launch(engine: str, started: Started) -> str:
-    """The command lines that start replicas by an engine; UnknownNameError for an unknown one.
+def _at_once(plan: ServingPlan) -> int | None:
+    """Most requests at once of all batches that a pipeline passes on."""
+    return _times(plan.max_num_seqs, plan.pp)
+
+
+def _engines(plan: ServingPlan) -> list[tuple[str, int]]:
+    """Roles of engines, and how many have them."""
+    replicas, prefill = plan.replicas or 1, plan.prefill_replicas
+    if not prefill:
+        return [("", replicas // plan.together)]
+    return [("prefill", prefill // plan.together), ("decode", (replicas - prefill) // plan.together)]
+
+
+def _addresses(plan: ServingPlan) -> list[list[str]]:
+    """Addresses of the engines of each role; each stands for that of its (first) host."""
+    places = iter(range(plan.replicas or 1))
+    return [[f"HOST{next(places)}:{_PORT}" for _ in range(count)] for _, count in _engines(plan)]
+
+
+def launch(engine: str, plan: ServingPlan) -> str:
+    """The command lines that start the replicas of a plan by an engine; UnknownNameError for an unknown one.
 
     One line for each role, to run once for each replica on its own GPUs, then what sends requests to them; $MODEL is
     the path of the weights, $DRAFT of those that draft. Where GPUs of several nodes share experts, each node runs the
     line with its own $RANK.
     """
     check_name("serving engine", engine, ENGINES)
-    return "\n".join(ENGINES[engine](started)) + "\n"
+    return "\n".join(ENGINES[engine](plan)) + "\n"
 
 
 def _command(start: str, flags: Mapping[str, object], role: str, count: int, gpus: int) -> Iterator[str]:
@@ -84,34 +64,35 @@ def _command(start: str, flags: Mapping[str, object], role: str, count: int, gpu
     yield f"{start} {said}"
 
 
-def _of_vllm(started: Started, role: str) -> dict[str, object]:
+def _of_vllm(plan: ServingPlan, role: str) -> dict[str, object]:
     """Flags of vLLM's engine."""
-    wide, nodes = started.wide, -(-started.together // _NODE)
+    wide, nodes = plan.wide, -(-_gpus(plan) // _NODE)
     sends = """'{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'"""
     return {
-        "--tensor-parallel-size": started.tp, "--pipeline-parallel-size": started.pp if started.pp > 1 else None,
+        "--tensor-parallel-size": plan.tp, "--pipeline-parallel-size": plan.pp if plan.pp > 1 else None,
         "--distributed-executor-backend": "ray" if nodes > 1 and not wide else None,
-        "--data-parallel-size": started.ep if wide else None,
+        "--data-parallel-size": plan.ep if wide else None,
         "--data-parallel-size-local": _NODE if nodes > 1 and wide else None,
         "--data-parallel-address": "$FIRST_HOST" if nodes > 1 and wide else None,
         "--data-parallel-start-rank": f"$(({_NODE} * RANK))" if nodes > 1 and wide else None,
-        "--enable-expert-parallel": "" if started.ep > 1 else None,
-        "--all2all-backend": _ALL_TO_ALL[role] if wide else None, "--enable-dbo": "" if started.two_batch else None,
-        "--speculative-config": _vllm_drafts(started),
-        "--max-num-batched-tokens": started.step_tokens, "--max-num-seqs": started.at_once,
+        "--enable-expert-parallel": "" if plan.ep > 1 else None,
+        "--all2all-backend": _ALL_TO_ALL[role] if wide else None,
+        "--enable-dbo": "" if plan.two_batch_overlap else None,
+        "--speculative-config": _vllm_drafts(plan),
+        "--max-num-batched-tokens": plan.max_num_batched_tokens, "--max-num-seqs": _at_once(plan),
         "--kv-transfer-config": sends if role else None,
     }  # fmt: skip
 
 
-def _vllm_drafts(started: Started) -> str | None:
+def _vllm_drafts(plan: ServingPlan) -> str | None:
     """What vLLM drafts, as JSON; $DRAFT is the path of the drafter's weights."""
-    if not started.speculate:
+    if not plan.num_speculative_tokens:
         return None
-    own: dict[str, object] = {"method": _METHODS.get(started.draft or "", "draft_model")}
-    own |= (
-        {"prompt_lookup_max": 4} if started.draft == "none" else {} if started.draft == "mtp" else {"model": "$DRAFT"}
-    )
-    return f"'{json.dumps(own | {'num_speculative_tokens': started.speculate})}'".replace("$DRAFT", "'$DRAFT'")
+    name = plan.speculation.draft
+    own: dict[str, object] = {"method": _METHODS.get(name, "draft_model")}
+    own |= {"prompt_lookup_max": 4} if name == "none" else {} if name == "mtp" else {"model": "$DRAFT"}
+    own["num_speculative_tokens"] = plan.num_speculative_tokens
+    return f"'{json.dumps(own)}'".replace("$DRAFT", "'$DRAFT'")
 
 
 _METHODS = {"mtp": "mtp", "eagle": "eagle", "none": "ngram"}
@@ -123,73 +104,73 @@ _ALL_TO_ALL = {
 }  # fmt: skip
 
 
-def _vllm(started: Started) -> Iterator[str]:
-    for role, count in started.engines:
+def _vllm(plan: ServingPlan) -> Iterator[str]:
+    for role, count in _engines(plan):
         host = "VLLM_NIXL_SIDE_CHANNEL_HOST=$HOST " if role else ""
-        flags = {**_of_vllm(started, role), "--port": _PORT}
-        yield from _command(f"{host}vllm serve $MODEL", flags, role, count, started.together)
-    if started.wide and started.ep > _NODE:
+        flags = {**_of_vllm(plan, role), "--port": _PORT}
+        yield from _command(f"{host}vllm serve $MODEL", flags, role, count, _gpus(plan))
+    if plan.wide and plan.ep > _NODE:
         yield "# each node after the first: with --headless"
-    if not started.readers:
+    if not plan.prefill_replicas:
         yield "# a router sends each request to the replica with the fewest"
         return
-    named = zip(("prefiller", "decoder"), started.addresses, strict=True)
+    named = zip(("prefiller", "decoder"), _addresses(plan), strict=True)
     hosts = [(name, [one.partition(":")[0] for one in some]) for name, some in named]
     each = " ".join(f"--{name}-hosts {' '.join(some)} --{name}-ports{f' {_PORT}' * len(some)}" for name, some in hosts)
     yield "# the proxy of vLLM's repository is an example; Dynamo's lines, in place of all of these, follow"
     yield f"python {_PROXY} --port {_PORT + 1} {each}"
-    yield from _dynamo(started)
+    yield from _dynamo(plan)
 
 
-def _dynamo(started: Started) -> Iterator[str]:
+def _dynamo(plan: ServingPlan) -> Iterator[str]:
     """Dynamo's front end, and vLLM's engines behind it."""
     yield "# Dynamo, which routes"
     yield f"python -m dynamo.frontend --http-port {_PORT}"
-    for role, count in started.engines:
-        flags = {"--model": "$MODEL", "--disaggregation-mode": role or None, **_of_vllm(started, role)}
+    for role, count in _engines(plan):
+        flags = {"--model": "$MODEL", "--disaggregation-mode": role or None, **_of_vllm(plan, role)}
         host = "VLLM_NIXL_SIDE_CHANNEL_HOST=$HOST " if role else ""
-        yield from _command(f"{host}python -m dynamo.vllm", flags, role, count, started.together)
+        yield from _command(f"{host}python -m dynamo.vllm", flags, role, count, _gpus(plan))
 
 
 _ROUTER = "python -m sglang_router.launch_router"
 
 
-def _sglang(started: Started) -> Iterator[str]:
-    wide, nodes = started.wide, -(-started.together // _NODE)
-    for role, count in started.engines:
+def _sglang(plan: ServingPlan) -> Iterator[str]:
+    wide, nodes = plan.wide, -(-_gpus(plan) // _NODE)
+    for role, count in _engines(plan):
         flags = {
-            "--model-path": "$MODEL", "--tp-size": started.together // started.pp,
-            "--pp-size": started.pp if started.pp > 1 else None, "--dp-size": started.ep if wide else None,
-            "--enable-dp-attention": "" if wide else None, "--ep-size": started.ep if started.ep > 1 else None,
+            "--model-path": "$MODEL", "--tp-size": _gpus(plan) // plan.pp,
+            "--pp-size": plan.pp if plan.pp > 1 else None, "--dp-size": plan.ep if wide else None,
+            "--enable-dp-attention": "" if wide else None, "--ep-size": plan.ep if plan.ep > 1 else None,
             "--moe-a2a-backend": "deepep" if wide else None,
-            "--enable-two-batch-overlap": "" if started.two_batch else None, **_sglang_drafts(started),
+            "--enable-two-batch-overlap": "" if plan.two_batch_overlap else None, **_sglang_drafts(plan),
             "--nnodes": nodes if nodes > 1 else None,
             "--node-rank": "$RANK" if nodes > 1 else None,
             "--dist-init-addr": "$FIRST_HOST:5000" if nodes > 1 else None,
-            "--chunked-prefill-size": _times(started.step_tokens, started.ep if wide else 1),
-            "--max-running-requests": _times(started.at_once, started.ep if wide else 1),
+            "--chunked-prefill-size": _times(plan.max_num_batched_tokens, plan.ep if wide else 1),
+            "--max-running-requests": _times(_at_once(plan), plan.ep if wide else 1),
             "--disaggregation-mode": role or None, "--host": "0.0.0.0", "--port": _PORT,
         }  # fmt: skip
-        yield from _command("python -m sglang.launch_server", flags, role, count, started.together)
-    if started.readers:
-        prefill, decode = started.addresses
+        yield from _command("python -m sglang.launch_server", flags, role, count, _gpus(plan))
+    if plan.prefill_replicas:
+        prefill, decode = _addresses(plan)
         each = [*(f"--prefill http://{one}" for one in prefill), *(f"--decode http://{one}" for one in decode)]
         yield f"{_ROUTER} --pd-disaggregation {' '.join(each)} --host 0.0.0.0 --port {_PORT + 1}"
-    elif len(started.addresses[0]) > 1:
-        urls = " ".join(f"http://{one}" for one in started.addresses[0])
+    elif len(_addresses(plan)[0]) > 1:
+        urls = " ".join(f"http://{one}" for one in _addresses(plan)[0])
         yield f"{_ROUTER} --worker-urls {urls} --host 0.0.0.0 --port {_PORT + 1}"
 
 
-def _sglang_drafts(started: Started) -> dict[str, object]:
+def _sglang_drafts(plan: ServingPlan) -> dict[str, object]:
     """What SGLang drafts: one sequence of tokens, which counts with the next one."""
-    if not started.speculate:
+    if not plan.num_speculative_tokens:
         return {}
-    name = {"mtp": "EAGLE", "eagle": "EAGLE", "none": "NGRAM"}.get(started.draft or "", "STANDALONE")
-    steps = {"--speculative-num-steps": started.speculate, "--speculative-eagle-topk": 1}
+    name = {"mtp": "EAGLE", "eagle": "EAGLE", "none": "NGRAM"}.get(plan.speculation.draft, "STANDALONE")
+    steps = {"--speculative-num-steps": plan.num_speculative_tokens, "--speculative-eagle-topk": 1}
     return {
-        "--speculative-algorithm": name, **({} if started.draft == "none" else steps),
-        "--speculative-draft-model-path": None if started.draft in ("mtp", "none") else "$DRAFT",
-        "--speculative-num-draft-tokens": started.speculate + 1,
+        "--speculative-algorithm": name, **({} if plan.speculation.draft == "none" else steps),
+        "--speculative-draft-model-path": None if plan.speculation.draft in ("mtp", "none") else "$DRAFT",
+        "--speculative-num-draft-tokens": plan.num_speculative_tokens + 1,
     }  # fmt: skip
 
 
@@ -198,43 +179,44 @@ def _times(value: int | None, count: int) -> int | None:
     return None if value is None else value * count
 
 
-def _trtllm(started: Started) -> Iterator[str]:
-    for role, count in started.engines:
-        options = ["enable_attention_dp: true"] if started.wide else []
+def _trtllm(plan: ServingPlan) -> Iterator[str]:
+    for role, count in _engines(plan):
+        options = ["enable_attention_dp: true"] if plan.wide else []
         options += ["disable_overlap_scheduler: true"] if role == "prefill" else []
         options += ["cache_transceiver_config:", "  backend: DEFAULT"] if role else []
-        options += _trtllm_drafts(started)
+        options += _trtllm_drafts(plan)
         file = f"{role or 'options'}.yaml"
         if options:
             yield f"cat > {file} <<EOF"
             yield from options
             yield "EOF"
         flags = {
-            "--tp_size": started.together // started.pp, "--pp_size": started.pp if started.pp > 1 else None,
-            "--ep_size": started.ep if started.ep > 1 else None,
-            "--max_num_tokens": started.step_tokens, "--max_batch_size": started.sequences,
+            "--tp_size": _gpus(plan) // plan.pp, "--pp_size": plan.pp if plan.pp > 1 else None,
+            "--ep_size": plan.ep if plan.ep > 1 else None,
+            "--max_num_tokens": plan.max_num_batched_tokens, "--max_batch_size": plan.max_num_seqs,
             "--extra_llm_api_options": file if options else None, "--host": "0.0.0.0", "--port": _PORT,
         }  # fmt: skip
-        yield from _command("trtllm-serve $MODEL", flags, role, count, started.together)
-    if started.readers:
+        yield from _command("trtllm-serve $MODEL", flags, role, count, _gpus(plan))
+    if plan.prefill_replicas:
         yield "cat > disagg.yaml <<EOF"
         yield f"hostname: 0.0.0.0\nport: {_PORT + 1}"
-        for name, urls in zip(("context_servers", "generation_servers"), started.addresses, strict=True):
+        for name, urls in zip(("context_servers", "generation_servers"), _addresses(plan), strict=True):
             plain = ", ".join(f'"{one}"' for one in urls)
             yield f"{name}:\n  num_instances: {len(urls)}\n  urls: [{plain}]"
         yield "EOF\ntrtllm-serve disaggregated -c disagg.yaml"
 
 
-def _trtllm_drafts(started: Started) -> list[str]:
+def _trtllm_drafts(plan: ServingPlan) -> list[str]:
     """What TensorRT-LLM drafts, as lines of YAML."""
-    if not started.speculate:
+    if not plan.num_speculative_tokens:
         return []
-    name = {"mtp": "MTP", "eagle": "Eagle3", "none": "NGram"}.get(started.draft or "", "DraftTarget")
-    model = [] if started.draft in ("mtp", "none") else ["  speculative_model: $DRAFT"]
-    return ["speculative_config:", f"  decoding_type: {name}", f"  max_draft_len: {started.speculate}", *model]
+    what = plan.speculation
+    name = {"mtp": "MTP", "eagle": "Eagle3", "none": "NGram"}.get(what.draft, "DraftTarget")
+    model = [] if what.draft in ("mtp", "none") else ["  speculative_model: $DRAFT"]
+    return ["speculative_config:", f"  decoding_type: {name}", f"  max_draft_len: {what.tokens}", *model]
 
 
-ENGINES: Mapping[str, Callable[[Started], Iterator[str]]] = {
+ENGINES: Mapping[str, Callable[[ServingPlan], Iterator[str]]] = {
     "vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm, "dynamo": _dynamo,
 }  # fmt: skip
 """Engines by name, those of `serving_frameworks.toml` and Dynamo over vLLM: the lines that start replicas."""

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.answer import Answer, attributes
+from weft.fields import described
 from weft.result.serving import Objective, Serving
-from weft.serving.launch import Started, launch
+from weft.run.step.serving_plan import ServingPlan
+from weft.serving.launch import launch
 
 if TYPE_CHECKING:
     from weft.hardware import System
@@ -17,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class Choice(NamedTuple):
-    """How replicas are laid out, by the options of `weft serve`; None is the framework's default."""
+    """How replicas are laid out, by fields of `weft.ServingPlan`; None is the framework's default."""
 
     tp: int
     replicas: int
-    readers: int = 0
-    step_tokens: int | None = None
-    sequences: int | None = None
+    prefill_replicas: int = 0
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
     ep: int = 1
     pp: int = 1
-    two_batch: bool = False
-    speculate: int | None = None
-    draft: str | None = None
+    two_batch_overlap: bool = False
+    num_speculative_tokens: int | None = None
+    speculative_method: str | None = None
 
     @property
     def gpus(self) -> int:
@@ -37,8 +39,8 @@ class Choice(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of `weft.serve` that say so."""
-        neutral = {"readers": 0, "ep": 1, "pp": 1, "two_batch": False}
+        """The fields of `weft.ServingPlan` that say so."""
+        neutral = {"prefill_replicas": 0, "ep": 1, "pp": 1, "two_batch_overlap": False}
         return {key: value for key, value in self._asdict().items() if value is not None and value != neutral.get(key)}
 
     @property
@@ -46,16 +48,17 @@ class Choice(NamedTuple):
         """The layout in words, pipelines as one: "12 x TP 4, 512 tokens a step", "5 readers and 7 writers of TP 4"."""
         degrees = (("TP", self.tp), ("EP", self.ep), ("PP", self.pp))
         ranks = " and ".join(f"{name} {one}" for name, one in degrees if one > 1 or name == "TP")
-        count, readers = self.replicas // self.pp, self.readers // self.pp
+        count, readers = self.replicas // self.pp, self.prefill_replicas // self.pp
         said = f"{readers} readers and {count - readers} writers of {ranks}" if readers else f"{count} x {ranks}"
-        if self.two_batch:
+        if self.two_batch_overlap:
             said += ", two batches overlapped"
-        if self.speculate:
-            said += f", {self.speculate} draft{'s' * (self.speculate > 1)} by {self.draft}"
-        if self.step_tokens:
-            said += f", {self.step_tokens:,} tokens a step"
-        if self.sequences:
-            said += f", {self.sequences:,} at once"
+        if self.num_speculative_tokens:
+            count = self.num_speculative_tokens
+            said += f", {count} draft{'s' * (count > 1)} by {self.speculative_method}"
+        if self.max_num_batched_tokens:
+            said += f", {self.max_num_batched_tokens:,} tokens a step"
+        if self.max_num_seqs:
+            said += f", {self.max_num_seqs:,} at once"
         return said
 
 
@@ -77,6 +80,11 @@ class Deployed:
         return self.choice.gpus
 
     @property
+    def plan(self) -> ServingPlan:
+        """The plan that `weft.serve` takes."""
+        return self.serving.plan
+
+    @property
     def meets(self) -> bool:
         """Whether the wanted share of requests meets the objective, and the load settles."""
         return not self.serving.overloaded and self.tpot <= self.serving.objective.tpot
@@ -93,14 +101,15 @@ class Deployed:
 
     def launch(self, engine: str) -> str:
         """The command lines that start the layout by an engine of `weft.serving.launch.ENGINES`."""
-        return launch(engine, Started(**self.choice._asdict()))
+        return launch(engine, self.serving.plan)
 
     def record(self) -> dict[str, Any]:
         """The layout and what it serves as plain data."""
         names = "gpus meets tokens_per_s_per_user tokens_per_s_per_gpu"
         served = "good_share goodput_per_s=goodput ttft_s=ttft kv_peak_share=peak_memory busy_share=busy"
         share = {"tpot_s": self.tpot if self.tpot < math.inf else None}
-        return {**self.choice._asdict(), **attributes(self, names), **share, **attributes(self.serving, served)}
+        layout = {described(ServingPlan)[name].option: value for name, value in self.choice._asdict().items()}
+        return {**layout, **attributes(self, names), **share, **attributes(self.serving, served)}
 
 
 @dataclass(frozen=True, repr=False)

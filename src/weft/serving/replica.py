@@ -290,11 +290,22 @@ class Replica:
                 done.append(request)
         self.turns.append(
             Turn(
-                self.number, self._started, end, steps, shape.decodes, shape.prefills, shape.new, self._active,
-                queue,
-                self._lacks if self._queue else "", self.pool.used, shape.context, shape.pairs, written,
+                replica=self.number,
+                start=self._started,
+                end=end,
+                steps=steps,
+                decodes=shape.decodes,
+                prefills=shape.prefills,
+                prompt=shape.new,
+                running=self._active,
+                waiting=queue,
+                lacks=self._lacks if self._queue else "",
+                used=self.pool.used,
+                context=shape.context,
+                pairs=shape.pairs,
+                written=written,
             )
-        )  # fmt: skip
+        )
         if done:
             gone = {request.id for request in done}
             self.running = [request for request in self.running if request.id not in gone]

@@ -6,27 +6,31 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, product
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from weft.errors import InputError, OutputError, shown
+from weft.errors import InputError, OutputError, check_name, check_type
+from weft.fields import stated
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.library.serving_frameworks import resolve_framework
 from weft.models import Transformer, load_model
-from weft.parallel.plan import Parallelism
-from weft.result.serving import LIFETIMES, WARM_UP, Objective, Served, Serving, Turn
+from weft.options import SUSTAINED, RunOptions
+from weft.result.serving import LIFETIMES, WARM_UP, Limits, Objective, Served, Serving, Turn
 from weft.result.stored import plain
-from weft.run.step.drafts import Speculation, drafter, speculation
+from weft.run.step.drafts import Speculation, drafter
+from weft.run.step.serving_plan import FRAMEWORK, ServingPlan
 from weft.serving.bounds import Bounds, Work
 from weft.serving.checkpoint import WRONG, Checkpoint, Progress, State
 from weft.serving.cluster import GivenUp, columns, rows
 from weft.serving.launch import TWO_BATCH
+from weft.serving.load import OUTPUT_TOKENS, Load
 from weft.serving.plans import Choice, Deployed, ServingPlans
 from weft.serving.requests import Request, RequestStream
-from weft.serving.serve import Ready, objective, ready
+from weft.serving.serve import Ready, ready
 from weft.store.records import say
 
 ATTAINMENT = 0.9
@@ -42,6 +46,7 @@ _MOST_OF_TIME, _MOST_OF_LIFETIMES = 15_000, 30_000
 """Most requests that this time takes, and most that a steady state takes."""
 _PROBED, _PROBED_SHARE = 1000, 1.5
 """First requests, of which a layout may miss so many times the share that all may miss; else it is given up."""
+_STEP_LIMITS = {"max_num_batched_tokens", "max_num_seqs"}
 _DEGREES = (1, 2, 4, 8)
 _WIDE = (8, 16, 32, 64, 128)
 """GPUs that share experts where attention is data parallel."""
@@ -60,81 +65,77 @@ _APART = 1.2
 def plan_serving(
     model: Transformer | str | Path,
     on: Described,
+    load: Load,
+    limits: Limits,
+    fix: Mapping[str, Any] = MappingProxyType({}),
     *,
-    ttft: str | None = None,
-    tpot: str | None = None,
-    attainment: float = ATTAINMENT,
+    options: RunOptions = SUSTAINED,
     budget_s: float = BUDGET_S,
     progress: Progress | None = None,
-    **asked: Any,
 ) -> ServingPlans:
     """Find the fewest GPUs of a system on which a model answers a load within limits, and what more GPUs buy.
 
-    `attainment` of the requests must get their first token within `ttft` and each further one within `tpot` ("1 s",
-    "40 ms"). The load and all else are those of `weft.serve`: its options `tp`, `ep`, `pp`, `two_batch`, `replicas`,
-    `readers` and `step_tokens` are searched unless they are given, and `speculate` where `accept` is given: stages that
-    divide the layers evenly, two batches where the framework has them, drafts without stages. Bounds from step times
-    exclude what cannot meet the limits, simulations decide among the rest; what is said of a layout is what
-    `weft.serve` says. No new simulation starts after `budget_s` of CPU; a search that was interrupted does not repeat
-    those that it made. `progress` is called with the number of simulated layouts, the most that remain, and the layout
-    that is next. Raises InputError for a load without a rate or limits, and what `weft.serve` raises.
+    `limits.attainment` of the requests (90 %) must get their first token within `limits.ttft` and each further one
+    within `limits.tpot`. `fix` gives fields of the plan (`weft.ServingPlan`) a value. `tp`, `ep`, `pp`,
+    `two_batch_overlap`, `replicas`, `prefill_replicas` and `max_num_batched_tokens` are searched unless they are fixed,
+    and `num_speculative_tokens` where `acceptance_rate` is: stages that divide the layers evenly, two batches where the
+    framework has them, drafts without stages. Bounds from step times exclude what cannot meet the limits, simulations
+    decide among the rest; what is said of a layout is what `weft.serve` says. No new simulation starts after `budget_s`
+    of CPU; a search that was interrupted does not repeat those that it made. `progress` is called with the number of
+    simulated layouts, the most that remain, and the layout that is next. Raises InputError for a load without a rate or
+    limits, and what `weft.serve` raises.
 
-    >>> limits = {"ttft": "1 s", "tpot": "50 ms"}
-    >>> found = plan_serving("llama-3-8b", "2xh100", rate=4, requests=50, input=512, output=32, **limits)
-    >>> found.best.gpus
+    >>> from weft import Limits, Load
+    >>> load = Load(rate=4, requests=50, input_tokens=512, output_tokens=32)
+    >>> plan_serving("llama-3-8b", "2xh100", load, Limits(ttft="1 s", tpot="50 ms")).best.gpus
     1
     """
     began = time.monotonic()
     where, found = on if isinstance(on, System) else system(on), load_model(model)
-    wanted = _wanted(ttft, tpot, attainment, asked)
-    if asked.get("requests") is None and asked.get("trace") is None and asked.get("rate") is not None:
-        asked["requests"] = _requests(wanted, asked)
-    if asked.get("accept") is not None:
-        drafter(found, speculation(asked.get("speculate") or 1, asked["accept"], asked.get("draft")).draft)
-    search = _Search(found, where, {**asked, "ttft": ttft, "tpot": tpot}, wanted, attainment, budget_s, progress)
+    _check(load, limits, fix)
+    if load.requests is None and load.trace is None:
+        load = replace(load, requests=_requests(limits.objective, load))
+    if fix.get("acceptance_rate") is not None:
+        drafts = {name: fix[name] for name in _SPECULATION if fix.get(name)}
+        drafter(found, ServingPlan(**{"num_speculative_tokens": 1, **drafts}).speculation.draft)
+    search = _Search(found, where, load, limits, dict(fix), options, budget_s, progress)
     search.run()
     return search.answer(time.monotonic() - began)
 
 
-def _wanted(ttft: str | None, tpot: str | None, attainment: float, asked: dict[str, Any]) -> Objective:
-    """The objective; InputError for a load that cannot be planned."""
-    wanted = objective(ttft, tpot)
+def _check(load: Load, limits: Limits, fix: Mapping[str, Any]) -> None:
+    """Raise InputError for a load, limits or fixed fields that cannot be planned."""
+    check_type("the load", load, Load, "give weft.Load(...)")
+    check_type("limits", limits, Limits, "give weft.Limits(...)")
+    for name in fix:
+        check_name("field of a serving plan", name, list(ServingPlan.__dataclass_fields__), listed=True)
+    wanted = limits.objective
     for name, value, example in (("ttft", wanted.ttft, "1s"), ("tpot", wanted.tpot, "40ms")):
         if not 0 < value < math.inf:
             said = "is not given" if value else "is 0 s, which no answer meets"
             raise InputError(f"a plan needs limits of time, and {name} {said}; give {name}, such as {example}")
-    if not 0 < attainment <= 1:
-        raise InputError(
-            f"attainment is {shown(attainment)}; give the share of requests that must be good, such as 0.9"
-        )
-    if asked.get("concurrency") is not None:
+    if load.concurrency is not None:
         raise InputError(
             "clients who wait for answers never ask too much, so that one GPU suffices; give rate or trace"
         )
-    for axis in Parallelism(overlap=asked.get("overlap") or {}).overlap:
-        if axis not in asked or "tp" not in asked:
+    for axis in ServingPlan(overlap=fix.get("overlap") or {}).overlap:
+        if axis not in fix or "tp" not in fix:
             raise InputError(
                 f"the overlap names a method of {axis}, of which a plan also tries layouts without any ranks; give tp"
                 + (" and ep" if axis == "ep" else "")
             )
-    if asked.get("curve"):
-        raise InputError("a curve is that of one layout, and a plan has its front; leave out curve")
-    return wanted
 
 
+_SPECULATION = "num_speculative_tokens", "acceptance_rate", "speculative_method"
 _Tried = tuple[Choice, float]
 """A layout, and the limit of time per token up to which it was simulated [s]."""
 
 
-def _requests(wanted: Objective, asked: dict[str, Any]) -> int | None:
-    """Return the requests of a steady state whose lifetimes are as long as the limits allow; None for no rate."""
-    rate, output = asked["rate"], asked.get("output") or 128
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
-        return None
+def _requests(wanted: Objective, load: Load) -> int:
+    """Return the requests of a steady state whose lifetimes are as long as the limits allow."""
+    output = load.output_tokens or OUTPUT_TOKENS
     mean = sum(output) / 2 if isinstance(output, tuple) else output
-    if isinstance(mean, bool) or not isinstance(mean, int | float):
-        return None
-    lifetime = wanted.ttft + wanted.tpot * max(mean - 1, 0)
+    lifetime, rate = wanted.ttft + wanted.tpot * max(mean - 1, 0), load.rate or 0.0
     of_lifetimes = min(rate * (WARM_UP + LIFETIMES) * lifetime, _MOST_OF_LIFETIMES)
     return math.ceil(max(_PROBED, min(rate * _LEAST_S, _MOST_OF_TIME), of_lifetimes))
 
@@ -152,9 +153,10 @@ class _Kind:
 class _Search:
     model: Transformer
     system: System
-    asked: dict[str, Any]
-    wanted: Objective
-    attainment: float
+    load: Load
+    limits: Limits
+    fix: dict[str, Any]
+    options: RunOptions
     budget_s: float
     progress: Progress | None = None
     rejected: Counter[str] = field(default_factory=Counter)
@@ -168,6 +170,10 @@ class _Search:
     works: dict[int, Work] = field(default_factory=dict)
     _drawn: RequestStream | None = None
     _about: dict[Choice, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.wanted = self.limits.objective
+        self.attainment = self.limits.attainment or ATTAINMENT
 
     def run(self) -> None:
         """Look for the best layout, then for the front; what was simulated is kept where that is interrupted."""
@@ -193,11 +199,10 @@ class _Search:
 
     def _where_kept(self) -> Checkpoint | None:
         """Where simulated layouts are kept; None for a policy without a name."""
-        if callable(self.asked.get("policy")):
+        if callable(self.fix.get("scheduler")):
             return None
-        options = {name: value for name, value in self.asked.items() if name != "trace"}
-        limits = {"attainment": self.attainment, "system": self.system.inputs()}
-        inputs = {"plan": plain(options), "model": self.model.model_dump(mode="json"), **limits}
+        decide = plain([self.fix, stated(self.load, "trace"), stated(self.limits), self.options])
+        inputs = {"plan": decide, "model": self.model.model_dump(mode="json"), "system": self.system.inputs()}
         return Checkpoint.of(inputs, self._load.asked)
 
     def _simulated_before(self, checkpoint: Checkpoint | None) -> dict[_Tried, Deployed | tuple[str, float]]:
@@ -268,18 +273,17 @@ class _Search:
                 self.rejected["memory"] += self._counts(options)
                 continue
             found += 1
-            forward = made.deploy.forward
-            yield _Kind(options, self._bounds_of(made), forward.ep if forward.wide else forward.plan.pp)
+            yield _Kind(options, self._bounds_of(made), made.plan.together)
         if not found and first:
             raise first
 
     def _options(self) -> Iterator[dict[str, Any]]:
         """Options of each kind of replica: degrees, then limits of a step."""
         each = self.system.gpus_per_node if self.system.node else self.system.gpus
-        for tp in _given(self.asked, "tp", [one for one in _DEGREES if one <= each and self.system.gpus % one == 0]):
+        for tp in _given(self.fix, "tp", [one for one in _DEGREES if one <= each and self.system.gpus % one == 0]):
             eps = [1, tp] if tp > 1 else [1, *(one for one in _WIDE if self.system.gpus % one == 0)]
             eps = [one for one in eps if one <= max(self.model.experts, 1)]
-            for ep in _given(self.asked, "ep", eps):
+            for ep in _given(self.fix, "ep", eps):
                 for more in self._ways(tp, ep):
                     degrees = {"tp": tp, **({"ep": ep} if ep > 1 else {}), **more}
                     for limits in self._limits(degrees):
@@ -287,33 +291,33 @@ class _Search:
 
     def _ways(self, tp: int, ep: int) -> Iterator[dict[str, Any]]:
         """Stages, halves of a batch and drafts of replicas, as far as they differ from none."""
-        wide, asked = ep > tp, self.asked
+        wide, fix = ep > tp, self.fix
         even = [one for one in _DEGREES if self.model.layers % one == 0 and self.system.gpus % (tp * one) == 0]
-        stages = _given(asked, "pp", [1] if wide else even)
-        halves = _given(asked, "two_batch", [False, True] if wide and self._overlaps else [False])
-        drafts = _given(asked, "speculate", [None] if asked.get("accept") is None else [0, *_DRAFTS])
+        stages = _given(fix, "pp", [1] if wide else even)
+        halves = _given(fix, "two_batch_overlap", [False, True] if wide and self._overlaps else [False])
+        drafts = _given(fix, "num_speculative_tokens", [None] if fix.get("acceptance_rate") is None else [0, *_DRAFTS])
         for pp, two_batch, count in product(stages, halves, drafts):
-            if pp > 1 and count and not (asked.get("pp") and asked.get("speculate")):
+            if pp > 1 and count and not (fix.get("pp") and fix.get("num_speculative_tokens")):
                 continue  # which vLLM and SGLang refuse
             more = {"pp": pp} if pp > 1 else {}
-            more |= {"two_batch": True} if two_batch else {}
-            more |= {} if count is None else {"speculate": count}
-            yield more | ({"draft": asked.get("draft") or Speculation().draft} if count else {})
+            more |= {"two_batch_overlap": True} if two_batch else {}
+            more |= {} if count is None else {"num_speculative_tokens": count}
+            yield more | ({"speculative_method": fix.get("speculative_method") or Speculation().draft} if count else {})
 
     @property
     def _overlaps(self) -> bool:
         """Whether the framework overlaps two batches."""
-        return resolve_framework(self.asked.get("framework", "vllm"))[0] in TWO_BATCH
+        return resolve_framework(self.fix.get("framework") or FRAMEWORK)[0] in TWO_BATCH
 
     def _limits(self, degrees: dict[str, Any]) -> Iterator[dict[str, Any]]:
         try:
-            how = self._ready(degrees).deploy.how
+            how = self._ready(degrees).server.how
         except InputError:
             yield {}
             return
         smaller = [how.tokens // one for one in _SMALLER_STEPS if how.tokens // one >= 256]
-        for tokens in _given(self.asked, "step_tokens", [None, *smaller]):
-            limits = {"step_tokens": tokens, "sequences": self.asked.get("sequences")}
+        for tokens in _given(self.fix, "max_num_batched_tokens", [None, *smaller]):
+            limits = {"max_num_batched_tokens": tokens, "max_num_seqs": self.fix.get("max_num_seqs")}
             yield {name: value for name, value in limits.items() if value is not None}
 
     def _counts(self, options: dict[str, Any]) -> int:
@@ -321,26 +325,27 @@ class _Search:
 
     def _ready(self, options: Mapping[str, Any]) -> Ready:
         """Return replicas with the load, which is drawn once."""
-        made = ready(self.model, self.system, drawn=self._drawn, **{**self.asked, **options})
+        plan = ServingPlan(**{**self.fix, **options})
+        made = ready(self.model, self.system, plan, self.load, self.limits, options=self.options, drawn=self._drawn)
         self._drawn = made.drawn
         return made
 
     def _choices(self, kind: _Kind) -> Iterator[Choice]:
         """Numbers of replicas of a kind, and of readers among them where a step has the framework's limits."""
         most = self.system.gpus // kind.options["tp"]
-        limited = kind.options.keys() & {"step_tokens", "sequences"} - {name for name in self.asked if self.asked[name]}
-        for replicas in _given(self.asked, "replicas", _numbers(kind.together, most, kind.together)):
+        limited = kind.options.keys() & _STEP_LIMITS - self.fix.keys()
+        for replicas in _given(self.fix, "replicas", _numbers(kind.together, most, kind.together)):
             apart = [0] if limited else [0, *_numbers(kind.together, replicas - kind.together, kind.together)]
-            for readers in _given(self.asked, "readers", apart):
-                yield Choice(**kind.options, replicas=replicas, readers=readers)
+            for readers in _given(self.fix, "prefill_replicas", apart):
+                yield Choice(**kind.options, replicas=replicas, prefill_replicas=readers)
 
     def _bounds_of(self, made: Ready) -> Bounds:
-        self._load, self._framework = made.asked, made.deploy.how.name
+        self._load, self._framework = made.asked, made.server.how.name
         self.good = math.ceil(self.attainment * len(made.asked.asked))
-        shared = made.deploy.shared
+        shared = made.server.shared
         if shared not in self.works:
             self.works[shared] = Work.of(made.asked.asked, self.wanted, self.good, shared)
-        return Bounds(made.deploy.times, made.deploy.how, self.works[shared])
+        return Bounds(made.server.times, made.server.how, self.works[shared])
 
     def _least(self, kind: _Kind, choice: Choice) -> float:
         """The least time per token of a layout; what it lacks is noted where it cannot meet the limits."""
@@ -348,9 +353,11 @@ class _Search:
         if bounds.ttft > self.wanted.ttft:
             self.failed[choice] = _FIRST
             return math.inf
-        least = bounds.time_per_token(choice.replicas, choice.readers)
+        least = bounds.time_per_token(choice.replicas, choice.prefill_replicas)
         if least > self.wanted.tpot:
-            slow = bounds.lone > self.wanted.tpot or bounds.settles(choice.replicas, choice.readers, self.wanted.tpot)
+            slow = bounds.lone > self.wanted.tpot or bounds.settles(
+                choice.replicas, choice.prefill_replicas, self.wanted.tpot
+            )
             self.failed[choice] = _LATER if slow else _MORE
         return least
 
@@ -376,7 +383,9 @@ class _Search:
     def _expected(self, choice: Choice) -> float:
         """About what a token takes in a layout [s]."""
         if choice not in self._about:
-            self._about[choice] = self._kind_of[choice].bounds.expected(self._load, choice.replicas, choice.readers)
+            self._about[choice] = self._kind_of[choice].bounds.expected(
+                self._load, choice.replicas, choice.prefill_replicas
+            )
         return self._about[choice]
 
     @property
@@ -412,10 +421,10 @@ class _Search:
         made = self._ready(choice.options)
         watch = _Watch(self.wanted.ttft, limit, self.attainment, len(made.asked.asked))
         try:
-            answered, turns = made.deploy.run(made.asked, watch)
+            answered, turns = made.server.run(made.asked, watch)
         except GivenUp:
             return watch.why, watch.seen / len(made.asked.asked)
-        serving = made.serving(answered, turns, made.deploy.capacity(made.asked, answered, turns))
+        serving = made.serving(answered, turns, made.server.capacity(made.asked, answered, turns))
         return (_MORE, 1.0) if serving.overloaded else self._deployed(choice, serving)
 
     def _deployed(self, choice: Choice, serving: Serving) -> Deployed:
@@ -467,12 +476,24 @@ class _Search:
         self.rejected["no fewer GPUs and no faster users than another"] += len(others) - unknown
         nearest = None if self.best else self._nearest
         return ServingPlans(
-            self.model, self.system, self._framework, self._load.about, self.wanted, self.attainment, self.best,
-            tuple(front), tuple(tried), nearest, _late(nearest.serving, self.wanted) if nearest else "",
-            {why: count for why, count in self.rejected.most_common() if count},
-            len(self._layouts) + self.rejected["memory"],
-            self._bounded, self.simulated, unknown, wall_s,
-        )  # fmt: skip
+            model=self.model,
+            system=self.system,
+            framework=self._framework,
+            load=self._load.about,
+            objective=self.wanted,
+            attainment=self.attainment,
+            best=self.best,
+            front=tuple(front),
+            tried=tuple(tried),
+            nearest=nearest,
+            limit=_late(nearest.serving, self.wanted) if nearest else "",
+            rejected={why: count for why, count in self.rejected.most_common() if count},
+            searched=len(self._layouts) + self.rejected["memory"],
+            bounded=self._bounded,
+            simulated=self.simulated,
+            unknown=unknown,
+            wall_s=wall_s,
+        )
 
 
 def _numbers(first: int, most: int, step: int) -> Iterator[int]:
@@ -490,9 +511,9 @@ def _ranges(by_gpus: dict[int, list[tuple[float, Choice]]]) -> list[list[tuple[f
     return [[one for gpus in some for one in by_gpus[gpus]] for _, some in each]
 
 
-def _given(asked: dict[str, Any], name: str, otherwise: Any) -> Any:
+def _given(fix: Mapping[str, Any], name: str, otherwise: Any) -> Any:
     """The value of an option that was given, alone, or the values that are tried."""
-    return otherwise if asked.get(name) is None else [asked[name]]
+    return otherwise if fix.get(name) is None else [fix[name]]
 
 
 def time_per_token(answered: Sequence[Served], ttft: float, good: int) -> float:

@@ -9,26 +9,22 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from inspect import signature
 from pathlib import Path
-from typing import Any, get_args
 
 import numpy as np
 
-from weft.catalog import Quantity
-from weft.errors import InputError, check_name, check_whole, shown
+from weft.errors import InputError, check_type
 from weft.estimate import estimate
+from weft.fields import stated
 from weft.graph import Collective
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
-from weft.library.kits import KITS
-from weft.library.serving_frameworks import resolve_framework
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, RunOptions
-from weft.parallel.plan import Parallelism, overlap_text
 from weft.result.serving import (
     LIFETIMES,
     WARM_UP,
     Interactive,
-    Objective,
+    Limits,
     Pools,
     Served,
     Serving,
@@ -37,22 +33,19 @@ from weft.result.serving import (
 )  # fmt: skip
 from weft.result.step import added
 from weft.result.stored import plain
-from weft.run.step.drafts import NONE, speculation
 from weft.run.step.forward import Forward
+from weft.run.step.serving_plan import FRAMEWORK, ServingPlan
 from weft.serving.checkpoint import LEAST, WRONG, Checkpoint, Progress, Watched
-from weft.serving.cluster import ROUTERS, Cluster, Watch
+from weft.serving.cluster import Cluster, Watch
 from weft.serving.framework import Serves, serves
-from weft.serving.load import EACH_CLIENT, FIRST_REQUESTS, Arrivals, Load
+from weft.serving.load import EACH_CLIENT, FIRST_REQUESTS, Load
 from weft.serving.policies import POLICIES, Policy, Schedule, checked
 from weft.serving.pool import Pool
 from weft.serving.replica import Pipeline, Replica
 from weft.serving.requests import HASHED_TOKENS, Asked, Request, RequestStream, with_prefix
 from weft.serving.steady import steady
 from weft.serving.step_times import Shape, StepTimes
-from weft.units import Dimension, parse
 
-_SECONDS = Quantity(Dimension.SECONDS, zero_allowed=True)
-_LARGEST_REQUESTS = 1_000_000
 _KEPT = 128
 """Kinds of replicas whose step times are kept: as many as a plan compares."""
 _LONGEST_DRAIN = 2.0
@@ -76,88 +69,51 @@ until the replicas are full, and lifetimes with them."""
 def serve(
     model: Transformer | str | Path,
     on: Described,
+    plan: ServingPlan,
+    load: Load,
+    limits: Limits = Limits(),
     *,
-    tp: int = 1,
-    ep: int = 1,
-    pp: int = 1,
-    two_batch: bool = False,
-    framework: str = "vllm",
-    policy: str | Schedule | None = None,
-    rate: float | None = None,
-    concurrency: int | None = None,
-    trace: str | Path | None = None,
-    requests: int | None = None,
-    input: int | tuple[int, int] | None = None,
-    output: int | tuple[int, int] | None = None,
-    arrivals: str | None = None,
-    burstiness: float | None = None,
-    prefix: int = 0,
-    seed: int | None = None,
-    replicas: int | None = None,
-    readers: int = 0,
-    router: str = "least-loaded",
-    ttft: str | None = None,
-    tpot: str | None = None,
-    step_tokens: int | None = None,
-    sequences: int | None = None,
-    block: int | None = None,
-    memory_share: float | None = None,
-    max_length: int | None = None,
-    curve: bool = False,
-    host: str | None = None,
-    dtype: str | None = None,
-    weights: str = "",
-    kv_dtype: str = "bf16",
-    library: str | None = None,
-    speculate: int | None = None,
-    accept: float | None = None,
-    draft: str | None = None,
-    overlap: Mapping[str, str] | str = "",
-    enforce_eager: bool = False,
+    sweep_concurrency: bool = False,
     options: RunOptions = SUSTAINED,
     progress: Progress | None = None,
 ) -> Serving:
-    """Serve a load by a model's replicas of `tp` GPUs each: throughput, latencies, memory, queue, and what bounds.
+    """Serve a `load` by a model's replicas under a `plan`: throughput, latencies, memory, queue, and what bounds.
 
-    Requests arrive at a `rate` [1/s], from `concurrency` clients that wait for each answer, or as a `trace` says; with
-    `rate`, a trace's gaps are scaled. Prompts have `input` tokens (1024) and answers `output` (128), or numbers drawn
-    evenly between two, by the `seed`. `policy` is a name of `POLICIES` or a function of a `Replica` (default:
-    the framework's). With a `curve`, fewer clients are served, too, from one a replica by doublings. `prefix` tokens of
-    all prompts are the same, and computed once. Of the `replicas` (default: as many as the system holds) `readers` only
-    read prompts. `ttft` and `tpot` ("2 s", "50 ms") are what a good answer meets. The others replace what the framework
-    does by default: tokens of a step, sequences at once, tokens of a block, share of the memory, the longest request,
-    and the host's time for each step. `ep`, `two_batch`, `speculate`, `accept`, `draft`, `dtype`, `weights`,
-    `kv_dtype`, `overlap` and `library` are those of `weft.decode`; the library is the framework's own if none is
-    named. With `pp`, so many replicas share a pipeline of `tp` x `pp` GPUs, each with its own queue and its share
-    of the memory. With `ep` above a `tp` of 1 a replica is one GPU with a queue of its own, and `ep` of them share
-    the experts. `progress` is called with the number of answered requests, their total, and what runs. A run of
-    20,000 requests or more by a policy with a name keeps its state, at most once a minute, and resumes there when
+    `limits` are what a good answer meets. With `sweep_concurrency`, fewer clients are served, too, from one for each
+    replica by doublings. `progress` is called with the number of answered requests, their total, and what runs. A run
+    of 20,000 requests or more by a scheduler with a name keeps its state, at most once a minute, and resumes there when
     it is asked again after an interrupt.
 
     Raises UnknownNameError for unknown names, InputError for sizes that do not fit the model, the memory or each other.
 
-    >>> serve("llama-3-8b", "1xh100", rate=4, requests=50, input=512, output=32).overloaded
+    >>> from weft import Load, ServingPlan
+    >>> serve("llama-3-8b", "1xh100", ServingPlan(), Load(rate=4, requests=50, output_tokens=32)).overloaded
     False
     """
-    asked = dict(locals())
-    del asked["progress"]
-    return ready(asked.pop("model"), asked.pop("on"), **asked).answer(progress, resumes=True)
+    where, found = on if isinstance(on, System) else system(on), load_model(model)
+    check_type("limits", limits, Limits, "give weft.Limits(...)")
+    if limits.attainment is not None:
+        raise InputError(
+            "attainment is the share of good answers of a plan; ask for a plan (weft.plan_serving, --plan), or leave "
+            "it out"
+        )
+    asked = ready(found, where, plan, load, limits, sweep_concurrency=sweep_concurrency, options=options)
+    return asked.answer(progress, resumes=True)
 
 
 @dataclass(frozen=True)
 class Ready:
     """A load and the replicas that will serve it, checked; it was `drawn` without the prefix of its prompts."""
 
-    deploy: Deployment
+    server: Server
+    plan: ServingPlan
+    load: Load
+    limits: Limits
+    policy: str
+    sweep_concurrency: bool
+    options: RunOptions
     asked: RequestStream
     drawn: RequestStream
-    limit: int
-    policy: str
-    objective: Objective
-    curve: bool
-    host_stated: bool
-    inputs: Mapping[str, Any]
-    stated: Mapping[str, Any]
 
     def answer(self, progress: Progress | None = None, resumes: bool = False) -> Serving:
         """Return the whole answer, of as many requests as a steady state takes where nothing says how many.
@@ -175,13 +131,17 @@ class Ready:
 
     def of(self, requests: int) -> Ready:
         """Return the same with another number of requests."""
-        return ready(self.deploy.forward.model, self.deploy.forward.system, **{**self.stated, "requests": requests})
+        forward, load = self.server.forward, replace(self.load, requests=requests)
+        return ready(
+            forward.model, forward.system, self.plan, load, self.limits, sweep_concurrency=self.sweep_concurrency,
+            options=self.options,
+        )  # fmt: skip
 
     def _run(self, progress: Progress | None, resumes: bool) -> tuple[list[Served], list[Turn], float | None]:
         """Serve the load: requests and iterations, and the capacity if the load may be above it."""
         checkpoint = self._checkpoint() if resumes else None
-        answered, turns = self.deploy.run(self.asked, None, progress, checkpoint)
-        capacity = self.deploy.capacity(self.asked, answered, turns, progress) if self.asked.rate else None
+        answered, turns = self.server.run(self.asked, None, progress, checkpoint)
+        capacity = self.server.capacity(self.asked, answered, turns, progress) if self.asked.rate else None
         if checkpoint:
             checkpoint.remove()
         return answered, turns, capacity
@@ -190,7 +150,7 @@ class Ready:
         """Return the requests that a steady state takes, or those of a stated load."""
         count, rate = len(answered), self.asked.stated
         window = steady_window(answered)
-        is_stated = self.stated.get("requests") is not None or not rate
+        is_stated = self.load.requests is not None or not rate
         if is_stated or window.steady or (capacity is not None and rate > capacity):
             return count
         more = steady_requests(answered, rate) * (_EARLY if window.lifetimes < WARM_UP else _LATE)
@@ -198,143 +158,132 @@ class Ready:
 
     def serving(self, answered: Sequence[Served], turns: Sequence[Turn], capacity: float | None) -> Serving:
         """Return the answer of a load that was served."""
-        deploy, asked = self.deploy, self.asked
-        forward, how = deploy.forward, deploy.how
+        server, asked = self.server, self.asked
+        forward, how = server.forward, server.how
         counted = steady_window(answered, asked.clients).turns(turns)
+        limit = self.plan.max_model_len or forward.model.sequence_length
         return Serving(
-            forward.model, forward.system, replace(forward.plan, sequence=self.limit), how.name, self.policy,
-            deploy.router, asked.about, deploy.replicas, deploy.readers, answered, turns, how.cache_bytes,
-            forward.cache(self.limit) / self.limit, asked.rate, capacity, self.objective, deploy.step_parts(counted),
-            tuple(deploy.curve(asked)) if self.curve else (), tuple(_notes(how, deploy, answered, self.host_stated)),
-            forward.needs, forward.served_format, how.about, asked.clients, asked.finite,
-            deploy.pools(answered, turns, capacity) if deploy.readers else None,
-        )  # fmt: skip
+            model=forward.model,
+            system=forward.system,
+            plan=replace(self.plan, replicas=server.replicas),
+            framework=how.name,
+            policy=self.policy,
+            load=asked.about,
+            requests=answered,
+            turns=turns,
+            cache=how.cache_bytes,
+            cache_per_token=forward.cache(limit) / limit,
+            offered=asked.rate,
+            capacity=capacity,
+            objective=self.limits.objective,
+            step_parts=server.step_parts(counted),
+            curve=tuple(server.curve(asked)) if self.sweep_concurrency else (),
+            notes=tuple(_notes(how, server, answered, self.plan.cpu_overhead is not None)),
+            needs=forward.needs,
+            format=forward.served_format,
+            engine=how.about,
+            clients=asked.clients,
+            finite=asked.finite,
+            pools=server.pools(answered, turns, capacity) if server.readers else None,
+        )
 
     def _checkpoint(self) -> Checkpoint | None:
-        """Where the state of a long run is kept; None for a short one, and for a policy without a name."""
-        deploy = self.deploy
-        if len(self.asked.asked) < LEAST or POLICIES.get(self.policy) is not deploy.policy:
+        """Where the state of a long run is kept; None for a short one, and for a scheduler without a name."""
+        server = self.server
+        if len(self.asked.asked) < LEAST or POLICIES.get(self.policy) is not server.policy:
             return None
-        where, model = deploy.forward.system.inputs(), deploy.forward.model.model_dump(mode="json")
-        inputs = {"system": where, "model": model, "policy": self.policy, "options": plain(self.inputs)}
+        where, model = server.forward.system.inputs(), server.forward.model.model_dump(mode="json")
+        decide = plain([stated(self.plan, "scheduler"), stated(self.load, "trace"), self.options])
+        inputs = {"system": where, "model": model, "policy": self.policy, "decide": decide}
         return Checkpoint.of(inputs, self.asked.asked)
 
 
 def ready(
-    model: Transformer | str | Path, on: Described, *, drawn: RequestStream | None = None, **stated: Any
+    model: Transformer,
+    where: System,
+    plan: ServingPlan,
+    load: Load,
+    limits: Limits = Limits(),
+    *,
+    sweep_concurrency: bool = False,
+    options: RunOptions = SUSTAINED,
+    drawn: RequestStream | None = None,
 ) -> Ready:
-    """A load on replicas, by the arguments of `serve`; raises what that raises. `drawn` is its load, if it is known."""
-    asked = _DEFAULTS | stated
-    where, found = on if isinstance(on, System) else system(on), load_model(model)
-    _check(*(asked[name] for name in _CHECKED))
-    framework, version = resolve_framework(asked["framework"])
-    library = asked["library"]
-    if library is None:
-        library = f"{framework}@{version}" if version in KITS[framework].versions else framework
-    drafts = speculation(*(asked[name] for name in ("speculate", "accept", "draft")))
-    methods = Parallelism(overlap=asked["overlap"] or {}).overlap
-    how_run = {name: asked[name] for name in _FORWARD} | {"overlap": overlap_text(methods)}
-    times = _times(found, where, library=library, speculation=drafts, **how_run)
+    """Return a load on the replicas of a plan; raises what `serve` raises. `drawn` are its requests, if known."""
+    for name, value, kind in (("plan", plan, ServingPlan), ("load", load, Load), ("limits", limits, Limits)):
+        check_type(f"the {name}" if name != "limits" else "limits", value, kind, f"give weft.{kind.__name__}(...)")
+    if sweep_concurrency and load.concurrency is None:
+        raise InputError("a curve goes over numbers of clients, which none are; give concurrency, the most of them")
+    plan = plan if plan.framework else replace(plan, framework=FRAMEWORK)
+    times = _times(model, where, plan.of_pass, options)
     forward = times.forward
-    own = {"tokens": asked["step_tokens"], "sequences": asked["sequences"], "block": asked["block"]}
-    for name, value in own.items():
-        if value is not None:
-            check_whole(f"{name} of a step" if name == "tokens" else name, value, 1, 256)
-    memory_share, host = asked["memory_share"], asked["host"]
-    if memory_share is not None and not (_is_number(memory_share) and 0 < memory_share <= 1):
-        raise InputError(f"memory_share is {shown(memory_share)}; give a share from 0 to 1, such as 0.9")
-    took = None if host is None else _SECONDS.parse(host)
-    how = serves(framework, forward, host=took, memory_share=memory_share, version=version, **own)
+    how = serves(forward, plan)
     times = times.launched(how.launch, how.graphed, how.pieces)
-    if how.tokens < forward.queries:
-        raise InputError(
-            f"a step of {how.tokens} tokens does not hold the next token of a request and its {drafts.tokens} drafts; "
-            f"give step_tokens {forward.queries} or more, or fewer drafts"
-        )
-    count = _replicas(forward, asked["replicas"], asked["readers"])
-    chosen, name = _policy(asked["policy"] or how.policy)
-    drawn = served = drawn or Load(**{field: asked[name] for name, field in _LOAD.items()}).draw()
+    count = _replicas(forward, plan)
+    policy, name = _policy(plan.scheduler or how.policy)
+    drawn = asked = drawn or load.draw()
     shared = HASHED_TOKENS if any(one.blocks for one in drawn.asked) else 0
-    if asked["prefix"]:
+    if load.shared_prefix:
         if shared:
             raise InputError(
-                "the trace's hash_ids say which prompts begin alike, and prefix says it, too; leave out prefix"
+                "the trace's hash_ids say which prompts begin alike, and shared_prefix says it, too; leave out "
+                "shared_prefix"
             )
-        shared, served = with_prefix(drawn, int(asked["prefix"]), how.block)
-    limit = asked["max_length"] or found.sequence_length
-    _check_lengths(served.asked, found, limit, forward, how)
-    deploy = Deployment(forward, how, chosen, asked["router"], count, asked["readers"], shared, times)
-    decide = {key: value for key, value in asked.items() if key not in _BESIDE}
+        shared, asked = with_prefix(drawn, load.shared_prefix, how.block)
+    _check_lengths(asked.asked, model, plan.max_model_len or model.sequence_length, forward, how)
+    server = Server(times, how, policy, plan.router, count, plan.prefill_replicas, shared)
     return Ready(
-        deploy,
-        served,
-        drawn,
-        limit,
-        name,
-        objective(asked["ttft"], asked["tpot"]),
-        asked["curve"],
-        host is not None,
-        decide,
-        stated,
+        server=server,
+        plan=plan,
+        load=load,
+        limits=limits,
+        policy=name,
+        sweep_concurrency=sweep_concurrency,
+        options=options,
+        asked=asked,
+        drawn=drawn,
     )
 
 
-_DEFAULTS = {name: one.default for name, one in signature(serve).parameters.items()}
-_BESIDE = ("model", "on", "policy", "trace", "ttft", "tpot", "curve", "progress")
-"""Arguments that do not decide a run, or by what `Ready` makes of them."""
-_CHECKED = ("requests", "concurrency", "rate", "prefix", "seed", "arrivals", "burstiness", "router", "curve")
-_FORWARD = ("tp", "ep", "pp", "two_batch", "dtype", "weights", "kv_dtype", "enforce_eager", "options")
-_LOAD = {
-    **{name: name for name in ("rate", "concurrency", "trace", "requests", "arrivals", "burstiness", "seed")},
-    "input": "input_tokens",
-    "output": "output_tokens",
-}
-
-
-def objective(ttft: str | None, tpot: str | None) -> Objective:
-    """What a good answer meets, from texts such as "2 s" and "50 ms"; None is no limit."""
-    found = [float("inf") if one is None else parse(one, Dimension.SECONDS) for one in (ttft, tpot)]
-    for name, text, value in zip(("ttft", "tpot"), (ttft, tpot), found, strict=True):
-        if not value >= 0:
-            raise InputError(f"{name} is {shown(text)}; give a time of 0 or more, such as 1s")
-    return Objective(*found)
-
-
 @lru_cache(_KEPT)
-def _times(model: Transformer, where: System, **how: Any) -> StepTimes:
+def _times(model: Transformer, where: System, plan: ServingPlan, options: RunOptions) -> StepTimes:
     """The step times of a model on a replica: the same object for equal machines, which times each size once.
 
     They share what they time with those of one draft, one stage and whole batches.
     """
-    forward, simpler = Forward(model, where, **how), None
-    if how["speculation"].tokens > 1:
-        simpler = {"speculation": replace(how["speculation"], tokens=1)}
-    elif forward.plan.pp > 1 or forward.two_batch:
-        simpler = {"pp": 1, "two_batch": False}
-    elif how["speculation"].tokens:
-        simpler = {"speculation": NONE}
-    elif forward.eager:
-        simpler = {"enforce_eager": False}
-    return StepTimes(forward, like=_times(model, where, **how | simpler) if simpler else None)
+    forward, simpler = Forward(model, where, plan, options), None
+    if plan.speculation.tokens > 1:
+        simpler = replace(plan, num_speculative_tokens=1)
+    elif plan.pp > 1 or plan.two_batch_overlap:
+        simpler = replace(plan, pp=1, two_batch_overlap=False)
+    elif plan.speculation.tokens:
+        simpler = replace(plan, num_speculative_tokens=None, acceptance_rate=None, speculative_method=None)
+    elif plan.enforce_eager:
+        simpler = replace(plan, enforce_eager=False)
+    return StepTimes(forward, like=_times(model, where, simpler, options) if simpler else None)
 
 
 @dataclass(frozen=True)
-class Deployment:
-    """A model on its replicas, ready to serve loads; `sent` are times [s] of keys and values by tokens of a prompt.
+class Server:
+    """A model's replicas, ready to serve loads; `sent` are times [s] of keys and values by tokens of a prompt.
 
     Prompts are read by the first `readers` of the replicas, or by all of those of `reads`, whose layout is their own.
     """
 
-    forward: Forward
+    times: StepTimes
     how: Serves
     policy: Policy
     router: str
     replicas: int
-    readers: int
-    shared: int
-    times: StepTimes
+    readers: int = 0
+    shared: int = 0
     sent: dict[int, float] = field(default_factory=dict)
-    reads: Deployment | None = None
+    reads: Server | None = None
+
+    @property
+    def forward(self) -> Forward:
+        """The forward passes of a replica."""
+        return self.times.forward
 
     def run(
         self, asked: RequestStream, watch: Watch | None = None, progress: Progress | None = None,
@@ -465,7 +414,7 @@ class Deployment:
         They are scaled to the `capacity` that was simulated, if it was. A worker is an engine: replicas that share
         experts or a pipeline are one.
         """
-        each = self.forward.ep if self.forward.wide else self.forward.plan.pp
+        each = self.forward.plan.together
         writers = self.replicas - self.readers
         read = sum(turn.prompt * turn.steps for turn in turns if turn.replica < self.readers) / len(answered)
         prefill, decode = self._prefill_rate(read), self._decode_rate(answered)
@@ -530,14 +479,18 @@ def _mean(turns: Sequence[Turn]) -> Shape:
     )  # fmt: skip
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _served(one: Request) -> Served:
     return Served(
-        one.arrival, one.reached, one.started, one.first, one.done, one.input, one.output, one.preemptions, one.replica
-    )  # fmt: skip
+        arrival=one.arrival,
+        reached=one.reached,
+        start=one.started,
+        first=one.first,
+        done=one.done,
+        input=one.input,
+        output=one.output,
+        preemptions=one.preemptions,
+        replica=one.replica,
+    )
 
 
 def _falls_behind(answered: Sequence[Served]) -> bool:
@@ -567,10 +520,7 @@ def _most_at_once(turns: Sequence[Turn]) -> int:
 def _policy(policy: str | Schedule) -> tuple[Policy, str]:
     """A policy by name, or of a function, and its name."""
     if isinstance(policy, str):
-        check_name("scheduling policy", policy, POLICIES)
         return POLICIES[policy], policy
-    if not callable(policy):
-        raise InputError(f"policy is {shown(policy)}; give one of {', '.join(POLICIES)}, or a function of a replica")
     name = getattr(policy, "__name__", type(policy).__name__)
     if isinstance(policy, type):
         return Policy(lambda: checked(_instance(policy)), name), name
@@ -595,58 +545,26 @@ def _instance(policy: type) -> Schedule:
     return made  # type: ignore[no-any-return]
 
 
-def _replicas(forward: Forward, replicas: int | None, readers: int) -> int:
-    check_whole("readers", readers, 0, 1)
-    count = forward.replicas if replicas is None else replicas
-    check_whole("replicas", count, 1, 2)
+def _replicas(forward: Forward, plan: ServingPlan) -> int:
+    """Return the number of replicas; InputError for more than the system holds, or that do not fill groups."""
+    count = forward.replicas if plan.replicas is None else plan.replicas
     if count > forward.replicas:
         raise InputError(
-            f"{count} replicas of {forward.plan.tp} GPUs do not fit the {forward.system.gpus} GPUs of the system; "
+            f"{count} replicas of {plan.tp} GPUs do not fit the {forward.system.gpus} GPUs of the system; "
             f"give at most {forward.replicas}"
         )
-    together, why = (forward.ep, f"groups of ep {forward.ep}, which share their experts") if forward.wide else (1, "")
-    if forward.plan.pp > 1:
-        together, why = forward.plan.pp, f"pipelines of pp {forward.plan.pp}, each of which passes on as many"
-    for what, number in (("replicas", count), ("readers", readers)):
-        if number % together:
-            per = "one GPU" if forward.plan.tp == 1 else f"{forward.plan.tp} GPUs"
-            raise InputError(f"{number} {what} of {per} do not fill {why}; give a multiple of {together}")
-    if readers >= count and readers:
-        raise InputError(f"{readers} of {count} replicas only read prompts, so that none writes answers; give fewer")
+    plan.check_replicas(count)
     return count
-
-
-def _check(
-    requests: int | None, concurrency: int | None, rate: float | None, prefix: int, seed: int | None,
-    arrivals: str | None, burstiness: float | None, router: str, curve: bool,
-) -> None:  # fmt: skip
-    """Raise InputError for a load that is none, UnknownNameError for an unknown name."""
-    for name, value, least in (("requests", requests, 1), ("concurrency", concurrency, 1), ("prefix", prefix, 0)):
-        if value is not None:
-            check_whole(name, value, least, 64)
-            if value > _LARGEST_REQUESTS:
-                raise InputError(f"{name} is {value:,}; give at most {_LARGEST_REQUESTS:,}")
-    if seed is not None:
-        check_whole("seed", seed, 0, 1)
-    for name, number in (("rate", rate), ("burstiness", burstiness)):
-        if number is not None and not (_is_number(number) and 1e-6 <= number <= 1e6):
-            raise InputError(f"{name} is {shown(number)}; give a number above 0, such as 4")
-    if curve and concurrency is None:
-        raise InputError("a curve goes over numbers of clients, which none are; give concurrency, the most of them")
-    if arrivals is not None:
-        check_name("kind of arrivals", arrivals, get_args(Arrivals))
-    check_name("router", router, ROUTERS)
 
 
 def _check_lengths(asked: Sequence[Asked], model: Transformer, limit: int, forward: Forward, how: Serves) -> None:
     """Raise InputError for a request beyond the model's context, or one whose keys and values fit nowhere."""
-    check_whole("max_length", limit, 1, 8192)
     longest = max(asked, key=lambda one: one.input + one.output)
     total = longest.input + longest.output
     if total > limit:
         raise InputError(
             f"a request of {longest.input:,} tokens in and {longest.output:,} out exceeds the {limit:,} tokens of "
-            f"{model.name}'s context; give shorter ones, or max_length if the model takes more"
+            f"{model.name}'s context; give shorter ones, or max_model_len if the model takes more"
         )
     size = forward.cache(-(-total // how.block) * how.block)
     if size > how.cache_bytes:
@@ -656,10 +574,10 @@ def _check_lengths(asked: Sequence[Asked], model: Transformer, limit: int, forwa
         )
 
 
-def _notes(how: Serves, deploy: Deployment, answered: Sequence[Served], host_stated: bool) -> list[str]:
+def _notes(how: Serves, server: Server, answered: Sequence[Served], host_stated: bool) -> list[str]:
     """What is assumed."""
     low, high = how.host_range
-    format = deploy.forward.served_format
+    format = server.forward.served_format
     notes = [format.note] * bool(format.note)
     notes.append(
         f"Rules and host times are those of {how.about}; --framework {how.name}@VERSION takes another version's."
@@ -670,29 +588,29 @@ def _notes(how: Serves, deploy: Deployment, answered: Sequence[Served], host_sta
             f"({low * 1e3:g} to {high * 1e3:g} ms); "
             "--host changes it."
         )
-    if deploy.forward.wide:
+    if server.forward.plan.wide:
         notes.append(
-            f"Attention is data parallel: each GPU has a queue of its own, and {deploy.forward.ep} share the experts. "
-            "Their batches are taken to be alike; waiting for a fuller one is left out."
+            f"Attention is data parallel: each GPU has a queue of its own, and {server.forward.plan.ep} share the "
+            "experts. Their batches are taken to be alike; waiting for a fuller one is left out."
         )
-    stages = deploy.forward.plan.pp
+    stages = server.forward.plan.pp
     if stages > 1:
         notes.append(
             f"Pipelines of {stages} stages pass on the batches of {stages} replicas each, one after the other; every "
             f"replica has its own queue, and 1/{stages} of the memory of its pipeline."
         )
-    drafts = deploy.forward.speculation
+    drafts = server.forward.speculation
     if drafts.tokens:
         notes.append(
             f"Each step verifies {drafts.tokens} tokens drafted by {drafts.draft} beside the next one, and writes "
             f"{drafts.expected:.3g} with {drafts.accept:.0%} accepted: the mean, without its scatter."
         )
-    if deploy.readers:
-        said = f"{deploy.readers} of {deploy.replicas} replicas read prompts, and send keys and values"
+    if server.readers:
+        said = f"{server.readers} of {server.replicas} replicas read prompts, and send keys and values"
         longest = max((one.input for one in answered if one.output > 1), default=0)
-        sent = f", which takes {deploy.sending(longest) * 1e3:.3g} ms of the longest" if longest else ""
+        sent = f", which takes {server.sending(longest) * 1e3:.3g} ms of the longest" if longest else ""
         notes.append(f"{said}{sent}.")
-    notes += deploy.forward.notes
-    if deploy.shared:
+    notes += server.forward.notes
+    if server.shared:
         notes.append("Blocks of prompts that begin alike are computed once, and kept while memory lasts.")
     return notes

@@ -107,7 +107,7 @@ class StepTimes:
         return max(self._pieces if graphed else self._launching, self.forward.launching)
 
     def _on_gpu(self, step: Shape) -> float:
-        one = step.half if self.forward.two_batch else step
+        one = step.half if self.forward.plan.two_batch_overlap else step
         tokens = one.decodes * self.queries + one.new
         took = self._shared(tokens)
         if one.decodes:
@@ -116,7 +116,7 @@ class StepTimes:
             new = one.new / one.prefills
             cached = max(one.pairs / one.new - (new + 1) / 2, 0.0)
             took += self._prompts(one.prefills, new, cached + 1)
-        if self.forward.two_batch:
+        if self.forward.plan.two_batch_overlap:
             took = self.forward.paired(Pass(took, {EXPERTS: self._exchange(tokens)}), tokens).seconds
         took += self._logits(step.decodes * self.queries + step.prefills)
         if self.forward.plan.pp > 1:
@@ -137,7 +137,7 @@ class StepTimes:
     def next_tokens(self, decodes: int, context: int, steps: int) -> Iterator[float]:
         """Seconds of equal steps of next tokens, each with what one writes more of context in each sequence."""
         each, least = self.forward.speculation.expected, self._on_host(Shape(decodes, context))
-        if self.forward.two_batch:
+        if self.forward.plan.two_batch_overlap:
             yield from (self.seconds(Shape(decodes, round(context + decodes * each * at))) for at in range(steps))
             return
         passes = self._passes
@@ -168,11 +168,11 @@ class StepTimes:
         """
         counts, stages = _sizes(most_next), self.forward.plan.pp
         sizes = sorted({*_sizes(most_tokens), *(count * self.queries for count in counts)})
-        timed = [-(-size // 2) for size in sizes] if self.forward.two_batch else sizes
+        timed = [-(-size // 2) for size in sizes] if self.forward.plan.two_batch_overlap else sizes
         self._layers.prepare(size for size in timed if not self._hidden.knows(size))
         shared = np.array([self._shared(size) for size in timed])
         alone = shared
-        if self.forward.two_batch:
+        if self.forward.plan.two_batch_overlap:
             exchanges = [self._exchange(size) for size in timed]
             halves = zip(shared, exchanges, timed, strict=True)
             pairs = [self.forward.paired(Pass(took, {EXPERTS: sent}), size) for took, sent, size in halves]

@@ -14,14 +14,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from weft import hardware
+from weft.fields import from_options
 from weft.models import Transformer, load_model
 from weft.result.serving import Objective, Turn
 from weft.run.step.forward import Forward, Group
 from weft.run.step.paired import EXPERTS
+from weft.run.step.serving_plan import ServingPlan
+from weft.serving.load import Load
 from weft.serving.policies import first_come, running_first
 from weft.serving.replica import Replica
 from weft.serving.requests import Asked, Request, RequestStream
-from weft.serving.serve import Deployment, ready
+from weft.serving.serve import Server, ready
 from weft.studies.headline import Conditions, Measured, PaperStudy, declared
 
 DECLARED = declared(__file__)
@@ -189,18 +192,19 @@ def _capacity(case: Mapping[str, Any]) -> Capacity:
 def _largest(case: Mapping[str, Any], how: Mapping[str, Any], asked: Sequence[Asked]) -> tuple[float, int]:
     """The largest rate within the limits [1/s], and the readers with which it is reached."""
     most = DECLARED.cases["loads"][case["load"]]["most"]
-    given = {name: how[name] for name in ("step_tokens", "sequences", "replicas", "host") if name in how}
+    own = from_options(ServingPlan, {name: value for name, value in how.items() if name not in ("policy", "readers")})
     if how["policy"] == "prompts_first":
-        given |= {"policy": prompts_first, "step_tokens": most}
+        own = replace(own, scheduler=prompts_first, max_num_batched_tokens=most)
     found = []
     for readers in how.get("readers", [0]):
-        made = ready(
-            _model(case["model"]), case["system"], tp=case.get("tp", 1), pp=case.get("pp", 1), framework="vllm",
-            concurrency=1, requests=1, input=1, output=1, max_length=most, readers=readers, **given,
+        plan = replace(
+            own, tp=case.get("tp", 1), pp=case.get("pp", 1), max_model_len=most, prefill_replicas=readers
         )  # fmt: skip
+        load = Load(concurrency=1, requests=1, input_tokens=1, output_tokens=1)
+        server = ready(_model(case["model"]), hardware.system(case["system"]), plan, load).server
         # the papers' own engines pass the first token on, and ask no second server for it
-        deploy = replace(made.deploy, how=replace(made.deploy.how, asks_again=False))
-        limits = _Limits(case, deploy, asked)
+        server = replace(server, how=replace(server.how, asks_again=False))
+        limits = _Limits(case, server, asked)
         found.append((limits.largest(), readers))
     return max(found)
 
@@ -208,9 +212,9 @@ def _largest(case: Mapping[str, Any], how: Mapping[str, Any], asked: Sequence[As
 class _Limits:
     """Whether a deployment keeps the limits of a case at a rate."""
 
-    def __init__(self, case: Mapping[str, Any], deploy: Deployment, asked: Sequence[Asked]) -> None:
-        self._deploy, self._asked, self._case = deploy, asked, case
-        alone = _alone(deploy, asked) if "relative" in case else []
+    def __init__(self, case: Mapping[str, Any], server: Server, asked: Sequence[Asked]) -> None:
+        self._server, self._asked, self._case = server, asked, case
+        alone = _alone(server, asked) if "relative" in case else []
         self._alone = {one[:2]: (first, later) for one, first, later in alone}
 
     def largest(self) -> float:
@@ -226,7 +230,7 @@ class _Limits:
     def kept(self, rate: float) -> bool:
         """Whether all limits are kept."""
         load = RequestStream([_at_rate(one, rate) for one in self._asked], "")
-        answered, turns = self._deploy.run(load)
+        answered, turns = self._server.run(load)
         case = self._case
         kept = []
         if "relative" in case:
@@ -253,9 +257,9 @@ def _at_rate(one: Asked, rate: float) -> Asked:
     return one._replace(arrival=one.arrival / rate)
 
 
-def _alone(deploy: Deployment, asked: Sequence[Asked]) -> list[tuple[tuple[int, int], float, float]]:
+def _alone(server: Server, asked: Sequence[Asked]) -> list[tuple[tuple[int, int], float, float]]:
     """What each request takes with no other: first token and further ones [s]."""
-    lone = replace(deploy, replicas=1, readers=0)
+    lone = replace(server, replicas=1, readers=0)
     apart = [one._replace(arrival=at * 1e4) for at, one in enumerate(asked)]
     answered, _ = lone.run(RequestStream(apart, ""))
     return [((one.input, one.output), one.ttft, one.tpot) for one in answered]
@@ -286,8 +290,8 @@ def _gap(turns: Sequence[Turn], percentile: float) -> float:
 
 
 def _forward(case: Mapping[str, Any], two_batch: bool) -> Forward:
-    how = {"ep": case["ep"], "dtype": "fp8-block", "library": "sglang"}
-    return Forward(load_model("deepseek-v3"), hardware.system(case["system"]), two_batch=two_batch, **how)
+    plan = ServingPlan(ep=case["ep"], dtype="fp8-block", library="sglang", two_batch_overlap=two_batch)
+    return Forward(load_model("deepseek-v3"), hardware.system(case["system"]), plan)
 
 
 def _group(case: Mapping[str, Any]) -> Group:
@@ -318,14 +322,12 @@ def _first_tokens(case: Mapping[str, Any]) -> Iterator[FirstToken]:
     where = hardware.system(case["system"]).replace(case["changes"])
     model, rows = _model(case["model"]), zip(case["prompts"], case["first_ms"], case["sent_ms"], strict=True)
     for prompt, first, sent in rows:
-        made = ready(
-            model, where, tp=case["tp"], framework="vllm", concurrency=1, requests=1, input=prompt, output=128,
-            replicas=2, readers=1,
-        )  # fmt: skip
-        answered, _ = made.deploy.run(made.asked)
+        plan = ServingPlan(tp=case["tp"], replicas=2, prefill_replicas=1)
+        made = ready(model, where, plan, Load(concurrency=1, requests=1, input_tokens=prompt, output_tokens=128))
+        answered, _ = made.server.run(made.asked)
         read = Request(0, made.asked.asked[0])
         read.computed = prompt
-        moved = made.deploy.transfer(read)
+        moved = made.server.transfer(read)
         yield FirstToken(prompt, first, answered[0].ttft * 1e3, sent, moved * 1e3)
 
 

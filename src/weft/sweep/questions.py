@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from inspect import signature
 from typing import Annotated, Any, ClassVar, cast, get_type_hints
 
 import numpy as np
@@ -19,24 +18,27 @@ from weft import hardware
 from weft.catalog import Whole, unknown_key
 from weft.errors import ConfigError, InputError, check_type, check_whole
 from weft.estimate import Estimate, estimate
+from weft.fields import described, from_options
 from weft.files import finite
 from weft.graph import Collective, Gemm, Graph, Op, concurrent
 from weft.hardware import Described, Gpu, Node, System
 from weft.models import SubLayer, Transformer, load_model
 from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.overlaps import OverlapMethod, find_simulated
-from weft.overlaps.arbiters import ArbiterPolicy, find_policy
 from weft.parallel import split, work_of
 from weft.parallel.deployment import overlap_of
 from weft.parallel.plan import Parallelism
 from weft.result import Timeline
 from weft.result.memory import Memory as NeededMemory
-from weft.result.serving import Serving
+from weft.result.serving import Limits, Serving
 from weft.result.step import Step
 from weft.result.stored import as_record, from_record, plain, summary
 from weft.run.kept import method_identity, policy_identity, retitled, work_weight
 from weft.run.single import Runner, baseline
 from weft.run.step.named import memory, step
+from weft.run.step.serving_plan import ServingPlan
+from weft.schedule.arbiters import ArbiterPolicy, find_policy
+from weft.serving.load import Load
 from weft.serving.serve import serve
 from weft.store import Record
 from weft.units import parse_collective, parse_shape
@@ -130,8 +132,19 @@ def _optional(kind: Any) -> Any:
     return (kind | None, None)
 
 
+def _key(field: str) -> str:
+    """The key of a field of a training plan: the name of its option."""
+    known = described(Parallelism)
+    return known[field].option if field in known else field
+
+
+def _keys(*owners: Any) -> dict[str, Any]:
+    """The fields of dataclasses as keys of a file, of any type: the dataclass checks them."""
+    return {one.option: _optional(Any) for owner in owners for one in described(owner).values()}
+
+
 _PLAN = create_model(
-    "_PLAN", __base__=Question, **{name: _optional(kind) for name, kind in get_type_hints(Parallelism).items()}
+    "_PLAN", __base__=Question, **{_key(name): _optional(kind) for name, kind in get_type_hints(Parallelism).items()}
 )
 """A question with the fields of a plan."""
 
@@ -150,7 +163,7 @@ class Planned(_PLAN):
 
     def stated(self) -> dict[str, Any]:
         """The fields of the plan that are given."""
-        fields = {name: getattr(self, name) for name in Parallelism.__dataclass_fields__}
+        fields = {name: getattr(self, _key(name)) for name in Parallelism.__dataclass_fields__}
         return {name: value for name, value in fields.items() if value not in _UNSET}
 
 
@@ -187,11 +200,8 @@ class MemoryQuestion(Planned):
         return flat({**answer.to_dict(), "plan": answer.plan.to_dict()})
 
 
-_ASKED = [
-    name for name, one in signature(serve).parameters.items() if one.kind is one.KEYWORD_ONLY and name != "options"
-]
-_SERVED = create_model("_SERVED", __base__=Question, **{name: _optional(Any) for name in _ASKED})
-"""A question with the keywords of `weft.serve`."""
+_SERVED = create_model("_SERVED", __base__=Question, **_keys(ServingPlan, Load, Limits))
+"""A question with the fields of a serving plan, a load and limits."""
 
 
 class ServeQuestion(_SERVED):
@@ -199,6 +209,7 @@ class ServeQuestion(_SERVED):
 
     run: ClassVar[str] = "serve"
     model: str
+    curve: bool = False
 
     def record(self) -> Record:
         """Compute the answer, and return its figures, and that it is above capacity if it is."""
@@ -208,12 +219,16 @@ class ServeQuestion(_SERVED):
 
     def answer(self) -> Serving:
         """The served load."""
-        given = {name: getattr(self, name) for name in _ASKED}
-        stated = {name: value for name, value in given.items() if value is not None}
-        for name in ("input", "output"):
-            if isinstance(stated.get(name), list):
-                stated[name] = tuple(stated[name])
-        return serve(found_model(self.model), self.machine(), options=self.options or SUSTAINED, **stated)
+        given = dict(self)
+        return serve(
+            found_model(self.model),
+            self.machine(),
+            from_options(ServingPlan, given),
+            from_options(Load, given),
+            from_options(Limits, given),
+            sweep_concurrency=self.curve,
+            options=self.options or SUSTAINED,
+        )
 
 
 class Worked(Question):

@@ -4,27 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import weft
-from weft.result.serving import Serving
+from weft.result.serving import Limits, Serving
+from weft.run.step.serving_plan import ServingPlan
+from weft.serving.load import Load
 from weft.serving.policies import Schedule
 from weft.testing.laws import Law, check_laws, runs_to_the_end
 
-LOADS: Mapping[str, Mapping[str, Any]] = {
-    "light": {"rate": 5.0, "requests": 120, "input": (20, 2000), "output": (1, 200)},
-    "bursts": {"rate": 20.0, "arrivals": "gamma", "burstiness": 8.0, "requests": 200, "input": 900, "output": (1, 60)},
-    "clients": {"concurrency": 24, "requests": 150, "input": (20, 2000), "output": (1, 200)},
-    "scarce KV cache": {"concurrency": 40, "requests": 150, "input": (20, 2000), "output": (100, 600),
-                        "memory_share": 0.255, "step_tokens": 1024, "sequences": 64},
-    "few sequences": {"concurrency": 32, "requests": 120, "input": (20, 900), "output": (20, 90), "sequences": 8},
-}  # fmt: skip
+LOADS: Mapping[str, tuple[ServingPlan, Load]] = {
+    "light": (ServingPlan(), Load(rate=5.0, requests=120, input_tokens=(20, 2000), output_tokens=(1, 200), seed=3)),
+    "bursts": (
+        ServingPlan(),
+        Load(
+            rate=20.0, arrivals="gamma", burstiness=8.0, requests=200, input_tokens=900, output_tokens=(1, 60), seed=3
+        ),
+    ),
+    "clients": (
+        ServingPlan(),
+        Load(concurrency=24, requests=150, input_tokens=(20, 2000), output_tokens=(1, 200), seed=3),
+    ),
+    "scarce KV cache": (
+        ServingPlan(gpu_memory_utilization=0.255, max_num_batched_tokens=1024, max_num_seqs=64),
+        Load(concurrency=40, requests=150, input_tokens=(20, 2000), output_tokens=(100, 600), seed=3),
+    ),
+    "few sequences": (
+        ServingPlan(max_num_seqs=8),
+        Load(concurrency=32, requests=120, input_tokens=(20, 900), output_tokens=(20, 90), seed=3),
+    ),
+}
 """The cases. Of the scarce KV cache some 12,000 tokens fit, so that requests wait for it or are preempted."""
 _MODEL, _SYSTEM = "llama-3-8b", "1xh100"
 _SERVED = "It serves every request to its end, within the rules"
-_REPEATED = {"rate": 10.0, "requests": 60, "input": (20, 2000), "output": (1, 100)}
-_GOALS = {"rate": 16.0, "requests": 250, "input": (200, 3000), "output": (10, 200), "ttft": "400 ms", "tpot": "25 ms"}
+_PLAN = ServingPlan()
+_REPEATED = Load(rate=10.0, requests=60, input_tokens=(20, 2000), output_tokens=(1, 100), seed=1)
+_GOALS = Load(rate=16.0, requests=250, input_tokens=(200, 3000), output_tokens=(10, 200))
+_LIMITS = Limits(ttft="400 ms", tpot="25 ms")
 _LITTLE, _GOODPUT = 0.01, 0.995
 """How far both sides of Little's law may lie apart, as samples end with requests inside, and the share of the goodput
 that a faster GPU keeps, as another batching may lose a request at the objective."""
@@ -35,18 +53,18 @@ def check_policy(policy: str | Schedule) -> None:
 
     The loads serve Llama 3 8B on one H100: light, bursts, clients without pause, a scarce KV cache, few sequences. Two
     runs with one seed, and runs on a GPU of more bandwidth and of a higher clock, follow. `policy` is what
-    `serve(policy=...)` takes: a name, a function of a `Replica`, or a class whose objects are such functions.
+    `ServingPlan(scheduler=...)` takes: a name, a function of a `Replica`, or a class whose objects are such functions.
     """
     member = f"policy '{policy if isinstance(policy, str) else getattr(policy, '__name__', policy)}'"
-    for case, load in LOADS.items():
-        answer = _serve(member, case, policy, seed=3, **load)
-        check_laws(member, case, LAWS, answer, load.get("sequences", math.inf))
-    first, again = (_serve(member, "the same seed twice", policy, seed=1, **_REPEATED) for _ in range(2))
+    for case, (plan, load) in LOADS.items():
+        answer = _serve(member, case, policy, plan, load)
+        check_laws(member, case, LAWS, answer, plan.max_num_seqs or math.inf)
+    first, again = (_serve(member, "the same seed twice", policy, _PLAN, _REPEATED) for _ in range(2))
     check_laws(member, "the same seed twice", (answers_repeat,), first, again)
     gpu = weft.system(_SYSTEM)
-    slow = _serve(member, "an H100", policy, gpu, **_GOALS)
+    slow = _serve(member, "an H100", policy, _PLAN, _GOALS, gpu)
     for case, changes in _FASTER.items():
-        faster = _serve(member, case, policy, gpu.replace(changes), **_GOALS)
+        faster = _serve(member, case, policy, _PLAN, _GOALS, gpu.replace(changes))
         check_laws(member, case, (faster_gpus_serve_more,), slow, faster)
 
 
@@ -56,9 +74,11 @@ _FASTER: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def _serve(member: str, case: str, policy: str | Schedule, where: Any = _SYSTEM, **load: Any) -> Serving:
+def _serve(
+    member: str, case: str, policy: str | Schedule, plan: ServingPlan, load: Load, where: Any = _SYSTEM
+) -> Serving:
     with runs_to_the_end(member, _SERVED, case):
-        return weft.serve(_MODEL, where, policy=policy, **load)
+        return weft.serve(_MODEL, where, replace(plan, scheduler=policy), load, _LIMITS)
 
 
 def tokens_are_computed_once(answer: Serving, sequences: float) -> str | None:

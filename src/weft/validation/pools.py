@@ -10,12 +10,14 @@ from functools import cache
 import numpy as np
 
 from weft import hardware
+from weft.library.serving_frameworks import framework_tables
 from weft.models import load_model
 from weft.run.step.forward import Forward
+from weft.run.step.serving_plan import KvDtype, ServingPlan
 from weft.serving.framework import serves
 from weft.serving.policies import POLICIES
 from weft.serving.requests import Asked, RequestStream
-from weft.serving.serve import Deployment
+from weft.serving.serve import Server
 from weft.serving.steady import Steady
 from weft.serving.step_times import StepTimes
 
@@ -73,7 +75,7 @@ class Pools:
     framework: str
     dtype: str
     weights: str
-    kv_dtype: str
+    kv_dtype: KvDtype
     prompt: int
     answer: int
     clients: int
@@ -111,28 +113,31 @@ class Pools:
             float(np.mean([one.ttft for one in answered])) + sent, tpot, count / max(one.done for one in answered)
         )
 
-    def _deployed(self, pool: Workers, changed: tuple[float | None, ...]) -> Deployment:
+    def _deployed(self, pool: Workers, changed: tuple[float | None, ...]) -> Server:
         """A pool, all of whose replicas read prompts."""
         host, outside, launch = changed
-        times = _times(
-            self.model, self.gpu, pool.gpus, pool.tp, pool.ep, self.framework, self.dtype, self.weights, self.kv_dtype
+        plan = ServingPlan(
+            tp=pool.tp, ep=pool.ep, dtype=self.dtype, weights=self.weights, kv_dtype=self.kv_dtype,
+            library=self.framework, framework=with_version(self.framework, self.version),
+        )  # fmt: skip
+        times = _times(self.model, self.gpu, pool.gpus, plan)
+        how = serves(times.forward, plan)
+        how = replace(
+            how, host=how.host if host is None else host, frontend=how.frontend if outside is None else outside
         )
-        how = serves(self.framework, times.forward, host=host, version=self.version)
-        how = how if outside is None else replace(how, frontend=outside)
         times = times.launched(how.launch if launch is None else launch, how.graphed)
-        count = pool.workers * (pool.ep if times.forward.wide else 1)
-        return Deployment(times.forward, how, POLICIES[how.policy], "least-loaded", count, count, 0, times)
+        count = pool.workers * (plan.ep if plan.wide else 1)
+        return Server(times, how, POLICIES[how.policy], "least-loaded", count, count)
+
+
+def with_version(framework: str, version: str) -> str:
+    """Return a framework at a version whose rules are known to differ, else the framework."""
+    return f"{framework}@{version}" if version in framework_tables()[framework]["versions"] else framework
 
 
 @cache
-def _times(
-    model: str, gpu: str, gpus: int, tp: int, ep: int, framework: str, dtype: str, weights: str, kv_dtype: str
-) -> StepTimes:
+def _times(model: str, gpu: str, gpus: int, plan: ServingPlan) -> StepTimes:
     one = hardware.system(f"{gpus}x{gpu}")
     node = one.node.gpus_per_node if one.node else gpus
     where = hardware.system(f"{2 * node}x{gpu}") if gpus <= node < _DOMAIN else one  # the other pool is elsewhere
-    return StepTimes(
-        Forward(
-            load_model(model), where, tp=tp, ep=ep, dtype=dtype, weights=weights, kv_dtype=kv_dtype, library=framework
-        )
-    )
+    return StepTimes(Forward(load_model(model), where, plan))

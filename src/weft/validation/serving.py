@@ -17,11 +17,12 @@ from weft.hardware import Gpu
 from weft.library.kits import KITS
 from weft.models import load_model
 from weft.run.step.forward import Forward
+from weft.run.step.serving_plan import KvDtype, ServingPlan
 from weft.serving.framework import Serves, serves
 from weft.serving.steady import Steady, steady
 from weft.serving.step_times import StepTimes
 from weft.validation.machines import Machines
-from weft.validation.pools import Pools, sizes, workers
+from weft.validation.pools import Pools, sizes, with_version, workers
 from weft.validation.problems import Problem
 from weft.validation.recipes import DEFAULTS, Recipe, recipe
 from weft.validation.subjects import BoolArray, Predicted, Subject, predicted
@@ -91,7 +92,7 @@ class Point:
     framework: str
     dtype: str
     weights: str
-    kv_dtype: str
+    kv_dtype: KvDtype
     prompt: int
     answer: int
     clients: int
@@ -135,12 +136,15 @@ class Point:
 
 @cache
 def _deployed(
-    model: str, gpu: str, gpus: int, ep: int, framework: str, dtype: str, weights: str, kv_dtype: str, version: str
+    model: str, gpu: str, gpus: int, ep: int, framework: str, dtype: str, weights: str, kv_dtype: KvDtype, version: str
 ) -> tuple[StepTimes, Serves]:
     where = hardware.system(f"{gpus}x{gpu}")
-    how: dict[str, Any] = {"dtype": dtype, "weights": weights, "kv_dtype": kv_dtype, "library": framework}
-    forward = Forward(load_model(model), where, tp=gpus, ep=ep, **how)
-    return StepTimes(forward), serves(framework, forward, version=version)
+    plan = ServingPlan(
+        tp=gpus, ep=ep, dtype=dtype, weights=weights, kv_dtype=kv_dtype, library=framework,
+        framework=with_version(framework, version),
+    )  # fmt: skip
+    forward = Forward(load_model(model), where, plan)
+    return StepTimes(forward), serves(forward, plan)
 
 
 QUANTITIES: Mapping[str, str] = {"TPOT": "tpot_s", "TTFT": "ttft_s", "throughput": "tokens_per_s_per_gpu"}
@@ -264,7 +268,7 @@ def _point(row: Mapping[str, Any], machines: Machines) -> Point | Pools:
         dtype = "fp8-block"
     latent = bool(load_model(model).kv_rank) and gpu.architecture == "hopper"
     wide = (dtype == "bf16" and not (weights == "mxfp4" and gpu.architecture == "blackwell")) or latent
-    kv_dtype = "bf16" if wide else "fp8"
+    kv_dtype: KvDtype = "bf16" if wide else "fp8"
     version, lengths = str(row.get("version") or ""), (int(row["prompt"]), int(row["osl"]), int(row["clients"]))
     plan = sizes(row["plan"])
     if plan and (reads := workers(plan["reads"])) and (writes := workers(plan["writes"])):

@@ -243,10 +243,10 @@ def latency_table(answer: Serving, title: str) -> Table:
 
 def load_table(answer: Serving) -> Table:
     """A row for each replica: its steps, what they compute, how long it is busy, and the memory in use."""
-    rows = []
+    rows, readers = [], answer.plan.prefill_replicas
     for replica in range(answer.replicas):
         turns = [turn for turn in answer.turns if turn.replica == replica]
-        what = "both" if not answer.readers else "prompts" if replica < answer.readers else "answers"
+        what = "both" if not readers else "prompts" if replica < readers else "answers"
         busy = sum(turn.end - turn.start for turn in turns)
         rows.append(
             (

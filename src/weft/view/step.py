@@ -24,7 +24,7 @@ from weft.view.words import percent
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
-    from weft.parallel.plan import Parallelism
+    from weft.parallel.deployment import Deployment
     from weft.result.graph_step import GraphStep
     from weft.result.inference import Inference
 
@@ -261,7 +261,7 @@ class InferenceReport(SystemReport["Inference"]):
         ]
 
 
-def ranks(plan: Parallelism) -> str:
+def ranks(plan: Deployment) -> str:
     """The ranks of a replica in words: "TP 8", or "TP 1, EP 72" where others hold its experts."""
     others = {"PP": plan.pp, "EP": plan.ep}
     methods = f", {overlap_text(plan.overlap)}" if plan.overlap else ""

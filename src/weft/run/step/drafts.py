@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from math import floor
 from pathlib import Path
 
-from weft.errors import InputError, check_type, check_whole, shown
 from weft.models import Transformer, load_model
 
 OWN = ("mtp", "eagle", "none")
 """Drafters beside whole models: the model's layer of multi-token prediction (its last kind of layer behind a product
 that joins hidden state and embedding; DeepSeek-V3, arXiv:2412.19437, section 2.2), a dense layer behind the same
 product (EAGLE, arXiv:2401.15077), or a lookup that takes no time (n-grams of the prompt)."""
-_MOST = 16
 
 
 @dataclass(frozen=True)
@@ -36,31 +34,6 @@ class Speculation:
     def written(self, steps: int) -> int:
         """Tokens that a sequence has after so many steps: the mean, without its scatter."""
         return floor(steps * self.expected + 1e-9) if self.tokens else steps
-
-
-def speculation(speculate: int | None, accept: float | None, draft: str | None) -> Speculation:
-    """What is drafted, by the arguments of a call; InputError for contradicting ones.
-
-    With 0 drafts the others are of no account, as when numbers of drafts are compared; None goes without the others.
-    """
-    count = 0 if speculate is None else speculate
-    check_whole("speculate", count, 0, 3)
-    if accept is not None:
-        check_type("accept", accept, (int, float), "give a share from 0 to 1, such as 0.8")
-    if count > _MOST:
-        raise InputError(f"speculate is {count:,}; give at most {_MOST} tokens drafted for a step")
-    if not count:
-        for name, value in (("accept", accept), ("draft", draft)):
-            if value is not None and speculate is None:
-                raise InputError(f"{name} is {shown(value)}, and no token is drafted; give speculate, such as 3, too")
-        return NONE
-    if accept is None or not 0 <= accept <= 1:
-        given = "is not given" if accept is None else f"is {shown(accept)}"
-        raise InputError(
-            f"accept {given}: which share of drafts is accepted is measured, not computed; give one from 0 to 1, such "
-            "as 0.8"
-        )
-    return Speculation(int(count), float(accept), draft or "mtp")
 
 
 NONE = Speculation()

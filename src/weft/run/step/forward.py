@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from weft.errors import InputError, check_name, check_whole, join_or, shown
+from weft.errors import InputError, join_or, shown
 from weft.estimate.quantization import quantized_format, weight_only
 from weft.graph import DTYPE_BYTES, Attention, Gemm, Graph, GroupedGemm, Node, Streaming
 from weft.graph.op import BLOCK_BYTES, width
 from weft.graph.role import Role
-from weft.graph.routing import MOST_EXPERTS, Loads, Routing, loads_of
+from weft.graph.routing import MOST_EXPERTS, Routing
 from weft.hardware import System
-from weft.library.kits import KITS, VENDOR, kit
+from weft.library.kits import KITS, kit
 from weft.library.served import library as library_of
 from weft.models import Transformer
 from weft.models.block import LAYERS, LayerKind, Piece, Style, Tokens, embedding, head, layer
@@ -23,24 +23,21 @@ from weft.models.counts import parameters
 from weft.models.formats import FP8_BLOCK, served_format
 from weft.options import SUSTAINED, RunOptions
 from weft.overlaps import OVERLAPS
-from weft.parallel.deployment import overlap_of
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import part
-from weft.result.step import Pass, exposed, sum_layers
+from weft.result.step import Pass, exposed
 from weft.run.step.called import ExpertCalls, sliced
-from weft.run.step.drafts import NONE, OWN, Speculation, drafter
-from weft.run.step.layers import time_graph
-from weft.run.step.overlaps import check_served, engine_note, needs
+from weft.run.step.drafts import OWN, drafter
+from weft.run.step.overlaps import check_served, engine_note, needs, overlapped
 from weft.run.step.paired import EXPERTS, Beside
 from weft.run.step.prices import DurationCache, Prices
+from weft.run.step.serving_plan import ServingPlan
 from weft.run.step.spans import CONTENTION, timed
 from weft.run.step.stages import ForwardStages
 
 _ACTIVATIONS = "bf16"
 """Number format of everything but the GEMMs of layers, and of the cache of keys and values if none is named."""
-CACHES = ("bf16", "fp8")
-"""Number formats of the cache of keys and values."""
 _SERVER = Framework(name="serving", style=Style())
 _EAGER = (
     "Eager mode: the host launches {:,} kernels in each engine iteration, {:g} us each (calibrated), which takes "
@@ -80,99 +77,77 @@ class Group:
 
 
 class Forward:
-    """A model on `tp` GPUs of a system: what a forward pass takes, and what its weights and its cache hold.
+    """A model on a replica of a system: what a forward pass takes, and what its weights and its KV cache hold.
 
-    Each GPU holds a slice of all experts, or with `ep` = `tp` whole ones, as many as the others. With `ep` above a `tp`
-    of 1 attention is data parallel: every GPU has sequences of its own, and `ep` of them share the experts, to which
-    tokens are exchanged; the others are taken to hold as many tokens as this one, and pass through layers in step with
-    it. With `pp` the layers are divided among stages of `tp` GPUs, which pass `pp` batches on, one in each; a batch has
-    the time of `tp` GPUs and a `pp`-th of the memory of all to itself. `two_batch` splits a batch in halves, of which
-    one computes while the other's tokens are exchanged. What `speculation` drafts is verified by a step. `overlap`
-    names methods by axis, as in a `Parallelism`: they join the all-reduces of "tp" with the GEMMs before them, and the
-    exchanges of "ep" with experts. With `enforce_eager` the host of a framework launches each kernel of a pass, without
-    CUDA graphs. `expert_load` is the distribution of tokens over experts, as in a `Parallelism`: "power:0.6", its
-    exponent, or a number for each expert; the GPU that gets most rows is timed. Without it, tokens choose experts by a
-    power law (`weft.run.step.called.SERVED_LOAD`) that is balanced over the GPUs.
+    The `plan` says how; rules of a server do not count. With `plan.wide` the GPUs that share the experts are taken to
+    hold as many tokens as this one, and pass through layers in step with it. With `plan.pp` the layers are divided
+    among stages, which pass `pp` batches on, one in each; a batch has the time of `tp` GPUs and a `pp`-th of the memory
+    of all to itself. Methods of overlap join the all-reduces of "tp" with the GEMMs before them, and the exchanges of
+    "ep" with experts. Without an expert load distribution, tokens choose experts by a power law
+    (`weft.run.step.called.SERVED_LOAD`) that is balanced over the GPUs.
 
-    All groups of a batch share every operator but attention, which is a kernel for each group. Without `dtype` and
-    `weights`, these are those in which the model was released (`weft.models.formats`). `weights` of layers may have a
-    narrower format than the products (`weft.estimate.quantization.FORMATS`), and keys and values one of `CACHES`.
-    Operators are those of a framework's `library`, or of the vendor's (`weft.library.kits.LIBRARIES`). Raises
-    UnknownNameError for an unknown format or library, InputError for a model that writes no tokens and for GPUs that
-    replicas of `tp` do not fill.
+    All groups of a batch share every operator but attention, which is a kernel for each group. Raises InputError for a
+    model that writes no tokens, and for a plan that does not fit the model or fill the GPUs.
     """
 
     def __init__(
-        self, model: Transformer, system: System, *, tp: int = 1, ep: int = 1, pp: int = 1, two_batch: bool = False,
-        dtype: str | None = None, weights: str = "", kv_dtype: str = _ACTIVATIONS, library: str = VENDOR,
-        overlap: Mapping[str, str] | str = "", speculation: Speculation = NONE, enforce_eager: bool = False,
-        options: RunOptions = SUSTAINED, expert_load: Loads | str | None = None,
-    ) -> None:  # fmt: skip
-        check_whole("tp", tp, 1, 8)
-        _check_experts(model, int(tp), ep, system.gpus)
-        _check_stages(model, int(tp), ep, pp, system.gpus)
-        self.served_format = served_format(model, system.gpu, dtype, weights)
-        stated, (dtype, weights, *_) = (dtype, weights), self.served_format
-        check_name("number format of keys and values", kv_dtype, CACHES)
-        if system.gpus % tp:
+        self, model: Transformer, system: System, plan: ServingPlan = ServingPlan(), options: RunOptions = SUSTAINED
+    ) -> None:
+        _check_experts(model, plan, system.gpus)
+        _check_stages(model, plan, system.gpus)
+        self.served_format = served_format(model, system.gpu, plan.dtype, plan.weights)
+        self.dtype, self.format, *_ = self.served_format
+        if system.gpus % plan.tp:
+            fits = max(one for one in range(1, min(plan.tp, system.gpus) + 1) if system.gpus % one == 0)
             raise InputError(
-                f"tp {tp} does not fill the {system.gpus} GPUs of the system with whole replicas; give a divisor, such "
-                f"as {max(one for one in range(1, min(tp, system.gpus) + 1) if system.gpus % one == 0)}"
+                f"tp {plan.tp} does not fill the {system.gpus} GPUs of the system with whole replicas; give a divisor, "
+                f"such as {fits}"
             )
         if model.encoder_layers or model.masked:
             raise InputError(f"{model.name} does not generate text token by token; give a decoder, such as llama-3-8b")
-        if weights:
-            _check_weights(weights, dtype)
-        self.model, self.system, self.format, self.replicas = model, system, weights, system.gpus // int(tp)
-        self.ep, self.wide, self.two_batch = int(ep), ep > tp, bool(two_batch)
-        if two_batch and not self.wide:
-            raise InputError(
-                "two_batch computes one half of a batch while the other half's tokens are exchanged, and none are "
-                "without ep above tp 1; give ep, or leave out two_batch"
-            )
-        products = dtype.removesuffix("-block")
-        self.expert_load = _expert_load(expert_load, model, self.ep)
-        pipelines = self.replicas // int(pp)
-        self.plan = Parallelism(
-            tp=int(tp), pp=int(pp), dp=pipelines, ep=self.ep if self.wide else 1, batch=pipelines, sequence=1,
-            dtype=products, order=("tp", "cp", "pp", "dp"),
-            overlap=overlap_of(overlap) if isinstance(overlap, str) else overlap,
-            expert_load=(self.expert_load or ()) if self.wide else (),
+        if self.format:
+            _check_weights(self.format, self.dtype)
+        self.model, self.system, self.plan, self.replicas = model, system, plan, system.gpus // plan.tp
+        pipelines = self.replicas // plan.pp
+        self.ranks = Parallelism(
+            tp=plan.tp, pp=plan.pp, dp=pipelines, ep=plan.ep if plan.wide else 1, batch=pipelines, sequence=1,
+            dtype=self.dtype.removesuffix("-block"), order=("tp", "cp", "pp", "dp"), overlap=plan.overlap,
+            expert_load=(plan.expert_load or ()) if plan.wide else (),
         )  # fmt: skip
-        check_served(self.plan, system, self.ep)
-        if two_batch and "ep" in self.plan.overlap:
-            raise InputError(
-                f"two_batch hides exchanges beside the other half's experts, and ep={self.plan.overlap['ep']} beside "
-                "their own; leave out one of them"
-            )
-        self.dtype, self.kv_dtype, self.kit = dtype, kv_dtype, kit(library)
-        if type(enforce_eager) is not bool:
-            raise InputError(f"enforce_eager is {shown(enforce_eager)}; give True or False")
-        self.eager = enforce_eager
-        if enforce_eager and self.kit is None:
+        check_served(self.ranks, system, plan.ep)
+        self.kit = kit(plan.operators)
+        if plan.enforce_eager and self.kit is None:
             raise InputError(
                 "enforce_eager is how a framework's host launches kernels, and the vendor's libraries have no host; "
                 f"give library {join_or(tuple(KITS))}"
             )
-        format = weights.partition("-")[0] or dtype
-        self._calls = ExpertCalls.by(self.kit, format, model, system.gpu, options, self.plan.tp, self.ep)
-        self._prices = Prices(system, self.plan, options, known=DurationCache(system, options, self.kit, dtype))
+        format = self.format.partition("-")[0] or self.dtype
+        self._calls = ExpertCalls.by(self.kit, format, model, system.gpu, options, plan.tp, plan.ep)
+        self._prices = Prices(system, self.ranks, options, known=DurationCache(system, options, self.kit, self.dtype))
         self._kinds = Counter(model.layer_kinds)
         self._alike = _alike_but_attention(self._kinds)
         self._prepared: dict[int, dict[str, Graph]] = {}
-        self.speculation, self.joins, self.draft = speculation, False, None
-        found = drafter(model, speculation.draft) if speculation.tokens else None
-        if found:
-            of_model = speculation.draft in OWN
-            shared = ep if of_model and found.experts else 1
-            joins = {axis: name for axis, name in self.plan.overlap.items() if axis == "tp" or shared > 1}
-            own = (dtype, weights) if of_model else stated
-            self.draft = Forward(
-                found, system, tp=tp, ep=shared, dtype=own[0], weights=own[1], kv_dtype=kv_dtype, library=library,
-                overlap=joins, enforce_eager=enforce_eager, options=options,
-                expert_load=self.expert_load if found.experts == model.experts else None,
-            )  # fmt: skip
-            self.draft.joins = of_model
+        self.speculation, self.joins, self.draft = plan.speculation, False, self._drafter(options)
+
+    def _drafter(self, options: RunOptions) -> Forward | None:
+        """The passes of what drafts, on the same GPUs; None for what takes no time."""
+        plan, name = self.plan, self.plan.speculation.draft
+        model = drafter(self.model, name) if plan.speculation.tokens else None
+        if model is None:
+            return None
+        own = name in OWN
+        ep = plan.ep if own and model.experts else 1
+        same = replace(
+            plan, pp=1, ep=ep, two_batch_overlap=False,
+            overlap={axis: method for axis, method in plan.overlap.items() if axis == "tp" or ep > 1},
+            dispatcher=plan.dispatcher if ep > 1 else "",
+            expert_load=plan.expert_load if model.experts == self.model.experts else None,
+            dtype=self.dtype if own else plan.dtype, weights=self.format if own else plan.weights,
+            num_speculative_tokens=None, acceptance_rate=None, speculative_method=None,
+        )  # fmt: skip
+        found = Forward(model, self.system, same, options)
+        found.joins = own
+        return found
 
     @property
     def queries(self) -> int:
@@ -187,36 +162,36 @@ class Forward:
     @cached_property
     def needs(self) -> tuple[str, ...]:
         """Sentences on the hardware that its methods of overlap need, and that GPUs on sale, or the system, lack."""
-        return needs(self.plan, self.system)
+        return needs(self.ranks, self.system)
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """Sentences on its methods of overlap, and on its host."""
-        sliced = self.model.experts and "tp" in self.plan.overlap and not self.wide
+        sliced = self.model.experts and "tp" in self.plan.overlap and not self.plan.wide
         eager = self.kit and _EAGER.format(self.launches, self.kit.launch * 1e6, self.launching * 1e3)
         return (
-            *self._load_notes, *engine_note(self.plan), *([_SUMMED] if sliced and self.overlaps else []),
-            *([eager] if self.eager and eager else []),
+            *self._load_notes, *engine_note(self.ranks), *([_SUMMED] if sliced and self.overlaps else []),
+            *([eager] if self.plan.enforce_eager and eager else []),
         )  # fmt: skip
 
     @property
     def _load_notes(self) -> tuple[str, ...]:
         """A sentence on how a stated expert load distribution spreads the rows."""
-        if self.expert_load is None:
+        plan, model = self.plan, self.model
+        if plan.expert_load is None:
             return ()
-        model = self.model
-        routing = Routing.under(self.expert_load, MOST_EXPERTS, model.experts_per_token, model.experts, self.ep)
+        routing = Routing.under(plan.expert_load, MOST_EXPERTS, model.experts_per_token, model.experts, plan.ep)
         fullest = routing.fullest.sum() / routing.rows
-        return (_LOADED.format(routing.imbalance, self.ep, fullest),)
+        return (_LOADED.format(routing.imbalance, plan.ep, fullest),)
 
     def batch(self, groups: Sequence[Group]) -> Pass:
         """One rank's pass over a batch, up to the logits of the last token of each sequence, and of all that it
         verifies; a drafter passes over the same tokens once, and over the next of each sequence for each further draft.
         """
-        halves = [half(one) for one in groups] if self.two_batch else groups
+        halves = [half(one) for one in groups] if self.plan.two_batch_overlap else groups
         tokens = sum(one.tokens.count for one in halves)
         found = sum((self.attention(one) for one in halves), self.shared(tokens))
-        if self.two_batch:
+        if self.plan.two_batch_overlap:
             found = self.paired(found, tokens)
         layers = found.seconds
         found += self.logits(sum(one.sequences * (one.new if one.writes else 1) for one in groups))
@@ -237,7 +212,7 @@ class Forward:
     @property
     def launching(self) -> float:
         """Seconds that the host takes at least to launch all kernels of a pass in eager mode; 0 by CUDA graphs."""
-        return self.launches * self.kit.launch if self.eager and self.kit else 0.0
+        return self.launches * self.kit.launch if self.plan.enforce_eager and self.kit else 0.0
 
     def stages(self, layers: float, last: float, tokens: int) -> ForwardStages:
         """Return the stages of a pass of `tokens` whose layers take so long, and the last stage `last` longer [s]."""
@@ -262,7 +237,9 @@ class Forward:
         return Pass(2 * (compute + slower + late), parts, {"ep": 2 * (exchange - late)})
 
     def dispatcher(self, tokens: int) -> str:
-        """The library that exchanges so many tokens of a rank: DeepEP's kernels, else the vendor's all-to-all."""
+        """The library that exchanges so many tokens of a rank: the plan's, DeepEP's kernels, or NCCL's all-to-all."""
+        if self.plan.dispatcher:
+            return self.plan.dispatcher
         if self.system.gpu.architecture not in ("hopper", "blackwell"):
             return "nccl"
         return "deepep-ll" if tokens <= _LOW_LATENCY else "deepep"
@@ -273,9 +250,8 @@ class Forward:
         With `hides`, methods of overlap that the engine times hide all that they join.
         """
         graphs = self._prepared.pop(tokens, None) or self._parts(tokens)
-        return sum_layers(
-            (self._priced(name, graph, hides), self._alike.get(name, 1)) for name, graph in graphs.items()
-        )
+        each = (self._priced(name, graph, hides) * self._alike.get(name, 1) for name, graph in graphs.items())
+        return sum(each, Pass())
 
     def prepare(self, counts: Iterable[int]) -> None:
         """Estimate the operators of `shared` for several numbers of tokens at once, which takes less time."""
@@ -287,7 +263,7 @@ class Forward:
     def _parts(self, tokens: int) -> dict[str, Graph]:
         flat = Tokens(tokens, 1)
         first = self._graph("embedding", embedding(self.model, flat, _SERVER.style, _ACTIVATIONS))
-        of = replace(_SERVER, dispatcher=self.dispatcher(tokens)) if self.wide else _SERVER
+        of = replace(_SERVER, dispatcher=self.dispatcher(tokens)) if self.plan.wide else _SERVER
         return {"embedding": first, **{kind: self._graph(kind, self._layer(kind, flat), of) for kind in self._alike}}
 
     def logits(self, sequences: int) -> Pass:
@@ -317,15 +293,15 @@ class Forward:
     def attention(self, group: Group) -> Pass:
         """The attention of a group in all layers."""
         kernels = self._kernels(group)
-        kinds = self._kinds.items()
-        return sum_layers((self._timed(kind, self._attend(kind, group), kernels), count) for kind, count in kinds)
+        each = (self._timed(kind, self._attend(kind, group), kernels) * self._kinds[kind] for kind in self._kinds)
+        return sum(each, Pass())
 
     @cached_property
     def weights(self) -> int:
         """Weights of one GPU [bytes]; embedding and head keep 16 bits where layers have fewer."""
         found = parameters(self.model)
-        each = quantized_format(self.format).bytes(1) if self.format else width(self.plan.dtype)
-        elsewhere = found.experts - -(-found.experts // self.ep) if self.wide else 0
+        each = quantized_format(self.format).bytes(1) if self.format else width(self.ranks.dtype)
+        elsewhere = found.experts - -(-found.experts // self.plan.ep) if self.plan.wide else 0
         stages = -(-self.model.layers // self.plan.pp) / self.model.layers  # of the fullest
         padded = (found.experts - elsewhere) * (self._calls.padding - 1) if self._calls else 0.0
         size = (found.layers - elsewhere + padded) * each * stages
@@ -349,7 +325,7 @@ class Forward:
             else:
                 each = -(-model.key_heads // self.plan.tp) * (model.head_size + model.value_size)
             size += layers * kept * each
-        return size * DTYPE_BYTES[self.kv_dtype] + (self.draft.cache(length) if self.draft else 0)
+        return size * DTYPE_BYTES[self.plan.kv_dtype] + (self.draft.cache(length) if self.draft else 0)
 
     def _layer(self, kind: str, flat: Tokens) -> Iterator[Piece]:
         """The operators of a layer but attention, as servers run them.
@@ -360,7 +336,7 @@ class Forward:
         (fused_qkv_a_proj of vLLM and SGLang, kv_a_proj_with_mqa of TensorRT-LLM). What drafts begins with the product
         that joins hidden state and embedding.
         """
-        model, tp = self.model, self.plan.tp
+        model, plan = self.model, self.plan
         joined, called = model.query_rank > 0, self._calls is not None and self._calls.shared
         shared = model.shared_experts > 0 and not called
         if self.joins:
@@ -374,8 +350,8 @@ class Forward:
             if piece.role is Role.QUERY_DOWN and isinstance(op, Gemm):
                 yield replace(piece, op=replace(op, n=op.n + model.kv_rank + model.rotary_head))
             elif isinstance(op, GroupedGemm):
-                yield replace(piece, op=sliced(model, op, flat.count, tp, self.ep, self.expert_load), cut="whole")
-            elif self.wide:
+                yield replace(piece, op=sliced(model, op, flat.count, plan.tp, plan.ep, plan.expert_load), cut="whole")
+            elif plan.wide:
                 yield piece
             elif piece.cut == "routed":
                 yield replace(piece, cut="width")
@@ -404,7 +380,7 @@ class Forward:
         if group.writes and group.new > 1:  # as heads that share keys
             op = replace(op, query=1, heads=op.heads * group.new, kv_heads=op.kv_heads or op.heads)
         expanded = self.kit and model.kv_rank and kernels in self.kit.attention
-        return replace(op, kv_dtype=_ACTIVATIONS if expanded else self.kv_dtype)
+        return replace(op, kv_dtype=_ACTIVATIONS if expanded else self.plan.kv_dtype)
 
     def _kernels(self, group: Group) -> str:
         """The library of the attention of a group; "" for the vendor's.
@@ -418,16 +394,16 @@ class Forward:
         architecture, latent = self.system.gpu.architecture, bool(self.model.kv_rank)
         if architecture in _ROCM and not self.model.window:
             return ""
-        found = self.kit.attention_on(architecture, latent, f"{phase}.{_ACTIVATIONS}-{self.kv_dtype}")
+        found = self.kit.attention_on(architecture, latent, f"{phase}.{_ACTIVATIONS}-{self.plan.kv_dtype}")
         prompts = latent and phase == "context" and group.new > 1 and not group.writes
         if prompts and found and _absorbs(found) and self.kit.expands(group.sequences * group.cached):
             return self.kit.attention_on(architecture, False, f"{phase}.{_ACTIVATIONS}-{_ACTIVATIONS}")
         return found
 
     def _graph(self, name: str, pieces: Iterable[Piece], of: Framework = _SERVER) -> Graph:
-        graph = part(name, tuple(pieces), self.plan, of).forward
+        graph = part(name, tuple(pieces), self.ranks, of).forward
         if name in LAYERS:
-            graph = replace(graph, nodes=tuple(_in_format(node, self.plan.dtype) for node in graph))
+            graph = replace(graph, nodes=tuple(_in_format(node, self.ranks.dtype) for node in graph))
         return graph
 
     def _timed(self, name: str, pieces: Iterable[Piece], attention: str = "") -> Pass:
@@ -448,8 +424,8 @@ class Forward:
             seconds |= self._calls.within(graph)
         if not self.overlaps:
             return timed(graph, seconds)
-        method = self.plan.overlap.get("tp", "")
-        return time_graph(graph, self._prices, method, seconds, hides=hides, framework=False)
+        found = overlapped(graph, self._prices, self.plan.overlap.get("tp", ""), seconds, hides, framework=False)
+        return timed(graph, found.seconds, alone=found.alone)
 
     def _narrowed(self, seconds: float, node: Node) -> float:
         """Time of a node whose weights are of a format: less what a roofline says that it saves; not of routers."""
@@ -482,44 +458,28 @@ def _absorbs(library: str) -> bool:
     return bool(library_of("attention", library).how["context"].get("latent"))
 
 
-def _check_experts(model: Transformer, tp: int, ep: int, gpus: int) -> None:
-    check_whole("ep", ep, 1, tp)
+def _check_experts(model: Transformer, plan: ServingPlan, gpus: int) -> None:
+    ep, load = plan.ep, plan.expert_load
     if ep > 1 and not model.experts:
         raise InputError(f"{model.name} has no experts to spread over ep {ep} ranks; leave out ep")
-    if ep not in (1, tp) and tp > 1:
-        raise InputError(
-            f"ep {ep} is neither 1 nor tp {tp}: the ranks of a replica share its experts, whole or in slices; give ep "
-            f"{tp}, or tp 1 for attention by data parallelism on {ep} GPUs"
-        )
-    if ep > 1 and model.experts % ep and tp > 1:
+    if ep > 1 and model.experts % ep and plan.tp > 1:
         raise InputError(f"ep {ep} does not divide the {model.experts} experts of {model.name}; leave it out")
-    if ep > tp and gpus % ep:
+    if plan.wide and gpus % ep:
         raise InputError(f"ep {ep} does not fill the {gpus} GPUs of the system; give a divisor of {gpus}")
     if ep > max(model.experts, 1):
         raise InputError(f"ep {ep} is more than the {model.experts} experts of {model.name}; give at most as many")
+    if load is not None:
+        if not model.experts:
+            raise InputError(f"expert_load is {shown(load)}, and {model.name} has no experts; leave it out")
+        Routing.under(load, 1, model.experts_per_token, model.experts, ep)
 
 
-def _expert_load(load: Loads | str | None, model: Transformer, ep: int) -> Loads | None:
-    """Return the expert load distribution of a call; InputError for one that the experts of the model cannot have."""
-    if load is None:
-        return None
-    found = loads_of(load) if isinstance(load, str) else load
-    if not model.experts:
-        raise InputError(f"expert_load is {shown(load)}, and {model.name} has no experts; leave it out")
-    Routing.under(found, 1, model.experts_per_token, model.experts, ep)
-    return found
-
-
-def _check_stages(model: Transformer, tp: int, ep: int, pp: int, gpus: int) -> None:
-    check_whole("pp", pp, 1, 2)
+def _check_stages(model: Transformer, plan: ServingPlan, gpus: int) -> None:
+    tp, pp = plan.tp, plan.pp
     if pp > model.layers:
         raise InputError(f"pp {pp} is more than the {model.layers} layers of {model.name}; give at most as many stages")
     if pp > 1 and gpus % (tp * pp):
         raise InputError(f"tp {tp} and pp {pp} do not fill the {gpus} GPUs of the system; give divisors of {gpus}")
-    if pp > 1 and ep > tp:
-        raise InputError(
-            f"ep {ep} shares experts among GPUs that hold all layers, and pp is {pp}; leave one of them out"
-        )
 
 
 def half(group: Group) -> Group:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,6 +22,8 @@ KvDtype = Literal["bf16", "fp8"]
 """Number formats of the KV cache."""
 Router = Literal["round-robin", "least-loaded"]
 """Which replica gets a request: each in turn, or the one with the fewest requests."""
+FRAMEWORK = "vllm"
+"""The framework of a server whose plan names none."""
 SECONDS = Quantity(Dimension.SECONDS, zero_allowed=True)
 _MOST_DRAFTS = 16
 
@@ -52,6 +54,13 @@ class ServingPlan(Deployment):
     1.85
     """
 
+    overlap: Mapping[str, str] = redeclared(
+        Deployment,
+        "overlap",
+        dict,
+        help="A method for all-reduces (tp) or exchanges with experts (ep), such as tp=t3-mca, see 'weft overlaps list "
+        "--axis tp'.",
+    )
     ep: int = redeclared(
         Deployment,
         "ep",
@@ -61,6 +70,9 @@ class ServingPlan(Deployment):
     pp: int = redeclared(Deployment, "pp", help="Stages of a pipeline, each with a part of the layers.", example=2)
     two_batch_overlap: bool = declared(
         False, "Compute half of a batch while the other's tokens are exchanged.", option="two_batch"
+    )
+    dispatcher: str = redeclared(
+        Deployment, "dispatcher", default="DeepEP's on NVIDIA's Hopper and Blackwell, else nccl"
     )
     expert_load: Loads | None = redeclared(
         Deployment, "expert_load", default="power:0.55, balanced over the GPUs that share the experts"
@@ -81,8 +93,8 @@ class ServingPlan(Deployment):
     kv_dtype: KvDtype = declared("bf16", "Data type of the KV cache.", noun="number format of the KV cache")
     library: str | None = declared(
         None,
-        "Operators as libraries run them, as in 'weft decode'.",
-        default="those of --framework",
+        "Operators as libraries run them: those of vllm, sglang, trtllm, or the vendor's.",
+        default="serve: those of --framework; prefill and decode: the vendor's",
         noun="library of a step",
     )
     enforce_eager: bool = declared(
@@ -101,7 +113,7 @@ class ServingPlan(Deployment):
     framework: str | None = declared(
         None,
         "Whose defaults hold: vllm, sglang, trtllm, or a version that differs, such as vllm@0.10.",
-        default="vllm",
+        default=FRAMEWORK,
     )
     replicas: int | None = declared(
         None, "Copies of the model.", example=2, default="as many as the system holds", scope="server"
@@ -204,20 +216,14 @@ class ServingPlan(Deployment):
         if not (self.scheduler is None or isinstance(self.scheduler, str) or callable(self.scheduler)):
             known = ", ".join(described(ServingPlan)["scheduler"].choices)
             raise InputError(f"scheduler is {shown(self.scheduler)}; give one of {known}, or a function of a replica")
-        if self.max_num_batched_tokens is not None and self.max_num_batched_tokens < self.queries:
-            raise InputError(
-                f"an engine iteration of {self.max_num_batched_tokens} tokens does not hold the next token of a "
-                f"request and its {self.speculation.tokens} drafts; give max_num_batched_tokens {self.queries} or "
-                "more, or fewer drafts"
-            )
         if self.replicas is not None:
             self.check_replicas(self.replicas)
 
     def check_replicas(self, count: int) -> None:
         """Raise InputError for numbers of replicas that do not fill groups, or of which none decodes."""
-        together, why = (self.ep, f"groups of ep {self.ep}, which share their experts") if self.wide else (1, "")
+        together, why = self.together, f"groups of ep {self.ep}, which share their experts"
         if self.pp > 1:
-            together, why = self.pp, f"pipelines of pp {self.pp}, each of which passes on as many"
+            why = f"pipelines of pp {self.pp}, each of which passes on as many"
         for what, number in (("replicas", count), ("prefill replicas", self.prefill_replicas)):
             if number % together:
                 per = "one GPU" if self.tp == 1 else f"{self.tp} GPUs"
@@ -231,6 +237,11 @@ class ServingPlan(Deployment):
     def wide(self) -> bool:
         """Whether attention is data parallel: `ep` GPUs with batches of their own share the experts."""
         return self.ep > self.tp
+
+    @property
+    def together(self) -> int:
+        """Replicas of an engine: those that share experts, or a pipeline."""
+        return self.ep if self.wide else self.pp
 
     @property
     def operators(self) -> str:
