@@ -23,8 +23,8 @@ from weft.hardware import System
 from weft.kernels import RingTiling, gather_kernel
 from weft.lower.machine import machine_tables
 from weft.options import RunOptions
+from weft.overlaps.arbiters import COMMUNICATION_FIRST
 from weft.program import Buffer, ChunkRule, PlacedKernel, Plan, Program, RemoteMap, build
-from weft.schedule.arbiters import COMMUNICATION_FIRST
 
 REQUEST = 512
 

@@ -1,8 +1,8 @@
 """Who should go first in a memory channel? An arbitration policy of your own beside the built-in ones."""
 
 import weft
+from weft.overlaps.arbiters import COMMUNICATION, COMPUTE, NOBODY, POLICIES
 from weft.result.metrics import speedup
-from weft.schedule.arbiters import COMMUNICATION, COMPUTE, NOBODY, POLICIES
 
 
 @weft.arbiter

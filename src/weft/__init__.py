@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from weft.options import RunOptions as RunOptions
     from weft.overlaps import overlap_names
     from weft.overlaps import register_overlap as register_overlap
+    from weft.overlaps.arbiters import arbiter as arbiter
     from weft.parallel import dependent as dependent
     from weft.parallel import layer as layer
     from weft.parallel import sublayer as sublayer
@@ -83,7 +84,6 @@ if TYPE_CHECKING:
     from weft.run.step.serving_plan import ServingPlan as ServingPlan
     from weft.run.trace import compare_trace as compare_trace
     from weft.sample import sample as sample
-    from weft.schedule.arbiters import arbiter as arbiter
     from weft.serving.load import Load as Load
     from weft.serving.search import plan_serving as plan_serving
     from weft.serving.serve import serve as serve
@@ -143,7 +143,7 @@ _ROOMS = {
     "weft.run.trace": "compare_trace",
     "weft.sample": "sample",
     "weft.overlaps": "overlaps=overlap_names register_overlap",
-    "weft.schedule.arbiters": "arbiter",
+    "weft.overlaps.arbiters": "arbiter",
     "weft.serving.load": "Load",
     "weft.serving.search": "plan_serving",
     "weft.serving.serve": "serve",

@@ -11,7 +11,7 @@ from weft.fields import check_fields, declared
 
 if TYPE_CHECKING:
     from weft.kernels.pim import MemoryWork
-    from weft.schedule.arbiters import ArbiterPolicy
+    from weft.overlaps.arbiters import ArbiterPolicy
 
 Clock = Literal["short", "sustained", "boost"]
 """Clock of the compute units: that of a short run (boost where power allows), that of a long run at the power limit, or

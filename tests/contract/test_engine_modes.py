@@ -12,7 +12,7 @@ SCRIPT = """
 import hashlib, sys
 sys.path.insert(0, sys.argv[1])
 from machines import finish, layer, program
-from weft.schedule.arbiters import COMPUTE_FIRST
+from weft.overlaps.arbiters import COMPUTE_FIRST
 digest = hashlib.sha256()
 for overlap in ("sequential", "t3", "rs-nmc"):
     for explicit in (False, True):

@@ -14,9 +14,9 @@ from weft.graph import Edge, FusedTiles, NearMemoryRing, Node, PaperRing, Tracke
 from weft.kernels import GemmTiling
 from weft.overlaps import BUILT_IN, Ideal
 from weft.overlaps import OVERLAPS as METHODS
+from weft.overlaps.arbiters import POLICIES, arbiter
 from weft.overlaps.sequential import Sequential
 from weft.parallel import dependent
-from weft.schedule.arbiters import POLICIES, arbiter
 from weft.testing import check_arbiter
 
 TP = 4

@@ -13,10 +13,10 @@ from weft.errors import InputError, SimulationError, UnknownNameError
 from weft.graph import Collective, Gemm, Graph, Node, Opaque, all_reduce
 from weft.hardware import FABRICS, System
 from weft.kernels import GemmTiling
+from weft.overlaps.arbiters import arbiter
 from weft.parallel import dependent
 from weft.run import compare
 from weft.run.channel import Requests, one_channel, replay_requests
-from weft.schedule.arbiters import arbiter
 
 LAYER = layer(m=512, n=512, k=256, tp=4)
 GPU = gpu()

@@ -18,9 +18,9 @@ from weft.kernels.gemm import main_loop_flops
 from weft.lower.fit import tiling_for
 from weft.lower.machine import machine_tables, stripe
 from weft.options import RunOptions
+from weft.overlaps.arbiters import ROUND_ROBIN
 from weft.program import Buffer, PlacedKernel, Plan, build
 from weft.program.plan import CACHED_STORE
-from weft.schedule.arbiters import ROUND_ROBIN
 
 GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "mi210", "mi250x-gcd", "mi300x", "l40s")
 SHAPES = ((8192, 8192, 2048), (4096, 4096, 4096), (8192, 4256, 2128), (2048, 6144, 1536), (16384, 3072, 1536))

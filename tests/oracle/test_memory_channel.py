@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from machines import NS, MemoryBench, gpu
 
 from weft.engine import layout as y
-from weft.schedule.arbiters import COMMUNICATION, COMPUTE, NOBODY, POLICIES, ArbiterView, arbiter
+from weft.overlaps.arbiters import COMMUNICATION, COMPUTE, NOBODY, POLICIES, ArbiterView, arbiter
 
 READ, WRITE, UPDATE = y.READ, y.WRITE, y.UPDATE
 

@@ -15,8 +15,8 @@ from weft.hardware import System
 from weft.hardware.fabric import switch
 from weft.lower.machine import machine_tables
 from weft.options import RunOptions
+from weft.overlaps.arbiters import ROUND_ROBIN
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, PlacedKernel, Plan, RemoteMap, Store, build
-from weft.schedule.arbiters import ROUND_ROBIN
 
 RATE, LATENCY = 64e9, 500e-9
 GPUS, PIECE, COUNT, REQUEST = 4, 1024, 6, 512

@@ -25,7 +25,7 @@ from weft.graph import Gemm
 from weft.hardware import System
 from weft.kernels import GemmTiling
 from weft.kernels.channels import ChannelRing, ChannelTiling
-from weft.schedule.arbiters import COMMUNICATION_FIRST, COMPUTE_FIRST, POLICIES, ROUND_ROBIN
+from weft.overlaps.arbiters import COMMUNICATION_FIRST, COMPUTE_FIRST, POLICIES, ROUND_ROBIN
 
 laws = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

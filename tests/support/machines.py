@@ -29,10 +29,10 @@ from weft.lower.machine import machine_tables, wiring
 from weft.models import SubLayer
 from weft.options import Memory, RunOptions
 from weft.overlaps import Ideal, OverlapMethod, find_simulated, lower
+from weft.overlaps.arbiters import ROUND_ROBIN, ArbiterPolicy, ArbiterView
 from weft.overlaps.registry import BUILT_IN
 from weft.parallel import split
 from weft.program import Program, build
-from weft.schedule.arbiters import ROUND_ROBIN, ArbiterPolicy, ArbiterView
 
 NS = 1_000_000
 """Femtoseconds."""

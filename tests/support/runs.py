@@ -20,12 +20,12 @@ from weft.lower.independent import lower_independent
 from weft.lower.machine import default_request_bytes, machine_tables
 from weft.options import RunOptions
 from weft.overlaps import STRATEGIES, CoRunStrategy, OverlapMethod, find_simulated
+from weft.overlaps.arbiters import ROUND_ROBIN
 from weft.parallel import dependent, share_of
 from weft.program import Plan, build
 from weft.result import Comparison, CoRun, Timeline
 from weft.run import alone, balanced, compare, simulate
 from weft.run.single import run_program
-from weft.schedule.arbiters import ROUND_ROBIN
 
 Machine = Gpu | System | str
 

@@ -6,9 +6,9 @@ import pytest
 from weft.cli import main as cli
 from weft.models import SubLayer
 from weft.options import RunOptions
+from weft.overlaps.arbiters import POLICIES, arbiter
 from weft.parallel import split
 from weft.run import simulate
-from weft.schedule.arbiters import POLICIES, arbiter
 from weft.store import Store, records
 
 SMALL = ("--gemm", "1024,1024,1024", "--tp", "4")

@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from weft.errors import InputError, UnknownNameError, WeftError
-from weft.schedule.arbiters import ROUND_ROBIN
+from weft.overlaps.arbiters import ROUND_ROBIN
 from weft.schedule.pipeline import Schedule, schedule
 from weft.serving.policies import first_come, running_first, vllm
 from weft.testing import ContractError, check_arbiter, check_pipeline_schedule, check_policy

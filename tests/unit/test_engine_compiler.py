@@ -11,7 +11,7 @@ from llvmlite import binding as llvm
 from numba.core import codegen, compiler
 
 from weft.engine.code import load
-from weft.schedule.arbiters import POLICIES, ArbiterView, digest_of
+from weft.overlaps.arbiters import POLICIES, ArbiterView, digest_of
 
 PRIVATE = {
     codegen.JITCodeLibrary: {"_final_module", "_linking_libraries", "_finalized", "_get_module_for_linking"},
@@ -96,7 +96,7 @@ def test_every_built_in_policy_has_a_digest_of_its_own():
 
 def test_a_kept_policy_needs_no_numba(tmp_path):
     script = (
-        "import sys\nfrom weft.schedule.arbiters import POLICIES\n"
+        "import sys\nfrom weft.overlaps.arbiters import POLICIES\n"
         "POLICIES['round-robin'].compiled\nprint('numba' in sys.modules)"
     )
     environment = {"WEFT_CACHE": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}

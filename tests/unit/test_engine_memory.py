@@ -245,7 +245,7 @@ def test_round_robin_gives_streams_with_requests_of_different_size_the_same_byte
 
 
 def test_compute_first_lets_communication_into_a_queue_below_the_threshold_only():
-    from weft.schedule.arbiters import COMPUTE_FIRST
+    from weft.overlaps.arbiters import COMPUTE_FIRST
 
     bench = MemoryBench()
     threshold = -(-int(bench.machine.flow[0, y.FLOW_THRESHOLD]) // 64)
@@ -257,7 +257,7 @@ def test_compute_first_lets_communication_into_a_queue_below_the_threshold_only(
 
 
 def test_starving_communication_goes_first():
-    from weft.schedule.arbiters import COMPUTE_FIRST
+    from weft.overlaps.arbiters import COMPUTE_FIRST
 
     bench = MemoryBench()
     limit = bench[y.GPU_STARVATION]

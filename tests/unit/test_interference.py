@@ -15,11 +15,11 @@ from weft.engine import layout as y
 from weft.errors import InputError
 from weft.graph import Collective, Gemm, concurrent
 from weft.options import RunOptions
+from weft.overlaps.arbiters import COMPUTE_FIRST, POLICIES
 from weft.result import Percentiles, Timeline
 from weft.result.interference import recorded
 from weft.result.metrics import stage_ends, stage_spreads
 from weft.run import alone, simulate
-from weft.schedule.arbiters import COMPUTE_FIRST, POLICIES
 from weft.view.interference import bursts, interference_parts
 
 WATCHED = RunOptions(interference=True)

@@ -11,10 +11,10 @@ from weft.errors import InputError
 from weft.hardware.pim import pim
 from weft.kernels.pim import MemoryWork, encode, stream, update
 from weft.lower.machine import gpu_row
+from weft.overlaps.arbiters import ROUND_ROBIN
 from weft.result.stored import as_record, from_record
 from weft.run.pim import IDLE, meet, tables
 from weft.run.single import alone
-from weft.schedule.arbiters import ROUND_ROBIN
 from weft.studies.jit_q.layers import spread
 from weft.units import to_fs
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from weft import hardware
 from weft.models import SubLayer
 from weft.options import RunOptions
+from weft.overlaps.arbiters import COMPUTE_FIRST
 from weft.parallel import split
 from weft.run import compare
-from weft.schedule.arbiters import COMPUTE_FIRST
 from weft.sweep.simulations import comparisons
 
 OVERLAPS = ("sequential", "t3", "ideal-overlap", "ideal-rs-nmc")

@@ -23,11 +23,11 @@ from weft.hardware import Gpu, System, slower
 from weft.models import SubLayer
 from weft.options import RunOptions
 from weft.overlaps import OVERLAPS
+from weft.overlaps.arbiters import POLICIES
 from weft.report.table import Table, number, text
 from weft.run.gathered import GatherReplay
 from weft.run.replay import ROUNDED, Replay
 from weft.run.routed_replay import ExpertReplay
-from weft.schedule.arbiters import POLICIES
 
 _SLOWER = 0.5
 """The clock of --slow by that of the others."""

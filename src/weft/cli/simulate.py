@@ -29,6 +29,7 @@ from weft.lower.masks import apart_of
 from weft.models import SubLayer
 from weft.options import RunOptions
 from weft.overlaps import SEQUENTIAL, STRATEGIES, CoRunStrategy, OverlapMethod, find_simulated, find_strategy
+from weft.overlaps.arbiters import POLICIES
 from weft.overlaps.corun import Launched
 from weft.overlaps.sequential import LIBRARY, Sequential
 from weft.report import Report
@@ -36,7 +37,6 @@ from weft.result import Comparison, Timeline
 from weft.run import balanced
 from weft.run import compare as compare_overlaps
 from weft.run import simulate as simulate_graph
-from weft.schedule.arbiters import POLICIES
 from weft.store import Store
 from weft.store.records import say
 from weft.units import Dimension, parse, parse_collective

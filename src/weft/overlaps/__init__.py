@@ -1,4 +1,4 @@
-"""Overlap methods and co-run strategies: one class each, with where it applies, how it runs and what it takes."""
+"""Overlap methods and co-run strategies, one class each: where it applies, how it runs, what it takes; arbiters."""
 
 from weft.overlaps.base import AXES, FORMS, PLACES, SEQUENTIAL, Axis, Clock, OverlapMethod, Pattern, Place
 from weft.overlaps.corun import CoRunStrategy

@@ -18,8 +18,8 @@ from weft.graph.collective import Form
 from weft.hardware import Gpu, System
 from weft.library.software import costs as shipped_costs
 from weft.options import Fidelity, RunOptions
+from weft.overlaps.arbiters import ROUND_ROBIN, ArbiterPolicy
 from weft.parallel.plan import Parallelism
-from weft.schedule.arbiters import ROUND_ROBIN, ArbiterPolicy
 
 if TYPE_CHECKING:
     from weft.graph import Collective

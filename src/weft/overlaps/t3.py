@@ -20,6 +20,7 @@ from weft.lower.fit import check_whole, parts_of_k, tiling_for
 from weft.lower.gpus import check_adjacent, count_simulated
 from weft.lower.machine import fabric_of, nodes_among, of_levels
 from weft.options import RunOptions
+from weft.overlaps.arbiters import COMPUTE_FIRST, CRITICAL_FIRST
 from weft.overlaps.base import OverlapMethod, Pattern
 from weft.overlaps.graphs import find_produced, scatter
 from weft.overlaps.joined import find_joined
@@ -27,7 +28,6 @@ from weft.overlaps.ring import RingPair, has_gather
 from weft.parallel.plan import Parallelism
 from weft.program import Command, Kernel, PlacedKernel, Plan, Wait
 from weft.program.plan import Work
-from weft.schedule.arbiters import COMPUTE_FIRST, CRITICAL_FIRST
 
 TRACKED = ("tracker", "near-memory update", "triggered DMA")
 _FUSED = "GEMM fused with the reduce-scatter by track and trigger; memory arbitration: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -87,6 +87,11 @@ def added(*shares: Mapping[str, float]) -> dict[str, float]:
 
 def _times(shares: Mapping[str, float], count: float) -> dict[str, float]:
     return {name: share * count for name, share in shares.items()}
+
+
+def sum_layers(each: Iterable[tuple[Pass, int]]) -> Pass:
+    """Return passes over parts of a model in a row, each so many times: of a stage, or of a server's iteration."""
+    return sum((one * count for one, count in each), Pass())
 
 
 @dataclass(frozen=True)

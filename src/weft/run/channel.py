@@ -14,8 +14,8 @@ from weft.errors import SimulationError
 from weft.hardware import Gpu, System
 from weft.lower.machine import default_request_bytes, machine_tables
 from weft.options import Memory, RunOptions
+from weft.overlaps.arbiters import ROUND_ROBIN, ArbiterPolicy
 from weft.result.unfinished import starvation
-from weft.schedule.arbiters import ROUND_ROBIN, ArbiterPolicy
 from weft.units import format_rate
 
 IntArray = npt.NDArray[np.int64]

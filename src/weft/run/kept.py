@@ -13,9 +13,9 @@ from weft.graph import Collective, Gemm, Graph
 from weft.hardware import System
 from weft.options import RunOptions
 from weft.overlaps import OverlapMethod, find_simulated
+from weft.overlaps.arbiters import ArbiterPolicy, find_policy
 from weft.result import Timeline
 from weft.result.stored import as_record, from_record, plain, summary
-from weft.schedule.arbiters import ArbiterPolicy, find_policy
 from weft.store import Record, Store
 from weft.store.task import question
 

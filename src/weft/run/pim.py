@@ -18,9 +18,9 @@ from weft.hardware import Gpu
 from weft.hardware.pim import Pim
 from weft.kernels.pim import MemoryWork
 from weft.lower.pim import take_delays
+from weft.overlaps.arbiters import ROUND_ROBIN
 from weft.program.pim import PimStream
 from weft.run.channel import IntArray, Requests, channel_tables, one_channel
-from weft.schedule.arbiters import ROUND_ROBIN
 from weft.units import FS_PER_S, to_fs
 
 NOTHING = Requests(*(np.zeros(0, dtype=np.int64) for _ in range(5)))

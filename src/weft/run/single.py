@@ -33,13 +33,13 @@ from weft.lower.machine import default_request_bytes, machine_tables
 from weft.lower.workgroups import unequal_workgroups
 from weft.options import RunOptions
 from weft.overlaps import BUILT_IN, OverlapMethod, find_simulated, lower_under
+from weft.overlaps.arbiters import ArbiterPolicy, find_policy
 from weft.overlaps.corun import STREAMS
 from weft.parallel import work_of
 from weft.program import Program, build
 from weft.result import Timeline
 from weft.result.unfinished import explain
 from weft.run.kept import RunInputs, kept_or_made
-from weft.schedule.arbiters import ArbiterPolicy, find_policy
 from weft.store import Store
 from weft.units import to_fs
 

@@ -1,1 +1,1 @@
-"""What is decided before a run besides overlaps: memory arbitration, and the order of a pipeline's tasks."""
+"""Pipeline schedules: the order in which each device runs its tasks, and when that is."""

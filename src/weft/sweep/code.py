@@ -62,7 +62,7 @@ def compile_here() -> None:
     """Compile the engine and the built-in policies in this process, unless their machine code is on disk."""
     from weft.engine.code import keeps_code
     from weft.engine.loop import run
-    from weft.schedule.arbiters import POLICIES
+    from weft.overlaps.arbiters import POLICIES
 
     if keeps_code():
         run.prepare()

@@ -25,6 +25,7 @@ from weft.hardware import Described, Gpu, Node, System
 from weft.models import SubLayer, Transformer, load_model
 from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.overlaps import OverlapMethod, find_simulated
+from weft.overlaps.arbiters import ArbiterPolicy, find_policy
 from weft.parallel import split, work_of
 from weft.parallel.deployment import overlap_of
 from weft.parallel.plan import Parallelism
@@ -37,7 +38,6 @@ from weft.run.kept import method_identity, policy_identity, retitled, work_weigh
 from weft.run.single import Runner, baseline
 from weft.run.step.named import memory, step
 from weft.run.step.serving_plan import ServingPlan
-from weft.schedule.arbiters import ArbiterPolicy, find_policy
 from weft.serving.load import Load
 from weft.serving.serve import serve
 from weft.store import Record

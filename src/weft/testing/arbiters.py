@@ -10,10 +10,7 @@ import numpy as np
 from weft.errors import shown
 from weft.models import SubLayer
 from weft.options import RunOptions
-from weft.parallel import split
-from weft.result import Timeline
-from weft.run import simulate
-from weft.schedule.arbiters import (
+from weft.overlaps.arbiters import (
     COMMUNICATION,
     COMPUTE,
     NOBODY,
@@ -25,6 +22,9 @@ from weft.schedule.arbiters import (
     ArbiterView,
     find_policy,
 )
+from weft.parallel import split
+from weft.result import Timeline
+from weft.run import simulate
 from weft.testing.laws import ContractError, Law, check_laws, runs_to_the_end
 
 _CAPACITY, _LIMIT_FS, _VIEWS = 64, 2_000_000_000, 5000

@@ -15,7 +15,7 @@ from weft.overlaps import OVERLAPS
 from weft.parallel.framework import Framework
 from weft.parallel.memory import words
 from weft.parallel.plan import Parallelism
-from weft.result.step import LAUNCH_GAPS, RESIDUAL, Chunk, PartTimes, Pass, Times, added, exposed
+from weft.result.step import LAUNCH_GAPS, RESIDUAL, Chunk, PartTimes, Pass, Times, added, exposed, sum_layers
 from weft.run.step.offload import waiting_for_host
 from weft.run.step.prices import Prices
 from weft.run.step.spans import COMPUTE, CONTENTION, shared
@@ -138,9 +138,9 @@ def chunk(
     """
     alike = Counter(map(id, parts))
     each = [(part, alike[key]) for key, part in {id(part): part for part in parts}.items()]
-    forward = sum((part.forward * count for part, count in each), Pass())
-    backward = sum(((part.recompute + part.backward) * count for part, count in each), Pass())
-    weight = sum((part.weight * count for part, count in each), Pass())
+    forward = sum_layers((part.forward, count) for part, count in each)
+    backward = sum_layers((part.recompute + part.backward, count) for part, count in each)
+    weight = sum_layers((part.weight, count) for part, count in each)
     if gathering is not None:
         forward = _beside(forward, _ran(_forward(parts, gathering), gathering))
         backward = _beside(backward, _ran(_backward(parts, gathering), gathering), weight.seconds)

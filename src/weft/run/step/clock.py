@@ -43,16 +43,34 @@ def train(
     its own, the calibration residual (None: as shipped). Raises InputError for a plan that does not fit the model or
     the system, UnknownNameError for an unknown fidelity.
     """
+    check_runs(plan, system, fidelity)
+    check_trains(plan.dtype, plan.precision, system.gpu)
+    check_plan(model, plan)
+    check_overlap(plan, system, fidelity)
+    return time_step(model, system, plan, framework or Framework(), options, fidelity, calibration)
+
+
+def check_runs(plan: Parallelism, system: System, fidelity: Fidelity) -> None:
+    """Raise UnknownNameError for an unknown fidelity, InputError for a plan of another number of GPUs."""
     check_name("fidelity", fidelity, get_args(Fidelity))
     if plan.gpus != system.gpus:
         raise InputError(
             f"the plan uses {plan.gpus} GPUs (tp {plan.tp} x cp {plan.cp} x pp {plan.pp} x dp {plan.dp}), but the "
             f"system has {system.gpus}; let the degrees multiply to {system.gpus}"
         )
-    check_trains(plan.dtype, plan.precision, system.gpu)
-    check_plan(model, plan)
-    check_overlap(plan, system, fidelity)
-    framework = settled(framework or Framework(), plan)
+
+
+def time_step(
+    model: Transformer,
+    system: System,
+    plan: Parallelism,
+    framework: Framework,
+    options: RunOptions = SUSTAINED,
+    fidelity: Fidelity = "windows",
+    calibration: Residual | None = None,
+) -> Step:
+    """Time a step as `train` does, under a plan that has been checked."""
+    framework = settled(framework, plan)
     cache = DurationCache(system, options, calibration=calibration)
     prices = Prices(system, plan, options, fidelity, cache)
     chunks, pipe, epilogue = Batch(model, framework, cache, prices).detail(plan)

@@ -26,10 +26,11 @@ from weft.overlaps import OVERLAPS
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import part
-from weft.result.step import Pass, exposed
+from weft.result.step import Pass, exposed, sum_layers
 from weft.run.step.called import ExpertCalls, sliced
 from weft.run.step.drafts import OWN, drafter
-from weft.run.step.overlaps import check_served, engine_note, needs, overlapped
+from weft.run.step.layers import time_graph
+from weft.run.step.overlaps import check_served, engine_note, needs
 from weft.run.step.paired import EXPERTS, Beside
 from weft.run.step.prices import DurationCache, Prices
 from weft.run.step.serving_plan import ServingPlan
@@ -250,8 +251,9 @@ class Forward:
         With `hides`, methods of overlap that the engine times hide all that they join.
         """
         graphs = self._prepared.pop(tokens, None) or self._parts(tokens)
-        each = (self._priced(name, graph, hides) * self._alike.get(name, 1) for name, graph in graphs.items())
-        return sum(each, Pass())
+        return sum_layers(
+            (self._priced(name, graph, hides), self._alike.get(name, 1)) for name, graph in graphs.items()
+        )
 
     def prepare(self, counts: Iterable[int]) -> None:
         """Estimate the operators of `shared` for several numbers of tokens at once, which takes less time."""
@@ -293,8 +295,8 @@ class Forward:
     def attention(self, group: Group) -> Pass:
         """The attention of a group in all layers."""
         kernels = self._kernels(group)
-        each = (self._timed(kind, self._attend(kind, group), kernels) * self._kinds[kind] for kind in self._kinds)
-        return sum(each, Pass())
+        kinds = self._kinds.items()
+        return sum_layers((self._timed(kind, self._attend(kind, group), kernels), count) for kind, count in kinds)
 
     @cached_property
     def weights(self) -> int:
@@ -424,8 +426,8 @@ class Forward:
             seconds |= self._calls.within(graph)
         if not self.overlaps:
             return timed(graph, seconds)
-        found = overlapped(graph, self._prices, self.plan.overlap.get("tp", ""), seconds, hides, framework=False)
-        return timed(graph, found.seconds, alone=found.alone)
+        method = self.plan.overlap.get("tp", "")
+        return time_graph(graph, self._prices, method, seconds, hides=hides, framework=False)
 
     def _narrowed(self, seconds: float, node: Node) -> float:
         """Time of a node whose weights are of a format: less what a roofline says that it saves; not of routers."""

@@ -21,7 +21,7 @@ from weft.run.step.overlaps import overlapped
 from weft.run.step.paired import paired, paired_share
 from weft.run.step.parts import Parts
 from weft.run.step.prices import Case, Prices
-from weft.run.step.spans import kernels, timed
+from weft.run.step.spans import Slowdown, kernels, timed
 from weft.run.step.stages import Shares
 from weft.run.step.windows import Times, times
 
@@ -138,13 +138,32 @@ class Layers:
         return [times([one.backward, one.weight], self.dtype) for one in self.parts.values()]
 
 
-def _pass(graph: Graph, prices: Prices, framework: Framework) -> Pass:
-    seconds, alone, joined = overlapped(graph, prices, framework.tp)
+def time_graph(
+    graph: Graph,
+    prices: Prices,
+    method: str,
+    seconds: Mapping[str, float] | None = None,
+    windows: Slowdown | None = None,
+    *,
+    hides: bool = False,
+    framework: bool = True,
+) -> Pass:
+    """Return the pass over a rank's graph, of a training step or of a server, whose operators take `seconds` by name.
+
+    `method` joins collectives of tensor parallelism with GEMMs, `hides` and `framework` are those of `overlapped`;
+    `windows` say what kernels and the other collectives cost each other while they run at once (None: nothing).
+    """
+    found = overlapped(graph, prices, method, seconds, hides, framework)
 
     def slowdown(kernel: Node, moved: Node) -> tuple[float, float]:
-        return (1.0, 1.0) if moved.name in joined else prices.windows(kernel, moved)
+        return (1.0, 1.0) if windows is None or moved.name in found.joined else windows(kernel, moved)
 
-    found = timed(graph, seconds, slowdown, alone)
+    return timed(graph, found.seconds, slowdown if windows else None, found.alone)
+
+
+def _pass(graph: Graph, prices: Prices, framework: Framework) -> Pass:
+    """A pass of a training step, with its calibration residual."""
+    found = time_graph(graph, prices, framework.tp, windows=prices.windows)
     residual = sum(prices.residual(node.op) for node in graph)
     held = sum(kernels(node) for node in graph if in_graphs(node, framework.graphs))
     return replace(

@@ -24,11 +24,12 @@ from weft.result.contrast import Contrast
 from weft.result.graph_step import GraphStep
 from weft.result.memory import Memory
 from weft.result.step import Step
-from weft.run.step.clock import train
+from weft.run.step.clock import check_runs, time_step, train
 from weft.run.step.effect import elsewhere, idle_options, unpaired_schedule
 from weft.run.step.graphs import graph_step
 from weft.run.step.measured import Measured, judged
 from weft.run.step.memory import memory as needed
+from weft.run.step.overlaps import check_overlap
 
 
 @overload
@@ -75,7 +76,9 @@ def step(
         return graph_step(model, on, options)
     seen = None if measured is None else Measured.of(measured)
     of = asked(model, on, plan, framework, stated)
-    answer = train(of.model, of.system, of.plan, of.framework, options, fidelity)
+    check_runs(of.plan, of.system, fidelity)
+    check_overlap(of.plan, of.system, fidelity)
+    answer = time_step(of.model, of.system, of.plan, of.framework, options, fidelity)
     held = replace(
         needed(of.model, of.system, of.plan, of.framework, answer.pipeline.schedule),
         framework=of.framework, defaulted=of.defaulted,
