@@ -12,14 +12,14 @@ from weft.graph import Attention, Collective, Gemm, Streaming
 from weft.graph.op import width
 from weft.hardware import gpu
 from weft.models import load_model
-from weft.models.block import Style, Tokens, embedding, head, layer
+from weft.models.block import FusionStyle, Tokens, embedding, head, layer
 from weft.options import SUSTAINED
 from weft.parallel.framework import Framework, framework
 from weft.parallel.memory import states, words
 from weft.parallel.plan import Parallelism
 from weft.parallel.precision import RECIPES, check_trains
 from weft.parallel.rank import part
-from weft.run.step.prices import Prices
+from weft.run.step.prices import OperatorTimes
 from weft.view.step import StepReport
 
 MODEL = load_model("gpt-3").model_copy(update={"hidden": 4096, "layers": 32, "heads": 32})
@@ -33,7 +33,7 @@ low = pytest.mark.parametrize("name", LOW)
 def mine(name="", pieces=layer, framework=None):
     tokens = Tokens(1, 4096)
     given = (MODEL, "dense", tokens) if pieces is layer else (MODEL, tokens)
-    whole = tuple(pieces(*given, Style(), "bf16"))
+    whole = tuple(pieces(*given, FusionStyle(), "bf16"))
     return part("part", whole, replace(PLAN, precision=name), framework or Framework())
 
 
@@ -113,7 +113,7 @@ def test_weights_are_held_in_16_bits_or_in_the_format_of_the_recipe_beside_their
 
 def test_ranks_that_gather_operands_cast_their_own_shards():
     plan = Parallelism(dp=8, batch=8, zero=3, sequence=4096, precision="fp8-tensorwise")
-    pieces = tuple(layer(MODEL, "dense", Tokens(1, 4096), Style(), "bf16"))
+    pieces = tuple(layer(MODEL, "dense", Tokens(1, 4096), FusionStyle(), "bf16"))
     sizes = []
     for keeps in (False, True):
         used = Framework(casts_each_pass=True, keeps_low=keeps)
@@ -143,8 +143,8 @@ def test_a_layer_is_slower_by_no_more_than_its_casts(name, hidden):
     def seconds(precision):
         model = MODEL.model_copy(update={"hidden": hidden, "heads": hidden // 128})
         plan = Parallelism(sequence=4096, precision=precision)
-        pieces = tuple(layer(model, "dense", Tokens(1, 4096), Style(), "bf16"))
-        found, prices = part("layer", pieces, plan, Framework()), Prices(system, plan, SUSTAINED)
+        pieces = tuple(layer(model, "dense", Tokens(1, 4096), FusionStyle(), "bf16"))
+        found, prices = part("layer", pieces, plan, Framework()), OperatorTimes(system, plan, SUSTAINED)
         graphs = found.forward, found.backward
         whole = sum(sum(prices.graph(graph).values()) for graph in graphs)
         return whole, sum(prices.of(node.op) for graph in graphs for node in casting(graph))

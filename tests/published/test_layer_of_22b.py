@@ -7,16 +7,16 @@ import pytest
 
 import weft
 from weft.models import load_model
-from weft.models.block import Style, Tokens, layer
+from weft.models.block import FusionStyle, Tokens, layer
 from weft.options import SUSTAINED
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import part
-from weft.run.step.prices import Prices
+from weft.run.step.prices import OperatorTimes
 from weft.run.step.spans import timed
 
 MODEL = load_model("gpt-3").model_copy(update={"hidden": 6144, "layers": 48, "heads": 64})
-STYLE = Style(flash=False, dropout=True, fused=True)
+STYLE = FusionStyle(flash=False, dropout=True, fused=True)
 SETTINGS = {
     "plain": (False, "none", 7.7, 11.9),
     "sequence parallelism": (True, "none", 7.2, 11.8),
@@ -40,7 +40,7 @@ def test_a_layer_takes_as_long_as_measured(system, setting):
     plan = Parallelism(tp=8, batch=4, micro_batch=4, sp=sp, recompute=recompute, dtype="fp16")
     pieces = tuple(layer(MODEL, "dense", Tokens(4, 2048), STYLE, "fp16"))
     mine = part("layer", pieces, plan, Framework(style=STYLE))
-    prices = Prices(system, plan, SUSTAINED)
+    prices = OperatorTimes(system, plan, SUSTAINED)
     graphs = (mine.forward, mine.backward, *([mine.recompute] if mine.recompute else ()))
     first, *others = (1e3 * timed(graph, prices.graph(graph)).seconds for graph in graphs)
     assert first == pytest.approx(forward, rel=0.06)
@@ -52,5 +52,5 @@ def test_the_forward_pass_of_the_plain_layer_takes_as_long_as_measured(system):
     plan = Parallelism(tp=8, batch=4, micro_batch=4, sp=sp, recompute=recompute, dtype="fp16")
     pieces = tuple(layer(MODEL, "dense", Tokens(4, 2048), STYLE, "fp16"))
     graph = part("layer", pieces, plan, Framework(style=STYLE)).forward
-    seconds = timed(graph, Prices(system, plan, SUSTAINED).graph(graph)).seconds
+    seconds = timed(graph, OperatorTimes(system, plan, SUSTAINED).graph(graph)).seconds
     assert 1e3 * seconds == pytest.approx(forward, rel=0.06)

@@ -62,7 +62,7 @@ from weft.graph.named import Constant
 from weft.hardware.stragglers import Stragglers
 from weft.kernels import GemmTiling
 from weft.kernels.copies import DmaGather
-from weft.models.block import Style
+from weft.models.block import FusionStyle
 from weft.overlaps import find_simulated
 from weft.parallel.framework import framework
 from weft.sample import read_log
@@ -808,7 +808,7 @@ OBJECTS = [
     weft.RunOptions(),
     weft.Parallelism(tp=2, dp=2, batch=8),
     framework("megatron-core"),
-    Style(),
+    FusionStyle(),
     Stragglers("gpus"),
     GemmTiling(),
     DmaGather("all_gather", 1 << 20, 8),

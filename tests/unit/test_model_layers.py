@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from weft.errors import InputError, UnknownNameError
 from weft.graph import Attention, Collective, Gemm, GroupedGemm
 from weft.models import Transformer, load_model, model_names
-from weft.models.block import LAYERS, Routing, Style, Tokens, embedding, head, layer, sources
+from weft.models.block import LAYERS, FusionStyle, Routing, Tokens, embedding, head, layer, sources
 from weft.parallel.cut import copies, exchange, hops
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
@@ -16,7 +16,7 @@ from weft.parallel.rank import part
 MIXTURE = load_model("deepseek-v3")
 
 
-PLAIN = Style()
+PLAIN = FusionStyle()
 
 
 def pieces(name, kind="dense", sequence=2048, style=PLAIN, batch=1, context=1, source=0):
@@ -45,7 +45,7 @@ def rank_flops(graph, kinds=(Gemm, GroupedGemm)):
 # Operators
 
 
-@pytest.mark.parametrize("style", [PLAIN, Style(flash=False, dropout=True, fused=False, eager=True, apart=True)])
+@pytest.mark.parametrize("style", [PLAIN, FusionStyle(flash=False, dropout=True, fused=False, eager=True, apart=True)])
 @pytest.mark.parametrize("name", model_names())
 def test_every_output_of_a_layer_is_read_by_an_operator_that_follows(name, style):
     model = load_model(name)
@@ -97,12 +97,12 @@ def test_bert_predicts_its_masked_tokens_only():
     """NVIDIA DeepLearningExamples: 20 of 128 tokens, 80 of 512."""
     bert = load_model("bert-large")
     for length, masked in ((128, 20), (512, 80)):
-        ops = {piece.name: piece.op for piece in head(bert, Tokens(8, length), Style(), "fp16")}
+        ops = {piece.name: piece.op for piece in head(bert, Tokens(8, length), FusionStyle(), "fp16")}
         assert ops["logits"].m == ops["loss"].rows == ops["transform"].m == 8 * masked
         assert ops["pooler"].m == 8
     order = [piece.name for piece in pieces("bert-large")]
     assert order.index("norm1") == order.index("residual1") + 1
-    assert not {"norm"} & {piece.name for piece in head(bert, Tokens(1, 128), Style(), "fp16")}
+    assert not {"norm"} & {piece.name for piece in head(bert, Tokens(1, 128), FusionStyle(), "fp16")}
 
 
 def test_windows_limit_the_keys_of_their_layers_alone():
@@ -129,12 +129,12 @@ def test_a_parallel_block_has_one_norm_one_sum_and_two_gemms():
 
 def test_norms_may_stand_at_both_places():
     model = Transformer(name="m", title="M", hidden=512, layers=2, sequence_length=128, norms="both")
-    names = [piece.name for piece in layer(model, "dense", Tokens(1, 128), Style(), "bf16")]
+    names = [piece.name for piece in layer(model, "dense", Tokens(1, 128), FusionStyle(), "bf16")]
     assert [name for name in names if "norm" in name] == ["norm1", "norm1_after", "norm2", "norm2_after"]
 
 
 def test_a_layer_that_predicts_a_further_token_is_a_layer_with_a_head():
-    found = [piece for piece in head(MIXTURE, Tokens(1, 4096), Style(), "bf16") if piece.module == "prediction"]
+    found = [piece for piece in head(MIXTURE, Tokens(1, 4096), FusionStyle(), "bf16") if piece.module == "prediction"]
     assert {"predict1_join", "predict1_experts_fc1", "predict1_logits", "predict1_loss"} <= {one.name for one in found}
     assert found[0].name == "predict1_embedding"
 
@@ -169,16 +169,16 @@ def test_the_ranks_of_a_group_share_a_layers_gemms(name):
 def test_ranks_that_share_a_vocabulary_reduce_three_numbers_a_token():
     """Megatron-LM's vocabulary-parallel cross entropy: maximum, the token's own logit, sum of exponentials."""
     plan = Parallelism(tp=8, sequence=2048)
-    found = part("head", list(head(load_model("gpt-3"), Tokens(1, 2048), Style(), "bf16")), plan, Framework())
+    found = part("head", list(head(load_model("gpt-3"), Tokens(1, 2048), FusionStyle(), "bf16")), plan, Framework())
     small = [op for name, op in collectives(found.forward, "tp") if name.startswith("loss")]
     assert [(op.name, op.bytes) for op in small] == [("all_reduce", 4 * 2048)] * 3
     assert found.forward["loss"].op.columns == 51200 // 8
-    assert not collectives(part("head", list(head(load_model("gpt-3"), Tokens(1, 2048), Style(), "bf16")),
+    assert not collectives(part("head", list(head(load_model("gpt-3"), Tokens(1, 2048), FusionStyle(), "bf16")),
                                 Parallelism(), Framework()).forward, "tp")  # fmt: skip
 
 
 def test_the_gradient_of_a_shared_embedding_is_gathered_with_sequence_parallelism():
-    found = list(embedding(load_model("gpt-3"), Tokens(1, 2048), Style(), "bf16"))
+    found = list(embedding(load_model("gpt-3"), Tokens(1, 2048), FusionStyle(), "bf16"))
     moved = collectives(part("embedding", found, Parallelism(tp=8, sp=True), Framework()).backward, "tp")
     assert [op.name for _, op in moved] == ["all_gather"]
 
@@ -226,7 +226,7 @@ def test_without_sequence_parallelism_ranks_share_each_expert_and_add_up_its_res
 
 
 def test_a_shared_expert_runs_beside_the_exchange_of_tokens_if_the_framework_lets_it():
-    beside = share("deepseek-v3", "moe", style=Style(beside=True), ep=8, dp=8, batch=8)
+    beside = share("deepseek-v3", "moe", style=FusionStyle(beside=True), ep=8, dp=8, batch=8)
     after = share("deepseek-v3", "moe", ep=8, dp=8, batch=8)
     seconds = dict.fromkeys(names(beside.forward), 1.0)
     times = beside.forward.critical_path(seconds)

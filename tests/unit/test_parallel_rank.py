@@ -3,7 +3,7 @@
 import pytest
 
 from weft.models import load_model
-from weft.models.block import Style
+from weft.models.block import FusionStyle
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.run.step.parts import rank_parts
@@ -15,7 +15,7 @@ from weft.run.step.parts import rank_parts
 )
 def test_early_stop_ends_recomputation_with_the_last_tensor_that_a_gradient_needs(stops, dropout, last):
     """That is the input of the last GEMM; with dropout, the mask behind it."""
-    framework = Framework(stops_early=stops, style=Style(dropout=dropout))
+    framework = Framework(stops_early=stops, style=FusionStyle(dropout=dropout))
     found = rank_parts(load_model("gpt-3"), Parallelism(recompute="full"), framework)["dense"].recompute
     assert found is not None
     assert found.nodes[-1].name == last

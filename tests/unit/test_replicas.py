@@ -10,7 +10,7 @@ import weft
 from weft.errors import InputError, UnitError, UnknownNameError
 from weft.graph import Collective
 from weft.parallel.framework import Framework
-from weft.run.step.prices import Prices
+from weft.run.step.prices import OperatorTimes
 from weft.schedule.pipeline import schedule
 from weft.textbook.collectives import (
     FORMS,
@@ -169,7 +169,7 @@ def test_zero_stages_hold_and_send_what_the_paper_says():
 def test_training_steps_send_what_zero_stages_say(zero, monkeypatch):
     """The collectives over replicas that the clock of a step prices, against those of the closed form."""
     seen = {}
-    case, tail = Prices.case, Prices.moved
+    case, tail = OperatorTimes.case, OperatorTimes.moved
 
     def note(op):
         seen[op, zero] = seen.get((op, zero), 0) + 1
@@ -184,8 +184,8 @@ def test_training_steps_send_what_zero_stages_say(zero, monkeypatch):
             note(Collective(kind, size, ranks, dtype))
         return tail(self, kind, size, ranks, dtype, axis)
 
-    monkeypatch.setattr(Prices, "case", noted)
-    monkeypatch.setattr(Prices, "moved", noted_tail)
+    monkeypatch.setattr(OperatorTimes, "case", noted)
+    monkeypatch.setattr(OperatorTimes, "moved", noted_tail)
     framework = Framework(gradients="bf16")
     step = weft.step(
         "gpt-1.7b", "dgx-h100", dp=8, batch=8, zero=zero, framework=framework, fidelity="estimate", compare=False

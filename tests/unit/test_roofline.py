@@ -11,7 +11,7 @@ from weft.errors import InputError
 from weft.options import SUSTAINED
 from weft.parallel.framework import framework
 from weft.run.step.parts import rank_parts
-from weft.run.step.prices import Prices
+from weft.run.step.prices import OperatorTimes
 from weft.tune.tiles import Template
 
 
@@ -36,7 +36,7 @@ def test_a_gemm_has_the_intensity_of_its_sizes(found):
 
 
 def test_operators_take_the_time_that_they_take_in_a_step(found):
-    prices = Prices(found.system, found.plan, SUSTAINED)
+    prices = OperatorTimes(found.system, found.plan, SUSTAINED)
     part = next(
         one
         for name, one in rank_parts(found.model, found.plan, framework("megatron-core")).items()

@@ -10,7 +10,7 @@ from weft.estimate.streaming import streaming
 from weft.estimate.target import target
 from weft.graph import Streaming
 from weft.models import load_model
-from weft.models.block import Style, Tokens, layer
+from weft.models.block import FusionStyle, Tokens, layer
 from weft.parallel.framework import framework
 from weft.parallel.plan import Parallelism
 from weft.run.step.clock import train
@@ -93,7 +93,7 @@ def test_experts_with_biases_and_scaled_rotations_are_elementary_kernels_in_mega
 
     new = {"weighted_bias_add", "scaled_rotary", "clamp"}
     assert names(EAGER.style) >= new
-    assert not names(Style()) & new
+    assert not names(FusionStyle()) & new
     assert {
         piece.op.name for piece in layer(MODEL, "moe", Tokens(1, 64), EAGER.style, "bf16") if hasattr(piece.op, "name")
     }.isdisjoint(new)

@@ -6,7 +6,7 @@ import pytest
 
 import weft
 from weft.models import Transformer
-from weft.models.block import Style
+from weft.models.block import FusionStyle
 from weft.parallel.framework import Framework
 from weft.parallel.memory import states
 from weft.parallel.plan import Parallelism
@@ -15,7 +15,7 @@ from weft.run.step.parts import rank_parts
 
 S, B, H, A = 2048, 4, 6144, 64
 MODEL = Transformer(name="22b", title="22B", hidden=H, layers=48, heads=A, sequence_length=S, vocabulary=51200)
-UNFUSED = Framework(style=Style(flash=False, dropout=True))
+UNFUSED = Framework(style=FusionStyle(flash=False, dropout=True))
 SCORES = 5 * A * S / H
 
 
@@ -42,7 +42,7 @@ def test_layer_keeps_what_the_published_table_says(plan, expected):
 
 
 def test_flash_attention_keeps_no_scores():
-    flash = replace(UNFUSED, style=Style(flash=True, dropout=True))
+    flash = replace(UNFUSED, style=FusionStyle(flash=True, dropout=True))
     assert layer_bytes(flash) == pytest.approx(34, rel=0.003)
 
 
@@ -78,7 +78,7 @@ def test_plan_that_does_not_fit_says_what_would():
 
 
 def test_gradient_of_pytorchs_loss_holds_two_fp32_tensors_and_one_in_the_dtype():
-    framework = Framework(style=Style(loss="eager_cross_entropy"))
+    framework = Framework(style=FusionStyle(loss="eager_cross_entropy"))
     head = rank_parts(MODEL, Parallelism(tp=8, sequence=S), framework)["head"].kept
     logits = S * MODEL.vocabulary / 8
     assert head.saved["loss"] == 4 * logits
@@ -117,7 +117,7 @@ GQA = Transformer(
 )
 def test_peaks_of_megatron_cores_golden_runs(plan, peak, static):
     """Official golden values of Megatron-LM's functional tests, on the first pipeline device."""
-    found = memory(GQA, weft.system("dgx-a100"), plan, Framework(style=Style(dropout=True)))
+    found = memory(GQA, weft.system("dgx-a100"), plan, Framework(style=FusionStyle(dropout=True)))
     device = found.devices[0]
     assert device.allocated == pytest.approx(peak, rel=0.03)
     assert sum(device.fixed[name] for name in ("weights", "gradients", "optimizer")) == pytest.approx(static, rel=0.05)
@@ -130,7 +130,9 @@ def test_a_loss_in_chunks_keeps_the_logits_of_one_chunk():
     peaks = {}
     for chunks in (1, 4):
         plan = Parallelism(micro_batch=4, batch=4, sequence=4096, loss_chunks=chunks)
-        peaks[chunks] = memory(large, weft.system("1xh100"), plan, Framework(style=Style(loss="eager_cross_entropy")))
+        peaks[chunks] = memory(
+            large, weft.system("1xh100"), plan, Framework(style=FusionStyle(loss="eager_cross_entropy"))
+        )
     logits = 4 * 4096 * 262_144
     whole, parted = (peaks[chunks].devices[0].dynamic for chunks in (1, 4))
     assert whole - parted > 0.75 * logits * (4 + 4)  # the logarithms that are kept, and their gradient, in fp32

@@ -3,10 +3,10 @@
 import weft
 from weft.graph import Attention
 from weft.models import load_model
-from weft.models.block import Style, Tokens, layer
+from weft.models.block import FusionStyle, Tokens, layer
 
 SIZES = {"batch": 2, "heads": 4, "query": 64, "keys": 64, "head": 32}
-APART = Style(flash=False, dropout=True, fused=False, wide=True, apart=True)
+APART = FusionStyle(flash=False, dropout=True, fused=False, wide=True, apart=True)
 
 
 def names(op):

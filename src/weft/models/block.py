@@ -28,7 +28,7 @@ each expert by columns and rows. Or not at all ("whole")."""
 
 
 @dataclass(frozen=True)
-class Style:
+class FusionStyle:
     """How a framework writes a layer's operators.
 
     `flash` attention is one kernel of a `generation` (see `Attention`), otherwise batched GEMMs with a softmax between;
@@ -101,7 +101,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Routing:
-    """So many `tokens` of `hidden` elements go to `each` of `experts`; see `Style` for the rest.
+    """So many `tokens` of `hidden` elements go to `each` of `experts`; see `FusionStyle` for the rest.
 
     The experts of a token are of `reach` out of `groups` groups (0: of all).
     """
@@ -122,7 +122,7 @@ INPUT, PREVIOUS = "input", "previous"
 
 
 @dataclass(frozen=True)
-class Piece:
+class LayerOp:
     """One operator of a model before it is split: its name, its part of the model, its cut, and its parameters.
 
     It `reads` the outputs of other pieces by their names, or INPUT, or PREVIOUS, first what it keeps most of.
@@ -145,7 +145,7 @@ class Piece:
     role: Role = Role.NONE
 
 
-def sources(pieces: Sequence[Piece]) -> list[list[int]]:
+def sources(pieces: Sequence[LayerOp]) -> list[list[int]]:
     """The places of the pieces whose outputs each piece reads; -1 is the input of the part of the model."""
     places = {piece.name: at for at, piece in enumerate(pieces)} | {INPUT: -1}
     found = []
@@ -176,7 +176,7 @@ LAYERS: Mapping[str, LayerKind] = {
 """The kinds of layers by name."""
 
 
-def layer(model: Transformer, kind: str, tokens: Tokens, style: Style, dtype: str) -> Iterator[Piece]:
+def layer(model: Transformer, kind: str, tokens: Tokens, style: FusionStyle, dtype: str) -> Iterator[LayerOp]:
     """The operators of one layer of a kind (see `Transformer.layer_kinds`), in the order of execution.
 
     Sources: the layer of GPT-2 and Megatron-LM (arXiv:1909.08053, 2205.05198); Llama (arXiv:2307.09288); latent
@@ -202,10 +202,10 @@ class _Layer:
     model: Transformer
     kind: LayerKind
     tokens: Tokens
-    style: Style
+    style: FusionStyle
     dtype: str
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[LayerOp]:
         if self.model.parallel:
             yield from self.parallel()
             return
@@ -219,7 +219,7 @@ class _Layer:
             yield from self.sublayer(f"norm{suffix}", f"residual{suffix}", body(before), entry)
             entry = f"{last}{suffix}"
 
-    def sublayer(self, norm: str, residual: str, body: Iterator[Piece], entry: str) -> Iterator[Piece]:
+    def sublayer(self, norm: str, residual: str, body: Iterator[LayerOp], entry: str) -> Iterator[LayerOp]:
         """A sub-layer with its norms and the sum with its own input, the output of the piece `entry`."""
         pieces = list(body)
         module, where = pieces[0].module, self.model.norms
@@ -235,28 +235,28 @@ class _Layer:
         if where == "after":
             yield self.norm(norm, module)
 
-    def parallel(self) -> Iterator[Piece]:
+    def parallel(self) -> Iterator[LayerOp]:
         """Attention and MLP on one input: the GEMMs that are added up are one, and so are those after a common norm."""
         model, count, bias = self.model, self.tokens.count, self.bias()
         wide, first, hidden = query_key_value(model), _mlp_columns(model, model.wide), model.hidden
         both = wide * (hidden + self.bias("qkv")), first * (hidden + bias)
         yield self.norm("norm1", "attention", forks=True)
         if model.parallel_norms == 1:
-            yield Piece(
+            yield LayerOp(
                 "qkv_fc1", self.gemm(wide + first, hidden), "attention", "columns", sum(both), role=Role.QKV_MLP_UP
             )
         else:
-            yield Piece("qkv", self.gemm(wide, hidden), "attention", "columns", both[0], role=Role.QKV)
+            yield LayerOp("qkv", self.gemm(wide, hidden), "attention", "columns", both[0], role=Role.QKV)
             yield replace(self.norm("norm2", "mlp", forks=True), reads=(INPUT,))
-            yield Piece("fc1", self.gemm(first, hidden), "mlp", "columns", both[1], role=Role.MLP_UP)
+            yield LayerOp("fc1", self.gemm(first, hidden), "mlp", "columns", both[1], role=Role.MLP_UP)
         first_gemm, columns = ("qkv_fc1", "qkv_fc1") if model.parallel_norms == 1 else ("qkv", "fc1")
         yield from self.heads((first_gemm,))
         activated = self.activation(count * model.wide)
-        yield Piece("activation", activated, "mlp", "width", reads=(columns,), role=Role.ACTIVATION)
+        yield LayerOp("activation", activated, "mlp", "width", reads=(columns,), role=Role.ACTIVATION)
         inner = model.inner + model.wide
         owned = model.hidden * (inner + 2 * bias)
         both_read = ("activation", "attention" if self.style.flash else "context")
-        yield Piece(
+        yield LayerOp(
             "projection_fc2",
             self.gemm(model.hidden, inner),
             "mlp",
@@ -267,7 +267,7 @@ class _Layer:
         )
         yield from self.residual("residual1", "mlp", INPUT)
 
-    def attention(self, entry: str) -> Iterator[Piece]:
+    def attention(self, entry: str) -> Iterator[LayerOp]:
         """Attention on the output of `entry`: projections, what works on single heads, and the projection back."""
         model = self.model
         projected: tuple[str, ...] = ("qkv",)
@@ -283,14 +283,14 @@ class _Layer:
             alike = model.key_heads == model.attention_heads
             unit = wide // model.attention_heads if alike else 1
             gemm = self.gemm(wide, model.hidden)
-            yield Piece("qkv", gemm, "attention", "columns", owned, unit=unit, reads=(entry,), role=Role.QKV)
+            yield LayerOp("qkv", gemm, "attention", "columns", owned, unit=unit, reads=(entry,), role=Role.QKV)
         yield from self.heads(projected)
         owned = model.hidden * (model.inner + self.bias())
         unit = model.inner // model.attention_heads
         gemm = self.gemm(model.hidden, model.inner)
-        yield Piece("projection", gemm, "attention", "rows", owned, unit=unit, role=Role.OUT_PROJECTION)
+        yield LayerOp("projection", gemm, "attention", "rows", owned, unit=unit, role=Role.OUT_PROJECTION)
 
-    def apart(self, entry: str) -> Iterator[Piece]:
+    def apart(self, entry: str) -> Iterator[LayerOp]:
         """Projections of queries, keys and values as GEMMs of their own, whose gradients are added up."""
         model, bias = self.model, self.bias("qkv")
         keys, values = model.key_heads * model.head_size, model.key_heads * model.value_size
@@ -298,9 +298,9 @@ class _Layer:
         for role, wide in ((Role.QUERY, queries), (Role.KEY, keys), (Role.VALUE, values)):
             owned = wide * (model.hidden + bias)
             gemm, forks = self.gemm(wide, model.hidden), role is not Role.QUERY
-            yield Piece(role.value, gemm, "attention", "columns", owned, forks=forks, reads=(entry,), role=role)
+            yield LayerOp(role.value, gemm, "attention", "columns", owned, forks=forks, reads=(entry,), role=role)
 
-    def latent(self, entry: str) -> Iterator[Piece]:
+    def latent(self, entry: str) -> Iterator[LayerOp]:
         """Queries, and keys and values, through GEMMs of low rank with a norm between (MLA, arXiv:2405.04434)."""
         model = self.model
         wide = model.attention_heads * model.head_size
@@ -308,14 +308,14 @@ class _Layer:
             yield from self.compressed("q", model.query_rank, model.query_rank, wide, entry, _QUERY)
         else:
             owned = wide * model.hidden
-            yield Piece("q", self.gemm(wide, model.hidden), "attention", "columns", owned, reads=(entry,))
+            yield LayerOp("q", self.gemm(wide, model.hidden), "attention", "columns", owned, reads=(entry,))
         plain = model.head_size - model.rotary_head + model.value_size
         down = model.kv_rank + model.rotary_head
         yield from self.compressed("kv", down, model.kv_rank, model.attention_heads * plain, entry, _KV)
 
     def compressed(
         self, name: str, down: int, rank: int, up: int, entry: str, roles: Sequence[Role]
-    ) -> Iterator[Piece]:
+    ) -> Iterator[LayerOp]:
         """A GEMM of the output of `entry` to `down` columns, a norm of `rank` of them, and a GEMM to `up` columns.
 
         `roles` are those of the three; the input of keys and values is that of queries, too.
@@ -323,12 +323,12 @@ class _Layer:
         hidden = self.model.hidden
         gemm = self.gemm(down, hidden)
         forks, owned = roles is _KV, down * hidden
-        yield Piece(f"{name}_down", gemm, "attention", "tokens", owned, forks=forks, reads=(entry,), role=roles[0])
+        yield LayerOp(f"{name}_down", gemm, "attention", "tokens", owned, forks=forks, reads=(entry,), role=roles[0])
         norm = Streaming(self.model.norm, self.tokens.count, rank, self.dtype)
-        yield Piece(f"{name}_norm", norm, "attention", "tokens", rank, role=roles[1])
-        yield Piece(f"{name}_up", self.gemm(up, rank), "attention", "columns", up * rank, role=roles[2])
+        yield LayerOp(f"{name}_norm", norm, "attention", "tokens", rank, role=roles[1])
+        yield LayerOp(f"{name}_up", self.gemm(up, rank), "attention", "columns", up * rank, role=roles[2])
 
-    def heads(self, projected: tuple[str, ...]) -> Iterator[Piece]:
+    def heads(self, projected: tuple[str, ...]) -> Iterator[LayerOp]:
         """What works on single heads: norms of queries and keys, rotation, attention.
 
         `projected` are the pieces that make queries, keys and values, the last one values, which are not rotated.
@@ -337,25 +337,25 @@ class _Layer:
         every = count * (model.attention_heads + model.key_heads)
         if model.qk_norm:
             norm = Streaming(model.norm, every, model.head_size, self.dtype)
-            yield Piece("qk_norm", norm, "attention", "heads", 2 * model.head_size)
+            yield LayerOp("qk_norm", norm, "attention", "heads", 2 * model.head_size)
         if model.positions == "rotary":
             rotated = count * (model.attention_heads + 1) * model.rotary_head or every * model.head_size
             turned = projected[:-1] if len(projected) > 1 and not model.qk_norm else (PREVIOUS,)
             name = "scaled_rotary" if model.rotary_scaled and self.style.elementary else "rotary"
             op = Streaming(name, rotated, 1, self.dtype)
-            yield Piece("rotary", op, "attention", "width", reads=turned, role=Role.ROTARY)
+            yield LayerOp("rotary", op, "attention", "width", reads=turned, role=Role.ROTARY)
         if self.style.joined and model.kv_rank:
             joined = Streaming("transpose", count * model.attention_heads * model.head_size, 1, self.dtype)
-            yield Piece("keys", joined, "attention", "width", role=Role.KEY_COPY)
+            yield LayerOp("keys", joined, "attention", "width", role=Role.KEY_COPY)
         if self.style.copied:
             apart = Streaming("transpose", count * query_key_value(model), 1, self.dtype)
-            yield Piece("heads", apart, "attention", "width", role=Role.SPLIT_HEADS)
+            yield LayerOp("heads", apart, "attention", "width", role=Role.SPLIT_HEADS)
         read = (PREVIOUS, *projected)
-        yield Piece("attention", self.attend(), "attention", "heads", reads=read, role=Role.ATTENTION_CORE)
+        yield LayerOp("attention", self.attend(), "attention", "heads", reads=read, role=Role.ATTENTION_CORE)
         if not self.style.flash:
             # Batched products return the heads of each token apart: a copy brings them together.
             copied = Streaming("transpose", count * model.inner, 1, self.dtype)
-            yield Piece("context", copied, "attention", "width", role=Role.JOIN_HEADS)
+            yield LayerOp("context", copied, "attention", "width", role=Role.JOIN_HEADS)
 
     def attend(self) -> Attention:
         """The attention of all heads to the tokens themselves and to what is cached."""
@@ -380,36 +380,36 @@ class _Layer:
             wide=self.style.wide and not flash,
         )  # fmt: skip
 
-    def cross_attention(self, entry: str) -> Iterator[Piece]:
+    def cross_attention(self, entry: str) -> Iterator[LayerOp]:
         """Attention of the output of `entry` to that of the encoder, which is part of the layer's input."""
         model, bias = self.model, self.bias("qkv")
         inner, source = model.inner, self.tokens.of_encoder
         owned = inner * (model.hidden + bias)
         queries = self.gemm(inner, model.hidden)
-        yield Piece("cross_q", queries, "cross", "columns", owned, reads=(entry,), role=Role.CROSS_QUERY)
+        yield LayerOp("cross_q", queries, "cross", "columns", owned, reads=(entry,), role=Role.CROSS_QUERY)
         keys = Gemm(source.count, 2 * inner, model.hidden, self.dtype)
-        yield Piece("cross_kv", keys, "cross", "columns", 2 * owned, forks=True, reads=(INPUT,))
+        yield LayerOp("cross_kv", keys, "cross", "columns", 2 * owned, forks=True, reads=(INPUT,))
         attended = self._attend(source.sequence, 0)
-        yield Piece("cross_attention", attended, "cross", "heads", reads=("cross_kv", "cross_q"))
+        yield LayerOp("cross_attention", attended, "cross", "heads", reads=("cross_kv", "cross_q"))
         owned = model.hidden * (inner + self.bias())
-        yield Piece("cross_projection", self.gemm(model.hidden, inner), "cross", "rows", owned)
+        yield LayerOp("cross_projection", self.gemm(model.hidden, inner), "cross", "rows", owned)
 
-    def mlp(self, entry: str) -> Iterator[Piece]:
+    def mlp(self, entry: str) -> Iterator[LayerOp]:
         """A plain MLP on the output of `entry`."""
         yield from self.perceptron("", self.model.wide, entry)
 
-    def perceptron(self, prefix: str, wide: int, entry: str) -> Iterator[Piece]:
+    def perceptron(self, prefix: str, wide: int, entry: str) -> Iterator[LayerOp]:
         """A plain MLP on the output of `entry`; `prefix` precedes the names of its operators."""
         hidden, bias = self.model.hidden, self.bias()
         first = _mlp_columns(self.model, wide)
         owned = first * (hidden + bias)
         count, up, down = self.tokens.count, self.gemm(first, hidden), self.gemm(hidden, wide)
-        yield Piece(f"{prefix}fc1", up, "mlp", "columns", owned, reads=(entry,), role=Role.MLP_UP)
+        yield LayerOp(f"{prefix}fc1", up, "mlp", "columns", owned, reads=(entry,), role=Role.MLP_UP)
         yield from self.added(f"{prefix}activation_bias", count * wide, "mlp", "width", Role.ACTIVATION_BIAS)
-        yield Piece(f"{prefix}activation", self.activation(count * wide), "mlp", "width", role=Role.ACTIVATION)
-        yield Piece(f"{prefix}fc2", down, "mlp", "rows", hidden * (wide + bias), role=Role.MLP_DOWN)
+        yield LayerOp(f"{prefix}activation", self.activation(count * wide), "mlp", "width", role=Role.ACTIVATION)
+        yield LayerOp(f"{prefix}fc2", down, "mlp", "rows", hidden * (wide + bias), role=Role.MLP_DOWN)
 
-    def mixture(self, entry: str) -> Iterator[Piece]:
+    def mixture(self, entry: str) -> Iterator[LayerOp]:
         """Router, exchange of tokens, experts as grouped GEMMs, and experts that all tokens share, on the output of
         `entry`.
 
@@ -425,41 +425,41 @@ class _Layer:
         routing = Routing(experts, each, hidden, self.style.dispatched or self.dtype, count, *limit)
         owned = experts * (hidden + bias)
         router, top = self.gemm(experts, hidden), Streaming("top_k", count, experts, self.dtype)
-        yield Piece("router", router, "moe", "tokens", owned, forks=True, reads=(entry,), role=Role.ROUTER)
-        yield Piece("top_k", top, "moe", "tokens", role=Role.TOP_K)
+        yield LayerOp("router", router, "moe", "tokens", owned, forks=True, reads=(entry,), role=Role.ROUTER)
+        yield LayerOp("top_k", top, "moe", "tokens", role=Role.TOP_K)
         permuted = Streaming("permute", count, hidden, self.dtype, outputs=each)
-        yield Piece("permute", permuted, "moe", "dispatch", routing=routing, reads=(entry, "top_k"))
+        yield LayerOp("permute", permuted, "moe", "dispatch", routing=routing, reads=(entry, "top_k"))
         if self.style.beside:
             yield from (replace(piece, beside=True) for piece in shared)
         yield from (replace(piece, routing=routing) for piece in self.experts())
         restored = Streaming("unpermute", count, hidden, self.dtype, inputs=each)
         back = replace(routing, dtype=self.style.returned or self.dtype)
-        yield Piece("unpermute", restored, "moe", "combine", routing=back)
+        yield LayerOp("unpermute", restored, "moe", "combine", routing=back)
         if not self.style.beside:
             yield from shared
         if shared:
             total = Streaming("residual_add", count * hidden, 1, self.dtype)
             read = ("shared_fc2", "unpermute")
-            yield Piece("shared_add", total, "moe", "tokens", reads=read, role=Role.SHARED_EXPERT)
+            yield LayerOp("shared_add", total, "moe", "tokens", reads=read, role=Role.SHARED_EXPERT)
 
-    def experts(self) -> Iterator[Piece]:
+    def experts(self) -> Iterator[LayerOp]:
         model, bias = self.model, self.bias()
         experts, hidden, wide = model.experts, model.hidden, model.expert_wide
         routed, first = self.tokens.count * model.experts_per_token, _mlp_columns(model, wide)
         up = GroupedGemm(experts, routed, first, hidden, self.dtype, fused=not self.style.each_expert)
         owned = experts * first * (hidden + bias)
-        yield Piece("experts_fc1", up, "moe", "expert_columns", owned, reads=("permute",), role=Role.EXPERT_UP)
+        yield LayerOp("experts_fc1", up, "moe", "expert_columns", owned, reads=("permute",), role=Role.EXPERT_UP)
         if model.activation_clamped and self.style.elementary:
             clamp = Streaming("clamp", routed * first, 1, self.dtype)
-            yield Piece("experts_clamp", clamp, "moe", "routed", role=Role.EXPERT_INNER)
+            yield LayerOp("experts_clamp", clamp, "moe", "routed", role=Role.EXPERT_INNER)
         activation, inner = self.activation(routed * wide), Role.EXPERT_INNER
-        yield Piece("experts_activation", activation, "moe", "routed", role=inner)
+        yield LayerOp("experts_activation", activation, "moe", "routed", role=inner)
         down = replace(up, n=hidden, k=wide)
         owned = experts * hidden * (wide + bias)
-        yield Piece("experts_fc2", down, "moe", "expert_rows", owned, role=Role.EXPERT_DOWN)
+        yield LayerOp("experts_fc2", down, "moe", "expert_rows", owned, role=Role.EXPERT_DOWN)
         if bias and self.style.elementary:
             added = Streaming("weighted_bias_add", routed * hidden, 1, self.dtype)
-            yield Piece("experts_fc2_bias", added, "moe", "routed", role=inner)
+            yield LayerOp("experts_fc2_bias", added, "moe", "routed", role=inner)
 
     def activation(self, elements: int) -> Streaming:
         """The activation function on so many elements of its output."""
@@ -470,26 +470,26 @@ class _Layer:
             return Streaming("elementwise", elements, 1, self.dtype)
         return Streaming("bias_gelu" if fused else "gelu", elements, 1, self.dtype)
 
-    def added(self, name: str, elements: int, module: str, cut: Cut, role: Role) -> Iterator[Piece]:
+    def added(self, name: str, elements: int, module: str, cut: Cut, role: Role) -> Iterator[LayerOp]:
         """The bias of a linear layer, where a kernel of its own adds it."""
         if self.style.apart and self.bias():
-            yield Piece(name, Streaming("bias_add", elements, 1, self.dtype), module, cut, role=role)
+            yield LayerOp(name, Streaming("bias_add", elements, 1, self.dtype), module, cut, role=role)
 
-    def residual(self, name: str, module: str, entry: str) -> Iterator[Piece]:
+    def residual(self, name: str, module: str, entry: str) -> Iterator[LayerOp]:
         """The sum of the output of the piece before with that of `entry`, and what precedes it."""
         elements, style = self.tokens.count * self.model.hidden, self.style
         yield from self.added(f"{name}_bias", elements, module, "tokens", Role.RESIDUAL)
         if style.dropout and not style.fused:
             dropped = Streaming("dropout", elements, 1, self.dtype)
-            yield Piece(f"{name}_dropout", dropped, module, "tokens", role=Role.RESIDUAL)
+            yield LayerOp(f"{name}_dropout", dropped, module, "tokens", role=Role.RESIDUAL)
         kind = "bias_dropout_add" if style.dropout and style.fused else "residual_add"
         op = Streaming(kind, elements, 1, self.dtype)
-        yield Piece(name, op, module, "tokens", reads=(PREVIOUS, entry), role=Role.RESIDUAL)
+        yield LayerOp(name, op, module, "tokens", reads=(PREVIOUS, entry), role=Role.RESIDUAL)
 
     def gemm(self, n: int, k: int) -> Gemm:
         return Gemm(self.tokens.count, n, k, self.dtype)
 
-    def norm(self, name: str, module: str, forks: bool = False) -> Piece:
+    def norm(self, name: str, module: str, forks: bool = False) -> LayerOp:
         piece = _norm(self.model, name, self.tokens.count, self.dtype, module, forks)
         piece = replace(piece, role=_NORM_ROLES.get(name, Role.NONE))
         if self.style.eager and self.model.norm == "layernorm":
@@ -511,30 +511,30 @@ def _mlp_columns(model: Transformer, wide: int) -> int:
     return 2 * wide if model.gated else wide
 
 
-def _norm(model: Transformer, name: str, rows: int, dtype: str, module: str, forks: bool = False) -> Piece:
+def _norm(model: Transformer, name: str, rows: int, dtype: str, module: str, forks: bool = False) -> LayerOp:
     scales = model.hidden * (2 if model.norm == "layernorm" else 1)
-    return Piece(name, Streaming(model.norm, rows, model.hidden, dtype), module, "tokens", scales, forks)
+    return LayerOp(name, Streaming(model.norm, rows, model.hidden, dtype), module, "tokens", scales, forks)
 
 
-def embedding(model: Transformer, tokens: Tokens, style: Style, dtype: str) -> Iterator[Piece]:
+def embedding(model: Transformer, tokens: Tokens, style: FusionStyle, dtype: str) -> Iterator[LayerOp]:
     """What precedes the first layer: rows of the embedding table, positions, token types, norm, dropout."""
     hidden = model.hidden
     count = tokens.count + (tokens.of_encoder.count if model.encoder_layers else 0)
     table = Streaming("embedding", count, hidden, dtype)
-    yield Piece("embedding", table, "embedding", "vocabulary", model.vocabulary * hidden)
+    yield LayerOp("embedding", table, "embedding", "vocabulary", model.vocabulary * hidden)
     added = Streaming("residual_add", count * hidden, 1, dtype)
     if model.positions == "learned":
-        yield Piece("positions", added, "embedding", "tokens", model.sequence_length * hidden)
+        yield LayerOp("positions", added, "embedding", "tokens", model.sequence_length * hidden)
     if model.masked:
-        yield Piece("token_types", added, "embedding", "tokens", 2 * hidden)
+        yield LayerOp("token_types", added, "embedding", "tokens", 2 * hidden)
     if model.embedding_norm:
         yield _norm(model, "embedding_norm", count, dtype, "embedding")
     if style.dropout:
         dropped = Streaming("dropout", count * hidden, 1, dtype)
-        yield Piece("embedding_dropout", dropped, "embedding", "tokens")
+        yield LayerOp("embedding_dropout", dropped, "embedding", "tokens")
 
 
-def head(model: Transformer, tokens: Tokens, style: Style, dtype: str) -> Iterator[Piece]:
+def head(model: Transformer, tokens: Tokens, style: FusionStyle, dtype: str) -> Iterator[LayerOp]:
     """What follows the last layer: layers that predict further tokens, the last norm, the logits and their loss."""
     for number in range(1, model.predict_layers + 1):
         yield from prediction(model, f"predict{number}_", tokens, style, dtype)
@@ -546,39 +546,41 @@ def head(model: Transformer, tokens: Tokens, style: Style, dtype: str) -> Iterat
     yield from _logits(model, "", rows, style, dtype, model.tied)
 
 
-def _logits(model: Transformer, prefix: str, rows: int, style: Style, dtype: str, tied: bool) -> Iterator[Piece]:
+def _logits(
+    model: Transformer, prefix: str, rows: int, style: FusionStyle, dtype: str, tied: bool
+) -> Iterator[LayerOp]:
     owned = 0 if tied else model.vocabulary * model.hidden
     owned += model.vocabulary if model.masked else 0
     logits, loss = (
         Gemm(rows, model.vocabulary, model.hidden, dtype),
         Streaming(style.loss, rows, model.vocabulary, dtype),
     )
-    yield Piece(f"{prefix}logits", logits, "head", "columns", owned, role=Role.LOGITS)
-    yield Piece(f"{prefix}loss", loss, "head", "classes", role=Role.LOSS)
+    yield LayerOp(f"{prefix}logits", logits, "head", "columns", owned, role=Role.LOGITS)
+    yield LayerOp(f"{prefix}loss", loss, "head", "classes", role=Role.LOSS)
 
 
-def _masked(model: Transformer, rows: int, batch: int, dtype: str) -> Iterator[Piece]:
+def _masked(model: Transformer, rows: int, batch: int, dtype: str) -> Iterator[LayerOp]:
     """BERT's pooler and classifier of the first token, and the transform of the masked ones (arXiv:1810.04805)."""
     hidden = model.hidden
-    yield Piece("pooler", Gemm(batch, hidden, hidden, dtype), "head", "whole", hidden * (hidden + 1), forks=True)
-    yield Piece("next_sentence", Gemm(batch, 2, hidden, dtype), "head", "whole", 2 * (hidden + 1))
-    yield Piece("transform", Gemm(rows, hidden, hidden, dtype), "head", "whole", hidden * (hidden + 1))
-    yield Piece("transform_gelu", Streaming("gelu", rows * hidden, 1, dtype), "head", "whole")
+    yield LayerOp("pooler", Gemm(batch, hidden, hidden, dtype), "head", "whole", hidden * (hidden + 1), forks=True)
+    yield LayerOp("next_sentence", Gemm(batch, 2, hidden, dtype), "head", "whole", 2 * (hidden + 1))
+    yield LayerOp("transform", Gemm(rows, hidden, hidden, dtype), "head", "whole", hidden * (hidden + 1))
+    yield LayerOp("transform_gelu", Streaming("gelu", rows * hidden, 1, dtype), "head", "whole")
     yield replace(_norm(model, "transform_norm", rows, dtype, "head"), cut="whole")
 
 
-def prediction(model: Transformer, prefix: str, tokens: Tokens, style: Style, dtype: str) -> Iterator[Piece]:
+def prediction(model: Transformer, prefix: str, tokens: Tokens, style: FusionStyle, dtype: str) -> Iterator[LayerOp]:
     """A layer that predicts one more token: from the last layer's output and the embedding of the token after it.
 
     Source: multi-token prediction of DeepSeek-V3 (arXiv:2412.19437, section 2.2); embedding and logits share weights.
     """
     count, hidden = tokens.count, model.hidden
     table = Streaming("embedding", count, hidden, dtype)
-    yield Piece(f"{prefix}embedding", table, PREDICTION, "vocabulary")
+    yield LayerOp(f"{prefix}embedding", table, PREDICTION, "vocabulary")
     for name in ("embedding_norm", "hidden_norm"):
         yield _norm(model, f"{prefix}{name}", count, dtype, PREDICTION, forks=name == "hidden_norm")
     joined = Gemm(count, hidden, 2 * hidden, dtype)
-    yield Piece(f"{prefix}join", joined, PREDICTION, "tokens", 2 * hidden * hidden)
+    yield LayerOp(f"{prefix}join", joined, PREDICTION, "tokens", 2 * hidden * hidden)
     for piece in layer(model, model.layer_kinds[-1], tokens, style, dtype):
         reads = tuple(name if name == PREVIOUS else f"{prefix}{name}" for name in piece.reads)
         reads = tuple(f"{prefix}join" if name == f"{prefix}{INPUT}" else name for name in reads)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from weft.errors import check_name, check_whole
 from weft.graph import Attention, Gemm, GroupedGemm
-from weft.models.block import Piece, Style, Tokens, embedding, head, layer
+from weft.models.block import FusionStyle, LayerOp, Tokens, embedding, head, layer
 
 if TYPE_CHECKING:
     from weft.models.transformer import Transformer
@@ -42,7 +42,7 @@ class Parameters:
 
 def parameters(model: Transformer) -> Parameters:
     """The numbers of a model's weights, biases and scales, by its parts."""
-    tokens, style = _one(model), Style()
+    tokens, style = _one(model), FusionStyle()
     counts = {kind: list(layer(model, kind, tokens, style, "bf16")) for kind in dict.fromkeys(model.layer_kinds)}
     ends = list(head(model, tokens, style, "bf16"))
     every = [piece for kind in model.layer_kinds for piece in counts[kind]]
@@ -60,7 +60,7 @@ def _one(model: Transformer) -> Tokens:
     return Tokens(1, 1, source=1 if model.encoder_layers else 0)
 
 
-def _owned(pieces: Iterable[Piece]) -> int:
+def _owned(pieces: Iterable[LayerOp]) -> int:
     return sum(piece.parameters for piece in pieces)
 
 
@@ -117,8 +117,8 @@ def forward_flops(
     return flops
 
 
-def _pieces(model: Transformer, tokens: Tokens) -> Iterator[tuple[str, int, Piece]]:
-    style = Style()
+def _pieces(model: Transformer, tokens: Tokens) -> Iterator[tuple[str, int, LayerOp]]:
+    style = FusionStyle()
     for kind, times in Counter(model.layer_kinds).items():
         for piece in layer(model, kind, tokens, style, "bf16"):
             yield "layers", times, piece

@@ -13,7 +13,7 @@ from typing import get_args
 from weft.errors import InputError, UnknownNameError
 from weft.graph import Attention, Op, Streaming
 from weft.graph.role import Role
-from weft.models.block import Piece, sources
+from weft.models.block import LayerOp, sources
 from weft.parallel.plan import Recompute
 
 INPUT = -1
@@ -38,7 +38,7 @@ class Saved:
 
 
 def saved_of(
-    pieces: Sequence[Piece], ops: Sequence[Op], whole: Sequence[int], output: Callable[[Piece, Op], int]
+    pieces: Sequence[LayerOp], ops: Sequence[Op], whole: Sequence[int], output: Callable[[LayerOp, Op], int]
 ) -> list[Saved]:
     """What each operator of a part leaves, of the bytes that it keeps in a `whole` pass without recomputation.
 
@@ -70,7 +70,7 @@ def _own(op: Op, size: int) -> int:
 _APART = (Role.QUERY, Role.CROSS_QUERY, Role.QKV_MLP_UP, Role.OUT_MLP_DOWN)
 
 
-def _check_chain(pieces: Sequence[Piece]) -> None:
+def _check_chain(pieces: Sequence[LayerOp]) -> None:
     apart = [piece.name for piece in pieces if piece.role in _APART]
     if apart:
         raise InputError(
@@ -79,7 +79,7 @@ def _check_chain(pieces: Sequence[Piece]) -> None:
         )
 
 
-def check_again(pieces: Sequence[Piece], again: Collection[str]) -> None:
+def check_again(pieces: Sequence[LayerOp], again: Collection[str]) -> None:
     """Raise InputError for operators that cannot run again by name: those that exchange tokens, or run beside that."""
     for piece in pieces:
         if piece.name in again and (piece.cut in _FIXED or piece.beside):

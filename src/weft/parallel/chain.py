@@ -22,7 +22,7 @@ from weft.graph import (
 )
 from weft.graph.op import width as bytes_of
 from weft.graph.role import Role
-from weft.models.block import PREDICTION, Piece
+from weft.models.block import PREDICTION, LayerOp
 from weft.parallel.cut import (
     copies,
     crowding,
@@ -51,10 +51,10 @@ Phase = Literal["forward", "recompute", "input", "weight"]
 _CAST_IN_EXPERTS = ((Role.EXPERT_DOWN, ".quantize"), (Role.EXPERT_UP, ".input"))
 """Casts of what passes from one GEMM of an expert to the other, which one kernel may do."""
 _SENT = {Role.EXPERT_UP: "dispatched", Role.EXPERT_DOWN: "returned"}
-"""GEMMs of experts whose input, or whose output's gradient, may arrive in 8 bits: the key of `Style` that says so."""
+"""GEMMs of experts whose input, or whose output's gradient, may arrive in 8 bits: the field of `FusionStyle`."""
 
 
-class Chain:
+class RankGraphBuilder:
     """Nodes of a pass, one after the other on the stream "compute", with collectives before, after or beside them.
 
     `last` is what the next operator waits for; pieces that run beside an exchange of tokens form a `branch`, which
@@ -79,7 +79,7 @@ class Chain:
         return Graph(tuple(self.nodes), self.plan.tp, title)
 
     def add(
-        self, suffix: str, op: Op, piece: Piece, phase: Phase, after: Iterable[str], stream: str = "compute"
+        self, suffix: str, op: Op, piece: LayerOp, phase: Phase, after: Iterable[str], stream: str = "compute"
     ) -> str:
         """Append a node of a piece that waits for the nodes `after`, and return its name, which ends in `suffix`."""
         name, module, role = f"{piece.name}{suffix}", piece.module, piece.role
@@ -88,7 +88,7 @@ class Chain:
         self.nodes.append(node)
         return name
 
-    def then(self, name: str, op: Op, piece: Piece, phase: Phase, stream: str = "compute") -> None:
+    def then(self, name: str, op: Op, piece: LayerOp, phase: Phase, stream: str = "compute") -> None:
         """Append a node that waits for the last one, and that the next one waits for."""
         self.last = (self.add(name, op, piece, phase, self.last, stream),)
 
@@ -100,15 +100,15 @@ class Chain:
         """Number format in which a GEMM's input is gathered: the recipe's, or 16 bits."""
         return (is_narrow(op) and self.plan.recipe.gathered) or op.output_dtype
 
-    def forward(self, piece: Piece, op: Op) -> None:
+    def forward(self, piece: LayerOp, op: Op) -> None:
         """Append an operator and the collectives that its cut needs before, beside or after it."""
         self._in_turn(piece, lambda: self._forward(piece, op))
 
-    def backward(self, piece: Piece, op: Op) -> None:
+    def backward(self, piece: LayerOp, op: Op) -> None:
         """Append the gradients of an operator and the collectives that its cut needs."""
         self._in_turn(piece, lambda: self._backward(piece, op))
 
-    def _in_turn(self, piece: Piece, append: Callable[[], None]) -> None:
+    def _in_turn(self, piece: LayerOp, append: Callable[[], None]) -> None:
         """Append to the branch or to the main path, there after what an exchange of tokens has left to do."""
         if piece.beside:
             main, self.last = self.last, self.branch or self.fork
@@ -121,7 +121,7 @@ class Chain:
         if not (self.fused_experts and piece.role is Role.EXPERT_INNER and piece.module != PREDICTION):
             append()
 
-    def _forward(self, piece: Piece, op: Op) -> None:
+    def _forward(self, piece: LayerOp, op: Op) -> None:
         phase = self.phase
         if isinstance(op, Attention) and self.plan.cp > 1:
             self._context(piece, op)
@@ -154,20 +154,20 @@ class Chain:
         for append in (quantise, gather) if self.plan.recipe.gathered else (gather, quantise):
             append()
 
-    def _weights_cast(self, piece: Piece, weights: Tensor, phase: Phase) -> None:
+    def _weights_cast(self, piece: LayerOp, weights: Tensor, phase: Phase) -> None:
         """Cast weights in a pass; of those that replicas gather as operands, the rank's own shard."""
         self._cast(piece, ".weights", -(-math.prod(weights.shape) // casting_ranks(self.plan, self.framework)), phase)
 
-    def _cast(self, piece: Piece, suffix: str, count: int, phase: Phase) -> None:
+    def _cast(self, piece: LayerOp, suffix: str, count: int, phase: Phase) -> None:
         for number, op in enumerate(casts(count, self.plan.recipe, self.plan.dtype)):
             self.then(f"{suffix}.{number}", op, piece, phase)
 
-    def _attention_cast(self, piece: Piece, suffix: str, tensors: Iterable[Tensor], phase: Phase) -> None:
+    def _attention_cast(self, piece: LayerOp, suffix: str, tensors: Iterable[Tensor], phase: Phase) -> None:
         """Cast queries, keys and values, or the gradient of the output, where attention has 8 bits."""
         if self.framework.attention and self.plan.recipe.operands:
             self._cast(piece, suffix, sum(math.prod(each.shape) for each in tensors), phase)
 
-    def _paged(self, piece: Piece, op: Op, phase: Phase) -> None:
+    def _paged(self, piece: LayerOp, op: Op, phase: Phase) -> None:
         """Copy what an expert's GEMM leaves for the backward pass to pages, or back: its input, and the activation's.
 
         The activation's has 16 bits.
@@ -179,13 +179,13 @@ class Chain:
             size += op.writes[0].bytes
         self.then(".page", Streaming("elementwise", math.ceil(size), 1, "int8"), piece, phase)
 
-    def _in_blocks(self, piece: Piece, op: Op, phase: Phase, side: Role) -> None:
+    def _in_blocks(self, piece: LayerOp, op: Op, phase: Phase, side: Role) -> None:
         """Copy the rows of experts to whole blocks of the recipe or back, at the `side` of the experts that does it."""
         if piece.role is side and self.pads and isinstance(op, GroupedGemm):
             hidden = op.k if side is Role.EXPERT_UP else op.n
             self.then(".blocks", Streaming("elementwise", op.rows * hidden, 1, self.plan.dtype), piece, phase)
 
-    def _quantized(self, piece: Piece, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
+    def _quantized(self, piece: LayerOp, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
         """Cast a 16-bit tensor to a recipe's operands; of one that is `gathered` after, the rank's own tokens."""
         fused = self.fused_experts and (piece.role, suffix) in _CAST_IN_EXPERTS
         if is_narrow(piece.op) and not fused:
@@ -196,7 +196,7 @@ class Chain:
             else:
                 self._cast(piece, suffix, count, phase)
 
-    def _cast_apart(self, piece: Piece, suffix: str, count: int, phase: Phase) -> None:
+    def _cast_apart(self, piece: LayerOp, suffix: str, count: int, phase: Phase) -> None:
         """Cast along rows; in the backward pass turn the saved input and the weights, and cast along columns.
 
         Tokens, and gradients, that arrive in 8 bits are turned; what leaves attention is kept in 12 bits beside.
@@ -220,22 +220,22 @@ class Chain:
         self._streamed(piece, ".turned", "quantize" if wide else "transpose", saved, phase)
         self._streamed(piece, ".weights", "transpose", weights, phase)
 
-    def _kept_cast(self, piece: Piece, count: int, phase: Phase) -> None:
+    def _kept_cast(self, piece: LayerOp, count: int, phase: Phase) -> None:
         """Cast a tensor whose cast is only kept for the backward pass."""
         self._streamed(replace(piece, role=Role.KEPT_CAST), ".kept", "quantize", count, phase)
 
-    def _streamed(self, piece: Piece, suffix: str, name: str, count: int, phase: Phase) -> None:
+    def _streamed(self, piece: LayerOp, suffix: str, name: str, count: int, phase: Phase) -> None:
         dtype = self.plan.recipe.operands if name == "transpose" else self.plan.dtype
         self.then(suffix, Streaming(name, count, 1, dtype), piece, phase)
 
-    def _gathered(self, piece: Piece, phase: Phase) -> None:
+    def _gathered(self, piece: LayerOp, phase: Phase) -> None:
         """The all-gather of tokens before a GEMM that is cut by columns, with sequence parallelism."""
         whole = piece.op
         if self.plan.tp > 1 and self.plan.sp and piece.cut == "columns" and isinstance(whole, Gemm):
             self.then(".gather", self._tp("all_gather", whole.m, whole.k, self._sent(whole)), piece, phase, "tp")
             self._ordered(piece, ".gather", whole.m * whole.k, self._sent(whole), phase)
 
-    def _reduced(self, piece: Piece, phase: Phase) -> None:
+    def _reduced(self, piece: LayerOp, phase: Phase) -> None:
         """The reduction of sums that the ranks have computed in parts."""
         if self.plan.tp > 1 and piece.cut in ("rows", "vocabulary"):
             kind = "reduce_scatter" if self.plan.sp else "all_reduce"
@@ -243,7 +243,7 @@ class Chain:
             self._ordered(piece, ".reduce", rows * columns, dtype, phase)
             self.then(".reduce", self._tp(kind, rows, columns, dtype), piece, phase, "tp")
 
-    def _ordered(self, piece: Piece, suffix: str, count: int, dtype: str, phase: Phase) -> None:
+    def _ordered(self, piece: LayerOp, suffix: str, count: int, dtype: str, phase: Phase) -> None:
         """Copy the tokens of several sequences into the order of the ranks before a reduce-scatter, or back.
 
         Not where a method joins the collective with its GEMM, which reads and stores the tokens in place.
@@ -251,7 +251,7 @@ class Chain:
         if self.framework.orders_tokens and self.plan.sp and self.plan.micro_batch > 1 and not self.framework.tp:
             self.then(f"{suffix}.order", Streaming("elementwise", count, 1, dtype), piece, phase)
 
-    def _loss(self, piece: Piece, op: Op) -> None:
+    def _loss(self, piece: LayerOp, op: Op) -> None:
         """A loss of classes that the ranks share: all-reduces of each row's maximum, its own class, and its sum."""
         rows = output_of(piece.op)[0]
         each = Collective("all_reduce", rows * 4, self.plan.tp, "fp32")
@@ -260,7 +260,7 @@ class Chain:
         for name in (".own", ".sum"):
             self.then(name, each, piece, self.phase, "tp")
 
-    def _context(self, piece: Piece, op: Attention) -> None:
+    def _context(self, piece: LayerOp, op: Attention) -> None:
         """Attention of one rank's part of each sequence, with the exchange of keys and values that the plan names."""
         method, phase = self.plan.context, self.phase
         if method == "ring":
@@ -276,7 +276,7 @@ class Chain:
         self.then("", mine, piece, phase)
         self._cp(piece, "all_to_all", ".out", query_bytes(op) // self.plan.cp, phase)
 
-    def _context_backward(self, piece: Piece, op: Attention) -> None:
+    def _context_backward(self, piece: LayerOp, op: Attention) -> None:
         method, size = self.plan.context, key_bytes(op)
         if method == "ring":
             inner = [hop.backward.inputs[0] for hop in hops(op, self.plan.cp)]
@@ -293,11 +293,11 @@ class Chain:
         for name, bytes in ((".q", query_bytes(op)), (".k", size), (".v", size)):
             self._cp(piece, "all_to_all", name, bytes // self.plan.cp, "input")
 
-    def _cp(self, piece: Piece, kind: str, name: str, bytes: int, phase: Phase) -> None:
+    def _cp(self, piece: LayerOp, kind: str, name: str, bytes: int, phase: Phase) -> None:
         dtype = piece.op.dtype  # type: ignore[attr-defined]
         self.then(name, Collective(kind, bytes, self.plan.cp, dtype), piece, phase, "cp")
 
-    def _ring(self, piece: Piece, each: Sequence[Op], suffix: str, phase: Phase, times: int) -> None:
+    def _ring(self, piece: LayerOp, each: Sequence[Op], suffix: str, phase: Phase, times: int) -> None:
         """Attention to one rank's keys after the other, while those of the next arrive; `times` their size is sent."""
         whole = piece.op
         assert isinstance(whole, Attention)
@@ -318,7 +318,7 @@ class Chain:
                 )
                 self.last = (self.add(f"{name}.join", joined, piece, phase, self.last),)
 
-    def _scatter(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
+    def _scatter(self, piece: LayerOp, ops: Sequence[Op], phase: Phase) -> None:
         """Send each token to its experts' ranks: permuted by expert before, or by the receiver if sent once to each."""
         if not self.once_a_rank:
             self._all(piece, ops, phase)
@@ -329,7 +329,7 @@ class Chain:
         self._exchange(piece, phase, "dispatch")
         self.received = lambda: self._here(piece, ops, phase)
 
-    def _collect(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
+    def _collect(self, piece: LayerOp, ops: Sequence[Op], phase: Phase) -> None:
         """Send what the experts return back to its tokens, the inverse of `_scatter`."""
         self._here(piece, ops, phase)
         self._exchange(piece, phase, "combine")
@@ -339,7 +339,7 @@ class Chain:
         if expert_tp(self.plan) > 1:
             self.then(".reduce", self._tp("all_reduce", *output_of(piece.op)), piece, phase, "tp")
 
-    def _here(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
+    def _here(self, piece: LayerOp, ops: Sequence[Op], phase: Phase) -> None:
         """Order the rows of a rank's own experts, of which the one with most has more than the mean.
 
         A rank receives, and returns, as many copies of a token as there are ranks that hold experts of it.
@@ -354,11 +354,11 @@ class Chain:
             here = replace(op, rows=math.ceil(op.rows * more), inputs=sides[0], outputs=sides[1])
             self.then(f".{number}" if number else "", here, piece, phase)
 
-    def _all(self, piece: Piece, ops: Sequence[Op], phase: Phase) -> None:
+    def _all(self, piece: LayerOp, ops: Sequence[Op], phase: Phase) -> None:
         for number, op in enumerate(ops):
             self.then(f".{number}" if number else "", op, piece, phase)
 
-    def _exchange(self, piece: Piece, phase: Phase, operation: Literal["dispatch", "combine"]) -> None:
+    def _exchange(self, piece: LayerOp, phase: Phase, operation: Literal["dispatch", "combine"]) -> None:
         if self.plan.ep > 1:
             tokens = routed_tokens(piece, self.plan)
             units = self.framework.dispatcher_units if self.dispatcher == self.framework.dispatcher else 0
@@ -366,14 +366,14 @@ class Chain:
             moved = exchange(routing_of(piece), tokens, self.plan.ep, operation, self.dispatcher, units, crowded)
             self.then(".exchange", moved, piece, phase, "ep")
 
-    def _sort(self, piece: Piece, phase: Phase) -> None:
+    def _sort(self, piece: LayerOp, phase: Phase) -> None:
         """Order the tokens that other ranks have sent by their expert, if this rank has several."""
         routing = routing_of(piece)
         if self.plan.ep > 1 and routing.experts > self.plan.ep:
             rows = math.ceil(routed_tokens(piece, self.plan) * routing.each * crowding(piece, self.plan))
             self.then(".sort", Streaming("permute", rows, routing.hidden, routing.dtype), piece, phase)
 
-    def _backward(self, piece: Piece, op: Op) -> None:
+    def _backward(self, piece: LayerOp, op: Op) -> None:
         inputs = op.backward.inputs
         if isinstance(op, GroupedGemm):
             self._paged(piece, op, "input")
@@ -405,7 +405,7 @@ class Chain:
             rows, columns, dtype = input_of(op)
             self.then(".join", Streaming("residual_add", rows * columns, 1, dtype), piece, "input")
 
-    def _gradient_gathered(self, piece: Piece, whole: Gemm) -> None:
+    def _gradient_gathered(self, piece: LayerOp, whole: Gemm) -> None:
         """The all-gather of the gradients of tokens before those of a GEMM that is cut by rows."""
         if self.plan.tp > 1 and self.plan.sp and piece.cut == "rows":
             orders = self.plan.recipe.orders if is_narrow(whole) else 1
@@ -413,7 +413,7 @@ class Chain:
             self.then(".gather", gathered, piece, "input", "tp")
             self._ordered(piece, ".gather", whole.m * whole.n, self._sent(whole), "input")
 
-    def _gemm_backward(self, piece: Piece, whole: Gemm, op: Gemm) -> None:
+    def _gemm_backward(self, piece: LayerOp, whole: Gemm, op: Gemm) -> None:
         plan = self.plan
         split = plan.tp > 1
         self._in_order(
@@ -440,12 +440,12 @@ class Chain:
         self._weight(piece, op, (*for_weight, done))
         self.last = tuple(ends)
 
-    def _weighted(self, piece: Piece, op: GroupedGemm, before: tuple[str, ...]) -> None:
+    def _weighted(self, piece: LayerOp, op: GroupedGemm, before: tuple[str, ...]) -> None:
         done = self.add(".input", op.backward.inputs[0], piece, "input", before)
         self._weight(piece, op, (*before, done))
         self.last = (done,)
 
-    def _weight(self, piece: Piece, op: Gemm | GroupedGemm, after: Iterable[str]) -> None:
+    def _weight(self, piece: LayerOp, op: Gemm | GroupedGemm, after: Iterable[str]) -> None:
         """The gradient of a GEMM's weight, added to that of earlier micro-batches by the GEMM if the framework does."""
         (weight,) = op.backward.weights
         if self.framework.accumulates and isinstance(weight, Gemm | GroupedGemm):
@@ -461,6 +461,6 @@ class Chain:
             self.add(".add", added, piece, "weight", [last])
 
 
-def _biased(piece: Piece) -> bool:
+def _biased(piece: LayerOp) -> bool:
     """Whether a GEMM's weight has a bias, whose gradient is a sum over the rows of the output's gradient."""
     return any(piece.parameters > math.prod(inner.writes[0].shape) for inner in piece.op.backward.weights)

@@ -12,11 +12,11 @@ from weft.graph.collective import Copies
 from weft.graph.routing import Loads, reached
 from weft.graph.routing import Routing as Routed
 from weft.models import Transformer
-from weft.models.block import Piece, Routing
+from weft.models.block import LayerOp, Routing
 from weft.parallel.plan import Parallelism
 
 
-def cut(piece: Piece, plan: Parallelism) -> Op:
+def cut(piece: LayerOp, plan: Parallelism) -> Op:
     """One rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank.
 
     Equal shares are one object, so that what follows from an operator is found once for all plans that have it.
@@ -26,7 +26,7 @@ def cut(piece: Piece, plan: Parallelism) -> Op:
 
 
 @lru_cache(maxsize=1 << 14)
-def _cut(piece: Piece, tp: int, tokens: int, experts: int, ep: int, loads: Loads) -> Op:
+def _cut(piece: LayerOp, tp: int, tokens: int, experts: int, ep: int, loads: Loads) -> Op:
     """One rank's share, if so many ranks share heads, tokens, the columns of an expert, and the experts."""
     op = piece.op
     match op:
@@ -70,14 +70,14 @@ def _fullest(routing: Routing, token_ranks: int, ep: int, loads: Loads) -> tuple
     return tuple(map(int, Routed.under(loads, tokens, routing.each, routing.experts, ep).fullest))
 
 
-def _crowding(piece: Piece, token_ranks: int, ep: int, loads: Loads) -> float:
+def _crowding(piece: LayerOp, token_ranks: int, ep: int, loads: Loads) -> float:
     if not loads:
         return 1.0
     routing = routing_of(piece)
     return sum(_fullest(routing, token_ranks, ep, loads)) / (-(-routing.tokens // token_ranks) * routing.each)
 
 
-def crowding(piece: Piece, plan: Parallelism) -> float:
+def crowding(piece: LayerOp, plan: Parallelism) -> float:
     """Rows that the experts of the rank with most get, over the mean of all ranks."""
     return _crowding(piece, token_ranks(plan), plan.ep, plan.expert_load)
 
@@ -170,13 +170,13 @@ def of_context(op: Attention, plan: Parallelism) -> Attention:
     return replace(op, query=query, keys=seen, causal=0, window=0)
 
 
-def routing_of(piece: Piece) -> Routing:
+def routing_of(piece: LayerOp) -> Routing:
     """How a piece that dispatches or combines tokens routes them."""
     assert piece.routing is not None
     return piece.routing
 
 
-def routed_tokens(piece: Piece, plan: Parallelism) -> int:
+def routed_tokens(piece: LayerOp, plan: Parallelism) -> int:
     """Tokens that one rank routes."""
     return -(-output_of(piece.op)[0] // token_ranks(plan))
 

@@ -14,7 +14,7 @@ from weft.errors import ConfigError, check_name, check_type
 from weft.fields import check_fields, declared
 from weft.graph import EXCHANGES
 from weft.hardware import Gpu
-from weft.models.block import Style
+from weft.models.block import FusionStyle
 from weft.models.update import Optimizer
 from weft.parallel.plan import GRAPH_MODULES
 from weft.parallel.precision import RECIPES
@@ -67,7 +67,7 @@ class Framework:
     name: str = "megatron"
     title: str = ""
     source: str = ""
-    style: Style = field(default_factory=Style)
+    style: FusionStyle = field(default_factory=FusionStyle)
     gradients: str = "fp32"
     reduces: str = ""
     scatters: bool = True
@@ -129,7 +129,7 @@ class Framework:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_type("style", self.style, Style, "give a weft.models.block.Style")
+        check_type("style", self.style, FusionStyle, "give a weft.models.block.FusionStyle")
         for name, value in {"gradients": self.gradients, "reduces": self.reduced, "weights": self.weights}.items():
             if value:
                 check_name(f"{name} of a framework", value, ("fp16", "bf16", "fp32"))
@@ -203,7 +203,7 @@ def _read(name: str, tables: Mapping[str, Any]) -> Framework:
 
 def _built(name: str, values: dict[str, Any]) -> Framework:
     label = f"{_FILE}: {name}"
-    for known, given in ((Framework, values), (Style, values["style"])):
+    for known, given in ((Framework, values), (FusionStyle, values["style"])):
         names = [one.name for one in fields(known)]
         for key in given:
             if key not in names:
@@ -214,4 +214,4 @@ def _built(name: str, values: dict[str, Any]) -> Framework:
     plain: dict[str, Any] = {path: leaf.value for path, leaf in leaves.items()}
     plain |= {f"likely_{path}": math.sqrt(math.prod(leaf.range)) for path, leaf in leaves.items()}
     plain |= {key: tuple(values.get(key, ())) for key in ("recipes", "pads", "graphs")}
-    return Framework(**{**values, **plain, "name": name, "style": Style(**values["style"])})
+    return Framework(**{**values, **plain, "name": name, "style": FusionStyle(**values["style"])})

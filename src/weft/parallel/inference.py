@@ -11,7 +11,7 @@ from weft.errors import InputError, check_name, check_whole
 from weft.graph import Attention, Graph, Node, Op, Streaming
 from weft.graph.role import Role
 from weft.models import Transformer, block, load_model
-from weft.models.block import Piece, Style, Tokens
+from weft.models.block import FusionStyle, LayerOp, Tokens
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.rank import part
@@ -45,7 +45,7 @@ def layer(
     source = found.sequence_length if found.encoder_layers else 0
     new = (sequence, 0) if phase == "prefill" else (1, sequence - 1)
     tokens = Tokens(batch, new[0], source=source, cached=new[1])
-    style = Style(flash=attention == "fused")
+    style = FusionStyle(flash=attention == "fused")
     pieces = _fused(block.layer(found, found.layer_kinds[-1], tokens, style, dtype))
     whole = part(phase, tuple(pieces), Parallelism(tp=tp, sequence=sequence, dtype=dtype), Framework()).forward
     work = [one for node in whole for one in _named(node)]
@@ -58,7 +58,7 @@ def layer(
     return Graph(nodes, tp, title, {"model": found.name, "layer": phase, **_uneven(found, tp)})
 
 
-def _fused(pieces: Iterable[Piece]) -> Iterator[Piece]:
+def _fused(pieces: Iterable[LayerOp]) -> Iterator[LayerOp]:
     """The operators that are kernels of their own: GEMMs add biases, norms add up residuals, none copies."""
     for piece in pieces:
         op = piece.op

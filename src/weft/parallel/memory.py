@@ -9,7 +9,7 @@ from functools import lru_cache
 from weft.graph import DTYPE_BYTES, Attention, Gemm, Op, Streaming, Tensor
 from weft.graph.op import width
 from weft.graph.role import Role
-from weft.models.block import PREDICTION, Piece
+from weft.models.block import PREDICTION, LayerOp
 from weft.parallel.again import Saved, check_again, left_by, saved_of
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
@@ -33,7 +33,7 @@ class Kept:
         return sum(self.saved.values())
 
 
-def kept(pieces: Sequence[Piece], ops: Sequence[Op], plan: Parallelism) -> Kept:
+def kept(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: Parallelism) -> Kept:
     """The activations of a part: `ops` are a rank's shares of its pieces.
 
     An operator keeps the inputs that its gradients need (arXiv:2205.05198, section 4). With sequence parallelism the
@@ -68,14 +68,14 @@ def kept(pieces: Sequence[Piece], ops: Sequence[Op], plan: Parallelism) -> Kept:
 _LOSS = (Role.LOGITS, Role.LOSS)
 
 
-def _in_chunks(pieces: Sequence[Piece], ops: Sequence[Op], whole: Mapping[str, int], chunks: int) -> Kept:
+def _in_chunks(pieces: Sequence[LayerOp], ops: Sequence[Op], whole: Mapping[str, int], chunks: int) -> Kept:
     """Return what an end of the model needs where logits and loss of the tokens are computed in so many chunks.
 
     Each chunk runs its backward pass at once, so that the logits of one chunk exist at a time; the gradient of the
     tokens that enter the head is whole.
     """
 
-    def part(piece: Piece, size: int) -> int:
+    def part(piece: LayerOp, size: int) -> int:
         return -(-size // chunks) if piece.role in _LOSS else size
 
     both = list(zip(pieces, ops, strict=True))
@@ -87,17 +87,17 @@ def _in_chunks(pieces: Sequence[Piece], ops: Sequence[Op], whole: Mapping[str, i
     return Kept(saved, forward, backward)
 
 
-def saved_by_operator(pieces: Sequence[Piece], ops: Sequence[Op], plan: Parallelism) -> list[Saved]:
+def saved_by_operator(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: Parallelism) -> list[Saved]:
     """What each operator of a part leaves for the backward pass, and of whose outputs; InputError as `saved_of`."""
 
-    def output(piece: Piece, op: Op) -> int:
+    def output(piece: LayerOp, op: Op) -> int:
         return _outputs(op) // (plan.tp if plan.sp and piece.cut == "rows" else 1)
 
     whole = [_saved(piece, op, plan) for piece, op in zip(pieces, ops, strict=True)]
     return saved_of(pieces, ops, whole, output)
 
 
-def remaining(pieces: Sequence[Piece], ops: Sequence[Op], plan: Parallelism) -> list[Op]:
+def remaining(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: Parallelism) -> list[Op]:
     """The operators of a part that are not computed again in the backward pass."""
     if isinstance(plan.recompute, tuple):
         return [op for piece, op in zip(pieces, ops, strict=True) if piece.name not in plan.recompute]
@@ -116,11 +116,11 @@ def _stays(op: Op, whole: int) -> int:
     return whole if isinstance(op, Attention) else _outputs(op)
 
 
-def _is_end(pieces: Sequence[Piece]) -> bool:
+def _is_end(pieces: Sequence[LayerOp]) -> bool:
     return bool(pieces) and pieces[0].module in ("embedding", "head")
 
 
-def _saved(piece: Piece, op: Op, plan: Parallelism) -> int:
+def _saved(piece: LayerOp, op: Op, plan: Parallelism) -> int:
     if piece.role is Role.ROTARY and piece.module != PREDICTION:
         # The values are a view of the GEMM's output, whose storage therefore outlives the queries and keys in it.
         return _bytes(op.reads)

@@ -8,8 +8,8 @@ from functools import cached_property, partial
 from typing import Literal
 
 from weft.graph import Gemm, Graph, Op
-from weft.models.block import Piece
-from weft.parallel.chain import Chain
+from weft.models.block import LayerOp
+from weft.parallel.chain import RankGraphBuilder
 from weft.parallel.cut import cut, expert_tp, local
 from weft.parallel.framework import Framework
 from weft.parallel.memory import Kept, kept, remaining
@@ -52,7 +52,7 @@ class RankPart:
 
 
 def part(
-    name: str, pieces: Sequence[Piece], plan: Parallelism, framework: Framework, like: RankPart | None = None
+    name: str, pieces: Sequence[LayerOp], plan: Parallelism, framework: Framework, like: RankPart | None = None
 ) -> RankPart:
     """One rank's share of the pieces in their order; `like` is that of a plan that only recomputes otherwise."""
     pieces = narrowed(pieces, plan.recipe, framework.attention)
@@ -68,24 +68,24 @@ def part(
 
 def _pass(
     name: str,
-    mine: Sequence[tuple[Piece, Op]],
+    mine: Sequence[tuple[LayerOp, Op]],
     plan: Parallelism,
     framework: Framework,
     direction: Literal["forward", "backward"],
 ) -> Graph:
     """The forward or the backward pass."""
-    chain = Chain(plan, framework)
+    chain = RankGraphBuilder(plan, framework)
     append = chain.forward if direction == "forward" else chain.backward
     for piece, op in mine if direction == "forward" else _reversed(mine):
         append(piece, op)
     return chain.graph(f"{name}, {direction}")
 
 
-def _recomputed(name: str, mine: Sequence[tuple[Piece, Op]], plan: Parallelism, framework: Framework) -> Graph | None:
+def _recomputed(name: str, mine: Sequence[tuple[LayerOp, Op]], plan: Parallelism, framework: Framework) -> Graph | None:
     """The pass over what is computed again; None if nothing is."""
     if plan.recompute == "none":
         return None
-    chain = Chain(plan, framework, "recompute")
+    chain = RankGraphBuilder(plan, framework, "recompute")
     remains = {id(op) for op in remaining([piece for piece, _ in mine], [op for _, op in mine], plan)}
     for piece, op in _again(mine, plan, framework):
         if id(op) not in remains:
@@ -93,7 +93,7 @@ def _recomputed(name: str, mine: Sequence[tuple[Piece, Op]], plan: Parallelism, 
     return chain.graph(f"{name}, again") if chain.nodes else None
 
 
-def _again(mine: Sequence[tuple[Piece, Op]], plan: Parallelism, framework: Framework) -> Sequence[tuple[Piece, Op]]:
+def _again(mine: Sequence[tuple[LayerOp, Op]], plan: Parallelism, framework: Framework) -> Sequence[tuple[LayerOp, Op]]:
     """The operators up to the last that full recomputation runs.
 
     Where it `stops_early`, it ends with the last tensor that the backward pass needs: the input of a last GEMM.
@@ -104,7 +104,7 @@ def _again(mine: Sequence[tuple[Piece, Op]], plan: Parallelism, framework: Frame
     return mine[: end - 1] if end and isinstance(mine[end - 1][1], Gemm) else mine[:end]
 
 
-def _reversed(mine: Sequence[tuple[Piece, Op]]) -> Iterator[tuple[Piece, Op]]:
+def _reversed(mine: Sequence[tuple[LayerOp, Op]]) -> Iterator[tuple[LayerOp, Op]]:
     """The order of the backward pass: what runs beside an exchange of tokens follows the first one there, too."""
     beside = [one for one in reversed(mine) if one[0].beside]
     for one in reversed(mine):
@@ -114,7 +114,7 @@ def _reversed(mine: Sequence[tuple[Piece, Op]]) -> Iterator[tuple[Piece, Op]]:
             yield from beside
 
 
-def _owned(piece: Piece, plan: Parallelism) -> int:
+def _owned(piece: LayerOp, plan: Parallelism) -> int:
     """Parameters of a piece on one rank; what is not cut by weights is replicated."""
     experts = plan.ep * expert_tp(plan)
     ranks = dict.fromkeys(("columns", "rows", "vocabulary"), plan.tp)

@@ -13,7 +13,7 @@ from weft.answer import Record
 from weft.errors import InputError, check_type
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
-from weft.models.block import Style, Tokens, layer
+from weft.models.block import FusionStyle, Tokens, layer
 from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.complete import check_stated
 from weft.parallel.framework import Framework
@@ -159,5 +159,5 @@ def _listed(names: tuple[str, ...] | list[str]) -> str:
 def _operators_of(model: Transformer, names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the operators among `names` that the layers of a model have: modules that it lacks recompute nothing."""
     kinds, tokens = dict.fromkeys(model.layer_kinds), Tokens(1, 8, source=8 if model.encoder_layers else 0)
-    known = {piece.name for kind in kinds for piece in layer(model, kind, tokens, Style(), "bf16")}
+    known = {piece.name for kind in kinds for piece in layer(model, kind, tokens, FusionStyle(), "bf16")}
     return tuple(name for name in names if name in known)

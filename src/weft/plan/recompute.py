@@ -22,7 +22,7 @@ from weft.graph import Graph
 from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer
-from weft.models.block import Piece, Tokens, layer
+from weft.models.block import LayerOp, Tokens, layer
 from weft.options import SUSTAINED, RunOptions
 from weft.parallel.again import Saved, extra_sources, left_by
 from weft.parallel.cut import cut, local
@@ -35,7 +35,7 @@ from weft.run.step.clock import train
 from weft.run.step.memory import memory
 from weft.run.step.named import asked
 from weft.run.step.parts import rank_parts
-from weft.run.step.prices import Prices
+from weft.run.step.prices import OperatorTimes
 from weft.units import Dimension, parse
 
 
@@ -270,7 +270,7 @@ def stage_layers(
 ) -> list[Layers]:
     """The kinds of layers of the first stage, each with its number: what its operators leave, and take again."""
     plain = replace(plan, recompute="none")
-    prices = Prices(system, plain, options)
+    prices = OperatorTimes(system, plain, options)
     source = model.sequence_length if model.encoder_layers else 0
     tokens = Tokens(plan.micro_batch, plan.sequence, plan.cp, source)
     parts = rank_parts(model, plain, framework)
@@ -289,7 +289,7 @@ def stage_layers(
     return found
 
 
-def _by_operator(graph: Graph, pieces: Sequence[Piece], prices: Prices) -> dict[str, float]:
+def _by_operator(graph: Graph, pieces: Sequence[LayerOp], prices: OperatorTimes) -> dict[str, float]:
     """Seconds of each operator of a pass with its collectives, by name."""
     seconds = dict.fromkeys((piece.name for piece in pieces), 0.0)
     for node in graph:

@@ -9,7 +9,7 @@ from weft.errors import InputError
 from weft.graph import Attention, Collective, Constant, Gemm, Graph, Joined, Streaming, View
 from weft.graph.role import Role
 from weft.models import Transformer
-from weft.models.block import Piece, Style, Tokens, layer
+from weft.models.block import FusionStyle, LayerOp, Tokens, layer
 from weft.parallel.cut import cut
 from weft.parallel.plan import Parallelism
 from weft.rewrite.flow import Draft
@@ -28,7 +28,7 @@ def layer_graph(model: Transformer, plan: Parallelism, dropout: bool = False) ->
     or norms after their sub-layers.
     """
     _check(model)
-    style = Style(flash=False, dropout=dropout, fused=False, eager=True, apart=True)
+    style = FusionStyle(flash=False, dropout=dropout, fused=False, eager=True, apart=True)
     tokens = Tokens(plan.micro_batch, plan.sequence)
     writer = _Writer(model, plan)
     writer.write(layer(model, _KIND, tokens, style, plan.dtype))
@@ -74,7 +74,7 @@ class _Writer:
         self.entry = ""
         self.parts: dict[str, str] = {}
 
-    def write(self, pieces: Iterable[Piece]) -> None:
+    def write(self, pieces: Iterable[LayerOp]) -> None:
         """Append every piece."""
         for piece in pieces:
             op = cut(piece, self.plan)
@@ -86,7 +86,7 @@ class _Writer:
                 case Streaming():
                     self._streaming(piece, op)
 
-    def _gemm(self, piece: Piece, op: Gemm) -> None:
+    def _gemm(self, piece: LayerOp, op: Gemm) -> None:
         if piece.cut == "columns":
             self.entry = self.entry or self._gathered(piece.name)
             if piece.role is Role.MLP_UP and self.model.gated:
@@ -116,7 +116,7 @@ class _Writer:
         size = self.rows * self.model.hidden * 2 if self.plan.dtype != "fp32" else self.rows * self.model.hidden * 4
         return self.draft.node(name, Collective(kind, size, self.plan.tp, self.plan.dtype), self.x, stream="tp")
 
-    def _streaming(self, piece: Piece, op: Streaming) -> None:
+    def _streaming(self, piece: LayerOp, op: Streaming) -> None:
         draft, width, name = self.draft, self.model.hidden, piece.name
         if op.name in _NORMS:
             self.skip = self.x

@@ -17,7 +17,7 @@ from weft.graph.role import Role
 from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
-from weft.models.block import Piece, Tokens, embedding, head, layer
+from weft.models.block import LayerOp, Tokens, embedding, head, layer
 from weft.parallel.check import divisors
 from weft.textbook.borders import clustered
 from weft.textbook.meshes import MeshPlan, StageCosts, cost_of, mesh_plans
@@ -192,7 +192,7 @@ class _Parts:
         yield from ((one, other) for one, other in dict.fromkeys((fast, lean)) if one and other)
 
 
-def _with_table(piece: Piece, model: Transformer) -> Piece:
+def _with_table(piece: LayerOp, model: Transformer) -> LayerOp:
     """The head's GEMM with its own copy of a table that it shares with the embedding on another stage."""
     if piece.role is not Role.LOGITS or not model.tied:
         return piece

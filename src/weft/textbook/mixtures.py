@@ -29,7 +29,7 @@ from weft.parallel.plan import Parallelism, Recompute
 from weft.parallel.rank import RankPart
 from weft.run.step.memory import COMMUNICATOR, CONTEXT
 from weft.run.step.parts import rank_parts
-from weft.run.step.prices import Prices
+from weft.run.step.prices import OperatorTimes
 
 FloatArray = npt.NDArray[np.float64]
 Kind = Literal["tp", "sdp", "dp"]
@@ -264,7 +264,7 @@ class _Candidate:
             dtype=of.base.dtype,
             order=inside,  # type: ignore[arg-type]
         )
-        self.prices = Prices(of.system, self.plan, SUSTAINED)
+        self.prices = OperatorTimes(of.system, self.plan, SUSTAINED)
         self.parts = rank_parts(of.model, self.plan, of.framework)
         self._known: dict[str, float] = {}
 

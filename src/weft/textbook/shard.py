@@ -17,7 +17,7 @@ from weft import hardware
 from weft.errors import InputError
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
-from weft.models.block import Piece, Tokens, layer
+from weft.models.block import LayerOp, Tokens, layer
 from weft.plan.program import Program
 from weft.textbook.resharding import Layout, Move, resharding
 from weft.textbook.strategies import (
@@ -123,7 +123,7 @@ class Part:
 
     def __init__(
         self,
-        pieces: Sequence[Piece],
+        pieces: Sequence[LayerOp],
         shape: tuple[int, int] | None,
         prices: MeshPrices,
         training: Training,

@@ -11,11 +11,11 @@ from weft.errors import InputError
 from weft.graph import DTYPE_BYTES, Attention, Collective, Gemm, GroupedGemm, Op, Streaming, Tensor
 from weft.graph.role import Role
 from weft.hardware import System
-from weft.models.block import Piece, Style
+from weft.models.block import FusionStyle, LayerOp
 from weft.options import SUSTAINED
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
-from weft.run.step.prices import Prices
+from weft.run.step.prices import OperatorTimes
 from weft.textbook.resharding import REPLICATED, Layout, Move, Placement, resharding
 
 Roles = Mapping[str, tuple[Placement, Placement]]
@@ -27,7 +27,7 @@ _MATRIX: Roles = {"columns": (REPLICATED, 1), "inner": (1, REPLICATED), **_TOKEN
 _CUTS_WEIGHTS = ("columns", "inner", "experts", "vocabulary")
 
 
-ALPA = Framework("alpa", gradients="fp16", accumulates=False, style=Style(flash=False))
+ALPA = Framework("alpa", gradients="fp16", accumulates=False, style=FusionStyle(flash=False))
 """What Alpa trains with: fp16 gradients beside fp32 master weights and Adam's states, unfused attention
 (alpa-projects/alpa, benchmark/alpa)."""
 
@@ -64,11 +64,11 @@ class Training:
 class MeshPrices:
     """Seconds of operators on one GPU, and of collectives along the axes of meshes of one shape."""
 
-    def __init__(self, mesh: Mesh, compute: Prices | None = None) -> None:
+    def __init__(self, mesh: Mesh, compute: OperatorTimes | None = None) -> None:
         plan = Parallelism(tp=mesh.inner, dp=mesh.outer, batch=mesh.outer)
         self.mesh = mesh
-        self.compute = compute or Prices(mesh.system, plan, SUSTAINED)
-        self._moved = Prices(mesh.system, plan, SUSTAINED)
+        self.compute = compute or OperatorTimes(mesh.system, plan, SUSTAINED)
+        self._moved = OperatorTimes(mesh.system, plan, SUSTAINED)
 
     def of(self, ops: Iterable[Op]) -> float:
         """Seconds of operators, one after the other."""
@@ -94,9 +94,9 @@ class Group:
     """
 
     name: str
-    main: Piece | None
+    main: LayerOp | None
     tensor: Tensor
-    merged: tuple[Piece, ...] = ()
+    merged: tuple[LayerOp, ...] = ()
     source: int | None = None
     residual: int | None = None
 
@@ -122,7 +122,7 @@ class Strategy:
     widest: float
 
 
-def groups(pieces: Sequence[Piece], dtype: str, entry: tuple[int, int] | None) -> list[Group]:
+def groups(pieces: Sequence[LayerOp], dtype: str, entry: tuple[int, int] | None) -> list[Group]:
     """The groups of a part, in order; `entry` is the shape of its input, tokens x width (None: it reads tokens only).
 
     Element-wise operators and norms go to the group whose output they read, a residual sum to that of its second
@@ -152,11 +152,11 @@ def groups(pieces: Sequence[Piece], dtype: str, entry: tuple[int, int] | None) -
     return found
 
 
-def _merges(piece: Piece) -> bool:
+def _merges(piece: LayerOp) -> bool:
     return isinstance(piece.op, Streaming) and piece.cut not in ("dispatch", "combine", "vocabulary")
 
 
-def _output(piece: Piece, dtype: str) -> Tensor:
+def _output(piece: LayerOp, dtype: str) -> Tensor:
     match piece.op:
         case GroupedGemm() as op:
             return Tensor((op.rows // op.groups, op.n, op.groups), dtype)

@@ -21,7 +21,7 @@ from weft.parallel.precision import is_narrow
 from weft.result.step import Pass
 from weft.run.step.paired import EXPERTS, paired
 from weft.run.step.parts import rank_parts
-from weft.run.step.prices import Prices
+from weft.run.step.prices import OperatorTimes
 from weft.validation.machines import Machines
 from weft.validation.seen import YES
 from weft.validation.subjects import Subject
@@ -103,7 +103,7 @@ def predicted_kinds() -> Mapping[str, float]:
     used, model, system = framework("deepseek"), load_model("deepseek-v3"), hardware.system(_SYSTEM)
     plan = Parallelism(dp=64, ep=64, batch=64, sequence=4096, precision="fp8-block", dispatcher="deepep")
     part = rank_parts(model, plan, used)["moe"]
-    prices, kinds, passes = Prices(system, plan, RunOptions()), Counter[str](), list[Pass]()
+    prices, kinds, passes = OperatorTimes(system, plan, RunOptions()), Counter[str](), list[Pass]()
     again = [node for node in part.forward if _runs_again(node)]
     for nodes in (part.forward, [*again, *part.backward]):
         own: Counter[str] = Counter()

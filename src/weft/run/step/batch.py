@@ -26,7 +26,7 @@ from weft.run.step.layers import Layers, cases_of
 from weft.run.step.memory import HELD, peaks
 from weft.run.step.offload import seconds_to_host
 from weft.run.step.parts import Parts, PlanJob, rank_parts
-from weft.run.step.prices import DurationCache, Prices
+from weft.run.step.prices import DurationCache, OperatorTimes
 from weft.run.step.pruning import Pruning
 from weft.run.step.stages import Shares, Structure, chunks_of, in_rounds, stage_counts, stages_on
 from weft.run.step.windows import Windows
@@ -44,7 +44,7 @@ _FEW = 2
 """Layers after which those that gather their weights alike take equally long."""
 
 
-class Many(NamedTuple):
+class BatchedSteps(NamedTuple):
     """Step times [s] and peaks of memory [bytes] of plans, in their order.
 
     A step is its `pipeline`, then `reduce` until the gradients are summed, then `update` of the weights [s].
@@ -109,7 +109,7 @@ class Batch:
     """Plans of the same framework with the same methods of overlap; `prices` are those of a single one."""
 
     def __init__(
-        self, model: Transformer, framework: Framework, cache: DurationCache, prices: Prices | None = None
+        self, model: Transformer, framework: Framework, cache: DurationCache, prices: OperatorTimes | None = None
     ) -> None:
         self.model, self.framework, self.cache, self.prices = model, framework, cache, prices
 
@@ -125,7 +125,7 @@ class Batch:
 
     def fill(
         self,
-        found: Many,
+        found: BatchedSteps,
         at: NDArray[np.int64],
         plans: Sequence[Parallelism],
         limit: float,
@@ -150,7 +150,7 @@ class Batch:
             self._fill(found, at[some], [jobs[number] for number in some.tolist()])
             pruning.add(found.seconds[at[some]], found.peak_bytes[at[some]])
 
-    def _fill(self, found: Many, at: NDArray[np.int64], jobs: Sequence[PlanJob]) -> None:
+    def _fill(self, found: BatchedSteps, at: NDArray[np.int64], jobs: Sequence[PlanJob]) -> None:
         """Write the times of plans whose layers are known to their places."""
         self._time(jobs)
         alike: dict[object, list[int]] = {}
@@ -191,7 +191,7 @@ class Batch:
         job = PlanJob(plan, parts, self._structure(plan, parts.names, order), order)
         overlaps = framework.dp_overlap, framework.gather_overlap, plan.overlap.get("dp")
         job.rank, job.epilogue = rank, EpilogueKey(*overlaps, _EPILOGUE_FIELDS(plan))
-        job.prices = self.prices or Prices(self.cache.system, plan, self.cache.options, known=self.cache)
+        job.prices = self.prices or OperatorTimes(self.cache.system, plan, self.cache.options, known=self.cache)
         return job
 
     def _time(self, jobs: Sequence[PlanJob]) -> None:
@@ -317,7 +317,7 @@ class Batch:
         names = chunks_of(self.model, len(job.structure.counts), job.plan)
         return [[job.layers.parts[name] for name in stage] for stage in names]
 
-    def _send(self, plan: Parallelism, prices: Prices) -> Send:
+    def _send(self, plan: Parallelism, prices: OperatorTimes) -> Send:
         """What it takes to send a micro-batch's activations, under sequence parallelism a rank's share, to a stage.
 
         A rank that does not overlap its sends computes nothing until the tensor has arrived.
@@ -332,7 +332,9 @@ class Batch:
         waits = framework.sends == "blocking" or (framework.sends == "interleaved" and plan.chunks == 1)
         return Send(seconds, sender_busy=seconds if waits else 0.0)
 
-    def _gathered(self, stage: Sequence[PartTimes], plan: Parallelism, prices: Prices, windows: Windows) -> FloatArray:
+    def _gathered(
+        self, stage: Sequence[PartTimes], plan: Parallelism, prices: OperatorTimes, windows: Windows
+    ) -> FloatArray:
         """Forward and backward [s] of a rank that gathers the weights of its parts one by one.
 
         Between a part and the next but one nothing waits, so that equal layers soon take equally long, two by two.

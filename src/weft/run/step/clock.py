@@ -18,10 +18,10 @@ from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
 from weft.parallel.precision import check_trains
 from weft.result.step import Step, exposed
-from weft.run.step.batch import Batch, Many, PipelineBatch, ends, uncollected
+from weft.run.step.batch import Batch, BatchedSteps, PipelineBatch, ends, uncollected
 from weft.run.step.meeting import Meeting
 from weft.run.step.overlaps import check_overlap, engine_note, idle_note, needs, settled, settling
-from weft.run.step.prices import DurationCache, Prices
+from weft.run.step.prices import DurationCache, OperatorTimes
 from weft.run.step.pruning import Pruning
 from weft.schedule.pipeline import Durations, Send, run_schedule
 from weft.units import format_time
@@ -72,7 +72,7 @@ def time_step(
     """Time a step as `train` does, under a plan that has been checked."""
     framework = settled(framework, plan)
     cache = DurationCache(system, options, calibration=calibration)
-    prices = Prices(system, plan, options, fidelity, cache)
+    prices = OperatorTimes(system, plan, options, fidelity, cache)
     chunks, pipe, epilogue = Batch(model, framework, cache, prices).detail(plan)
     assert pipe.times is not None
     notes = (
@@ -135,14 +135,14 @@ def many(
     *,
     limit: float = np.inf,
     pruning: Pruning | None = None,
-) -> Many:
+) -> BatchedSteps:
     """Step times and peaks of plans that fit the model and the system, as `train` and `memory` give them, at the
     fidelity "estimate".
 
     `cache` holds what calls for the same model, GPUs and framework have in common. Plans with peaks above `limit`
     [bytes] are not timed, nor are those that the `pruning` excludes: their times are infinite.
     """
-    found = Many(*np.full((5, len(plans)), np.inf))
+    found = BatchedSteps(*np.full((5, len(plans)), np.inf))
     framework = framework or Framework()
     cache = cache or DurationCache(system, options)
     alike: dict[tuple[object, ...], list[int]] = {}
@@ -160,7 +160,7 @@ def meetings(
 ) -> tuple[Meeting, ...]:
     """The kernels and collectives that meet in a step, by closed forms: what the fidelity "windows" simulates."""
     framework = settled(framework, plan)
-    prices = Prices(system, plan, options)
+    prices = OperatorTimes(system, plan, options)
     Batch(model, framework, prices.known, prices).detail(plan)
     return tuple(one.task for one in prices.windows.found.values() if one.source != "none")
 

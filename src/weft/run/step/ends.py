@@ -22,7 +22,7 @@ from weft.parallel.precision import casts
 from weft.result.step import RESIDUAL, exposed
 from weft.run.step.offload import exposed_states
 from weft.run.step.parts import Parts
-from weft.run.step.prices import Prices
+from weft.run.step.prices import OperatorTimes
 from weft.run.step.spans import CONTENTION
 from weft.run.step.stages import Structure
 
@@ -104,7 +104,7 @@ def epilogue_times(
     model: Transformer,
     plan: Parallelism,
     framework: Framework,
-    prices: Prices,
+    prices: OperatorTimes,
     structure: Structure,
     of: Parts,
     updates: Updates,
@@ -158,7 +158,7 @@ def _update(
     narrow: int,
     plan: Parallelism,
     framework: Framework,
-    prices: Prices,
+    prices: OperatorTimes,
     updates: Updates,
 ) -> tuple[float, float]:
     shard = sharded(count, experts, plan) if plan.zero else count
@@ -173,7 +173,9 @@ def _update(
     return updates[key]
 
 
-def optimizer(shard: int, count: int, plan: Parallelism, framework: Framework, prices: Prices, cast: int = 0) -> float:
+def optimizer(
+    shard: int, count: int, plan: Parallelism, framework: Framework, prices: OperatorTimes, cast: int = 0
+) -> float:
     """Time of the optimizer's step on a shard of so many of `count` parameters, and of what surrounds it [s].
 
     After it, `cast` weights are cast to the operands of the plan's recipe. Operands are gathered without a transpose.
@@ -197,7 +199,7 @@ class Groups:
     """
 
     def __init__(
-        self, plan: Parallelism, framework: Framework, prices: Prices, experts: float, light: float = 1.0
+        self, plan: Parallelism, framework: Framework, prices: OperatorTimes, experts: float, light: float = 1.0
     ) -> None:
         self.plan, self.framework, self.prices, self.experts, self.light = plan, framework, prices, experts, light
         self.replicas = plan.dp * plan.cp

@@ -18,7 +18,7 @@ from weft.hardware import System
 from weft.library.kits import KITS, kit
 from weft.library.served import library as library_of
 from weft.models import Transformer
-from weft.models.block import LAYERS, LayerKind, Piece, Style, Tokens, embedding, head, layer
+from weft.models.block import LAYERS, FusionStyle, LayerKind, LayerOp, Tokens, embedding, head, layer
 from weft.models.counts import parameters
 from weft.models.formats import FP8_BLOCK, served_format
 from weft.options import SUSTAINED, RunOptions
@@ -32,14 +32,14 @@ from weft.run.step.drafts import OWN, drafter
 from weft.run.step.layers import time_graph
 from weft.run.step.overlaps import check_served, engine_note, needs
 from weft.run.step.paired import EXPERTS, Beside
-from weft.run.step.prices import DurationCache, Prices
+from weft.run.step.prices import DurationCache, OperatorTimes
 from weft.run.step.serving_plan import ServingPlan
 from weft.run.step.spans import CONTENTION, timed
 from weft.run.step.stages import ForwardStages
 
 _ACTIVATIONS = "bf16"
 """Number format of everything but the GEMMs of layers, and of the cache of keys and values if none is named."""
-_SERVER = Framework(name="serving", style=Style())
+_SERVER = Framework(name="serving", style=FusionStyle())
 _EAGER = (
     "Eager mode: the host launches {:,} kernels in each engine iteration, {:g} us each (calibrated), which takes "
     "{:.3g} ms or more; no CUDA graph replays them."
@@ -124,7 +124,9 @@ class Forward:
             )
         format = self.format.partition("-")[0] or self.dtype
         self._calls = ExpertCalls.by(self.kit, format, model, system.gpu, options, plan.tp, plan.ep)
-        self._prices = Prices(system, self.ranks, options, known=DurationCache(system, options, self.kit, self.dtype))
+        self._prices = OperatorTimes(
+            system, self.ranks, options, known=DurationCache(system, options, self.kit, self.dtype)
+        )
         self._kinds = Counter(model.layer_kinds)
         self._alike = _alike_but_attention(self._kinds)
         self._prepared: dict[int, dict[str, Graph]] = {}
@@ -329,7 +331,7 @@ class Forward:
             size += layers * kept * each
         return size * DTYPE_BYTES[self.plan.kv_dtype] + (self.draft.cache(length) if self.draft else 0)
 
-    def _layer(self, kind: str, flat: Tokens) -> Iterator[Piece]:
+    def _layer(self, kind: str, flat: Tokens) -> Iterator[LayerOp]:
         """The operators of a layer but attention, as servers run them.
 
         Every rank holds a slice of each expert, as vLLM does by default, or with `ep` a share of them, to which as many
@@ -342,7 +344,7 @@ class Forward:
         joined, called = model.query_rank > 0, self._calls is not None and self._calls.shared
         shared = model.shared_experts > 0 and not called
         if self.joins:
-            yield Piece("join", Gemm(flat.count, model.hidden, 2 * model.hidden, _ACTIVATIONS), "mlp", "whole")
+            yield LayerOp("join", Gemm(flat.count, model.hidden, 2 * model.hidden, _ACTIVATIONS), "mlp", "whole")
         for piece in layer(model, kind, flat, _SERVER.style, _ACTIVATIONS):
             op = piece.op
             if isinstance(op, Attention) or (isinstance(op, Streaming) and op.name == "residual_add"):
@@ -363,7 +365,7 @@ class Forward:
             else:
                 yield piece
 
-    def _attend(self, kind: str, group: Group) -> Iterator[Piece]:
+    def _attend(self, kind: str, group: Group) -> Iterator[LayerOp]:
         """The attention of a group in a layer; of next tokens on the compressed cache, where attention is latent.
 
         Source: arXiv:2405.04434.
@@ -402,13 +404,13 @@ class Forward:
             return self.kit.attention_on(architecture, False, f"{phase}.{_ACTIVATIONS}-{_ACTIVATIONS}")
         return found
 
-    def _graph(self, name: str, pieces: Iterable[Piece], of: Framework = _SERVER) -> Graph:
+    def _graph(self, name: str, pieces: Iterable[LayerOp], of: Framework = _SERVER) -> Graph:
         graph = part(name, tuple(pieces), self.ranks, of).forward
         if name in LAYERS:
             graph = replace(graph, nodes=tuple(_in_format(node, self.ranks.dtype) for node in graph))
         return graph
 
-    def _timed(self, name: str, pieces: Iterable[Piece], attention: str = "") -> Pass:
+    def _timed(self, name: str, pieces: Iterable[LayerOp], attention: str = "") -> Pass:
         """One rank's forward pass over a part of the model, in a layer with weights of a format.
 
         Its attention is of a library of inference, if one is named.

@@ -20,7 +20,7 @@ from weft.run.step.eager import in_graphs, launched
 from weft.run.step.overlaps import overlapped
 from weft.run.step.paired import paired, paired_share
 from weft.run.step.parts import Parts
-from weft.run.step.prices import Case, Prices
+from weft.run.step.prices import Case, OperatorTimes
 from weft.run.step.spans import Slowdown, kernels, timed
 from weft.run.step.stages import Shares
 from weft.run.step.windows import Times, times
@@ -28,7 +28,7 @@ from weft.run.step.windows import Times, times
 FloatArray = NDArray[np.float64]
 
 
-def cases_of(parts: Parts, prices: Prices) -> Iterable[Case]:
+def cases_of(parts: Parts, prices: OperatorTimes) -> Iterable[Case]:
     """The operators of the passes over parts."""
     for part in parts.of.values():
         for graph in (part.forward, part.backward, part.recompute):
@@ -47,7 +47,7 @@ class Layers:
         parts: Parts,
         dtype: str,
         framework: Framework,
-        prices: Prices,
+        prices: OperatorTimes,
         splits: bool,
         like: Layers | None = None,
         dense: MutableMapping[int, PartTimes] | None = None,
@@ -64,7 +64,7 @@ class Layers:
         self._beside: dict[tuple[Shares, bool], Times] = {}
         self._fields: dict[str, FloatArray] = {}
 
-    def _timed(self, of: RankPart, prices: Prices, like: PartTimes | None) -> PartTimes:
+    def _timed(self, of: RankPart, prices: OperatorTimes, like: PartTimes | None) -> PartTimes:
         def run(graph: Graph | None) -> Pass:
             return Pass() if graph is None else _pass(graph, prices, self.framework)
 
@@ -140,7 +140,7 @@ class Layers:
 
 def time_graph(
     graph: Graph,
-    prices: Prices,
+    prices: OperatorTimes,
     method: str,
     seconds: Mapping[str, float] | None = None,
     windows: Slowdown | None = None,
@@ -161,7 +161,7 @@ def time_graph(
     return timed(graph, found.seconds, slowdown if windows else None, found.alone)
 
 
-def _pass(graph: Graph, prices: Prices, framework: Framework) -> Pass:
+def _pass(graph: Graph, prices: OperatorTimes, framework: Framework) -> Pass:
     """A pass of a training step, with its calibration residual."""
     found = time_graph(graph, prices, framework.tp, windows=prices.windows)
     residual = sum(prices.residual(node.op) for node in graph)

@@ -40,7 +40,7 @@ from weft.run.kept import method_identity
 from weft.run.single import simulate
 from weft.run.step import routed
 from weft.run.step.eager import FULL_ITERATION
-from weft.run.step.prices import Prices
+from weft.run.step.prices import OperatorTimes
 from weft.store import Store, kept
 from weft.store.records import say
 
@@ -352,7 +352,7 @@ class Overlapped(NamedTuple):
 
 
 def overlapped(
-    graph: Graph, prices: Prices, method: str, alone: Mapping[str, float] | None = None, hides: bool = False,
+    graph: Graph, prices: OperatorTimes, method: str, alone: Mapping[str, float] | None = None, hides: bool = False,
     framework: bool = True,
 ) -> Overlapped:  # fmt: skip
     """Times of nodes [s] where `method` joins GEMMs and collectives; a collective has what is left beyond its GEMM.

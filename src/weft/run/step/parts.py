@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.models import Transformer
-from weft.models.block import LAYERS, Piece, Tokens, embedding, head, layer
+from weft.models.block import LAYERS, LayerOp, Tokens, embedding, head, layer
 from weft.parallel.again import check_known
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from weft.run.step.batch import PipelineBatch
     from weft.run.step.keys import EpilogueKey, RankKey
     from weft.run.step.layers import Layers
-    from weft.run.step.prices import Prices
+    from weft.run.step.prices import OperatorTimes
 
 FloatArray = NDArray[np.float64]
-Written = dict[tuple[Tokens, str], dict[str, tuple[Piece, ...]]]
+Written = dict[tuple[Tokens, str], dict[str, tuple[LayerOp, ...]]]
 """The operators of the parts of a model before they are split, by their tokens and their number format."""
 _ENDS = "embedding", "head"
 """The first and the last part of a model."""
@@ -63,7 +63,7 @@ def rank_parts(
     }
 
 
-def _pieces(model: Transformer, tokens: Tokens, framework: Framework, dtype: str) -> dict[str, tuple[Piece, ...]]:
+def _pieces(model: Transformer, tokens: Tokens, framework: Framework, dtype: str) -> dict[str, tuple[LayerOp, ...]]:
     """The operators of every distinct part of a model before they are split."""
     style, (first, last) = framework.style, _ENDS
     kinds = {kind: tuple(layer(model, kind, tokens, style, dtype)) for kind in dict.fromkeys(model.layer_kinds)}
@@ -133,7 +133,7 @@ class PlanJob:
     pipe: PipelineBatch
     epilogue: EpilogueKey
     rank: RankKey
-    prices: Prices
+    prices: OperatorTimes
 
     def __init__(self, plan: Parallelism, parts: Parts, structure: Structure, order: Schedule | None) -> None:
         self.plan, self.parts, self.structure, self.order = plan, parts, structure, order

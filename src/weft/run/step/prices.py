@@ -207,7 +207,7 @@ def _stacked(ops: Sequence[Op]) -> Op:
     return replace(first, **sizes)  # type: ignore[type-var]
 
 
-class Prices:
+class OperatorTimes:
     """Seconds of operators on a rank of a plan; equal operators are estimated once.
 
     `windows` say what kernels and collectives cost each other while they run at once. `known` may be shared among
