@@ -185,17 +185,19 @@ def test_a_policy_that_wastes_a_faster_gpu_lowers_the_goodput():
         else:
             vllm(server)
 
-    goals = policy_suite._GOALS
-    shortest = 0.999 * min(map(seconds, policy_suite._serve("", "", "vllm", **goals).turns))
+    def serve(policy, where):
+        return policy_suite._serve("", "", policy, policy_suite._PLAN, policy_suite._GOALS, where)
+
+    shortest = 0.999 * min(map(seconds, serve("vllm", "1xh100").turns))
     faster = weft.system("1xh100").replace({"memory.bandwidth": "4.5 TB/s"})
-    slow, fast = (policy_suite._serve("", "", lazy, where, **goals) for where in ("1xh100", faster))
+    slow, fast = (serve(lazy, where) for where in ("1xh100", faster))
     with pytest.raises(ContractError, match="A faster GPU does not lower the goodput"):
         check_laws("lazy", "more bandwidth", (policy_suite.faster_gpus_serve_more,), slow, fast)
 
 
 @pytest.fixture(scope="module")
 def answer():
-    return policy_suite._serve("", "", "vllm", seed=3, **policy_suite.LOADS["clients"])
+    return policy_suite._serve("", "", "vllm", *policy_suite.LOADS["clients"])
 
 
 @pytest.mark.parametrize(
