@@ -1,9 +1,11 @@
 """Writes reference/catalogue.md when the documentation is built: every machine and model, value by value.
 
-Also makes the directive `assumed-values`: a table of the values of a machine that are assumed.
+Also makes the directive `assumed-values`, a table of the values of a machine that are assumed, and adds the declared
+fields of a dataclass to its reference.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 from weft import hardware
+from weft.fields import described
 from weft.hardware import Provenance
 from weft.models import load_model, model_names
 
@@ -44,7 +47,27 @@ def setup(app: Any) -> dict[str, bool]:
     app.add_directive("assumed-values", AssumedValues)
     app.connect("builder-inited", lambda app: write(Path(app.srcdir) / "reference" / "catalogue.md"))
     app.connect("builder-inited", lambda app: forget_modules(Path(app.srcdir) / "reference" / "api"), priority=1)
+    app.connect("autodoc-process-docstring", add_fields)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def add_fields(app: Any, what: str, name: str, owner: Any, options: Any, lines: list[str]) -> None:
+    """Add the declared fields of a dataclass to what its docstring says."""
+    if what == "class" and is_dataclass(owner):
+        lines += field_lines(owner)
+
+
+def field_lines(owner: Any) -> Iterator[str]:
+    """A list of the declared fields of a dataclass: what each means, its default, and its option."""
+    for one in described(owner).values():
+        about = one.declared
+        default = about.default or ("" if one.value is None else f"`{one.value!r}`")
+        said = (
+            about.help.replace("{names}", ", ".join(one.choices)) if one.named else about.help.replace(": {names}", "")
+        )
+        flag = f"--{one.option.replace('_', '-')}"
+        yield f"* `{one.name}` (`{flag}`): {said}" + f" Default: {default}." * bool(default)
+    yield ""
 
 
 def write(page: Path) -> None:
