@@ -24,7 +24,8 @@ class RankPart:
     Of the parameters `experts` belong to routed experts, `narrow` to GEMMs on a recipe's operands of 8 or 4 bits.
     `write` and `write_again` make the graphs when they are asked for: plans that do not fit the memory need none, and
     servers no backward pass.
-    Streams are named by what runs on them: "compute", and collectives of the axes "tp", "cp" and "ep".
+    Streams are named by what runs on them: "compute", and collectives of the axes "tp", "cp" and "ep". `pieces` are the
+    operators before and after they are split, `list_again` returns those that the backward pass computes again.
     """
 
     name: str
@@ -34,6 +35,8 @@ class RankPart:
     kept: Kept = field(default_factory=Kept)
     experts: int = 0
     narrow: int = 0
+    pieces: Sequence[tuple[LayerOp, Op]] = ()
+    list_again: Callable[[], Sequence[tuple[LayerOp, Op]]] = list
 
     @cached_property
     def forward(self) -> Graph:
@@ -58,12 +61,13 @@ def part(
     pieces = narrowed(pieces, plan.recipe, framework.attention)
     mine = [(piece, cut(piece, plan)) for piece in pieces]
     write = partial(getattr, like) if like else partial(_pass, name, mine, plan, framework)
-    again = partial(_recomputed, name, mine, plan, framework)
+    list_again = partial(_again, mine, plan, framework)
+    again = partial(_recomputed, name, list_again, plan, framework)
     remembered = kept(pieces, [local(op, plan) for _, op in mine], plan)
     owned = sum(_owned(piece, plan) for piece in pieces)
     experts = sum(_owned(piece, plan) for piece in pieces if piece.cut.startswith("expert"))
     narrow = sum(_owned(piece, plan) for piece in pieces if is_narrow(piece.op)) if plan.recipe.operands else 0
-    return RankPart(name, write, again, owned, remembered, experts, narrow)
+    return RankPart(name, write, again, owned, remembered, experts, narrow, mine, list_again)
 
 
 def _pass(
@@ -81,27 +85,29 @@ def _pass(
     return chain.graph(f"{name}, {direction}")
 
 
-def _recomputed(name: str, mine: Sequence[tuple[LayerOp, Op]], plan: Parallelism, framework: Framework) -> Graph | None:
+def _recomputed(
+    name: str, list_again: Callable[[], Sequence[tuple[LayerOp, Op]]], plan: Parallelism, framework: Framework
+) -> Graph | None:
     """The pass over what is computed again; None if nothing is."""
-    if plan.recompute == "none":
-        return None
     chain = RankGraphBuilder(plan, framework, "recompute")
-    remains = {id(op) for op in remaining([piece for piece, _ in mine], [op for _, op in mine], plan)}
-    for piece, op in _again(mine, plan, framework):
-        if id(op) not in remains:
-            chain.forward(piece, op)
+    for piece, op in list_again():
+        chain.forward(piece, op)
     return chain.graph(f"{name}, again") if chain.nodes else None
 
 
 def _again(mine: Sequence[tuple[LayerOp, Op]], plan: Parallelism, framework: Framework) -> Sequence[tuple[LayerOp, Op]]:
-    """The operators up to the last that full recomputation runs.
+    """The operators that the backward pass computes again, of full recomputation those up to the last one that it runs.
 
     Where it `stops_early`, it ends with the last tensor that the backward pass needs: the input of a last GEMM.
     """
-    if not framework.stops_early or plan.recompute != "full":
-        return mine
-    end = max((place for place, (_, op) in enumerate(mine, 1) if op.saved), default=0)
-    return mine[: end - 1] if end and isinstance(mine[end - 1][1], Gemm) else mine[:end]
+    if plan.recompute == "none":
+        return ()
+    remains = {id(op) for op in remaining([piece for piece, _ in mine], [op for _, op in mine], plan)}
+    run = mine
+    if framework.stops_early and plan.recompute == "full":
+        end = max((place for place, (_, op) in enumerate(mine, 1) if op.saved), default=0)
+        run = mine[: end - 1] if end and isinstance(mine[end - 1][1], Gemm) else mine[:end]
+    return [one for one in run if id(one[1]) not in remains]
 
 
 def _reversed(mine: Sequence[tuple[LayerOp, Op]]) -> Iterator[tuple[LayerOp, Op]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -134,6 +134,14 @@ class Planned:
         flops = plan.batch * hardware_flops(model, plan.sequence, "none", CONVENTION, source)
         return utilisation(flops, self.step_time_s, self.setting.system.gpu.matrix_rate(plan.dtype) * plan.gpus)
 
+    def is_like(self, other: Planned) -> bool:
+        """Return whether another one is the same plan under the same framework, however it was timed."""
+        return (
+            (self.estimated_s, self.peak_bytes) == (other.estimated_s, other.peak_bytes)
+            and self.setting.framework == other.setting.framework
+            and self.plan == other.plan
+        )
+
     def step(self) -> Step:
         """The whole answer on the plan's step: its waterfall, its stages, its memory."""
         return self._step
@@ -224,9 +232,10 @@ class Plans(Answer):
     `searched` counts the plans that were looked at, `rejected` those of them that cannot run, by reason. `front` are
     the plans that no other one beats in step time, peak of memory and number of GPUs at once. `refined` counts the
     plans that were timed again with the engine's windows, `moved` those of them whose rank changed. `wall_s` is how
-    long the search took [s], `why_range` names the measured steps behind the ranges. `fitting` are all plans that fit,
-    best first; `launcher` is what all of them can be started with, if the search was limited to one. `between` are the
-    fields for which several values were stated to choose from.
+    long the search took [s], `why_range` names the measured steps behind the ranges. `timed` are the plans that fit and
+    were timed, best first; bounds exclude others, which `time_all` times. `launcher` is what all of them can be
+    started with, if the search was limited to one. `between` are the fields for which several values were stated to
+    choose from.
     """
 
     kind = "plans"
@@ -239,13 +248,24 @@ class Plans(Answer):
     rejected: Mapping[str, int]
     wall_s: float
     front: tuple[Planned, ...] = ()
-    fitting: tuple[Planned, ...] = field(default=(), repr=False)
+    timed: tuple[Planned, ...] = field(default=(), repr=False)
     refined: int = 0
     moved: int = 0
     why_range: str = ""
     launcher: str = ""
     notes: tuple[str, ...] = ()
     between: tuple[str, ...] = ()
+    time_all: Callable[[], Sequence[Planned]] | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def fitting(self) -> tuple[Planned, ...]:
+        """All plans that fit, best first. Those that bounds excluded are timed when they are asked for."""
+        if self.time_all is None:
+            return self.timed
+        first, rest = self.timed[: max(self.refined, 1)], list(self.time_all())
+        for one in first:
+            rest.remove(next(other for other in rest if one.is_like(other)))
+        return (*first, *rest)
 
     @property
     def best(self) -> Planned:

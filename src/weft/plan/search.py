@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from time import perf_counter
@@ -118,21 +119,28 @@ def plan(
     say = progress or (lambda done, total, what: None)
     say(0, 0, "all plans in closed forms")
     key = OBJECTIVES[objective]
+    between = tuple(name for name, value in (fix or {}).items() if isinstance(value, list | tuple) and len(value) > 1)
+    fronts: defaultdict[int, ParetoFront] | None = None if objective == "cost" else defaultdict(ParetoFront)
+    prunes = objective == "tokens/s" and not between
     searches = [
         _Search(
             [replace(space(found, where, one, batch, length, fix or {}), launcher=launcher) for one in alike],
-            options, reserve, say,
+            options, reserve, say, max(refine, top),
         )
         for alike in used
     ]  # fmt: skip
     rejected: Counter[str] = Counter()
     with uncollected():
-        fitting = [one for each in searches for one in each.timed(rejected)]
-        if not fitting:
+        timed = [
+            one
+            for each in searches
+            for one in each.timed(rejected, front=fronts[where.gpus] if fronts is not None and prunes else None)
+        ]
+        if not timed:
             raise InputError(_impossible(searches, rejected))
-        fronts: defaultdict[int, ParetoFront] | None = None if objective == "cost" else defaultdict(ParetoFront)
+        searched = len(timed) + sum(each.excluded for each in searches) + sum(rejected.values())
         fewer = [one for each in searches for one in each.on_fewer(fronts)]
-    ranked = _ranked([*fitting, *fewer] if objective == "cost" else fitting, key)
+    ranked = _ranked([*timed, *fewer] if objective == "cost" else timed, key, max(refine, top))
     refined = _refined(ranked[:refine], perf_counter() + budget_s, say)
     best = sorted(refined, key=key) + ranked[len(refined) :]
     moved = sum(one.place != place for place, one in enumerate(best[: len(refined)], 1))
@@ -144,23 +152,31 @@ def plan(
         where,
         objective,
         tuple(replace(one, tied=one.range_s[0] <= high and one.range_s[1] >= low) for one in best[:top]),
-        len(fitting) + sum(rejected.values()),
+        searched,
         dict(rejected.most_common()),
         perf_counter() - begin,
-        _front([*fitting, *fewer]),
+        _front([*timed, *fewer]),
         tuple(best),
         len(refined),
         moved,
         best[0].setting.error.why,
         launcher,
         (*_notes(len(refined), min(refine, len(ranked))), *_searched(used, best[0].setting.framework)),
-        tuple(name for name, value in (fix or {}).items() if isinstance(value, list | tuple) and len(value) > 1),
+        between,
+        partial(_all_timed, searches, key) if prunes else None,
     )
 
 
-def _ranked(plans: Sequence[Planned], key: Callable[[Planned], tuple[float, ...]]) -> list[Planned]:
-    """Plans from the best on, each with its place."""
-    return [replace(one, place=place) for place, one in enumerate(sorted(plans, key=key), 1)]
+def _ranked(plans: Sequence[Planned], key: Callable[[Planned], tuple[float, ...]], placed: int) -> list[Planned]:
+    """Return plans from the best on, the first `placed` with their places."""
+    ranked = sorted(plans, key=key)
+    return [replace(one, place=place) for place, one in enumerate(ranked[:placed], 1)] + ranked[placed:]
+
+
+def _all_timed(searches: Sequence[_Search], key: Callable[[Planned], tuple[float, ...]]) -> list[Planned]:
+    """Return all plans that fit, those that bounds excluded at first among them, best first."""
+    with uncollected():
+        return sorted((one for each in searches for one in each.timed(Counter())), key=key)
 
 
 def _notes(refined: int, wanted: int) -> tuple[str, ...]:
@@ -232,26 +248,32 @@ class _Search:
     The fastest plans of the first of `spaces` are also timed under the frameworks of the others.
     """
 
-    def __init__(self, spaces: Sequence[Space], options: RunOptions, reserve: float, say: Progress) -> None:
+    def __init__(
+        self, spaces: Sequence[Space], options: RunOptions, reserve: float, say: Progress, fastest: int
+    ) -> None:
         self.space, self.options, self.reserve, self._say = spaces[0], options, reserve, say
-        self._spaces = spaces
+        self._spaces, self._fastest = spaces, fastest
+        self.excluded = 0
         self._shared = [DurationCache(one.system, options) for one in spaces]
 
     def timed(self, rejected: Counter[str], gpus: int | None = None, front: ParetoFront | None = None) -> list[Planned]:
         """The plans on all GPUs, or on `gpus`, that fit the memory; the others are `rejected`, by reason.
 
-        With a `front` to which plans are added, those that cannot be on it are left out.
+        With a `front` to which plans are added, those that can neither be on it nor among the fastest that are asked
+        for are left out, and `excluded` counts them.
         """
+        self.excluded = 0
         of, *others = self._spaces if gpus is None else [smaller(one, gpus) for one in self._spaces]
         plans = list(of.candidates(rejected))
         if not plans:
             return []
-        adopted = _ADOPTED if others else 1
+        least = self._fastest if gpus is None else 0
+        adopted = max(_ADOPTED if others else 1, least)
         found = self._fitting(of, self._shared[0], plans, rejected, True, adopted, front)
         fastest = [one.plan for one in sorted(found, key=lambda one: one.step_time_s)[:_ADOPTED]]
         for other, shared in zip(others, self._shared[1:], strict=True):
             exchange = other.dispatchers != of.dispatchers
-            found += self._fitting(other, shared, list(other.adopted(fastest)), rejected, exchange, 0, front)
+            found += self._fitting(other, shared, list(other.adopted(fastest)), rejected, exchange, least, front)
         return found
 
     def _fitting(
@@ -272,7 +294,7 @@ class _Search:
             return []
         capacity = (1 - self.reserve) * of.system.gpu.memory.capacity
         exchange = exchange and of.exchanges_otherwise
-        pruning = Pruning(front, max(fastest, _EXCHANGED * exchange)) if front else None
+        pruning = None if front is None else Pruning(front, max(fastest, _EXCHANGED * exchange))
         seconds, peaks = self._clocked(of, shared, plans, capacity, pruning)
         changed = _fastest(seconds, peaks <= capacity) if exchange else []
         others = list(of.exchanged_otherwise(plans[at] for at in changed))
@@ -288,6 +310,7 @@ class _Search:
             )
         error = step_error(of.system.gpu, of.framework.name, bool(of.model.experts))
         on = Setting(of.model, of.system, of.framework, self.options, error)
+        self.excluded += int((fits & np.isinf(seconds)).sum())
         rows = zip(seconds.tolist(), peaks.tolist(), strict=True)
         return [
             Planned(plan, seconds, peak, on, estimated_s=seconds)

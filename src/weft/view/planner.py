@@ -67,7 +67,7 @@ def between(answer: Plans) -> Iterator[str]:
     """The fastest plan with each of several values that were stated for a field, a sentence for each field."""
     for name in answer.between:
         fastest: dict[str, float] = {}
-        for one in answer.fitting if name in _CHOICES else ():
+        for one in answer.timed if name in _CHOICES else ():
             value = str(_choice(one, name))
             fastest[value] = min(one.step_time_s, fastest.get(value, one.step_time_s))
         if len(fastest) > 1:
@@ -78,7 +78,7 @@ def between(answer: Plans) -> Iterator[str]:
 def by_framework(answer: Plans) -> list[str]:
     """The fastest of the plans that were timed under each framework, in a sentence; nothing for one of them."""
     fastest: dict[str, float] = {}
-    for one in answer.fitting:
+    for one in answer.timed:
         name = one.setting.framework.name
         fastest[name] = min(one.step_time_s, fastest.get(name, one.step_time_s))
     if len(fastest) < 2:

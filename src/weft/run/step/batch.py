@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,8 +21,19 @@ from weft.parallel.plan import Parallelism, schedule_name
 from weft.result.step import Chunk, PartTimes
 from weft.run.step.chunks import backward_seconds, forward_seconds, gathering, timed_chunk
 from weft.run.step.ends import EpilogueTimes, Slowdowns, StepEpilogue, Updates, epilogue, epilogue_times
-from weft.run.step.keys import EpilogueKey, GatherKey, OrderKey, PassKey, RankKey, StageKey, WindowKey
+from weft.run.step.keys import (
+    EpilogueKey,
+    FrameworkKey,
+    GatherKey,
+    LeastKey,
+    OrderKey,
+    PassKey,
+    RankKey,
+    StageKey,
+    WindowKey,
+)
 from weft.run.step.layers import Layers, cases_of
+from weft.run.step.least import LeastPasses
 from weft.run.step.memory import HELD, peaks
 from weft.run.step.offload import seconds_to_host
 from weft.run.step.parts import Parts, PlanJob, rank_parts
@@ -138,15 +149,18 @@ class Batch:
         found.peak_bytes[at] = peaks(jobs, self.framework)
         fit = np.flatnonzero(found.peak_bytes[at] <= limit)
         at, jobs = at[fit], [jobs[number] for number in fit.tolist()]
-        self._find_layers(jobs)
         if pruning is None:
+            self._find_layers(jobs)
             self._fill(found, at, jobs)
             return
-        least = self._least(jobs)
+        least = self._least_of_operators(jobs)
         order = np.argsort(least, kind="stable")
         for begin in range(0, len(order), _ROUND):
             some = order[begin : begin + _ROUND]
-            some = some[~pruning.excludes(least[some], found.peak_bytes[at[some]])]
+            for bound in (None, self._least):
+                if bound:
+                    least[some] = bound([jobs[number] for number in some.tolist()])
+                some = some[~pruning.excludes(least[some], found.peak_bytes[at[some]])]
             self._fill(found, at[some], [jobs[number] for number in some.tolist()])
             pruning.add(found.seconds[at[some]], found.peak_bytes[at[some]])
 
@@ -163,26 +177,30 @@ class Batch:
             found.pipeline[places], found.reduce[places], found.update[places] = parts
             found.seconds[places] = sum(parts)
 
+    def _least_of_operators(self, jobs: Sequence[PlanJob]) -> FloatArray:
+        """Return lower bounds of the times of plans [s] from their operators alone, without graphs of passes."""
+        cache, framework = self.cache, self.framework
+        bounds = cache.find(FrameworkKey(id(framework)), partial(LeastPasses, framework))
+        first = {job.passes: job for job in reversed(jobs) if cache.get(LeastKey(job.passes)) is None}
+        cache.fill(dict.fromkeys(case for job in first.values() for case in bounds.cases(job.parts, job.prices)))
+        for key, job in first.items():
+            cache.find(LeastKey(key), partial(bounds.of, job.parts, job.prices, key.placed))
+
+        def seconds(job: PlanJob) -> FloatArray:
+            found: FloatArray = job.structure.counts @ cache.get(LeastKey(job.passes))
+            return found
+
+        return _busiest(jobs, seconds, lambda job: job.passes)
+
     def _least(self, jobs: Sequence[PlanJob]) -> FloatArray:
-        """Return lower bounds of the times of plans [s]: the passes of the busiest device alone, which waits for a
-        micro-batch to reach it, and after its last task for the way back.
-        """
-        known: dict[tuple[object, ...], float] = {}
+        """Return lower bounds of the times of plans [s] from the passes over their layers, which are found for them."""
+        self._find_layers(jobs)
 
-        def least(job: PlanJob) -> float:
-            plan, layers, structure = job.plan, job.layers, job.structure
-            key = id(layers), id(structure), plan.schedule, plan.micro_batches
-            if key not in known:
-                forward, backward, weight = layers.seconds(structure.counts)
-                each = np.append(forward + backward + weight, 0.0)[structure.stages]
-                busy = plan.micro_batches * each.sum(axis=1)
-                if job.order is None:  # stages go round and round the devices
-                    ahead = np.append(0.0, np.cumsum(forward + backward))[: len(busy)]
-                    busy = busy + ahead
-                known[key] = float(busy.max())
-            return known[key]
+        def seconds(job: PlanJob) -> FloatArray:
+            forward, backward, weight = job.layers.seconds(job.structure.counts)
+            return forward + backward + weight
 
-        return np.array([least(job) for job in jobs])
+        return _busiest(jobs, seconds, lambda job: id(job.layers))
 
     def _job(self, plan: Parallelism, tasks: bool = False) -> PlanJob:
         """A plan with its parts and stages; with the order of its `tasks`."""
@@ -191,6 +209,7 @@ class Batch:
         job = PlanJob(plan, parts, self._structure(plan, parts.names, order), order)
         overlaps = framework.dp_overlap, framework.gather_overlap, plan.overlap.get("dp")
         job.rank, job.epilogue = rank, EpilogueKey(*overlaps, _EPILOGUE_FIELDS(plan))
+        job.passes = PassKey.of(plan, framework, rank, job.splits)
         job.prices = self.prices or OperatorTimes(self.cache.system, plan, self.cache.options, known=self.cache)
         return job
 
@@ -260,8 +279,7 @@ class Batch:
     def _find_layers(self, jobs: Sequence[PlanJob]) -> None:
         """Time one rank's passes over the parts of the model under each plan."""
         cache = self.cache
-        keys = [PassKey.of(job.plan, self.framework, job.rank, job.splits) for job in jobs]
-        first = {key: job for key, job in reversed([*zip(keys, jobs, strict=True)]) if cache.get(key) is None}
+        first = {job.passes: job for job in reversed(jobs) if cache.get(job.passes) is None}
         cases = (case for job in first.values() for case in cases_of(job.parts, job.prices))
         cache.fill(dict.fromkeys(cases))
         for key, job in first.items():
@@ -269,8 +287,8 @@ class Batch:
             found = Layers(job.parts, job.plan.dtype, self.framework, job.prices, job.splits, like, dense)
             for each in (key, key.any_recompute):
                 cache.find(each, partial(_same, found))
-        for key, job in zip(keys, jobs, strict=True):
-            job.layers = cache.get(key)
+        for job in jobs:
+            job.layers = cache.get(job.passes)
 
     def _order(self, plan: Parallelism, tasks: bool = False) -> Schedule | None:
         """The order of a plan's pipeline; None if it is timed without its tasks and they are not asked for."""
@@ -381,6 +399,30 @@ def _slowdowns(layers: Layers, shares: Shares, around: EpilogueTimes, windows: W
 
     whole = layers.beside(shares, True).whole
     return *factors(False, around.reduced), *factors(True, around.gathered), whole
+
+
+def _busiest(
+    jobs: Sequence[PlanJob], seconds: Callable[[PlanJob], FloatArray], decides: Callable[[PlanJob], Hashable]
+) -> FloatArray:
+    """Return lower bounds of the times of plans [s]: the passes of the busiest device alone, which waits for a
+    micro-batch to reach it, and after its last task for the way back.
+
+    `seconds` are those of a micro-batch on each stage, which `decides` names.
+    """
+    known: dict[tuple[object, ...], float] = {}
+
+    def least(job: PlanJob) -> float:
+        plan, structure = job.plan, job.structure
+        key = decides(job), id(structure), plan.schedule, plan.micro_batches
+        if key not in known:
+            each = seconds(job)
+            busy = plan.micro_batches * np.append(each, 0.0)[structure.stages].sum(axis=1)
+            if job.order is None:  # stages go round and round the devices
+                busy = busy + np.append(0.0, np.cumsum(each))[: len(busy)]
+            known[key] = float(busy.max())
+        return known[key]
+
+    return np.array([least(job) for job in jobs])
 
 
 def _run(pipes: Iterable[PipelineBatch]) -> None:

@@ -85,6 +85,18 @@ class PassKey(NamedTuple):
         return self._replace(rank=self.rank.any_recompute.dense, beside=None)
 
 
+class LeastKey(NamedTuple):
+    """What decides lower bounds of the passes over the parts of a rank."""
+
+    passes: PassKey
+
+
+class FrameworkKey(NamedTuple):
+    """The identity of a framework, whose bounds hold it."""
+
+    framework: int
+
+
 class OrderKey(NamedTuple):
     """What decides the order of a pipeline's tasks."""
 

@@ -20,7 +20,7 @@ from weft.schedule.pipeline import Schedule
 
 if TYPE_CHECKING:
     from weft.run.step.batch import PipelineBatch
-    from weft.run.step.keys import EpilogueKey, RankKey
+    from weft.run.step.keys import EpilogueKey, PassKey, RankKey
     from weft.run.step.layers import Layers
     from weft.run.step.prices import OperatorTimes
 
@@ -124,15 +124,16 @@ def kept_by(some: Sequence[Parts], counts: NDArray[np.int64], offloads: bool) ->
 class PlanJob:
     """A plan whose step is timed: its parts on a rank, its stages, the order of its tasks, then what is found of them.
 
-    The order is None where tasks lie in slots, and are timed without them. `rank` is what decides the parts; `layers`
-    are the passes over them, `pipe` the pipeline, and `epilogue` what decides all that surrounds the passes.
+    The order is None where tasks lie in slots, and are timed without them. `rank` is what decides the parts, `passes`
+    what decides the passes over them, `layers`; `pipe` is the pipeline, and `epilogue` what decides all around these.
     """
 
-    __slots__ = ("epilogue", "layers", "order", "parts", "pipe", "plan", "prices", "rank", "structure")
+    __slots__ = ("epilogue", "layers", "order", "parts", "passes", "pipe", "plan", "prices", "rank", "structure")
     layers: Layers
     pipe: PipelineBatch
     epilogue: EpilogueKey
     rank: RankKey
+    passes: PassKey
     prices: OperatorTimes
 
     def __init__(self, plan: Parallelism, parts: Parts, structure: Structure, order: Schedule | None) -> None:
