@@ -15,6 +15,7 @@ from shown import check_shown
 from weft.cli.main import weft as cli
 from weft.errors import InputError, UnknownNameError
 from weft.run.step.serving_plan import ServingPlan
+from weft.serving import search
 from weft.serving.launch import ENGINES, launch
 from weft.serving.search import EVERY, _numbers
 
@@ -129,6 +130,21 @@ def test_layouts_that_the_time_of_the_search_does_not_reach_are_said_so():
     )
     assert f"ended before {found.unknown} of them were tried" in " ".join(found.report().sentences())
     assert planned().unknown == 0
+
+
+def test_slower_layouts_of_fewer_gpus_that_the_time_does_not_reach_are_counted(monkeypatch):
+    """Layouts that miss the limits run again without them, as their few GPUs may be on the front."""
+    whole = planned(tpot="9 ms")
+    monkeypatch.setattr(search._Search, "time_left", property(lambda self: self.best is None))
+    found = plan_with(MODEL, SYSTEM, **{**LOAD, **LIMITS, "tpot": "9 ms"})
+    assert found.best.choice == whole.best.choice
+    assert found.best.gpus == 2
+    missed = {one.choice for one in whole.tried if one.gpus == 1}
+    assert missed
+    assert missed.isdisjoint(one.choice for one in found.tried)
+    assert found.unknown >= len(missed)
+    assert found.unknown == found.rejected["not tried"]
+    assert sum(found.rejected.values()) <= found.searched
 
 
 def test_a_load_above_what_all_gpus_answer_is_said_so():

@@ -54,6 +54,12 @@ class RankPart:
         return self.write_again()
 
 
+def forward_graph(name: str, pieces: Sequence[LayerOp], plan: Parallelism, framework: Framework) -> Graph:
+    """Return one rank's forward pass over the pieces in their order, without what a backward pass would need."""
+    pieces = narrowed(pieces, plan.recipe, framework.attention)
+    return _pass(name, [(piece, cut(piece, plan)) for piece in pieces], plan, framework, "forward")
+
+
 def part(
     name: str, pieces: Sequence[LayerOp], plan: Parallelism, framework: Framework, like: RankPart | None = None
 ) -> RankPart:

@@ -373,7 +373,7 @@ class _Search:
             if least > limit:
                 continue
             if not self.time_left:
-                self.untried.add(choice)
+                self.untried |= {choice} if least < math.inf else set()
                 continue
             found = self._serve(choice, limit)
             if found:
@@ -444,7 +444,7 @@ class _Search:
             found = self._fastest(some, limit * (1 - _ALIKE))
             limit = found.tpot if found else limit
         for some in reversed(_ranges(fewer)):
-            if not self._fastest(some, math.inf):
+            if not self._fastest(some, math.inf) and self.time_left:
                 break
 
     def _come_near(self) -> Deployed | None:
@@ -466,14 +466,15 @@ class _Search:
             if one.tpot < math.inf and all(one.tpot < (1 - _ALIKE) * other.tpot for other in front):
                 front.append(one)
         for choice, why in self.failed.items():
-            self.rejected[why] += choice not in self.tried
+            self.rejected[why] += choice not in self.tried and choice not in self.untried
         for one in tried:
             if one.tpot > self.wanted.tpot:
                 self.rejected[_late(one.serving, self.wanted)] += 1
-        others = [one for _, one in self._layouts if one not in self.failed and one not in self.tried]
-        unknown = len(self.untried.intersection(others))
+        unknown = len(self.untried.difference(self.tried))
         self.rejected["not tried"] += unknown
-        self.rejected["no fewer GPUs and no faster users than another"] += len(others) - unknown
+        known = self.failed.keys() | self.tried.keys() | self.untried
+        others = sum(one not in known for _, one in self._layouts)
+        self.rejected["no fewer GPUs and no faster users than another"] += others
         nearest = None if self.best else self._nearest
         return ServingPlans(
             model=self.model,

@@ -25,7 +25,7 @@ from weft.options import SUSTAINED, RunOptions
 from weft.overlaps import OVERLAPS
 from weft.parallel.framework import Framework
 from weft.parallel.plan import Parallelism
-from weft.parallel.rank import part
+from weft.parallel.rank import forward_graph
 from weft.result.step import Pass, exposed, sum_layers
 from weft.run.step.called import ExpertCalls, sliced
 from weft.run.step.drafts import OWN, drafter
@@ -374,6 +374,8 @@ class Forward:
         for piece in layer(model, kind, group.tokens, _SERVER.style, _ACTIVATIONS):
             if isinstance(piece.op, Attention):
                 yield replace(piece, op=self._attention(piece.op, group))
+                if not LAYERS[kind].cross:
+                    return
 
     def _attention(self, op: Attention, group: Group) -> Attention:
         """The attention of a group; of next tokens on the compressed cache, where attention is latent."""
@@ -405,7 +407,7 @@ class Forward:
         return found
 
     def _graph(self, name: str, pieces: Iterable[LayerOp], of: Framework = _SERVER) -> Graph:
-        graph = part(name, tuple(pieces), self.ranks, of).forward
+        graph = forward_graph(name, tuple(pieces), self.ranks, of)
         if name in LAYERS:
             graph = replace(graph, nodes=tuple(_in_format(node, self.ranks.dtype) for node in graph))
         return graph
