@@ -164,7 +164,7 @@ def test_a_late_gpu_holds_up_its_own_lines_alone():
 @pytest.mark.parametrize(
     ("work", "one", "words"),
     [
-        (dependent("gemm_ar", GEMM, TP), LINES, "choose 't3'"),
+        (dependent("gemm_ar", GEMM, TP), LINES, "choose 'sequential', 'flux', .*'t3'"),
         (LAYER, by_lines(3), "4 tile lines of 128, which 3 at a time do not divide"),
         (dependent("ag_gemm", Gemm(2050, 512, 512, "fp16"), TP), LINES, "not chunks of whole tiles"),
     ],

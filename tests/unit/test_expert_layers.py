@@ -329,8 +329,14 @@ def test_a_run_of_experts_is_read_from_disk_as_it_was(tmp_path):
         (lambda: weft.Routing(0, 2, 4, 4), "tokens of a routing is 0; it must be a whole number"),
         (lambda: weft.Routing.by_power_law(8, 2, 4, 4, -1), "exponent of the loads is -1; give a number from zero on"),
         (lambda: weft.experts("even", 64, 64), "the routing"),
-        (lambda: weft.simulate("t-nlg/fc2", "t3-paper", "t3-all-to-all", tp=8), "no layer of experts; give one, like"),
-        (lambda: weft.simulate(weft.experts(EVEN, 64, 64), "h100-sxm", "t3"), "is no GEMM followed by"),
+        (
+            lambda: weft.simulate("t-nlg/fc2", "t3-paper", "t3-all-to-all", tp=8),
+            "'t3-all-to-all' is for an MoE layer, but .* choose 'sequential'",
+        ),
+        (
+            lambda: weft.simulate(weft.experts(EVEN, 64, 64), "h100-sxm", "t3"),
+            "is an MoE layer; choose 'sequential', 't3-all-to-all' or 'deepep'",
+        ),
         (lambda: weft.simulate(weft.experts(EVEN, 64, 64), "4xa100-pcie", "sequential"), "straight to the GPU of each"),
     ],
 )

@@ -1,7 +1,8 @@
 """Overlap methods and co-run strategies, one class each: where it applies, how it runs, what it takes; arbiters."""
 
-from weft.overlaps.base import AXES, FORMS, PLACES, SEQUENTIAL, Axis, Clock, OverlapMethod, Pattern, Place
+from weft.overlaps.base import AXES, FORMS, PLACES, SEQUENTIAL, Axis, Clock, OverlapMethod, Place
 from weft.overlaps.corun import CoRunStrategy
+from weft.overlaps.graphs import Pattern
 from weft.overlaps.ideals import Ideal
 from weft.overlaps.lowering import lower, lower_under
 from weft.overlaps.registry import (

@@ -11,7 +11,8 @@ import numpy as np
 from weft.errors import InputError
 from weft.graph import Graph
 from weft.hardware import Gpu
-from weft.overlaps.base import OverlapMethod, Pattern
+from weft.overlaps.base import OverlapMethod
+from weft.overlaps.graphs import Pattern
 from weft.overlaps.pairs import PairTimes
 
 STREAMS = 2

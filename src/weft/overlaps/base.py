@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, get_args
 
 import numpy as np
 
-from weft.errors import InputError, check_type
+from weft.errors import InputError, check_type, join_or
 from weft.estimate.answer import FloatArray
 from weft.fields import check_fields
 from weft.graph import Driver, Graph
@@ -19,6 +19,7 @@ from weft.hardware import Gpu, System
 from weft.library.software import costs as shipped_costs
 from weft.options import Fidelity, RunOptions
 from weft.overlaps.arbiters import ROUND_ROBIN, ArbiterPolicy
+from weft.overlaps.graphs import PATTERNS, Pattern, find_pattern
 from weft.parallel.plan import Parallelism
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from weft.lower import Lowered
     from weft.overlaps.pairs import PairTimes
 
-Pattern = Literal["ag_gemm", "gemm_rs", "gemm_ar", "corun", "moe_layer", "program", "tp", "cp", "ep", "dp"]
-"""What a method applies to: an all-gather before its GEMM, a reduce-scatter or an all-reduce behind one, independent
-GEMMs and collectives, an MoE layer, the operators of one GPU, or the collectives of one axis of a step."""
 Axis = Literal["tp", "cp", "ep", "dp"]
 """The axes of a step whose collectives take an overlap method."""
 Place = Literal["sub-layer", "experts", "pair", "program", "tp", "cp", "ep", "dp"]
@@ -52,6 +50,10 @@ SEQUENTIAL: Final = "sequential"
 """The name of the method with which others are compared."""
 
 
+KNOWN: dict[str, OverlapMethod] = {}
+"""Every registered method by name, which errors list; `weft.overlaps.registry` fills it."""
+
+
 @dataclass(frozen=True)
 class OverlapMethod(ABC):
     """A way to overlap compute with communication. To add one, write a subclass in a file of its own.
@@ -62,11 +64,11 @@ class OverlapMethod(ABC):
     are parameters of the method. Class attributes say the rest: `joins`, what runs at once, and `patterns`, where
     the method applies; `applies_to` answers from these.
 
-    **Say how it runs.** `check` raises InputError for a graph that the method has no meaning for. `apply` returns the
-    graph as it runs: it sets each node's `KernelChoice` (one of the classes of `weft.graph.choice`, compute units,
-    priority), its stream, and what it waits for. Lowering then asks the method that `lowers` the kernel which joins the
-    nodes, so a method that combines existing kernels is done here. To run something that no kernel does, override
-    `lower` and return a plan of your own kernels (`weft.program.Plan`).
+    **Say how it runs.** `apply` returns the graph as it runs: it sets each node's `KernelChoice` (one of the classes of
+    `weft.graph.choice`, compute units, priority), its stream, and what it waits for. Lowering then asks the method that
+    `lowers` the kernel which joins the nodes, so a method that combines existing kernels is done here. To run something
+    that no kernel does, override `lower` and return a plan of your own kernels (`weft.program.Plan`). `check` refuses
+    graphs of other patterns; override it to refuse more.
 
     **Say what it takes in closed form, if there is a formula.** `estimate` returns the time of a GEMM and its
     collective from the times of their parts; list the patterns in `closed_forms`. A method that only formulas time
@@ -148,9 +150,19 @@ class OverlapMethod(ABC):
 
     # -- how it runs
 
-    @abstractmethod
     def check(self, graph: Graph) -> None:
-        """Raise InputError for a graph to which the method does not apply."""
+        """Raise InputError, which names the methods that do apply, for a graph of another pattern."""
+        pattern = find_pattern(graph)
+        if pattern is not None and self.applies_to(pattern):
+            return
+        found = f"is {PATTERNS[pattern]}" if pattern else "forms no pattern that overlaps know"
+        known = [method for method in KNOWN.values() if method.simulated and method.compared]
+        others = [method.name for method in known if pattern and method.applies_to(pattern)]
+        own = " or ".join(PATTERNS[one] for one in self.patterns if one in PATTERNS)
+        raise InputError(
+            f"'{self.name}' is for {own}, but {graph} {found}; "
+            + (f"choose {join_or(others)}" if others else "see weft.overlaps.OverlapMethod for your own")
+        )
 
     @abstractmethod
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:

@@ -29,7 +29,8 @@ from weft.library.collectives import KERNELS
 from weft.lower.collectives import units_held
 from weft.lower.masks import split_units
 from weft.options import Fidelity, RunOptions
-from weft.overlaps.base import AXES, Axis, OverlapMethod, Pattern
+from weft.overlaps.base import AXES, Axis, OverlapMethod
+from weft.overlaps.graphs import Pattern
 from weft.parallel.plan import Parallelism
 
 Launched = Literal["collective", "gemm"]
@@ -96,6 +97,11 @@ class CoRunStrategy(OverlapMethod):
                 f"'{self.name}' moves the data by compute units and takes no options of DMA engines "
                 f"({options}); choose dma or dma-partition, or leave them out"
             )
+
+    @property
+    def takes_turns(self) -> bool:
+        """Return whether the order of launches alone decides who has the compute units."""
+        return self.driver is Driver.CU and not self.priority and not self.partition
 
     @property
     def moved_by(self) -> Driver:

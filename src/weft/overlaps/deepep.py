@@ -21,8 +21,7 @@ from weft.hardware import Gpu, System
 from weft.kernels.channels import ChannelTiling
 from weft.library.dispatchers import dispatcher, shipped, table_of
 from weft.lower.gpus import slow_links
-from weft.overlaps.base import Pattern
-from weft.overlaps.graphs import find_moe_layer, with_exchanges
+from weft.overlaps.graphs import Pattern, find_moe_layer, with_exchanges
 from weft.overlaps.moe import PAGE, ExpertLayer, ExpertMethod, Piece, Slot, on_all_units
 from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, PlacedKernel, Plan, Store, Wait
 from weft.units import to_fs

@@ -20,8 +20,8 @@ from weft.lower.fit import tiling_for
 from weft.lower.gpus import change_links, count_simulated, slow_links
 from weft.lower.machine import fabric_of, ring_link
 from weft.options import RunOptions
-from weft.overlaps.base import FORMS, OverlapMethod, Pattern
-from weft.overlaps.graphs import find_consumed, find_produced, join_gather, scatter
+from weft.overlaps.base import FORMS, OverlapMethod
+from weft.overlaps.graphs import Pattern, find_consumed, join_gather, scatter
 from weft.overlaps.joined import GatheredPair, JoinedPair, copy_kernel, find_joined, fit_rows, store_in_order
 from weft.overlaps.pairs import PairTimes
 from weft.program import Buffer, ChunkRule, DmaMap, PlacedKernel, Plan, RemoteMap, Wait
@@ -50,11 +50,6 @@ class Flux(OverlapMethod):
     patterns: ClassVar[tuple[Pattern, ...]] = (*FORMS, "tp")
     closed_forms: ClassVar[tuple[Pattern, ...]] = patterns
     fills_waves: ClassVar[bool] = True
-
-    def check(self, graph: Graph) -> None:
-        """Raise InputError for a graph that is no GEMM with its own collective."""
-        if find_consumed(graph) is None:
-            find_produced(graph)
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """Return both nodes, joined by tiles; an all-reduce ends with a ring all-gather."""

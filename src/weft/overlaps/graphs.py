@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 from weft.errors import InputError
-from weft.graph import Collective, Edge, Graph, KernelChoice, Node, PaperRing
+from weft.graph import Collective, Edge, Gemm, Graph, KernelChoice, Node, PaperRing
 from weft.graph.choice import InSubLayer, OfRows
 from weft.graph.collective import Form
 from weft.graph.graph import Granularity
 from weft.graph.moe import MoELayer, moe_layer
 
+Pattern = Literal["ag_gemm", "gemm_rs", "gemm_ar", "corun", "moe_layer", "program", "tp", "cp", "ep", "dp"]
+"""What a method applies to: a pattern of a graph, or the collectives of one axis of a step."""
+PATTERNS: Mapping[Pattern, str] = {
+    "ag_gemm": "an all-gather and the GEMM behind it",
+    "gemm_rs": "a GEMM and the reduce-scatter behind it",
+    "gemm_ar": "a GEMM and the all-reduce behind it",
+    "corun": "independent GEMMs and collectives",
+    "moe_layer": "an MoE layer",
+    "program": "a program of one GPU",
+}
+"""The patterns of graphs, in words."""
 PAPER_RING = KernelChoice(PaperRing())
 FORM_OF: dict[str, Form] = {"all_gather": "ag_gemm", "reduce_scatter": "gemm_rs", "all_reduce": "gemm_ar"}
 """How a GEMM and a collective depend on each other, by the collective."""
+
+
+def find_pattern(graph: Graph) -> Pattern | None:
+    """Return the pattern that a graph forms; None for one that overlaps do not know."""
+    if moe_layer(graph) is not None:
+        return "moe_layer"
+    if find_consumed(graph) is not None:
+        return "ag_gemm"
+    pair = _pair(graph, ("gemm",), ("all_reduce", "reduce_scatter"))
+    if pair is not None:
+        return FORM_OF[pair[1].op.name] if isinstance(pair[1].op, Collective) else None
+    if all(isinstance(node.op, Gemm | Collective) and not node.edges for node in graph):
+        return "corun"
+    return None if graph.collectives else "program"
 
 
 def find_produced(graph: Graph) -> tuple[Node, Node]:
@@ -78,13 +105,3 @@ def join_gather(graph: Graph, kernel: OfRows) -> Graph:
     gather, gemm = pair
     first = replace(gather, choice=KernelChoice(kernel), stream="communication")
     return replace(graph, nodes=(first, replace(gemm, after=(Edge(gather.id, "tile"),))))
-
-
-def check_gathers(name: str, graph: Graph) -> None:
-    """Raise InputError, which names a method, for a graph that is no all-gather and the GEMM behind it."""
-    if find_consumed(graph) is None:
-        find_produced(graph)
-        raise InputError(
-            f"'{name}' joins an all-gather and the GEMM behind it, but {graph} is no such pair; give one, "
-            "like weft.parallel.dependent('ag_gemm', gemm, ranks), or choose 't3'"
-        )

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from weft.graph import Graph, PaperRing
 from weft.hardware import Gpu
-from weft.overlaps.base import SEQUENTIAL, OverlapMethod, Pattern
-from weft.overlaps.graphs import find_produced, scatter
+from weft.overlaps.base import SEQUENTIAL, OverlapMethod
+from weft.overlaps.graphs import Pattern, scatter
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,6 @@ class Ideal(OverlapMethod):
     def parts(self) -> tuple[str, ...]:
         """Return the methods from whose runs this ideal is assembled."""
         return tuple(dict.fromkeys((self.usually, *(name for _, name in self.taken))))
-
-    def check(self, graph: Graph) -> None:
-        """Raise InputError for a graph that is no GEMM followed by its collective."""
-        find_produced(graph)
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """Return the GEMM and the reduce-scatter in streams of their own, then the all-gather."""

@@ -15,8 +15,8 @@ from weft.hardware import Gpu, System
 from weft.library.interconnect import interconnect
 from weft.lower.machine import ring_link
 from weft.options import RunOptions
-from weft.overlaps.base import OverlapMethod, Pattern
-from weft.overlaps.graphs import find_produced
+from weft.overlaps.base import OverlapMethod
+from weft.overlaps.graphs import Pattern, find_pattern, find_produced
 from weft.overlaps.pairs import PairTimes
 
 
@@ -35,12 +35,12 @@ class InNetwork(OverlapMethod):
 
     def check(self, graph: Graph) -> None:
         """Raise InputError for a graph that is no GEMM followed by an all-reduce."""
-        op = find_produced(graph)[1].op
-        if not (isinstance(op, Collective) and op.name == "all_reduce"):
+        if find_pattern(graph) == "gemm_rs":
             raise InputError(
                 f"'{self.name}' shortens all-reduces, but behind this GEMM is a reduce_scatter, which moves no byte "
                 "less through a switch that adds; choose another overlap, or a sub-layer that ends with an all_reduce"
             )
+        super().check(graph)
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """Return the GEMM, then the all-reduce."""

@@ -8,7 +8,8 @@ from typing import ClassVar
 from weft.errors import InputError
 from weft.graph import Graph
 from weft.hardware import Gpu
-from weft.overlaps.base import OverlapMethod, Pattern
+from weft.overlaps.base import OverlapMethod
+from weft.overlaps.graphs import Pattern
 
 
 @dataclass(frozen=True)

@@ -82,10 +82,6 @@ class ExpertMethod(OverlapMethod):
         """Return how exchanges are cut, as `layer_class` takes it, and the system as their stores see its links."""
         return (on_all_units(system.gpu),), system
 
-    def check(self, graph: Graph) -> None:
-        """Raise InputError for a graph that is no MoE layer."""
-        find_moe_layer(graph)
-
     def check_plan(self, axis: str, plan: Parallelism, system: System) -> None:
         """Raise InputError for experts in several nodes, and for a plan with uneven loads of experts."""
         if axis == "ep":
@@ -136,6 +132,15 @@ class ExpertMethod(OverlapMethod):
         tiling = layer.up.choice.tiling or tiling_for(Gemm(up.rows, up.n, up.k, up.dtype), system.gpu, options)
         made = self.layer_class(routing, up, down, tiling, channels, system.gpu, gpus, options, *others)
         return made, system
+
+
+def expert_layer(
+    method: OverlapMethod, graph: Graph, system: System, options: RunOptions
+) -> tuple[ExpertLayer, System]:
+    """Return the kernels of an MoE layer under a method, and the system as its exchanges see it."""
+    if not isinstance(method, ExpertMethod):
+        raise InputError(f"'{method.name}' makes its own kernels of an MoE layer; choose 't3-all-to-all' or 'deepep'")
+    return method.expert_layer(graph, system, options)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module, util
 from pathlib import Path
 from typing import Any
 
 from weft.errors import InputError, UnknownNameError, check_name, check_type
 from weft.overlaps.async_tp import AsyncTP
-from weft.overlaps.base import AXES, PLACES, Clock, OverlapMethod, Place
+from weft.overlaps.base import AXES, KNOWN, PLACES, Clock, OverlapMethod, Place
 from weft.overlaps.corun import CORUN_STRATEGIES, CoRunStrategy
 from weft.overlaps.deepep import DeepEP
 from weft.overlaps.flux import Flux
@@ -55,7 +56,8 @@ class Registry(Mapping[str, OverlapMethod]):
     """
 
     def __init__(self) -> None:
-        self._methods = {one.name: one for one in BUILT_IN}
+        self._methods = KNOWN
+        self._methods.update({one.name: one for one in BUILT_IN})
         self._imported: dict[str, OverlapMethod] = {}
         self._installed_read = False
 
@@ -67,6 +69,19 @@ class Registry(Mapping[str, OverlapMethod]):
             raise InputError(f"an overlap of Weft is called '{method.name}'; give yours another name")
         self._methods[method.name] = method
         return method
+
+    @contextmanager
+    def using(self, method: OverlapMethod) -> Iterator[None]:
+        """Register a method for a while; an equal name means this method meanwhile."""
+        before = self._methods.get(method.name)
+        self._methods[method.name] = method
+        try:
+            yield
+        finally:
+            if before is None:
+                del self._methods[method.name]
+            else:
+                self._methods[method.name] = before
 
     def __getitem__(self, name: str) -> OverlapMethod:
         if name in self._methods:

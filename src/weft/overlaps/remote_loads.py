@@ -17,8 +17,8 @@ from weft.lower.fit import tiling_for
 from weft.lower.gpus import check_adjacent, count_simulated
 from weft.lower.machine import fabric_of
 from weft.options import RunOptions
-from weft.overlaps.base import OverlapMethod, Pattern
-from weft.overlaps.graphs import check_gathers, join_gather
+from weft.overlaps.base import OverlapMethod
+from weft.overlaps.graphs import Pattern, join_gather
 from weft.overlaps.joined import GatheredPair, find_joined, fit_rows, store_in_order
 from weft.program import PlacedKernel, Plan
 from weft.program.plan import Work, scripts
@@ -40,10 +40,6 @@ class RemoteLoading(OverlapMethod):
 
     joins: ClassVar[str] = "tiles of a GEMM and loads of its rows from peers"
     patterns: ClassVar[tuple[Pattern, ...]] = ("ag_gemm",)
-
-    def check(self, graph: Graph) -> None:
-        """Raise InputError for a graph that is no all-gather and the GEMM behind it."""
-        check_gathers(self.name, graph)
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """Return both nodes, the all-gather carried out by the GEMM's loads."""

@@ -14,8 +14,8 @@ from weft.lower import Lowered
 from weft.lower.fit import check_whole, tiling_for
 from weft.lower.gpus import count_simulated
 from weft.options import RunOptions
-from weft.overlaps.base import OverlapMethod, Pattern
-from weft.overlaps.graphs import find_produced, scatter
+from weft.overlaps.base import OverlapMethod
+from weft.overlaps.graphs import Pattern, find_produced, scatter
 from weft.overlaps.joined import find_joined
 from weft.overlaps.ring import RingPair
 from weft.program import Buffer, PlacedKernel, Plan
@@ -33,10 +33,6 @@ class NearMemoryScatter(OverlapMethod):
     joins: ClassVar[str] = "nothing: a reduce-scatter alone"
     patterns: ClassVar[tuple[Pattern, ...]] = ("gemm_rs", "gemm_ar")
     compared: ClassVar[bool] = False
-
-    def check(self, graph: Graph) -> None:
-        """Raise InputError for a graph that is no GEMM followed by its collective."""
-        find_produced(graph)
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """Return one kernel that sends each chunk on, as updates, once it has been fully updated."""

@@ -22,8 +22,15 @@ from weft.lower.fit import check_whole, tiling_for
 from weft.lower.gpus import count_simulated, slow_links
 from weft.lower.independent import in_order
 from weft.options import RunOptions
-from weft.overlaps.base import SEQUENTIAL, Pattern
-from weft.overlaps.graphs import PAPER_RING, find_consumed, find_moe_layer, find_produced, scatter, with_exchanges
+from weft.overlaps.base import SEQUENTIAL
+from weft.overlaps.graphs import (
+    PAPER_RING,
+    Pattern,
+    find_consumed,
+    find_moe_layer,
+    scatter,
+    with_exchanges,
+)
 from weft.overlaps.joined import GatheredPair, JoinedNodes, find_joined, fit_rows
 from weft.overlaps.moe import ExpertLayer, ExpertMethod, Piece, Slot
 from weft.overlaps.pairs import PairTimes
@@ -77,11 +84,9 @@ class Sequential(ExpertMethod):
         return {"dp_overlap": False, "gather_overlap": False} if axis == "dp" else {}
 
     def check(self, graph: Graph) -> None:
-        """Raise InputError for a graph without a GEMM and its own collective that is no MoE layer, either."""
-        if moe_layer(graph) is None:
-            if find_consumed(graph) is None:
-                find_produced(graph)
-        elif self.algorithm is not None:
+        """Raise InputError, too, for an algorithm of the exchanges of an MoE layer."""
+        super().check(graph)
+        if self.algorithm is not None and moe_layer(graph) is not None:
             raise InputError(
                 f"the exchanges of {graph} are those of the vendor's library, but algorithm is '{self.algorithm}'; "
                 "leave it out"

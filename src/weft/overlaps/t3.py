@@ -21,8 +21,8 @@ from weft.lower.gpus import check_adjacent, count_simulated
 from weft.lower.machine import fabric_of, nodes_among, of_levels
 from weft.options import RunOptions
 from weft.overlaps.arbiters import COMPUTE_FIRST, CRITICAL_FIRST
-from weft.overlaps.base import OverlapMethod, Pattern
-from weft.overlaps.graphs import find_produced, scatter
+from weft.overlaps.base import OverlapMethod
+from weft.overlaps.graphs import Pattern, scatter
 from weft.overlaps.joined import find_joined
 from weft.overlaps.ring import RingPair, has_gather
 from weft.parallel.plan import Parallelism
@@ -54,10 +54,6 @@ class T3(OverlapMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_type("kernel", self.kernel, (TrackedRing, TrackedDirect), "give one of a reduce-scatter that T3 triggers")
-
-    def check(self, graph: Graph) -> None:
-        """Raise InputError for a graph that is no GEMM followed by its collective."""
-        find_produced(graph)
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """Return the GEMM and the reduce-scatter, joined by tiles, then the all-gather."""

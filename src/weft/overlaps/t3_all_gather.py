@@ -14,9 +14,9 @@ from weft.lower.fit import tiling_for
 from weft.lower.gpus import count_simulated
 from weft.lower.machine import fabric_of
 from weft.options import RunOptions
-from weft.overlaps.base import OverlapMethod, Pattern
+from weft.overlaps.base import OverlapMethod
 from weft.overlaps.flux import GatherGemm
-from weft.overlaps.graphs import check_gathers, join_gather
+from weft.overlaps.graphs import Pattern, join_gather
 from weft.overlaps.joined import copying_kernel, find_joined, fit_rows
 from weft.program import Buffer, ChunkRule, Command, DmaMap, PlacedKernel, Wait
 from weft.program.plan import PLAIN_STORE
@@ -47,10 +47,6 @@ class T3AllGather(OverlapMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_type("kernel", self.kernel, TrackedArrivals, "give a weft.graph.TrackedArrivals")
-
-    def check(self, graph: Graph) -> None:
-        """Raise InputError for a graph that is no all-gather and the GEMM behind it."""
-        check_gathers(self.name, graph)
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """Return the all-gather by copies, and the GEMM, whose tiles wait for their rows."""

@@ -14,8 +14,7 @@ from weft.errors import InputError
 from weft.graph import Edge, Graph, KernelChoice, MoEExchange, TrackedMoEExchange
 from weft.graph.choice import Kernel as ChosenKernel
 from weft.hardware import Gpu
-from weft.overlaps.base import Pattern
-from weft.overlaps.graphs import find_moe_layer
+from weft.overlaps.graphs import Pattern, find_moe_layer
 from weft.overlaps.moe import ExpertLayer, ExpertMethod, Piece, Slot
 from weft.overlaps.t3 import TRACKED
 from weft.program import Buffer, ChunkRule, Command, DmaMap, Kernel, Phase, PlacedKernel, Plan, Store, Wait

@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from weft.engine import layout as y
-from weft.errors import InputError
-from weft.graph import Collective, FusedChunks, Graph
+from weft.graph import FusedChunks, Graph
 from weft.graph.choice import Kernel as ChosenKernel
 from weft.hardware import Gpu, System
 from weft.kernels import operands
@@ -23,8 +22,8 @@ from weft.lower import Lowered
 from weft.lower.fit import check_whole, tiling_for
 from weft.lower.gpus import count_simulated
 from weft.options import RunOptions
-from weft.overlaps.base import OverlapMethod, Pattern
-from weft.overlaps.graphs import find_consumed, find_produced, join_gather, scatter
+from weft.overlaps.base import OverlapMethod
+from weft.overlaps.graphs import Pattern, find_consumed, join_gather, scatter
 from weft.overlaps.joined import GatheredPair, JoinedPair, copy_kernel, find_joined, fit_rows, repeat_tiles
 from weft.overlaps.pairs import PairTimes
 from weft.program import Buffer, ChunkRule, DmaMap, Kernel, Load, Phase, PlacedKernel, Plan, RemoteMap, Store, Wait
@@ -49,16 +48,6 @@ class Userbuffers(OverlapMethod):
     joins: ClassVar[str] = "chunks of a GEMM and its collective"
     patterns: ClassVar[tuple[Pattern, ...]] = ("ag_gemm", "gemm_rs", "tp")
     closed_forms: ClassVar[tuple[Pattern, ...]] = patterns
-
-    def check(self, graph: Graph) -> None:
-        """Raise InputError for a graph that is no GEMM with an all-gather before it or a reduce-scatter behind it."""
-        if find_consumed(graph) is None:
-            op = find_produced(graph)[1].op
-            if isinstance(op, Collective) and op.name == "all_reduce":
-                raise InputError(
-                    f"'{self.name}' sends parts of a reduce-scatter and has no all-gather behind it; "
-                    "give a GEMM followed by a reduce_scatter, or choose 'flux'"
-                )
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """Return both nodes, joined by tiles."""

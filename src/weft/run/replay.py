@@ -24,7 +24,7 @@ from weft.kernels import GemmTiling
 from weft.options import RunOptions
 from weft.overlaps import find_simulated
 from weft.overlaps.graphs import find_consumed
-from weft.overlaps.moe import ExpertMethod
+from weft.overlaps.moe import expert_layer
 from weft.result import Timeline
 from weft.result.timeline import TileUpdates
 from weft.run.gathered import GatherReplay, gathered
@@ -154,9 +154,7 @@ def _experts(graph: Graph, system: Described, overlap: str, options: RunOptions,
     check_size(graph, MOST_ELEMENTS)
     runner = Runner(graph, system, options)
     run = runner.timeline(overlap)
-    method = find_simulated(overlap)
-    assert isinstance(method, ExpertMethod)
-    layer, _ = method.expert_layer(run.graph, runner.system, runner.options)
+    layer, _ = expert_layer(find_simulated(overlap), run.graph, runner.system, runner.options)
     return routed(run, layer, dtype, seed, ROUNDED[dtype])
 
 

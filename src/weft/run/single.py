@@ -126,6 +126,7 @@ class Runner:
         chosen = find_simulated(overlap if isinstance(overlap, OverlapMethod) else self.own.get(overlap, overlap))
         if chosen in self.done:
             return self.done[chosen]
+        chosen.check(self.graph)
         if chosen.parts:
             made = assembled(chosen, self.graph, {name: self.timeline(name) for name in chosen.parts})
         else:

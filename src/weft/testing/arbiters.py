@@ -10,6 +10,7 @@ import numpy as np
 from weft.errors import shown
 from weft.models import SubLayer
 from weft.options import RunOptions
+from weft.overlaps import SEQUENTIAL
 from weft.overlaps.arbiters import (
     COMMUNICATION,
     COMPUTE,
@@ -61,7 +62,7 @@ def check_arbiter(arbiter: ArbiterPolicy | str) -> None:
     for view, first, other in zip(views, plain, coded, strict=True):
         if other != first:
             raise ContractError(member, _CODED, "views of a channel", f"{other} instead of {first} to {view}")
-    for overlap in ("sequential", "t3"):
+    for overlap in (SEQUENTIAL, "t3"):
         case = f"a sub-layer under '{overlap}'"
         with runs_to_the_end(member, _SERVES, case):
             run, same = (_run(overlap, policy) for _ in range(2))
@@ -146,7 +147,7 @@ def traffic_is_kept(run: Timeline, again: Timeline, round_robin: Timeline) -> st
 
 def a_gemm_alone_is_not_held_up(run: Timeline, again: Timeline, round_robin: Timeline) -> str | None:
     """It orders streams that meet: a GEMM beside which nothing communicates takes as long as under round-robin."""
-    if run.overlap != "sequential":
+    if run.overlap != SEQUENTIAL:
         return None
     found, kept = run.duration("gemm"), round_robin.duration("gemm")
     return None if found == kept else f"the GEMM takes {found:.9g} s instead of {kept:.9g} s"

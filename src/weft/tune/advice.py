@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from weft.answer import Answer
 from weft.catalog import read_toml
-from weft.graph import Collective, Gemm
+from weft.graph import Collective, Driver, Gemm
 from weft.hardware import Gpu
 from weft.lower.collectives import PUSHES
+from weft.overlaps import STRATEGIES
 from weft.result import CoRun, Timeline
 from weft.sweep.bench import Alone, by_dma
 from weft.tune.heuristics import TIE, Choice
@@ -95,7 +96,8 @@ def knobs_for(
         "ctas": f"{end.lower()}CTAs = {many}",
     }
     found = list(_file().get(gpu.vendor, {}).get(strategy, ()))
-    if channels is not None and strategy in ("streams", "priority"):
+    way = STRATEGIES[strategy]
+    if channels is not None and way.driver is Driver.CU and not way.partition:
         found = [*_file()[gpu.vendor]["channels"], *(knob for knob in found if not knob["text"].startswith("nothing"))]
     return tuple(Knob(knob["text"].format(**words), knob["source"]) for knob in found)
 

@@ -140,11 +140,14 @@ def joins(
 
 def _chosen(form: Form, methods: Sequence[str] | None) -> tuple[str, ...]:
     """The methods by name, sequential first; InputError for one without a closed form or not for such a pair."""
-    offered = [name for name in applicable("sub-layer", "closed form") if form in OVERLAPS[name].forms]
-    for name in methods or ():
-        if form not in find_overlap(name, "sub-layer", "closed form").forms:
-            raise InputError(f"the overlap '{name}' does not join {form}; choose one of {', '.join(offered)}")
-    if methods is not None and not set(methods) - {SEQUENTIAL}:
+    offered = [name for name in applicable("sub-layer", "closed form") if OVERLAPS[name].applies_to(form)]
+    if methods is None:
+        return tuple(dict.fromkeys((SEQUENTIAL, *offered)))
+    named = [find_overlap(name, "sub-layer", "closed form") for name in methods]
+    for method in named:
+        if not method.applies_to(form):
+            raise InputError(f"the overlap '{method.name}' does not join {form}; choose one of {', '.join(offered)}")
+    if all(method.in_sequence for method in named):
         others = ", ".join(name for name in offered if name != SEQUENTIAL)
         raise InputError(f"every method is compared with '{SEQUENTIAL}'; name another one of {others}")
-    return tuple(dict.fromkeys((SEQUENTIAL, *(offered if methods is None else methods))))
+    return tuple(dict.fromkeys((SEQUENTIAL, *(method.name for method in named))))

@@ -13,6 +13,7 @@ from weft.graph import Collective, LibraryCollective, RemoteLoads
 from weft.graph.moe import routing_of
 from weft.library.collectives import KERNELS
 from weft.lower.machine import ring_link
+from weft.overlaps import SEQUENTIAL
 from weft.report import Part, Report, Section
 from weft.report.table import NONE, Column, Shown, Table, microseconds, number, text, times_faster
 from weft.result import Comparison, Span, Timeline
@@ -538,7 +539,7 @@ def speedups(
     `published` gives geometric means to mark as lines, by overlap. The overlaps are those of the first comparison.
     """
     cases = list(answers.values() if isinstance(answers, Mapping) else answers)
-    names = [name for name in cases[0].timelines if name != "sequential"]
+    names = [name for name in cases[0].timelines if name != SEQUENTIAL]
     rows = [(case_label(case.baseline.graph), name, case.speedup(name), "") for case in cases for name in names]
     means = {name: geometric_mean([case.speedup(name) for case in cases]) for name in names}
     rows += [("geometric mean", name, mean, f"{mean:.2f}") for name, mean in means.items()]

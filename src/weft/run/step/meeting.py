@@ -72,21 +72,22 @@ class Meeting:
         gemms = max(ALONE, min(ceil(alone / gemm_s), MOST_REPEATS))
         moved = loop(replace(self.collective, bytes=self.collective.bytes * times), "moved", 1, "communication")
         both = Graph((*moved, *loop(kernel.op, "gemm", gemms, "compute", kernel.choice)), self.collective.ranks)
-        ran = simulate(both, self.system, self._strategy, self.options)
+        ran = simulate(both, self.system, self.strategy, self.options)
         ends, (moved_end,) = ran.ends("gemm"), ran.ends("moved")
         shared = min(ends[-1], moved_end)
         beside = shared / max(self._alone(moved) - (moved_end - shared), 1e-3 * shared)
         return {"kernel": max(_until(ends, moved_end) / gemm_s, 1.0), "collective": max(beside, 1.0)}
 
     @property
-    def _strategy(self) -> CoRunStrategy:
+    def strategy(self) -> CoRunStrategy:
+        """How both share a GPU."""
         found = find_strategy(self.sharing)
         assert found is not None
         return found
 
     def _alone(self, nodes: tuple[Node, ...]) -> float:
         """Time of an operator in a loop of its own [s]: of the collective by the same driver, on any compute units."""
-        _, driver = compare_alone(self._strategy)
+        _, driver = compare_alone(self.strategy)
         return _period(Graph(nodes, self.collective.ranks), self.system, driver, self.options)
 
     @cached_property
@@ -128,7 +129,7 @@ class Meeting:
     @cached_property
     def held(self) -> int:
         """Compute units that the collective takes off the GEMM: none by DMA engines, unless masks set some apart."""
-        return self._strategy.held_units(self.collective, self.system)
+        return self.strategy.held_units(self.collective, self.system)
 
 
 def _columns(gemm: Gemm, tiling: GemmTiling) -> int:

@@ -161,7 +161,7 @@ class Windows:
         system = self.waves.ring(self.among(axis, moved.ranks), moved.ranks, ring_of)
         few = replace(moved, ranks=min(moved.ranks, system.gpus))
         task = Meeting(gemm, few, system, sharing, self._run_options)
-        if sharing == "streams" and not self.engine:
+        if not self.engine and task.strategy.takes_turns:
             why = "who is launched first takes the compute units; ask with the fidelity 'windows'"
             return Found(task, (1.0, 1.0), "none", why)
         try:

@@ -1,0 +1,169 @@
+"""An overlap method in one file outside the package: every command that takes a method's name takes it."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+
+import pytest
+from click.testing import CliRunner
+
+import weft
+from weft.cli.main import weft as cli
+from weft.errors import InputError, UnknownNameError
+from weft.overlaps import OVERLAPS, STRATEGIES
+from weft.overlaps.sequential import Sequential
+from weft.testing import ContractError, check_overlap
+from weft.tune import joins
+
+FILE = '''
+from dataclasses import dataclass
+from typing import ClassVar
+
+from weft.overlaps.flux import Flux
+
+
+@dataclass(frozen=True)
+class Twice(Flux):
+    """Flux whose formula takes twice as long."""
+
+    name: str = "twice"
+    title: str = "Twice"
+    summary: str = "Flux, whose formula takes twice as long"
+
+    def estimate(self, pair, costs):
+        return 2 * super().estimate(pair, costs)
+'''
+GEMM = "1024,512,1024"
+
+
+@pytest.fixture
+def named(tmp_path, monkeypatch):
+    """The name of a method in a file, and nothing of it in the registry afterwards."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(FILE)
+    monkeypatch.setattr(OVERLAPS, "_methods", dict(OVERLAPS._methods))
+    monkeypatch.setattr(OVERLAPS, "_imported", {})
+    return "mine.py:Twice"
+
+
+def command(tmp_path, *arguments):
+    file = tmp_path / "answer.json"
+    result = CliRunner().invoke(cli, [*arguments, "--json", str(file)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(file.read_text())
+
+
+def test_simulate_and_compare_take_it(named, tmp_path):
+    layer = ("simulate", "sublayer", "--gemm", GEMM, "--tp", "4", "--no-cache")
+    (alone,) = command(tmp_path, *layer, "--overlap", named)["runs"]
+    compared = command(tmp_path, *layer, "--compare", f"flux,{named}")["runs"]
+    by_name = {run["overlap"]: run["total_us"] for run in compared}
+    assert alone["overlap"] == "twice"
+    assert by_name["twice"] == by_name["flux"] == alone["total_us"]
+
+
+def test_a_prediction_takes_it_and_its_formula(named, tmp_path):
+    asked = ("predict", "overlap", "gemm_rs", "8192,4096,8192", "--ranks", "8", "--system", "dgx-h100")
+    ways = {way["method"]: way["seconds"] for way in command(tmp_path, *asked, "--method", f"flux,{named}")["ways"]}
+    assert ways["twice"] == pytest.approx(2 * ways["flux"], rel=1e-12)
+
+
+def test_an_axis_of_a_step_takes_it(named, tmp_path):
+    asked = ("step", "llama-3-8b", "--system", "8xh100", "--tp", "8", "--sp", "--batch", "8", "--fidelity", "estimate")
+    flux, mine = (command(tmp_path, *asked, "--overlap", f"tp={name}")["step_time_s"] for name in ("flux", named))
+    assert mine > flux
+
+
+def test_a_list_shows_it_alone_and_once_named_with_all(named):
+    listed = json.loads(CliRunner().invoke(cli, ["overlaps", "list", named, "--json"]).output)
+    assert [entry["name"] for entry in listed] == ["twice"]
+    assert weft.overlaps()[-1] == "twice"
+    assert "twice" in weft.overlaps("tp")
+
+
+def test_python_takes_its_file_its_name_and_the_object(named):
+    work = weft.parallel.dependent("gemm_rs", weft.Gemm(1024, 512, 256, "bf16"), 4)
+    by_file = weft.simulate(work, "t3-paper", named)
+    mine = OVERLAPS["twice"]
+    assert by_file.seconds == weft.simulate(work, "t3-paper", "twice").seconds
+    assert by_file.seconds == weft.simulate(work, "t3-paper", mine).seconds
+    assert list(weft.compare(work, "t3-paper", [mine]).timelines) == ["sequential", "twice"]
+    assert joins("gemm_rs", weft.Gemm(8192, 4096, 8192), 8, "8xh100", methods=["twice"]).ways[1].method == "twice"
+
+
+def test_advice_and_a_co_run_take_a_strategy_in_a_file(named, tmp_path):
+    (tmp_path / "last.py").write_text(
+        "from dataclasses import replace\n\nfrom weft.overlaps import STRATEGIES\n\n"
+        'MINE = replace(STRATEGIES["streams"], name="comes-first", title="First", summary="s", first="collective")\n'
+    )
+    pair = ("--gemm", "1024,1024,512", "--beside", "all_gather:4MiB", "--ranks", "4")
+    (run,) = command(tmp_path, "simulate", "corun", *pair, "--no-cache", "--overlap", "last.py:MINE")["runs"]
+    assert run["strategy"] == "comes-first"
+
+
+def test_a_registered_method_goes_by_its_name(named):
+    registered = weft.register_overlap(replace(OVERLAPS["t3"], name="t3-own"))
+    assert OVERLAPS["t3-own"] is registered
+    with pytest.raises(InputError, match="an overlap of Weft is called 't3'"):
+        weft.register_overlap(replace(OVERLAPS["t3"], title="another"))
+
+
+def test_an_installed_package_adds_its_methods_by_an_entry_point(tmp_path):
+    (tmp_path / "mine.py").write_text(FILE)
+    about = tmp_path / "mine-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[weft.overlaps]\ntwice = mine:Twice\n")
+    ask = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import weft; print(weft.overlaps('tp'))"
+    said = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True).stdout
+    assert "'twice'" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("mine.py:Thrice", InputError, "mine.py has no 'Thrice'"),
+        ("yours.py:Twice", InputError, "cannot be imported"),
+        ("no_such_module:Twice", InputError, "cannot be imported"),
+        ("mine.py:dataclass", InputError, "not an overlap"),
+        ("twicee", UnknownNameError, "unknown overlap"),
+    ],
+)
+def test_a_name_that_leads_to_no_method_is_refused(named, name, error, words):
+    with pytest.raises(error, match=words):
+        weft.simulate(weft.sublayer("t-nlg", "op", tp=8), "t3-paper", name)
+
+
+def test_a_changed_file_is_another_run(named, tmp_path, monkeypatch):
+    from weft.run.kept import method_identity
+
+    first = method_identity(OVERLAPS[named])
+    (tmp_path / "mine.py").write_text(FILE.replace("2 *", "3 *"))
+    monkeypatch.setattr(OVERLAPS, "_imported", {})
+    assert method_identity(OVERLAPS[named]) != first
+
+
+@dataclass(frozen=True)
+class LeavesOut(Sequential):
+    """A baseline whose GEMM is not waited for."""
+
+    name: str = "leaves-out"
+
+    def apply(self, graph, gpu):
+        first, *others = super().apply(graph, gpu).nodes
+        return replace(graph, nodes=(first, *(replace(node, after=(), stream="other") for node in others[:1])))
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (lambda: replace(OVERLAPS["t3"], name="T3 mine"), "its name is 'T3 mine'"),
+        (lambda: replace(OVERLAPS["t3"], name="mine", summary=""), "it has no summary"),
+        (LeavesOut, "leaves-out.*moe_layer.*the engine has no kernel"),
+        (lambda: replace(STRATEGIES["partition"], name="mine", units=10**6), "corun.*cannot be set apart"),
+    ],
+)
+def test_the_contract_suite_catches_a_method_that_breaks_a_law(method, words):
+    with pytest.raises(ContractError, match=words):
+        check_overlap(method())
