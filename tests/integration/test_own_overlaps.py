@@ -75,6 +75,13 @@ def test_an_axis_of_a_step_takes_it(named, tmp_path):
     assert mine > flux
 
 
+def test_a_decode_iteration_takes_it(named, tmp_path):
+    (tmp_path / "other.py").write_text(FILE.replace("flux", "in_network").replace("Flux", "InNetwork"))
+    asked = ("decode", "llama-3-8b", "--system", "8xh100", "--tp", "8", "--batch", "8")
+    sequence, mine = (command(tmp_path, *asked, "--overlap", f"tp={name}") for name in ("in-network", "other.py:Twice"))
+    assert mine["step_s"] > sequence["step_s"]
+
+
 def test_a_list_shows_it_alone_and_once_named_with_all(named):
     listed = json.loads(CliRunner().invoke(cli, ["overlaps", "list", named, "--json"]).output)
     assert [entry["name"] for entry in listed] == ["twice"]

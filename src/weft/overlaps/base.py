@@ -94,6 +94,8 @@ class OverlapMethod(ABC):
     """Where the method applies."""
     closed_forms: ClassVar[tuple[Pattern, ...]] = ()
     """The patterns that formulas time."""
+    kernels: ClassVar[tuple[type[Kernel], ...]] = ()
+    """The kernels that join nodes of a graph and that `lower_joined` carries out."""
     simulated: ClassVar[bool] = True
     """Whether the engine runs the method."""
     compared: ClassVar[bool] = True
@@ -186,7 +188,7 @@ class OverlapMethod(ABC):
 
     def lowers(self, kernel: Kernel | None) -> bool:
         """Return whether `lower_joined` carries out a kernel that joins nodes of a graph."""
-        return False
+        return isinstance(kernel, self.kernels)
 
     def lower_joined(self, graph: Graph, system: System, options: RunOptions) -> Lowered:
         """Return the plan of a graph whose nodes a kernel joins that the method `lowers`."""

@@ -48,6 +48,7 @@ class Flux(OverlapMethod):
 
     joins: ClassVar[str] = "tiles of a GEMM and its collective"
     patterns: ClassVar[tuple[Pattern, ...]] = (*FORMS, "tp")
+    kernels: ClassVar[tuple[type[ChosenKernel], ...]] = (FusedTiles,)
     closed_forms: ClassVar[tuple[Pattern, ...]] = patterns
     fills_waves: ClassVar[bool] = True
 
@@ -73,10 +74,6 @@ class Flux(OverlapMethod):
         device = device + rounds * costs["flux.round"]
         # A switch that adds needs neither copies nor partial sums, so nothing has to be prepared.
         return device + np.logical_and(pair.framework, np.logical_not(pair.in_switch)) * costs["flux.start"]
-
-    def lowers(self, kernel: ChosenKernel | None) -> bool:
-        """Return whether a kernel is fused with its GEMM by tiles."""
-        return isinstance(kernel, FusedTiles)
 
     def lower_joined(self, graph: Graph, system: System, options: RunOptions) -> Lowered:
         """Return the plan of one kernel for a GEMM and its collective."""

@@ -40,15 +40,12 @@ class RemoteLoading(OverlapMethod):
 
     joins: ClassVar[str] = "tiles of a GEMM and loads of its rows from peers"
     patterns: ClassVar[tuple[Pattern, ...]] = ("ag_gemm",)
+    kernels: ClassVar[tuple[type[ChosenKernel], ...]] = (RemoteLoads,)
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """Return both nodes, the all-gather carried out by the GEMM's loads."""
         self.check(graph)
         return join_gather(graph, RemoteLoads())
-
-    def lowers(self, kernel: ChosenKernel | None) -> bool:
-        """Return whether tiles load rows from where these lie."""
-        return isinstance(kernel, RemoteLoads)
 
     def lower_joined(self, graph: Graph, system: System, options: RunOptions) -> Lowered:
         """Return the plan of a GEMM that loads rows from all GPUs."""

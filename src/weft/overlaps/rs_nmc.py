@@ -32,6 +32,7 @@ class NearMemoryScatter(OverlapMethod):
 
     joins: ClassVar[str] = "nothing: a reduce-scatter alone"
     patterns: ClassVar[tuple[Pattern, ...]] = ("gemm_rs", "gemm_ar")
+    kernels: ClassVar[tuple[type[ChosenKernel], ...]] = (NearMemoryRing,)
     compared: ClassVar[bool] = False
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
@@ -40,10 +41,6 @@ class NearMemoryScatter(OverlapMethod):
         assert isinstance(gemm.op, Gemm)
         reduce = scatter(graph, NearMemoryRing(gemm.op, gemm.choice.tiling)).nodes[1]
         return replace(graph, nodes=(replace(reduce, after=()),))
-
-    def lowers(self, kernel: ChosenKernel | None) -> bool:
-        """Return whether the memory adds what goes around the ring."""
-        return isinstance(kernel, NearMemoryRing)
 
     def lower_joined(self, graph: Graph, system: System, options: RunOptions) -> Lowered:
         """Return the plan of the reduce-scatter alone."""

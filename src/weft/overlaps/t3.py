@@ -50,6 +50,7 @@ class T3(OverlapMethod):
 
     joins: ClassVar[str] = "tiles of a GEMM and its reduce-scatter"
     patterns: ClassVar[tuple[Pattern, ...]] = ("gemm_rs", "gemm_ar", "tp")
+    kernels: ClassVar[tuple[type[ChosenKernel], ...]] = (TrackedRing, TrackedDirect)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,10 +64,6 @@ class T3(OverlapMethod):
         """Raise InputError for tiles that are stored at owners in other nodes."""
         if isinstance(self.kernel, TrackedDirect):
             self.check_in_node(axis, "stores tiles at their owners, among", plan, system, "t3 or t3-mca")
-
-    def lowers(self, kernel: ChosenKernel | None) -> bool:
-        """Return whether the tracker triggers what a kernel sends."""
-        return isinstance(kernel, TrackedRing | TrackedDirect)
 
     def lower_joined(self, graph: Graph, system: System, options: RunOptions) -> Lowered:
         """Return the plan of a GEMM whose tiles are reduced on their way."""

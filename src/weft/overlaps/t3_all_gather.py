@@ -43,6 +43,7 @@ class T3AllGather(OverlapMethod):
 
     joins: ClassVar[str] = "tile lines of an all-gather and its GEMM"
     patterns: ClassVar[tuple[Pattern, ...]] = ("ag_gemm", "tp")
+    kernels: ClassVar[tuple[type[ChosenKernel], ...]] = (TrackedArrivals,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -52,10 +53,6 @@ class T3AllGather(OverlapMethod):
         """Return the all-gather by copies, and the GEMM, whose tiles wait for their rows."""
         self.check(graph)
         return join_gather(graph, self.kernel)
-
-    def lowers(self, kernel: ChosenKernel | None) -> bool:
-        """Return whether the tracker counts what a kernel copies."""
-        return isinstance(kernel, TrackedArrivals)
 
     def lower_joined(self, graph: Graph, system: System, options: RunOptions) -> Lowered:
         """Return the plan of a GEMM that waits for rows: sent to each peer or, without links to all, around a ring."""

@@ -35,6 +35,7 @@ class T3AllToAll(ExpertMethod):
 
     joins: ClassVar[str] = "tiles of a layer of experts and the exchanges around it"
     patterns: ClassVar[tuple[Pattern, ...]] = ("moe_layer", "ep")
+    kernels: ClassVar[tuple[type[ChosenKernel], ...]] = (TrackedMoEExchange,)
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """Return the layer with copies that the first GEMM awaits by tile, and tiles of the second as the combine."""
@@ -50,10 +51,6 @@ class T3AllToAll(ExpertMethod):
         up = replace(layer.up, after=(Edge(layer.dispatch.id, "tile"),))
         combine = replace(layer.combine, after=(Edge(layer.down.id, "tile"),), choice=tracked)
         return replace(graph, nodes=(copied, up, layer.down, combine))
-
-    def lowers(self, kernel: ChosenKernel | None) -> bool:
-        """Return whether T3 carries out an exchange."""
-        return isinstance(kernel, TrackedMoEExchange)
 
     @property
     def layer_class(self) -> type[ExpertLayer]:

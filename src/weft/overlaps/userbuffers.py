@@ -47,6 +47,7 @@ class Userbuffers(OverlapMethod):
 
     joins: ClassVar[str] = "chunks of a GEMM and its collective"
     patterns: ClassVar[tuple[Pattern, ...]] = ("ag_gemm", "gemm_rs", "tp")
+    kernels: ClassVar[tuple[type[ChosenKernel], ...]] = (FusedChunks,)
     closed_forms: ClassVar[tuple[Pattern, ...]] = patterns
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
@@ -71,10 +72,6 @@ class Userbuffers(OverlapMethod):
         calls = np.where(scatters, _SPLIT_CALLS * SPLITS, _COPY_CALLS * pair.ranks)
         issued = calls * costs["userbuffers.issue"]
         return np.where(pair.framework, np.maximum(device, issued) + costs["userbuffers.start"], device)
-
-    def lowers(self, kernel: ChosenKernel | None) -> bool:
-        """Return whether a kernel is chunks of a collective beside chunks of its GEMM."""
-        return isinstance(kernel, FusedChunks)
 
     def lower_joined(self, graph: Graph, system: System, options: RunOptions) -> Lowered:
         """Return the plan of chunks on several streams."""

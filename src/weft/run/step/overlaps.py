@@ -255,7 +255,7 @@ def check_served(plan: Parallelism, system: System, ep: int) -> None:
                 f"'{name}' joins experts with the exchanges of tokens around them, but the {ep} GPUs of a replica hold "
                 f"the same tokens, and exchange none; give tp 1 beside ep {ep}, or a method of tp"
             )
-        if name not in served(axis):
+        if OVERLAPS[name].name not in served(axis):
             known = [f"{one}={other}" for one in ("tp", routed.AXIS) for other in served(one)]
             why = "changes no collective of a forward pass, all-reduces behind GEMMs and exchanges around experts"
             if OVERLAPS[name].fills_waves:
