@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import StrEnum
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from numbers import Real
 from types import UnionType
-from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from weft.errors import LARGEST_WHOLE, InputError, UnknownNameError, check_name, check_whole, is_whole, shown
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 _KEY = "declared"
 
 
@@ -137,6 +139,27 @@ def from_options(owner: type[T], values: Mapping[str, Any]) -> T:
     """Return the object of a dataclass of declared fields by the names of its options; others and None are left out."""
     given = {one.name: values.get(one.option) for one in described(owner).values()}  # type: ignore[arg-type]
     return owner(**{name: value for name, value in given.items() if value is not None})
+
+
+def in_words_of_options(*owners: Any) -> Callable[[F], F]:
+    """Let errors of a function name the options of fields of `owners`, where they have other names."""
+    words = {one.name: one.option for owner in owners for one in described(owner).values() if one.option != one.name}
+    pattern = re.compile(rf"\b({'|'.join(words)})\b")
+
+    def add(function: F) -> F:
+        @wraps(function)
+        def call(*args: Any, **values: Any) -> Any:
+            try:
+                return function(*args, **values)
+            except InputError as error:
+                said = pattern.sub(lambda found: words[found[0]], str(error))
+                if said == str(error):
+                    raise
+                raise InputError(said) from None
+
+        return cast(F, call)
+
+    return add
 
 
 def stated(options: Any, *without: str) -> dict[str, Any]:

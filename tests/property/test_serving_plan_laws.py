@@ -61,13 +61,13 @@ def test_a_bound_holds_for_stages_of_a_pipeline(load, choice, ttft, attainment):
 
 
 @settings(max_examples=25, deadline=None)
-@given(load=LOADS, choice=DRAFTED, acceptance_rate=ACCEPT, ttft=TTFT, attainment=ATTAINMENT)
+@given(load=LOADS, choice=DRAFTED, accept=ACCEPT, ttft=TTFT, attainment=ATTAINMENT)
 def test_a_bound_holds_for_steps_that_verify_drafts(load, choice, accept, ttft, attainment):
     check_bound(MODEL, SYSTEM, {**load, "acceptance_rate": accept}, choice, ttft, attainment)
 
 
 @settings(max_examples=25, deadline=None)
-@given(load=LOADS, choice=WIDE, acceptance_rate=ACCEPT, ttft=TTFT, attainment=ATTAINMENT)
+@given(load=LOADS, choice=WIDE, accept=ACCEPT, ttft=TTFT, attainment=ATTAINMENT)
 def test_a_bound_holds_for_batches_in_halves(load, choice, accept, ttft, attainment):
     check_bound(EXPERTS, NODE, {**load, "acceptance_rate": accept}, choice, ttft, attainment)
 

@@ -70,6 +70,12 @@ def test_a_sweep_asks_under_every_combination():
     assert same["seconds"] == pytest.approx(one.seconds)
 
 
+def test_a_sweep_refuses_a_value_by_its_key():
+    asked = {"run": "serve", "model": "llama-3-8b", "system": "1xh100", "rate": 5, "step_tokens": 0}
+    (row,) = weft.sweep_file(asked, {}, cache=False)
+    assert row["why"].startswith("step_tokens is 0; it must be a whole number")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -80,6 +86,9 @@ def test_a_sweep_asks_under_every_combination():
         (["--trace", "nope.csv"], "nope.csv"),
         ([], "give rate (requests/s), concurrency (clients) or a trace"),
         (["--concurrency", "4", "--arrivals", "even"], "leave it out"),
+        (["--trace", "a.csv", "--input", "4"], "and input is 4; leave it out"),
+        (["--rate", "4", "--speculate", "4", "--accept", "0.5", "--step-tokens", "3"], "give step_tokens 5 or more"),
+        (["--rate", "4", "--attainment", "0.9"], "attainment is the share of good answers of a plan"),
     ],
 )
 def test_a_bad_load_is_refused_in_a_sentence(arguments, words, capsys):

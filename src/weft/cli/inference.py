@@ -14,7 +14,6 @@ from weft.cli.options import (
     clock_option,
     examples,
     field_options,
-    in_words_of_options,
     on_machine,
     option,
     set_option,
@@ -22,6 +21,7 @@ from weft.cli.options import (
 )
 from weft.cli.output import shows
 from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Count, Value, later
+from weft.fields import in_words_of_options
 from weft.graph import EXCHANGES
 from weft.graph.routing import loads_of
 from weft.hardware import System

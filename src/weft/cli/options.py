@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -238,27 +237,6 @@ def field_options(owner: type, *names: str, **types: click.ParamType) -> Callabl
 def fields_in(owner: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are fields of a dataclass."""
     return {name: value for name, value in options.items() if name in owner.__dataclass_fields__}
-
-
-def in_words_of_options(*owners: Any) -> Callable[[F], F]:
-    """Let errors of a command name the options of fields, where they have other names."""
-    words = {one.name: one.option for owner in owners for one in described(owner).values() if one.option != one.name}
-    pattern = re.compile(rf"\b({'|'.join(words)})\b")
-
-    def add(function: F) -> F:
-        @functools.wraps(function)
-        def call(*args: Any, **values: Any) -> Any:
-            try:
-                return function(*args, **values)
-            except InputError as error:
-                said = pattern.sub(lambda found: words[found[0]], str(error))
-                if said == str(error):
-                    raise
-                raise InputError(said) from None
-
-        return cast(F, call)
-
-    return add
 
 
 def _option(one: Described, given: click.ParamType | None) -> Callable[[F], F]:  # type: ignore[type-arg]

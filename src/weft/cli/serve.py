@@ -16,7 +16,6 @@ from weft.cli.options import (
     examples,
     field_options,
     fields_in,
-    in_words_of_options,
     on_machine,
     option,
     refuse_given,
@@ -27,6 +26,7 @@ from weft.cli.output import shows
 from weft.cli.progress import progress_bar
 from weft.cli.values import MODEL_NAME, SYSTEM_NAME, Value, later
 from weft.errors import InputError
+from weft.fields import in_words_of_options
 from weft.hardware import System
 from weft.options import RunOptions
 from weft.result.serving import Limits

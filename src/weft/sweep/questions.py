@@ -18,7 +18,7 @@ from weft import hardware
 from weft.catalog import Whole, unknown_key
 from weft.errors import ConfigError, InputError, check_type, check_whole
 from weft.estimate import Estimate, estimate
-from weft.fields import described, from_options
+from weft.fields import described, from_options, in_words_of_options
 from weft.files import finite
 from weft.graph import Collective, Gemm, Graph, Op, concurrent
 from weft.hardware import Described, Gpu, Node, System
@@ -217,6 +217,7 @@ class ServeQuestion(_SERVED):
         above = {"why": OVERLOADED} if answer.overloaded else {}
         return {"found": self.figures(answer), **above}
 
+    @in_words_of_options(ServingPlan, Load, Limits)
     def answer(self) -> Serving:
         """The served load."""
         given = dict(self)
