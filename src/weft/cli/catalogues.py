@@ -13,20 +13,20 @@ import click
 from weft import hardware as machines
 from weft.cli.options import examples, option
 from weft.cli.output import json_or_tables
-from weft.cli.values import GPU, MACHINE_NAME, MODEL_NAME, OVERLAP, Value
+from weft.cli.values import GPU, MACHINE_NAME, MODEL_NAME, OVERLAP, Value, later
 from weft.errors import OutputError, UnknownNameError, check_name
 from weft.files import write_atomically
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu, Node, Provenance
 from weft.hardware.inherited import NOT_STATED
 from weft.models import SUBLAYERS, Transformer, load_model, model_names
-from weft.overlaps import OVERLAPS, PLACES, OverlapMethod, find_strategy
 from weft.parallel import sublayer
 from weft.report.table import Table, number, text, texts
 from weft.units import format_bytes, format_frequency, format_rate, format_time
 from weft.view.words import sourced_table
 
 if TYPE_CHECKING:
+    from weft.overlaps import OverlapMethod
     from weft.parallel.framework import Framework
 
 
@@ -409,11 +409,18 @@ def overlaps() -> None:
     """List the ways to overlap compute and communication."""
 
 
+def _place(text: str) -> str:
+    from weft.overlaps import PLACES
+
+    check_name("place of an overlap", text, PLACES)
+    return text
+
+
 @overlaps.command("list", short_help="List the overlaps, each in a sentence.", epilog=examples(*_EXAMPLES))
 @option(
     "--axis",
-    "Only those of one place: an axis of a training step, or a sub-layer, a pair that co-runs, or a program.",
-    click.Choice(PLACES),
+    "Only those of one place: sub-layer, experts, pair (that co-runs), program, or an axis of a step: tp, cp, ep, dp.",
+    Value("PLACE", _place, later("weft.overlaps:PLACES")),
     name="place",
 )
 @click.argument("methods", nargs=-1, type=OVERLAP, metavar="[NAME|FILE:CLASS]...")
@@ -423,6 +430,8 @@ def list_overlaps(place: Any, methods: Sequence[str]) -> tuple[Any, list[Table]]
 
     With names, list only these; a method in a file of yours is named like mine.py:Mine, here and in every command.
     """
+    from weft.overlaps import OVERLAPS
+
     for name in methods:
         check_name("overlap", name, OVERLAPS, listed=True)
     chosen = [OVERLAPS[name] for name in methods or OVERLAPS if place is None or OVERLAPS[name].applies(place)]
@@ -435,6 +444,8 @@ def list_overlaps(place: Any, methods: Sequence[str]) -> tuple[Any, list[Table]]
 
 def _entry(one: OverlapMethod) -> dict[str, Any]:
     """An overlap as plain data."""
+    from weft.overlaps import find_strategy
+
     strategy = find_strategy(one.name)
     return {
         "name": one.name,
