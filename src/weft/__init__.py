@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from weft.parallel import layer as layer
     from weft.parallel import sublayer as sublayer
     from weft.parallel.deployment import Deployment as Deployment
-    from weft.parallel.plan import Parallelism as Parallelism
+    from weft.parallel.plan import TrainingPlan as TrainingPlan
     from weft.plan import plan as plan
     from weft.plan.read_launch import read_launch as read_launch
     from weft.plan.recompute import recompute as recompute
@@ -122,7 +122,7 @@ _ROOMS = {
     "weft.options": "RunOptions",
     "weft.parallel": "dependent layer sublayer",
     "weft.parallel.deployment": "Deployment",
-    "weft.parallel.plan": "Parallelism",
+    "weft.parallel.plan": "TrainingPlan",
     "weft.plan": "plan",
     "weft.plan.read_launch": "read_launch",
     "weft.plan.recompute": "recompute",

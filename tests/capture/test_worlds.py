@@ -132,7 +132,7 @@ def counted(nodes, of=lambda node: node.phase):
 def planned(sp):
     """Collectives of a layer in a plan of Weft."""
     model = load_model("llama-3-8b")
-    plan = weft.Parallelism(tp=WORLD, sp=sp, sequence=TOKENS)
+    plan = weft.TrainingPlan(tp=WORLD, sp=sp, sequence=TOKENS)
     found = rank_parts(model, plan, framework("megatron-core"))[model.layer_kinds[0]]
     assert isinstance(model, Transformer)
     return {"forward": counted(found.forward.collectives), "backward": counted(found.backward.collectives)}

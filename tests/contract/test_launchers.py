@@ -11,18 +11,18 @@ import weft
 from weft.errors import InputError, UnknownNameError
 from weft.models import load_model
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.precision import RECIPES
 from weft.plan.launch import LAUNCHERS, lacking, launch
 
 LLAMA = load_model("llama-3-70b")
 SHARDED = {"zero": 3, "recompute": "full", "sequence": 8192}
 PLANS = {
-    "megatron": Parallelism(
+    "megatron": TrainingPlan(
         tp=8, pp=4, dp=2, batch=128, sequence=8192, sp=True, zero=1, schedule="interleaved:5", recompute="selective"
     ),
-    "torchtitan": Parallelism(tp=8, dp=8, batch=64, sp=True, **SHARDED),
-    "deepspeed": Parallelism(dp=64, batch=128, **SHARDED),
+    "torchtitan": TrainingPlan(tp=8, dp=8, batch=64, sp=True, **SHARDED),
+    "deepspeed": TrainingPlan(dp=64, batch=128, **SHARDED),
 }
 FRAMEWORKS = {"megatron": "megatron-core", "torchtitan": "torchtitan", "deepspeed": "deepspeed-zero3"}
 
@@ -67,7 +67,7 @@ def test_a_recipe_is_launched_or_named_as_missing(name, precision):
     ids=["a schedule of zero bubble", "an overlap in hardware", "operators of no module", "states on the host"],
 )
 def test_what_has_no_option_is_refused_in_words(name, changes):
-    plan = Parallelism(**{"dp": 8, "batch": 64, "zero": 3, **changes})
+    plan = TrainingPlan(**{"dp": 8, "batch": 64, "zero": 3, **changes})
     assert lacking(name, LLAMA, plan)
     with pytest.raises(InputError, match=f"{name} cannot run this plan.*choose another plan or launcher"):
         written(name, plan)
@@ -76,7 +76,7 @@ def test_what_has_no_option_is_refused_in_words(name, changes):
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_encoders_are_refused(name):
     with pytest.raises(InputError, match="only decoders"):
-        written(name, Parallelism(dp=8, batch=64, zero=3), load_model("bert-large"))
+        written(name, TrainingPlan(dp=8, batch=64, zero=3), load_model("bert-large"))
 
 
 def test_an_unknown_launcher_is_refused_with_the_known_ones():
@@ -104,21 +104,21 @@ def test_megatron_pads_the_vocabulary_to_that_of_the_model():
 
 
 def test_operators_that_run_again_become_modules_of_megatron():
-    plan = Parallelism(dp=8, batch=64, zero=1, sequence=8192, recompute=("norm1", "norm2", "attention"))
+    plan = TrainingPlan(dp=8, batch=64, zero=1, sequence=8192, recompute=("norm1", "norm2", "attention"))
     found = flags(written("megatron", plan))
     assert found["--recompute-granularity"] == "selective"
     assert found["--recompute-modules"] == "layernorm core_attn"
 
 
 def test_uneven_stages_become_a_layout_of_megatron():
-    plan = Parallelism(pp=4, batch=8, layers=(19, 21, 21, 19), sequence=8192)
+    plan = TrainingPlan(pp=4, batch=8, layers=(19, 21, 21, 19), sequence=8192)
     layout = flags(written("megatron", plan))["--pipeline-model-parallel-layout"]
     assert [stage.count("t") for stage in layout.split("|")] == [19, 21, 21, 19]
     assert (layout[0], layout[-1]) == ("E", "L")
 
 
 def test_a_mixture_names_its_dense_layers_and_experts():
-    plan = Parallelism(tp=1, pp=1, ep=8, dp=8, batch=64, zero=1, sequence=4096)
+    plan = TrainingPlan(tp=1, pp=1, ep=8, dp=8, batch=64, zero=1, sequence=4096)
     found = flags(written("megatron", plan, load_model("deepseek-v3")))
     assert (found["--moe-layer-freq"], found["--num-experts"]) == ("([0]*3+[1]*58)", "256")
     assert (found["--expert-model-parallel-size"], found["--kv-lora-rank"]) == ("8", "512")
@@ -126,14 +126,14 @@ def test_a_mixture_names_its_dense_layers_and_experts():
 
 @pytest.mark.parametrize(("shard", "degrees"), [(None, (1, 8)), (4, (2, 4))])
 def test_torchtitan_shards_over_the_ranks_of_the_plan(shard, degrees):
-    plan = Parallelism(tp=8, dp=8, batch=64, sp=True, shard=shard, **SHARDED)
+    plan = TrainingPlan(tp=8, dp=8, batch=64, sp=True, shard=shard, **SHARDED)
     found = tomllib.loads(written("torchtitan", plan))["parallelism"]
     assert (found["data_parallel_replicate_degree"], found["data_parallel_shard_degree"]) == degrees
     assert found["tensor_parallel_degree"] == 8
 
 
 def test_torchtitan_counts_context_ranks_beside_its_shards():
-    plan = Parallelism(tp=8, cp=2, dp=4, batch=64, sp=True, **SHARDED)
+    plan = TrainingPlan(tp=8, cp=2, dp=4, batch=64, sp=True, **SHARDED)
     found = tomllib.loads(written("torchtitan", plan))["parallelism"]
     assert (found["data_parallel_shard_degree"], found["context_parallel_degree"]) == (4, 2)
 

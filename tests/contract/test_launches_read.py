@@ -13,7 +13,7 @@ from weft.errors import ConfigError, InputError
 from weft.models import load_model
 from weft.parallel.check import problems
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.plan.launch import LAUNCHERS, lacking, launch
 from weft.plan.script import read_script
 
@@ -47,7 +47,7 @@ def plans(launcher, model):
         dp = GPUS // each
         batch = dp * fields["micro_batch"] * fields.get("pp", 1) * 2
         sp = fields["tp"] > 1 and launcher != "deepspeed"
-        plan = Parallelism(dp=dp, batch=batch, sequence=2048, sp=sp, **fields)
+        plan = TrainingPlan(dp=dp, batch=batch, sequence=2048, sp=sp, **fields)
         if not lacking(launcher, model, plan) and not any(problems(model, plan)):
             yield plan
 
@@ -67,7 +67,7 @@ def test_what_is_written_is_read_as_the_same_plan(launcher, name, tmp_path):
         assert launched.framework == used.name
         fields = launched.plan(GPUS, {field: getattr(plan, field) for field in LEFT[launcher]})
         replicas = GPUS // (plan.tp * plan.pp * plan.cp)
-        assert replace(Parallelism(**{"dp": replicas, **fields}), order=plan.order) == plan
+        assert replace(TrainingPlan(**{"dp": replicas, **fields}), order=plan.order) == plan
         count += 1
     assert count >= 3 or (launcher == "deepspeed" and model.experts)
 
@@ -75,7 +75,7 @@ def test_what_is_written_is_read_as_the_same_plan(launcher, name, tmp_path):
 @pytest.mark.parametrize("name", MODELS)
 def test_the_model_that_megatron_is_told_takes_as_long(name, tmp_path):
     model, machine = load_model(name), weft.system(f"{GPUS}xh100")
-    plan = Parallelism(tp=1, dp=GPUS, ep=2 if model.experts else 1, batch=GPUS, sequence=2048, zero=1)
+    plan = TrainingPlan(tp=1, dp=GPUS, ep=2 if model.experts else 1, batch=GPUS, sequence=2048, zero=1)
     file = tmp_path / "launch.sh"
     file.write_text(launch("megatron", model, machine, plan, framework("megatron-core")))
     found = weft.read_launch(file).step(machine, fidelity="estimate")

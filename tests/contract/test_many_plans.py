@@ -10,7 +10,7 @@ from weft.hardware import system
 from weft.models import load_model
 from weft.options import SUSTAINED
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.plan.space import space
 from weft.run.step.clock import many, train
 from weft.run.step.memory import memory
@@ -83,7 +83,7 @@ def test_parts_of_a_step_add_up_to_it():
 
 def test_a_schedule_without_slots_is_timed_alone():
     model, on, used, _ = sampled("dense", 1)
-    plan = Parallelism(tp=8, pp=8, batch=64, sp=True, schedule="zb-h1")
+    plan = TrainingPlan(tp=8, pp=8, batch=64, sp=True, schedule="zb-h1")
     (seconds,) = many(model, on, [plan], used).seconds
     assert seconds == train(model, on, plan, used, SUSTAINED, "estimate").seconds
 
@@ -91,7 +91,7 @@ def test_a_schedule_without_slots_is_timed_alone():
 @pytest.mark.parametrize("zero", [0, 3])
 def test_stages_of_one_device_are_timed_one_after_another(zero):
     model, on, used = load_model("llama-3-8b"), system("8xh100"), framework("torchtitan")
-    plan = Parallelism(dp=8, batch=16, sequence=2048, zero=zero, schedule="interleaved:2")
+    plan = TrainingPlan(dp=8, batch=16, sequence=2048, zero=zero, schedule="interleaved:2")
     (seconds,) = many(model, on, [plan], used).seconds
     assert seconds == pytest.approx(train(model, on, plan, used, SUSTAINED, "estimate").seconds, rel=1e-9)
     whole = train(model, on, replace(plan, schedule="1f1b"), used, SUSTAINED, "estimate")

@@ -25,7 +25,7 @@ from weft.overlaps.graphs import FORM_OF
 from weft.overlaps.pairs import pair_of
 from weft.parallel import dependent, share_of
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.plan.space import space
 from weft.result.errors import joined_error
 from weft.run import simulate
@@ -50,13 +50,13 @@ CLOSED = applicable("sub-layer", "closed form")
 SIMULATED_ON_AN_AXIS = [name for name in STRATEGIES if not OVERLAPS[name].applies("dp", "closed form")]
 
 
-def plan(axis: str, name: str, **options) -> Parallelism:
+def plan(axis: str, name: str, **options) -> TrainingPlan:
     sp = {"sp": False} if "ag_gemm" not in OVERLAPS[name].forms and OVERLAPS[name].forms == ("gemm_ar",) else {}
-    return Parallelism(**{"batch": 4, "sequence": 2048, **PLANS[axis], **sp, "overlap": {axis: name}, **options})
+    return TrainingPlan(**{"batch": 4, "sequence": 2048, **PLANS[axis], **sp, "overlap": {axis: name}, **options})
 
 
 def seconds(**options) -> float:
-    made = Parallelism(**{"batch": 4, "sequence": 2048, **options})
+    made = TrainingPlan(**{"batch": 4, "sequence": 2048, **options})
     return train(MODEL, NODE, made, Framework(dp_overlap=True, async_tp=True), fidelity="estimate").seconds
 
 
@@ -122,7 +122,7 @@ def test_methods_in_closed_form_only_are_refused_by_the_engine_with_the_question
 
 @pytest.mark.parametrize("axis", AXES)
 def test_a_method_is_refused_on_an_axis_of_one_rank(axis):
-    made = Parallelism(batch=4, sequence=2048, overlap={axis: "priority"})
+    made = TrainingPlan(batch=4, sequence=2048, overlap={axis: "priority"})
     with pytest.raises(InputError, match=f"{axis} is 1"):
         check_overlap(made, weft.system("a100"), "windows")
 
@@ -157,7 +157,7 @@ def test_a_way_to_share_changes_a_step_whose_replicas_overlap(name):
 
 
 def test_a_way_to_share_that_meets_no_kernel_says_so():
-    made = Parallelism(tp=8, batch=4, sequence=2048, overlap={"tp": "priority"})
+    made = TrainingPlan(tp=8, batch=4, sequence=2048, overlap={"tp": "priority"})
     (note,) = train(MODEL, NODE, made, Framework(async_tp=False), fidelity="estimate").notes
     assert "changes nothing here" in note
 
@@ -198,7 +198,7 @@ def test_the_engine_and_the_closed_form_agree_within_the_error_of_the_class(name
 @pytest.mark.parametrize("ask", ["text", "mapping"])
 def test_python_takes_what_the_command_line_takes(ask):
     overlap = "tp=flux" if ask == "text" else {"tp": "flux"}
-    assert Parallelism(tp=8, overlap=overlap).overlap == {"tp": "flux"}
+    assert TrainingPlan(tp=8, overlap=overlap).overlap == {"tp": "flux"}
     question = StepQuestion(system="8xh100", model="llama-3-8b", overlap=overlap)
     assert question.stated()["overlap"] == {"tp": "flux"}
 
@@ -206,4 +206,4 @@ def test_python_takes_what_the_command_line_takes(ask):
 @pytest.mark.parametrize("overlap", ["flux", "tp=", "tp=flux,tp=t3", 3])
 def test_a_malformed_overlap_is_refused_with_an_example(overlap):
     with pytest.raises(WeftError, match="overlap"):
-        Parallelism(tp=8, overlap=overlap)
+        TrainingPlan(tp=8, overlap=overlap)

@@ -62,7 +62,7 @@ def test_one_wrong_argument_among_right_ones_ends_in_an_answer_or_a_sentence(nam
 @pytest.mark.parametrize("stated", [{"overlap": 0}, {"layers": False}, {"layers": [1.5]}, {"dtype": None}])
 def test_a_plan_of_wrong_types_is_refused(stated):
     with pytest.raises(WeftError, match=f"^{next(iter(stated))} is "):
-        weft.Parallelism(pp=2, **stated)
+        weft.TrainingPlan(pp=2, **stated)
 
 
 @pytest.mark.parametrize("stated", [{"tp": "8"}, {"pp": 0.5}, {"overlap": 5}, {"overlap": "flux"}])
@@ -105,7 +105,7 @@ def test_numpy_integers_are_whole_numbers():
         weft.prefill("llama-3-8b", "1xh100", **asked).to_dict()
         == weft.prefill("llama-3-8b", "1xh100", batch=8, sequence=2048).to_dict()
     )
-    assert type(weft.Parallelism(tp=np.int64(8)).tp) is int
+    assert type(weft.TrainingPlan(tp=np.int64(8)).tp) is int
 
 
 def test_a_plan_without_a_batch_asks_for_one():

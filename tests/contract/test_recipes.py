@@ -16,14 +16,14 @@ from weft.models.block import FusionStyle, Tokens, embedding, head, layer
 from weft.options import SUSTAINED
 from weft.parallel.framework import Framework, framework
 from weft.parallel.memory import states, words
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.precision import RECIPES, check_trains
 from weft.parallel.rank import part
 from weft.run.step.prices import OperatorTimes
 from weft.view.step import StepReport
 
 MODEL = load_model("gpt-3").model_copy(update={"hidden": 4096, "layers": 32, "heads": 32})
-PLAN = Parallelism(tp=4, sp=True, sequence=4096)
+PLAN = TrainingPlan(tp=4, sp=True, sequence=4096)
 MACHINE = {"mxfp8": "8xb200", "nvfp4": "8xb200"}
 LOW = [name for name, recipe in RECIPES.items() if recipe.operands]
 every = pytest.mark.parametrize("name", RECIPES)
@@ -94,7 +94,7 @@ def test_gradients_of_blocks_that_share_a_scale_are_gathered_along_rows_and_colu
 @low
 @pytest.mark.parametrize("keeps", [False, True])
 def test_replicas_gather_weights_in_the_format_that_the_recipe_offers_and_the_framework_keeps(name, keeps):
-    used, plan = Framework(keeps_low=keeps), Parallelism(precision=name)
+    used, plan = Framework(keeps_low=keeps), TrainingPlan(precision=name)
     low = name in ("fp8-delayed", "fp8-tensorwise") and keeps
     assert words(1000, 600, plan, used) == (1000 - 600 / 2 if low else 1000)
 
@@ -103,7 +103,7 @@ def test_replicas_gather_weights_in_the_format_that_the_recipe_offers_and_the_fr
 @pytest.mark.parametrize("keeps", [False, True])
 def test_weights_are_held_in_16_bits_or_in_the_format_of_the_recipe_beside_their_operands(name, keeps):
     """Operands in both orders stay where they are cast once a step; nothing of them where each pass casts anew."""
-    plan, recipe = Parallelism(precision=name), RECIPES[name]
+    plan, recipe = TrainingPlan(precision=name), RECIPES[name]
     held = states(1000, plan, Framework(keeps_low=keeps), narrow=600)
     wide = 400 if keeps and recipe.weights else 1000
     assert held["weights"] == round(2 * wide + 2 * 600 * width(recipe.operands))
@@ -112,7 +112,7 @@ def test_weights_are_held_in_16_bits_or_in_the_format_of_the_recipe_beside_their
 
 
 def test_ranks_that_gather_operands_cast_their_own_shards():
-    plan = Parallelism(dp=8, batch=8, zero=3, sequence=4096, precision="fp8-tensorwise")
+    plan = TrainingPlan(dp=8, batch=8, zero=3, sequence=4096, precision="fp8-tensorwise")
     pieces = tuple(layer(MODEL, "dense", Tokens(1, 4096), FusionStyle(), "bf16"))
     sizes = []
     for keeps in (False, True):
@@ -142,7 +142,7 @@ def test_a_layer_is_slower_by_no_more_than_its_casts(name, hidden):
 
     def seconds(precision):
         model = MODEL.model_copy(update={"hidden": hidden, "heads": hidden // 128})
-        plan = Parallelism(sequence=4096, precision=precision)
+        plan = TrainingPlan(sequence=4096, precision=precision)
         pieces = tuple(layer(model, "dense", Tokens(1, 4096), FusionStyle(), "bf16"))
         found, prices = part("layer", pieces, plan, Framework()), OperatorTimes(system, plan, SUSTAINED)
         graphs = found.forward, found.backward
@@ -196,17 +196,17 @@ def test_models_do_not_train_in_8_bits_throughout():
 
 @every
 def test_a_dtype_that_contradicts_the_recipe_is_refused(name):
-    assert Parallelism(dtype="bf16", precision=name).recipe is RECIPES[name]
+    assert TrainingPlan(dtype="bf16", precision=name).recipe is RECIPES[name]
     for dtype in ("fp8", "int8", "fp16", "fp32"):
         with pytest.raises(InputError, match=f"dtype {dtype} contradicts the precision {name}"):
-            Parallelism(dtype=dtype, precision=name)
+            TrainingPlan(dtype=dtype, precision=name)
 
 
 def test_unknown_recipes_and_the_old_name_of_the_field_are_refused_with_the_new_ones():
     with pytest.raises(UnknownNameError, match="did you mean 'mxfp8'"):
-        Parallelism(precision="mxfp9")
+        TrainingPlan(precision="mxfp9")
     with pytest.raises(UnknownNameError, match="did you mean 'fp8-rowwise'"):
-        Parallelism(precision="rowwise")
+        TrainingPlan(precision="rowwise")
     with pytest.raises(UnknownNameError, match="did you mean 'precision'"):
         weft.step("llama-3-8b", "8xh100", quantize="rowwise")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import weft
 from weft.estimate.attention import LEAST_SPLIT
 from weft.options import SUSTAINED
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 
 pytestmark = pytest.mark.slow
 laws = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
@@ -109,7 +109,7 @@ def plans(draw):
     tp, pp = draw(st.sampled_from([1, 2, 4, 8])), draw(st.sampled_from([1, 2, 4]))
     dp = draw(st.sampled_from([1, 2, 4]))
     count = pp * draw(st.integers(1, 3))
-    return Parallelism(
+    return TrainingPlan(
         tp=tp,
         pp=pp,
         dp=dp,

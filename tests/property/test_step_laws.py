@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import weft
 from weft.models import Transformer
 from weft.parallel.framework import Framework, framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step import train
 from weft.run.step.memory import memory
 
@@ -27,7 +27,7 @@ def plans(draw):
     schedule = draw(st.sampled_from(FLUSHING)) if pp > 1 else "1f1b"
     micro_batches = pp * draw(st.integers(2, 4))
     micro_batch = draw(st.sampled_from([1, 2]))
-    return Parallelism(
+    return TrainingPlan(
         tp=tp,
         pp=pp,
         dp=dp,
@@ -75,8 +75,8 @@ def scaled(plan, used, path):
 
 @laws
 @given(plans(), FRAMEWORKS)
-@example(Parallelism(dp=2, batch=4, micro_batch=2, sequence=1024, zero=3), framework("megatron-core"))
-@example(Parallelism(tp=8, dp=2, sp=True, batch=8, micro_batch=2, sequence=1024), framework("megatron-core"))
+@example(TrainingPlan(dp=2, batch=4, micro_batch=2, sequence=1024, zero=3), framework("megatron-core"))
+@example(TrainingPlan(tp=8, dp=2, sp=True, batch=8, micro_batch=2, sequence=1024), framework("megatron-core"))
 def test_faster_links_never_slow_a_step(plan, used):
     """A library holds at most 64 channels' compute units, however fast its links are."""
     for slower, faster in pairwise(scaled(plan, used, "link.bandwidth")):

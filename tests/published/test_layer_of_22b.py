@@ -10,7 +10,7 @@ from weft.models import load_model
 from weft.models.block import FusionStyle, Tokens, layer
 from weft.options import SUSTAINED
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.rank import part
 from weft.run.step.prices import OperatorTimes
 from weft.run.step.spans import timed
@@ -37,7 +37,7 @@ KNOWN_GAP = pytest.mark.xfail(strict=True, reason="the backward pass is 6.7 % sh
 @pytest.mark.parametrize("setting", [pytest.param("plain", marks=KNOWN_GAP), *list(SETTINGS)[1:]])
 def test_a_layer_takes_as_long_as_measured(system, setting):
     sp, recompute, forward, backward = SETTINGS[setting]
-    plan = Parallelism(tp=8, batch=4, micro_batch=4, sp=sp, recompute=recompute, dtype="fp16")
+    plan = TrainingPlan(tp=8, batch=4, micro_batch=4, sp=sp, recompute=recompute, dtype="fp16")
     pieces = tuple(layer(MODEL, "dense", Tokens(4, 2048), STYLE, "fp16"))
     mine = part("layer", pieces, plan, Framework(style=STYLE))
     prices = OperatorTimes(system, plan, SUSTAINED)
@@ -49,7 +49,7 @@ def test_a_layer_takes_as_long_as_measured(system, setting):
 
 def test_the_forward_pass_of_the_plain_layer_takes_as_long_as_measured(system):
     sp, recompute, forward, _ = SETTINGS["plain"]
-    plan = Parallelism(tp=8, batch=4, micro_batch=4, sp=sp, recompute=recompute, dtype="fp16")
+    plan = TrainingPlan(tp=8, batch=4, micro_batch=4, sp=sp, recompute=recompute, dtype="fp16")
     pieces = tuple(layer(MODEL, "dense", Tokens(4, 2048), STYLE, "fp16"))
     graph = part("layer", pieces, plan, Framework(style=STYLE)).forward
     seconds = timed(graph, OperatorTimes(system, plan, SUSTAINED).graph(graph)).seconds

@@ -806,7 +806,7 @@ OBJECTS = [
     weft.Routing(8, 2, 8, 4),
     weft.Harness(),
     weft.RunOptions(),
-    weft.Parallelism(tp=2, dp=2, batch=8),
+    weft.TrainingPlan(tp=2, dp=2, batch=8),
     framework("megatron-core"),
     FusionStyle(),
     Stragglers("gpus"),
@@ -863,7 +863,7 @@ def _used(made: Any) -> Any:
         return weft.estimate(weft.Graph((weft.Node(_GEMM, "first"), made)), "8xh100")
     if isinstance(made, weft.Graph):
         return weft.estimate(made, "8xh100")
-    if isinstance(made, weft.Parallelism):
+    if isinstance(made, weft.TrainingPlan):
         return weft.memory("llama-3-8b", weft.system("8xh100").with_gpus(made.gpus), made)
     if isinstance(made, weft.Harness):
         return weft.estimate(_MOVED, "8xh100", harness=made)
@@ -929,7 +929,7 @@ CALLS: dict[str, dict[str, Any]] = {
     "Harness": {},
     "Node": {"op": _GEMM, "name": "a"},
     "Opaque": {"name": "x"},
-    "Parallelism": {"tp": 2, "batch": 8},
+    "TrainingPlan": {"tp": 2, "batch": 8},
     "RunOptions": {},
     "Streaming": {"name": "gelu", "rows": 8},
     "System": {"gpu": weft.gpu("h100-sxm"), "gpus": 8},

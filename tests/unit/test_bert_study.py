@@ -10,7 +10,7 @@ from weft.errors import InputError
 from weft.graph import Attention, Gemm
 from weft.options import SUSTAINED
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step.parts import rank_parts
 from weft.studies.bert import broken_down, timed_layer
 from weft.studies.bert.breakdown import AGAIN, EXPOSED, FC, GEMMS, GROUPS, LAMB, SOFTMAX
@@ -22,7 +22,9 @@ ONE = hardware.system(MI210, gpus=1)
 
 
 def step(dtype="fp32", sequence=128, count=32, repeats=1, gpus=1, how=TRAINER, **more):
-    plan = Parallelism(dp=gpus, batch=gpus * count * repeats, micro_batch=count, sequence=sequence, dtype=dtype, **more)
+    plan = TrainingPlan(
+        dp=gpus, batch=gpus * count * repeats, micro_batch=count, sequence=sequence, dtype=dtype, **more
+    )
     return broken_down(MODEL, hardware.system(MI210, gpus=gpus), plan, how, SUSTAINED)
 
 
@@ -76,7 +78,7 @@ def test_fused_operators_take_less_time_and_leave_gemms_a_larger_share():
 
 
 def test_a_call_costs_every_operator_the_same():
-    plan = Parallelism(batch=16, micro_batch=8, sequence=512, dtype="fp32")
+    plan = TrainingPlan(batch=16, micro_batch=8, sequence=512, dtype="fp32")
     short, long = (timed_layer(MODEL, MI210, plan, TRACED, call, SUSTAINED) for call in (10e-6, 20e-6))
     calls = (long.seconds - short.seconds) / 10e-6
     assert calls == pytest.approx(round(calls))
@@ -85,7 +87,7 @@ def test_a_call_costs_every_operator_the_same():
 
 
 def test_gemms_of_attention_do_less_work_per_byte_than_those_of_layers():
-    plan = Parallelism(batch=32, micro_batch=32, sequence=128, dtype="fp32")
+    plan = TrainingPlan(batch=32, micro_batch=32, sequence=128, dtype="fp32")
     found = {(one.name, one.phase): one for one in products(MODEL, MI210, plan, TRAINER, SUSTAINED)}
     scores, first = found["scores", "forward"], found["FC1", "forward"]
     assert 10 * scores.intensity < first.intensity
@@ -159,7 +161,7 @@ def test_measurements_without_such_steps_are_refused(tmp_path):
 
 
 def layer_of(name):
-    plan = Parallelism(batch=8, micro_batch=8, sequence=128, dtype="fp32")
+    plan = TrainingPlan(batch=8, micro_batch=8, sequence=128, dtype="fp32")
     return rank_parts(MODEL, plan, framework(name))["dense"]
 
 

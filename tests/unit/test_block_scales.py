@@ -9,10 +9,10 @@ from weft.kernels.gemm import PROMOTED, main_loop_flops, promoted_share, running
 from weft.models import load_model
 from weft.options import RunOptions
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step.parts import rank_parts
 
-PLAN = Parallelism(dp=64, ep=64, batch=64, sequence=4096, precision="fp8-block")
+PLAN = TrainingPlan(dp=64, ep=64, batch=64, sequence=4096, precision="fp8-block")
 
 
 def test_vector_units_scale_and_add_each_sum_of_128_products_after_the_matrix_units():

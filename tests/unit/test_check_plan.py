@@ -7,7 +7,7 @@ import pytest
 from weft.errors import InputError
 from weft.models import load_model
 from weft.parallel.check import check_plan, nearest_plan, problems
-from weft.parallel.plan import Parallelism, schedule_name
+from weft.parallel.plan import TrainingPlan, schedule_name
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from weft.parallel.plan import Parallelism, schedule_name
 )  # fmt: skip
 def test_a_plan_that_does_not_divide_names_what_and_the_nearest_that_does(name, plan, sentence):
     model = load_model(name)
-    plan = Parallelism(**{"batch": plan.get("dp", 1) * 720, "sequence": 2048} | plan)
+    plan = TrainingPlan(**{"batch": plan.get("dp", 1) * 720, "sequence": 2048} | plan)
     with pytest.raises(InputError, match=sentence) as caught:
         check_plan(model, plan)
     assert "\n" not in str(caught.value)
@@ -42,19 +42,19 @@ def test_a_plan_that_does_not_divide_names_what_and_the_nearest_that_does(name, 
 def test_a_vocabulary_that_does_not_divide_names_the_padded_one():
     model = load_model("gpt-3").replace({"vocabulary": 50257})
     with pytest.raises(InputError, match=r"tp 8 does not divide the 50257 rows .*pad the vocabulary to 50264"):
-        check_plan(model, Parallelism(tp=8))
-    check_plan(model.replace({"vocabulary": 50264}), Parallelism(tp=8))
+        check_plan(model, TrainingPlan(tp=8))
+    check_plan(model.replace({"vocabulary": 50264}), TrainingPlan(tp=8))
 
 
 def test_heads_of_keys_may_be_fewer_than_ranks_but_not_odd_ones():
     model = load_model("llama-3-70b")
-    check_plan(model, Parallelism(tp=16))
+    check_plan(model, TrainingPlan(tp=16))
     shared = model.replace({"kv_heads": 4, "heads": 60, "hidden": 7680, "ffn": 28680, "vocabulary": 128280})
-    assert "no divisor or multiple of the 4 heads of keys" in next(problems(shared, Parallelism(tp=6)))
+    assert "no divisor or multiple of the 4 heads of keys" in next(problems(shared, TrainingPlan(tp=6)))
 
 
 def test_stages_may_differ_where_a_layer_less_at_some_makes_up_for_embedding_and_head():
-    model, plan = load_model("llama-3.1-405b"), Parallelism(pp=16, batch=32)
+    model, plan = load_model("llama-3.1-405b"), TrainingPlan(pp=16, batch=32)
     check_plan(model, plan)
     check_plan(model, replace(plan, layers=(7,) * 7 + (8,) * 8 + (13,)))
     with pytest.raises(InputError, match=r"pp 100 does not divide the 126 layers .*state the layers of each"):
@@ -70,7 +70,7 @@ def test_stages_may_differ_where_a_layer_less_at_some_makes_up_for_embedding_and
     ],
 )
 def test_plans_that_are_in_use_fit(name, plan):
-    check_plan(load_model(name), Parallelism(**plan))
+    check_plan(load_model(name), TrainingPlan(**plan))
 
 
 @pytest.mark.parametrize(

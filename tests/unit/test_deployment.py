@@ -22,7 +22,7 @@ from weft.serving.cluster import ROUTERS
         ),
         (lambda: weft.Load(rat=4), "unknown field of Load 'rat'.*did you mean 'rate'"),
         (lambda: weft.Limits(ttf="1 s"), "unknown field of Limits 'ttf'.*did you mean 'ttft'"),
-        (lambda: weft.Parallelism(micro_batches=2), "unknown field of Parallelism.*did you mean 'micro_batch'"),
+        (lambda: weft.TrainingPlan(micro_batches=2), "unknown field of TrainingPlan.*did you mean 'micro_batch'"),
         (lambda: dataclasses.replace(weft.ServingPlan(), max_num_seq=3), "did you mean 'max_num_seqs'"),
     ],
 )
@@ -135,6 +135,6 @@ def test_every_field_says_what_it_means_and_every_name_is_known():
 
 def test_training_and_serving_share_the_fields_of_a_deployment():
     shared = {one.name for one in dataclasses.fields(weft.Deployment)}
-    for owner in (weft.ServingPlan, weft.Parallelism):
+    for owner in (weft.ServingPlan, weft.TrainingPlan):
         assert issubclass(owner, weft.Deployment)
         assert shared <= {one.name for one in dataclasses.fields(owner)}

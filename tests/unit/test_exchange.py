@@ -17,7 +17,7 @@ from weft.models import load_model
 from weft.models.block import Routing
 from weft.parallel.cut import copies
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.result.step import Pass
 from weft.run.step import train
 from weft.run.step.paired import paired, paired_share
@@ -95,7 +95,7 @@ def test_low_latency_kernels_take_a_compute_unit_for_a_group_of_experts():
 
 @pytest.mark.parametrize("library", ["nccl", "deepep", "hybridep"])
 def test_a_step_exchanges_tokens_in_the_time_that_is_predicted_of_one(library):
-    plan = Parallelism(ep=8, dp=8, batch=16, micro_batch=2, sequence=4096, dispatcher=library)
+    plan = TrainingPlan(ep=8, dp=8, batch=16, micro_batch=2, sequence=4096, dispatcher=library)
     found = train(
         load_model("qwen3-30b-a3b"), hardware.system("8xh100"), plan, framework("megatron-core"), fidelity="estimate"
     )
@@ -115,7 +115,7 @@ def test_a_step_exchanges_tokens_in_the_time_that_is_predicted_of_one(library):
 
 def test_a_dispatcher_without_ranks_that_share_experts_is_refused():
     with pytest.raises(InputError, match="ep is 1"):
-        Parallelism(dp=8, batch=8, dispatcher="deepep")
+        TrainingPlan(dp=8, batch=8, dispatcher="deepep")
 
 
 def test_paired_passes_hide_exchanges_behind_the_other_micro_batch():
@@ -133,7 +133,7 @@ def test_paired_passes_hide_exchanges_behind_the_other_micro_batch():
 
 
 def test_fewer_micro_batches_pair_fewer_passes():
-    few, many = (Parallelism(ep=8, dp=8, batch=8 * count) for count in (1, 64))
+    few, many = (TrainingPlan(ep=8, dp=8, batch=8 * count) for count in (1, 64))
     assert paired_share(few) == 0.0
     assert paired_share(many) == pytest.approx(63 / 64)
 

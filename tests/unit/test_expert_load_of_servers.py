@@ -80,7 +80,7 @@ def test_a_skewed_load_slows_a_server_and_never_speeds_it_up_once_all_experts_ar
 def test_dispatchers_of_a_server_order_as_those_of_a_step(model):
     def exposed(name):
         prompt = weft.prefill(model, "32xh200", weft.ServingPlan(ep=32, dispatcher=name), sequence=4096)
-        plan = weft.Parallelism(dp=32, ep=32, batch=32, sequence=4096, dispatcher=name)
+        plan = weft.TrainingPlan(dp=32, ep=32, batch=32, sequence=4096, dispatcher=name)
         step = weft.step(model, "32xh200", plan=plan, fidelity="estimate")
         return prompt.parts["exposed ep"], step.parts["exposed ep"]
 

@@ -21,7 +21,7 @@ from weft.models import block, load_model
 from weft.models.block import FusionStyle, Tokens
 from weft.options import RunOptions
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.rank import part
 from weft.run.step.forward import Forward
 from weft.run.step.prices import DurationCache
@@ -56,7 +56,7 @@ def test_a_shared_load_is_that_of_its_counts(rows, groups, busiest):
 
 def test_steps_price_experts_as_predict_experts_does():
     """Qwen3-30B shared by eight H100s: the grouped GEMMs of a rank's forward pass, at the clock of long runs."""
-    model, plan = load_model("qwen3-30b-a3b"), Parallelism(dp=8, ep=8, batch=8, micro_batch=1, sequence=4096)
+    model, plan = load_model("qwen3-30b-a3b"), TrainingPlan(dp=8, ep=8, batch=8, micro_batch=1, sequence=4096)
     pieces = tuple(block.layer(model, model.layer_kinds[-1], Tokens(1, 4096), FusionStyle(), "bf16"))
     ops = [node.op for node in part("layer", pieces, plan, Framework()).forward if isinstance(node.op, GroupedGemm)]
     known, asked = DurationCache(weft.system("8xh100"), RunOptions()), experts(layer(), "h100-sxm")

@@ -12,7 +12,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.hardware import system
 from weft.models import load_model
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.words import changes, words
 from weft.plan.launch import lacking, launch
 from weft.run.step.clock import many, train
@@ -22,7 +22,7 @@ from weft.sweep.run import sweep_file
 MODEL = load_model("qwen3-30b-a3b")
 MACHINE = system("16xh200")
 CORE, BRIDGE = framework("megatron-core"), framework("megatron-bridge-2026")
-PLAN = Parallelism(pp=2, dp=8, ep=8, batch=128, sequence=4096, zero=1, schedule="interleaved:2", dispatcher="deepep")
+PLAN = TrainingPlan(pp=2, dp=8, ep=8, batch=128, sequence=4096, zero=1, schedule="interleaved:2", dispatcher="deepep")
 OVERLAP = {"overlap_moe_expert_parallel_comm": True}
 ALL = {**OVERLAP, "delay_wgrad_compute": True, "cuda_graph_impl": "full_iteration"}
 COMMAND = (
@@ -77,7 +77,7 @@ def test_a_framework_that_has_an_option_answers_alike_where_it_is_stated():
 def test_graphs_keep_the_launches_of_dense_layers_from_the_host():
     """A host that spends 500 us on each operator."""
     eager = replace(framework("deepspeed-zero3"), launch=500e-6)
-    plan = Parallelism(dp=8, batch=8, sequence=256)
+    plan = TrainingPlan(dp=8, batch=8, sequence=256)
     dense = load_model("llama-3-8b").replace({"layers": 4})
 
     def gaps(**options):

@@ -15,7 +15,7 @@ from weft.hardware import system
 from weft.library.dispatchers import dispatcher
 from weft.models import load_model
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.plan.launch import launch
 from weft.run.step.parts import rank_parts
 
@@ -59,7 +59,7 @@ def test_nodes_that_share_no_group_are_what_groups_by_node_say():
 
 
 def test_the_exchange_of_a_step_is_the_one_that_weft_predict_exchange_says():
-    plan = Parallelism(ep=64, dp=64, batch=64, sequence=4096, dispatcher="deepep")
+    plan = TrainingPlan(ep=64, dp=64, batch=64, sequence=4096, dispatcher="deepep")
     part = rank_parts(DEEPSEEK, plan, framework("megatron-core"))["moe"]
     (op,) = [node.op for node in part.forward if isinstance(node.op, TokenExchange) and node.op.operation == "dispatch"]
     asked = Exchange(**exchanged("dispatch:4096x7168,top8/256,reach4/8"), ranks=64, dtype=op.dtype)
@@ -69,7 +69,7 @@ def test_the_exchange_of_a_step_is_the_one_that_weft_predict_exchange_says():
 
 
 def test_launches_name_the_groups_and_are_read_back(tmp_path):
-    plan = Parallelism(ep=64, dp=64, batch=64, sequence=4096)
+    plan = TrainingPlan(ep=64, dp=64, batch=64, sequence=4096)
     text = launch("megatron", DEEPSEEK, system("64xh100"), plan, framework("megatron-core"))
     assert "--moe-router-num-groups 8 --moe-router-group-topk 4" in text
     (tmp_path / "run.sh").write_text(text)
@@ -102,4 +102,4 @@ def test_groups_that_cannot_be_are_refused_in_a_sentence(text, said):
 @pytest.mark.parametrize("loads", [float("nan"), -1.0, (1, float("inf")), (True, 1), ("a", "b"), "power:nan", "1e400"])
 def test_a_plan_refuses_loads_that_are_no_finite_numbers(loads):
     with pytest.raises(InputError, match="a load of an expert is"):
-        weft.Parallelism(dp=2, ep=2, batch=8, expert_load=loads)
+        weft.TrainingPlan(dp=2, ep=2, batch=8, expert_load=loads)

@@ -10,7 +10,7 @@ from weft.models import Transformer, load_model, model_names
 from weft.models.block import LAYERS, FusionStyle, Routing, Tokens, embedding, head, layer, sources
 from weft.parallel.cut import copies, exchange, hops
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.rank import part
 
 MIXTURE = load_model("deepseek-v3")
@@ -25,7 +25,7 @@ def pieces(name, kind="dense", sequence=2048, style=PLAIN, batch=1, context=1, s
 
 
 def share(name, kind="dense", sequence=2048, style=PLAIN, source=0, **plan):
-    plan = Parallelism(sequence=sequence, **plan)
+    plan = TrainingPlan(sequence=sequence, **plan)
     found = pieces(name, kind, sequence, style, plan.micro_batch, plan.cp, source)
     return part(kind, found, plan, Framework())
 
@@ -168,18 +168,18 @@ def test_the_ranks_of_a_group_share_a_layers_gemms(name):
 
 def test_ranks_that_share_a_vocabulary_reduce_three_numbers_a_token():
     """Megatron-LM's vocabulary-parallel cross entropy: maximum, the token's own logit, sum of exponentials."""
-    plan = Parallelism(tp=8, sequence=2048)
+    plan = TrainingPlan(tp=8, sequence=2048)
     found = part("head", list(head(load_model("gpt-3"), Tokens(1, 2048), FusionStyle(), "bf16")), plan, Framework())
     small = [op for name, op in collectives(found.forward, "tp") if name.startswith("loss")]
     assert [(op.name, op.bytes) for op in small] == [("all_reduce", 4 * 2048)] * 3
     assert found.forward["loss"].op.columns == 51200 // 8
     assert not collectives(part("head", list(head(load_model("gpt-3"), Tokens(1, 2048), FusionStyle(), "bf16")),
-                                Parallelism(), Framework()).forward, "tp")  # fmt: skip
+                                TrainingPlan(), Framework()).forward, "tp")  # fmt: skip
 
 
 def test_the_gradient_of_a_shared_embedding_is_gathered_with_sequence_parallelism():
     found = list(embedding(load_model("gpt-3"), Tokens(1, 2048), FusionStyle(), "bf16"))
-    moved = collectives(part("embedding", found, Parallelism(tp=8, sp=True), Framework()).backward, "tp")
+    moved = collectives(part("embedding", found, TrainingPlan(tp=8, sp=True), Framework()).backward, "tp")
     assert [op.name for _, op in moved] == ["all_gather"]
 
 
@@ -307,7 +307,7 @@ def test_ulysses_exchanges_a_part_of_the_tokens_of_every_tensor():
 
 def test_an_unknown_way_of_context_parallelism_lists_the_known():
     with pytest.raises(UnknownNameError, match="unknown context parallelism 'star'; known: ring"):
-        Parallelism(context="star")
+        TrainingPlan(context="star")
 
 
 @pytest.mark.parametrize("name", ["gpt-3", "deepseek-v3", "gpt-oss-20b", "bert-large", "megascale-175b"])

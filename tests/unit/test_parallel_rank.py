@@ -5,7 +5,7 @@ import pytest
 from weft.models import load_model
 from weft.models.block import FusionStyle
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step.parts import rank_parts
 
 
@@ -16,12 +16,12 @@ from weft.run.step.parts import rank_parts
 def test_early_stop_ends_recomputation_with_the_last_tensor_that_a_gradient_needs(stops, dropout, last):
     """That is the input of the last GEMM; with dropout, the mask behind it."""
     framework = Framework(stops_early=stops, style=FusionStyle(dropout=dropout))
-    found = rank_parts(load_model("gpt-3"), Parallelism(recompute="full"), framework)["dense"].recompute
+    found = rank_parts(load_model("gpt-3"), TrainingPlan(recompute="full"), framework)["dense"].recompute
     assert found is not None
     assert found.nodes[-1].name == last
 
 
 def test_early_stop_leaves_forward_and_backward_passes_alone():
-    plan, model = Parallelism(recompute="full"), load_model("llama-3-8b")
+    plan, model = TrainingPlan(recompute="full"), load_model("llama-3-8b")
     whole, short = (rank_parts(model, plan, Framework(stops_early=stops))["dense"] for stops in (False, True))
     assert (short.forward, short.backward, short.kept) == (whole.forward, whole.backward, whole.kept)

@@ -16,7 +16,7 @@ from weft.hardware import system
 from weft.models import load_model
 from weft.parallel.check import problems
 from weft.parallel.framework import current_frameworks, framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.plan import search
 from weft.plan.plans import ALIKE, roomiest_first
 from weft.plan.search import plan
@@ -81,7 +81,7 @@ def test_the_space_holds_every_combination_that_divides():
     expected = set()
     for tp, pp, sp in product((1, 2, 4, 8), (1, 2, 4, 8), (False, True)):
         if 8 % (tp * pp) == 0 and (tp > 1 or not sp):
-            one = Parallelism(tp=tp, pp=pp, dp=8 // (tp * pp), sp=sp, batch=8)
+            one = TrainingPlan(tp=tp, pp=pp, dp=8 // (tp * pp), sp=sp, batch=8)
             if next(problems(GPT, one), None) is None:
                 expected.add((tp, pp, sp))
     assert {(one.tp, one.pp, one.sp) for one in plans} == expected
@@ -439,7 +439,7 @@ def test_a_mixture_takes_as_long_as_weft_step_says_on_all_gpus_and_on_fewer():
 
 def test_what_runs_again_is_timed_alike_whatever_was_timed_before():
     on, used = system("16xh100"), framework("megatron-core")
-    plain = Parallelism(tp=4, dp=4, ep=16, sp=True, batch=64, sequence=4096, dispatcher="hybridep", zero=1)
+    plain = TrainingPlan(tp=4, dp=4, ep=16, sp=True, batch=64, sequence=4096, dispatcher="hybridep", zero=1)
     cache = DurationCache(on)
     for one in (plain, replace(plain, recompute="full")):
         found = many(load_model("qwen3-30b-a3b"), on, [one], used, cache=cache)

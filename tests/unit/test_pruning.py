@@ -6,7 +6,7 @@ import pytest
 from weft.hardware import system
 from weft.models import load_model
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step.clock import many
 from weft.run.step.pruning import ParetoFront, Pruning
 
@@ -29,7 +29,7 @@ def test_a_plan_of_the_fastest_is_timed_even_where_another_beats_it():
 
 
 _PLANS = [
-    Parallelism(tp=tp, pp=pp, dp=16 // tp // pp, sp=tp > 1, micro_batch=each, batch=64, sequence=4096, **more)
+    TrainingPlan(tp=tp, pp=pp, dp=16 // tp // pp, sp=tp > 1, micro_batch=each, batch=64, sequence=4096, **more)
     for tp in (1, 2, 4)
     for pp in (1, 2, 4)
     for each in (1, 2)

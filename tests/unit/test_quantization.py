@@ -14,7 +14,7 @@ from weft.kernels.formats import FORMATS as ENCODED
 from weft.models.counts import parameters
 from weft.parallel.framework import Framework
 from weft.parallel.memory import states
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.textbook.quantization import both_narrow, cache_bytes, quantize, signal_to_noise, state_bytes
 
 DRAWN = np.random.default_rng(0)
@@ -113,7 +113,7 @@ def test_narrow_operands_nearly_double_the_rate_of_large_products():
 
 
 def test_mixed_precision_takes_16_bytes_a_parameter_as_plans_do():
-    plan = states(1000, Parallelism(), Framework(gradients="bf16"))
+    plan = states(1000, TrainingPlan(), Framework(gradients="bf16"))
     assert sum(plan.values()) == 1000 * sum(state_bytes().values()) == 16_000
     owned = {name: size for name, size in state_bytes().items() if name not in ("weights", "gradients")}
     assert sum(owned.values()) == Framework().optimizer_bytes == 12

@@ -9,7 +9,7 @@ from weft.errors import InputError, UnknownNameError
 from weft.hardware import gpu
 from weft.models.counts import forward_flops, hardware_flops
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step.offload import hidden_and_exposed, seconds_to_host
 from weft.run.step.parts import rank_parts
 
@@ -19,7 +19,7 @@ TOKENS, HIDDEN, WIDE, KEYS = 2048, 4096, 14336, 1024
 
 
 def layer(recompute, model=MODEL, **plan):
-    plan = Parallelism(sequence=TOKENS, recompute=recompute, **plan)
+    plan = TrainingPlan(sequence=TOKENS, recompute=recompute, **plan)
     return next(one for name, one in rank_parts(model, plan, FRAMEWORK).items() if name not in ("embedding", "head"))
 
 
@@ -62,7 +62,7 @@ def test_tensor_parallel_ranks_drop_their_share():
 
 def test_dropout_draws_its_mask_again():
     style = replace(FRAMEWORK.style, dropout=True, fused=True)
-    plan = Parallelism(sequence=TOKENS)
+    plan = TrainingPlan(sequence=TOKENS)
     used = replace(FRAMEWORK, style=style)
     masks = [
         rank_parts(MODEL, replace(plan, recompute=how), used)["dense"].kept.saved["residual2"]
@@ -121,7 +121,7 @@ def test_up_projections_of_latent_attention_run_again_from_what_is_compressed():
 
 def test_selective_recomputation_runs_the_kernels_of_attentions_forward_pass():
     """The four kernels of attention that is not fused: both products, softmax and dropout (arXiv:2205.05198)."""
-    plan = Parallelism(tp=8, batch=8, recompute="selective")
+    plan = TrainingPlan(tp=8, batch=8, recompute="selective")
     parts = rank_parts(weft.load_model("gpt-3"), plan, framework("megatron-2022"))["dense"]
     forward = [node.op for node in parts.forward if node.name == "attention"]
     assert [node.op for node in parts.recompute] == forward
@@ -130,7 +130,7 @@ def test_selective_recomputation_runs_the_kernels_of_attentions_forward_pass():
 
 
 def test_a_step_pays_for_what_runs_again():
-    plan = Parallelism(tp=8, pp=4, dp=2, batch=64, sequence=8192, sp=True)
+    plan = TrainingPlan(tp=8, pp=4, dp=2, batch=64, sequence=8192, sp=True)
     steps = {
         how: weft.step("llama-3-70b", "64xh100", replace(plan, recompute=how), fidelity="estimate")
         for how in ("none", ("norm1", "norm2", "activation"), "full")
@@ -145,9 +145,9 @@ def test_a_step_pays_for_what_runs_again():
 
 
 def test_a_plan_as_plain_data_is_the_same_plan():
-    plan = Parallelism(recompute=["norm1", "activation"])
-    assert plan == Parallelism(recompute=("norm1", "activation"))
-    assert hash(plan) == hash(Parallelism(recompute=("norm1", "activation")))
+    plan = TrainingPlan(recompute=["norm1", "activation"])
+    assert plan == TrainingPlan(recompute=("norm1", "activation"))
+    assert hash(plan) == hash(TrainingPlan(recompute=("norm1", "activation")))
 
 
 def test_hardware_flops_count_the_named_products():
@@ -159,7 +159,7 @@ def test_hardware_flops_count_the_named_products():
 
 # -- the memory of the host
 
-GPT3 = Parallelism(tp=8, pp=8, batch=64, sequence=2048, sp=True)
+GPT3 = TrainingPlan(tp=8, pp=8, batch=64, sequence=2048, sp=True)
 
 
 def offloaded(**changes):
@@ -214,4 +214,4 @@ def test_a_plan_that_does_not_fit_may_offload():
 
 def test_an_unknown_place_is_refused():
     with pytest.raises(UnknownNameError, match="unknown offload 'disk'; known: none, activations, optimizer"):
-        Parallelism(offload="disk")
+        TrainingPlan(offload="disk")

@@ -14,11 +14,11 @@ from weft.cli.main import main
 from weft.errors import InputError, UnitError
 from weft.parallel.again import INPUT, Saved
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.plan.recompute import Layers, cheapest, frontier, recompute, segments, stage_layers
 from weft.textbook.rematerialization import Tensors, chain, layer_tensors, peak_of, rematerialize
 
-PLAN = Parallelism(tp=8, sp=True, sequence=2048)
+PLAN = TrainingPlan(tp=8, sp=True, sequence=2048)
 
 
 def layers(model="llama-3-8b", plan=PLAN):

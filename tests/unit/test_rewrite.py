@@ -11,7 +11,7 @@ from weft.cli.main import main
 from weft.errors import InputError, SimulationError, UnknownNameError
 from weft.graph import Collective, Constant, Streaming, Tensor, View, read_graph, write_graph
 from weft.models import load_model
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.rewrite import RULES, Rule, rewrite
 from weft.rewrite.execute import execute, random_values
 from weft.rewrite.flow import Draft, Flow, applied
@@ -263,7 +263,7 @@ def test_every_rewriting_of_a_layer_computes_what_the_layer_does(model, plan, dr
 
 
 def test_a_twin_has_the_nodes_of_the_layer():
-    model, plan = load_model("llama-3-70b"), Parallelism(tp=8, sp=True, sequence=4096)
+    model, plan = load_model("llama-3-70b"), TrainingPlan(tp=8, sp=True, sequence=4096)
     assert [node.id for node in twin(model, plan)] == [node.id for node in layer_graph(model, plan)]
     assert compared(twin(model, plan), twin(model, plan)).exact == 0
 

@@ -11,7 +11,7 @@ from weft.errors import InputError
 from weft.hardware import system
 from weft.models.block import Tokens, layer
 from weft.models.load import load_model
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.textbook.shard import Part, Problem, cheapest, shard_layer
 from weft.textbook.strategies import Mesh, MeshPrices, Training
 
@@ -140,4 +140,4 @@ def test_a_layer_that_fits_under_no_sharding_is_refused():
 )
 def test_a_plan_that_cannot_be_is_refused_by_the_plan_itself(stated, says):
     with pytest.raises(InputError, match=says):
-        Parallelism(batch=8, **stated)
+        TrainingPlan(batch=8, **stated)

@@ -12,7 +12,7 @@ from shown import check_shown
 import weft
 from weft.errors import InputError, UnknownNameError
 from weft.parallel.complete import complete, nearest
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.result.errors import _STEPS, step_error
 from weft.view.memory import fitting, memory_curve
 from weft.view.step import communication_table, layer_streams
@@ -153,7 +153,7 @@ def test_an_unknown_field_of_a_plan_names_its_neighbour():
 
 
 def test_a_plan_and_its_fields_are_not_given_together():
-    plan = Parallelism(tp=8, pp=8)
+    plan = TrainingPlan(tp=8, pp=8)
     with pytest.raises(InputError, match="tp belong to the plan"):
         weft.step("gpt-3", "64xa100", plan, tp=4)
 

@@ -12,14 +12,14 @@ from weft.graph import Streaming
 from weft.models import load_model
 from weft.models.block import FusionStyle, Tokens, layer
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step.clock import train
 from weft.run.step.eager import _period, launched
 from weft.run.step.parts import rank_parts
 from weft.view.step import _exchanges
 
 MODEL = load_model("qwen3-30b-a3b").replace({"layers": 2})
-PLAN = Parallelism(dp=8, ep=8, batch=8, micro_batch=1, sequence=4096)
+PLAN = TrainingPlan(dp=8, ep=8, batch=8, micro_batch=1, sequence=4096)
 EAGER = framework("megatron-bridge")
 
 

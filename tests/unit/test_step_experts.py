@@ -7,7 +7,7 @@ from weft.errors import ConfigError
 from weft.models import load_model
 from weft.parallel.framework import Framework
 from weft.parallel.memory import sharded, states
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step.clock import train
 from weft.run.step.stages import chunks_of
 
@@ -24,11 +24,11 @@ MODEL = load_model("qwen3-30b-a3b").replace({"layers": 8})
     ],
 )
 def test_experts_have_as_many_replicas_as_ranks_that_hold_the_same(plan, replicas):
-    assert Parallelism(batch=16, **plan).expert_replicas == replicas
+    assert TrainingPlan(batch=16, **plan).expert_replicas == replicas
 
 
 def test_optimizer_states_of_experts_are_shared_among_their_replicas_alone():
-    plan = Parallelism(dp=16, ep=8, batch=16, zero=1)
+    plan = TrainingPlan(dp=16, ep=8, batch=16, zero=1)
     assert sharded(1600, 0, plan) == 100
     assert sharded(1600, 1600, plan) == 800
     assert states(1600, plan, Framework(), 1600)["optimizer"] == 800 * Framework().optimizer_bytes
@@ -39,7 +39,7 @@ def test_a_rank_with_its_own_experts_exchanges_gradients_of_the_other_weights_al
     """With ep = dp no other rank has the same experts, so that their gradients stay."""
     on = hardware.system("8xh100")
     alone, all_ranks = (
-        train(MODEL, on, Parallelism(dp=8, ep=ep, batch=64, micro_batch=1, sequence=4096, zero=zero)) for ep in (8, 1)
+        train(MODEL, on, TrainingPlan(dp=8, ep=ep, batch=64, micro_batch=1, sequence=4096, zero=zero)) for ep in (8, 1)
     )
     assert alone.parts["exposed dp"] < 0.2 * all_ranks.parts["exposed dp"]
 
@@ -49,14 +49,14 @@ def test_a_rank_with_its_own_experts_exchanges_gradients_of_the_other_weights_al
 )
 def test_the_last_stages_have_fewer_layers_beside_the_head(stages, layers):
     """Up to 16 stages the layouts of NVIDIA-NeMo/Megatron-Bridge for DeepSeek-V3 (recipes/deepseek/deepseek_v3.py)."""
-    chunks = chunks_of(load_model("deepseek-v3"), stages, Parallelism(pp=stages, batch=stages))
+    chunks = chunks_of(load_model("deepseek-v3"), stages, TrainingPlan(pp=stages, batch=stages))
     assert [sum(name in ("dense", "moe") for name in chunk) for chunk in chunks] == layers
     assert (chunks[0][0], chunks[-1][-1]) == ("embedding", "head")
 
 
 def test_tokens_of_limited_groups_travel_to_fewer_nodes():
     """DeepSeek-V3 sends a token to four of eight groups of experts: with a node for each group, to four nodes."""
-    model, plan = load_model("deepseek-v3"), Parallelism(dp=64, ep=64, batch=64, sequence=4096, dispatcher="deepep")
+    model, plan = load_model("deepseek-v3"), TrainingPlan(dp=64, ep=64, batch=64, sequence=4096, dispatcher="deepep")
     anywhere = model.model_copy(update={"groups_per_token": 8})
     limited, free = (
         train(one, hardware.system("64xh100"), plan, fidelity="estimate").parts for one in (model, anywhere)

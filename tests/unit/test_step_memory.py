@@ -9,7 +9,7 @@ from weft.models import Transformer
 from weft.models.block import FusionStyle
 from weft.parallel.framework import Framework
 from weft.parallel.memory import states
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step.memory import memory
 from weft.run.step.parts import rank_parts
 
@@ -21,7 +21,7 @@ SCORES = 5 * A * S / H
 
 def layer_bytes(framework: Framework = UNFUSED, **plan) -> float:
     """Bytes that a layer keeps, in units of sequence x batch x hidden size."""
-    parts = rank_parts(MODEL, Parallelism(micro_batch=B, batch=B, sequence=S, **plan), framework)
+    parts = rank_parts(MODEL, TrainingPlan(micro_batch=B, batch=B, sequence=S, **plan), framework)
     return parts["dense"].kept.bytes / (S * B * H)
 
 
@@ -48,19 +48,19 @@ def test_flash_attention_keeps_no_scores():
 
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.88)])
 def test_states_shrink_with_zero_stages(zero, gigabytes):
-    plan = Parallelism(dp=64, batch=64, zero=zero)
+    plan = TrainingPlan(dp=64, batch=64, zero=zero)
     framework = Framework(gradients="fp16")
     assert sum(states(7_500_000_000, plan, framework).values()) == pytest.approx(gigabytes * 1e9, rel=0.005)
 
 
 @pytest.mark.parametrize(("zero", "each"), [(0, 18), (1, 6 + 12 / 8)])
 def test_distributed_optimizer_keeps_fp32_gradients_whole(zero, each):
-    plan = Parallelism(dp=8, batch=8, zero=zero)
+    plan = TrainingPlan(dp=8, batch=8, zero=zero)
     assert sum(states(8_000_000, plan, Framework()).values()) == pytest.approx(each * 8_000_000)
 
 
 def test_first_stage_holds_most_micro_batches_under_1f1b():
-    plan = Parallelism(pp=8, batch=64, micro_batch=1, sequence=S, recompute="full")
+    plan = TrainingPlan(pp=8, batch=64, micro_batch=1, sequence=S, recompute="full")
     found = memory(MODEL, weft.system("dgx-a100"), plan, UNFUSED)
     held = [max(device.held) for device in found.devices]
     middle = held[1:-1]
@@ -70,7 +70,7 @@ def test_first_stage_holds_most_micro_batches_under_1f1b():
 
 
 def test_plan_that_does_not_fit_says_what_would():
-    plan = Parallelism(dp=8, batch=8, sequence=S)
+    plan = TrainingPlan(dp=8, batch=8, sequence=S)
     found = memory(MODEL, weft.system("dgx-a100"), plan, UNFUSED)
     assert not found.fits
     assert found.remedies
@@ -79,7 +79,7 @@ def test_plan_that_does_not_fit_says_what_would():
 
 def test_gradient_of_pytorchs_loss_holds_two_fp32_tensors_and_one_in_the_dtype():
     framework = Framework(style=FusionStyle(loss="eager_cross_entropy"))
-    head = rank_parts(MODEL, Parallelism(tp=8, sequence=S), framework)["head"].kept
+    head = rank_parts(MODEL, TrainingPlan(tp=8, sequence=S), framework)["head"].kept
     logits = S * MODEL.vocabulary / 8
     assert head.saved["loss"] == 4 * logits
     assert head.backward == (4 + 4 + 2) * logits
@@ -91,13 +91,13 @@ def test_gradient_of_pytorchs_loss_holds_two_fp32_tensors_and_one_in_the_dtype()
 )
 def test_schedules_without_a_flush_keep_weights_for_passes_in_flight(schedule, copies):
     """Stage i of 4 holds min(m, 4 - i) versions under PipeDream, and two under 2BW (arXiv:2006.09503)."""
-    found = memory(MODEL, weft.system("dgx-a100"), Parallelism(pp=4, dp=2, batch=16, schedule=schedule), UNFUSED)
+    found = memory(MODEL, weft.system("dgx-a100"), TrainingPlan(pp=4, dp=2, batch=16, schedule=schedule), UNFUSED)
     held = [device.fixed.get("weight versions", 0) for device in found.devices]
     assert held == [count * device.fixed["weights"] for count, device in zip(copies, found.devices, strict=True)]
 
 
 def test_holders_add_up_to_the_peak():
-    found = memory(MODEL, weft.system("dgx-a100"), Parallelism(tp=8, sequence=S), UNFUSED)
+    found = memory(MODEL, weft.system("dgx-a100"), TrainingPlan(tp=8, sequence=S), UNFUSED)
     device = found.devices[0]
     assert sum(device.holders.values()) == pytest.approx(device.peak)
 
@@ -111,8 +111,8 @@ GQA = Transformer(
 @pytest.mark.parametrize(
     ("plan", "peak", "static"),
     [
-        (Parallelism(tp=4, dp=2, batch=8, micro_batch=2, sequence=8192, zero=1), 58.19e9, 20.63e9),
-        (Parallelism(pp=4, dp=2, batch=8, sequence=8192, zero=1, schedule="interleaved:8"), 60.49e9, 24.51e9),
+        (TrainingPlan(tp=4, dp=2, batch=8, micro_batch=2, sequence=8192, zero=1), 58.19e9, 20.63e9),
+        (TrainingPlan(pp=4, dp=2, batch=8, sequence=8192, zero=1, schedule="interleaved:8"), 60.49e9, 24.51e9),
     ],
 )
 def test_peaks_of_megatron_cores_golden_runs(plan, peak, static):
@@ -129,7 +129,7 @@ def test_a_loss_in_chunks_keeps_the_logits_of_one_chunk():
     )
     peaks = {}
     for chunks in (1, 4):
-        plan = Parallelism(micro_batch=4, batch=4, sequence=4096, loss_chunks=chunks)
+        plan = TrainingPlan(micro_batch=4, batch=4, sequence=4096, loss_chunks=chunks)
         peaks[chunks] = memory(
             large, weft.system("1xh100"), plan, Framework(style=FusionStyle(loss="eager_cross_entropy"))
         )
@@ -142,12 +142,12 @@ def test_a_loss_in_chunks_keeps_the_logits_of_one_chunk():
 
 
 def test_fsdp_keeps_of_weights_the_main_copy_only():
-    plan = Parallelism(dp=8, batch=8, zero=3)
+    plan = TrainingPlan(dp=8, batch=8, zero=3)
     count = 8_000_000
     usual, main = (states(count, plan, Framework(gathers_main=on)) for on in (False, True))
     assert sum(usual.values()) - sum(main.values()) == 2 * count // 8
     assert main["weights"] == 4 * count // 8
-    whole = Parallelism(dp=8, batch=8, zero=2)
+    whole = TrainingPlan(dp=8, batch=8, zero=2)
     assert states(count, whole, Framework(gathers_main=True)) == states(count, whole, Framework())
 
 

@@ -11,7 +11,7 @@ from weft.models import Transformer
 from weft.options import SUSTAINED
 from weft.overlaps import OVERLAPS, applicable
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step import train
 from weft.run.step.overlaps import Pair, join, needs, pairs
 
@@ -22,7 +22,7 @@ MODEL = Transformer(
 
 
 def step(**options):
-    plan = Parallelism(**{"tp": 8, "batch": 4, "sequence": 2048, "sp": True, **options})
+    plan = TrainingPlan(**{"tp": 8, "batch": 4, "sequence": 2048, "sp": True, **options})
     return train(MODEL, NODE, plan, Framework(), fidelity="estimate")
 
 
@@ -44,7 +44,7 @@ def test_every_method_shortens_what_computing_waits_for():
 
 
 def test_the_framework_decides_where_the_plan_names_no_method():
-    chunked = train(MODEL, NODE, Parallelism(tp=8, batch=4, sp=True), Framework(tp="userbuffers"), fidelity="estimate")
+    chunked = train(MODEL, NODE, TrainingPlan(tp=8, batch=4, sp=True), Framework(tp="userbuffers"), fidelity="estimate")
     named = step(overlap={"tp": "userbuffers"})
     assert chunked.seconds == pytest.approx(named.seconds)
 
@@ -72,7 +72,7 @@ def test_tile_lines_hide_all_gathers():
 
 def test_two_methods_hide_what_each_hides_alone():
     def under(name: str):
-        plan = Parallelism(tp=8, batch=4, sequence=2048, sp=True, overlap={"tp": name})
+        plan = TrainingPlan(tp=8, batch=4, sequence=2048, sp=True, overlap={"tp": name})
         return train(MODEL, NODE, plan, Framework(async_tp=False), fidelity="estimate")
 
     whole = under("t3-mca+t3-all-gather")
@@ -106,14 +106,14 @@ def test_updates_that_travel_after_a_gemm_of_one_wave_are_exposed():
 
 
 def test_needs_of_switches_that_add_are_met_by_a_node_that_has_them():
-    assert needs(Parallelism(tp=8, overlap={"tp": "in-network"}), weft.system("8xh100")) == ()
-    (sentence,) = needs(Parallelism(tp=8, overlap={"tp": "in-network"}), NODE)
+    assert needs(TrainingPlan(tp=8, overlap={"tp": "in-network"}), weft.system("8xh100")) == ()
+    (sentence,) = needs(TrainingPlan(tp=8, overlap={"tp": "in-network"}), NODE)
     assert "that dgx-a100 lacks: switches that add" in sentence
 
 
 def test_tiles_are_summed_where_the_switch_adds():
     assert "dgx-a100 has no switch that adds" in refused(overlap={"tp": "t3-nvls"})
-    plan = Parallelism(tp=8, batch=4, sp=True, overlap={"tp": "t3-nvls"})
+    plan = TrainingPlan(tp=8, batch=4, sp=True, overlap={"tp": "t3-nvls"})
     found = train(MODEL, weft.system("8xh100"), plan, Framework(), fidelity="estimate")
     assert sum(found.parts.values()) == pytest.approx(found.seconds, rel=1e-3)
 
@@ -136,7 +136,7 @@ def test_methods_without_an_all_reduce_ask_for_sequence_parallelism():
 
 def test_copies_cannot_add_nor_leave_the_node():
     assert "cannot add" in refused(overlap={"tp": "dma"}, sp=False)
-    plan = Parallelism(tp=8, dp=2, batch=4, zero=3, overlap={"dp": "dma"})
+    plan = TrainingPlan(tp=8, dp=2, batch=4, zero=3, overlap={"dp": "dma"})
     with pytest.raises(InputError, match="several nodes"):
         train(MODEL, weft.system("16xa100"), plan, fidelity="estimate")
 
@@ -144,7 +144,7 @@ def test_copies_cannot_add_nor_leave_the_node():
 @pytest.mark.parametrize("name", ["t3-direct", "t3-direct-dma"])
 def test_tiles_that_go_straight_to_their_owners_stay_in_the_node(name):
     assert step(overlap={"tp": name}).exposed["tp"] < step(overlap={"tp": "sequential"}).exposed["tp"]
-    plan = Parallelism(tp=16, batch=4, sp=True, overlap={"tp": name})
+    plan = TrainingPlan(tp=16, batch=4, sp=True, overlap={"tp": name})
     with pytest.raises(InputError, match=f"'{name}' stores tiles .* the 8 GPUs of a node, .*; choose t3 or t3-mca"):
         train(MODEL, weft.system("16xa100"), plan, fidelity="estimate")
 
@@ -182,9 +182,9 @@ def test_gathers_in_sequence_with_layers_are_exposed():
 
 
 def test_tokens_of_several_sequences_are_copied_around_their_collectives_unless_a_method_joins_them():
-    plain = Parallelism(tp=8, batch=4, micro_batch=2, sp=True)
-    joined = Parallelism(tp=8, batch=4, micro_batch=2, sp=True, overlap={"tp": "async-tp"})
-    single = Parallelism(tp=8, batch=4, micro_batch=1, sp=True)
+    plain = TrainingPlan(tp=8, batch=4, micro_batch=2, sp=True)
+    joined = TrainingPlan(tp=8, batch=4, micro_batch=2, sp=True, overlap={"tp": "async-tp"})
+    single = TrainingPlan(tp=8, batch=4, micro_batch=1, sp=True)
     copied = Framework(orders_tokens=True)
 
     def copies(plan):
@@ -196,7 +196,7 @@ def test_tokens_of_several_sequences_are_copied_around_their_collectives_unless_
 
 
 def test_inputs_that_are_kept_whole_are_not_gathered_again():
-    plan = Parallelism(tp=8, batch=4, sp=True, overlap={"tp": "sequential"})
+    plan = TrainingPlan(tp=8, batch=4, sp=True, overlap={"tp": "sequential"})
     waits = [
         train(MODEL, NODE, plan, Framework(gathers_again=again), fidelity="estimate").exposed["tp"]
         for again in (True, False)

@@ -8,12 +8,12 @@ import weft
 from weft.graph import Collective
 from weft.models import Transformer
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step import train
 
 MODEL = Transformer(name="1b", title="1B", hidden=2048, layers=8, heads=16, sequence_length=1024, vocabulary=32000)
 SYSTEM = weft.system("dgx-a100")
-PLAN = Parallelism(dp=8, batch=8, sequence=1024, zero=1)
+PLAN = TrainingPlan(dp=8, batch=8, sequence=1024, zero=1)
 
 
 def exposed(framework: Framework) -> float:

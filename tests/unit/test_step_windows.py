@@ -106,7 +106,7 @@ def test_operators_without_a_kernel_in_the_engine_have_a_stand_in():
 
 
 def test_ranks_on_several_nodes_exchange_data_at_the_rate_of_their_adapters():
-    plan = weft.Parallelism(tp=8, dp=16, batch=16)
+    plan = weft.TrainingPlan(tp=8, dp=16, batch=16)
     one_each = ring_of(group(weft.system("128xa100"), plan, "dp"), 16)
     assert one_each.gpus == 8
     assert one_each.gpu.link.bandwidth == pytest.approx(25e9)  # one HDR adapter

@@ -11,7 +11,7 @@ from weft.graph import Gemm
 from weft.models import load_model
 from weft.options import SUSTAINED
 from weft.parallel import sublayer
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step.overlaps import SEQUENTIAL
 from weft.studies.composed import COMMUNICATION, Composed, Work, work
 from weft.studies.t3_end_to_end import ACCUMULATED, DECLARED, MEASURES, accumulated
@@ -43,7 +43,7 @@ STEP = Composed("t-nlg", 8, "training", Work({SHAPE: 3}, {"gemm": 4.0, "norm": 3
 def tally(name, tp, phase, **plan):
     model = load_model(name)
     stated = {"batch": model.batch, "micro_batch": model.batch, "sequence": model.sequence_length, **plan}
-    plan = Parallelism(tp=tp, dtype="fp16", overlap={"tp": SEQUENTIAL}, **stated)
+    plan = TrainingPlan(tp=tp, dtype="fp16", overlap={"tp": SEQUENTIAL}, **stated)
     return model, work(model, hardware.gpu("t3-paper"), plan, phase, SUSTAINED)
 
 

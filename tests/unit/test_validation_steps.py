@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from step_rows import table, validated
 
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step import train
 from weft.run.step.memory import memory
 from weft.validation.machines import Machines
@@ -31,7 +31,7 @@ def reasons(done):
 def test_a_row_names_a_model_of_the_catalogue_a_plan_and_a_machine(tmp_path):
     found = case(tmp_path)
     assert (found.model.hidden, found.model.layers, found.model.vocabulary) == (6144, 48, 51200)
-    assert found.plan == Parallelism(tp=8, batch=4, micro_batch=4, recompute="full", dtype="fp16")
+    assert found.plan == TrainingPlan(tp=8, batch=4, micro_batch=4, recompute="full", dtype="fp16")
     assert (found.system.name, found.system.gpus) == ("dgx-a100", 8)
     assert found.framework.name == "megatron-2022"
 

@@ -4,7 +4,7 @@ import pytest
 from shown import check_shown
 
 import weft
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.words import changes, words
 from weft.view import planner
 
@@ -107,11 +107,11 @@ def test_reasons_for_plans_that_cannot_run_add_up():
     ],
 )
 def test_a_change_of_the_plan_in_words(plan, base, said):
-    assert changes(Parallelism(batch=16, **plan), Parallelism(batch=16, **base)) == said
+    assert changes(TrainingPlan(batch=16, **plan), TrainingPlan(batch=16, **base)) == said
 
 
 def test_equal_plans_have_no_changes():
-    plan = Parallelism(tp=2, dp=2, batch=8, zero=1, precision="fp8-tensorwise")
+    plan = TrainingPlan(tp=2, dp=2, batch=8, zero=1, precision="fp8-tensorwise")
     assert changes(plan, plan) == []
     assert words(plan).endswith("optimizer states sharded, no recomputation, fp8-tensorwise")
 

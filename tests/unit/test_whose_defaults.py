@@ -11,7 +11,7 @@ from weft.cli.catalogues import FRAMEWORK_FIELDS
 from weft.cli.main import weft as command
 from weft.hardware import gpu
 from weft.parallel.framework import Framework, current_frameworks, framework, frameworks
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.result.contrast import Contrast
 from weft.view.plans import framework_sentence
 
@@ -40,7 +40,7 @@ def test_the_framework_and_what_is_in_force_of_it_stand_in_the_first_lines():
 
 
 def test_what_was_stated_is_not_said_again():
-    plan = Parallelism(ep=8, dp=8, batch=8, dispatcher="deepep", cuda_graph_impl="none")
+    plan = TrainingPlan(ep=8, dp=8, batch=8, dispatcher="deepep", cuda_graph_impl="none")
     assert framework_sentence(framework("megatron-core"), plan, ()) == "Framework megatron-core: no EP overlap."
 
 

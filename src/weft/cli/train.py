@@ -34,7 +34,7 @@ from weft.models.load import graph_in
 from weft.options import Fidelity, RunOptions
 from weft.parallel.deployment import overlap_of
 from weft.parallel.framework import current_frameworks
-from weft.parallel.plan import GRAPH_MODULES, Parallelism, Recompute
+from weft.parallel.plan import GRAPH_MODULES, Recompute, TrainingPlan
 from weft.parallel.precision import RECIPES
 from weft.schedule.pipeline import schedule_names
 
@@ -60,7 +60,7 @@ plan_options = together(
         "--system", "The machine, such as 64xh100 or 8x dgx-a100, see 'weft hardware list'.", SYSTEM_NAME, required=True
     ),
     field_options(
-        Parallelism,
+        TrainingPlan,
         "tp",
         "pp",
         "dp",

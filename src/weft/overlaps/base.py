@@ -20,7 +20,7 @@ from weft.library.software import costs as shipped_costs
 from weft.options import Fidelity, RunOptions
 from weft.overlaps.arbiters import ROUND_ROBIN, ArbiterPolicy
 from weft.overlaps.graphs import PATTERNS, Pattern, find_pattern
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 
 if TYPE_CHECKING:
     from weft.graph import Collective
@@ -235,7 +235,7 @@ class OverlapMethod(ABC):
         return True
 
     def check_plan(  # noqa: B027  (most methods have nothing to refuse)
-        self, axis: str, plan: Parallelism, system: System
+        self, axis: str, plan: TrainingPlan, system: System
     ) -> None:
         """Raise InputError for a plan on a system that cannot use the method for the collectives of an axis."""
 
@@ -249,7 +249,7 @@ class OverlapMethod(ABC):
             return ""
         return f"{self.name} needs hardware that no GPU on sale has: {', '.join(self.hardware_needs)}."
 
-    def check_in_node(self, axis: str, how: str, plan: Parallelism, system: System, instead: str) -> None:
+    def check_in_node(self, axis: str, how: str, plan: TrainingPlan, system: System, instead: str) -> None:
         """Raise InputError for ranks of an axis in several nodes; `how` says what the method does within one."""
         each = system.gpus_per_node if system.node else system.gpus
         if plan.stride(axis) * plan.degree(axis) > each:

@@ -31,7 +31,7 @@ from weft.lower.masks import split_units
 from weft.options import Fidelity, RunOptions
 from weft.overlaps.base import AXES, Axis, OverlapMethod
 from weft.overlaps.graphs import Pattern
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 
 Launched = Literal["collective", "gemm"]
 LAUNCHED: tuple[Launched, ...] = ("collective", "gemm")
@@ -183,7 +183,7 @@ class CoRunStrategy(OverlapMethod):
         """Return whether formulas are not all that there is, or time the strategy."""
         return fidelity != "estimate" or self.estimates(axis)
 
-    def check_plan(self, axis: str, plan: Parallelism, system: System) -> None:
+    def check_plan(self, axis: str, plan: TrainingPlan, system: System) -> None:
         """Raise InputError for copies by DMA engines of collectives that add, or between nodes."""
         if self.driver is Driver.CU:
             return

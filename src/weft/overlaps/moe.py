@@ -33,7 +33,7 @@ from weft.lower.gpus import check_adjacent, count_simulated
 from weft.options import RunOptions
 from weft.overlaps.base import OverlapMethod
 from weft.overlaps.graphs import find_moe_layer
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.program import Buffer, ChunkRule, Kernel, Phase, PlacedKernel, Plan, RemoteMap
 from weft.program.plan import CACHED_STORE, PLAIN_STORE, Work, scripts
 
@@ -82,7 +82,7 @@ class ExpertMethod(OverlapMethod):
         """Return how exchanges are cut, as `layer_class` takes it, and the system as their stores see its links."""
         return (on_all_units(system.gpu),), system
 
-    def check_plan(self, axis: str, plan: Parallelism, system: System) -> None:
+    def check_plan(self, axis: str, plan: TrainingPlan, system: System) -> None:
         """Raise InputError for experts in several nodes, and for a plan with uneven loads of experts."""
         if axis == "ep":
             how = "sends tokens straight to their experts, among"

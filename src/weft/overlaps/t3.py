@@ -25,7 +25,7 @@ from weft.overlaps.base import OverlapMethod
 from weft.overlaps.graphs import Pattern, scatter
 from weft.overlaps.joined import find_joined
 from weft.overlaps.ring import RingPair, has_gather
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.program import Command, Kernel, PlacedKernel, Plan, Wait
 from weft.program.plan import Work
 
@@ -60,7 +60,7 @@ class T3(OverlapMethod):
         """Return the GEMM and the reduce-scatter, joined by tiles, then the all-gather."""
         return scatter(graph, self.kernel, by="tile")
 
-    def check_plan(self, axis: str, plan: Parallelism, system: System) -> None:
+    def check_plan(self, axis: str, plan: TrainingPlan, system: System) -> None:
         """Raise InputError for tiles that are stored at owners in other nodes."""
         if isinstance(self.kernel, TrackedDirect):
             self.check_in_node(axis, "stores tiles at their owners, among", plan, system, "t3 or t3-mca")

@@ -41,7 +41,7 @@ from weft.parallel.cut import (
 )
 from weft.parallel.framework import Framework
 from weft.parallel.memory import casting_ranks
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.precision import casts, is_narrow
 
 Phase = Literal["forward", "recompute", "input", "weight"]
@@ -61,7 +61,7 @@ class RankGraphBuilder:
     starts at the `fork` before the exchange and is joined after the next one. Only then `received` tokens are sorted.
     """
 
-    def __init__(self, plan: Parallelism, framework: Framework, phase: Phase = "forward") -> None:
+    def __init__(self, plan: TrainingPlan, framework: Framework, phase: Phase = "forward") -> None:
         self.plan, self.framework, self.phase = plan, framework, phase
         self.dispatcher = plan.dispatcher or framework.dispatcher
         self.once_a_rank = EXCHANGES[self.dispatcher] == "rank"

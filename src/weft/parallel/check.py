@@ -10,10 +10,10 @@ from weft.errors import InputError
 from weft.models import Transformer
 from weft.parallel.cut import expert_tp
 from weft.parallel.layers import stage_layers
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 
 
-def check_plan(model: Transformer, plan: Parallelism) -> None:
+def check_plan(model: Transformer, plan: TrainingPlan) -> None:
     """Raise InputError if a degree does not divide what it splits; it names the nearest plan that works.
 
     Stages may differ as `stage_layers` has them; those that the plan states may differ by more.
@@ -27,7 +27,7 @@ def check_plan(model: Transformer, plan: Parallelism) -> None:
     raise InputError(f"{found}; {hint}")
 
 
-def check_graphs(model: Transformer, plan: Parallelism) -> None:
+def check_graphs(model: Transformer, plan: TrainingPlan) -> None:
     """Raise InputError for modules that the model does not have, or whose shapes no CUDA graph can hold."""
     if plan.cuda_graph_impl not in ("local", "transformer_engine"):
         return
@@ -42,14 +42,14 @@ def check_graphs(model: Transformer, plan: Parallelism) -> None:
         )
 
 
-def can_pair(plan: Parallelism) -> bool:
+def can_pair(plan: TrainingPlan) -> bool:
     """Return whether Megatron Core can run a plan's MoE exchanges beside another micro-batch: in interleaved stages or
     without a pipeline, and without full recomputation (transformer_config.py).
     """
     return (plan.pp == 1 or plan.order_of_pipeline.kind == "interleaved") and plan.recompute != "full"
 
 
-def drop_ep_overlap(plan: Parallelism, paired: bool) -> Parallelism:
+def drop_ep_overlap(plan: TrainingPlan, paired: bool) -> TrainingPlan:
     """Return a plan without the EP overlap that a framework has `paired`, where Megatron Core cannot run it."""
     stated = plan.overlap_moe_expert_parallel_comm is not None
     if not paired or stated or plan.ep == 1 or can_pair(plan):
@@ -57,7 +57,7 @@ def drop_ep_overlap(plan: Parallelism, paired: bool) -> Parallelism:
     return plan.altered(overlap_moe_expert_parallel_comm=False)
 
 
-def problems(model: Transformer, plan: Parallelism) -> Iterator[str]:
+def problems(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
     """Sentences on what does not divide."""
     yield from _tensor(model, plan)
     yield from _stages(model, plan)
@@ -65,7 +65,7 @@ def problems(model: Transformer, plan: Parallelism) -> Iterator[str]:
     yield from _context(model, plan)
 
 
-def _tensor(model: Transformer, plan: Parallelism) -> Iterator[str]:
+def _tensor(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
     tp, shared = plan.tp, model.key_heads
     widths = {
         "attention heads": model.attention_heads,
@@ -85,7 +85,7 @@ def _tensor(model: Transformer, plan: Parallelism) -> Iterator[str]:
         yield f"tp {tp} does not divide the {tokens} tokens of a sequence, as sequence parallelism needs"
 
 
-def _stages(model: Transformer, plan: Parallelism) -> Iterator[str]:
+def _stages(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
     layers, stages = len(model.layer_kinds), plan.pp * plan.chunks
     what = f"pp {plan.pp}" + (f" with {plan.chunks} chunks each" if plan.chunks > 1 else "")
     if plan.layers or stage_layers(model, plan.pp, plan.chunks) is not None:
@@ -96,7 +96,7 @@ def _stages(model: Transformer, plan: Parallelism) -> Iterator[str]:
         yield f"{what} does not divide the {layers} layers of {model.name} (if stages differ, state the layers of each)"
 
 
-def _experts(model: Transformer, plan: Parallelism) -> Iterator[str]:
+def _experts(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
     ranks = plan.tp * plan.cp * plan.dp // expert_tp(plan)
     if plan.ep > 1 and not model.experts:
         yield f"ep {plan.ep} shares experts, and {model.name} has none"
@@ -112,7 +112,7 @@ def _experts(model: Transformer, plan: Parallelism) -> Iterator[str]:
         yield f"tp {plan.tp} does not divide the {model.expert_wide} columns of an expert of {model.name}"
 
 
-def _context(model: Transformer, plan: Parallelism) -> Iterator[str]:
+def _context(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
     heads = model.attention_heads // plan.tp
     if plan.context == "all_to_all" and heads % plan.cp:
         yield f"cp {plan.cp} does not divide the {heads} attention heads of a rank, as an all-to-all of heads needs"
@@ -120,17 +120,17 @@ def _context(model: Transformer, plan: Parallelism) -> Iterator[str]:
         yield f"cp {plan.cp} needs a sequence of a multiple of {2 * plan.cp} tokens, and it has {plan.sequence}"
 
 
-def degrees(plan: Parallelism) -> str:
+def degrees(plan: TrainingPlan) -> str:
     """The degrees of a plan, such as "tp 8, pp 4, dp 2"; those of one rank are left out."""
     named = {name: getattr(plan, name) for name in ("tp", "cp", "pp", "ep", "dp")}
     shown = [f"{name} {degree}" for name, degree in named.items() if degree > 1]
     return ", ".join([*shown, *(["sp"] if plan.sp else [])]) or "one GPU"
 
 
-def nearest_plan(model: Transformer, plan: Parallelism) -> Parallelism | None:
+def nearest_plan(model: Transformer, plan: TrainingPlan) -> TrainingPlan | None:
     """The plan on as many GPUs that fits the model and changes degrees least, by their ratios; None if none fits."""
 
-    def distance(found: Parallelism) -> float:
+    def distance(found: TrainingPlan) -> float:
         names = "tp", "cp", "pp", "ep", "dp"
         ratios = (abs(math.log(getattr(found, name) / getattr(plan, name))) for name in names)
         return sum(ratios)
@@ -139,7 +139,7 @@ def nearest_plan(model: Transformer, plan: Parallelism) -> Parallelism | None:
     return min(fitting, key=distance, default=None)
 
 
-def _others(model: Transformer, plan: Parallelism) -> Iterator[Parallelism]:
+def _others(model: Transformer, plan: TrainingPlan) -> Iterator[TrainingPlan]:
     """Plans on as many GPUs."""
     for tp in divisors(plan.gpus):
         for pp in divisors(plan.gpus // tp):

@@ -11,7 +11,7 @@ from weft.errors import InputError, check_name, check_whole
 from weft.models import Transformer
 from weft.parallel.check import divisors
 from weft.parallel.layers import stage_layers
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.words import layers_words
 
 _FULL = 4
@@ -21,8 +21,8 @@ _CHUNKED = ("1f1b", "gpipe", "interleaved")
 """Schedules whose stages are those of the plan's chunks; others fold them (see `chunks_of`)."""
 
 
-def complete(model: Transformer, gpus: int, stated: Mapping[str, Any]) -> tuple[Parallelism, tuple[str, ...]]:
-    """The plan of `gpus` GPUs with the `stated` fields of `Parallelism`, and a note on each one that was chosen.
+def complete(model: Transformer, gpus: int, stated: Mapping[str, Any]) -> tuple[TrainingPlan, tuple[str, ...]]:
+    """The plan of `gpus` GPUs with the `stated` fields of `TrainingPlan`, and a note on each one that was chosen.
 
     Replicas take the GPUs that are left, the sequence is the model's context, tensor-parallel ranks share the tokens
     between their GEMMs, and the batch has four micro-batches for each pipeline stage. Raises InputError for a field
@@ -42,7 +42,7 @@ def complete(model: Transformer, gpus: int, stated: Mapping[str, Any]) -> tuple[
             f"No batch was stated; {values['batch']} sequences are {count} micro-batches in each of {values['dp']} "
             "pipelines."
         )
-    plan = Parallelism(**values)
+    plan = TrainingPlan(**values)
     chunked = plan.order_of_pipeline.kind in _CHUNKED and not plan.layers
     layers = stage_layers(model, plan.pp, plan.chunks) if chunked else ()
     if layers:
@@ -60,7 +60,7 @@ def check_stated(stated: Mapping[str, Any]) -> dict[str, Any]:
     Raises UnknownNameError for a field that no plan has, InputError for a degree or a batch that is no whole number.
     """
     for name in stated:
-        check_name("field of a plan", name, list(Parallelism.__dataclass_fields__))
+        check_name("field of a plan", name, list(TrainingPlan.__dataclass_fields__))
     values = {name: value for name, value in stated.items() if value is not None}
     for name in (*_SHARED, "dp", "micro_batch", "batch"):
         if name in values:

@@ -13,10 +13,10 @@ from weft.graph.routing import Loads, reached
 from weft.graph.routing import Routing as Routed
 from weft.models import Transformer
 from weft.models.block import LayerOp, Routing
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 
 
-def cut(piece: LayerOp, plan: Parallelism) -> Op:
+def cut(piece: LayerOp, plan: TrainingPlan) -> Op:
     """One rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank.
 
     Equal shares are one object, so that what follows from an operator is found once for all plans that have it.
@@ -57,7 +57,7 @@ def _cut(piece: LayerOp, tp: int, tokens: int, experts: int, ep: int, loads: Loa
     return op
 
 
-def routing_under(model: Transformer, plan: Parallelism) -> Routed:
+def routing_under(model: Transformer, plan: TrainingPlan) -> Routed:
     """How a micro-batch's tokens of each rank reach the experts of a mixture under the plan's loads."""
     tokens = -(-plan.micro_batch * plan.sequence // (plan.cp * token_ranks(plan)))
     return Routed.under(plan.expert_load, tokens, model.experts_per_token, model.experts, plan.ep)
@@ -77,7 +77,7 @@ def _crowding(piece: LayerOp, token_ranks: int, ep: int, loads: Loads) -> float:
     return sum(_fullest(routing, token_ranks, ep, loads)) / (-(-routing.tokens // token_ranks) * routing.each)
 
 
-def crowding(piece: LayerOp, plan: Parallelism) -> float:
+def crowding(piece: LayerOp, plan: TrainingPlan) -> float:
     """Rows that the experts of the rank with most get, over the mean of all ranks."""
     return _crowding(piece, token_ranks(plan), plan.ep, plan.expert_load)
 
@@ -87,12 +87,12 @@ def _share(size: int, ranks: int, unit: int) -> int:
     return -(-size // (unit * ranks)) * unit
 
 
-def expert_tp(plan: Parallelism) -> int:
+def expert_tp(plan: TrainingPlan) -> int:
     """Ranks that share each expert: those of tensor parallelism, if they see the same tokens."""
     return 1 if plan.sp else plan.tp
 
 
-def token_ranks(plan: Parallelism) -> int:
+def token_ranks(plan: TrainingPlan) -> int:
     """Ranks of a tensor-parallel group that hold different tokens between its GEMMs."""
     return plan.tp if plan.sp else 1
 
@@ -149,14 +149,14 @@ def hops(op: Attention, ranks: int) -> list[Attention]:
     return [first] + [other] * (ranks - 1)
 
 
-def local(op: Op, plan: Parallelism) -> Op:
+def local(op: Op, plan: TrainingPlan) -> Op:
     """One rank's own queries, keys and values, or part of the heads, of attention; any other operator unchanged."""
     if plan.cp == 1 or not isinstance(op, Attention):
         return op
     return _heads(op, plan.cp) if plan.context == "all_to_all" else hops(op, plan.cp)[0]
 
 
-def of_context(op: Attention, plan: Parallelism) -> Attention:
+def of_context(op: Attention, plan: TrainingPlan) -> Attention:
     """One rank's attention when it has all keys: of its own queries, or of its part of the heads.
 
     A causal query sees half of the keys on average, or its window.
@@ -176,7 +176,7 @@ def routing_of(piece: LayerOp) -> Routing:
     return piece.routing
 
 
-def routed_tokens(piece: LayerOp, plan: Parallelism) -> int:
+def routed_tokens(piece: LayerOp, plan: TrainingPlan) -> int:
     """Tokens that one rank routes."""
     return -(-output_of(piece.op)[0] // token_ranks(plan))
 

@@ -27,7 +27,7 @@ def overlap_of(text: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Deployment(Options, Record):
-    """What the plans of training (`Parallelism`) and of serving (`ServingPlan`) share.
+    """What the plans of training (`TrainingPlan`) and of serving (`ServingPlan`) share.
 
     `tp` ranks share every layer, `pp` stages the layers, `ep` ranks the experts. `dtype` is the number format of the
     layers' products. `dispatcher` names the library that exchanges tokens among experts, `expert_load` how many tokens

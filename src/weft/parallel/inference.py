@@ -13,7 +13,7 @@ from weft.graph.role import Role
 from weft.models import Transformer, block, load_model
 from weft.models.block import FusionStyle, LayerOp, Tokens
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.rank import part
 from weft.units import LARGEST_COUNT
 
@@ -47,7 +47,7 @@ def layer(
     tokens = Tokens(batch, new[0], source=source, cached=new[1])
     style = FusionStyle(flash=attention == "fused")
     pieces = _fused(block.layer(found, found.layer_kinds[-1], tokens, style, dtype))
-    whole = part(phase, tuple(pieces), Parallelism(tp=tp, sequence=sequence, dtype=dtype), Framework()).forward
+    whole = part(phase, tuple(pieces), TrainingPlan(tp=tp, sequence=sequence, dtype=dtype), Framework()).forward
     work = [one for node in whole for one in _named(node)]
     names = [name for name, *_ in work]
     nodes = tuple(

@@ -12,7 +12,7 @@ from weft.graph.role import Role
 from weft.models.block import PREDICTION, LayerOp
 from weft.parallel.again import Saved, check_again, left_by, saved_of
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Kept:
         return sum(self.saved.values())
 
 
-def kept(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: Parallelism) -> Kept:
+def kept(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> Kept:
     """The activations of a part: `ops` are a rank's shares of its pieces.
 
     An operator keeps the inputs that its gradients need (arXiv:2205.05198, section 4). With sequence parallelism the
@@ -87,7 +87,7 @@ def _in_chunks(pieces: Sequence[LayerOp], ops: Sequence[Op], whole: Mapping[str,
     return Kept(saved, forward, backward)
 
 
-def saved_by_operator(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: Parallelism) -> list[Saved]:
+def saved_by_operator(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> list[Saved]:
     """What each operator of a part leaves for the backward pass, and of whose outputs; InputError as `saved_of`."""
 
     def output(piece: LayerOp, op: Op) -> int:
@@ -97,7 +97,7 @@ def saved_by_operator(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: Parall
     return saved_of(pieces, ops, whole, output)
 
 
-def remaining(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: Parallelism) -> list[Op]:
+def remaining(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> list[Op]:
     """The operators of a part that are not computed again in the backward pass."""
     if isinstance(plan.recompute, tuple):
         return [op for piece, op in zip(pieces, ops, strict=True) if piece.name not in plan.recompute]
@@ -120,7 +120,7 @@ def _is_end(pieces: Sequence[LayerOp]) -> bool:
     return bool(pieces) and pieces[0].module in ("embedding", "head")
 
 
-def _saved(piece: LayerOp, op: Op, plan: Parallelism) -> int:
+def _saved(piece: LayerOp, op: Op, plan: TrainingPlan) -> int:
     if piece.role is Role.ROTARY and piece.module != PREDICTION:
         # The values are a view of the GEMM's output, whose storage therefore outlives the queries and keys in it.
         return _bytes(op.reads)
@@ -160,13 +160,13 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.bytes for tensor in tensors)
 
 
-def sharded(count: int, experts: int, plan: Parallelism) -> int:
+def sharded(count: int, experts: int, plan: TrainingPlan) -> int:
     """The part of so many parameters, `experts` of which are of routed experts, that a rank of a shard group holds."""
     ranks, few = plan.shard or plan.dp * plan.cp, plan.expert_replicas
     return -(-(count - experts) // ranks) - (-experts // min(ranks, few))
 
 
-def states(count: int, plan: Parallelism, framework: Framework, experts: int = 0, narrow: int = 0) -> dict[str, int]:
+def states(count: int, plan: TrainingPlan, framework: Framework, experts: int = 0, narrow: int = 0) -> dict[str, int]:
     """Bytes of weights, gradients and optimizer states of a rank with so many parameters before they are sharded.
 
     Bytes per parameter follow Megatron-LM's distributed optimizer and ZeRO (arXiv:1910.02054): stage 1 shards the
@@ -192,7 +192,7 @@ def states(count: int, plan: Parallelism, framework: Framework, experts: int = 0
     return found
 
 
-def words(count: float, narrow: float, plan: Parallelism, framework: Framework) -> float:
+def words(count: float, narrow: float, plan: TrainingPlan, framework: Framework) -> float:
     """Elements of the plan's `dtype` that are as many bytes as so many weights where replicas gather them.
 
     `narrow` of them belong to GEMMs on a recipe's operands of 8 or 4 bits.
@@ -201,13 +201,13 @@ def words(count: float, narrow: float, plan: Parallelism, framework: Framework) 
     return count - narrow * (1 - width(low) / DTYPE_BYTES[plan.dtype]) if low else count
 
 
-def casting_ranks(plan: Parallelism, framework: Framework) -> int:
+def casting_ranks(plan: TrainingPlan, framework: Framework) -> int:
     """Ranks that share the cast of weights in each pass: those that gather them in the recipe's format, else one."""
     shared = framework.casts_each_pass and framework.keeps_low and plan.recipe.shared and plan.gathers_each_pass
     return (plan.shard or plan.dp * plan.cp) if shared else 1
 
 
-def gathered(largest: int, count: int, plan: Parallelism, framework: Framework) -> int:
+def gathered(largest: int, count: int, plan: TrainingPlan, framework: Framework) -> int:
     """Bytes of whole parts under ZeRO-3: two gathered at once, and the gradient of one before it is scattered.
 
     Stages of a pipeline keep the weights and the gradients of all their parts. Weights count 16 bits, an upper bound

@@ -89,8 +89,8 @@ def overlap_text(overlap: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class Parallelism(Deployment):
-    """A plan: `tp` x `cp` x `dp` x `pp` GPUs, `batch` sequences of `sequence` tokens per step.
+class TrainingPlan(Deployment):
+    """A plan of training: `tp` x `cp` x `dp` x `pp` GPUs, `batch` sequences of `sequence` tokens per step.
 
     `tp` ranks share every layer (with `sp` the tokens between their GEMMs, too), `cp` ranks every sequence, `pp` stages
     the layers, `ep` ranks the experts; `dp` replicas share the batch. `zero` shards over the replicas the optimizer
@@ -115,7 +115,7 @@ class Parallelism(Deployment):
     Raises InputError for numbers below 1, for a batch that replicas and micro-batches do not divide, and for options
     that contradict each other; UnknownNameError for an unknown recomputation.
 
-    >>> Parallelism(tp=8, pp=8, dp=2, batch=64).micro_batches
+    >>> TrainingPlan(tp=8, pp=8, dp=2, batch=64).micro_batches
     32
     """
 
@@ -260,12 +260,12 @@ class Parallelism(Deployment):
         elif not self.recompute:
             raise InputError("recompute names no operator; name some of a layer, or say 'none'")
 
-    def altered(self, **fields: Any) -> Parallelism:
+    def altered(self, **fields: Any) -> TrainingPlan:
         """This plan with other fields, not checked: what each of them may be beside the others has been seen before.
 
         A search makes plans by the 100,000 out of few values.
         """
-        found = object.__new__(Parallelism)
+        found = object.__new__(TrainingPlan)
         vars(found).update(vars(self), **fields)
         return found
 

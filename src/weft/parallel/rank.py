@@ -13,7 +13,7 @@ from weft.parallel.chain import RankGraphBuilder
 from weft.parallel.cut import cut, expert_tp, local
 from weft.parallel.framework import Framework
 from weft.parallel.memory import Kept, kept, remaining
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.precision import is_narrow, narrowed
 
 
@@ -54,14 +54,14 @@ class RankPart:
         return self.write_again()
 
 
-def forward_graph(name: str, pieces: Sequence[LayerOp], plan: Parallelism, framework: Framework) -> Graph:
+def forward_graph(name: str, pieces: Sequence[LayerOp], plan: TrainingPlan, framework: Framework) -> Graph:
     """Return one rank's forward pass over the pieces in their order, without what a backward pass would need."""
     pieces = narrowed(pieces, plan.recipe, framework.attention)
     return _pass(name, [(piece, cut(piece, plan)) for piece in pieces], plan, framework, "forward")
 
 
 def part(
-    name: str, pieces: Sequence[LayerOp], plan: Parallelism, framework: Framework, like: RankPart | None = None
+    name: str, pieces: Sequence[LayerOp], plan: TrainingPlan, framework: Framework, like: RankPart | None = None
 ) -> RankPart:
     """One rank's share of the pieces in their order; `like` is that of a plan that only recomputes otherwise."""
     pieces = narrowed(pieces, plan.recipe, framework.attention)
@@ -79,7 +79,7 @@ def part(
 def _pass(
     name: str,
     mine: Sequence[tuple[LayerOp, Op]],
-    plan: Parallelism,
+    plan: TrainingPlan,
     framework: Framework,
     direction: Literal["forward", "backward"],
 ) -> Graph:
@@ -92,7 +92,7 @@ def _pass(
 
 
 def _recomputed(
-    name: str, list_again: Callable[[], Sequence[tuple[LayerOp, Op]]], plan: Parallelism, framework: Framework
+    name: str, list_again: Callable[[], Sequence[tuple[LayerOp, Op]]], plan: TrainingPlan, framework: Framework
 ) -> Graph | None:
     """The pass over what is computed again; None if nothing is."""
     chain = RankGraphBuilder(plan, framework, "recompute")
@@ -101,7 +101,9 @@ def _recomputed(
     return chain.graph(f"{name}, again") if chain.nodes else None
 
 
-def _again(mine: Sequence[tuple[LayerOp, Op]], plan: Parallelism, framework: Framework) -> Sequence[tuple[LayerOp, Op]]:
+def _again(
+    mine: Sequence[tuple[LayerOp, Op]], plan: TrainingPlan, framework: Framework
+) -> Sequence[tuple[LayerOp, Op]]:
     """The operators that the backward pass computes again, of full recomputation those up to the last one that it runs.
 
     Where it `stops_early`, it ends with the last tensor that the backward pass needs: the input of a last GEMM.
@@ -126,7 +128,7 @@ def _reversed(mine: Sequence[tuple[LayerOp, Op]]) -> Iterator[tuple[LayerOp, Op]
             yield from beside
 
 
-def _owned(piece: LayerOp, plan: Parallelism) -> int:
+def _owned(piece: LayerOp, plan: TrainingPlan) -> int:
     """Parameters of a piece on one rank; what is not cut by weights is replicated."""
     experts = plan.ep * expert_tp(plan)
     ranks = dict.fromkeys(("columns", "rows", "vocabulary"), plan.tp)

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from weft.graph.routing import Loads
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 
 _SHARED = ("nothing sharded", "optimizer states sharded", "optimizer states and gradients sharded", "FSDP")
 _AXES = ("tp", "pp", "cp", "ep", "dp")
 
 
-def choices(plan: Parallelism) -> dict[str, str]:
+def choices(plan: TrainingPlan) -> dict[str, str]:
     """What a plan chooses in words by field, without batch and sequence.
 
-    >>> ", ".join(choices(Parallelism(tp=8, pp=8, batch=64)).values())
+    >>> ", ".join(choices(TrainingPlan(tp=8, pp=8, batch=64)).values())
     'TP 8, PP 8, 64 micro-batches of 1, 1F1B, no recomputation'
     """
     said = {axis: f"{axis.upper()} {plan.degree(axis)}" for axis in _AXES if plan.degree(axis) > 1}
@@ -54,25 +54,25 @@ def _switched(what: str, on: bool) -> str:
     return what if on else f"no {what}"
 
 
-def graphs_words(plan: Parallelism) -> str:
+def graphs_words(plan: TrainingPlan) -> str:
     """Return what CUDA graphs hold in words.
 
-    >>> graphs_words(Parallelism(cuda_graph_impl="local", cuda_graph_modules=("attn", "mlp")))
+    >>> graphs_words(TrainingPlan(cuda_graph_impl="local", cuda_graph_modules=("attn", "mlp")))
     'CUDA graphs of attn, mlp'
     """
     whole = {"none": "no CUDA graphs", "full_iteration": "CUDA graphs of the full iteration"}
     return whole.get(str(plan.cuda_graph_impl)) or f"CUDA graphs of {', '.join(plan.cuda_graph_modules) or 'layers'}"
 
 
-def words(plan: Parallelism) -> str:
+def words(plan: TrainingPlan) -> str:
     """A plan's choices as one phrase."""
     return ", ".join(choices(plan).values())
 
 
-def changes(plan: Parallelism, base: Parallelism) -> list[str]:
+def changes(plan: TrainingPlan, base: TrainingPlan) -> list[str]:
     """In which choices a plan differs from `base`, in words.
 
-    >>> changes(Parallelism(tp=4, dp=2, batch=8), Parallelism(tp=8, batch=8))
+    >>> changes(TrainingPlan(tp=4, dp=2, batch=8), TrainingPlan(tp=8, batch=8))
     ['TP 4 instead of 8', 'DP 2 instead of 1', '4 micro-batches of 1 instead of 8 of 1']
     """
     mine, theirs = choices(plan), choices(base)
@@ -113,7 +113,7 @@ def layers_words(layers: Sequence[int]) -> str:
     return " + ".join(f"{times} x {each}" if times > 1 else f"{each}" for each, times in runs)
 
 
-def recompute_words(plan: Parallelism) -> str:
+def recompute_words(plan: TrainingPlan) -> str:
     """Recomputation in words: "full" is "full recomputation"."""
     if isinstance(plan.recompute, tuple):
         return f"recomputation of {plan.recompute_words}"

@@ -13,14 +13,14 @@ from weft.hardware import System
 from weft.models import Transformer
 from weft.parallel.cut import expert_tp
 from weft.parallel.framework import Framework
-from weft.parallel.plan import ORDER, Parallelism
+from weft.parallel.plan import ORDER, TrainingPlan
 
 _ROWS = 128
 """Megatron-LM pads the vocabulary to a multiple of this and of the tensor-parallel ranks."""
 _FSDP = 3
 
 
-def launch(launcher: str, model: Transformer, system: System, plan: Parallelism, framework: Framework) -> str:
+def launch(launcher: str, model: Transformer, system: System, plan: TrainingPlan, framework: Framework) -> str:
     """The command line, or the configuration file, with which a launcher trains a model under a plan.
 
     The text is complete but for the user's own data, tokenizer and learning rate. Raises UnknownNameError for an
@@ -31,7 +31,7 @@ def launch(launcher: str, model: Transformer, system: System, plan: Parallelism,
     return LAUNCHERS[launcher].write(model, system, plan, framework)
 
 
-def lacking(launcher: str, model: Transformer, plan: Parallelism) -> str:
+def lacking(launcher: str, model: Transformer, plan: TrainingPlan) -> str:
     """What a launcher has no option for in a plan, "" if for nothing; UnknownNameError for an unknown launcher."""
     check_name("launcher", launcher, LAUNCHERS)
     decoder = model.causal and not model.masked and not model.encoder_layers
@@ -41,7 +41,7 @@ def lacking(launcher: str, model: Transformer, plan: Parallelism) -> str:
 # -- Megatron-LM (NVIDIA/Megatron-LM @d98e8a6, megatron/training/arguments.py and the dataclasses that it reads)
 
 
-def _megatron(model: Transformer, system: System, plan: Parallelism, framework: Framework) -> str:
+def _megatron(model: Transformer, system: System, plan: TrainingPlan, framework: Framework) -> str:
     groups = (
         _shape(model),
         _attention(model),
@@ -104,7 +104,7 @@ def _attention(model: Transformer) -> _Flags:
     ]
 
 
-def _experts(model: Transformer, plan: Parallelism) -> _Flags:
+def _experts(model: Transformer, plan: TrainingPlan) -> _Flags:
     if not model.experts:
         return []
     shared = model.shared_experts * model.expert_wide
@@ -138,7 +138,7 @@ def _runs(kinds: Iterable[int]) -> str:
     return "+".join(f"[{kind}]*{len(list(layers))}" for kind, layers in groupby(kinds))
 
 
-def _degrees(plan: Parallelism, framework: Framework) -> _Flags:
+def _degrees(plan: TrainingPlan, framework: Framework) -> _Flags:
     ring = {"ring": "p2p", "all_gather": "allgather", "all_to_all": "a2a"}[plan.context]
     group, several = plan.order_of_pipeline.group, isinstance(plan.recompute, tuple)
     return [
@@ -199,7 +199,7 @@ RECIPE_FLAGS = {
 }
 
 
-def _optimizer(plan: Parallelism, framework: Framework) -> _Flags:
+def _optimizer(plan: TrainingPlan, framework: Framework) -> _Flags:
     replicas, sharded = plan.dp * plan.cp, "optim_grads_params" if plan.zero == _FSDP else "optim_grads"
     reduced = framework.dp_overlap and replicas > 1
     return [
@@ -212,7 +212,7 @@ def _optimizer(plan: Parallelism, framework: Framework) -> _Flags:
     ]
 
 
-def _graph_flags(plan: Parallelism, framework: Framework) -> _Flags:
+def _graph_flags(plan: TrainingPlan, framework: Framework) -> _Flags:
     """What CUDA graphs hold; those of layers that a framework names are Transformer Engine's."""
     modules = plan.cuda_graph_modules
     impl: str | None = plan.cuda_graph_impl
@@ -225,7 +225,7 @@ def _graph_flags(plan: Parallelism, framework: Framework) -> _Flags:
     return [f"--cuda-graph-impl {impl}{held} --te-rng-tracker"]
 
 
-def _paired_flags(plan: Parallelism, framework: Framework) -> _Flags:
+def _paired_flags(plan: TrainingPlan, framework: Framework) -> _Flags:
     """Whether MoE dispatch and combine run beside another micro-batch's passes."""
     stated = plan.overlap_moe_expert_parallel_comm
     if plan.ep == 1 or not (framework.paired if stated is None else stated):
@@ -235,7 +235,7 @@ def _paired_flags(plan: Parallelism, framework: Framework) -> _Flags:
     return ["--overlap-moe-expert-parallel-comm" + " --delay-wgrad-compute" * delays]
 
 
-def _data(model: Transformer, plan: Parallelism) -> _Flags:
+def _data(model: Transformer, plan: TrainingPlan) -> _Flags:
     return [
         f"--micro-batch-size {plan.micro_batch}",
         f"--global-batch-size {plan.batch}",
@@ -247,7 +247,7 @@ def _data(model: Transformer, plan: Parallelism) -> _Flags:
     ]
 
 
-def _megatron_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
+def _megatron_lacks(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
     if model.activation in ("geglu", "relu"):
         yield f"no flag chooses the activation {model.activation}"
     if model.positions in ("alibi", "relative"):
@@ -278,14 +278,14 @@ def _megatron_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
         yield f"ranks are not placed in the order {', '.join(plan.order)}"
 
 
-def _offloaded(plan: Parallelism) -> Iterator[str]:
+def _offloaded(plan: TrainingPlan) -> Iterator[str]:
     if plan.loss_chunks > 1:
         yield f"the loss in {plan.loss_chunks} chunks is chosen in the program"
     if plan.offload != "none":
         yield f"{plan.offload} in the memory of the host are streamed to the GPU, which it does in another way"
 
 
-def _unlike_megatron(plan: Parallelism) -> Iterator[str]:
+def _unlike_megatron(plan: TrainingPlan) -> Iterator[str]:
     if plan.cuda_graph_impl not in (None, "none"):
         yield "CUDA graphs of training have no setting"
     if plan.overlap_moe_expert_parallel_comm:
@@ -307,7 +307,7 @@ _CHECKPOINTS = {
 }
 
 
-def _torchtitan(model: Transformer, system: System, plan: Parallelism, framework: Framework) -> str:
+def _torchtitan(model: Transformer, system: System, plan: TrainingPlan, framework: Framework) -> str:
     shard = max((plan.shard or plan.dp * plan.cp) // plan.cp, 1) if plan.zero else 1
     tables: dict[str, list[str]] = {
         "training": [
@@ -340,7 +340,7 @@ def _torchtitan(model: Transformer, system: System, plan: Parallelism, framework
     return head + "".join(f"\n[{name}]\n" + "\n".join(rows) + "\n" for name, rows in tables.items())
 
 
-def _stages(model: Transformer, plan: Parallelism) -> list[str]:
+def _stages(model: Transformer, plan: TrainingPlan) -> list[str]:
     each = -(-len(model.layer_kinds) // (plan.pp * plan.chunks))
     return [
         f'pipeline_parallel_schedule = "{PIPELINES[plan.order_of_pipeline.kind]}"',
@@ -353,7 +353,7 @@ def _toml(value: bool) -> str:
     return str(value).lower()
 
 
-def _torchtitan_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
+def _torchtitan_lacks(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
     if plan.pp > 1 and plan.order_of_pipeline.kind not in PIPELINES:
         yield f"the schedule {plan.schedule} is not among {', '.join(PIPELINES)}"
     if plan.recompute not in _CHECKPOINTS:
@@ -377,7 +377,7 @@ def _torchtitan_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
 # -- DeepSpeed (deepspeed/runtime/config.py, deepspeed/runtime/zero/config.py)
 
 
-def _deepspeed(model: Transformer, system: System, plan: Parallelism, framework: Framework) -> str:
+def _deepspeed(model: Transformer, system: System, plan: TrainingPlan, framework: Framework) -> str:
     zero: dict[str, Any] = {"stage": plan.zero, "overlap_comm": framework.dp_overlap, "contiguous_gradients": True}
     replicas = plan.dp * plan.cp
     if plan.zero == _FSDP and plan.shard and plan.shard < replicas:
@@ -395,7 +395,7 @@ def _deepspeed(model: Transformer, system: System, plan: Parallelism, framework:
     return to_json(settings, indent=2) + "\n"
 
 
-def _deepspeed_lacks(model: Transformer, plan: Parallelism) -> Iterator[str]:
+def _deepspeed_lacks(model: Transformer, plan: TrainingPlan) -> Iterator[str]:
     if plan.pp > 1:
         yield "the JSON has no pipeline stages; they are written in the program (PipelineModule)"
     if plan.cp > 1:
@@ -418,8 +418,8 @@ class Launcher(NamedTuple):
     Its plans are timed with the defaults of `framework`; its text is written to `file`.
     """
 
-    write: Callable[[Transformer, System, Parallelism, Framework], str]
-    lacks: Callable[[Transformer, Parallelism], Iterator[str]]
+    write: Callable[[Transformer, System, TrainingPlan, Framework], str]
+    lacks: Callable[[Transformer, TrainingPlan], Iterator[str]]
     framework: str
     file: str
 

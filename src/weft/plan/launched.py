@@ -29,7 +29,7 @@ _LISTED = 12
 class Launched(Record):
     """The run that a launch file starts: its model, if the file states one, and its plan.
 
-    `fields` are those of `weft.Parallelism` that the file states, `settings` what it changes in the defaults of the
+    `fields` are those of `weft.TrainingPlan` that the file states, `settings` what it changes in the defaults of the
     `framework`, `style` what it changes in the operators that the framework writes. `used` says of each argument what
     it became, `without_effect` lists those that change neither time nor memory of a step, `not_modelled` says in which
     direction an argument that Weft does not follow changes them, and `not_understood` lists unknown ones. `gpus` is
@@ -97,7 +97,7 @@ class Launched(Record):
     def plan(
         self, gpus: int, stated: Mapping[str, Any], instead: Mapping[str, Any] = MappingProxyType({})
     ) -> dict[str, Any]:
-        """Return the fields of `weft.Parallelism` on a number of GPUs.
+        """Return the fields of `weft.TrainingPlan` on a number of GPUs.
 
         They are those of the file, those `stated` that it leaves open, and those in `instead` of its own. Raises
         InputError for a `stated` field that the file states otherwise, and for batches that contradict each other.

@@ -16,7 +16,7 @@ from weft.models.counts import hardware_flops, utilisation
 from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.framework import Framework, framework
 from weft.parallel.layers import stage_layers
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.words import changes
 from weft.plan.launch import LAUNCHERS, lacking, launch
 from weft.result.errors import Error, step_error
@@ -82,7 +82,7 @@ class Planned:
     range of the step time meets that of the best plan, `place` is the rank by closed forms alone, from 1.
     """
 
-    plan: Parallelism
+    plan: TrainingPlan
     step_time_s: float
     peak_bytes: float
     setting: Setting = field(repr=False)
@@ -163,7 +163,7 @@ class Planned:
             known = False
         if not known or on.options != SUSTAINED:
             return ""
-        usual = vars(Parallelism()) | {"sp": plan.tp > 1}
+        usual = vars(TrainingPlan()) | {"sp": plan.tp > 1}
         laid_out = {"layers": stage_layers(on.model, plan.pp, plan.chunks) or ()}
         flags = [
             _flag(name, value)

@@ -28,7 +28,7 @@ from weft.parallel.again import Saved, extra_sources, left_by
 from weft.parallel.cut import cut, local
 from weft.parallel.framework import Framework
 from weft.parallel.memory import saved_by_operator
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.precision import narrowed
 from weft.plan.program import Program
 from weft.run.step.clock import train
@@ -178,7 +178,7 @@ class Recomputation(Answer):
 
     model: Transformer
     system: System
-    plan: Parallelism
+    plan: TrainingPlan
     budget: float
     policies: tuple[Policy, ...]
     named: tuple[Policy, ...]
@@ -227,7 +227,7 @@ def recompute(
     model: Transformer | str | Path,
     system: Described,
     budget: str | None = None,
-    plan: Parallelism | None = None,
+    plan: TrainingPlan | None = None,
     *,
     framework: Framework | str | None = None,
     options: RunOptions = SUSTAINED,
@@ -266,7 +266,7 @@ def recompute(
 
 
 def stage_layers(
-    model: Transformer, system: System, plan: Parallelism, framework: Framework, options: RunOptions = SUSTAINED
+    model: Transformer, system: System, plan: TrainingPlan, framework: Framework, options: RunOptions = SUSTAINED
 ) -> list[Layers]:
     """The kinds of layers of the first stage, each with its number: what its operators leave, and take again."""
     plain = replace(plan, recompute="none")

@@ -20,7 +20,7 @@ from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.check import divisors
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.result.errors import Error, collective_error, gemm_error
 from weft.result.step import Step
 from weft.run.step.named import memory as memory_of
@@ -206,7 +206,7 @@ def scale(
         if not values:
             raise InputError(f"{name} is empty; give at least one value")
     found = load_model(model)
-    overlap = dict(Parallelism(overlap=plan.pop("overlap", None) or {}).overlap)
+    overlap = dict(TrainingPlan(overlap=plan.pop("overlap", None) or {}).overlap)
     for axis in _DEGREES:
         if plan.get(axis) is not None:
             check_whole(axis, plan[axis], 1, 8)

@@ -24,7 +24,7 @@ from weft.options import RESERVE, SUSTAINED, RunOptions
 from weft.parallel.check import degrees
 from weft.parallel.framework import Framework, current_frameworks
 from weft.parallel.framework import framework as framework_of
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.plan.launch import LAUNCHERS
 from weft.plan.plans import Planned, Plans, Setting, roomiest_first
 from weft.plan.space import Space, smaller, space
@@ -81,7 +81,7 @@ def plan(
 
     Every uniform plan that fills the GPUs is timed in closed forms; the best `refine` again with the engine's windows,
     for at most `budget_s` seconds. The fastest plans of a mixture are also tried with the other libraries that
-    exchange tokens, and with EP overlap. `fix` gives fields of the plan (`weft.Parallelism`) a value, or lists of
+    exchange tokens, and with EP overlap. `fix` gives fields of the plan (`weft.TrainingPlan`) a value, or lists of
     values to choose from. Without a `framework`, those of today's frameworks are tried that run on the machine: all
     plans under one of each kind, the fastest of them under the others. The `objective` is "tokens/s" (least step time
     on all GPUs), "memory" (least peak), or "cost" (least GPU-seconds of a step, on all GPUs or fewer). Without a
@@ -280,7 +280,7 @@ class _Search:
         self,
         of: Space,
         shared: DurationCache,
-        plans: list[Parallelism],
+        plans: list[TrainingPlan],
         rejected: Counter[str],
         exchange: bool,
         fastest: int,
@@ -322,7 +322,7 @@ class _Search:
         self,
         of: Space,
         shared: DurationCache,
-        plans: Sequence[Parallelism],
+        plans: Sequence[TrainingPlan],
         capacity: float,
         pruning: Pruning | None = None,
     ) -> tuple[FloatArray, FloatArray]:

@@ -16,7 +16,7 @@ from weft.parallel.check import can_pair, check_graphs, divisors, drop_ep_overla
 from weft.parallel.deployment import overlap_of
 from weft.parallel.framework import Framework
 from weft.parallel.layers import stage_layers
-from weft.parallel.plan import Parallelism, ScheduleName, schedule_name
+from weft.parallel.plan import ScheduleName, TrainingPlan, schedule_name
 from weft.parallel.precision import check_trains
 from weft.plan.launch import lacking
 from weft.run.step.overlaps import check_methods, check_overlap
@@ -51,7 +51,7 @@ PAIRING = "overlap_moe_expert_parallel_comm", "delay_wgrad_compute"
 """Fields of a plan on CUDA graphs, and on passes that run beside another micro-batch's."""
 _PAIRING = ("megatron-core", "megatron-bridge")
 """Frameworks whose fastest plans are also tried with EP overlap, which is off by default."""
-_PLAIN = Parallelism()
+_PLAIN = TrainingPlan()
 _FREE = {"batch": "batch", "sequence": "sequence", "order": "", "layers": "", "expert_load": ""}
 """Fields of a plan that the search does not choose, with the argument that states each."""
 
@@ -73,7 +73,7 @@ class Space:
     fixed: frozenset[str] = frozenset()
     launcher: str = ""
 
-    def candidates(self, rejected: Counter[str]) -> Iterator[Parallelism]:
+    def candidates(self, rejected: Counter[str]) -> Iterator[TrainingPlan]:
         """The plans that the launcher, if there is one, can start; `rejected` counts all others by reason."""
         for plan in self._dividing(rejected):
             missing = lacking(self.launcher, self.model, plan) if self.launcher else ""
@@ -82,7 +82,7 @@ class Space:
             else:
                 yield plan
 
-    def _dividing(self, rejected: Counter[str]) -> Iterator[Parallelism]:
+    def _dividing(self, rejected: Counter[str]) -> Iterator[TrainingPlan]:
         """The plans whose degrees divide what they split; `rejected` counts the others by reason."""
         for tp, cp, pp in product(*(self._degrees(axis) for axis in ("tp", "cp", "pp"))):
             if self.system.gpus % (tp * cp * pp):
@@ -95,7 +95,7 @@ class Space:
                     {"tp": tp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "sp": sp, "context": context}, rejected
                 )
 
-    def exchanged_otherwise(self, plans: Iterable[Parallelism]) -> Iterator[Parallelism]:
+    def exchanged_otherwise(self, plans: Iterable[TrainingPlan]) -> Iterator[TrainingPlan]:
         """The same plans with each other library that may exchange their tokens, and with EP overlap, unless the user
         stated these.
         """
@@ -119,7 +119,7 @@ class Space:
         """The libraries of exchange that the framework offers."""
         return _offered(DISPATCHERS, self.framework, ())
 
-    def adopted(self, plans: Iterable[Parallelism]) -> Iterator[Parallelism]:
+    def adopted(self, plans: Iterable[TrainingPlan]) -> Iterator[TrainingPlan]:
         """Return those of another framework's plans that this one can run, as it runs them."""
         for plan in plans:
             other = plan.altered(overlap_moe_expert_parallel_comm=None) if self._unpaired(plan) else plan
@@ -129,11 +129,11 @@ class Space:
             if all(getattr(other, name) in offered[name] or name in self.fixed for name in fields):
                 yield other
 
-    def _unpaired(self, plan: Parallelism) -> bool:
+    def _unpaired(self, plan: TrainingPlan) -> bool:
         """Whether a search, and not the user, left a plan's exchanges without overlap."""
         return plan.overlap_moe_expert_parallel_comm is False and not self.fixed & {*PAIRING}
 
-    def _as_paired(self, plan: Parallelism) -> Parallelism:
+    def _as_paired(self, plan: TrainingPlan) -> TrainingPlan:
         """Return a plan without the EP overlap of its framework where Megatron Core has none."""
         return plan if self.fixed & {*PAIRING} else drop_ep_overlap(plan, self.framework.paired)
 
@@ -143,7 +143,7 @@ class Space:
         products = (math.prod(values) for values in product(*stated))
         return any(gpus % used == 0 and (len(stated) < len(_AXES) or used == gpus) for used in products)
 
-    def _placed(self, degrees: Mapping[str, Any], rejected: Counter[str]) -> Iterator[Parallelism]:
+    def _placed(self, degrees: Mapping[str, Any], rejected: Counter[str]) -> Iterator[TrainingPlan]:
         """The plans of the same degrees."""
         orders, leaves = list(self._orders(degrees["pp"])), list(self._leaves(degrees))
         reason = self._rule(degrees)
@@ -153,7 +153,7 @@ class Space:
         checked = [self._checked(degrees, leaf) for leaf in leaves]
         leaves = [{name: getattr(one, name) for name in leaf} for leaf, one in zip(leaves, checked, strict=True)]
         for name, layers in orders:
-            order = Parallelism(**degrees, schedule=name, layers=layers, batch=self.batch, sequence=self.sequence)
+            order = TrainingPlan(**degrees, schedule=name, layers=layers, batch=self.batch, sequence=self.sequence)
             problem = next(problems(self.model, order), "")
             for micro_batch in self.choices["micro_batch"]:
                 reason = self._order_rule(order, micro_batch) or problem
@@ -163,9 +163,9 @@ class Space:
                 for leaf in leaves:
                     yield self._as_paired(order.altered(micro_batch=micro_batch, **leaf))
 
-    def _checked(self, degrees: Mapping[str, Any], leaf: Mapping[str, Any]) -> Parallelism:
+    def _checked(self, degrees: Mapping[str, Any], leaf: Mapping[str, Any]) -> TrainingPlan:
         """A plan of these degrees with the choices of a leaf; InputError for choices that contradict each other."""
-        return Parallelism(**degrees, **leaf, batch=degrees["dp"], sequence=self.sequence)
+        return TrainingPlan(**degrees, **leaf, batch=degrees["dp"], sequence=self.sequence)
 
     def _degrees(self, axis: str) -> Sequence[int]:
         return self.choices[axis]
@@ -193,10 +193,10 @@ class Space:
         if self.batch % dp:
             return f"dp {dp} does not divide the batch of {self.batch:,} sequences"
         layers = self.borders(degrees["pp"]) or ()
-        probe = Parallelism(**degrees, layers=layers, batch=self.batch, sequence=self.sequence)
+        probe = TrainingPlan(**degrees, layers=layers, batch=self.batch, sequence=self.sequence)
         return next(problems(self.model, probe), "")
 
-    def _order_rule(self, plan: Parallelism, micro_batch: int) -> str:
+    def _order_rule(self, plan: TrainingPlan, micro_batch: int) -> str:
         """Why the schedule of a plan does not run such micro-batches; empty if it does."""
         dp, pp, name = plan.dp, plan.pp, plan.order_of_pipeline
         if self.batch % (dp * micro_batch):
@@ -274,9 +274,9 @@ def space(
     found = Space(model, system, framework, batch, sequence, choices, frozenset(stated))
     _check_fixed(found)
     for graphs, modules in product(*(choices[name] for name in GRAPHS)):
-        check_graphs(model, Parallelism(cuda_graph_impl=graphs, cuda_graph_modules=modules))
+        check_graphs(model, TrainingPlan(cuda_graph_impl=graphs, cuda_graph_modules=modules))
     for dtype, precision in product(choices["dtype"], choices["precision"]):
-        Parallelism(dtype=dtype, precision=precision)  # raises the InputError of those that contradict each other
+        TrainingPlan(dtype=dtype, precision=precision)  # raises the InputError of those that contradict each other
         check_trains(dtype, precision, system.gpu)
     return found
 
@@ -331,7 +331,7 @@ def _offered(
 
 
 def _values(name: str, value: Any) -> tuple[Any, ...]:
-    known = [field for field in Parallelism.__dataclass_fields__ if field not in _FREE]
+    known = [field for field in TrainingPlan.__dataclass_fields__ if field not in _FREE]
     if name in _FREE:
         how = f"give it as the argument {_FREE[name]}" if _FREE[name] else "the planner does not choose it"
         raise InputError(f"fix names '{name}', which is no choice of the search; {how}")

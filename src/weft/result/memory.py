@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from weft.hardware import System
     from weft.models import Transformer
     from weft.parallel.framework import Framework
-    from weft.parallel.plan import Parallelism
+    from weft.parallel.plan import TrainingPlan
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -81,7 +81,7 @@ class Memory(Answer):
 
     model: Transformer
     system: System
-    plan: Parallelism
+    plan: TrainingPlan
     devices: tuple[DeviceMemory, ...]
     remedies: Mapping[str, float]
     framework: Framework | None = None

@@ -11,7 +11,7 @@ from weft.answer import Answer, attributes
 if TYPE_CHECKING:
     from weft.hardware import System
     from weft.models import Transformer
-    from weft.parallel.plan import Parallelism
+    from weft.parallel.plan import TrainingPlan
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Roofline(Answer):
 
     model: Transformer
     system: System
-    plan: Parallelism
+    plan: TrainingPlan
     operators: tuple[RooflineOp, ...]
     peaks: Mapping[str, float]
     notes: tuple[str, ...] = ()

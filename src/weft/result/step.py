@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weft.hardware import System
     from weft.models import Transformer
     from weft.parallel.framework import Framework
-    from weft.parallel.plan import Parallelism
+    from weft.parallel.plan import TrainingPlan
     from weft.result.memory import Memory
     from weft.schedule.pipeline import PipelineTimes
 
@@ -182,7 +182,7 @@ class Step(Answer):
 
     model: Transformer
     system: System
-    plan: Parallelism
+    plan: TrainingPlan
     framework: Framework
     chunks: tuple[Chunk, ...]
     pipeline: PipelineTimes

@@ -11,7 +11,7 @@ from weft.graph.role import Role
 from weft.models import Transformer
 from weft.models.block import FusionStyle, LayerOp, Tokens, layer
 from weft.parallel.cut import cut
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.rewrite.flow import Draft
 
 _KIND = "dense"
@@ -19,7 +19,7 @@ _NORMS = ("layernorm", "eager_layernorm", "rmsnorm")
 _TWIN_HEAD, _TWIN_ROWS = 8, 4
 
 
-def layer_graph(model: Transformer, plan: Parallelism, dropout: bool = False) -> Graph:
+def layer_graph(model: Transformer, plan: TrainingPlan, dropout: bool = False) -> Graph:
     """The forward pass of a dense layer on one rank of a plan, every operator a kernel of its own.
 
     Queries, keys and values, and gate and up of the MLP, are GEMMs apart; attention runs in separate kernels, with
@@ -35,7 +35,7 @@ def layer_graph(model: Transformer, plan: Parallelism, dropout: bool = False) ->
     return writer.draft.graph(writer.x, title=f"a layer of {model.title}, TP {plan.tp}")
 
 
-def twin(model: Transformer, plan: Parallelism, dropout: bool = False) -> Graph:
+def twin(model: Transformer, plan: TrainingPlan, dropout: bool = False) -> Graph:
     """The same layer with few and small heads, which NumPy executes in a moment: nodes have the same names."""
     group = model.attention_heads // model.key_heads
     heads = plan.tp * group
@@ -43,7 +43,7 @@ def twin(model: Transformer, plan: Parallelism, dropout: bool = False) -> Graph:
         "heads": heads, "kv_heads": plan.tp if group > 1 else None, "hidden": heads * _TWIN_HEAD, "head": None,
         "ffn": 4 * plan.tp * _TWIN_HEAD,
     }  # fmt: skip
-    tiny = Parallelism(tp=plan.tp, sp=plan.sp, sequence=_TWIN_ROWS * plan.tp, dtype=plan.dtype)
+    tiny = TrainingPlan(tp=plan.tp, sp=plan.sp, sequence=_TWIN_ROWS * plan.tp, dtype=plan.dtype)
     return layer_graph(model.model_copy(update=small), tiny, dropout)
 
 
@@ -65,7 +65,7 @@ def _check(model: Transformer) -> None:
 class _Writer:
     """Writes the pieces of a layer in their order; `x` is what the next one reads, `skip` what a sum adds to it."""
 
-    def __init__(self, model: Transformer, plan: Parallelism) -> None:
+    def __init__(self, model: Transformer, plan: TrainingPlan) -> None:
         self.model, self.plan = model, plan
         self.draft = Draft(plan.dtype, plan.tp)
         self.rows = plan.micro_batch * plan.sequence

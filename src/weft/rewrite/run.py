@@ -16,7 +16,7 @@ from weft.hardware.resolve import Described
 from weft.models import Transformer, graph_in, load_model
 from weft.options import SUSTAINED, RunOptions
 from weft.parallel.check import check_plan
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.rewrite.answer import Rewriting
 from weft.rewrite.best import ALPHA, MOST, Search, State, refusals, replayed
 from weft.rewrite.cost import LAUNCH, Prices
@@ -100,7 +100,7 @@ def _graph(work: Graph | Transformer | str | Path, where: System, plan: dict[str
     for name in plan:
         check_name("field of a layer's plan", name, FIELDS)
     dropout = bool(plan.pop("dropout", False))
-    stated = Parallelism(**{"sequence": model.sequence_length, "batch": plan.get("micro_batch", 1), **plan})
+    stated = TrainingPlan(**{"sequence": model.sequence_length, "batch": plan.get("micro_batch", 1), **plan})
     check_plan(model, stated)
     if where.gpus < stated.tp:
         raise InputError(

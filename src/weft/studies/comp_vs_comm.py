@@ -25,7 +25,7 @@ from weft.models import Transformer, load_model
 from weft.models.scaling import all_reduce_rate, edge, share
 from weft.options import SUSTAINED
 from weft.parallel.framework import Framework, framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.plan.scale import AS_PLANNED, faster
 from weft.result.step import Pass, exposed
 from weft.run.step.clock import train
@@ -413,7 +413,7 @@ def _layer(of: Scenario, on: System, method: str = SEQUENTIAL, dtype: str = "", 
     dtype = dtype or DECLARED.cases["dtype"]
     machine = faster(on.with_gpus(of.tp), of.compute, memory=memory)
     overlap = {} if method == AS_PLANNED else {"tp": method}
-    plan = Parallelism(
+    plan = TrainingPlan(
         tp=of.tp, batch=of.batch, micro_batch=of.batch, sequence=of.sequence, dtype=dtype, overlap=overlap
     )
     answer = train(_model(of), machine, plan, used, SUSTAINED, "estimate", calibration=Residual())

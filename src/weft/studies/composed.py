@@ -13,7 +13,7 @@ from weft.models import Transformer
 from weft.options import RunOptions
 from weft.overlaps import SEQUENTIAL
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.result import Comparison
 from weft.result.step import PartTimes, Pass
 from weft.run.step import train
@@ -43,7 +43,7 @@ class Work:
 
 
 def work(
-    model: Transformer, gpu: Gpu, plan: Parallelism, phase: Phase, options: RunOptions, called: str = "megatron-2022"
+    model: Transformer, gpu: Gpu, plan: TrainingPlan, phase: Phase, options: RunOptions, called: str = "megatron-2022"
 ) -> Work:
     """Tally one step of a model on the ranks of a tensor-parallel ring: closed forms, collectives in sequence.
 

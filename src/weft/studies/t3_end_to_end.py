@@ -19,7 +19,7 @@ from weft.models import Transformer, load_model
 from weft.options import Fidelity, RunOptions
 from weft.overlaps import SEQUENTIAL
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.report import Part
 from weft.result.step import Step
 from weft.run.step import train
@@ -336,7 +336,7 @@ def _work(
     """One step of as many tokens as the sub-layers have, in sequences of the given length (0: the model's)."""
     length = sequence or model.sequence_length
     batch = model.tokens // length
-    plan = Parallelism(
+    plan = TrainingPlan(
         tp=tp, sp=sp, batch=batch, micro_batch=batch, sequence=length, dtype=model.dtype, overlap={"tp": SEQUENTIAL}
     )
     return work(model, gpu, plan, phase, RunOptions(clock=options.clock))
@@ -378,7 +378,7 @@ def _node_step(
     where: str, model: Transformer, system: hardware.System, options: RunOptions, fidelity: Fidelity
 ) -> NodeStep:
     replicas = system.gpus // 8
-    plan = Parallelism(
+    plan = TrainingPlan(
         tp=8, dp=replicas, zero=int(replicas > 1), batch=8 * replicas, micro_batch=8, sequence=1024, dtype="fp16"
     )
     used = replace(framework("megatron-core"), async_tp=False)

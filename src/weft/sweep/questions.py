@@ -28,7 +28,7 @@ from weft.overlaps import OverlapMethod, find_simulated
 from weft.overlaps.arbiters import ArbiterPolicy, find_policy
 from weft.parallel import split, work_of
 from weft.parallel.deployment import overlap_of
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.result import Timeline
 from weft.result.memory import Memory as NeededMemory
 from weft.result.serving import Limits, Serving
@@ -134,7 +134,7 @@ def _optional(kind: Any) -> Any:
 
 def _key(field: str) -> str:
     """The key of a field of a training plan: the name of its option."""
-    known = described(Parallelism)
+    known = described(TrainingPlan)
     return known[field].option if field in known else field
 
 
@@ -144,7 +144,7 @@ def _keys(*owners: Any) -> dict[str, Any]:
 
 
 _PLAN = create_model(
-    "_PLAN", __base__=Question, **{_key(name): _optional(kind) for name, kind in get_type_hints(Parallelism).items()}
+    "_PLAN", __base__=Question, **{_key(name): _optional(kind) for name, kind in get_type_hints(TrainingPlan).items()}
 )
 """A question with the fields of a plan."""
 
@@ -163,7 +163,7 @@ class Planned(_PLAN):
 
     def stated(self) -> dict[str, Any]:
         """The fields of the plan that are given."""
-        fields = {name: getattr(self, _key(name)) for name in Parallelism.__dataclass_fields__}
+        fields = {name: getattr(self, _key(name)) for name in TrainingPlan.__dataclass_fields__}
         return {name: value for name, value in fields.items() if value not in _UNSET}
 
 

@@ -18,7 +18,7 @@ from weft.options import SUSTAINED
 from weft.overlaps import AXES, FORMS, OVERLAPS, PLACES, Axis, OverlapMethod, Pattern
 from weft.overlaps.pairs import PairTimes, pair_of
 from weft.parallel import dependent
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.result import Timeline
 from weft.run import simulate
 from weft.run.step.overlaps import check_overlap as check_step
@@ -215,7 +215,7 @@ def a_step_takes_it_on_its_axes_alone(method: OverlapMethod, axis: Axis) -> str 
     sp = (
         {"sp": method.applies_to("ag_gemm") or method.applies_to("gemm_rs") or not method.forms} if axis == "tp" else {}
     )
-    plan = Parallelism(**{"batch": 4, "sequence": 2048, **_PLANS[axis], **sp, "overlap": {axis: method.name}})
+    plan = TrainingPlan(**{"batch": 4, "sequence": 2048, **_PLANS[axis], **sp, "overlap": {axis: method.name}})
     try:
         check_step(plan, weft.system(_STEP), "windows")
     except InputError as error:

@@ -25,7 +25,7 @@ from weft.options import SUSTAINED
 from weft.parallel.check import divisors
 from weft.parallel.framework import Framework, framework
 from weft.parallel.memory import states
-from weft.parallel.plan import Parallelism, Recompute
+from weft.parallel.plan import Recompute, TrainingPlan
 from weft.parallel.rank import RankPart
 from weft.run.step.memory import COMMUNICATOR, CONTEXT
 from weft.run.step.parts import rank_parts
@@ -187,7 +187,7 @@ def galvatron(
     if batch % micro_batches:
         raise InputError(f"batch {batch} does not divide into {micro_batches} micro-batches; give a divisor of it")
     how = framework(used) if isinstance(used, str) else used
-    base = Parallelism(batch=batch // micro_batches, sequence=sequence or found.sequence_length, dtype=dtype)
+    base = TrainingPlan(batch=batch // micro_batches, sequence=sequence or found.sequence_length, dtype=dtype)
     layered = _Layered(found, where, base, micro_batches, how, recompute)
     answers = [one for pp in divisors(where.gpus) if (one := layered.piped(pp)) is not None]
     if not answers:
@@ -201,7 +201,7 @@ class _Layered:
 
     model: Transformer
     system: System
-    base: Parallelism
+    base: TrainingPlan
     micro_batches: int
     framework: Framework
     recompute: Recompute
@@ -253,7 +253,7 @@ class _Candidate:
         inside = ("dp", "cp", "tp", "pp") if kinds and kinds[0] == "tp" and len(kinds) > 1 else ("tp", "cp", "dp", "pp")
         batch = of.base.batch
         zero = 3 if mixture.degree("sdp") > 1 else of.framework.zero
-        self.plan = Parallelism(
+        self.plan = TrainingPlan(
             tp=tp,
             dp=replicas,
             batch=batch,

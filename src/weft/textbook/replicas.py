@@ -20,7 +20,7 @@ from weft.graph import DTYPE_BYTES
 from weft.library.collectives import volume
 from weft.parallel.framework import Framework
 from weft.parallel.memory import states
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.units import Dimension, parse
 
 
@@ -231,11 +231,11 @@ def zero_stages(parameters: int, replicas: int, framework: Framework | None = No
     check_whole("parameters", parameters, 1, 7_500_000_000)
     check_whole("replicas", replicas, 1, 64)
     used = framework or Framework(gradients="bf16")
-    plans = (Parallelism(dp=replicas, batch=replicas, zero=stage) for stage in range(4))
+    plans = (TrainingPlan(dp=replicas, batch=replicas, zero=stage) for stage in range(4))
     return tuple(Stage(plan.zero, states(parameters, plan, used), _sent(parameters, plan, used)) for plan in plans)
 
 
-def _sent(parameters: int, plan: Parallelism, framework: Framework) -> float:
+def _sent(parameters: int, plan: TrainingPlan, framework: Framework) -> float:
     formats = {"all_gather": plan.dtype}
     gradients = framework.gradients if plan.shards_weights else framework.reduced
     return sum(

@@ -14,7 +14,7 @@ from weft.hardware import System
 from weft.models.block import FusionStyle, LayerOp
 from weft.options import SUSTAINED
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step.prices import OperatorTimes
 from weft.textbook.resharding import REPLICATED, Layout, Move, Placement, resharding
 
@@ -65,7 +65,7 @@ class MeshPrices:
     """Seconds of operators on one GPU, and of collectives along the axes of meshes of one shape."""
 
     def __init__(self, mesh: Mesh, compute: OperatorTimes | None = None) -> None:
-        plan = Parallelism(tp=mesh.inner, dp=mesh.outer, batch=mesh.outer)
+        plan = TrainingPlan(tp=mesh.inner, dp=mesh.outer, batch=mesh.outer)
         self.mesh = mesh
         self.compute = compute or OperatorTimes(mesh.system, plan, SUSTAINED)
         self._moved = OperatorTimes(mesh.system, plan, SUSTAINED)

@@ -20,7 +20,7 @@ from weft.library.dispatchers import dispatcher
 from weft.library.residual import RULES, Residual
 from weft.models import Transformer, load_model, model_names
 from weft.parallel.framework import Framework, framework
-from weft.parallel.plan import Parallelism, ScheduleName
+from weft.parallel.plan import ScheduleName, TrainingPlan
 from weft.result.step import Step
 from weft.units import Dimension
 from weft.units import format as format_quantity
@@ -43,7 +43,7 @@ class Case:
 
     model: Transformer
     system: System
-    plan: Parallelism
+    plan: TrainingPlan
     framework: Framework
     unfitted: Case | None = None
     calibration: Residual | None = None
@@ -377,11 +377,11 @@ def _system(row: Mapping[str, Any], machines: Machines) -> System:
     return found.replace({"network.bandwidth": format_quantity(each, Dimension.BYTES_PER_SECOND)})
 
 
-def _plan(row: Mapping[str, Any], used: Framework, model: Transformer) -> Parallelism:
+def _plan(row: Mapping[str, Any], used: Framework, model: Transformer) -> TrainingPlan:
     tp, pp, cp = (_whole(row, name, 1) for name in ("tp", "pp", "cp"))
     dp = _whole(row, "dp", _whole(row, "gpus") // (tp * pp * cp))
     zero = used.zero if used.zero == _FSDP else _whole(row, "zero_stage", used.zero)
-    return Parallelism(
+    return TrainingPlan(
         tp=tp,
         pp=pp,
         cp=cp,
@@ -400,7 +400,7 @@ def _plan(row: Mapping[str, Any], used: Framework, model: Transformer) -> Parall
     )
 
 
-def _layers(layers: int, plan: Parallelism, used: Framework) -> tuple[int, ...]:
+def _layers(layers: int, plan: TrainingPlan, used: Framework) -> tuple[int, ...]:
     """The layers of each stage where they do not divide: embedding and head count as one each if that divides.
 
     Otherwise Megatron-DeepSpeed (its partition by type) and Megatron-Bridge (its recipes' layouts) fill all stages but

@@ -16,7 +16,7 @@ from weft.graph.role import Role
 from weft.models import load_model
 from weft.options import RunOptions
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.precision import is_narrow
 from weft.result.step import Pass
 from weft.run.step.paired import EXPERTS, paired
@@ -101,7 +101,7 @@ def predicted_kinds() -> Mapping[str, float]:
     workgroup or three for each unit of the whole GPU then take (grids of 132 and 396 in the trace).
     """
     used, model, system = framework("deepseek"), load_model("deepseek-v3"), hardware.system(_SYSTEM)
-    plan = Parallelism(dp=64, ep=64, batch=64, sequence=4096, precision="fp8-block", dispatcher="deepep")
+    plan = TrainingPlan(dp=64, ep=64, batch=64, sequence=4096, precision="fp8-block", dispatcher="deepep")
     part = rank_parts(model, plan, used)["moe"]
     prices, kinds, passes = OperatorTimes(system, plan, RunOptions()), Counter[str](), list[Pass]()
     again = [node for node in part.forward if _runs_again(node)]

@@ -47,7 +47,7 @@ _KEPT = (
     "; beside a pipeline, FSDP keeps gathered weights and whole gradients until the last micro-batch, which can take "
     "more than ZeRO stage 2"
 )
-"""Why sharding the weights, too, can need more memory in a pipeline (torchtitan's default, `weft.Parallelism`)."""
+"""Why sharding the weights, too, can need more memory in a pipeline (torchtitan's default, `weft.TrainingPlan`)."""
 
 
 def fitting(answer: Memory, what: str = "It") -> str:

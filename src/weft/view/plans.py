@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from weft.hardware import System
     from weft.models import Transformer
     from weft.parallel.framework import Framework
-    from weft.parallel.plan import Parallelism
+    from weft.parallel.plan import TrainingPlan
 
 AXES = {
     "tp": "tensor parallelism",
@@ -28,12 +28,12 @@ _ZERO = (
 )  # fmt: skip
 
 
-def plan_title(model: Transformer, system: System, plan: Parallelism) -> str:
+def plan_title(model: Transformer, system: System, plan: TrainingPlan) -> str:
     """The model, the machine and the plan on one line."""
     return f"{model.title} on {plan.gpus:,} GPUs of {system.name}, {plan_words(plan)}"
 
 
-def plan_words(plan: Parallelism) -> str:
+def plan_words(plan: TrainingPlan) -> str:
     """The plan in a few words: its degrees above one, and its batch."""
     degrees = [
         f"{axis.upper()} {plan.degree(axis)}" for axis in ("tp", "pp", "cp", "ep", "dp") if plan.degree(axis) > 1
@@ -48,7 +48,7 @@ def framework_words(framework: Framework, defaulted: Sequence[str]) -> str:
     )
 
 
-def framework_sentence(framework: Framework, plan: Parallelism, defaulted: Sequence[str]) -> str:
+def framework_sentence(framework: Framework, plan: TrainingPlan, defaulted: Sequence[str]) -> str:
     """Return whose defaults an answer has, and what is in force of those that the plan leaves to the framework."""
     named = framework_words(framework, defaulted)
     values = [f"ZeRO {plan.zero}"] if "zero" in defaulted and plan.dp * plan.cp > 1 else []
@@ -64,7 +64,7 @@ def framework_sentence(framework: Framework, plan: Parallelism, defaulted: Seque
     return f"{said}{length}."
 
 
-def plan_table(plan: Parallelism, framework: str, stages: int) -> Table:
+def plan_table(plan: TrainingPlan, framework: str, stages: int) -> Table:
     """The plan, field by field, as it was timed."""
     overlaps = ", ".join(f"{axis} by {name}" for axis, name in plan.overlap.items())
     rows = [

@@ -17,7 +17,7 @@ from weft.errors import InputError
 from weft.graph import DTYPE_BYTES, Collective
 from weft.models import Transformer
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism, schedule_name
+from weft.parallel.plan import TrainingPlan, schedule_name
 from weft.result.step import Chunk, PartTimes
 from weft.run.step.chunks import backward_seconds, forward_seconds, gathering, timed_chunk
 from weft.run.step.ends import EpilogueTimes, Slowdowns, StepEpilogue, Updates, epilogue, epilogue_times
@@ -124,7 +124,7 @@ class Batch:
     ) -> None:
         self.model, self.framework, self.cache, self.prices = model, framework, cache, prices
 
-    def detail(self, plan: Parallelism) -> tuple[tuple[Chunk, ...], PipelineBatch, StepEpilogue]:
+    def detail(self, plan: TrainingPlan) -> tuple[tuple[Chunk, ...], PipelineBatch, StepEpilogue]:
         """Return the passes of every stage of a single plan, its pipeline task by task, and what ends its step."""
         job = self._job(plan, tasks=True)
         self._find_layers([job])
@@ -138,7 +138,7 @@ class Batch:
         self,
         found: BatchedSteps,
         at: NDArray[np.int64],
-        plans: Sequence[Parallelism],
+        plans: Sequence[TrainingPlan],
         limit: float,
         pruning: Pruning | None = None,
     ) -> None:
@@ -202,7 +202,7 @@ class Batch:
 
         return _busiest(jobs, seconds, lambda job: id(job.layers))
 
-    def _job(self, plan: Parallelism, tasks: bool = False) -> PlanJob:
+    def _job(self, plan: TrainingPlan, tasks: bool = False) -> PlanJob:
         """A plan with its parts and stages; with the order of its `tasks`."""
         framework, rank = self.framework, RankKey.of(plan, self.framework)
         parts, order = self._parts(plan, rank), self._order(plan, tasks)
@@ -265,7 +265,7 @@ class Batch:
         key = WindowKey((plan.tp, plan.cp, plan.dp), plan.dtype, plan.overlap.get("dp"))
         return self.cache.find(key, lambda: job.prices.windows)
 
-    def _parts(self, plan: Parallelism, key: RankKey) -> Parts:
+    def _parts(self, plan: TrainingPlan, key: RankKey) -> Parts:
         """One rank's share of the parts of the model."""
         found = self.cache.get(key)
         if found is None:
@@ -290,14 +290,14 @@ class Batch:
         for job in jobs:
             job.layers = cache.get(job.passes)
 
-    def _order(self, plan: Parallelism, tasks: bool = False) -> Schedule | None:
+    def _order(self, plan: TrainingPlan, tasks: bool = False) -> Schedule | None:
         """The order of a plan's pipeline; None if it is timed without its tasks and they are not asked for."""
         if is_slotted(plan.schedule) and not tasks and (plan.pp > 1 or plan.chunks == 1):
             return None
         key = OrderKey(plan.schedule, plan.pp, plan.micro_batches)
         return self.cache.find(key, lambda: schedule(*key))
 
-    def _structure(self, plan: Parallelism, names: tuple[str, ...], order: Schedule | None) -> Structure:
+    def _structure(self, plan: TrainingPlan, names: tuple[str, ...], order: Schedule | None) -> Structure:
         def structure() -> Structure:
             count = order.stages if order else plan.pp * plan.chunks
             stages = [stages_on(order, at) for at in range(plan.pp)] if order else in_rounds(plan.pp, count)
@@ -335,7 +335,7 @@ class Batch:
         names = chunks_of(self.model, len(job.structure.counts), job.plan)
         return [[job.layers.parts[name] for name in stage] for stage in names]
 
-    def _send(self, plan: Parallelism, prices: OperatorTimes) -> Send:
+    def _send(self, plan: TrainingPlan, prices: OperatorTimes) -> Send:
         """What it takes to send a micro-batch's activations, under sequence parallelism a rank's share, to a stage.
 
         A rank that does not overlap its sends computes nothing until the tensor has arrived.
@@ -351,7 +351,7 @@ class Batch:
         return Send(seconds, sender_busy=seconds if waits else 0.0)
 
     def _gathered(
-        self, stage: Sequence[PartTimes], plan: Parallelism, prices: OperatorTimes, windows: Windows
+        self, stage: Sequence[PartTimes], plan: TrainingPlan, prices: OperatorTimes, windows: Windows
     ) -> FloatArray:
         """Forward and backward [s] of a rank that gathers the weights of its parts one by one.
 

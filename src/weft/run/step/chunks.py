@@ -14,7 +14,7 @@ from weft.graph import DTYPE_BYTES, Collective, Edge
 from weft.overlaps import OVERLAPS
 from weft.parallel.framework import Framework
 from weft.parallel.memory import words
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.result.step import LAUNCH_GAPS, RESIDUAL, Chunk, PartTimes, Pass, Times, added, exposed, sum_layers
 from weft.run.step.offload import waiting_for_host
 from weft.run.step.prices import OperatorTimes
@@ -72,7 +72,7 @@ class _Task:
 
 
 def timed_chunk(
-    parts: Sequence[PartTimes], plan: Parallelism, framework: Framework, prices: OperatorTimes, windows: Windows
+    parts: Sequence[PartTimes], plan: TrainingPlan, framework: Framework, prices: OperatorTimes, windows: Windows
 ) -> Chunk:
     """The passes over the parts of a stage."""
     found = gathering(parts, plan, framework, prices, windows) if plan.gathers_each_pass else None
@@ -81,7 +81,7 @@ def timed_chunk(
 
 
 def gathering(
-    parts: Sequence[PartTimes], plan: Parallelism, framework: Framework, prices: OperatorTimes, windows: Windows
+    parts: Sequence[PartTimes], plan: TrainingPlan, framework: Framework, prices: OperatorTimes, windows: Windows
 ) -> Gathering:
     """How a plan gathers the weights of the parts of a stage for every pass, beside which `windows` slow passes."""
     replicas = plan.dp * plan.cp

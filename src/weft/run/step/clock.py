@@ -15,7 +15,7 @@ from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.check import check_plan
 from weft.parallel.cut import routing_under
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.precision import check_trains
 from weft.result.step import Step, exposed
 from weft.run.step.batch import Batch, BatchedSteps, PipelineBatch, ends, uncollected
@@ -30,7 +30,7 @@ from weft.units import format_time
 def train(
     model: Transformer,
     system: System,
-    plan: Parallelism,
+    plan: TrainingPlan,
     framework: Framework | None = None,
     options: RunOptions = SUSTAINED,
     fidelity: Fidelity = "windows",
@@ -50,7 +50,7 @@ def train(
     return time_step(model, system, plan, framework or Framework(), options, fidelity, calibration)
 
 
-def check_runs(plan: Parallelism, system: System, fidelity: Fidelity) -> None:
+def check_runs(plan: TrainingPlan, system: System, fidelity: Fidelity) -> None:
     """Raise UnknownNameError for an unknown fidelity, InputError for a plan of another number of GPUs."""
     check_name("fidelity", fidelity, get_args(Fidelity))
     if plan.gpus != system.gpus:
@@ -63,7 +63,7 @@ def check_runs(plan: Parallelism, system: System, fidelity: Fidelity) -> None:
 def time_step(
     model: Transformer,
     system: System,
-    plan: Parallelism,
+    plan: TrainingPlan,
     framework: Framework,
     options: RunOptions = SUSTAINED,
     fidelity: Fidelity = "windows",
@@ -100,7 +100,7 @@ def time_step(
     )
 
 
-def _recipe_note(plan: Parallelism, framework: Framework) -> tuple[str, ...]:
+def _recipe_note(plan: TrainingPlan, framework: Framework) -> tuple[str, ...]:
     """A sentence on a recipe that the framework does not run."""
     if not plan.recipe.operands or not framework.recipes or plan.precision in framework.recipes:
         return ()
@@ -109,7 +109,7 @@ def _recipe_note(plan: Parallelism, framework: Framework) -> tuple[str, ...]:
 
 
 def _loads_note(
-    model: Transformer, system: System, plan: Parallelism, framework: Framework, options: RunOptions
+    model: Transformer, system: System, plan: TrainingPlan, framework: Framework, options: RunOptions
 ) -> tuple[str, ...]:
     """How uneven the loads of a plan's experts are, and what they cost, in a sentence."""
     if not plan.expert_load:
@@ -128,7 +128,7 @@ def _loads_note(
 def many(
     model: Transformer,
     system: System,
-    plans: Sequence[Parallelism],
+    plans: Sequence[TrainingPlan],
     framework: Framework | None = None,
     options: RunOptions = SUSTAINED,
     cache: DurationCache | None = None,
@@ -156,7 +156,7 @@ def many(
 
 
 def meetings(
-    model: Transformer, system: System, plan: Parallelism, framework: Framework, options: RunOptions = SUSTAINED
+    model: Transformer, system: System, plan: TrainingPlan, framework: Framework, options: RunOptions = SUSTAINED
 ) -> tuple[Meeting, ...]:
     """The kernels and collectives that meet in a step, by closed forms: what the fidelity "windows" simulates."""
     framework = settled(framework, plan)

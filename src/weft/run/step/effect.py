@@ -14,7 +14,7 @@ from weft.parallel.check import can_pair, drop_ep_overlap
 from weft.parallel.complete import complete
 from weft.parallel.framework import Framework, current_frameworks
 from weft.parallel.framework import framework as framework_of
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.result.step import Step
 from weft.run.step.clock import many
 from weft.run.step.memory import memory
@@ -33,7 +33,7 @@ _SAME = 1e-12
 def idle_options(
     model: Transformer,
     system: System,
-    plan: Parallelism,
+    plan: TrainingPlan,
     framework: Framework,
     stated: Mapping[str, Any],
     options: RunOptions | None = None,
@@ -81,7 +81,7 @@ def elsewhere(step: Step, framework: Framework, options: RunOptions) -> dict[str
 
 
 def _memory_notes(
-    model: Transformer, system: System, framework: Framework, plan: Parallelism, others: Mapping[str, Parallelism]
+    model: Transformer, system: System, framework: Framework, plan: TrainingPlan, others: Mapping[str, TrainingPlan]
 ) -> Iterator[str]:
     held = memory(model, system, plan, framework).peak
     for name, other in others.items():
@@ -94,8 +94,8 @@ def _same(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def _without(
-    model: Transformer, plan: Parallelism, framework: Framework, stated: Mapping[str, Any]
-) -> Iterator[tuple[str, Parallelism]]:
+    model: Transformer, plan: TrainingPlan, framework: Framework, stated: Mapping[str, Any]
+) -> Iterator[tuple[str, TrainingPlan]]:
     """Return by field the plan without it, as far as that is another plan."""
     for name in _COMPARED:
         if stated.get(name) is None or (name == "zero" and plan.zero == framework.zero):
@@ -111,7 +111,7 @@ def _without(
             yield name, other
 
 
-def _said(name: str, plan: Parallelism, framework: Framework, on_what: str) -> str:
+def _said(name: str, plan: TrainingPlan, framework: Framework, on_what: str) -> str:
     value = getattr(plan, name)
     shown = "on" if value is True else "off" if value is False else ",".join(map(str, _listed(value)))
     why = ""
@@ -128,7 +128,7 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, tuple) else [value]
 
 
-def unpaired_schedule(plan: Parallelism, framework: Framework) -> tuple[str, ...]:
+def unpaired_schedule(plan: TrainingPlan, framework: Framework) -> tuple[str, ...]:
     """Return a sentence on a schedule that hides no MoE exchanges though it is known for it, or that cannot hide them
     as `framework`, whose paired passes are Megatron Core's, is taken to do.
     """

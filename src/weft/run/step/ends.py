@@ -17,7 +17,7 @@ from weft.models import Transformer
 from weft.models.update import optimizer_ops
 from weft.parallel.framework import Framework
 from weft.parallel.memory import sharded, words
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.precision import casts
 from weft.result.step import RESIDUAL, exposed
 from weft.run.step.offload import exposed_states
@@ -102,7 +102,7 @@ class StepEpilogue(NamedTuple):
 
 def epilogue_times(
     model: Transformer,
-    plan: Parallelism,
+    plan: TrainingPlan,
     framework: Framework,
     prices: OperatorTimes,
     structure: Structure,
@@ -156,7 +156,7 @@ def _update(
     count: int,
     experts: int,
     narrow: int,
-    plan: Parallelism,
+    plan: TrainingPlan,
     framework: Framework,
     prices: OperatorTimes,
     updates: Updates,
@@ -174,7 +174,7 @@ def _update(
 
 
 def optimizer(
-    shard: int, count: int, plan: Parallelism, framework: Framework, prices: OperatorTimes, cast: int = 0
+    shard: int, count: int, plan: TrainingPlan, framework: Framework, prices: OperatorTimes, cast: int = 0
 ) -> float:
     """Time of the optimizer's step on a shard of so many of `count` parameters, and of what surrounds it [s].
 
@@ -199,7 +199,7 @@ class Groups:
     """
 
     def __init__(
-        self, plan: Parallelism, framework: Framework, prices: OperatorTimes, experts: float, light: float = 1.0
+        self, plan: TrainingPlan, framework: Framework, prices: OperatorTimes, experts: float, light: float = 1.0
     ) -> None:
         self.plan, self.framework, self.prices, self.experts, self.light = plan, framework, prices, experts, light
         self.replicas = plan.dp * plan.cp

@@ -24,7 +24,7 @@ from weft.models.formats import FP8_BLOCK, served_format
 from weft.options import SUSTAINED, RunOptions
 from weft.overlaps import OVERLAPS
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.rank import forward_graph
 from weft.result.step import Pass, exposed, sum_layers
 from weft.run.step.called import ExpertCalls, sliced
@@ -110,7 +110,7 @@ class Forward:
             _check_weights(self.format, self.dtype)
         self.model, self.system, self.plan, self.replicas = model, system, plan, system.gpus // plan.tp
         pipelines = self.replicas // plan.pp
-        self.ranks = Parallelism(
+        self.ranks = TrainingPlan(
             tp=plan.tp, pp=plan.pp, dp=pipelines, ep=plan.ep if plan.wide else 1, batch=pipelines, sequence=1,
             dtype=self.dtype.removesuffix("-block"), order=("tp", "cp", "pp", "dp"), overlap=plan.overlap,
             expert_load=(plan.expert_load or ()) if plan.wide else (),

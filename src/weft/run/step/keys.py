@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from weft.parallel.framework import Framework
 from weft.parallel.memory import casting_ranks
-from weft.parallel.plan import ORDER, Parallelism
+from weft.parallel.plan import ORDER, TrainingPlan
 from weft.run.step.paired import paired_share
 
 
@@ -32,7 +32,7 @@ class RankKey(NamedTuple):
     ordered_tp: bool | str
 
     @classmethod
-    def of(cls, plan: Parallelism, framework: Framework) -> Self:
+    def of(cls, plan: TrainingPlan, framework: Framework) -> Self:
         """The key of a plan."""
         adds = not framework.accumulates and plan.micro_batches > 1 and not plan.gathers_each_pass
         ordered = framework.orders_tokens and framework.tp
@@ -66,7 +66,7 @@ class PassKey(NamedTuple):
     beside: tuple[float, bool] | None
 
     @classmethod
-    def of(cls, plan: Parallelism, framework: Framework, rank: RankKey, splits: bool) -> Self:
+    def of(cls, plan: TrainingPlan, framework: Framework, rank: RankKey, splits: bool) -> Self:
         """The key of a plan."""
         overlap = plan.overlap
         methods = tuple((axis, overlap[axis]) for axis in sorted(overlap) if axis != "dp") if overlap else ()

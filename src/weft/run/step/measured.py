@@ -10,7 +10,7 @@ from typing import Any
 from weft.errors import InputError
 from weft.options import RESERVE, SUSTAINED, RunOptions
 from weft.parallel.check import problems
-from weft.parallel.plan import Parallelism, ScheduleName
+from weft.parallel.plan import ScheduleName, TrainingPlan
 from weft.parallel.words import changes
 from weft.result.step import Step, exposed_axis
 from weft.run.step.clock import many
@@ -106,13 +106,13 @@ def _gains(step: Step, options: RunOptions) -> Iterator[str]:
             yield f"{said} ({now / seconds:.2f}x as fast, {peak / 1e9:.0f} of {capacity / 1e9:.0f} GB)"
 
 
-def _following(base: Parallelism, plan: Parallelism) -> Parallelism:
+def _following(base: TrainingPlan, plan: TrainingPlan) -> TrainingPlan:
     """Return `base` with what only follows from another plan's degrees: replicas, layers of stages, sp."""
     shared = plan.sp if 1 in (plan.tp, base.tp) else base.sp
     return base.altered(dp=plan.dp, layers=plan.layers, sp=shared)
 
 
-def _schedule(plan: Parallelism, pp: int) -> str:
+def _schedule(plan: TrainingPlan, pp: int) -> str:
     """Return the order of a pipeline of other stages that cuts the model into as many parts, or else 1F1B."""
     parts = plan.pp * plan.chunks
     if plan.order_of_pipeline.kind != "interleaved" or parts % pp or parts == pp or plan.micro_batches % pp:
@@ -120,7 +120,7 @@ def _schedule(plan: Parallelism, pp: int) -> str:
     return str(ScheduleName("interleaved", (parts // pp,)))
 
 
-def _neighbours(step: Step) -> Iterator[Parallelism]:
+def _neighbours(step: Step) -> Iterator[TrainingPlan]:
     """Plans on as many GPUs with the same batch that differ in one choice."""
     plan, model = step.plan, step.model
     ways: list[dict[str, Any]] = [{"recompute": each} for each in ("none", "selective", "full")]

@@ -16,7 +16,7 @@ from weft.hardware import System
 from weft.models import Transformer
 from weft.parallel.framework import Framework
 from weft.parallel.memory import gathered, states
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.result.memory import FRAGMENTATION, DeviceMemory, Memory
 from weft.run.step.offload import BUFFERS
 from weft.run.step.parts import Parts, PlanJob, kept_by, rank_parts
@@ -43,7 +43,7 @@ take 6 GB; 5.8 to 7.3 GB were seen outside the allocator (Megatron-LM, issue 150
 
 
 def memory(
-    model: Transformer, system: System, plan: Parallelism, framework: Framework | None = None,
+    model: Transformer, system: System, plan: TrainingPlan, framework: Framework | None = None,
     order: Schedule | None = None,
 ) -> Memory:  # fmt: skip
     """What every rank of a plan holds, and what would make it fit if it does not.
@@ -58,7 +58,7 @@ def memory(
 
 
 def _devices(
-    model: Transformer, plan: Parallelism, framework: Framework, order: Schedule | None = None
+    model: Transformer, plan: TrainingPlan, framework: Framework, order: Schedule | None = None
 ) -> tuple[DeviceMemory, ...]:
     parts = Parts(rank_parts(model, plan, framework))
     order = order or schedule(plan.schedule, plan.pp, plan.micro_batches)
@@ -81,7 +81,7 @@ def _devices(
 
 
 def throughout(
-    count: int, experts: int, largest: int, plan: Parallelism, framework: Framework, narrow: int = 0
+    count: int, experts: int, largest: int, plan: TrainingPlan, framework: Framework, narrow: int = 0
 ) -> dict[str, int]:
     """What a rank holds on the GPU throughout a step [bytes]: states of so many parameters, and gathered weights.
 
@@ -95,13 +95,13 @@ def throughout(
     return {**static, "gathered weights": gathered(largest, count, plan, framework)}
 
 
-def outside(plan: Parallelism) -> int:
+def outside(plan: TrainingPlan) -> int:
     """Memory of a rank's process outside the framework's allocator [bytes]: its context, and buffers of its groups."""
     groups = sum(degree > 1 for degree in (plan.tp, plan.cp, plan.dp * plan.cp, plan.pp, plan.pp)) + 1
     return CONTEXT + COMMUNICATOR * groups
 
 
-def _throughout(plan: Parallelism, parts: Parts, shares: NDArray[np.int64], framework: Framework) -> dict[str, int]:
+def _throughout(plan: TrainingPlan, parts: Parts, shares: NDArray[np.int64], framework: Framework) -> dict[str, int]:
     """What a device holds throughout a step [bytes], whose stages have the parts `shares`, of shape (stages, parts)."""
     count, experts = int((shares @ parts.parameters).sum()), int((shares @ parts.experts).sum())
     largest = int(np.where(shares.any(axis=0), parts.parameters, 0).max())
@@ -227,7 +227,7 @@ def _remedies(found: Memory, framework: Framework) -> Mapping[str, float]:
     return fitting
 
 
-def _changes(plan: Parallelism) -> Iterator[tuple[str, Parallelism]]:
+def _changes(plan: TrainingPlan) -> Iterator[tuple[str, TrainingPlan]]:
     if plan.tp > 1 and not plan.sp:
         yield "sequence parallelism", replace(plan, sp=True)
     if plan.dp > 1:

@@ -18,7 +18,7 @@ from weft.parallel.check import check_plan
 from weft.parallel.complete import complete
 from weft.parallel.framework import SHARDED, USUAL, Framework
 from weft.parallel.framework import framework as framework_of
-from weft.parallel.plan import Parallelism, overlap_text
+from weft.parallel.plan import TrainingPlan, overlap_text
 from weft.parallel.precision import check_trains
 from weft.result.contrast import Contrast
 from weft.result.graph_step import GraphStep
@@ -38,7 +38,7 @@ def step(model: Graph, on: Described, *, options: RunOptions = SUSTAINED) -> Gra
 
 @overload
 def step(
-    model: Transformer | str | Path, on: Described, plan: Parallelism | None = None, *,
+    model: Transformer | str | Path, on: Described, plan: TrainingPlan | None = None, *,
     framework: Framework | str | None = None, options: RunOptions = SUSTAINED, fidelity: Fidelity = "windows",
     measured: str | None = None, compare: bool = True, **stated: Any,
 ) -> Step: ...  # fmt: skip
@@ -47,7 +47,7 @@ def step(
 def step(
     model: Transformer | Graph | str | Path,
     on: Described,
-    plan: Parallelism | None = None,
+    plan: TrainingPlan | None = None,
     *,
     framework: Framework | str | None = None,
     options: RunOptions = SUSTAINED,
@@ -58,7 +58,7 @@ def step(
 ) -> Step | GraphStep:
     """How long a training step takes, and where it goes: `model` and `on` by name, file or object.
 
-    Without a `plan`, keywords state fields of one (`Parallelism`); replicas take the GPUs that are left, and the
+    Without a `plan`, keywords state fields of one (`TrainingPlan`); replicas take the GPUs that are left, and the
     answer's notes say what else was chosen. A graph, such as `weft.capture` answers, is timed as it is, in closed form,
     on a rank with its collectives. Without a `framework`, it is Megatron Core, or torchtitan where weights are sharded
     (zero=3); `fidelity` as in `weft.run.step.train`. With a `measured` time, "9.3 s", or throughput of each GPU,
@@ -93,7 +93,7 @@ def step(
 def step_overlaps(
     model: Transformer | str | Path,
     on: Described,
-    plan: Parallelism | None = None,
+    plan: TrainingPlan | None = None,
     *,
     framework: Framework | str | None = None,
     options: RunOptions = SUSTAINED,
@@ -136,14 +136,14 @@ def step_overlaps(
     return Contrast(answers, left_out)
 
 
-def _as_asked(plan: Parallelism) -> str:
+def _as_asked(plan: TrainingPlan) -> str:
     return overlap_text(plan.overlap) or "the framework's own overlap"
 
 
 def memory(
     model: Transformer | str | Path,
     on: Described,
-    plan: Parallelism | None = None,
+    plan: TrainingPlan | None = None,
     *,
     framework: Framework | str | None = None,
     **stated: Any,
@@ -164,7 +164,7 @@ class Asked(NamedTuple):
 
     model: Transformer
     system: System
-    plan: Parallelism
+    plan: TrainingPlan
     framework: Framework
     notes: tuple[str, ...]
     defaulted: tuple[str, ...]
@@ -173,7 +173,7 @@ class Asked(NamedTuple):
 def asked(
     model: Transformer | str | Path,
     on: Described,
-    plan: Parallelism | None,
+    plan: TrainingPlan | None,
     framework: Framework | str | None,
     stated: dict[str, Any],
 ) -> Asked:
@@ -181,9 +181,11 @@ def asked(
     found = load_model(model)
     where = on if isinstance(on, System) else system(on)
     if plan is not None:
-        check_type("the plan", plan, Parallelism, "give a weft.Parallelism, or its fields as keywords")
+        check_type("the plan", plan, TrainingPlan, "give a weft.TrainingPlan, or its fields as keywords")
         if stated:
-            raise InputError(f"{', '.join(stated)} belong to the plan; put them into weft.Parallelism, or leave it out")
+            raise InputError(
+                f"{', '.join(stated)} belong to the plan; put them into weft.TrainingPlan, or leave it out"
+            )
         _check(found, where, plan)
         used = framework_for(framework, plan.zero)
         return Asked(found, where, plan, used, _unlike(used, where, plan), _defaulted(framework, None))
@@ -202,13 +204,13 @@ def _defaulted(framework: Framework | str | None, stated: Mapping[str, Any] | No
     return (*(["framework"] if framework is None else []), *names)
 
 
-def _unlike(framework: Framework, where: System, plan: Parallelism) -> tuple[str, ...]:
+def _unlike(framework: Framework, where: System, plan: TrainingPlan) -> tuple[str, ...]:
     """Return a sentence on a framework that does not run like this on the GPU or under the recipe."""
     why = framework.unlike(where.gpu, plan.precision)
     return (f"{framework.title} does not run like this here: {why}.",) if why else ()
 
 
-def _check(model: Transformer, where: System, plan: Parallelism) -> None:
+def _check(model: Transformer, where: System, plan: TrainingPlan) -> None:
     """Raise InputError for a plan that does not fit the model or the GPU, and for a choice that changes nothing."""
     check_plan(model, plan)
     check_trains(plan.dtype, plan.precision, where.gpu)

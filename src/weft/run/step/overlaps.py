@@ -34,7 +34,7 @@ from weft.overlaps import (
 from weft.overlaps.graphs import FORM_OF
 from weft.overlaps.pairs import PairTimes, pair_of
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.result.stored import plain
 from weft.run.kept import method_identity
 from weft.run.single import simulate
@@ -219,7 +219,7 @@ def _check_apart(names: str) -> None:
             taken[form] = name
 
 
-def check_overlap(plan: Parallelism, system: System, fidelity: Fidelity = "windows") -> None:
+def check_overlap(plan: TrainingPlan, system: System, fidelity: Fidelity = "windows") -> None:
     """Raise InputError for a method that a plan on a system cannot use, and what `check_methods` raises."""
     check_methods(plan.overlap, fidelity)
     _check_apart(plan.overlap.get("tp", ""))
@@ -246,7 +246,7 @@ def served(axis: str) -> list[str]:
     return [name for name in names if OVERLAPS[name].applies_to("gemm_ar") and not OVERLAPS[name].fills_waves]
 
 
-def check_served(plan: Parallelism, system: System, ep: int) -> None:
+def check_served(plan: TrainingPlan, system: System, ep: int) -> None:
     """Raise InputError for a method that a forward pass on `plan` cannot use, `ep` GPUs of which hold whole experts."""
     check_methods(plan.overlap, "windows")
     for axis, name in _each(plan.overlap):
@@ -264,7 +264,7 @@ def check_served(plan: Parallelism, system: System, ep: int) -> None:
     check_overlap(plan, system)
 
 
-def _check_forms(method: OverlapMethod, plan: Parallelism) -> None:
+def _check_forms(method: OverlapMethod, plan: TrainingPlan) -> None:
     """Raise InputError for a method that joins none of the collectives that tensor-parallel ranks of the plan run."""
     run: tuple[Form, ...] = ("ag_gemm", "gemm_rs") if plan.sp else ("gemm_ar",)
     if any(map(method.applies_to, run)):
@@ -286,12 +286,12 @@ _SETTLING = attrgetter(
 )
 
 
-def settling(plan: Parallelism) -> tuple[object, ...]:
+def settling(plan: TrainingPlan) -> tuple[object, ...]:
     """Return the fields of a plan by which `settled` changes a framework."""
     return *_SETTLING(plan), tuple(sorted(plan.overlap.items())) if plan.overlap else ()
 
 
-def settled(framework: Framework, plan: Parallelism) -> Framework:
+def settled(framework: Framework, plan: TrainingPlan) -> Framework:
     """A framework with the methods, CUDA graphs and paired passes of the plan in place of its own.
 
     Raises InputError for gradients of weights that the plan delays where no passes are paired.
@@ -316,7 +316,7 @@ def settled(framework: Framework, plan: Parallelism) -> Framework:
     return replace(framework, **changed) if changed else framework
 
 
-def _framework_changes(plan: Parallelism, axis: str) -> dict[str, Any]:
+def _framework_changes(plan: TrainingPlan, axis: str) -> dict[str, Any]:
     """Return what the methods of an axis change in a framework; several methods of "tp" go by all of their names."""
     changed = [OVERLAPS[name].framework_changes(axis) for _, name in _each({axis: plan.overlap[axis]})]
     if len(changed) > 1:
@@ -388,13 +388,13 @@ def overlapped(
     return Overlapped(seconds, alone, frozenset(joined))
 
 
-def needs(plan: Parallelism, system: System) -> tuple[str, ...]:
+def needs(plan: TrainingPlan, system: System) -> tuple[str, ...]:
     """Sentences on the hardware that a plan's methods take and that GPUs on sale, or the system, lack."""
     asked = [name for axis, name in _each(plan.overlap) if axis in ("tp", routed.AXIS)]
     return tuple(filter(None, (OVERLAPS[name].missing_hardware(system) for name in asked)))
 
 
-def engine_note(plan: Parallelism, when: str = "") -> tuple[str, ...]:
+def engine_note(plan: TrainingPlan, when: str = "") -> tuple[str, ...]:
     """A sentence on a method that runs the engine, and `when`."""
     found = []
     for axis, name in _each(plan.overlap):
@@ -407,7 +407,7 @@ def engine_note(plan: Parallelism, when: str = "") -> tuple[str, ...]:
     return tuple(f"{name} {timed} {moved}{when}." for name, moved in found)
 
 
-def idle_note(plan: Parallelism, met: Collection[str]) -> tuple[str, ...]:
+def idle_note(plan: TrainingPlan, met: Collection[str]) -> tuple[str, ...]:
     """Sentences on ways to share a GPU that change nothing, as no collective of their axis meets a kernel.
 
     `met` are the axes whose collectives run beside kernels.

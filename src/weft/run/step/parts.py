@@ -12,7 +12,7 @@ from weft.models import Transformer
 from weft.models.block import LAYERS, LayerOp, Tokens, embedding, head, layer
 from weft.parallel.again import check_known
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.rank import RankPart, part
 from weft.run.step.offload import without_offloaded
 from weft.run.step.stages import Structure
@@ -33,7 +33,7 @@ _ENDS = "embedding", "head"
 
 def rank_parts(
     model: Transformer,
-    plan: Parallelism,
+    plan: TrainingPlan,
     framework: Framework,
     like: Mapping[str, RankPart] | None = None,
     dense: Mapping[str, RankPart] | None = None,
@@ -136,7 +136,7 @@ class PlanJob:
     passes: PassKey
     prices: OperatorTimes
 
-    def __init__(self, plan: Parallelism, parts: Parts, structure: Structure, order: Schedule | None) -> None:
+    def __init__(self, plan: TrainingPlan, parts: Parts, structure: Structure, order: Schedule | None) -> None:
         self.plan, self.parts, self.structure, self.order = plan, parts, structure, order
 
     @property

@@ -20,7 +20,7 @@ from weft.library.kits import Kit
 from weft.library.residual import Residual, shipped
 from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.overlaps import find_strategy
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step.meeting import Waves
 from weft.run.step.windows import Windows
 
@@ -28,7 +28,7 @@ FloatArray = NDArray[np.float64]
 T = TypeVar("T")
 
 
-def group(system: System, plan: Parallelism, axis: str, size: int | None = None) -> System:
+def group(system: System, plan: TrainingPlan, axis: str, size: int | None = None) -> System:
     """The GPUs of one group of an axis, as a system: as many to a node as the plan's placement puts there.
 
     `size` overrides the degree of the axis, as for pairs of neighbours; the replicas of the same weights ("dp") may
@@ -38,7 +38,7 @@ def group(system: System, plan: Parallelism, axis: str, size: int | None = None)
     return system.with_gpus(*place(each, plan, axis, plan.degree(axis) if size is None else size))
 
 
-def place(each: int, plan: Parallelism, axis: str, count: int) -> Place:
+def place(each: int, plan: TrainingPlan, axis: str, count: int) -> Place:
     """The GPUs of one group of an axis, and the nodes of `each` GPUs over which the plan's placement spreads them."""
     outer = "cp" if axis == "dp" and count > plan.dp else axis
     together = max(each // plan.stride(outer), 1)
@@ -217,7 +217,7 @@ class OperatorTimes:
     def __init__(
         self,
         system: System,
-        plan: Parallelism,
+        plan: TrainingPlan,
         options: RunOptions,
         fidelity: Fidelity = "estimate",
         known: DurationCache | None = None,
@@ -239,7 +239,7 @@ class OperatorTimes:
         return (units or own) / self.gpu.compute.compute_units
 
     @property
-    def plan(self) -> Parallelism:
+    def plan(self) -> TrainingPlan:
         """The plan."""
         return self._plan
 

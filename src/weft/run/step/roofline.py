@@ -13,7 +13,7 @@ from weft.hardware.resolve import Described
 from weft.models import Transformer
 from weft.options import SUSTAINED, RunOptions
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.rank import RankPart
 from weft.result.roofline import Roofline, RooflineOp
 from weft.run.step.named import asked
@@ -28,7 +28,7 @@ VECTOR = "vector"
 def roofline(
     model: Transformer | str | Path,
     on: Described,
-    plan: Parallelism | None = None,
+    plan: TrainingPlan | None = None,
     *,
     framework: Framework | str | None = None,
     options: RunOptions = SUSTAINED,

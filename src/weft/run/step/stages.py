@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from weft.errors import InputError
 from weft.models import Transformer
 from weft.parallel.layers import stage_layers
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.schedule.pipeline import Schedule
 
 
@@ -49,7 +49,7 @@ Shares = tuple[int, ...]
 """How often a stage or a device has each part of a model."""
 
 
-def chunks_of(model: Transformer, stages: int, plan: Parallelism) -> list[list[str]]:
+def chunks_of(model: Transformer, stages: int, plan: TrainingPlan) -> list[list[str]]:
     """The names of the parts of each stage: as many layers as the plan says, else as `stage_layers` has them.
 
     Raises InputError for a plan whose layers do not add up.
@@ -74,7 +74,7 @@ def stages_on(order: Schedule, device: int) -> list[int]:
     return [stage for stage in range(order.stages) if (order.placement[:, stage] == device).any()]
 
 
-def stage_counts(model: Transformer, stages: int, plan: Parallelism, names: tuple[str, ...]) -> NDArray[np.int64]:
+def stage_counts(model: Transformer, stages: int, plan: TrainingPlan, names: tuple[str, ...]) -> NDArray[np.int64]:
     """How often each stage of a plan has the parts of these names; of the shape (stages, parts)."""
     each = [Counter(stage) for stage in chunks_of(model, stages, plan)]
     return np.array([[stage[name] for name in names] for stage in each])

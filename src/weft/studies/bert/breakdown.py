@@ -14,7 +14,7 @@ from weft.library.residual import Residual
 from weft.models import Transformer
 from weft.options import RunOptions
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.result.step import Pass, Step
 from weft.run.step import train
 
@@ -94,7 +94,7 @@ class Broken:
 
 
 def broken_down(
-    model: Transformer, system: System, plan: Parallelism, framework: Framework, options: RunOptions, way: str = ""
+    model: Transformer, system: System, plan: TrainingPlan, framework: Framework, options: RunOptions, way: str = ""
 ) -> Broken:
     """Time a step on one pipeline stage, and assign each second to a group. Raises what `train` raises.
 

@@ -12,7 +12,7 @@ from weft.hardware import Gpu
 from weft.models import Transformer
 from weft.options import RunOptions
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.run.step.parts import rank_parts
 
 _PASSES = {"forward": "forward", "input": "gradient of input", "weight": "gradient of weight"}
@@ -49,7 +49,7 @@ class Product:
 
 
 def products(
-    model: Transformer, gpu: Gpu, plan: Parallelism, framework: Framework, options: RunOptions
+    model: Transformer, gpu: Gpu, plan: TrainingPlan, framework: Framework, options: RunOptions
 ) -> tuple[Product, ...]:
     """The GEMMs of a layer and of the head, once each; queries stand for keys and values, whose shapes are the same."""
     parts = rank_parts(model, plan, framework)

@@ -14,7 +14,7 @@ from weft.library.residual import Residual
 from weft.models import Transformer
 from weft.options import RunOptions
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.parallel.rank import RankPart
 from weft.run.step import train
 from weft.run.step.parts import rank_parts
@@ -42,7 +42,7 @@ class Layer:
 
 
 def timed_layer(
-    model: Transformer, gpu: Gpu, plan: Parallelism, framework: Framework, call: float, options: RunOptions
+    model: Transformer, gpu: Gpu, plan: TrainingPlan, framework: Framework, call: float, options: RunOptions
 ) -> Layer:
     """A layer whose operators run one by one, at the clock of short runs: each waits `call` seconds for its launch.
 
@@ -90,7 +90,7 @@ def _gradients_of_scales(layer: RankPart) -> int:
 
 
 def forward_and_backward(
-    model: Transformer, system: System, plan: Parallelism, framework: Framework, options: RunOptions
+    model: Transformer, system: System, plan: TrainingPlan, framework: Framework, options: RunOptions
 ) -> float:
     """Time of one micro-batch through the model and back [s], the loss's forward pass excluded as in the source.
 

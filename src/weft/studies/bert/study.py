@@ -18,7 +18,7 @@ from weft.hardware import Gpu, System
 from weft.models import load_model
 from weft.options import RunOptions
 from weft.parallel.framework import Framework, framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.report.table import Table
 from weft.studies.bert.breakdown import (
     EXPOSED,
@@ -200,7 +200,7 @@ class BertStudy(PaperStudy):
 
     def own(self) -> dict[str, Any]:
         """Every step, layer and GEMM as plain data, times in seconds."""
-        counted: Mapping[str, tuple[Sequence[Broken], Callable[[Parallelism], int]]] = {
+        counted: Mapping[str, tuple[Sequence[Broken], Callable[[TrainingPlan], int]]] = {
             "sizes": (self.sizes, lambda plan: plan.micro_batch),
             "updates": (self.updates, lambda plan: plan.micro_batches),
             "replicas": (self.replicas, lambda plan: plan.dp),
@@ -401,12 +401,12 @@ class _Timing:
             yield self.step(system, dtype, FIRST, SEQUENCES, way=AGAIN, recompute="full")
 
 
-def _plan(dtype: str, sequence: int, count: int, repeats: int = 1, dp: int = 1, **more: Any) -> Parallelism:
+def _plan(dtype: str, sequence: int, count: int, repeats: int = 1, dp: int = 1, **more: Any) -> TrainingPlan:
     batch = count * repeats * dp
-    return Parallelism(dp=dp, batch=batch, micro_batch=count, sequence=sequence, dtype=dtype, **more)
+    return TrainingPlan(dp=dp, batch=batch, micro_batch=count, sequence=sequence, dtype=dtype, **more)
 
 
-def _traced() -> Parallelism:
+def _traced() -> TrainingPlan:
     """The plan of the measured layers: gradients are added to those of earlier micro-batches."""
     return _plan(FULL, SECOND, CASES["phases"][str(SECOND)], 2)
 

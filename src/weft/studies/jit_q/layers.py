@@ -25,7 +25,7 @@ from weft.library.tiles import candidates
 from weft.models import Transformer
 from weft.options import SHORT, RunOptions
 from weft.parallel.framework import framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.result.step import Pass
 from weft.run.channel import Requests
 from weft.run.pim import IDLE, ChannelRun, meet
@@ -164,7 +164,7 @@ def timed(model: Transformer, gpu: Gpu, tokens: int, options: RunOptions) -> tup
     """The GEMMs of a layer in both passes, the time of a step by closed forms [s], and the number of layers."""
     sequence = min(tokens, int(model.sequence_length))
     batch = tokens // sequence
-    plan = Parallelism(batch=batch, micro_batch=batch, sequence=sequence)
+    plan = TrainingPlan(batch=batch, micro_batch=batch, sequence=sequence)
     step = train(model, system(gpu.replace(ROOM), gpus=1), plan, framework("megatron-2022"), options, "estimate")
     parts = [part for part in step.chunks[0].parts if part.name not in ("embedding", "head")]
     return passed(parts[0].forward, gpu), passed(parts[0].backward, gpu), step.seconds, len(parts)

@@ -12,7 +12,7 @@ from weft.models import Transformer, load_model
 from weft.models.block import FusionStyle
 from weft.models.counts import forward_flops, hardware_flops, model_flops, parameters, utilisation
 from weft.parallel.framework import Framework
-from weft.parallel.plan import Parallelism
+from weft.parallel.plan import TrainingPlan
 from weft.plan.recompute import segments
 from weft.run.step.memory import memory
 from weft.run.step.offload import HOST_EFFICIENCY, hidden_and_exposed, seconds_to_host
@@ -66,7 +66,7 @@ def sizes() -> Values:
 def peak() -> Values:
     """Memory of a step that was measured: the first pipeline device of the 7B model of Megatron Core [GB]."""
     model = Transformer(**case("peak_model"))
-    plan = Parallelism(tp=4, dp=2, batch=8, micro_batch=2, sequence=model.sequence_length, zero=1)
+    plan = TrainingPlan(tp=4, dp=2, batch=8, micro_batch=2, sequence=model.sequence_length, zero=1)
     device = memory(model, system("dgx-a100"), plan, Framework(style=FusionStyle(dropout=True))).devices[0]
     static = sum(device.fixed[name] for name in ("weights", "gradients", "optimizer"))
     return {"static": static / 1e9, "dynamic": (device.allocated - static) / 1e9, "all": device.allocated / 1e9}
