@@ -18,6 +18,7 @@ TYPE_CHECKING = False  # typing's own takes most of the import, in which Ctrl-C 
 if TYPE_CHECKING:
     from weft import models as models
     from weft import studies as studies
+    from weft import testing as testing
     from weft.capture import capture as capture
     from weft.capture import capturing as capturing
     from weft.errors import WeftError as WeftError
@@ -151,6 +152,7 @@ _ROOMS = {
     "weft.sweep": "sweep",
     "weft.sweep.answer": "Sweep",
     "weft.sweep.run": "sweep_file",
+    "weft.testing": "testing",
     "weft.traces": "read_execution_trace read_graph read_trace",
     "weft.tune": "tune",
     "weft.tune.advisor": "advise",

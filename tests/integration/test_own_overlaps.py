@@ -1,6 +1,7 @@
 """An overlap method in one file outside the package: every command that takes a method's name takes it."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 import weft
 from weft.cli.main import weft as cli
 from weft.errors import InputError, UnknownNameError
+from weft.graph import KernelChoice, LibraryCollective
 from weft.overlaps import OVERLAPS, STRATEGIES
 from weft.overlaps.sequential import Sequential
 from weft.testing import ContractError, check_overlap
@@ -167,10 +169,63 @@ class LeavesOut(Sequential):
     [
         (lambda: replace(OVERLAPS["t3"], name="T3 mine"), "its name is 'T3 mine'"),
         (lambda: replace(OVERLAPS["t3"], name="mine", summary=""), "it has no summary"),
-        (LeavesOut, "leaves-out.*moe_layer.*the engine has no kernel"),
+        (LeavesOut, "leaves-out.*ag_gemm.*wait for none of all_gather"),
         (lambda: replace(STRATEGIES["partition"], name="mine", units=10**6), "corun.*cannot be set apart"),
     ],
 )
 def test_the_contract_suite_catches_a_method_that_breaks_a_law(method, words):
     with pytest.raises(ContractError, match=words):
         check_overlap(method())
+
+
+@dataclass(frozen=True)
+class Halves(Sequential):
+    """The first half of the reduction beside the second half of the GEMM, which leaves it compute units."""
+
+    name: str = "halves"
+    units: int = 32
+    late: int = 32
+    rows: int | None = None
+
+    patterns = ("gemm_rs", "gemm_ar")
+
+    def apply(self, graph, gpu):
+        gemm, moved = graph.nodes
+        gemm = replace(gemm, op=replace(gemm.op, m=gemm.op.m // 2))
+        rest = KernelChoice(compute_units=tuple(range(self.units, gpu.compute.compute_units)))
+        second = replace(gemm, iteration=1, op=replace(gemm.op, m=self.rows or gemm.op.m), choice=rest)
+        choice = KernelChoice(LibraryCollective(channels=self.units), tuple(range(self.units)))
+        moved = replace(moved, op=replace(moved.op, bytes=moved.op.bytes // 2), stream="own", choice=choice)
+        late = KernelChoice(LibraryCollective(channels=self.late))
+        return replace(graph, nodes=(gemm, second, moved, replace(moved, iteration=1, after=("gemm.1",), choice=late)))
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (Halves(late=8), "'reduce_scatter' and 'reduce_scatter.1'.* two kernels; give the nodes two names"),
+        (Halves(rows=512), r"'gemm' and 'gemm.1'.* two operators; give the nodes two names, or one operator"),
+    ],
+)
+def test_iterations_of_one_name_have_one_operator_and_one_kernel(method, words):
+    graph = weft.dependent("gemm_rs", weft.gemm(2048, 1024, 256), 8)
+    with pytest.raises(InputError, match=words):
+        weft.simulate(graph, "h100-sxm", method)
+
+
+def test_an_iteration_without_a_first_one_is_refused():
+    nodes = (replace(node, iteration=1, after=()) for node in weft.dependent("gemm_rs", weft.gemm(2048, 1024, 256), 8))
+    with pytest.raises(InputError, match=r"'gemm.1' is iteration 1 of a node that has no iteration 0"):
+        weft.simulate(weft.Graph(tuple(nodes), 8), "h100-sxm", "streams")
+
+
+def test_iterations_with_compute_units_of_their_own_run_beside_another_and_what_is_hidden_is_said():
+    graph = weft.dependent("gemm_ar", weft.gemm(4096, 4096, 4096), 8)
+    compared = weft.compare(graph, "h100-sxm", ["sequential", Halves()])
+    run = compared["halves"]
+    assert run.seconds < sum(run.durations.values())
+    share = int(re.search(r"(\d+)% of the all-reduce runs beside the GEMM", str(compared))[1])
+    spans = {(span.operator, span.iteration): span for span in run.spans}
+    first, second = spans["all_reduce", 0], spans["all_reduce", 1]
+    beside = spans["gemm", 1].end_fs - first.start_fs
+    assert share == pytest.approx(100 * beside / (second.end_fs - first.start_fs), abs=1)

@@ -1,6 +1,7 @@
 """`weft.testing`: every law of a contract catches a member that breaks it, by its name, the law and the case."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 
@@ -9,11 +10,14 @@ import pytest
 
 import weft
 from weft.errors import InputError, UnknownNameError, WeftError
+from weft.graph import Node
+from weft.overlaps import OVERLAPS, OverlapMethod
 from weft.overlaps.arbiters import ROUND_ROBIN
 from weft.schedule.pipeline import Schedule, schedule
 from weft.serving.policies import first_come, running_first, vllm
-from weft.testing import ContractError, check_arbiter, check_pipeline_schedule, check_policy
+from weft.testing import ContractError, check_arbiter, check_overlap, check_pipeline_schedule, check_policy
 from weft.testing import arbiters as arbiter_suite
+from weft.testing import overlaps as overlap_suite
 from weft.testing import policies as policy_suite
 from weft.testing import schedules as schedule_suite
 from weft.testing.laws import check_laws
@@ -276,6 +280,106 @@ def test_a_function_that_takes_no_size_has_no_schedule_to_check():
 
 def test_a_function_that_builds_schedules_is_checked():
     check_pipeline_schedule(lambda devices, micro_batches: schedule("gpipe", devices, micro_batches))
+
+
+# -- overlap methods -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Halves(OverlapMethod):
+    """The first and the second operator of a graph in two halves of the rows each, its four nodes `changed`."""
+
+    name: str = "halves"
+    title: str = "Halves"
+    summary: str = "both operators in two halves"
+    changed: Callable[..., tuple[Node, ...]] = lambda *nodes: nodes
+
+    joins = "halves"
+    patterns = ("gemm_rs", "gemm_ar", "ag_gemm")
+
+    def apply(self, graph, gpu):
+        self.check(graph)
+        first, second = (
+            replace(node, op=replace(node.op, **{field: getattr(node.op, field) // 2}), stream=node.op.kind)
+            for node in graph
+            for field in ("m" if node.op.kind == "gemm" else "bytes",)
+        )
+        late = replace(second, iteration=1, after=(f"{first.name}.1",))
+        return replace(graph, nodes=self.changed(first, replace(first, iteration=1), second, late))
+
+
+def sends_at_once(a, b, c, d):
+    return a, b, replace(c, after=(), stream="own"), replace(d, after=(), stream="other")
+
+
+def sends_the_second_half_with_the_first(a, b, c, d):
+    return a, b, c, replace(d, after=c.after)
+
+
+def moves_half(a, b, c, d):
+    return (a, b, c) if a.op.kind == "gemm" else (a, c, replace(d, after=(a.id,)))
+
+
+def computes_half(a, b, c, d):
+    return (a, c, replace(d, after=(a.id,))) if a.op.kind == "gemm" else (a, b, c)
+
+
+def computes_twice(a, b, c, d):
+    gemm = a if a.op.kind == "gemm" else d
+    return a, b, c, d, replace(gemm, name="again", iteration=0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "law", "found"),
+    [
+        (sends_at_once, "A collective waits for the part of the GEMM that it sends", "none of"),
+        (sends_the_second_half_with_the_first, "A collective waits for the part of the GEMM", "100% of the work"),
+        (moves_half, "Its collectives move the bytes", "bytes of each GPU"),
+        (computes_half, "It computes the FLOPs of the graph's GEMMs", "FLOPs of each GPU"),
+        (computes_twice, "It computes the FLOPs of the graph's GEMMs", "FLOPs of each GPU"),
+    ],
+)
+@pytest.mark.parametrize("pattern", ["ag_gemm", "gemm_rs", "gemm_ar"])
+def test_an_overlap_that_breaks_a_law_of_its_work_is_named_with_the_law_and_the_pattern(changed, law, found, pattern):
+    method = type("OneForm", (Halves,), {"patterns": (pattern,)})(changed=changed)
+    with pytest.raises(ContractError, match=found) as caught:
+        check_overlap(method)
+    assert (caught.value.member, caught.value.case) == ("overlap 'halves'", pattern)
+    assert caught.value.law.startswith(law)
+
+
+def test_an_overlap_that_cuts_both_operators_in_halves_keeps_the_contract():
+    check_overlap(Halves())
+
+
+def test_an_overlap_may_move_less_or_compute_less_where_its_class_says_so():
+    check_overlap(type("Less", (Halves,), {"leaves_out": ("collective",)})(changed=moves_half))
+    check_overlap(type("Less", (Halves,), {"leaves_out": ("gemm",)})(changed=computes_half))
+
+
+def test_a_layer_of_experts_whose_combine_waits_for_no_gemm_breaks_the_law_of_order():
+    def early(graph):
+        *others, combine = graph.nodes
+        return replace(graph, nodes=(*others, replace(combine, after=("dispatch",), stream="own")))
+
+    given = overlap_suite.samples(4)["moe_layer"]
+    assert overlap_suite.work_waits_for_its_data(OVERLAPS["sequential"], "moe_layer", given, given) is None
+    found = overlap_suite.work_waits_for_its_data(OVERLAPS["sequential"], "moe_layer", given, early(given))
+    assert found == "'combine' does not wait for 'down'"
+
+
+def test_a_class_in_place_of_an_object_is_refused_with_what_to_write():
+    graph = weft.dependent("gemm_rs", weft.gemm(1024, 1024, 256), 4)
+    for give in (
+        check_overlap,
+        weft.register_overlap,
+        lambda method: weft.simulate(graph, "a100", method),
+        lambda method: weft.compare(graph, "a100", [method]),
+    ):
+        with pytest.raises(InputError, match=r"Halves is a class of overlap methods; give an object.*Halves\(\), not"):
+            give(Halves)
+    with pytest.raises(InputError, match=r"3 is no overlap method.*weft\.overlaps\.OverlapMethod"):
+        check_overlap(3)
 
 
 def test_a_broken_law_is_an_error_of_weft_and_a_failed_assertion():

@@ -51,6 +51,10 @@ def lower_apart(graph: Graph, system: System, options: RunOptions) -> Lowered:
 
     Raises InputError for operators without a kernel, and for a mode that the graph or the system does not allow.
     """
+    firsts = {node.name for node in graph if node.iteration == 0}
+    for node in graph:
+        if node.name not in firsts and isinstance(node.op, Gemm | Collective):
+            raise InputError(f"'{node.id}' is iteration {node.iteration} of a node that has no iteration 0; add it")
     if is_program(graph):
         for node in graph:
             check_choice(node, (TiledGemm,) if _is_product(node.op) else (), _PLACED, f"a {node.op.kind}")
@@ -65,10 +69,28 @@ def lower_apart(graph: Graph, system: System, options: RunOptions) -> Lowered:
     for node in graph.gemms:
         check_choice(node, (TiledGemm,), _PLACED, "a GEMM")
     moved = {node.name: collective_kernel(node, system) for node in graph.collectives}
+    _check_iterations(graph, system, moved)
     gpus = count_simulated(graph, system, options, uneven=why_uneven(moved.values()))
     resolved = graph.map(partial(_resolve, system=system, options=options, moved=moved))
     plan = lower_independent(resolved, system.gpu, options, moved)
     return Lowered(resolved, plan, paced(system, moved.values()), gpus)
+
+
+def _check_iterations(graph: Graph, system: System, moved: dict[str, CollectiveKernel]) -> None:
+    """Raise InputError where iterations of one name differ in what all take from the first: operator and kernel."""
+    first = {node.name: node for node in graph if node.iteration == 0}
+    for node in graph:
+        one = first[node.name]
+        differ = "operators" if node.op != one.op else ""
+        if not differ and isinstance(node.op, Collective) and node.choice != one.choice:
+            differ = "kernels" if collective_kernel(node, system) != moved[node.name] else ""
+        elif not differ and node.choice.kernel != one.choice.kernel:
+            differ = "kernels"
+        if differ:
+            raise InputError(
+                f"'{one.id}' and '{node.id}' are iterations of one node, but have two {differ}; give the nodes two "
+                f"names, or one {differ[:-1]}"
+            )
 
 
 _PLACED = ("compute_units", "priority", "launches_before")

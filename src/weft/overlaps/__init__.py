@@ -1,6 +1,6 @@
 """Overlap methods and co-run strategies, one class each: where it applies, how it runs, what it takes; arbiters."""
 
-from weft.overlaps.base import AXES, FORMS, PLACES, SEQUENTIAL, Axis, Clock, OverlapMethod, Place
+from weft.overlaps.base import AXES, FORMS, PLACES, SEQUENTIAL, Axis, Clock, OverlapMethod, Part, Place
 from weft.overlaps.corun import CoRunStrategy
 from weft.overlaps.graphs import Pattern
 from weft.overlaps.ideals import Ideal
@@ -13,6 +13,7 @@ from weft.overlaps.registry import (
     find_overlap,
     find_simulated,
     find_strategy,
+    not_an_overlap,
     overlap_names,
     register_overlap,
     simulated,
@@ -32,6 +33,7 @@ __all__ = [
     "CoRunStrategy",
     "Ideal",
     "OverlapMethod",
+    "Part",
     "Pattern",
     "Place",
     "applicable",
@@ -40,6 +42,7 @@ __all__ = [
     "find_strategy",
     "lower",
     "lower_under",
+    "not_an_overlap",
     "overlap_names",
     "register_overlap",
     "simulated",

@@ -31,6 +31,8 @@ Axis = Literal["tp", "cp", "ep", "dp"]
 """The axes of a step whose collectives take an overlap method."""
 Place = Literal["sub-layer", "experts", "pair", "program", "tp", "cp", "ep", "dp"]
 """Patterns by the names that users type: "sub-layer" for all three forms of a GEMM and its own collective."""
+Part = Literal["gemm", "collective"]
+"""The two parts of a graph's work: its GEMMs, and the collectives among GPUs."""
 Clock = Literal["engine", "closed form"]
 """What times a method: the request-level engine, or formulas."""
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -100,6 +102,8 @@ class OverlapMethod(ABC):
     """Whether the engine runs the method."""
     compared: ClassVar[bool] = True
     """Whether a comparison of every method includes it; False for a part of another method."""
+    leaves_out: ClassVar[tuple[Part, ...]] = ()
+    """What a run under the method leaves out on purpose: "gemm", FLOPs; "collective", bytes, as where it compresses."""
     fills_waves: ClassVar[bool] = False
     """Whether the closed form holds only for GEMMs of many waves of tiles, which decode iterations lack."""
 

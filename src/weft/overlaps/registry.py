@@ -9,7 +9,7 @@ from importlib import import_module, util
 from pathlib import Path
 from typing import Any
 
-from weft.errors import InputError, UnknownNameError, check_name, check_type
+from weft.errors import InputError, UnknownNameError, check_name, shown
 from weft.overlaps.async_tp import AsyncTP
 from weft.overlaps.base import AXES, KNOWN, PLACES, Clock, OverlapMethod, Place
 from weft.overlaps.corun import CORUN_STRATEGIES, CoRunStrategy
@@ -63,7 +63,8 @@ class Registry(Mapping[str, OverlapMethod]):
 
     def register(self, method: OverlapMethod) -> OverlapMethod:
         """Add a method; InputError if another one has its name."""
-        check_type("the overlap", method, OverlapMethod, "give an object of a subclass of weft.overlaps.OverlapMethod")
+        if not isinstance(method, OverlapMethod):
+            raise not_an_overlap(method)
         known = self._methods.get(method.name)
         if known is not None and known != method and any(one.name == method.name for one in BUILT_IN):
             raise InputError(f"an overlap of Weft is called '{method.name}'; give yours another name")
@@ -177,10 +178,22 @@ def simulated() -> dict[str, OverlapMethod]:
     return {name: one for name, one in OVERLAPS.items() if one.simulated}
 
 
+def not_an_overlap(found: object) -> InputError:
+    """Return the error for what is no object of a subclass of OverlapMethod; of a class it says to make one."""
+    if isinstance(found, type) and issubclass(found, OverlapMethod):
+        name = found.__name__
+        return InputError(f"{name} is a class of overlap methods; give an object of it: {name}(), not {name}")
+    return InputError(
+        f"{shown(found)} is no overlap method; give an object of a subclass of weft.overlaps.OverlapMethod"
+    )
+
+
 def find_simulated(overlap: str | OverlapMethod) -> OverlapMethod:
     """Return the method that the engine runs; UnknownNameError for an unknown name, InputError for a closed form."""
     method = overlap if isinstance(overlap, OverlapMethod) else None
     if method is None:
+        if isinstance(overlap, type) and issubclass(overlap, OverlapMethod):
+            raise not_an_overlap(overlap)
         if not isinstance(overlap, str) or overlap not in OVERLAPS:
             raise UnknownNameError("overlap", overlap, simulated(), True)
         method = OVERLAPS[overlap]

@@ -14,7 +14,7 @@ from weft.lower import Lowered
 from weft.lower.fit import check_whole, tiling_for
 from weft.lower.gpus import count_simulated
 from weft.options import RunOptions
-from weft.overlaps.base import OverlapMethod
+from weft.overlaps.base import OverlapMethod, Part
 from weft.overlaps.graphs import Pattern, find_produced, scatter
 from weft.overlaps.joined import find_joined
 from weft.overlaps.ring import RingPair
@@ -34,6 +34,7 @@ class NearMemoryScatter(OverlapMethod):
     patterns: ClassVar[tuple[Pattern, ...]] = ("gemm_rs", "gemm_ar")
     kernels: ClassVar[tuple[type[ChosenKernel], ...]] = (NearMemoryRing,)
     compared: ClassVar[bool] = False
+    leaves_out: ClassVar[tuple[Part, ...]] = ("gemm", "collective")
 
     def apply(self, graph: Graph, gpu: Gpu) -> Graph:
         """Return one kernel that sends each chunk on, as updates, once it has been fully updated."""

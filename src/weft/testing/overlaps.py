@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +15,7 @@ from weft.errors import InputError
 from weft.graph import Collective, Gemm, Graph, Node, Routing, concurrent, experts
 from weft.library.software import costs
 from weft.options import SUSTAINED
-from weft.overlaps import AXES, FORMS, OVERLAPS, PLACES, Axis, OverlapMethod, Pattern
+from weft.overlaps import AXES, FORMS, OVERLAPS, PLACES, Axis, OverlapMethod, Pattern, not_an_overlap
 from weft.overlaps.pairs import PairTimes, pair_of
 from weft.parallel import dependent
 from weft.parallel.plan import TrainingPlan
@@ -45,10 +45,15 @@ def check_overlap(method: OverlapMethod) -> None:
     in closed form and the plans of steps are on A100s. InputError for anything but an object of a subclass of
     `weft.overlaps.OverlapMethod`.
 
+    Not checked: which rows or tiles a piece has (only how much of the GEMM ends before how much is sent, and the
+    reverse behind an all-gather); the order of work of an MoE layer or a program that is cut into pieces; the
+    work of an own plan, beyond the graph that `lower` returns with it; other sizes, machines and options; and whether
+    the formula agrees with the engine.
+
     >>> check_overlap(OVERLAPS["t3-mca"])
     """
     if not isinstance(method, OverlapMethod):
-        raise InputError(f"{method!r} is no overlap method; give an object of a subclass of weft.OverlapMethod")
+        raise not_an_overlap(method)
     member = f"overlap '{method.name}'"
     check_laws(member, "its fields", DESCRIPTION, method)
     with OVERLAPS.using(method):
@@ -59,7 +64,9 @@ def check_overlap(method: OverlapMethod) -> None:
             if accepted and not applies and pattern in FORMS:
                 raise ContractError(member, _REFUSES, pattern, f"it accepts {graph}, which is not among its patterns")
             if applies:
-                check_laws(member, pattern, RUNS, method, *_run_twice(member, method, pattern))
+                given, *runs = _run_twice(member, method, pattern)
+                check_laws(member, pattern, WORK, method, pattern, given, runs[0].graph)
+                check_laws(member, pattern, RUNS, method, *runs)
         for form in FORMS:
             with runs_to_the_end(member, _FORMULA, form):
                 pair = pair_of(dependent(form, Gemm(*_PAIR, "bf16"), 8), _STEP, SUSTAINED)
@@ -85,8 +92,8 @@ def samples(ranks: int) -> dict[Pattern, Graph]:
     return {**forms, "corun": concurrent(gemm, moved), "moe_layer": layer, "program": Graph(nodes, 1)}
 
 
-def _run_twice(member: str, method: OverlapMethod, pattern: Pattern) -> tuple[Timeline, Timeline]:
-    """Return two runs of a pattern on the first machine that the method accepts."""
+def _run_twice(member: str, method: OverlapMethod, pattern: Pattern) -> tuple[Graph, Timeline, Timeline]:
+    """Return a graph of a pattern, and two runs of it on the first machine that the method accepts."""
     *others, last = MACHINES
     for machine, gpus in others:
         with suppress(InputError):
@@ -95,10 +102,12 @@ def _run_twice(member: str, method: OverlapMethod, pattern: Pattern) -> tuple[Ti
         return _twice(member, method, pattern, *last)
 
 
-def _twice(member: str, method: OverlapMethod, pattern: Pattern, machine: str, gpus: int) -> tuple[Timeline, Timeline]:
+def _twice(
+    member: str, method: OverlapMethod, pattern: Pattern, machine: str, gpus: int
+) -> tuple[Graph, Timeline, Timeline]:
     graph = samples(gpus)[pattern]
     try:
-        return simulate(graph, machine, method), simulate(graph, machine, method)
+        return graph, simulate(graph, machine, method), simulate(graph, machine, method)
     except InputError:
         raise
     except Exception as error:
@@ -132,6 +141,109 @@ def something_times_it(method: OverlapMethod) -> str | None:
     """The engine runs it, or a formula times it."""
     return None if method.simulated or method.closed_forms else "it is neither simulated nor has closed_forms"
 
+
+# -- the work of its runs
+
+
+def gemms_are_computed(method: OverlapMethod, pattern: Pattern, given: Graph, run: Graph) -> str | None:
+    """It computes the FLOPs of the graph's GEMMs once, unless its class `leaves_out` "gemm"."""
+    return None if "gemm" in method.leaves_out else _differs("FLOPs", _sum(_flops, given), _sum(_flops, run))
+
+
+def data_are_moved(method: OverlapMethod, pattern: Pattern, given: Graph, run: Graph) -> str | None:
+    """Its collectives move the bytes of the graph's once, unless its class `leaves_out` "collective"."""
+    return None if "collective" in method.leaves_out else _differs("bytes", _sum(_sent, given), _sum(_sent, run))
+
+
+def work_waits_for_its_data(method: OverlapMethod, pattern: Pattern, given: Graph, run: Graph) -> str | None:
+    """A collective waits for the part of the GEMM that it sends, a GEMM for the rows that an all-gather brings.
+
+    By edges and streams. What waits for the same pieces, or fewer, is no larger a share of its work than those pieces
+    are of theirs; a GEMM has its own rank's rows before the all-gather. A method assembled from other runs, or that
+    leaves out the GEMM, has no such order.
+    """
+    if method.parts or "gemm" in method.leaves_out:
+        return None
+    before = _predecessors(run)
+    if pattern in ("moe_layer", "program"):
+        ids = {node.id for node in run}
+        for node in given:
+            for edge in node.edges:
+                if {node.id, edge.node} <= ids and edge.node not in before[node.id]:
+                    return f"'{node.id}' does not wait for '{edge.node}'"
+        return None
+    gemms = _shares(_flops, run, given)
+    if pattern == "ag_gemm":
+        whole = run if "collective" in method.leaves_out else given
+        return _early(gemms, _shares(_part, run, whole), before, ready=1 / run.ranks)
+    moved = _shares(_part, run, given)
+    if pattern == "corun":
+        return None
+    gathers = {name: size for name, size in moved.items() if getattr(run[name].op, "name", "") == "all_gather"}
+    sends = {name: size for name, size in moved.items() if name not in gathers}
+    return _early(sends, gemms, before) or _early(gathers, sends, before)
+
+
+def _shares(size: Callable[[Node], float], run: Graph, whole: Graph) -> dict[str, float]:
+    """Return the share of each piece of a run in what a whole graph has."""
+    return {node.id: size(node) / sum(map(size, whole)) for node in run if size(node)}
+
+
+def _early(work: dict[str, float], needs: dict[str, float], before: Mapping[str, set[str]], ready: float = 0.0) -> str:
+    """Return which pieces of a work can begin before those of what it `needs` have ended; empty if none can."""
+    for name in work:
+        waited = before[name] & set(needs)
+        have = ready + (1 - ready) * sum(needs[one] for one in waited)
+        begun = [one for one in work if before[one] & set(needs) <= waited]
+        share = sum(work[one] for one in begun)
+        if share > have * (1 + _ROUNDING):
+            after = "wait for " + (" and ".join(sorted(waited)) or f"none of {', '.join(needs)}")
+            return f"{' and '.join(begun)}, {share:.0%} of the work, {after}, when {have:.0%} of its data are there"
+    return ""
+
+
+def _predecessors(graph: Graph) -> dict[str, set[str]]:
+    """Return the nodes that each node waits for by edges and streams, and those that these wait for."""
+    found: dict[str, set[str]] = {}
+    last: dict[str, str] = {}
+    for node in graph:
+        direct = {edge.node for edge in node.edges} | ({last[node.stream]} if node.stream in last else set())
+        found[node.id] = direct.union(*(found[one] for one in direct))
+        last[node.stream] = node.id
+    return found
+
+
+def _flops(node: Node) -> int:
+    """Return the FLOPs of an operator; none of a collective."""
+    return 0 if isinstance(node.op, Collective) else node.op.flops
+
+
+def _part(node: Node) -> float:
+    """Return the bytes of a collective that pass between ranks; none of another operator."""
+    op = node.op
+    if not isinstance(op, Collective):
+        return 0
+    return float(op.bytes if op.name in ("broadcast", "send_recv") else op.bytes * (op.ranks - 1) / op.ranks)
+
+
+def _sent(node: Node) -> float:
+    """Return the least bytes that a rank sends: a reduce-scatter and an all-gather of as many make an all-reduce."""
+    return _part(node) * (2 if getattr(node.op, "name", "") == "all_reduce" else 1)
+
+
+def _sum(size: Callable[[Node], float], graph: Graph) -> float:
+    """Return a size of all nodes, in the mean of the ranks."""
+    return sum(size(node) / (1 if node.rank is None else graph.ranks) for node in graph)
+
+
+def _differs(unit: str, asked: float, found: float) -> str | None:
+    if asked <= found * (1 + 1e-9) and found <= asked * (1 + _ROUNDING):
+        return None
+    return f"{found:.0f} {unit} of each GPU, {asked:.0f} in the graph that it was given"
+
+
+_ROUNDING = 0.01
+"""What pieces of a whole may have more than it, as where a third of the rows is rounded up."""
 
 # -- its runs
 
@@ -224,5 +336,6 @@ def a_step_takes_it_on_its_axes_alone(method: OverlapMethod, axis: Axis) -> str 
 
 
 DESCRIPTION = (it_has_a_name_and_words, its_patterns_are_known, it_is_a_value, something_times_it)
+WORK = (gemms_are_computed, data_are_moved, work_waits_for_its_data)
 RUNS = (runs_repeat, operators_have_times, no_run_beats_the_gpu, nobody_begins_early, data_crosses_links)
 FORMULAS = (a_formula_is_where_it_says, a_formula_hides_no_gemm, a_formula_takes_arrays)

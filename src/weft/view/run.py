@@ -435,10 +435,14 @@ def _hidden(run: Timeline) -> str:
         return f"{min(share, 1):.0%} of the exchanges' time lies beside the experts' GEMMs"
     if any(isinstance(node.choice.kernel, RemoteLoads) for node in run.graph):
         return "whose tiles load the rows of other GPUs as they need them"
-    moved = next((name for name in ("reduce_scatter", "all_gather") if name in found), None)
-    if "gemm" not in found or moved is None:
+    gemms = [found[node.name] for node in run.graph.gemms if node.name in found]
+    nodes = [node for node in run.graph.collectives if node.name in found]
+    kinds = {node.name: node.op.name for node in nodes if isinstance(node.op, Collective)}
+    if not gemms or not kinds:
         return "its operators follow one another"
-    (begin, end), (start, over) = found["gemm"], found[moved]
+    moved = next(kind for kind in ("reduce_scatter", "all_gather", *kinds.values()) if kind in kinds.values())
+    moves = [found[name] for name, kind in kinds.items() if kind == moved]
+    (begin, end), (start, over) = ((min(map(min, each)), max(map(max, each))) for each in (gemms, moves))
     hidden = max(0.0, min(end, over) - max(begin, start)) / max(over - start, 1e-12)
     if hidden > 0:
         return f"{hidden:.0%} of the {moved.replace('_', '-')} runs beside the GEMM"
