@@ -13,7 +13,7 @@ import weft
 from weft.cli.main import weft as cli
 from weft.errors import InputError, UnknownNameError
 from weft.graph import KernelChoice, LibraryCollective
-from weft.overlaps import OVERLAPS, STRATEGIES
+from weft.overlaps import OVERLAPS, STRATEGIES, find_overlap
 from weft.overlaps.sequential import Sequential
 from weft.testing import ContractError, check_overlap
 from weft.tune import joins
@@ -229,3 +229,63 @@ def test_iterations_with_compute_units_of_their_own_run_beside_another_and_what_
     first, second = spans["all_reduce", 0], spans["all_reduce", 1]
     beside = spans["gemm", 1].end_fs - first.start_fs
     assert share == pytest.approx(100 * beside / (second.end_fs - first.start_fs), abs=1)
+
+
+UNDECORATED = """
+from weft.overlaps import OverlapMethod
+
+
+class Plain(OverlapMethod):
+    name = "plain"
+    patterns = ("gemm_rs",)
+
+    def apply(self, graph, gpu):
+        return graph
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mine.py", r"names a file, not a class; name its class: 'mine\.py:Twice'"),
+        ("mine.py:Twic", r"mine\.py has no 'Twic'; name its class: 'mine\.py:Twice'"),
+        ("weft.units:Twice", r"weft\.units has no class of OverlapMethod, either"),
+        ("plain.py:Plain", r"Plain states name, but is no dataclass.*@dataclass\(frozen=True\)"),
+        ("thawed.py:Twice", r"thawed\.py.*does not run: cannot inherit non-frozen.*@dataclass\(frozen=True\)"),
+        ("broken.py:Twice", r"broken\.py.*does not run: .*; correct it"),
+    ],
+)
+def test_a_name_that_a_file_does_not_hold_is_refused_with_what_to_write(named, tmp_path, name, words):
+    (tmp_path / "plain.py").write_text(UNDECORATED)
+    (tmp_path / "thawed.py").write_text(FILE.replace("(frozen=True)", ""))
+    (tmp_path / "broken.py").write_text("class")
+    with pytest.raises(InputError, match=words):
+        OVERLAPS[name]
+
+
+def test_a_comparison_of_overlaps_lists_a_method_by_its_file_once(named, tmp_path):
+    asked = ("step", "llama-3-8b", "--system", "8xh100", "--tp", "8", "--sp", "--batch", "8", "--compare-overlaps")
+    output = CliRunner().invoke(cli, [*asked, "--overlap", f"tp={named}"], catch_exceptions=False).output
+    assert named in output
+    assert "tp=twice" not in output
+
+
+def test_a_method_without_a_formula_is_refused_with_the_pattern_and_what_to_write():
+    words = r"has no closed form for 'gemm_rs'; the engine times it \(write its estimate, and list 'gemm_rs' in"
+    with OVERLAPS.using(OnlyRuns()), pytest.raises(InputError, match=words):
+        find_overlap("only-runs", "sub-layer", "closed form")
+
+
+def test_an_object_in_a_step_is_refused_with_how_to_name_it():
+    with pytest.raises(InputError, match=r"overlap of tp is .*'my_file\.py:MyMethod'.*register_overlap"):
+        weft.step("llama-3-8b", "8xh100", tp=8, batch=8, overlap={"tp": OnlyRuns()})
+
+
+@dataclass(frozen=True)
+class OnlyRuns(Sequential):
+    """A method that only the engine times."""
+
+    name: str = "only-runs"
+
+    patterns = ("gemm_rs",)
+    closed_forms = ()

@@ -70,18 +70,38 @@ class OverlapMethod(ABC):
     `weft.graph.choice`, compute units, priority), its stream, and what it waits for. Lowering then asks the method that
     `lowers` the kernel which joins the nodes, so a method that combines existing kernels is done here. To run something
     that no kernel does, override `lower` and return a plan of your own kernels (`weft.program.Plan`). `check` refuses
-    graphs of other patterns; override it to refuse more.
+    graphs of other patterns; override it to refuse more. `graph` has the sizes of one GPU, and these nodes:
+
+    ============  =============================  ==================================================================
+    pattern       nodes, by id                   where it comes from
+    ============  =============================  ==================================================================
+    `ag_gemm`     `all_gather`, `gemm`           `weft.dependent("ag_gemm", ...)`; a step with sp, before a GEMM
+    `gemm_rs`     `gemm`, `reduce_scatter`       `weft.dependent("gemm_rs", ...)`; a step with sp, behind a GEMM
+    `gemm_ar`     `gemm`, `all_reduce`           `weft.dependent("gemm_ar", ...)`, `weft.sublayer`; a step without sp
+    `moe_layer`   `dispatch`, `up`, `down`,      `weft.experts(...)`; a step with ep
+                  `combine`
+    `corun`       any, without edges             `weft.concurrent(...)`
+    `program`     any operators of one GPU       `weft.capture(...)`
+    ============  =============================  ==================================================================
+
+    What the second node waits for stands in its `after`, as ids: "gemm" is the first iteration of a node, "gemm.1" the
+    second. Iterations of one name share operator and kernel; compute units and priority are their own.
 
     **Say what it takes in closed form, if there is a formula.** `estimate` returns the time of a GEMM and its
-    collective from the times of their parts; list the patterns in `closed_forms`. A method that only formulas time
-    sets `simulated` to False.
+    collective from the times of their parts; list the patterns in `closed_forms`. `pair` is a
+    `weft.overlaps.pairs.PairTimes`: `pair.gemm` and `pair.collective` [s] and their pieces, numbers or arrays of one
+    shape. `costs` are the values of `library/software.toml` by path, such as `costs["sequential.gap"]` [s]. A method
+    that only formulas time sets `simulated` to False.
 
     **Say what a step must know,** if an axis is among the patterns: `check_plan` raises InputError for plans that
     cannot use the method. Without a closed form, the engine times the pairs of a step.
 
-    **Try it.** `weft.testing.check_overlap(MyMethod())` runs what all methods promise. Commands take
+    **Try it.** `weft.testing.check_overlap(MyMethod())` runs what all methods promise; what a method moves or computes
+    less on purpose, it `leaves_out`. Commands take
     `my_file.py:MyMethod` or `my_package.module:MyMethod` as the name of a method. `weft.register_overlap`, or an entry
     point in the group "weft.overlaps", lets them take its own name. `weft.simulate` and `weft.compare` take the object.
+    Another value of a parameter is an object of its own name in the file, `WIDE = MyMethod(name="wide", units=64)`, and
+    `my_file.py:WIDE`.
     """
 
     name: str
@@ -106,6 +126,17 @@ class OverlapMethod(ABC):
     """What a run under the method leaves out on purpose: "gemm", FLOPs; "collective", bytes, as where it compresses."""
     fills_waves: ClassVar[bool] = False
     """Whether the closed form holds only for GEMMs of many waves of tiles, which decode iterations lack."""
+
+    def __new__(cls, *values: object, **named: object) -> Self:
+        """Make a method; InputError for a class with fields of its own that is not decorated as a dataclass."""
+        own = vars(cls)
+        stated = [field for field in ("name", "title", "summary") if field in own]
+        if stated and "__dataclass_fields__" not in own:
+            raise InputError(
+                f"{cls.__name__} states {' and '.join(stated)}, but is no dataclass of its own; decorate the class "
+                "with @dataclass(frozen=True)"
+            )
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module, util
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from weft.errors import InputError, UnknownNameError, check_name, shown
+from weft.errors import InputError, UnknownNameError, check_name, join_or, shown
 from weft.overlaps.async_tp import AsyncTP
 from weft.overlaps.base import AXES, KNOWN, PLACES, Clock, OverlapMethod, Place
 from weft.overlaps.corun import CORUN_STRATEGIES, CoRunStrategy
@@ -87,7 +88,7 @@ class Registry(Mapping[str, OverlapMethod]):
     def __getitem__(self, name: str) -> OverlapMethod:
         if name in self._methods:
             return self._methods[name]
-        if ":" in name:
+        if ":" in name or name.endswith(".py"):
             return self._import(name)
         self._read_installed()
         return self._methods[name]
@@ -124,7 +125,7 @@ class Registry(Mapping[str, OverlapMethod]):
 
 
 def _import_method(name: str) -> OverlapMethod:
-    home, _, attribute = name.rpartition(":")
+    home, _, attribute = (name if ":" in name else f"{name}:").rpartition(":")
     try:
         if home.endswith(".py"):
             path = Path(home).resolve()
@@ -140,9 +141,27 @@ def _import_method(name: str) -> OverlapMethod:
         raise InputError(
             f"the overlap '{name}' cannot be imported: {error}; write file.py:Name or module:Name"
         ) from error
-    if not hasattr(module, attribute):
-        raise InputError(f"the overlap '{name}' names nothing: {home} has no '{attribute}'")
+    except (SyntaxError, TypeError) as error:
+        rule = "correct it (a method's class is decorated with @dataclass(frozen=True))"
+        raise InputError(f"{home} of the overlap '{name}' does not run: {error}; {rule}") from error
+    if not attribute or not hasattr(module, attribute):
+        names = [f"'{home}:{one}'" for one in _methods_of(module)]
+        what = f"names nothing: {home} has no '{attribute}'" if attribute else "names a file, not a class"
+        raise InputError(
+            f"the overlap '{name}' {what}; "
+            + (f"name its class: {' or '.join(names)}" if names else f"{home} has no class of OverlapMethod, either")
+        )
     return _instance(getattr(module, attribute), name)
+
+
+def _methods_of(module: ModuleType) -> list[str]:
+    """Return the names of the methods that a module defines: its own classes, and objects of any."""
+
+    def is_method(one: object) -> bool:
+        own = isinstance(one, type) and issubclass(one, OverlapMethod) and one.__module__ == module.__name__
+        return own or isinstance(one, OverlapMethod)
+
+    return [name for name, one in vars(module).items() if is_method(one)]
 
 
 def _instance(found: Any, where: str) -> OverlapMethod:
@@ -227,8 +246,12 @@ def find_overlap(name: str, place: Place, clock: Clock | None = None) -> Overlap
     if one.applies(place, clock):
         return one
     where = f"{_WORDS[place]} ({place})" if place in AXES else _WORDS[place]
+    patterns = join_or([pattern for pattern in PLACES[place] if one.applies_to(pattern)] or PLACES[place])
+    own = "" if one in BUILT_IN else f" (write its estimate, and list {patterns} in its closed_forms)"
     why = (
-        f"has no {clock} there; {'the engine' if one.simulated else 'a closed form'} times it"
+        f"has no closed form for {patterns}; the engine times it{own}"
+        if one.applies(place) and one.simulated
+        else f"is not run by the engine; a closed form times it on {patterns}"
         if one.applies(place)
         else f"does not apply to {where}; it is for {', '.join(one.places)}"
     )

@@ -64,10 +64,13 @@ class Deployment(Options, Record):
             rule = "give numbers, one for each expert, or 'power:0.6'"
             check_type("expert_load", self.expert_load, (tuple, float), rule)
             check_loads(self.expert_load)
-        check_type("overlap", self.overlap, Mapping, "give methods by axis, such as {'tp': 'flux'} or 'tp=flux,dp=dma'")
+        own = "one of your own is 'my_file.py:MyMethod', or its name behind weft.register_overlap(MyMethod())"
+        rule = f"give methods by axis, such as {{'tp': 'flux'}} or 'tp=flux,dp=dma'; {own}"
+        check_type("overlap", self.overlap, Mapping, rule)
         for axis, method in self.overlap.items():
             check_type("the axis of an overlap", axis, str, "name one, like 'tp'")
-            check_type(f"the overlap of {axis}", method, str, "name a method, like 'flux', or leave the axis out")
+            rule = f"name a method, like 'flux', or leave the axis out; {own}"
+            check_type(f"the overlap of {axis}", method, str, rule)
         check_fields(self)
         if self.dispatcher:
             check_name("dispatcher", self.dispatcher, EXCHANGES)

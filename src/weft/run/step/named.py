@@ -119,9 +119,11 @@ def step_overlaps(
     for axis in ("tp", "cp", "ep", "dp"):
         if (plan.dp * plan.cp if axis == "dp" else plan.degree(axis)) == 1:
             continue
+        given = plan.overlap.get(axis, "")
+        asked_for = OVERLAPS[given].name if given in OVERLAPS else given  # of "file.py:Name", its own name
         for name in applicable(axis):
             label = f"{axis}={name}"
-            if plan.overlap.get(axis) == name:
+            if name == asked_for:
                 continue
             if not OVERLAPS[name].applies(axis, "closed form"):
                 left_out[label] = "only the engine times it; ask with --overlap and the fidelity 'windows'"
