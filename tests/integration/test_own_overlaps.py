@@ -213,6 +213,12 @@ def test_iterations_of_one_name_have_one_operator_and_one_kernel(method, words):
         weft.simulate(graph, "h100-sxm", method)
 
 
+def test_closed_forms_refuse_iterations_with_two_operators():
+    nodes = weft.Node(weft.gemm(2048, 1024, 256), "gemm"), weft.Node(weft.gemm(512, 1024, 256), "gemm", 1)
+    with pytest.raises(InputError, match=r"'gemm' and 'gemm.1'.* two operators; give the nodes two names"):
+        weft.estimate(weft.Graph(nodes, 1), "h100-sxm")
+
+
 def test_an_iteration_without_a_first_one_is_refused():
     nodes = (replace(node, iteration=1, after=()) for node in weft.dependent("gemm_rs", weft.gemm(2048, 1024, 256), 8))
     with pytest.raises(InputError, match=r"'gemm.1' is iteration 1 of a node that has no iteration 0"):

@@ -42,7 +42,7 @@ from weft.graph import (
     Streaming,
     TokenExchange,
 )
-from weft.graph.graph import check_choice
+from weft.graph.graph import check_alike, check_choice
 from weft.hardware import Described
 from weft.library.collectives import KERNELS
 from weft.options import RunOptions
@@ -154,10 +154,13 @@ def _awaited(issued: Estimate, machine: Target) -> Estimate:
 
 def _of_graph(graph: Graph, machine: Target) -> Estimate:
     found: dict[str, Estimate] = {}
+    first: dict[str, Node] = {}
     for node in graph:
         chosen = _as_chosen(node, machine)
         if node.name not in found:
-            found[node.name] = _estimated(node.op, chosen)
+            found[node.name], first[node.name] = _estimated(node.op, chosen), node
+        else:
+            check_alike(first[node.name], node)
     launch = machine.gpu.compute.launch_latency
     path = graph.critical_path({name: one.seconds for name, one in found.items()}, launch)
     each = {node.id: found[node.name] for node in graph}

@@ -130,6 +130,25 @@ def check_choice(node: Node, kernels: tuple[type[Kernel], ...], placement: Colle
             raise InputError(f"{asks} states {name} = {shown(value)}, which {where} does not use; leave it out")
 
 
+def check_alike(first: Node, node: Node, kernels: bool = True) -> None:
+    """Raise InputError for an iteration of a node with another operator, or another stated kernel, than the first."""
+    alike = node.op is first.op or (
+        type(node.op) is type(first.op)
+        and all(np.array_equal(value, getattr(first.op, name)) for name, value in vars(node.op).items())
+    )
+    if not alike or (kernels and node.choice.kernel != first.choice.kernel):
+        what = "kernel" if alike else "operator"
+        raise two_kinds(first, node, what)
+
+
+def two_kinds(first: Node, node: Node, what: str) -> InputError:
+    """Return the error for iterations of one node that have two operators, or two kernels."""
+    return InputError(
+        f"'{first.id}' and '{node.id}' are iterations of one node, but have two {what}s; give the nodes two names, or "
+        f"one {what}"
+    )
+
+
 @dataclass(frozen=True)
 class Graph:
     """Operators in a valid order of execution, the same on each of `ranks` GPUs unless nodes name a rank.

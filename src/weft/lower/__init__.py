@@ -10,7 +10,7 @@ import numpy as np
 from weft.errors import InputError
 from weft.graph import Collective, Convolution, Gemm, Graph, Node, Op, Recurrent
 from weft.graph.choice import LibraryCollective, NearMemoryRing, PaperRing, TiledGemm
-from weft.graph.graph import check_choice
+from weft.graph.graph import check_alike, check_choice, two_kinds
 from weft.hardware import System
 from weft.kernels.copies import DmaGather
 from weft.kernels.execution_kernel import PlanKernel
@@ -81,16 +81,10 @@ def _check_iterations(graph: Graph, system: System, moved: dict[str, CollectiveK
     first = {node.name: node for node in graph if node.iteration == 0}
     for node in graph:
         one = first[node.name]
-        differ = "operators" if node.op != one.op else ""
-        if not differ and isinstance(node.op, Collective) and node.choice != one.choice:
-            differ = "kernels" if collective_kernel(node, system) != moved[node.name] else ""
-        elif not differ and node.choice.kernel != one.choice.kernel:
-            differ = "kernels"
-        if differ:
-            raise InputError(
-                f"'{one.id}' and '{node.id}' are iterations of one node, but have two {differ}; give the nodes two "
-                f"names, or one {differ[:-1]}"
-            )
+        moves = isinstance(node.op, Collective)
+        check_alike(one, node, kernels=not moves)
+        if moves and node.choice != one.choice and collective_kernel(node, system) != moved[node.name]:
+            raise two_kinds(one, node, "kernel")
 
 
 _PLACED = ("compute_units", "priority", "launches_before")
