@@ -817,6 +817,10 @@ OBJECTS = [
     find_simulated("sequential"),
     find_simulated("t3"),
     find_simulated("t3-all-gather"),
+    weft.Deployment(tp=2),
+    weft.ServingPlan(tp=2),
+    weft.Load(rate=4, input_tokens=512, output_tokens=128),
+    weft.Limits(ttft="1s", tpot="50ms"),
 ]
 """A right object of every class that users fill in."""
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from weft.answer import Record
 from weft.errors import InputError, check_name, check_type
 from weft.fields import Options, check_fields, declared
-from weft.graph import EXCHANGES
+from weft.graph import DTYPE_BYTES, EXCHANGES
+from weft.graph.op import BLOCK_BYTES
 from weft.graph.routing import Loads, check_loads, loads_of
 
 
@@ -71,10 +72,17 @@ class Deployment(Options, Record):
             check_type("the axis of an overlap", axis, str, "name one, like 'tp'")
             rule = f"name a method, like 'flux', or leave the axis out; {own}"
             check_type(f"the overlap of {axis}", method, str, rule)
+        if self.dtype is not None:
+            check_type("dtype", self.dtype, str, "name one, like 'bf16'")
+            self._check_format(self.dtype)
         check_fields(self)
         if self.dispatcher:
             check_name("dispatcher", self.dispatcher, EXCHANGES)
             self._check_dispatcher()
+
+    def _check_format(self, dtype: str) -> None:
+        """Raise UnknownNameError for a format that no layer's products have."""
+        check_name("dtype", dtype, (*DTYPE_BYTES, *BLOCK_BYTES))  # those of blocks: servers' products
 
     def _check_dispatcher(self) -> None:
         """Raise InputError for a library that exchanges no tokens."""

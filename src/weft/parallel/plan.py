@@ -11,8 +11,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from weft.errors import InputError, check_name, check_type
 from weft.fields import declared, redeclared
-from weft.graph import DTYPE_BYTES
-from weft.graph.op import BLOCK_BYTES
 from weft.graph.routing import Loads
 from weft.parallel.deployment import Deployment
 from weft.parallel.precision import RECIPES, Recipe
@@ -178,8 +176,6 @@ class TrainingPlan(Deployment):
     def __post_init__(self) -> None:
         check_type("schedule", self.schedule, str, "name one, like '1f1b' or 'interleaved:4'")
         check_type("order", self.order, (tuple, list), f"name each of {', '.join(ORDER)} once")
-        check_type("dtype", self.dtype, str, "name one, like 'bf16'")
-        check_name("dtype", self.dtype, (*DTYPE_BYTES, *BLOCK_BYTES))  # those of blocks: servers' products
         super().__post_init__()
         self._check_graphs()
         self._check_paired()

@@ -151,8 +151,6 @@ class ServingPlan(Deployment):
     )  # fmt: skip
 
     def __post_init__(self) -> None:
-        if self.dtype is not None:
-            check_name("number format", self.dtype, SERVED_DTYPES)
         super().__post_init__()
         if self.weights:
             check_name("format", self.weights, FORMATS)
@@ -163,6 +161,9 @@ class ServingPlan(Deployment):
         self._check_degrees()
         self._check_speculation()
         self._check_server()
+
+    def _check_format(self, dtype: str) -> None:
+        check_name("number format", dtype, SERVED_DTYPES)
 
     def _check_degrees(self) -> None:
         if self.ep not in (1, self.tp) and self.tp > 1:
