@@ -91,7 +91,7 @@ def test_what_no_log_holds_is_refused():
 
 
 def test_the_command_says_that_every_token_has_its_answers(capsys):
-    asked = ["replay", "t3-all-to-all", "--experts", "64x256x128,top2/8", "--tp", "4", "--loads", "power:1.1"]
+    asked = ["replay", "t3-all-to-all", "--experts", "64x256x128,top2/8", "--tp", "4", "--expert-load", "power:1.1"]
     with pytest.raises(SystemExit) as left:
         main.main(asked)
     assert left.value.code == 0

@@ -132,7 +132,7 @@ def test_what_cannot_be_predicted_is_refused(call, error, says):
 
 def test_predict_experts_says_what_imbalance_costs(tmp_path):
     file = tmp_path / "experts.json"
-    asked = "experts 512x2048x768,top8/128 --ep 8 --gpu h100-sxm --loads power:0.5 --json"
+    asked = "experts 512x2048x768,top8/128 --ep 8 --gpu h100-sxm --expert-load power:0.5 --json"
     result = CliRunner().invoke(predict, [*asked.split(), str(file)])
     assert result.exit_code == 0, result.output
     assert "x the mean load, which costs" in result.output

@@ -277,14 +277,14 @@ def exchange(
     "experts",
     short_help="Predict the experts of one layer on one GPU, and what uneven loads cost.",
     epilog=examples(
-        "weft predict experts 4096x7168x2048,top8/256 --ep 64 --gpu h100-sxm --dtype fp8 --loads power:0.6",
+        "weft predict experts 4096x7168x2048,top8/256 --ep 64 --gpu h100-sxm --dtype fp8 --expert-load power:0.6",
         "weft predict experts 64x2048x768,top8/128 --gpu h100-sxm,b200 --library trtllm,vllm-triton",
     ),
 )
 @click.argument("what", type=Value("TOKENSxHIDDENxFFN,topK/EXPERTS", cases.layer_of_experts))
 @option("--ep", "GPUs that share the experts.", COUNT, default=1)
 @option(
-    "--loads",
+    "--expert-load",
     "Tokens by expert: even, power:0.6 (the expert at place p has p to the power -0.6; those of "
     "ai-dynamo/aiconfigurator, of densities 1.01 to 1.2, are about 0.5 to 0.6) or a number for each, like 3,2,2,1.",
     Value("LOADS", loads_of),
@@ -305,7 +305,7 @@ def experts(
     outputs: Outputs,
     what: Mapping[str, int],
     ep: int,
-    loads: float | tuple[float, ...],
+    expert_load: float | tuple[float, ...],
     dtype: str,
     library_names: Sequence[str],
     gpus: tuple[Gpu, ...],
@@ -322,7 +322,7 @@ def experts(
 
     sizes = dict(what)
     hidden, ffn = sizes.pop("hidden"), sizes.pop("ffn")
-    asked = Experts(cases.routed(sizes, ep, loads), hidden, ffn, dtype)
+    asked = Experts(cases.routed(sizes, ep, expert_load), hidden, ffn, dtype)
     done = []
     for gpu in (one.replace(changes) for one in gpus):
         for name in library_names:

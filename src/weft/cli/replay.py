@@ -39,7 +39,7 @@ _SLOWER = 0.5
         "weft replay t3-mca --tp 4 --dtype bf16 --slow 2",
         "weft replay t3-all-gather --tp 8",
         "weft replay flux --form ag_gemm --tp 4 --slow 2",
-        "weft replay t3-all-to-all --experts 256x512x256,top2/8 --tp 4 --loads power:1.1",
+        "weft replay t3-all-to-all --experts 256x512x256,top2/8 --tp 4 --expert-load power:1.1",
     )
 )
 @click.argument("overlap", type=OVERLAP, default="t3")
@@ -61,7 +61,9 @@ _SLOWER = 0.5
     "In place of --gemm an MoE layer on --tp GPUs, as of 'weft simulate moe'.",
     Value("TOKENSxHIDDENxFFN,topK/EXPERTS", layer_of_experts),
 )
-@option("--loads", "Tokens by expert of --experts: even, power:1.1, or a number for each.", Value("LOADS", loads_of))
+@option(
+    "--expert-load", "Tokens by expert of --experts: even, power:1.1, or a number for each.", Value("LOADS", loads_of)
+)
 @option("--dtype", "Format of the sums.", click.Choice([*ROUNDED]), default="fp16")
 @option("--seed", "Of the random operands.", click.IntRange(0), default=0)
 @option("--arbiter", f"Memory arbitration: {', '.join(POLICIES)}.", metavar="NAME")
@@ -77,7 +79,7 @@ def replay(
     gemm: tuple[int, int, int],
     form: Form | None,
     experts: Mapping[str, int] | None,
-    loads: float | tuple[float, ...] | None,
+    expert_load: float | tuple[float, ...] | None,
     dtype: str,
     seed: int,
     slow: int | None,
@@ -93,11 +95,11 @@ def replay(
     their experts and come back, under t3-all-to-all or deepep.
     """
     machine, operands = gpu.replace(changes), "fp16" if dtype == "fp16" else "bf16"
-    if experts is None and loads is not None:
-        raise InputError("--loads are those of experts; give --experts, like 256x512x256,top2/8, too")
+    if experts is None and expert_load is not None:
+        raise InputError("--expert-load is that of experts; give --experts, like 256x512x256,top2/8, too")
     if experts is not None:
         refuse_given("beside --experts", "gemm", "form")
-        graph = routed_graph(experts, tp, loads or (), operands)
+        graph = routed_graph(experts, tp, expert_load or (), operands)
     elif (form or _form_of(overlap)) == "ag_gemm":
         shared = parallel.share_of("ag_gemm", weft.Gemm(*gemm, operands), tp)
         graph = parallel.dependent("ag_gemm", shared, tp)

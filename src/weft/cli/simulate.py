@@ -290,7 +290,7 @@ def _sublayer_graph(
 @click.argument("layer", type=Value("TOKENSxHIDDENxFFN,topK/EXPERTS[,reachGPUS]", layer_of_experts))
 @option("--ep", "GPUs that share the experts.", RANKS, default=8)
 @option(
-    "--loads",
+    "--expert-load",
     "Tokens by expert: even, power:1.1 (a power law of this exponent) or a number for each, like 3,2,2,1.",
     Value("LOADS", loads_of),
     default="even",
@@ -304,7 +304,7 @@ def moe(
     run: _Run,
     layer: Mapping[str, int],
     ep: int,
-    loads: float | tuple[float, ...],
+    expert_load: float | tuple[float, ...],
     dtype: str,
     overlap: str | None,
     compare: tuple[str, ...] | None,
@@ -315,7 +315,7 @@ def moe(
     512x7168x2048,top8/64: each GPU has 512 tokens of 7168 elements, each of which goes to 8 of 64 experts of inner
     width 2048. With ",reach4" the experts of a token lie on at most 4 GPUs, as under group-limited routing.
     """
-    graph = routed_graph(layer, ep, loads, dtype)
+    graph = routed_graph(layer, ep, expert_load, dtype)
     return _overlapped(run, graph, ep, overlap or (compare or ("t3-all-to-all",))[-1], compare, stragglers)
 
 

@@ -148,7 +148,7 @@ class TrainingPlan(Deployment):
     offload: Offload = declared("none", "What the memory of the host holds.")
     dtype: str = declared("bf16", "Data type of all that no recipe of --precision gives fewer bits: bf16, fp16, fp32.")
     precision: str = declared("", "Recipe of training: {names}.", default="16 bits, as --dtype")
-    expert_load: Loads = redeclared(Deployment, "expert_load", (), default="even", option="loads")
+    expert_load: Loads = redeclared(Deployment, "expert_load", (), default="even")
     cuda_graph_impl: CudaGraphImpl | None = declared(
         None,
         "What CUDA graphs hold, whose kernels the host launches at once.",
