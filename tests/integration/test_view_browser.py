@@ -24,8 +24,7 @@ from weft.parallel import split
 from weft.report import Section
 from weft.report.table import Table, number, text
 from weft.result import Comparison
-from weft.view.page import page_text, write_report
-from weft.view.run import side_by_side
+from weft.view.page import page_text
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
@@ -182,14 +181,6 @@ def test_the_page_of_runs_draws_every_figure_on_wide_and_narrow_windows(tmp_path
     assert found["figures"] == 5
     assert found["zoomed"], "the wait that is clicked is not what the timeline shows"
     assert found["contents"] >= 5
-
-
-def test_runs_of_two_machines_stand_on_one_page(tmp_path: Path) -> None:
-    graph = split(SubLayer.custom(1024, 1024, 512), 4)
-    runs = {gpu: weft.simulate(graph, gpu, "sequential") for gpu in ("t3-paper", "a100-sxm-80gb")}
-    page = write_report(side_by_side(runs), tmp_path)
-    assert page.read_text().count("What was simulated</h2>") == 2
-    checked(opened(page))
 
 
 def test_the_page_of_a_gemm_beside_a_collective_draws_every_figure(tmp_path: Path) -> None:

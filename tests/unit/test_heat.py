@@ -69,13 +69,6 @@ def test_rows_a_round_of_stripes_apart_camp_on_few_channels_without_hashing(gpu)
     assert plain.total_bytes == pytest.approx(hashed.total_bytes, rel=0.01)
 
 
-def test_camping_over_time_is_at_least_that_of_the_whole_run():
-    heat = run(STRIDED, heatmap="channel", hashing=False).heat
-    each = heat.camping_over_time
-    assert np.nanmin(each) >= 1
-    assert np.nanmax(each) >= heat.camping * 0.999
-
-
 def test_a_window_of_the_heat_is_a_part_of_it():
     heat = run(STRIDED, heatmap="channel").heat
     half = heat.window(0, heat.end_s / 2)

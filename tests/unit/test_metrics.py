@@ -1,10 +1,8 @@
 """What runs mean beside each other, by hand."""
 
-from types import SimpleNamespace
-
 import pytest
 
-from weft.result.metrics import class_of, exposed, ideal_speedup, share_of_ideal
+from weft.result.metrics import class_of, ideal_speedup, share_of_ideal
 
 
 def test_the_ideal_hides_the_shorter_one():
@@ -29,12 +27,3 @@ def test_serial_execution_has_no_share_the_ideal_all_and_a_loss_less_than_none()
 )
 def test_one_is_the_long_one_from_fifteen_percent_on(gemm, collective, kind):
     assert class_of(gemm, collective) == kind
-
-
-def test_exposed_is_what_no_other_operator_hides():
-    def span(operator, start, end):
-        return SimpleNamespace(gpu=0, operator=operator, start_fs=start, end_fs=end)
-
-    run = SimpleNamespace(spans=(span("gemm", 0, 10), span("all_gather", 5, 20), span("gemm", 30, 40)))
-    assert exposed(run, "all_gather") == pytest.approx(10e-15)
-    assert exposed(run, "gemm") == pytest.approx(15e-15)

@@ -16,7 +16,7 @@ from weft.parallel.again import INPUT, Saved
 from weft.parallel.framework import framework
 from weft.parallel.plan import TrainingPlan
 from weft.plan.recompute import Layers, cheapest, frontier, recompute, segments, stage_layers
-from weft.textbook.rematerialization import Tensors, chain, layer_tensors, peak_of, rematerialize
+from weft.textbook.rematerialization import Tensors, layer_tensors, peak_of, rematerialize
 
 PLAN = TrainingPlan(tp=8, sp=True, sequence=2048)
 
@@ -152,7 +152,8 @@ def test_checkmate_equals_exhaustive_search_on_small_graphs(seed):
 
 
 def test_checkmate_trades_memory_for_forwards():
-    graph = chain([1.0] * 5, [1.0] * 5)
+    backward = tuple(tuple(one for one in (3 - place, 4 + place) if one >= 0) for place in range(5))
+    graph = Tensors((1.0,) * 5 + (2.0,) * 5, (1.0,) * 10, ((), (0,), (1,), (2,), (3,), *backward))
     found = {budget: rematerialize(graph, budget) for budget in (6, 5, 4, 3)}
     assert [found[budget].cost for budget in found] == [15, 16, 17, 21]
     assert [found[budget].peak for budget in found] == [6, 5, 4, 3]

@@ -16,7 +16,6 @@ from weft.textbook.collectives import (
     FORMS,
     Wire,
     against_library,
-    hierarchical,
     parameter_server,
     switch_point,
     textbook,
@@ -59,18 +58,6 @@ def test_no_textbook_form_beats_the_lower_bounds(name, ranks):
         form = FORMS[name][algorithm]
         assert form.volumes(ranks) >= volume - 1e-12
         assert form.latencies(ranks) >= rounds
-
-
-def test_hierarchical_all_reduce_sends_an_eighth_between_nodes():
-    inside, between = Wire(0.0, 300e9), Wire(0.0, 25e9)
-    found = float(hierarchical(GB, 8, 4, inside, between))
-    assert found == pytest.approx(2 * 7 / 8 * GB / 300e9 + 2 * 3 / 4 * GB / 8 / 25e9)
-    flat = float(textbook("all_reduce", "ring", GB, 32, Wire(0.0, 25e9)))
-    assert found < flat / 4
-
-
-def test_on_one_node_the_hierarchy_is_a_ring():
-    assert float(hierarchical(GB, 8, 1, WIRE, WIRE)) == float(textbook("all_reduce", "ring", GB, 8, WIRE))
 
 
 @pytest.mark.parametrize(

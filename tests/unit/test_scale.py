@@ -9,7 +9,7 @@ import weft
 from weft.cli.main import main
 from weft.errors import InputError
 from weft.graph import Collective
-from weft.models.scaling import all_reduce_rate, edge, share, slack
+from weft.models.scaling import all_reduce_rate, edge, share
 from weft.plan.scale import Scaled, Scaling, faster, scale
 
 PLAN = {"tp": 8, "pp": 8, "batch": 64}
@@ -25,12 +25,6 @@ def test_edge_is_the_flops_of_a_layer_over_its_all_reduced_bytes():
     hidden, tokens, sequence, tp = 4096, 8192, 2048, 8
     flops = (24 * hidden**2 + 4 * sequence * hidden) * tokens / tp
     assert edge(hidden, sequence, tp) == pytest.approx(flops / (2 * tokens * hidden * 2))
-
-
-def test_slack_is_the_flops_of_the_backward_pass_over_the_bytes_of_gradients():
-    hidden, batch, sequence = 4096, 4, 2048
-    backward = 2 * (24 * hidden**2 + 4 * sequence * hidden) * sequence * batch
-    assert slack(hidden, sequence, batch) == pytest.approx(backward / (12 * hidden**2 * 2))
 
 
 def test_a_ring_sends_nearly_every_byte_of_an_all_reduce_twice():

@@ -174,11 +174,6 @@ def _shelf() -> Shelf:
     return Shelf("PIM configuration", "weft.hardware", "catalog/pim", _TEXTS, Pim.rules())
 
 
-def pim_names() -> list[str]:
-    """Names of the catalogue's PIM configurations."""
-    return _shelf().names()
-
-
 def pim(name_or_path: str | Path | Pim) -> Pim:
     """The PIM configuration of that name, or the one that a TOML file describes; a file may extend another one.
 

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import InputError, check_name
+from weft.errors import InputError
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -208,13 +208,3 @@ FORMATS: Mapping[str, BlockFormat] = {
     "nvfp4": NvFp4(),
 }
 """The block formats by name."""
-
-
-def encode(values: npt.ArrayLike, format: str, axis: int = -1) -> Encoded:
-    """A tensor in a block format, blocks along `axis`; UnknownNameError for an unknown format.
-
-    >>> encode([1.9999] + [0.0] * 15, "mx9").decode()[0]
-    np.float32(1.984375)
-    """
-    check_name("number format", format, FORMATS)
-    return FORMATS[format].encode(values, axis)

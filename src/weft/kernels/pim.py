@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from weft.engine.layout import PIM_COMPUTE, READ, UPDATE, WRITE
+from weft.engine.layout import PIM_COMPUTE, READ, WRITE
 from weft.errors import InputError, check_name, check_whole
 from weft.fields import check_fields, declared
 from weft.hardware.pim import Pim
@@ -201,23 +201,6 @@ def stream(kernel: str, words: int, pim: Pim) -> PimStream:
     check_name("streaming kernel", kernel, STREAMING)
     check_whole("words", words, 1, 1024)
     return PimStream.of(kernel, words, _streamed(_Writer(pim), STREAMING[kernel], words, pim.units.registers))
-
-
-def update(words: int, pim: Pim, bank: int = 0, row: int = 0) -> PimStream:
-    """Commands of a near-memory update of `words` words in one row of one bank: T3's reduction of a tile.
-
-    A streaming add of which one operand comes over the interface: each command reads a word of the open row, adds the
-    word on the bus and writes the sum. It takes the time of two commands, a read and a write, and the bus for one word.
-    Raises InputError for words that no row holds, and for a bank that the channel lacks.
-    """
-    check_whole("words", words, 1, 1)
-    if words > pim.words_per_row or not 0 <= bank < pim.channel.banks:
-        raise InputError(
-            f"{words} words in bank {bank} are no update of one row; give at most {pim.words_per_row} words and a bank "
-            f"from 0 to {pim.channel.banks - 1}"
-        )
-    gap, bus = to_fs(pim.update_period), to_fs(pim.word_seconds)
-    return PimStream.of("near-memory update", words, [(UPDATE, 1 << bank, row, words, gap, bus, 0, 0, 0)])
 
 
 @dataclass(frozen=True, eq=False)

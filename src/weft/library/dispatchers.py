@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,6 @@ from weft.graph.collective import Copies
 from weft.units import Dimension
 
 FloatArray = npt.NDArray[np.float64]
-Operation = Literal["dispatch", "combine", "combine_low_precision", "prepare"]
-"""Send tokens to their experts, bring results back (in BF16, or 4 bits), or only exchange how many come."""
 
 _TIME = Quantity(Dimension.SECONDS, zero_allowed=True)
 _RATE = Quantity(Dimension.BYTES_PER_SECOND)

@@ -19,18 +19,6 @@ def edge(hidden: float, sequence: float, tp: int, element: float = 2.0) -> float
     return 2 * (6 * hidden + sequence) / (element * tp)
 
 
-def slack(hidden: float, sequence: float, batch: float, element: float = 2.0) -> float:
-    """FLOPs of a layer's backward pass for each byte of its gradients: (4 SL B / bytes) (1 + SL / 6 H) [FLOP/byte].
-
-    That much computing can hide the all-reduce of the gradients among replicas; the degree of tensor parallelism cuts
-    both alike.
-
-    >>> round(slack(12288, 2048, batch=1))
-    4210
-    """
-    return 4 * sequence * batch / element * (1 + sequence / (6 * hidden))
-
-
 def all_reduce_rate(link: float, ranks: int) -> float:
     """Bytes per second that ring all-reduces of `ranks` GPUs get through at links of `link` bytes/s."""
     return link * ranks / (2 * (ranks - 1))

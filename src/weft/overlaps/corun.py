@@ -34,8 +34,6 @@ from weft.overlaps.graphs import Pattern
 from weft.parallel.plan import TrainingPlan
 
 Launched = Literal["collective", "gemm"]
-LAUNCHED: tuple[Launched, ...] = ("collective", "gemm")
-"""Which of the two streams the host launches first."""
 DMA_UNITS = 8
 """Compute units that `dma-partition` takes off the GEMM by default: one of each XCD of an MI300X."""
 

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.engine.layout import (
-    PIM_BUS,
     PIM_COLUMNS,
     PIM_COMPUTE,
     PIM_COUNT,
@@ -57,11 +56,6 @@ class PimStream:
     def busy_fs(self) -> int:
         """Time that the commands take where no row is opened [fs]."""
         return int((self.runs[:, PIM_COUNT] * self.runs[:, PIM_GAP]).sum())
-
-    @property
-    def bus_fs(self) -> int:
-        """Time that the commands take on the data bus [fs]."""
-        return int((self.runs[:, PIM_COUNT] * self.runs[:, PIM_BUS]).sum())
 
     @property
     def blocks(self) -> int:

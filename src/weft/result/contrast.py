@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from weft.answer import Answer
 from weft.errors import InputError
-
-
-class Timed(Protocol):
-    """An answer that is a time, and what it goes to."""
-
-    @property
-    def seconds(self) -> Any:
-        """The time [s]."""
-
-    @property
-    def parts(self) -> Mapping[str, Any]:
-        """Where it goes [s]; the parts add up to it."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -63,20 +63,6 @@ class Heat:
         """The camping index: bytes of the most loaded channel (or bank) over the mean, of the whole run; 1 is even."""
         return _camping(self.moved.sum(axis=-1).reshape(len(self.read), -1))
 
-    @property
-    def camping_over_time(self) -> Floats:
-        """The camping index of every bin, the mean of all GPUs; NaN where nothing moved.
-
-        Short bins are uneven by chance alone: compare them with those of another run, not with 1.
-        """
-        loads = self.moved.reshape(len(self.read), -1, self.read.shape[-1])
-        moved = loads.sum(axis=1)
-        with np.errstate(invalid="ignore"):
-            each = loads.max(axis=1) * loads.shape[1] / np.where(moved, moved, np.nan)
-        used = np.where(np.isnan(each), 0.0, each).sum(axis=0)
-        counted = (moved > 0).sum(axis=0)
-        return np.where(counted, used / np.maximum(counted, 1), np.nan)
-
     def window(self, start_s: float, end_s: float) -> Heat:
         """The heat of the bins that begin in a window of time [s], at least one."""
         first = min(int(start_s / self.bin_s), self.read.shape[-1] - 1)

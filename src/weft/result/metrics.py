@@ -28,22 +28,6 @@ def share_of_ideal(speedup: float, ideal: float) -> float:
     return (speedup - 1) / (ideal - 1)
 
 
-def exposed(run: Timeline, operator: str) -> float:
-    """Exposed time of an operator: how long it ran on GPU 0 while no kernel of another operator did [s]."""
-    own = [(s.start_fs, s.end_fs) for s in run.spans if s.gpu == 0 and s.operator == operator]
-    others = [(s.start_fs, s.end_fs) for s in run.spans if s.gpu == 0 and s.operator != operator]
-    return (_covered(own + others) - _covered(others)) * 1e-15
-
-
-def _covered(spans: list[tuple[int, int]]) -> int:
-    """The length of the union of intervals."""
-    total, until = 0, -1
-    for start, end in sorted(spans):
-        total += max(end - max(start, until), 0)
-        until = max(until, end)
-    return total
-
-
 def owned_bytes(run: Timeline, gemms: bool, writes: bool, gpu: int = 0) -> npt.NDArray[np.float64]:
     """DRAM bytes per bin of a run's series: reads or `writes`, of the `gemms` or of everything else; shape (bins,)."""
     assert run.series is not None  # a simulated run always has a series

@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weft.answer import Answer, Record
 from weft.errors import InputError, shown
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from weft.models import Transformer
     from weft.run.step.serving_plan import ServingPlan
 
-FloatArray = NDArray[np.float64]
 STATISTICS = ("mean", "p50", "p90", "p99")
 """What is stated of a distribution of latencies."""
 

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from weft.traces import Trace
 
 
-_WHY = {"launch": "its launch takes longer than its work", "latency": "too small to fill the GPU"}
 _BEYOND = 1.1
 """Share of a rate that nothing reaches: the shapes of the call do not say what its kernels did."""
 

@@ -2,6 +2,6 @@
 
 Collectives and parameter servers (`collectives`), consistency of replicas and ZeRO (`replicas`), tiles, intensity and
 launches of kernels (`tiling`, `kernels`), number formats (`quantization`), checkpoints of tensors
-(`rematerialization`), and searches for a parallel plan: borders of stages and slices (`borders`), shardings (`shard`,
-`strategies`, `resharding`), stages on meshes (`meshes`, `alpa`) and mixtures of layers (`mixtures`).
+(`rematerialization`), and searches for a parallel plan: borders of stages (`borders`), shardings (`shard`,
+`strategies`, `resharding`) and stages on meshes (`meshes`, `alpa`).
 """

@@ -128,21 +128,6 @@ def switch_point(collective: str, short: str, long: str, ranks: int, wire: Wire)
     return max(more / saved, 0.0)
 
 
-def hierarchical(bytes: Any, local: int, nodes: int, inside: Wire, between: Wire) -> FloatArray:
-    """Time of an all-reduce over nodes of `local` ranks [s]: reduce-scatter inside, all-reduce between, all-gather.
-
-    All three are rings; every rank has a link `between` nodes of its own, for its share of the data.
-
-    >>> float(hierarchical(8e9, 8, 1, Wire(0, 100e9), Wire(0, 25e9)))
-    0.14
-    """
-    for name, count in (("ranks of a node", local), ("nodes", nodes)):
-        check_whole(name, count, 1, 8)
-    ends = 2 * (local - 1) * inside.latency + 2 * _share(local) * np.asarray(bytes) / inside.bandwidth
-    middle = 2 * (nodes - 1) * between.latency + 2 * _share(nodes) * np.asarray(bytes) / local / between.bandwidth
-    return np.asarray(ends + middle)
-
-
 def parameter_server(bytes: Any, workers: int, bandwidth: float, servers: int | None = 1) -> FloatArray:
     """Time in which all workers send gradients of so many bytes to parameter servers and read the weights [s].
 

@@ -7,7 +7,6 @@ unknowns for R and S and n x edges for what is freed when: seconds of solving fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,22 +59,6 @@ class Plan:
     kept: Matrix
     cost: float
     peak: float
-
-
-def chain(cost: Sequence[float], bytes: Sequence[float]) -> Tensors:
-    """Forward and backward pass of layers in a row: the gradient of layer i needs its input and the next gradient.
-
-    `cost` are the forward times of the layers, a backward takes twice as long; `bytes` are the layers' outputs, and the
-    gradients of their inputs have the size of these, the first the size of the first output.
-    """
-    count = len(cost)
-    forward = [(at - 1,) if at else () for at in range(count)]
-    backward = []
-    for place in range(count):  # of layer count - 1 - place
-        layer = count - 1 - place
-        backward.append(tuple(one for one in (layer - 1, count + place - 1 if place else count - 1) if one >= 0))
-    costs = (*cost, *(2 * each for each in reversed(cost)))
-    return Tensors(tuple(costs), (*bytes, *reversed(bytes)), (*forward, *backward))
 
 
 def layer_tensors(layers: Layers) -> Tensors:

@@ -21,7 +21,6 @@ from weft.traces.operators import Called, collective_of, operator_of
 from weft.traces.trace import Found, Trace
 
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 ON_HOST = ("cuda_runtime", "cuda_driver", "hip_runtime")
 GEMM = re.compile(r"(?<!fb)gemm|cutlass|cublas|nvjet|Cijk_|xmma", re.IGNORECASE)

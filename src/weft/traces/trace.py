@@ -18,8 +18,6 @@ from weft.graph.earliest import earliest
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 PHASES = ("forward", "backward", "optimizer")
-UNKNOWN = "unmapped"
-"""What is said of work whose operator is not known."""
 
 
 class Found(NamedTuple):

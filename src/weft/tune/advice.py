@@ -19,7 +19,6 @@ from weft.sweep.bench import Alone, by_dma
 from weft.tune.heuristics import TIE, Choice
 from weft.tune.tables import SlowdownTables
 
-_MIB = 1 << 20
 ALIKE = 0.01
 """Options whose makespans differ by no more than this share are named together."""
 FELT = 0.005

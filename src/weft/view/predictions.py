@@ -392,10 +392,6 @@ def join_table(found: Joins) -> Table:
     return Table(columns, rows, f"{found.form} of {found.gemm} over {found.ranks} GPUs of {found.system}{each}")
 
 
-def _size_and_by(case: Mapping[str, Any]) -> tuple[str, ...]:
-    return format_bytes(case["bytes"], digits=4), str(case["by"])
-
-
 def _time(found: Estimate, index: int = 0) -> float:
     return float(np.ravel(found.seconds)[index])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any
 
@@ -176,11 +175,6 @@ class TimelineReport(RunReport):
     def figures(self) -> Sequence[Figure]:
         """Every kernel over time; for an ideal, which was not simulated, its compute and communication phases."""
         return [sub_layer_times(self.answer) if self.run.parts else timeline(self.run)]
-
-
-def side_by_side(runs: Mapping[str, Timeline]) -> RunReport:
-    """The report of runs under the keys of a mapping, such as those of one graph on two machines."""
-    return RunReport(Comparison({name: replace(run, overlap=name) for name, run in runs.items()}))
 
 
 def time_table(answer: Comparison) -> Table:
