@@ -10,7 +10,7 @@ from weft.cli.main import main
 from weft.errors import ConfigError, InputError, UnitError, UnknownNameError
 from weft.plan.schedules import check_schedule, find_schedule
 from weft.schedule.pipeline import Durations, Send, read_schedule, run_schedule, schedule
-from weft.schedule.pipeline.filling import Costs, Settings, anneal, clock, compiled, fill
+from weft.schedule.pipeline.filling import Costs, Scratch, Settings, anneal, clock, compiled, fill
 from weft.schedule.pipeline.problem import OrderProblem, least_end, least_spans
 
 EVEN = ("1 ms", "1 ms", "1 ms")
@@ -127,11 +127,12 @@ def test_compiled_code_does_what_plain_python_does():
     problem = OrderProblem(3, 5, Durations([1, 2, 1.5], [1, 1, 2], [0.5, 1, 0.7]), 0.2, 3, 0.4)
     orders, code = [], compiled()
     for run in (lambda name: code[name], lambda name: {"fill": fill, "clock": clock, "anneal": anneal}[name]):
-        order, room = np.empty((3, 15), np.int64), (np.empty((2, 3, 5)), np.empty((3, 5)))
-        assert run("fill")(problem.costs, order, Settings(np.array([3, 2, 1]), np.array([3, 3, 3]), 0.5, 0))
-        spans = run("clock")(problem.costs, order, *room)
+        order, scratch = np.empty((3, 15), np.int64), Scratch.of(3, 5)
+        assert run("fill")(problem.costs, order, Settings(np.array([3, 2, 1]), np.array([3, 3, 3]), 0.5, 0), scratch)
+        spans = run("clock")(problem.costs, order, scratch)
         before = order.copy()
-        least = run("anneal")(problem.costs, order, np.random.default_rng(1).random((200, 4)), 0.0, False, 0.1)
+        draws = np.random.default_rng(1).random((200, 4))
+        least = run("anneal")(problem.costs, order, draws, 0.0, False, 0.1, scratch)
         assert least <= spans[0]
         orders.append((before.tolist(), spans, order.tolist(), least))
     assert orders[0] == orders[1]

@@ -107,9 +107,13 @@ def _read(path: Path) -> bytes | None:
 
 def _write(path: Path, content: bytes) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content + hashlib.sha256(content).digest())
-    Path(name).replace(path)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content + hashlib.sha256(content).digest())
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def _llvm() -> tuple[Any, Any]:

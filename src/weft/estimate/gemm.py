@@ -184,7 +184,9 @@ def _run(shapes: Shapes, library: tuple[Candidate, ...], rates: gemm_kernel.Mach
     run: Any = gemm_kernel.compiled() if _seen > _COMPILE_FROM else gemm_kernel.run
     chosen = np.empty(count, dtype=np.int64)
     times = np.empty((count, len(gemm_kernel.Attempt._fields)))
-    run(np.stack(shapes, axis=1), np.array([as_tile(one) for one in library]), rates, chosen, times)
+    tiles = np.array([as_tile(one) for one in library])
+    scratch = np.empty((len(tiles), len(gemm_kernel.Costs._fields))), np.empty(len(tiles))
+    run(np.stack(shapes, axis=1), tiles, rates, chosen, times, *scratch)
     return gemm_kernel.Attempt(*times.T)
 
 

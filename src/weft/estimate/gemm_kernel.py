@@ -424,9 +424,11 @@ def _costs(row: Any) -> Costs:
     return Costs(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10])
 
 
-def run(shapes: Any, tiles: Any, machine: Machine, chosen: Any, times: Any) -> None:
-    """Fill `chosen` and a row of `times` (the fields of Attempt) for every row of `shapes` (the fields of Shape)."""
-    prepared, least = np.empty((len(tiles), 11)), np.empty(len(tiles))
+def run(shapes: Any, tiles: Any, machine: Machine, chosen: Any, times: Any, prepared: Any, least: Any) -> None:
+    """Fill `chosen` and a row of `times` (the fields of Attempt) for every row of `shapes` (the fields of Shape).
+
+    `prepared` (tiles, fields of Costs) and `least` (tiles) are scratch space.
+    """
     for i in range(len(tiles)):
         cost = costs(_tile(tiles[i]), machine)
         for field in range(len(cost)):

@@ -51,12 +51,30 @@ class Settings(NamedTuple):
     prefer: int
 
 
-def fill(costs: Any, order: Any, settings: Any) -> Any:
+class Scratch(NamedTuple):
+    """Arrays to work in, of the size of an order: machine code allocates none."""
+
+    ends: Any  # (2, stages, micro-batches)
+    at: Any  # (stages, 5)
+    starts: Any  # (stages,)
+    counts: Any  # (stages, 5), integers
+    best: Any  # (stages, tasks), integers
+
+    @classmethod
+    def of(cls, stages: int, micro_batches: int) -> Scratch:
+        """Return arrays for orders of so many stages and micro-batches."""
+        floats = np.empty((2, stages, micro_batches)), np.empty((stages, 5)), np.empty(stages)
+        return cls(*floats, np.empty((stages, 5), np.int64), np.empty((stages, 3 * micro_batches), np.int64))
+
+
+def fill(costs: Any, order: Any, settings: Any, scratch: Any) -> bool:
     """Fill `order` by list scheduling with `Settings`; whether it could be filled."""
     stages, tasks = order.shape
-    ends = np.full((2, stages, tasks // 3), np.inf)
-    ran, free, last = np.zeros((stages, 3), np.int64), np.zeros(stages), np.zeros(stages, np.int64)
-    starts, kinds, low, high = np.empty(stages), np.empty(stages, np.int64), 0, int(stages)
+    ends, starts, ran, free = scratch.ends, scratch.starts, scratch.counts[:, :3], scratch.at[:, 0]
+    last, kinds, low, high = scratch.counts[:, 3], scratch.counts[:, 4], 0, int(stages)
+    ends[:] = np.inf
+    scratch.counts[:] = 0
+    free[:] = 0.0
     for _ in range(stages * tasks):
         for i in range(low, high):  # those that the last task concerns
             starts[i], kinds[i] = choose(costs, ends, ran, free[i], last[i], i, settings)
@@ -101,12 +119,10 @@ def choose(costs: Any, ends: Any, ran: Any, free: Any, last: Any, i: Any, settin
     return start, kind
 
 
-def clock(costs: Any, order: Any, ends: Any, at: Any) -> Any:
-    """Longest span, mean span and makespan of an order [s]; infinities if stages wait for each other.
-
-    `ends` (2, stages, micro-batches) and `at` (stages, 5) are room to work in.
-    """
+def clock(costs: Any, order: Any, scratch: Any) -> tuple[float, float, float]:
+    """Longest span, mean span and makespan of an order [s]; infinities if stages wait for each other."""
     stages, tasks = order.shape
+    ends, at = scratch.ends, scratch.at
     ends[:] = np.inf
     at[:] = 0.0  # by stage: tasks ran, forwards, backwards, when it is free, its first start
     done, moved = 0, True
@@ -144,8 +160,11 @@ def clock(costs: Any, order: Any, ends: Any, at: Any) -> Any:
             at[i, 0], at[i, 1], at[i, 2], at[i, 3] = place, forwards, backwards, free
     if done < stages * tasks:
         return np.inf, np.inf, np.inf
-    spans = at[:, 3] - at[:, 4]
-    return spans.max(), spans.mean(), at[:, 3].max()
+    longest, total, makespan = 0.0, 0.0, 0.0
+    for i in range(stages):
+        longest, makespan = max(longest, at[i, 3] - at[i, 4]), max(makespan, at[i, 3])
+        total += at[i, 3] - at[i, 4]
+    return longest, total / stages, makespan
 
 
 def fits(costs: Any, order: Any, i: Any) -> Any:
@@ -175,16 +194,23 @@ def move(row: Any, source: Any, target: Any) -> None:
     row[target] = kind
 
 
-def anneal(costs: Any, order: Any, draws: Any, least: Any, wants_makespan: Any, heat: Any) -> Any:
+def copy(source: Any, target: Any) -> None:
+    """Copy one order to another; numba would allocate for an assignment of slices, in case they overlap."""
+    for stage in range(len(source)):
+        for place in range(source.shape[1]):
+            target[stage, place] = source[stage, place]
+
+
+def anneal(costs: Any, order: Any, draws: Any, least: Any, wants_makespan: Any, heat: Any, scratch: Any) -> float:
     """Improve `order` in place by moving single tasks, and return its cost [s].
 
     Each row of `draws`, four random numbers from 0 to 1, is a move. Moves that lengthen the order are accepted ever
     more rarely, starting from `heat` [s]. Ends at the cost `least`.
     """
     stages, tasks = order.shape
-    ends, at = np.empty((2, stages, tasks // 3)), np.empty((stages, 5))
-    now = cost_of(clock(costs, order, ends, at), wants_makespan)
-    best, kept = now, order.copy()
+    now = cost_of(clock(costs, order, scratch), wants_makespan)
+    best, found = now, scratch.best
+    copy(order, found)
     for step in range(len(draws)):
         if best[0] <= least * (1 + 1e-12):
             break
@@ -196,18 +222,18 @@ def anneal(costs: Any, order: Any, draws: Any, least: Any, wants_makespan: Any, 
         if not fits(costs, order, i):
             move(order[i], target, source)
             continue
-        cost = cost_of(clock(costs, order, ends, at), wants_makespan)
+        cost = cost_of(clock(costs, order, scratch), wants_makespan)
         warm = heat * (1 - step / len(draws)) ** 2
         worse = cost[1] - now[1]
         if worse <= 0 or (warm > 0 and draws[step, 3] < np.exp(-worse / warm)):
             now = cost
             if cost[1] < best[1]:
                 best = cost
-                kept[:] = order
+                copy(order, found)
         else:
             move(order[i], target, source)
-    order[:] = kept
-    return best[0]
+    copy(found, order)
+    return float(best[0])
 
 
 def reach(draw: Any) -> Any:

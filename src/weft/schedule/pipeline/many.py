@@ -38,30 +38,36 @@ def last_backwards(
     ends = np.empty_like(forward)
     _seen += forward.size * micro_batches
     run = compiled() if _seen > _COMPILE_FROM else run_all
-    run(SLOTTED.index(name), devices, chunks, micro_batches, forward, backward, latency, busy, ends)
+    scratch = np.empty(6 * devices)
+    run(SLOTTED.index(name), devices, chunks, micro_batches, forward, backward, latency, busy, ends, scratch)
     return ends
 
 
 def run_all(
     kind: int, devices: int, chunks: int, micro_batches: int, forward: Floats, backward: Floats, latency: Floats,
-    busy: Floats, ends: Floats,
+    busy: Floats, ends: Floats, scratch: Floats,
 ) -> None:  # fmt: skip
-    """Fill `ends` for every pipeline."""
+    """Fill `ends` for every pipeline; `scratch` has room for six times of each device."""
     for at in range(len(forward)):
         if kind == 0 or devices == 1:
-            _in_turn(devices, micro_batches, forward[at], backward[at], latency[at], busy[at], ends[at])
+            _in_turn(devices, micro_batches, forward[at], backward[at], latency[at], busy[at], ends[at], scratch)
         else:
             first = (chunks - 1) * devices + devices - 1
             if kind == 1 or micro_batches == devices:  # all forwards first
                 first = chunks * micro_batches + devices
-            _in_waves(devices, chunks, micro_batches, first, forward[at], backward[at], latency[at], busy[at], ends[at])
+            _in_waves(
+                devices, chunks, micro_batches, first, forward[at], backward[at], latency[at], busy[at], ends[at],
+                scratch,
+            )  # fmt: skip
 
 
 def _in_turn(
-    devices: int, micro_batches: int, forward: Floats, backward: Floats, latency: float, busy: float, ends: Floats
-) -> None:
+    devices: int, micro_batches: int, forward: Floats, backward: Floats, latency: float, busy: float, ends: Floats,
+    scratch: Floats,
+) -> None:  # fmt: skip
     """1F1B: in slot k, device i runs forward k + p - 1 - i, then backward k, which follows on that of device i + 1."""
-    state, before = np.zeros(2 * devices), np.zeros(2 * devices)
+    scratch[:] = 0.0
+    state, before = scratch[: 2 * devices], scratch[2 * devices : 4 * devices]
     clock, sent = state[:devices], state[devices:]
     last, slot, steady = devices - 1, 1 - devices, micro_batches - devices
     while slot < micro_batches:
@@ -84,13 +90,14 @@ def _in_turn(
 
 def _in_waves(
     devices: int, chunks: int, micro_batches: int, first: int, forward: Floats, backward: Floats, latency: float,
-    busy: float, ends: Floats,
+    busy: float, ends: Floats, scratch: Floats,
 ) -> None:  # fmt: skip
     """GPipe and interleaved 1F1B: forward j on device i in slot i + j, backward k in slot `first` + p - 1 - i + k.
 
     Both count through chunks in groups of p micro-batches; after the last device, the next chunk is on the first one.
     """
-    state, before = np.zeros(3 * devices), np.zeros(3 * devices)
+    scratch[:] = 0.0
+    state, before = scratch[: 3 * devices], scratch[3 * devices :]
     clock, sent, done = state[:devices], state[devices : 2 * devices], state[2 * devices :]
     last, total, row = devices - 1, chunks * micro_batches, devices if chunks > 1 else micro_batches
     period, stages, slot = chunks * row, chunks * devices, 0

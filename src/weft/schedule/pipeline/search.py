@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.errors import check_name, check_whole
 from weft.schedule.pipeline.clock import Durations, Send, run_schedule
-from weft.schedule.pipeline.filling import BACKWARD, FORWARD, SLACK, WEIGHT, Settings, compiled
+from weft.schedule.pipeline.filling import BACKWARD, FORWARD, SLACK, WEIGHT, Scratch, Settings, compiled
 from weft.schedule.pipeline.orders import Floats, Ints, Schedule, weave
 from weft.schedule.pipeline.problem import OrderProblem, least_end, least_spans, round_trips
 from weft.schedule.pipeline.times import PipelineTimes
@@ -117,7 +117,7 @@ class _Search:
         self.choices = problem.devices**2 * self.tasks
         self.order, self.cost = np.empty(0, np.int64), (np.inf, np.inf)
         self.settings: Settings | None = None
-        self._room = np.empty((2, problem.devices, problem.micro_batches)), np.empty((problem.devices, 5))
+        self._scratch = Scratch.of(problem.devices, problem.micro_batches)
 
     @property
     def done(self) -> bool:
@@ -126,7 +126,7 @@ class _Search:
 
     def offer(self, order: Ints, settings: Settings | None) -> bool:
         """Keep an order if it is better than the best one."""
-        longest, mean, makespan = self.code["clock"](self.costs, order, *self._room)
+        longest, mean, makespan = self.code["clock"](self.costs, order, self._scratch)
         cost = (makespan if self.wants_makespan else longest, mean)
         if cost >= self.cost:
             return False
@@ -175,7 +175,7 @@ class _Search:
     def try_one(self, settings: Settings) -> bool:
         """Offer the list schedule of some settings."""
         order = np.empty((self.problem.devices, self.tasks), np.int64)
-        filled = self.code["fill"](self.costs, order, settings)
+        filled = self.code["fill"](self.costs, order, settings, self._scratch)
         return bool(filled) and self.offer(order, settings)
 
     def climb(self) -> None:
@@ -199,7 +199,8 @@ class _Search:
         heat = _HEAT * float(self.problem.work.max()) / self.problem.micro_batches
         for seed in range(2):
             draws = np.random.default_rng(seed).random((steps, 4))
-            self.code["anneal"](self.costs, order, draws, self.least, self.wants_makespan, heat * (1 - seed))
+            temperature = heat * (1 - seed)
+            self.code["anneal"](self.costs, order, draws, self.least, self.wants_makespan, temperature, self._scratch)
             self.offer(order.copy(), None)
 
 
