@@ -22,7 +22,7 @@ from weft.models import load_model
 from weft.result.contrast import Contrast
 from weft.run.step.forward import Group
 from weft.serving.framework import serves
-from weft.serving.policies import running_first
+from weft.serving.policies import first_come, running_first
 from weft.serving.pool import Pool
 from weft.serving.requests import Asked, Request, read_requests
 from weft.serving.step_times import INTERPOLATION_ERROR, Shape, StepTimes
@@ -565,3 +565,26 @@ def test_servers_beside_each_other_show_what_a_server_is_judged_by():
     for name in ("first token, p99 [ms]", "further token, mean [ms]", "requests/s", "good answers [%]"):
         assert name in told
         assert Contrast(servers).rows[1]["measures"][name] == servers["sglang"].measures[name]
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["first come", "last come"])
+def test_requests_decode_together_as_they_do_one_by_one(sign):
+    def serve(together):
+        def policy(server):
+            server.running.sort(key=lambda request: sign * request.id)
+            if together:
+                running_first(server)
+            else:
+                for request in list(server.running):
+                    if server.budget:
+                        server.give(request, request.missing)
+            first_come(server)
+
+        plan = weft.ServingPlan(scheduler=policy, max_num_batched_tokens=256)
+        load = weft.Load(rate=20.0, requests=80, input_tokens=(20, 900), output_tokens=(1, 80), seed=5)
+        return weft.serve("llama-3-8b", "1xh100", plan, load)
+
+    found = serve(together=True)
+    assert sum(turn.written for turn in found.turns) == sum(one.output - 1 for one in found.requests)
+    assert max(turn.decodes for turn in found.turns) > 10
+    assert found.turns == serve(together=False).turns

@@ -55,7 +55,9 @@ def checked(schedule: Schedule) -> Schedule:
         before = {request: _facts(request) for request in (*server.running, *server.waiting)}
         schedule(server)
         for request, facts in before.items():
-            changed = [name for name, old, new in zip(_FACTS, facts, _facts(request), strict=True) if old is not new]
+            changed = [
+                name for name, old, new in zip(_FACTS, facts, _facts(request), strict=True) if not _is_same(old, new)
+            ]
             if changed:
                 raise InputError(
                     f"the policy changed request.{changed[0]} of request {request.id}; a policy reads requests, and "
@@ -77,6 +79,10 @@ _FACTS = (
 )  # fmt: skip
 """What a policy must not change of a request."""
 _facts = attrgetter(*_FACTS)
+
+
+def _is_same(old: object, new: object) -> bool:
+    return old is new or (type(old) is type(new) and old == new)
 
 
 def running_first(server: Replica) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.errors import InputError, check_whole, shown
 from weft.result.serving import Turn
+from weft.serving.decoding import DecodeGroup
 from weft.serving.pool import Pool
 from weft.serving.requests import Request
 from weft.serving.step_times import Shape, StepTimes
@@ -37,7 +38,8 @@ class Replica:
 
     Of the step that is being formed, `budget` tokens are left, and `batch` holds what was given. Requests wait in
     `waiting` and run in `running`; at most `sequences` run at once. A request that writes counts with its next token
-    and its drafts, for which memory is taken, too.
+    and its drafts, for which memory is taken, too. The first running requests that decode, without drafts, are a group
+    (`DecodeGroup`), as long as the policy gives them tokens together.
     """
 
     def __init__(
@@ -49,7 +51,6 @@ class Replica:
         self.tokens, self.sequences, self.host = tokens, sequences, host
         self.running: list[Request] = []
         self.waiting: deque[Request] = deque()
-        self.batch: list[tuple[Request, int]] = []
         self.budget = 0
         self.turns: list[Turn] = []
         self.ends: list[float] = []
@@ -59,6 +60,8 @@ class Replica:
         self._drafts = times.forward.speculation
         self._waits: set[int] = set()
         self._given: set[int] = set()
+        self._apart: list[tuple[Request, int]] = []
+        self._group, self._decodes = DecodeGroup(), False
         self._joined: list[float] = []
         self._lacks = ""
         self._shape, self._started, self._active, self._queue = Shape(), 0.0, 0, 0
@@ -67,7 +70,8 @@ class Replica:
         """The state between two events but for `turns`, as plain data that `restore` reads."""
         return {
             "running": [one.id for one in self.running], "waiting": [one.id for one in self.waiting],
-            "batch": [(one.id, tokens) for one, tokens in self.batch], "waits": sorted(self._waits),
+            "batch": [(one.id, tokens) for one, tokens in self._apart], "waits": sorted(self._waits),
+            "group": [one.id for one in self._group.members] if self._decodes else [],
             "budget": self.budget, "ends": self.ends, "busy": self.busy, "joined": self._joined, "lacks": self._lacks,
             "shape": astuple(self._shape), "started": self._started, "active": self._active, "queue": self._queue,
             "pool": self.pool.state(), "policy": getattr(self._schedule, "__dict__", {}),
@@ -78,7 +82,10 @@ class Replica:
         """Take the place of the replica that wrote a state."""
         self.running = [requests[at] for at in state["running"]]
         self.waiting = deque(requests[at] for at in state["waiting"])
-        self.batch = [(requests[at], int(tokens)) for at, tokens in state["batch"]]
+        self._apart = [(requests[at], int(tokens)) for at, tokens in state["batch"]]
+        self._decodes = len(state["group"]) > 0
+        for at in state["group"]:
+            self._group.join(requests[at])
         self._waits, self.budget = set(map(int, state["waits"])), int(state["budget"])
         self.ends, self.busy = list(map(float, state["ends"])), state["busy"] is True
         self._joined, self._lacks = list(map(float, state["joined"])), str(state["lacks"])
@@ -91,6 +98,12 @@ class Replica:
             setattr(self._schedule, name, value)
         if self._pipeline:
             self._pipeline.free = list(map(float, state["stages"]))
+
+    @property
+    def batch(self) -> list[tuple[Request, int]]:
+        """Requests with their tokens of the engine iteration that is being formed."""
+        together = self._group.members if self._decodes else []
+        return [*[(request, 1) for request in together], *self._apart]
 
     @property
     def free(self) -> int:
@@ -117,7 +130,7 @@ class Replica:
 
     def has_tokens(self, request: Request) -> bool:
         """Whether a request has tokens of the engine iteration that is being formed."""
-        return request.id in self._given
+        return request.id in self._given or (self._decodes and request.group is self._group)
 
     def give(self, request: Request, tokens: int, reserve: int = 0) -> bool:
         """Compute up to `tokens` of a request in this step, which starts a waiting one; False if there is no room.
@@ -126,7 +139,7 @@ class Replica:
         """
         if type(request) is not Request:
             raise _no_request(request)
-        if request.id in self._given:
+        if self.has_tokens(request):
             raise InputError(
                 f"the policy gave tokens to request {request.id} twice in one engine iteration, which computes each "
                 "token once; give all of its tokens at once, or preempt it first"
@@ -134,6 +147,8 @@ class Replica:
         if type(tokens) is not int:
             check_whole("the number of tokens that the policy gives", tokens, 0, 1)
             tokens = int(tokens)
+        if request.group:  # from now on they differ
+            self._group.dissolve()
         waits = request.id in self._waits
         if waits and len(self.running) >= self.sequences:
             self.lacks("sequences at once")
@@ -150,7 +165,7 @@ class Replica:
                 request.computed = 0
             return False
         self.budget -= tokens + drafts
-        self.batch.append((request, tokens))
+        self._apart.append((request, tokens))
         self._given.add(request.id)
         if waits:
             self._waits.remove(request.id)
@@ -166,25 +181,39 @@ class Replica:
 
         None, and nothing is changed, if tokens of the step or memory lack for them, or for `all_or_none` of the others.
         """
-        running, lacking, count, drafts, given = self.running, [], 0, self._drafts.tokens, self._given
-        for request in running:
-            if not request.generated or request.input + request.generated - request.computed != 1:
-                break
-            if given and request.id in given:
-                break
+        drafts, running = self._drafts.tokens, self.running
+        if self._decodes:
+            return 0
+        count = len(self._group.members)
+        if self.running[:count] != self._group.members:  # a policy has put them into another order
+            self._group.dissolve()
+            count = 0
+        while count < len(running) and self._is_decoding(running[count]):
+            if not drafts:
+                self._group.join(running[count])
             count += 1
-            if request.computed + drafts >= request.room:
-                lacking.append(request)
-        if count * (1 + drafts) > self.budget or len(lacking) * self.pool.most_lacking(1 + drafts) > self.pool.free:
-            return 0
-        if all_or_none and count < len(running):
-            return 0
-        for request in lacking:
-            self.pool.take(request, request.computed + 1 + drafts)
-        self.budget -= count * (1 + drafts)
-        self.batch += [(request, 1) for request in running[:count]]
-        self._given.update(request.id for request in running[:count])
+        if drafts:
+            full = [one for one in running[:count] if one.computed + drafts >= one.room]
+        else:
+            full = self._group.pop_full(1)
+        lacks = count * (1 + drafts) > self.budget or len(full) * self.pool.most_lacking(1 + drafts) > self.pool.free
+        if lacks or (all_or_none and count < len(running)):
+            count = 0
+        else:
+            for request in full:
+                self.pool.take(request, request.computed + 1 + drafts)
+            self.budget -= count * (1 + drafts)
+        if drafts:
+            self._apart += [(request, 1) for request in running[:count]]
+            self._given.update(request.id for request in running[:count])
+        else:
+            self._group.refill(full)
+            self._decodes = count > 0
         return count
+
+    def _is_decoding(self, request: Request) -> bool:
+        """Return whether a request lacks one token behind those of its answer, and has none of this iteration."""
+        return request.generated > 0 and request.missing == 1 and request.id not in self._given
 
     def preempt(self, request: Request, last: bool = False) -> None:
         """Take a running request's memory; it waits again, first in line or last, and its tokens are computed again."""
@@ -196,7 +225,10 @@ class Replica:
             raise InputError(
                 f"the policy preempted request {request.id}, which does not run; preempt requests of server.running"
             ) from None
-        self.batch = [one for one in self.batch if one[0] is not request]
+        if request.group:
+            self._group.leave(request)
+            self._decodes = self._decodes and bool(self._group.members)
+        self._apart = [one for one in self._apart if one[0] is not request]
         self._given.discard(request.id)
         request.preemptions += 1
         self.pool.release(request)
@@ -212,17 +244,17 @@ class Replica:
 
     def start(self, now: float, until: float) -> float:
         """Form the next step, or several equal ones up to one that ends at `until` or later; returns when they end."""
-        self.batch, self.budget, self._lacks = [], self.tokens, ""
+        self._apart, self._decodes, self.budget, self._lacks = [], False, self.tokens, ""
         self._given.clear()
         self._schedule(self)
-        if not self.batch:
+        if not self._apart and not self._decodes:
             raise InputError(
                 f"the policy gave no tokens to any of {self.load} requests, {len(self.running)} of them running; it "
                 "must give some, or preempt and then give some"
             )
         self.busy = True
         self._shape = shape = self._form()
-        for request, _ in self.batch:
+        for request, _ in self._apart:
             if request.started != request.started:
                 request.started = now
         most = 1
@@ -261,17 +293,16 @@ class Replica:
         queue = self._queue + (sum(end - at for at in self._joined) / (end - self._started) if self._joined else 0)
         self._joined.clear()
         done, written, drafts = [], 0, self._drafts.tokens
-        for request, tokens in self.batch:
+        if self._decodes:
+            written = steps * len(self._group.members)
+            self._group.advance(steps)
+            full = self._group.pop_full(0)
+            for request in full:
+                self.pool.take(request, request.computed)
+            self._group.refill(full)
+            done = self._group.pop_ended()
+        for request, tokens in self._apart:
             generated = request.generated
-            if tokens == 1 and generated and not drafts and request.input + generated - request.computed == 1:
-                request.computed += steps  # what most do
-                if request.computed > request.room:
-                    self.pool.take(request, request.computed)
-                request.generated = generated = generated + steps
-                written += steps
-                if generated >= request.output or not self.answers:
-                    done.append(request)
-                continue
             more = steps
             if tokens == 1 and generated and drafts:
                 more = self._drafts.written(request.passes + steps) - self._drafts.written(request.passes)
@@ -313,8 +344,11 @@ class Replica:
 
     def _form(self) -> Shape:
         """The shape of the batch."""
-        decodes = context = prefills = new = pairs = 0
-        for request, tokens in self.batch:
+        decodes, context, prefills, new, pairs = 0, 0, 0, 0, 0
+        if self._decodes:
+            decodes = len(self._group.members)
+            context = self._group.context + decodes
+        for request, tokens in self._apart:
             if tokens == 1 and request.generated:
                 decodes += 1
                 context += request.computed + 1
@@ -326,11 +360,12 @@ class Replica:
 
     def _steps_ahead(self) -> int:
         """Steps of next tokens for which no request ends before the last of them, and memory suffices."""
-        least = min(request.output - request.generated for request, _ in self.batch)
+        left = [request.output - request.generated for request, _ in self._apart]
+        least = min([*left, self._group.steps_left()] if self._decodes else left)
         most = min(max(int((least - 1) / self._drafts.expected), 1) if self._drafts.tokens else least, _MOST_AT_ONCE)
         low, high = 1, most
         tokens = self._drafts.written(most) + self._drafts.tokens
-        if len(self.batch) * self.pool.most_lacking(tokens) <= self.free or self._needs(most) <= self.free:
+        if len(self.running) * self.pool.most_lacking(tokens) <= self.free or self._needs(most) <= self.free:
             return most
         while low < high:
             middle = (low + high + 1) // 2
@@ -344,7 +379,7 @@ class Replica:
         """Bytes that so many steps take beyond what is held, the first of which has been allocated."""
         lacking = self.pool.lacking
         more = self._drafts.written(steps) + 2 * self._drafts.tokens
-        return sum(lacking(request, request.computed + more) for request, _ in self.batch)
+        return sum(lacking(request, request.computed + more) for request in self.running)
 
 
 def _no_request(value: object) -> InputError:

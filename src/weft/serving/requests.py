@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from weft.errors import InputError, check_type, is_whole, reason, shown
 from weft.files import Rows, read_text
+
+if TYPE_CHECKING:
+    from weft.serving.decoding import DecodeGroup
 
 T = TypeVar("T")
 _LARGEST_TRACE = 1 << 28
@@ -49,21 +52,50 @@ class Request:
 
     It has `reached` a scheduler some time after its arrival. `known` tokens are its prompt and what it has generated;
     `held` bytes of keys and values are allocated on each GPU, which suffice for `room` tokens at least. So many
-    `passes` of the model wrote to it.
+    `passes` of the model wrote to it. While it decodes in a `group` (`weft.serving.decoding`), it is the member of a
+    `number`, and what it has computed and generated follows from the steps of the group.
     """
 
     __slots__ = (
-        "arrival", "asked", "blocks", "computed", "done", "first", "generated", "held", "id", "input", "output",
-        "passes", "preemptions", "reached", "replica", "room", "started",
+        "_computed", "_generated", "arrival", "asked", "blocks", "done", "first", "group", "held", "id", "input",
+        "number", "output", "passes", "preemptions", "reached", "replica", "room", "started",
     )  # fmt: skip
 
     def __init__(self, number: int, asked: Asked) -> None:
         self.id, self.asked = number, asked
         self.arrival, self.input, self.output, self.blocks = asked
-        self.computed = self.generated = self.held = self.room = self.passes = self.preemptions = 0
-        self.replica = -1
+        self.group: DecodeGroup | None = None
+        self._computed = self._generated = self.held = self.room = self.passes = self.preemptions = 0
+        self.replica = self.number = -1
         self.reached = self.arrival
         self.started = self.first = self.done = float("nan")
+
+    @property
+    def computed(self) -> int:
+        """Tokens whose keys and values have been computed."""
+        return self._computed + self.group.steps if self.group else self._computed
+
+    @computed.setter
+    def computed(self, tokens: int) -> None:
+        self._computed = tokens - self.group.steps if self.group else tokens
+
+    @property
+    def generated(self) -> int:
+        """Tokens of the answer so far."""
+        return self._generated + self.group.steps if self.group else self._generated
+
+    @generated.setter
+    def generated(self, tokens: int) -> None:
+        self._generated = tokens - self.group.steps if self.group else tokens
+
+    def join(self, group: DecodeGroup, number: int) -> None:
+        """Count tokens by the steps of a group from now on."""
+        self._computed, self._generated = self.computed - group.steps, self.generated - group.steps
+        self.group, self.number = group, number
+
+    def leave(self) -> None:
+        """Count tokens by itself again."""
+        self._computed, self._generated, self.group = self.computed, self.generated, None
 
     @property
     def known(self) -> int:
@@ -73,7 +105,7 @@ class Request:
     @property
     def missing(self) -> int:
         """Known tokens whose keys and values have not been computed: one while it generates."""
-        return self.input + self.generated - self.computed
+        return self.input + self._generated - self._computed
 
     @property
     def total(self) -> int:
