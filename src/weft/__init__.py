@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from weft.plan.scale import scale as scale
     from weft.plan.schedules import check_schedule as check_schedule
     from weft.plan.schedules import find_schedule as find_schedule
+    from weft.plan.serving import plan_serving as plan_serving
     from weft.result import Comparison as Comparison
     from weft.result import Timeline as Timeline
     from weft.result.contrast import Contrast as Contrast
@@ -86,7 +87,6 @@ if TYPE_CHECKING:
     from weft.run.trace import compare_trace as compare_trace
     from weft.sample import sample as sample
     from weft.serving.load import Load as Load
-    from weft.serving.search import plan_serving as plan_serving
     from weft.serving.serve import serve as serve
     from weft.sweep.answer import Sweep as Sweep
     from weft.sweep.run import sweep as sweep
@@ -146,7 +146,7 @@ _ROOMS = {
     "weft.overlaps": "overlaps=overlap_names register_overlap",
     "weft.overlaps.arbiters": "arbiter",
     "weft.serving.load": "Load",
-    "weft.serving.search": "plan_serving",
+    "weft.plan.serving": "plan_serving",
     "weft.serving.serve": "serve",
     "weft.studies": "studies",
     "weft.sweep": "sweep",

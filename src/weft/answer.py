@@ -106,6 +106,11 @@ class Answer(Record):
 
     kind: ClassVar[str]
 
+    @property
+    def launch_files(self) -> Mapping[str, str]:
+        """Texts by the names of files that start what the result found; a folder of results holds them, too."""
+        return {}
+
     def report(self) -> Report[Any]:
         """What the result shows: `sentences`, `tables`, `figures` and `notes`."""
         return _renderer().report(self)

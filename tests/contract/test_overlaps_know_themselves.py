@@ -11,7 +11,7 @@ from weft.overlaps import BUILT_IN, OverlapMethod
 ROOT = Path(weft.__file__).parent
 OWN_WORDS = {
     "library/tiles.py": "an architecture is called t3, too",
-    "plan/launch.py": "which method a launcher's own flag means",
+    "plan/launch_training.py": "which method a launcher's own flag means",
     "result/errors.py": "which strategy is measured",
     "studies": "what a paper compares",
     "tune": "which strategies the tables of C3 rank",

@@ -10,9 +10,8 @@ from deployments import plan_with, ready_with, serve_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.serving.bounds import Bounds, Work
-from weft.serving.plans import Choice
-from weft.serving.search import time_per_token
+from weft.plan.serving import time_per_token
+from weft.plan.serving_bounds import Bounds, Work
 from weft.serving.step_times import Shape, StepTimes
 
 MODEL, SYSTEM = "llama-3-8b", "4xh100"
@@ -26,21 +25,28 @@ LOADS = st.fixed_dictionaries(
         "framework": st.sampled_from(["vllm", "sglang", "trtllm"]),
     }
 )
+
+
+def fields(tp, replicas, prefill_replicas=0, tokens=None, **more):
+    stated = {"tp": tp, "replicas": replicas, "prefill_replicas": prefill_replicas, **more}
+    return stated | ({"max_num_batched_tokens": tokens} if tokens else {})
+
+
 CHOICES = st.sampled_from(
-    [Choice(tp, replicas, readers, tokens) for tp in (1, 2) for replicas in (1, 2) for readers in range(replicas)
+    [fields(tp, replicas, readers, tokens) for tp in (1, 2) for replicas in (1, 2) for readers in range(replicas)
      for tokens in (None, 512)]
 )  # fmt: skip
 STAGED = st.sampled_from(
-    [Choice(tp, 4 // tp, readers, tokens, pp=pp) for tp, pp in ((1, 2), (2, 2), (1, 4))
+    [fields(tp, 4 // tp, readers, tokens, pp=pp) for tp, pp in ((1, 2), (2, 2), (1, 4))
      for readers in range(0, 4 // tp, pp) for tokens in (None, 512)]
 )  # fmt: skip
 DRAFTED = st.sampled_from(
-    [Choice(1, 2, readers, tokens, num_speculative_tokens=count, speculative_method=draft) for readers in (0, 1)
+    [fields(1, 2, readers, tokens, num_speculative_tokens=count, speculative_method=draft) for readers in (0, 1)
      for tokens in (None, 512) for count in (1, 4) for draft in ("none", "eagle")]
 )  # fmt: skip
 EXPERTS, NODE = "qwen3-30b-a3b", "8xh100"
 WIDE = st.sampled_from(
-    [Choice(1, 8, 0, tokens, ep=ep, two_batch_overlap=halves, num_speculative_tokens=count) for tokens in (None, 512)
+    [fields(1, 8, 0, tokens, ep=ep, two_batch_overlap=halves, num_speculative_tokens=count) for tokens in (None, 512)
      for ep in (4, 8) for halves in (False, True) for count in (0, 3)]
 )  # fmt: skip
 TTFT = st.sampled_from([0.05, 0.3, 2.0])
@@ -120,7 +126,7 @@ def test_steps_ahead_take_as_long_as_each_alone(how):
 
 
 def check_bound(model, system, load, choice, ttft, attainment):
-    made = ready_with(model, system, **load, **choice.options, ttft=f"{ttft} s", tpot="1 s")
+    made = ready_with(model, system, **load, **choice, ttft=f"{ttft} s", tpot="1 s")
     good = math.ceil(attainment * len(made.asked.asked))
     bounds = Bounds(made.server.times, made.server.how, Work.of(made.asked.asked, made.limits.objective, good, 0))
     answered, _ = made.server.run(made.asked)
@@ -128,7 +134,7 @@ def check_bound(model, system, load, choice, ttft, attainment):
     if found < math.inf:
         assert bounds.ttft <= ttft
         if found > 0:
-            assert bounds.time_per_token(choice.replicas, choice.prefill_replicas) <= found
+            assert bounds.time_per_token(choice["replicas"], choice["prefill_replicas"]) <= found
 
 
 @pytest.mark.parametrize(
@@ -183,8 +189,7 @@ def test_a_search_finds_the_fewest_gpus_that_trying_all_finds(rate, tpot, seed):
             for readers in range(replicas):
                 for tokens in (None, 2048, 512):
                     for pp in (1, 2) if tp == 1 and replicas == 2 and not readers else (1,):
-                        choice = Choice(tp, replicas, readers, tokens, pp=pp)
-                        one = serve_with(MODEL, "2xh100", **load, **choice.options)
+                        one = serve_with(MODEL, "2xh100", **load, **fields(tp, replicas, readers, tokens, pp=pp))
                         if not one.overloaded and one.good_share >= 0.9:
-                            meets.add(choice.gpus)
+                            meets.add(tp * replicas)
     assert (found.best.gpus if found.best else None) == min(meets, default=None)

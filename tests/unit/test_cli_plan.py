@@ -20,14 +20,14 @@ def run(capsys, *arguments):
     return left.value.code, printed.out, printed.err
 
 
-def test_the_answer_leads_with_the_plan_and_ends_with_the_command(capsys):
+def test_the_answer_leads_with_the_plan_and_says_how_to_start_it(capsys):
     status, out, _ = run(capsys, *FEW, "--launch", "megatron")
     assert status == 0
     lines = out.splitlines()
     assert lines[0].startswith("Run GPT-3 on 64 GPUs of dgx-a100 with TP 8, PP 8, ")
     command = out[out.index("torchrun") :]
     assert "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 8" in command
-    assert lines[-1].endswith("--lr 1e-4")
+    assert any(line.endswith("--lr 1e-4") for line in lines)
 
 
 def test_json_has_the_plans_best_first_and_what_was_searched(capsys):

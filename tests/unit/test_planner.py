@@ -17,10 +17,10 @@ from weft.models import load_model
 from weft.parallel.check import problems
 from weft.parallel.framework import current_frameworks, framework
 from weft.parallel.plan import TrainingPlan
-from weft.plan import search
+from weft.plan import training
 from weft.plan.plans import ALIKE, roomiest_first
-from weft.plan.search import plan
 from weft.plan.space import space
+from weft.plan.training import plan
 from weft.result.errors import step_error
 from weft.run.step.clock import many, train
 from weft.run.step.memory import memory
@@ -334,7 +334,7 @@ def test_plain_data_has_the_keys_of_every_answer(found):
 
 
 def test_no_plan_is_refined_without_time(monkeypatch):
-    monkeypatch.setattr(search, "Store", type("Empty", (), {"get": lambda self, asked: None}))
+    monkeypatch.setattr(training, "Store", type("Empty", (), {"get": lambda self, asked: None}))
     found = plan("gpt-3", "64xa100", batch=64, fix=FIX, refine=5, budget_s=0.0)
     assert found.refined == 0
     assert "The time was up after 0 of 5 plans" in found.notes[0]
@@ -343,8 +343,8 @@ def test_no_plan_is_refined_without_time(monkeypatch):
 def test_refined_plans_are_ranked_by_their_windows(monkeypatch):
     """Windows that turn the order of the two best around change two ranks."""
     slow = iter([3.0, 2.0])
-    monkeypatch.setattr(search, "meetings", lambda *_: ())
-    monkeypatch.setattr(search, "train", lambda *_: type("Timed", (), {"seconds": next(slow)})())
+    monkeypatch.setattr(training, "meetings", lambda *_: ())
+    monkeypatch.setattr(training, "train", lambda *_: type("Timed", (), {"seconds": next(slow)})())
     found = plan("gpt-3", "64xa100", batch=64, fix=FIX, refine=2)
     assert [one.step_time_s for one in found.plans[:2]] == [2.0, 3.0]
     assert [one.place for one in found.plans[:2]] == [2, 1]
@@ -388,9 +388,9 @@ def test_a_machine_that_no_multiple_helps_says_how_far_was_tried():
 
 
 def test_a_need_that_rounds_to_the_memory_is_said_to_be_over_it():
-    said = search._too_large(np.array([80.2e9, 670e9]), 80 * 10**9, 0.0, framework("megatron-core"))
+    said = training._too_large(np.array([80.2e9, 670e9]), 80 * 10**9, 0.0, framework("megatron-core"))
     assert said == "needs just over 80 to 670 GB with Megatron Core, and a GPU has 80"
-    said = search._too_large(np.array([77.1e9, 90e9]), 80 * 10**9, 0.04, framework("megatron-core"))
+    said = training._too_large(np.array([77.1e9, 90e9]), 80 * 10**9, 0.04, framework("megatron-core"))
     assert said == "needs 77 to 90 GB with Megatron Core, and a GPU has 80, of which 4% stay free"
 
 

@@ -6,22 +6,31 @@ import csv
 import json
 from functools import cache
 from itertools import pairwise
+from math import inf
 
 import pytest
 from click.testing import CliRunner
 from deployments import plan_with, serve_with
 from shown import check_shown
 
+import weft
 from weft.cli.main import weft as cli
 from weft.errors import InputError, UnknownNameError
+from weft.fields import stated
+from weft.models import load_model
+from weft.plan.launch import ENGINES
+from weft.plan.launch import launch as launch_of
+from weft.plan.search import Search
+from weft.plan.serving import EVERY, _numbers
 from weft.run.step.serving_plan import ServingPlan
-from weft.serving import search
-from weft.serving.launch import ENGINES, launch
-from weft.serving.search import EVERY, _numbers
 
 MODEL, SYSTEM = "llama-3-8b", "2xh100"
 LOAD = {"rate": 12, "requests": 60, "input_tokens": 1024, "output_tokens": 48}
 LIMITS = {"ttft": "400 ms", "tpot": "20 ms"}
+
+
+def launch(engine, plan):
+    return launch_of(engine, load_model(MODEL), weft.system(SYSTEM), plan)
 
 
 @cache
@@ -31,8 +40,8 @@ def planned(**more):
 
 def test_what_a_plan_says_of_a_layout_is_what_serve_says():
     found = planned()
-    for one in {one.choice: one for one in [found.best, *found.front]}.values():
-        again = serve_with(MODEL, SYSTEM, **LOAD, **LIMITS, **one.choice.options)
+    for one in {one.plan: one for one in [found.best, *found.front]}.values():
+        again = weft.serve(MODEL, SYSTEM, one.plan, weft.Load(**LOAD), weft.Limits(**LIMITS))
         assert json.dumps(again.to_dict()) == json.dumps(one.serving.to_dict())
         assert one.meets == (not again.overloaded and again.good_share >= found.attainment)
 
@@ -65,23 +74,23 @@ def test_stages_drafts_and_halves_are_served_as_serve_does(model, system, more):
     found = plan_with(model, system, **asked)
     assert found.tried
     for one in found.tried:
-        again = serve_with(model, system, **asked | one.choice.options)
+        again = serve_with(model, system, **asked | stated(one.plan))
         assert json.dumps(again.to_dict()) == json.dumps(one.serving.to_dict())
-        assert one.choice.pp == more.get("pp", 1)
-        assert (one.choice.num_speculative_tokens is None) == ("acceptance_rate" not in more)
+        assert one.plan.pp == more.get("pp", 1)
+        assert (one.plan.num_speculative_tokens is None) == ("acceptance_rate" not in more)
 
 
 def test_accepted_drafts_speed_users_up():
     load = {"tp": 1, "prefill_replicas": 0, "replicas": 1, "max_num_batched_tokens": 8192}
     plain, drafted = planned(**load), planned(**load, acceptance_rate=0.8, speculative_method="eagle")
-    assert drafted.best.choice.num_speculative_tokens > 0
+    assert drafted.best.plan.num_speculative_tokens > 0
     assert drafted.best.tokens_per_s_per_user > 1.2 * plain.best.tokens_per_s_per_user
-    assert drafted.best.choice.words == "1 x TP 1, 7 drafts by eagle, 8,192 tokens a step"
+    assert drafted.best.words == "1 x TP 1, 7 drafts by eagle, 8,192 tokens a step"
 
 
 def test_a_model_that_no_tp_holds_is_planned_in_stages():
     found = plan_with("llama-3-70b", "8xl40s", tp=1, **{**LOAD, "rate": 0.2}, ttft="4 s", tpot="400 ms")
-    assert found.best.choice.words == "1 x TP 1 and PP 4, 512 tokens a step"
+    assert found.best.words == "1 x TP 1 and PP 4, 512 tokens a step"
     assert found.best.gpus == 4
 
 
@@ -98,7 +107,7 @@ def test_the_best_layout_meets_the_limits_for_minutes_whatever_the_draw():
     assert found.load.startswith("3,600 requests")
     assert found.best.serving.completed == 3600
     for seed in (1, 7, 8):
-        served = serve_with(MODEL, "8xh100", **asked, **found.best.choice.options, requests=3600, seed=seed)
+        served = serve_with(MODEL, "8xh100", **asked, **stated(found.best.plan), requests=3600, seed=seed)
         assert served.good_share >= 0.88
 
 
@@ -110,7 +119,7 @@ def test_on_the_front_more_gpus_mean_faster_users():
 
 def test_a_choice_that_is_given_is_not_searched():
     found = planned(tp=2, max_num_batched_tokens=2048)
-    assert {(one.choice.tp, one.choice.max_num_batched_tokens) for one in found.tried} == {(2, 2048)}
+    assert {(one.plan.tp, one.plan.max_num_batched_tokens) for one in found.tried} == {(2, 2048)}
 
 
 def test_limits_that_no_layout_meets_name_the_nearest_and_what_limits():
@@ -135,13 +144,13 @@ def test_layouts_that_the_time_of_the_search_does_not_reach_are_said_so():
 def test_slower_layouts_of_fewer_gpus_that_the_time_does_not_reach_are_counted(monkeypatch):
     """Layouts that miss the limits run again without them, as their few GPUs may be on the front."""
     whole = planned(tpot="9 ms")
-    monkeypatch.setattr(search._Search, "time_left", property(lambda self: self.best is None))
+    monkeypatch.setattr(Search, "time_left", property(lambda self: self.workload.limit < inf))
     found = plan_with(MODEL, SYSTEM, **{**LOAD, **LIMITS, "tpot": "9 ms"})
-    assert found.best.choice == whole.best.choice
+    assert found.best.plan == whole.best.plan
     assert found.best.gpus == 2
-    missed = {one.choice for one in whole.tried if one.gpus == 1}
+    missed = {one.plan for one in whole.tried if one.gpus == 1}
     assert missed
-    assert missed.isdisjoint(one.choice for one in found.tried)
+    assert missed.isdisjoint(one.plan for one in found.tried)
     assert found.unknown >= len(missed)
     assert found.unknown == found.rejected["not tried"]
     assert sum(found.rejected.values()) <= found.searched
@@ -188,10 +197,11 @@ def test_the_command_says_what_the_function_says(tmp_path):
     )
     assert done.exit_code == 0, done.output
     kept = json.loads((tmp_path / "a.json").read_text())
-    assert kept["best"] == json.loads(json.dumps(planned().best.record()))
+    assert kept["best"] == json.loads(json.dumps(planned().best.to_dict()))
     assert "vllm serve $MODEL --tensor-parallel-size" in done.output
     assert len(list(csv.DictReader((tmp_path / "a.csv").read_text().splitlines()))) == len(planned().tried)
     assert "What does speed for each user cost?" in (tmp_path / "page" / "report.html").read_text()
+    assert (tmp_path / "page" / "launch.sh").read_text() == planned().launch
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -86,6 +86,8 @@ class Outputs:
             parts, page = answers.parts(report, self.details), page or partial(write_report, report)
             save = save or (lambda file: write_json(file, report.record()))
             rows = rows or (report.rows() if self.csv is not None else ())
+            if isinstance(shown, Answer) and self.folder is not None:
+                files = {**files, **{name: partial(_write, text) for name, text in shown.launch_files.items()}}
         paths: list[tuple[str, Path]] = []
         try:
             with written_together():
@@ -125,6 +127,10 @@ class Outputs:
 
         for path in view.write_trace(run, self.trace) if self.trace is not None else ():
             written("trace", path, note)
+
+
+def _write(text: str, file: Path) -> Path:
+    return write_atomically(file, text)
 
 
 def _traces_of(run: Timeline | None) -> Traces | None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, get_args
 
 import click
 
 import weft
+from weft.answer import Answer
 from weft.cli.options import as_run_options, clock_option, examples, on_machine, option, set_option
-from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs
+from weft.cli.output import shows
 from weft.cli.progress import progress_bar
 from weft.cli.train import recomputed
 from weft.cli.values import COUNT, MODEL_NAME, SYSTEM_NAME, Value, later, names
 from weft.errors import InputError
-from weft.files import write_atomically
 from weft.hardware import System
 from weft.options import RESERVE, RunOptions
 from weft.parallel.deployment import overlap_of
@@ -100,24 +99,14 @@ def _choices(name: str, text: str) -> list[Any]:
 )
 @set_option("every GPU, node or network")
 @clock_option()
-@file_option("--json", "Write the answer as JSON.")
-@file_option("--csv", "Write the best plans as CSV.")
-@folder_option(
-    "Write report.html with the pictures, plans.json and, with --launch, the launch file to this folder.", "plans.json"
+@shows(
+    "plans.json",
+    csv="Write the best plans as CSV.",
+    out="Write report.html with the pictures, plans.json and, with --launch, the launch file to this folder.",
 )
 @as_run_options
-@pass_outputs
 @on_machine
-def plan(
-    outputs: Outputs,
-    /,
-    model: str,
-    machine: System,
-    options: RunOptions,
-    refine: int | None = None,
-    launcher: str = "",
-    **stated: Any,
-) -> None:
+def plan(model: str, machine: System, options: RunOptions, refine: int | None = None, **stated: Any) -> Answer:
     """Find the best plan to train MODEL on a machine: its time, its memory, why not another, and how to start it.
 
     MODEL is a name of 'weft models list', or a file.
@@ -126,13 +115,4 @@ def plan(
     if refine is not None:
         effort = {"refine": refine, "budget_s": math.inf}
     with progress_bar("planning") as progress:
-        answer = weft.plan(model, machine, options=options, launcher=launcher, progress=progress, **effort, **stated)
-    launched = [answer.best.launch(launcher).rstrip("\n")] if launcher else []
-    files = {"plans.json": json_of(answer)}
-    if launcher:
-        files[LAUNCHERS[launcher].file] = lambda file: _text(file, launched[0])
-    outputs.show(answer, files=files)
-
-
-def _text(file: Path, text: str) -> Path:
-    return write_atomically(file, text + "\n")
+        return weft.plan(model, machine, options=options, progress=progress, **effort, **stated)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 from weft.answer import Record
 from weft.errors import InputError, check_name, check_type
@@ -91,6 +92,15 @@ class Deployment(Options, Record):
                 f"dispatcher {self.dispatcher} exchanges tokens among the ranks that share experts, but ep is 1; "
                 "give ep 2 or more, or leave it out"
             )
+
+    def altered(self, **fields: Any) -> Self:
+        """Return this plan with other fields, not checked: what each may be beside the others has been seen before.
+
+        A search makes plans by the 100,000 out of few values.
+        """
+        found = object.__new__(type(self))
+        vars(found).update(vars(self), **fields)
+        return found
 
     def __hash__(self) -> int:
         return hash(tuple(value for name, value in vars(self).items() if name != "overlap"))

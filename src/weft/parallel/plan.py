@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from weft.errors import InputError, check_name, check_type
 from weft.fields import declared, redeclared
@@ -255,15 +255,6 @@ class TrainingPlan(Deployment):
             check_name("recomputation", self.recompute, get_args(Recompute))
         elif not self.recompute:
             raise InputError("recompute names no operator; name some of a layer, or say 'none'")
-
-    def altered(self, **fields: Any) -> TrainingPlan:
-        """This plan with other fields, not checked: what each of them may be beside the others has been seen before.
-
-        A search makes plans by the 100,000 out of few values.
-        """
-        found = object.__new__(TrainingPlan)
-        vars(found).update(vars(self), **fields)
-        return found
 
     __hash__ = Deployment.__hash__
 

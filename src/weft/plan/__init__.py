@@ -1,9 +1,9 @@
 """The best plan of a model on a system, with its launch file; what it recomputes, and the order of its pipeline."""
 
 from weft.plan.plans import Planned, Plans
-from weft.plan.search import plan
+from weft.plan.training import plan
 from weft.rooms import callable_room
 
 __all__ = ["Planned", "Plans", "plan"]
 
-callable_room(__name__, "weft.plan.search", "plan")
+callable_room(__name__, "weft.plan.training", "plan")

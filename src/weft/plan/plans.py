@@ -1,4 +1,4 @@
-"""What the planner answers: the best plans, those on the Pareto front, and what was left out for which reason."""
+"""What the planner answers of training: the best plans, the Pareto front, and what was left out for which reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from weft import hardware
-from weft.answer import Answer, attributes
+from weft.answer import attributes
 from weft.errors import InputError
 from weft.hardware import System
 from weft.models import Transformer, load_model
@@ -17,7 +17,8 @@ from weft.options import SUSTAINED, Fidelity, RunOptions
 from weft.parallel.framework import Framework, framework
 from weft.parallel.layers import stage_layers
 from weft.parallel.plan import TrainingPlan
-from weft.parallel.words import changes
+from weft.parallel.words import changes, words
+from weft.plan.answer import PlanAnswer, PlannedDeployment
 from weft.plan.launch import LAUNCHERS, lacking, launch
 from weft.result.errors import Error, step_error
 from weft.result.memory import Memory
@@ -75,7 +76,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Planned:
+class Planned(PlannedDeployment[TrainingPlan]):
     """A plan with its step time [s] and the peak of memory of its fullest GPU [bytes].
 
     `estimated_s` is the step time in closed forms, `fidelity` says where `step_time_s` comes from. `tied` says that the
@@ -92,9 +93,13 @@ class Planned:
     place: int = 0
 
     @property
-    def gpus(self) -> int:
-        """GPUs of the plan."""
-        return self.plan.gpus
+    def words(self) -> str:
+        """What the plan chooses, as one phrase."""
+        return words(self.plan)
+
+    def launch(self, launcher: str) -> str:
+        """The command line or configuration file of the plan, as `weft.plan.launch.launch` writes it."""
+        return launch(launcher, self.setting.model, self.setting.system, self.plan, self.setting.framework)
 
     @property
     def feasible(self) -> bool:
@@ -174,10 +179,6 @@ class Planned:
         named = [f"--system {system}", *flags, f"--framework {on.framework.name}", *fidelity]
         return " ".join(["weft step", on.model.name, *named])
 
-    def launch(self, launcher: str) -> str:
-        """The command line or configuration file of the plan, as `weft.plan.launch.launch` writes it."""
-        return launch(launcher, self.setting.model, self.setting.system, self.plan, self.setting.framework)
-
     def elsewhere(self, launcher: str) -> Planned | str:
         """The same plan as a launcher's framework runs it, in closed forms, or why the launcher cannot run it.
 
@@ -187,13 +188,13 @@ class Planned:
         if missing := lacking(launcher, on.model, self.plan):
             return missing
         other = framework(LAUNCHERS[launcher].framework)
+        found = replace(on, framework=other, error=step_error(on.system.gpu, other.name, bool(on.model.experts)))
         try:
-            answer = train(on.model, on.system, self.plan, other, on.options, "estimate")
+            seconds = train(on.model, on.system, self.plan, other, on.options, "estimate").seconds
             peak = memory(on.model, on.system, self.plan, other).peak
         except InputError as error:
             return str(error)
-        found = replace(on, framework=other, error=step_error(on.system.gpu, other.name, bool(on.model.experts)))
-        return Planned(self.plan, answer.seconds, peak, found, estimated_s=answer.seconds)
+        return Planned(self.plan, seconds, peak, found, estimated_s=seconds)
 
     def memory(self) -> Memory:
         """What every GPU holds under the plan."""
@@ -216,38 +217,32 @@ class Planned:
             f"most of the rest is {_WORDS.get(name, name)} ({lost / total:.0%}); memory is {full:.0%} full, {rest}"
         )
 
-    def record(self) -> dict[str, Any]:
-        """The plan as plain data: every degree, times [s], bytes, and why."""
-        names = """
-            micro_batches=plan.micro_batches framework=setting.framework.name step_time_s range_s tied fidelity
-            estimated_s estimated_rank=place tokens_per_s_per_gpu mfu peak_bytes capacity_bytes=capacity feasible
-        """
-        return {**self.plan.to_dict(), **attributes(self, names)}
+    RECORD = """
+        micro_batches=plan.micro_batches framework=setting.framework.name step_time_s range_s tied fidelity
+        estimated_s estimated_rank=place tokens_per_s_per_gpu mfu peak_bytes capacity_bytes=capacity feasible
+    """
 
 
 @dataclass(frozen=True, repr=False)
-class Plans(Answer):
+class Plans(PlanAnswer[Planned]):
     """The best plans of a model on a system, best first, and what else was found on the way.
 
-    `searched` counts the plans that were looked at, `rejected` those of them that cannot run, by reason. `front` are
-    the plans that no other one beats in step time, peak of memory and number of GPUs at once. `refined` counts the
-    plans that were timed again with the engine's windows, `moved` those of them whose rank changed. `wall_s` is how
-    long the search took [s], `why_range` names the measured steps behind the ranges. `timed` are the plans that fit and
+    The `front` are the plans that no other one beats in step time, peak of memory and number of GPUs at once. `refined`
+    counts the plans that were timed again with the engine's windows, `moved` those of them whose rank changed.
+    `why_range` names the measured steps behind the ranges. `timed` are the plans that fit and
     were timed, best first; bounds exclude others, which `time_all` times. `launcher` is what all of them can be
     started with, if the search was limited to one. `between` are the fields for which several values were stated to
     choose from.
     """
 
     kind = "plans"
+    RECORD = """
+        model=model.name system=system.label objective plans=explained command=best.command runner_up searched rejected
+    """
+    LAST = "front refined rank_changed=moved why_range notes wall_s"
 
-    model: Transformer
-    system: System
     objective: str
     plans: tuple[Planned, ...]
-    searched: int
-    rejected: Mapping[str, int]
-    wall_s: float
-    front: tuple[Planned, ...] = ()
     timed: tuple[Planned, ...] = field(default=(), repr=False)
     refined: int = 0
     moved: int = 0
@@ -272,6 +267,11 @@ class Plans(Answer):
         """The best plan."""
         return self.plans[0]
 
+    @property
+    def launch_files(self) -> Mapping[str, str]:
+        """The launch file of the best plan by its name, if the search was limited to a launcher."""
+        return {LAUNCHERS[self.launcher].file: self.best.launch(self.launcher)} if self.launcher else {}
+
     @cached_property
     def elsewhere(self) -> Mapping[str, Planned | str]:
         """The best plan under each other launcher, or why it cannot run there; empty without a launcher."""
@@ -288,17 +288,15 @@ class Plans(Answer):
         said = ", ".join(_changes(best, second)) or "the same plan"
         return f"The runner-up has {said}: {_differences(best, second)}{why}"
 
+    @property
+    def explained(self) -> list[dict[str, Any]]:
+        """The best plans as plain data, each with what binds it."""
+        return [{**one.to_dict(), "why": one.why} for one in self.plans]
+
     def to_dict(self) -> dict[str, Any]:
         """Plans, counts and reasons as plain data."""
-        return {
-            **attributes(self, "model=model.name system=system.label objective"),
-            "plans": [{**one.record(), "why": one.why} for one in self.plans],
-            "command": self.best.command,
-            **attributes(self, "runner_up searched rejected"),
-            **(self._launched() if self.launcher else {}),
-            "front": [one.record() for one in self.front],
-            **attributes(self, "refined rank_changed=moved why_range notes wall_s"),
-        }
+        launched = self._launched() if self.launcher else {}
+        return {**super().to_dict(), **launched, **attributes(self, self.LAST)}
 
     def _launched(self) -> dict[str, Any]:
         others = {

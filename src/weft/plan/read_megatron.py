@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.errors import ConfigError, InputError
 from weft.models import Transformer
-from weft.plan.launch import MODULES, RECIPE_FLAGS
+from weft.plan.launch_training import MODULES, RECIPE_FLAGS
 from weft.plan.launched import Launched
 from weft.plan.reading import ArgumentReader, Machine
 from weft.plan.script import Arguments, Command, Script, flags, read_script

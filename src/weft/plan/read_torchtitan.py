@@ -7,7 +7,7 @@ from typing import Any
 
 from weft.errors import ConfigError
 from weft.models import Transformer, load_model
-from weft.plan.launch import PIPELINES
+from weft.plan.launch_training import PIPELINES
 from weft.plan.launched import Launched
 from weft.plan.reading import ArgumentReader
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from weft.view.interference import bursts as bursts
     from weft.view.memory import memory_curve as memory_curve
     from weft.view.pipeline import pipeline_diagram as pipeline_diagram
-    from weft.view.planner import choices_map as choices_map
     from weft.view.run import speedups as speedups
     from weft.view.run import sub_layer_times as sub_layer_times
     from weft.view.run import traffic_by_cause as traffic_by_cause
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from weft.view.step import layer_streams as layer_streams
     from weft.view.step_trace import write_graph_trace as write_graph_trace
     from weft.view.step_trace import write_step_trace as write_step_trace
+    from weft.view.training_plans import choices_map as choices_map
 
 __getattr__, __all__ = lazy_names(
     __name__,
@@ -32,9 +32,9 @@ __getattr__, __all__ = lazy_names(
     interference="bursts",
     memory="memory_curve",
     pipeline="pipeline_diagram",
-    planner="choices_map",
     run="speedups sub_layer_times traffic_by_cause waits",
     run_trace="write_trace",
     step="layer_streams",
     step_trace="write_graph_trace write_step_trace",
+    training_plans="choices_map",
 )

@@ -41,7 +41,7 @@ REPORTS = {
     "graph step": "step:GraphStepReport",
     "roofline": "roofline:RooflineReport",
     "tiles": "tiles:TilesReport",
-    "plans": "planner:PlansReport",
+    "plans": "training_plans:PlansReport",
     "inference": "step:InferenceReport",
     "serving": "serving:ServingReport",
     "serving plans": "serving_plans:ServingPlansReport",

@@ -1,349 +1,80 @@
-"""The planner's answer: a verdict, the best plans, the front of time and memory, maps of choices, and what is out."""
+"""What every search of deployments shows, whatever the workload: the best or the front, and infeasible plans."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import permutations
-from typing import TYPE_CHECKING
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
-from weft.parallel.words import changes, words
-from weft.plan.plans import signed
+from weft.plan.answer import PlanAnswer
 from weft.report import Part, Section, SystemReport
 from weft.report.table import Table, number, text
-from weft.view import looks
-from weft.view.figure import Figure, bars, choice_map, curves, stacked_bars
-from weft.view.pipeline import schedule_with_memory
-from weft.view.shares import colors, label, ordered, seconds
-from weft.view.words import sentence
+from weft.view.figure import Figure, curves
 
-if TYPE_CHECKING:
-    from weft.plan.plans import Planned, Plans
-
-_CHOICES = {"tp": "TP", "pp": "PP", "cp": "CP", "ep": "EP", "dp": "DP", "micro_batch": "micro-batch",
-            "schedule": "schedule", "zero": "ZeRO", "sp": "SP", "recompute": "recomputation",
-            "dispatcher": "dispatcher"}  # fmt: skip
-"""Choices that tables and maps compare, with their heads."""
-_LABELS = {**_CHOICES, "recompute": "recompute"}
-_MOST_DOTS = 1500
-_LEAST_CHANGE = 1e-3
-"""Share of the step below which the difference of a part is added to the others."""
+A = TypeVar("A", bound=PlanAnswer[Any])
+_REASONS = 5
+"""Most frequent reasons that a terminal shows."""
 
 
-def verdict(answer: Plans) -> list[str]:
-    """The answer in five sentences: the plan, its time, its memory and what binds, the runner-up, and what is tied."""
-    best = answer.best
-    low, high = best.range_s
-    room = f"{best.peak_bytes / 1e9:.1f} GB of {best.capacity / 1e9:.0f} GB"
-    where = f"{best.gpus:,} GPUs of {answer.system.name}"
-    run = f"Run {answer.model.title} on {where} with {words(best.plan)}, as {best.setting.framework.name} does."
-    rate = f"{best.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU {best.mfu:.1%} of the {best.plan.dtype} peak"
-    return [
-        run,
-        f"A step takes {seconds(best.step_time_s)} ({seconds(low)} to {seconds(high)}): {rate}.",
-        f"Its fullest GPU needs {room}: {best.why}.",
-        f"{answer.runner_up}." if answer.runner_up else "No other plan fits.",
-        _ties(answer),
-        *_launched(answer),
-    ]
+class PlanReport(SystemReport[A]):
+    """What a search found: its plans, their Pareto front, how to start the best one, and infeasible plans."""
 
+    @abstractmethod
+    def table(self) -> Table:
+        """The plans that were found."""
 
-def _launched(answer: Plans) -> list[str]:
-    """Whose launch file it is, and what the same plan takes under the other launchers, in a sentence."""
-    if not answer.launcher:
-        return []
-    others = (
-        f"{name} cannot run it ({one})"
-        if isinstance(one, str)
-        else f"with {one.setting.framework.name}'s defaults it takes {seconds(one.step_time_s)} and "
-        f"{one.peak_bytes / 1e9:.1f} GB{' and does not fit' * (not one.feasible)}"
-        for name, one in answer.elsewhere.items()
-    )
-    timed = " in closed forms" * (answer.best.fidelity != "estimate")
-    took = f"{seconds(answer.best.estimated_s)}{timed}"
-    return [f"The launch file is for {answer.launcher}, where the plan takes {took}; {'; '.join(others)}."]
+    @abstractmethod
+    def front(self) -> Figure:
+        """The Pareto front among all plans."""
 
-
-def between(answer: Plans) -> Iterator[str]:
-    """The fastest plan with each of several values that were stated for a field, a sentence for each field."""
-    for name in answer.between:
-        fastest: dict[str, float] = {}
-        for one in answer.timed if name in _CHOICES else ():
-            value = str(_choice(one, name))
-            fastest[value] = min(one.step_time_s, fastest.get(value, one.step_time_s))
-        if len(fastest) > 1:
-            said = (f"{value}: {seconds(took)}" for value, took in sorted(fastest.items(), key=lambda one: one[1]))
-            yield f"The fastest plan by {_CHOICES[name]}: {', '.join(said)}."
-
-
-def by_framework(answer: Plans) -> list[str]:
-    """The fastest of the plans that were timed under each framework, in a sentence; nothing for one of them."""
-    fastest: dict[str, float] = {}
-    for one in answer.timed:
-        name = one.setting.framework.name
-        fastest[name] = min(one.step_time_s, fastest.get(name, one.step_time_s))
-    if len(fastest) < 2:
-        return []
-    said = (f"{name} {seconds(took)}" for name, took in sorted(fastest.items(), key=lambda one: one[1]))
-    return [f"The fastest of the plans timed by framework: {', '.join(said)}."]
-
-
-def _ties(answer: Plans) -> str:
-    known = f"±{answer.best.error:.0%} is the known error: {answer.why_range}"
-    tied = _tied(answer)
-    if not tied:
-        return f"No other plan is so near that it could be the faster one; {known}."
-    return f"{tied} other plan{'s' * (tied > 1)} of the {len(answer.plans)} best could be as fast; {known}."
-
-
-def _tied(answer: Plans) -> int:
-    return sum(one.tied for one in answer.plans[1:])
-
-
-def warnings(answer: Plans) -> list[str]:
-    """What to do about plans that are tied; nothing if none is."""
-    if not _tied(answer):
-        return []
-    return ["warning: the best plans are tied; time the first few for some steps on your machine before a long run"]
-
-
-def counts(answer: Plans) -> str:
-    """How many plans were searched, are out and were timed again, in a sentence."""
-    out = sum(answer.rejected.values())
-    again = (
-        f"; the best {answer.refined} were timed again with the engine's windows, which moved {answer.moved} of them"
-        if answer.refined
-        else ", all in closed forms"
-    )
-    return f"{answer.searched:,} plans in {answer.wall_s:.1f} s, {out:,} of them cannot run{again}."
-
-
-def plan_table(answer: Plans) -> Table:
-    """The best plans, best first; columns in which all are alike are left out, but for the first degrees, of a mixture
-    also the experts' and the library that exchanges tokens.
-    """
-    rows = [
-        (
-            rank, *(_choice(one, name) for name in _CHOICES), one.setting.framework.name, one.gpus, one.fidelity,
-            one.step_time_s, one.tokens_per_s_per_gpu, one.mfu, one.peak_bytes / 1e9, _against(rank, one),
-        )
-        for rank, one in enumerate(answer.plans, 1)
-    ]  # fmt: skip
-    columns = [
-        number("rank", "#"),
-        *(number(key, head) if key in ("tp", "pp", "cp", "ep", "dp", "micro_batch", "zero") else text(key, head)
-          for key, head in _CHOICES.items()),
-        text("framework"), number("gpus", "GPUs"), text("fidelity", "timed by"),
-        number("step_s", "step", "s", ".4g"),
-        number("tokens_per_s_per_gpu", "tokens/s per GPU", spare=True, format_=",.0f"),
-        number("mfu", "MFU", format_=".1%"), number("peak_gb", "memory", "GB", ".1f"), text("tied", "against the best"),
-    ]  # fmt: skip
-    whole = Table(columns, rows, f"The best {len(rows)} plans by {answer.objective}")
-    mixed = ["ep", "dispatcher"] if answer.model.experts else []
-    kept = ["rank", "tp", "pp", "dp", "step_s", "peak_gb", "tied", "mfu", "tokens_per_s_per_gpu", *mixed]
-    alike = [key for key in whole.keys if key not in kept and len(whole.distinct(key)) == 1]
-    return whole.without(alike) if len(rows) > 1 else whole
-
-
-def _against(rank: int, one: Planned) -> str:
-    return "" if rank == 1 else "tied" if one.tied else "slower"
-
-
-def _choice(one: Planned, name: str) -> str | int:
-    plan = one.plan
-    if name == "schedule":
-        return plan.schedule if plan.pp > 1 else "none"
-    if name == "recompute":
-        return plan.recompute_words
-    if name == "sp":
-        return "yes" if plan.sp else "no"
-    if name == "dispatcher":
-        return (plan.dispatcher or one.setting.framework.dispatcher) if plan.ep > 1 else "none"
-    value: int = getattr(plan, name)
-    return value
-
-
-def rejected_table(answer: Plans) -> Table:
-    """Why plans cannot run, most first."""
-    rows = [(reason, count, count / answer.searched) for reason, count in answer.rejected.items()]
-    columns = [text("reason"), number("plans"), number("share", "of all", format_=".1%")]
-    return Table(columns, rows, f"Plans that cannot run, of {answer.searched:,}")
-
-
-def front(answer: Plans) -> Figure:
-    """Step time and memory of all plans that fit, and the front of those that no other one beats in both, by GPUs."""
-    columns = [
-        number("step_s", "step time", "s", ".4g"), number("peak_gb", "memory of the fullest GPU", "GB", ".1f"),
-        text("gpus", "GPUs"), text("plan"), text("mark", " "),
-    ]  # fmt: skip
-
-    def table(plans: Sequence[Planned]) -> Table:
-        rows = [
-            (
-                one.step_time_s,
-                one.peak_bytes / 1e9,
-                f"{one.gpus:,} GPUs",
-                _named(one, answer),
-                "best" * (one.plan == answer.best.plan),
-            )
-            for one in sorted(plans, key=lambda one: (one.gpus, one.step_time_s))
-        ]
-        return Table(columns, rows)
-
-    near = [one for one in answer.fitting if one.step_time_s <= 3 * answer.best.step_time_s]
-    line = table([one for one in answer.front if one.step_time_s <= 3 * answer.best.step_time_s] or answer.plans[:1])
-    figure = curves(
-        "What does less memory cost in time?",
-        line,
-        x="step_s",
-        y="peak_gb",
-        series="gpus",
-        zero=False,
-        steps=True,
-        dots=table(near[:: -(-len(near) // _MOST_DOTS) or 1]),
-        mark="mark",
-    )
-    return figure.captioned(
-        "Each dot is a plan that fits, up to three times the best time; no plan is below and left of the line."
-    )
-
-
-def _named(one: Planned, answer: Plans) -> str:
-    mixed = len({each.setting.framework.name for each in answer.plans}) > 1
-    return words(one.plan) + (f" ({one.setting.framework.name})" if mixed else "")
-
-
-def choices_map(answer: Plans, columns: str = "tp", rows: str = "pp") -> Figure:
-    """The least step time for every two choices, `columns` across and `rows` down; a page lets one change both."""
-    said = {name: {str(_choice(one, name)) for one in answer.fitting} for name in _CHOICES}
-    varied = [name for name in _CHOICES if len(said[name]) > 1]
-    wanted = [name for name in (columns, rows) if name in varied]
-    pairs = sorted(permutations(varied if len(varied) > 1 else [columns, rows], 2), key=lambda two: list(two) != wanted)
-    cells = [
-        (_CHOICES[across], _CHOICES[down], *cell, best.step_time_s, best.peak_bytes / 1e9, words(best.plan))
-        for across, down in pairs
-        for cell, best in _best_of(answer, across, down)
-    ]
-    heads = [
-        text("columns"), text("rows"), text("across", "column"), text("down", "row"),
-        number("step_s", "step", "s", ".4g"), number("peak_gb", "memory", "GB", ".1f"), text("plan"),
-    ]  # fmt: skip
-    return choice_map(
-        "Which choices matter? Step time [s] of the best plan with both", Table(heads, cells),
-        pair=("columns", "rows"), cell=("across", "down"), value="step_s",
-    ).captioned("Dark is fast; white takes twice the best time or more; without a cell, no plan can run.")  # fmt: skip
-
-
-def _best_of(answer: Plans, across: str, down: str) -> Iterator[tuple[tuple[str, str], Planned]]:
-    """The fastest plan for each two choices."""
-    found: dict[tuple[str, str], Planned] = {}
-    for one in answer.fitting:
-        cell = _labelled(one, across), _labelled(one, down)
-        if cell not in found or one.step_time_s < found[cell].step_time_s:
-            found[cell] = one
-    return iter(found.items())
-
-
-def difference(answer: Plans) -> Figure:
-    """The runner-up's step against the best one's, part by part [s]: each bar begins where the one before it ends."""
-    best, second = (one.step().parts for one in answer.plans[:2])
-    second_is_faster = answer.plans[1].step_time_s < answer.best.step_time_s
-    grown = {name: second.get(name, 0.0) - best.get(name, 0.0) for name in ordered({**best, **second})}
-    least = _LEAST_CHANGE * answer.best.step_time_s
-    shown = {label(name): change for name, change in grown.items() if abs(change) >= least}
-    rest = sum(grown.values()) - sum(shown.values())
-    rows, at = [], 0.0
-    for name, change in {**shown, **({"all else": rest} if rest else {})}.items():
-        ends = sorted((at, at := at + change))
-        rows.append((name, "longer" if change > 0 else "shorter", *ends, signed(change)))
-    rows.append(("the step", "in all", 0.0, at, signed(at)))
-    columns = [text("lane", "part"), text("kind", " "), number("from_s", " "),
-               number("until_s", "runner-up minus best", "s", "+.3g"), text("said", " ")]  # fmt: skip
-    return bars(
-        "What does the faster runner-up do?" if second_is_faster else "Why is the runner-up not the best?",
-        Table(columns, rows),
-        lane="lane",
-        start="from_s",
-        end="until_s",
-        kind="kind",
-        looks={"longer": looks.RED, "shorter": looks.GREEN, "in all": looks.GREY},
-        label="said",
-    ).captioned(f"Seconds of a step that the runner-up spends more or less, of {seconds(answer.best.step_time_s)}.")
-
-
-def waterfalls(answer: Plans) -> Figure:
-    """Where the steps of the best plans go."""
-    rows = [
-        (f"{rank}: {_short(one)}", label(name), one.step().parts[name], _named(one, answer))
-        for rank, one in enumerate(answer.plans, 1)
-        for name in ordered(one.step().parts)
-    ]
-    columns = [text("lane", "plan"), text("part"), number("time_s", "time", "s", ",.3f"), text("words", "is")]
-    table = Table(columns, rows)
-    return stacked_bars("Where do the steps go?", table, lane="lane", part="part", value="time_s", looks=colors(table))
-
-
-def _short(one: Planned) -> str:
-    """The degrees of a plan but for its replicas."""
-    degrees = (f"{axis.upper()} {one.plan.degree(axis)}" for axis in ("tp", "pp", "cp", "ep"))
-    return ", ".join(said for said in degrees if not said.endswith(" 1")) or f"DP {one.plan.dp}"
-
-
-def _labelled(one: Planned, name: str) -> str:
-    """A choice with its name: "TP 8", "micro-batch 2", "1f1b", "full recomputation" as "recompute full"."""
-    return f"{'' if name == 'schedule' else _LABELS[name]} {_choice(one, name)}".strip()
-
-
-class PlansReport(SystemReport["Plans"]):
-    """The best plans of a model on a system, and why others are not."""
-
-    explained = "plans"
-
-    def title(self) -> str:
-        """The question on one line."""
-        answer = self.answer
-        plan = answer.best.plan
-        on = f"{answer.system.gpus:,} GPUs of {answer.system.name}"
-        return f"Plans for {answer.model.title} on {on}, batch {plan.batch} x {plan.sequence:,}"
-
-    def sentences(self) -> list[str]:
-        """The plan, its time, its memory, the runner-up, what is tied, and what stated choices take at best."""
-        return [*verdict(self.answer), *between(self.answer), *by_framework(self.answer), *warnings(self.answer)]
-
-    def notes(self) -> list[str]:
-        """How many plans were searched, the notes of the search, and how to launch the best plan."""
-        answer = self.answer
-        launched = [answer.best.launch(answer.launcher).rstrip("\n")] if answer.launcher else []
-        command = answer.best.command
-        shown = [f"What is exposed, and why: {command}"] if command else []
-        return [counts(answer), *map(sentence, answer.notes), *shown, *launched]
+    def start(self) -> list[str]:
+        """How to start the best plan."""
+        return [text.rstrip("\n") for text in self.answer.launch_files.values()]
 
     def tables(self) -> list[Table]:
-        """The best plans, and why others cannot run."""
-        return [plan_table(self.answer), rejected_table(self.answer)]
+        """The plans, and the infeasible ones with the reason."""
+        return [self.table(), infeasible_table(self.answer)]
 
-    def on_terminal(self) -> list[Table]:
-        """The best plans, and the most frequent reasons."""
-        best, out = self.tables()
-        return [best, *([Table(out.columns, out.rows[:5], out.title)] if out.rows else [])]
+    def on_terminal(self) -> list[Table | str]:
+        """The plans, the most frequent reasons of infeasible ones, and how to start the best."""
+        plans, out = self.tables()
+        reasons = Table(out.columns, out.rows[:_REASONS], out.title)
+        return [plans, *([reasons] if out.rows else []), *self.start()]
 
-    def figures(self) -> list[Figure]:
-        """The front of time and memory."""
-        return [front(self.answer)]
+    def figures(self) -> Sequence[Figure]:
+        """The Pareto front, if any plan is on it."""
+        return [self.front()] if self.answer.front else []
 
     def sections(self) -> list[Part]:
-        """How to run the best plan, its rivals, choices and schedule, and what is out."""
-        answer = self.answer
-        best, *others = answer.plans
-        against: list[Part] = []
-        if others:
-            against = [[*map(sentence, changes(others[0].plan, best.plan))], difference(answer)]
+        """How to start the best plan, the plans and their front, what is the workload's own, and infeasible plans."""
         plans, out = self.tables()
         return [
-            Section("How to run it", [best.launch(answer.launcher)] if answer.launcher else []),
-            Section("The best plans", [plans, waterfalls(answer)]),
-            Section("The runner-up", against),
-            Section("Time against memory", self.figures()),
-            Section("Choices", [choices_map(answer)]),
-            Section("The schedule of the best plan", [schedule_with_memory(best.step())]),
-            Section("Plans that are out", [out] if answer.rejected else []),
+            Section("How to start it", self.start()),
+            Section("The plans", [plans, *self.beside_plans()]),
+            Section("The Pareto front", self.figures()[: bool(self.answer.front)]),
+            *self.own_sections(),
+            Section("Infeasible plans", [out] if self.answer.rejected else []),
         ]
+
+    def beside_plans(self) -> list[Part]:
+        """What stands below the table of plans."""
+        return []
+
+    @abstractmethod
+    def own_sections(self) -> list[Part]:
+        """What only this workload shows."""
+
+
+def infeasible_table(answer: PlanAnswer[Any]) -> Table:
+    """Why plans are left out, most frequent first."""
+    rows = [(reason, count, count / answer.searched) for reason, count in answer.rejected.items()]
+    columns = [text("reason"), number("plans"), number("share", "of all", format_=".1%")]
+    return Table(columns, rows, f"Infeasible plans, of {answer.searched:,}")
+
+
+def front_figure(
+    title: str, line: Table, dots: Table, caption: str, *, x: str, y: str, series: str, steps: bool = False
+) -> Figure:
+    """The plans of the front as a line among all others as dots; the best is marked."""
+    figure = curves(title, line, x=x, y=y, series=series, zero=False, steps=steps, dots=dots, mark="mark")
+    return figure.captioned(caption)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.report import Part, Section, SystemReport
+from weft.plan.serving import EVERY
+from weft.plan.serving_plans import Deployed, ServingPlans
+from weft.report import Part, Section
 from weft.report.table import Table, number, text
-from weft.serving.plans import Deployed, ServingPlans
-from weft.serving.search import EVERY
-from weft.view import looks
-from weft.view.figure import Figure, bars, curves
+from weft.view.figure import Figure
+from weft.view.planner import PlanReport, front_figure
 from weft.view.serving import distribution, objective_words, over_time
 from weft.view.words import percent
 
@@ -21,7 +21,7 @@ _SURE = (
 )
 
 
-class ServingPlansReport(SystemReport[ServingPlans]):
+class ServingPlansReport(PlanReport[ServingPlans]):
     """A plan of serving: the best layout and how to start it, the front, and why others fall."""
 
     explained = "serving"
@@ -47,7 +47,7 @@ class ServingPlansReport(SystemReport[ServingPlans]):
         best = answer.best
         model = f"{answer.model.title} ({best.serving.format.words})"
         return [
-            f"Serve {model} on {best.gpus} of {answer.system.gpus} GPUs: {best.choice.words}.",
+            f"Serve {model} on {best.gpus} of {answer.system.gpus} GPUs: {best.words}.",
             _served(answer, best),
             *_more(answer, best),
             counts,
@@ -56,46 +56,35 @@ class ServingPlansReport(SystemReport[ServingPlans]):
     def notes(self) -> list[str]:
         """What is assumed, and last how sure this is."""
         shown = self.answer.best or self.answer.nearest
-        thin = [_THIN] if shown and shown.choice.replicas > EVERY else []
+        thin = [_THIN] if shown and (shown.plan.replicas or 1) > EVERY else []
         return [*(shown.serving.notes if shown else ()), *thin, _SURE]
 
-    def tables(self) -> list[Table]:
-        """The front, and why the others fall."""
-        return [front_table(self.answer), rejected_table(self.answer)]
-
-    def on_terminal(self) -> list[Table | str]:
-        """The front, why the others fall, and how to start the best layout."""
-        return [*self.tables(), *([self.answer.launch.rstrip()] if self.answer.best else [])]
+    def table(self) -> Table:
+        """The front."""
+        return front_table(self.answer)
 
     def rows(self) -> list[dict[str, Any]]:
         """The layouts that served the whole load, for --csv."""
         table = layout_table(self.answer, self.answer.tried)
         return [dict(zip(table.keys, row, strict=True)) for row in table.rows]
 
-    def figures(self) -> Sequence[Figure]:
-        """The front, why others fall, and the load of the best layout over time."""
-        answer = self.answer
-        shown = answer.best or answer.nearest
+    def front(self) -> Figure:
+        """Tokens per second of each GPU over those of each user."""
+        return front(self.answer)
+
+    def own_figures(self) -> list[Figure]:
+        """The load of the best plan, or of the nearest, over time."""
+        shown = self.answer.best or self.answer.nearest
         own = [over_time(shown.serving)] if shown else []
-        own += [distribution(shown.serving)] if shown and not shown.serving.overloaded else []
-        return [*([front_figure(answer)] if answer.front else []), rejected_figure(answer), *own]
+        return [*own, *([distribution(shown.serving)] if shown and not shown.serving.overloaded else [])]
 
-    def sections(self) -> list[Part]:
-        """The front, how to start, why others fall, and the load on the layout."""
-        figures = {figure.title: figure for figure in self.figures()}
-        *front, rejected = [one for one in self.figures() if one.title in (_FRONT, _FALL)]
-        table, fallen = self.tables()
-        own = [one for title, one in figures.items() if title not in (_FRONT, _FALL)]
-        return [
-            *front,
-            Section("The front", [table]),
-            Section("How to start it", [self.answer.launch] if self.answer.best else []),
-            Section("Why others fall", [rejected, fallen]),
-            Section("The load on it" if self.answer.best else "The load on the nearest", own),
-        ]
+    def figures(self) -> list[Figure]:
+        """The front, and the load of the best plan over time."""
+        return [*super().figures(), *self.own_figures()]
 
-
-_FRONT, _FALL = "What does speed for each user cost?", "Why do other layouts fall?"
+    def own_sections(self) -> list[Part]:
+        """The load on the plan."""
+        return [Section("The load on it" if self.answer.best else "The load on the nearest", self.own_figures())]
 
 
 def _served(answer: ServingPlans, best: Deployed) -> str:
@@ -113,7 +102,7 @@ def _none(answer: ServingPlans, wanted: str) -> list[str]:
         return [lead]
     serving = found.serving
     close = (
-        f"The nearest is {found.choice.words}, with {percent(serving.good_share or 0.0)}: {answer.limit}; give more "
+        f"The nearest is {found.words}, with {percent(serving.good_share or 0.0)}: {answer.limit}; give more "
         "GPUs, a lower rate, or longer limits."
     )
     return [lead, close]
@@ -124,9 +113,7 @@ def _more(answer: ServingPlans, best: Deployed) -> list[str]:
     fastest = max(answer.front, key=lambda one: one.tokens_per_s_per_user, default=best)
     if fastest.gpus <= best.gpus:
         return []
-    return [
-        f"{fastest.gpus} GPUs give each user {fastest.tokens_per_s_per_user:,.0f} tokens/s: {fastest.choice.words}."
-    ]
+    return [f"{fastest.gpus} GPUs give each user {fastest.tokens_per_s_per_user:,.0f} tokens/s: {fastest.words}."]
 
 
 def layout_table(answer: ServingPlans, layouts: Sequence[Deployed], title: str = "") -> Table:
@@ -134,10 +121,10 @@ def layout_table(answer: ServingPlans, layouts: Sequence[Deployed], title: str =
     rows = []
     for one in layouts:
         serving, ttft = one.serving, one.serving.ttft or {}
-        mark = "best" if answer.best and one.choice == answer.best.choice else "meets" if one.meets else "misses"
+        mark = "best" if answer.best and one.plan == answer.best.plan else "meets" if one.meets else "misses"
         rows.append(
             (
-                one.gpus, one.choice.words, one.tokens_per_s_per_user, one.tokens_per_s_per_gpu, serving.good_share,
+                one.gpus, one.words, one.tokens_per_s_per_user, one.tokens_per_s_per_gpu, serving.good_share,
                 _ms(ttft.get("p90")), _ms(one.tpot), serving.peak_memory, mark,
             )
         )  # fmt: skip
@@ -157,14 +144,7 @@ def front_table(answer: ServingPlans) -> Table:
     return layout_table(answer, shown, title)
 
 
-def rejected_table(answer: ServingPlans) -> Table:
-    """Why layouts fall, most first."""
-    rows = [(reason, count, count / answer.searched) for reason, count in answer.rejected.items()]
-    columns = [text("reason"), number("layouts"), number("share", "of all", format_=".1%")]
-    return Table(columns, rows, f"Layouts that fall, of {answer.searched:,}")
-
-
-def front_figure(answer: ServingPlans) -> Figure:
+def front(answer: ServingPlans) -> Figure:
     """Tokens per second of each GPU over those of each user, a dot for each layout."""
 
     def table(layouts: Sequence[Deployed]) -> Table:
@@ -172,30 +152,16 @@ def front_figure(answer: ServingPlans) -> Figure:
         rows = [(*row[:-1], "best" * (row[-1] == "best"), "front") for row in whole.rows]
         return Table([*whole.columns, text("series", " ")], rows)
 
-    figure = curves(
-        _FRONT,
+    return front_figure(
+        "What does speed for each user cost?",
         table(answer.front),
+        table(answer.tried),
+        "A dot for each layout that served the whole load; none has fewer GPUs and faster users than one on the line. "
+        "Point at one for its options; to the right users are faster, to the top GPUs are better used.",
         x="user",
         y="gpu",
         series="series",
-        mark="mark",
-        dots=table(answer.tried),
-        zero=False,
     )
-    return figure.captioned(
-        "A dot for each layout that served the whole load; none has fewer GPUs and faster users than one on the line. "
-        "Point at one for its options; to the right users are faster, to the top GPUs are better used."
-    )
-
-
-def rejected_figure(answer: ServingPlans) -> Figure:
-    """How many layouts fall for each reason."""
-    rows = [(reason, "layouts", 0, count) for reason, count in answer.rejected.items()] or [("none", "layouts", 0, 0)]
-    columns = [text("reason"), text("kind"), number("from_", " "), number("layouts")]
-    return bars(
-        _FALL, Table(columns, rows), lane="reason", start="from_", end="layouts", kind="kind",
-        looks={"layouts": looks.BLUE}, axis="layouts", name="rejected",
-    ).captioned("Bounds count as the limit that they exceed.")  # fmt: skip
 
 
 def _ms(seconds_: float | None) -> float | None:

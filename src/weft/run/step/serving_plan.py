@@ -240,6 +240,11 @@ class ServingPlan(Deployment):
         return self.ep > self.tp
 
     @property
+    def gpus(self) -> int:
+        """Number of GPUs: those of all replicas, or of one where their number is not stated."""
+        return self.tp * (self.replicas or 1)
+
+    @property
     def together(self) -> int:
         """Replicas of an engine: those that share experts, or a pipeline."""
         return self.ep if self.wide else self.pp

@@ -1,4 +1,8 @@
-"""Layouts of replicas as the command lines that start them: vLLM, Dynamo, SGLang, TensorRT-LLM.
+"""Serving plans as the command lines that start them: vLLM, Dynamo, SGLang, TensorRT-LLM.
+
+There is one line for each role, to run once for each replica on its own GPUs, then what sends requests to them; $MODEL
+is the path of the weights, $DRAFT of those that draft. Where GPUs of several nodes share experts, each node runs the
+line with its own $RANK.
 
 Flags are those of each engine's documentation, read in 2026: vllm-project/vllm docs/features/nixl_connector_usage.md
 and docs/serving/expert_parallel_deployment.md, of 0.19 features/speculative_decoding and design/dbo.md;
@@ -9,10 +13,9 @@ and docs/source/features/speculative-decoding.md.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from weft.errors import check_name
+from weft.files import to_json
 from weft.run.step.serving_plan import ServingPlan
 
 _PORT = 8000
@@ -44,17 +47,6 @@ def _addresses(plan: ServingPlan) -> list[list[str]]:
     """Addresses of the engines of each role; each stands for that of its (first) host."""
     places = iter(range(plan.replicas or 1))
     return [[f"HOST{next(places)}:{_PORT}" for _ in range(count)] for _, count in _engines(plan)]
-
-
-def launch(engine: str, plan: ServingPlan) -> str:
-    """The command lines that start the replicas of a plan by an engine; UnknownNameError for an unknown one.
-
-    One line for each role, to run once for each replica on its own GPUs, then what sends requests to them; $MODEL is
-    the path of the weights, $DRAFT of those that draft. Where GPUs of several nodes share experts, each node runs the
-    line with its own $RANK.
-    """
-    check_name("serving engine", engine, ENGINES)
-    return "\n".join(ENGINES[engine](plan)) + "\n"
 
 
 def _command(start: str, flags: Mapping[str, object], role: str, count: int, gpus: int) -> Iterator[str]:
@@ -92,7 +84,7 @@ def _vllm_drafts(plan: ServingPlan) -> str | None:
     own: dict[str, object] = {"method": _METHODS.get(name, "draft_model")}
     own |= {"prompt_lookup_max": 4} if name == "none" else {} if name == "mtp" else {"model": "$DRAFT"}
     own["num_speculative_tokens"] = plan.num_speculative_tokens
-    return f"'{json.dumps(own)}'".replace("$DRAFT", "'$DRAFT'")
+    return f"'{to_json(own)}'".replace("$DRAFT", "'$DRAFT'")
 
 
 _METHODS = {"mtp": "mtp", "eagle": "eagle", "none": "ngram"}
@@ -104,7 +96,8 @@ _ALL_TO_ALL = {
 }  # fmt: skip
 
 
-def _vllm(plan: ServingPlan) -> Iterator[str]:
+def vllm(plan: ServingPlan) -> Iterator[str]:
+    """Yield the lines that start vLLM's engines."""
     for role, count in _engines(plan):
         host = "VLLM_NIXL_SIDE_CHANNEL_HOST=$HOST " if role else ""
         flags = {**_of_vllm(plan, role), "--port": _PORT}
@@ -119,10 +112,10 @@ def _vllm(plan: ServingPlan) -> Iterator[str]:
     each = " ".join(f"--{name}-hosts {' '.join(some)} --{name}-ports{f' {_PORT}' * len(some)}" for name, some in hosts)
     yield "# the proxy of vLLM's repository is an example; Dynamo's lines, in place of all of these, follow"
     yield f"python {_PROXY} --port {_PORT + 1} {each}"
-    yield from _dynamo(plan)
+    yield from dynamo(plan)
 
 
-def _dynamo(plan: ServingPlan) -> Iterator[str]:
+def dynamo(plan: ServingPlan) -> Iterator[str]:
     """Dynamo's front end, and vLLM's engines behind it."""
     yield "# Dynamo, which routes"
     yield f"python -m dynamo.frontend --http-port {_PORT}"
@@ -135,7 +128,8 @@ def _dynamo(plan: ServingPlan) -> Iterator[str]:
 _ROUTER = "python -m sglang_router.launch_router"
 
 
-def _sglang(plan: ServingPlan) -> Iterator[str]:
+def sglang(plan: ServingPlan) -> Iterator[str]:
+    """Yield the lines that start SGLang's engines."""
     wide, nodes = plan.wide, -(-_gpus(plan) // _NODE)
     for role, count in _engines(plan):
         flags = {
@@ -179,7 +173,8 @@ def _times(value: int | None, count: int) -> int | None:
     return None if value is None else value * count
 
 
-def _trtllm(plan: ServingPlan) -> Iterator[str]:
+def trtllm(plan: ServingPlan) -> Iterator[str]:
+    """Yield the lines that start TensorRT-LLM's engines."""
     for role, count in _engines(plan):
         options = ["enable_attention_dp: true"] if plan.wide else []
         options += ["disable_overlap_scheduler: true"] if role == "prefill" else []
@@ -214,9 +209,3 @@ def _trtllm_drafts(plan: ServingPlan) -> list[str]:
     name = {"mtp": "MTP", "eagle": "Eagle3", "none": "NGram"}.get(what.draft, "DraftTarget")
     model = [] if what.draft in ("mtp", "none") else ["  speculative_model: $DRAFT"]
     return ["speculative_config:", f"  decoding_type: {name}", f"  max_draft_len: {what.tokens}", *model]
-
-
-ENGINES: Mapping[str, Callable[[ServingPlan], Iterator[str]]] = {
-    "vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm, "dynamo": _dynamo,
-}  # fmt: skip
-"""Engines by name, those of `serving_frameworks.toml` and Dynamo over vLLM: the lines that start replicas."""

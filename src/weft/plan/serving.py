@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby, product
 from pathlib import Path
 from types import MappingProxyType
@@ -19,16 +18,17 @@ from weft.hardware.resolve import Described
 from weft.library.serving_frameworks import resolve_framework
 from weft.models import Transformer, load_model
 from weft.options import SUSTAINED, RunOptions
+from weft.plan.launch_serving import TWO_BATCH
+from weft.plan.search import Group, Groups, Search, Workload, pareto_front
+from weft.plan.serving_bounds import Bounds, Work
+from weft.plan.serving_plans import Deployed, ServingPlans, chosen, words
 from weft.result.serving import LIFETIMES, WARM_UP, Limits, Objective, Served, Serving, Turn
 from weft.result.stored import plain
 from weft.run.step.drafts import Speculation, drafter
 from weft.run.step.serving_plan import FRAMEWORK, ServingPlan
-from weft.serving.bounds import Bounds, Work
 from weft.serving.checkpoint import WRONG, Checkpoint, Progress, State
 from weft.serving.cluster import GivenUp, columns, rows
-from weft.serving.launch import TWO_BATCH
 from weft.serving.load import OUTPUT_TOKENS, Load
-from weft.serving.plans import Choice, Deployed, ServingPlans
 from weft.serving.requests import Request, RequestStream
 from weft.serving.serve import Ready, ready
 from weft.store.records import say
@@ -36,17 +36,16 @@ from weft.store.records import say
 ATTAINMENT = 0.9
 """Share of the requests that must meet the objective [assumed, 0.9 to 0.99; DistServe, arXiv:2401.09670, takes 0.9]."""
 BUDGET_S = 60.0
-_SAVED_S = 10.0
-"""Least time after which what was simulated is kept again [s]."""
 _FIRST, _LATER = "the first token comes too late", "further tokens come too late"
 _MORE = "more arrives than is answered"
+_DOMINATED = "no fewer GPUs and no faster users than another"
 _LEAST_S = 300.0
 """Time for which requests arrive at least, so that queues of busy layouts grow [s; assumed, 120 to 900 s]."""
 _MOST_OF_TIME, _MOST_OF_LIFETIMES = 15_000, 30_000
 """Most requests that this time takes, and most that a steady state takes."""
 _PROBED, _PROBED_SHARE = 1000, 1.5
 """First requests, of which a layout may miss so many times the share that all may miss; else it is given up."""
-_STEP_LIMITS = {"max_num_batched_tokens", "max_num_seqs"}
+_STEP_LIMITS = "max_num_batched_tokens", "max_num_seqs"
 _DEGREES = (1, 2, 4, 8)
 _WIDE = (8, 16, 32, 64, 128)
 """GPUs that share experts where attention is data parallel."""
@@ -90,7 +89,6 @@ def plan_serving(
     >>> plan_serving("llama-3-8b", "2xh100", load, Limits(ttft="1 s", tpot="50 ms")).best.gpus
     1
     """
-    began = time.monotonic()
     where, found = on if isinstance(on, System) else system(on), load_model(model)
     _check(load, limits, fix)
     if load.requests is None and load.trace is None:
@@ -98,9 +96,8 @@ def plan_serving(
     if fix.get("acceptance_rate") is not None:
         drafts = {name: fix[name] for name in _SPECULATION if fix.get(name)}
         drafter(found, ServingPlan(**{"num_speculative_tokens": 1, **drafts}).speculation.draft)
-    search = _Search(found, where, load, limits, dict(fix), options, budget_s, progress)
-    search.run()
-    return search.answer(time.monotonic() - began)
+    serving = ServingSearch(found, where, load, limits, dict(fix), options)
+    return Search(serving, budget_s, progress).run()
 
 
 def _check(load: Load, limits: Limits, fix: Mapping[str, Any]) -> None:
@@ -127,8 +124,6 @@ def _check(load: Load, limits: Limits, fix: Mapping[str, Any]) -> None:
 
 
 _SPECULATION = "num_speculative_tokens", "acceptance_rate", "speculative_method"
-_Tried = tuple[Choice, float]
-"""A layout, and the limit of time per token up to which it was simulated [s]."""
 
 
 def _requests(wanted: Objective, load: Load) -> int:
@@ -142,138 +137,180 @@ def _requests(wanted: Objective, load: Load) -> int:
 
 @dataclass
 class _Kind:
-    """Layouts that differ in their number of replicas alone, so many `together`: options, and bounds of a replica."""
+    """Plans that differ in their number of replicas alone, and the bounds of one of these."""
 
-    options: dict[str, Any]
+    plan: ServingPlan
     bounds: Bounds
-    together: int
+
+
+@dataclass(eq=False)
+class Candidate:
+    """A plan with a lower bound of its time per token [s], and `why` it cannot meet the limits, as far as is known."""
+
+    plan: ServingPlan
+    kind: _Kind
+    least: float = math.inf
+    why: str = ""
+
+    @cached_property
+    def chosen(self) -> dict[str, Any]:
+        """What the search chose, without what is as usual."""
+        usual = {"prefill_replicas": 0, "ep": 1, "pp": 1, "two_batch_overlap": False}
+        return {name: value for name, value in chosen(self.plan).items() if value not in (None, usual.get(name))}
+
+    @cached_property
+    def order(self) -> tuple[float, int]:
+        """The place among plans of as many GPUs."""
+        return self.least, len(self.chosen)
+
+
+_Outcome = Deployed | tuple[str, float]
+"""A plan that served the load, or why it was given up and the share of the requests that it had answered."""
 
 
 @dataclass
-class _Search:
+class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
+    """The search of serving plans: the fewest GPUs that meet the limits, then the front of speed over GPUs."""
+
     model: Transformer
     system: System
     load: Load
     limits: Limits
     fix: dict[str, Any]
     options: RunOptions
-    budget_s: float
-    progress: Progress | None = None
-    rejected: Counter[str] = field(default_factory=Counter)
-    tried: dict[Choice, Deployed] = field(default_factory=dict)
-    failed: dict[Choice, str] = field(default_factory=dict)
-    near: list[tuple[float, Choice]] = field(default_factory=list)
-    untried: set[Choice] = field(default_factory=set)
+    tried: dict[Candidate, Deployed] = field(default_factory=dict)
+    near: list[tuple[float, Candidate]] = field(default_factory=list)
     simulated: int = 0
-    best: Deployed | None = None
-    kept: dict[_Tried, Deployed | tuple[str, float]] = field(default_factory=dict)
+    limit: float = math.inf
+    outcomes: dict[tuple[Candidate, float], _Outcome] = field(default_factory=dict)
     works: dict[int, Work] = field(default_factory=dict)
     _drawn: RequestStream | None = None
-    _about: dict[Choice, float] = field(default_factory=dict)
+    _about: dict[Candidate, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.wanted = self.limits.objective
         self.attainment = self.limits.attainment or ATTAINMENT
 
-    def run(self) -> None:
-        """Look for the best layout, then for the front; what was simulated is kept where that is interrupted."""
-        self._began = time.process_time()
-        self._kind_of = {choice: kind for kind in self._kinds() for choice in self._choices(kind)}
-        self._layouts = sorted(
-            ((self._least(kind, choice), choice) for choice, kind in self._kind_of.items()),
-            key=lambda one: (one[1].gpus, one[0], len(one[1].options)),
+    def groups(self, search: Search[Candidate, Deployed, ServingPlans]) -> Groups[Deployed, ServingPlans]:
+        """Yield the plans of more and more GPUs until one meets the limits, then those of the front."""
+        self.search = search
+        every = [one for kind in self._kinds() for one in self._candidates(kind)]
+        for one in every:
+            self._bound(one)
+        self.candidates = sorted(every, key=lambda one: (one.plan.gpus, *one.order))
+        self.bounded = sum(bool(one.why) for one in every)
+        self._checkpoint = self._where_kept()
+        self._resume()
+        by_gpus = {gpus: list(some) for gpus, some in groupby(self.candidates, key=lambda one: one.plan.gpus)}
+        best = None
+        for some in by_gpus.values():
+            best = yield from self._fastest(some, self.wanted.tpot)
+            if best:
+                break
+        if best:
+            yield from self._front(best, by_gpus)
+        return self._answer(best, None if best else self._come_near())
+
+    def objectives(self, planned: Deployed) -> tuple[float, ...]:
+        """Return what is least in a good plan: GPUs, and the time per token."""
+        return planned.gpus, planned.tpot
+
+    def excludes(self, candidate: Candidate) -> bool:
+        """Whether a plan's bound exceeds the limit of the time per token, up to which plans are searched now."""
+        return candidate.least > self.limit
+
+    def is_kept(self, candidate: Candidate) -> bool:
+        """Whether an interrupted search simulated a plan."""
+        return (candidate, self.limit) in self.outcomes and candidate not in self.tried
+
+    def _fastest(self, candidates: Sequence[Candidate], limit: float) -> Groups[Deployed, Deployed | None]:
+        """Return the plan with the least time per token up to a limit [s], if one has it.
+
+        Bounds say which to simulate, and what a steady state takes which first, so that those that follow are given up
+        early.
+        """
+        self.limit = limit
+        able = sorted(
+            (one for one in candidates if one.least <= limit), key=lambda one: (self._expected(one), *one.order)
         )
-        self._bounded = len(self.failed)
-        self._checkpoint = checkpoint = self._where_kept()
-        self.kept = self._simulated_before(checkpoint)
-        if self.kept:
-            say(f"resumes after {len(self.kept):,} simulated layouts")
-        self._saved = time.monotonic()
-        try:
-            self._look()
-        except BaseException:
-            self._save()
-            raise
-        if checkpoint:
-            checkpoint.remove()
+
+        def says(at: int) -> tuple[int, int, str]:
+            left = len(self.candidates) - self.bounded
+            return self.simulated, max(left, self.simulated), words(able[at].plan)
+
+        found = yield Group(able, self._faster, says, simulates=True)
+        return found[-1] if found else None
 
     def _where_kept(self) -> Checkpoint | None:
-        """Where simulated layouts are kept; None for a policy without a name."""
+        """Return where simulated plans are kept; None for a policy without a name."""
         if callable(self.fix.get("scheduler")):
             return None
         decide = plain([self.fix, stated(self.load, "trace"), stated(self.limits), self.options])
         inputs = {"plan": decide, "model": self.model.model_dump(mode="json"), "system": self.system.inputs()}
         return Checkpoint.of(inputs, self._load.asked)
 
-    def _simulated_before(self, checkpoint: Checkpoint | None) -> dict[_Tried, Deployed | tuple[str, float]]:
-        """The layouts that an interrupted search simulated, of the state that `_save` writes."""
-        found: dict[_Tried, Deployed | tuple[str, float]] = {}
-        state = checkpoint.read() if checkpoint else None
-        if checkpoint is None or state is None:
-            return found
+    def _resume(self) -> None:
+        """Read the plans that an interrupted search simulated, of the state that `keep` writes."""
+        state = self._checkpoint.read() if self._checkpoint else None
+        if self._checkpoint is None or state is None:
+            return
+        by_choice = {repr(one.chosen): one for one in self.candidates}
         try:
-            for at, (options, limit, outcome) in enumerate(state["tried"]):
-                choice = Choice(**options)
-                found[choice, float(limit)] = self._outcome(choice, state, at, outcome)
+            for at, (choice, limit, outcome) in enumerate(state["tried"]):
+                one = by_choice[repr(choice)]
+                self.outcomes[one, float(limit)] = self._outcome(one, state, at, outcome)
         except (*WRONG, InputError):
-            checkpoint.forget("it has another form")
-            return {}
-        return found
+            self._checkpoint.forget("it has another form")
+            self.outcomes.clear()
+            return
+        say(f"resumes after {len(self.outcomes):,} simulated layouts")
 
-    def _outcome(self, choice: Choice, state: State, at: int, outcome: Any) -> Deployed | tuple[str, float]:
+    def _outcome(self, one: Candidate, state: State, at: int, outcome: Any) -> _Outcome:
         if isinstance(outcome, list):
             why, seen = outcome
             return str(why), float(seen)
         answered, turns = rows(f"served {at}", state, Served), rows(f"turns {at}", state, Turn)
-        made = self._ready(choice.options)
-        return Deployed(choice, made.serving(answered, turns, outcome["capacity"]), float(outcome["tpot"]))
+        serving = self._ready(one.plan).serving(answered, turns, outcome["capacity"])
+        return Deployed(serving.plan, serving, float(outcome["tpot"]))
 
-    def _as_state(self) -> dict[str, Any]:
-        """The layouts that were simulated, as plain data and arrays."""
+    def keep(self) -> None:
+        """Keep what was simulated; no more from where it cannot be written."""
+        if not (self.outcomes and self._checkpoint):
+            return
         tried: list[Any] = []
-        found: dict[str, Any] = {"tried": tried}
-        for at, ((choice, limit), outcome) in enumerate(self.kept.items()):
+        state: dict[str, Any] = {"tried": tried}
+        for at, ((one, limit), outcome) in enumerate(self.outcomes.items()):
             said: Any = outcome
             if isinstance(outcome, Deployed):
                 serving = outcome.serving
                 said = {"capacity": serving.capacity, "tpot": outcome.tpot}
-                found |= columns(f"served {at}", serving.requests) | columns(f"turns {at}", serving.turns)
-            tried.append((choice._asdict(), limit, said))
-        return found
-
-    def _save(self) -> None:
-        """Keep what was simulated; no more from where it cannot be written."""
+                state |= columns(f"served {at}", serving.requests) | columns(f"turns {at}", serving.turns)
+            tried.append((one.chosen, limit, said))
         try:
-            if self._checkpoint and self.kept:
-                self._checkpoint.write(self._as_state())
+            self._checkpoint.write(state)
         except OutputError as error:
             say(f"the plan is not kept from here on: {error}")
             self._checkpoint = None
-        self._saved = time.monotonic()
 
-    def _look(self) -> None:
-        by_gpus = {gpus: list(some) for gpus, some in groupby(self._layouts, key=lambda one: one[1].gpus)}
-        for some in by_gpus.values():
-            self.best = self._fastest(some, self.wanted.tpot)
-            if self.best:
-                break
-        self._front(by_gpus)
-        if not self.best:
-            self._nearest = self._come_near()
+    def forget(self) -> None:
+        """Remove what was kept."""
+        if self._checkpoint:
+            self._checkpoint.remove()
 
     def _kinds(self) -> Iterator[_Kind]:
-        """The kinds of replicas; those without memory for the requests are counted as rejected."""
+        """Yield the kinds of replicas; those without memory for the requests count as infeasible."""
         first: InputError | None = None
         found = 0
         for options in self._options():
             try:
-                made = self._ready(options)
+                made = self._ready(ServingPlan(**{**self.fix, **options}))
             except InputError as error:
                 first = first or error
-                self.rejected["memory"] += self._counts(options)
+                replicas = self.system.gpus // (int(options["tp"]) * int(options.get("pp", 1)))
+                self.search.infeasible["memory"] += len([*_numbers(1, replicas, 1)])
                 continue
             found += 1
-            yield _Kind(options, self._bounds_of(made), made.plan.together)
+            yield _Kind(made.plan, self._bounds_of(made))
         if not found and first:
             raise first
 
@@ -311,7 +348,7 @@ class _Search:
 
     def _limits(self, degrees: dict[str, Any]) -> Iterator[dict[str, Any]]:
         try:
-            how = self._ready(degrees).server.how
+            how = self._ready(ServingPlan(**{**self.fix, **degrees})).server.how
         except InputError:
             yield {}
             return
@@ -320,24 +357,21 @@ class _Search:
             limits = {"max_num_batched_tokens": tokens, "max_num_seqs": self.fix.get("max_num_seqs")}
             yield {name: value for name, value in limits.items() if value is not None}
 
-    def _counts(self, options: dict[str, Any]) -> int:
-        return len([*_numbers(1, self.system.gpus // (int(options["tp"]) * int(options.get("pp", 1))), 1)])
-
-    def _ready(self, options: Mapping[str, Any]) -> Ready:
+    def _ready(self, plan: ServingPlan) -> Ready:
         """Return replicas with the load, which is drawn once."""
-        plan = ServingPlan(**{**self.fix, **options})
         made = ready(self.model, self.system, plan, self.load, self.limits, options=self.options, drawn=self._drawn)
         self._drawn = made.drawn
         return made
 
-    def _choices(self, kind: _Kind) -> Iterator[Choice]:
-        """Numbers of replicas of a kind, and of readers among them where a step has the framework's limits."""
-        most = self.system.gpus // kind.options["tp"]
-        limited = kind.options.keys() & _STEP_LIMITS - self.fix.keys()
-        for replicas in _given(self.fix, "replicas", _numbers(kind.together, most, kind.together)):
-            apart = [0] if limited else [0, *_numbers(kind.together, replicas - kind.together, kind.together)]
+    def _candidates(self, kind: _Kind) -> Iterator[Candidate]:
+        """Yield numbers of replicas of a kind, and of prefill workers where a step has the framework's limits."""
+        plan, together = kind.plan, kind.plan.together
+        most = self.system.gpus // plan.tp
+        limited = [name for name in _STEP_LIMITS if getattr(plan, name) is not None and name not in self.fix]
+        for replicas in _given(self.fix, "replicas", _numbers(together, most, together)):
+            apart = [0] if limited else [0, *_numbers(together, replicas - together, together)]
             for readers in _given(self.fix, "prefill_replicas", apart):
-                yield Choice(**kind.options, replicas=replicas, prefill_replicas=readers)
+                yield Candidate(plan.altered(replicas=replicas, prefill_replicas=readers), kind)
 
     def _bounds_of(self, made: Ready) -> Bounds:
         self._load, self._framework = made.asked, made.server.how.name
@@ -347,135 +381,98 @@ class _Search:
             self.works[shared] = Work.of(made.asked.asked, self.wanted, self.good, shared)
         return Bounds(made.server.times, made.server.how, self.works[shared])
 
-    def _least(self, kind: _Kind, choice: Choice) -> float:
-        """The least time per token of a layout; what it lacks is noted where it cannot meet the limits."""
-        bounds = kind.bounds
+    def _bound(self, one: Candidate) -> None:
+        """Set the least time per token of a plan, and what it lacks where it cannot meet the limits."""
+        bounds, count, readers = one.kind.bounds, one.plan.replicas or 1, one.plan.prefill_replicas
         if bounds.ttft > self.wanted.ttft:
-            self.failed[choice] = _FIRST
-            return math.inf
-        least = bounds.time_per_token(choice.replicas, choice.prefill_replicas)
-        if least > self.wanted.tpot:
-            slow = bounds.lone > self.wanted.tpot or bounds.settles(
-                choice.replicas, choice.prefill_replicas, self.wanted.tpot
-            )
-            self.failed[choice] = _LATER if slow else _MORE
-        return least
+            one.why = _FIRST
+            return
+        one.least = bounds.time_per_token(count, readers)
+        if one.least > self.wanted.tpot:
+            slow = bounds.lone > self.wanted.tpot or bounds.settles(count, readers, self.wanted.tpot)
+            one.why = _LATER if slow else _MORE
 
-    def _fastest(self, layouts: Sequence[tuple[float, Choice]], limit: float) -> Deployed | None:
-        """The layout with the least time per token up to a limit [s], if one has it.
+    def _expected(self, one: Candidate) -> float:
+        """Return about what a token takes under a plan [s]."""
+        if one not in self._about:
+            bounds = one.kind.bounds
+            self._about[one] = bounds.expected(self._load, one.plan.replicas or 1, one.plan.prefill_replicas)
+        return self._about[one]
 
-        Bounds say which to simulate, and what a steady state takes which first, so that those that follow are given up
-        early.
-        """
-        best = None
-        able = [one for one in layouts if one[0] <= limit]
-        for least, choice in sorted(able, key=lambda one: (self._expected(one[1]), one[0], len(one[1].options))):
-            if least > limit:
-                continue
-            if not self.time_left:
-                self.untried |= {choice} if least < math.inf else set()
-                continue
-            found = self._serve(choice, limit)
-            if found:
-                best, limit = found, found.tpot * (1 - _ALIKE)
-        return best
+    def _faster(self, some: Sequence[Candidate]) -> Iterator[Deployed]:
+        """Simulate a plan, and yield it if its load settles with a time per token up to the limit, which it lowers."""
+        (one,) = some
+        if one not in self.tried:
+            found = self.outcomes.get((one, self.limit)) or self._simulate(one)
+            self.simulated += 1
+            if isinstance(found, Deployed):
+                self.tried[one] = found
+            else:
+                why, seen = found
+                if why == _MORE:
+                    one.why = why
+                elif self.limit >= self.wanted.tpot:
+                    one.why = one.why or why
+                    self.near.append((seen, one))
+        if one in self.tried and self.tried[one].tpot <= self.limit:
+            self.limit = self.tried[one].tpot * (1 - _ALIKE)
+            yield self.tried[one]
 
-    def _expected(self, choice: Choice) -> float:
-        """About what a token takes in a layout [s]."""
-        if choice not in self._about:
-            self._about[choice] = self._kind_of[choice].bounds.expected(
-                self._load, choice.replicas, choice.prefill_replicas
-            )
-        return self._about[choice]
-
-    @property
-    def time_left(self) -> bool:
-        """Whether another simulation may start."""
-        return time.process_time() - self._began < self.budget_s
-
-    def _serve(self, choice: Choice, limit: float) -> Deployed | None:
-        """Simulate a layout; None if its time per token exceeds a limit, or the load does not settle."""
-        if choice in self.tried:
-            return self.tried[choice] if self.tried[choice].tpot <= limit else None
-        found = self.kept.get((choice, limit))
-        if found is None:
-            if self.progress:
-                self.progress(self.simulated, max(len(self._layouts) - self._bounded, self.simulated), choice.words)
-            found = self.kept[choice, limit] = self._simulated(choice, limit)
-            if time.monotonic() - self._saved > _SAVED_S:
-                self._save()
-        self.simulated += 1
-        if isinstance(found, Deployed):
-            self.tried[choice] = found
-            return found if found.tpot <= limit else None
-        why, seen = found
-        if why == _MORE:
-            self.failed[choice] = why
-        elif limit >= self.wanted.tpot:
-            self.failed.setdefault(choice, why)
-            self.near.append((seen, choice))
-        return None
-
-    def _simulated(self, choice: Choice, limit: float) -> Deployed | tuple[str, float]:
-        """A layout with its load; or why it was given up, and the share of the requests that had been answered."""
-        made = self._ready(choice.options)
-        watch = _Watch(self.wanted.ttft, limit, self.attainment, len(made.asked.asked))
+    def _simulate(self, one: Candidate) -> _Outcome:
+        """Simulate a plan's load up to the limit."""
+        made = self._ready(one.plan)
+        watch = _Watch(self.wanted.ttft, self.limit, self.attainment, len(made.asked.asked))
+        found: _Outcome
         try:
             answered, turns = made.server.run(made.asked, watch)
         except GivenUp:
-            return watch.why, watch.seen / len(made.asked.asked)
-        serving = made.serving(answered, turns, made.server.capacity(made.asked, answered, turns))
-        return (_MORE, 1.0) if serving.overloaded else self._deployed(choice, serving)
+            found = watch.why, watch.seen / len(made.asked.asked)
+        else:
+            serving = made.serving(answered, turns, made.server.capacity(made.asked, answered, turns))
+            found = (_MORE, 1.0) if serving.overloaded else self._deployed(serving)
+        self.outcomes[one, self.limit] = found
+        return found
 
-    def _deployed(self, choice: Choice, serving: Serving) -> Deployed:
-        """Return a layout with the load that it served."""
+    def _deployed(self, serving: Serving) -> Deployed:
+        """Return the plan of a load that was served."""
         some = serving.timed_requests
         good = math.ceil(self.attainment * len(some))
-        return Deployed(choice, serving, time_per_token(some, self.wanted.ttft, good))
+        return Deployed(serving.plan, serving, time_per_token(some, self.wanted.ttft, good))
 
-    def _front(self, by_gpus: dict[int, list[tuple[float, Choice]]]) -> None:
-        """Simulate layouts with more GPUs while users get faster, and with fewer than the best while loads settle."""
-        if not self.best:
-            return
-        limit, best = self.best.tpot, self.best.gpus
-        more, fewer = ({key: by_gpus[key] for key in by_gpus if (key > best) is above} for above in (True, False))
-        del fewer[best]
-        for some in _ranges(more):
-            found = self._fastest(some, limit * (1 - _ALIKE))
+    def _front(self, best: Deployed, by_gpus: dict[int, list[Candidate]]) -> Groups[Deployed, None]:
+        """Yield plans with more GPUs while users get faster, and with fewer than the best while loads settle."""
+        limit = best.tpot
+        more, fewer = (
+            _ranges({gpus: some for gpus, some in by_gpus.items() if gpus * sign > best.gpus * sign})
+            for sign in (1, -1)
+        )
+        for some in more:
+            found = yield from self._fastest(some, limit * (1 - _ALIKE))
             limit = found.tpot if found else limit
-        for some in reversed(_ranges(fewer)):
-            if not self._fastest(some, math.inf) and self.time_left:
+        for some in reversed(fewer):
+            found = yield from self._fastest(some, math.inf)
+            if not found and self.search.time_left:
                 break
 
     def _come_near(self) -> Deployed | None:
-        """The layout with the largest share of good answers: of those that failed late, or with the lowest bound."""
-        most = max(choice.gpus for _, choice in self._layouts)
-        able = [choice for least, choice in self._layouts if choice.gpus == most and least < math.inf]
-        late = [choice for _, choice in sorted(self.near, key=lambda one: -one[0])[:2]]
-        found = []
-        for choice in [*late, *able[:2]] or [choice for _, choice in self._layouts if choice.gpus == most][:1]:
-            serving = self._ready(choice.options).answer()
-            found.append(self._deployed(choice, serving))
+        """Return the plan with the largest SLO attainment: of those that failed late, or with the lowest bound."""
+        most = [one for one in self.candidates if one.plan.gpus == self.candidates[-1].plan.gpus]
+        late = [one for _, one in sorted(self.near, key=lambda pair: -pair[0])[:2]]
+        able = [one for one in most if one.least < math.inf][:2]
+        found = [self._deployed(self._ready(one.plan).answer()) for one in [*late, *able] or most[:1]]
         return max(found, key=lambda one: one.serving.good_share or 0.0, default=None)
 
-    def answer(self, wall_s: float) -> ServingPlans:
-        """What was found."""
-        tried = sorted(self.tried.values(), key=lambda one: (one.gpus, one.tpot))
-        front: list[Deployed] = []
-        for one in tried:
-            if one.tpot < math.inf and all(one.tpot < (1 - _ALIKE) * other.tpot for other in front):
-                front.append(one)
-        for choice, why in self.failed.items():
-            self.rejected[why] += choice not in self.tried and choice not in self.untried
-        for one in tried:
-            if one.tpot > self.wanted.tpot:
-                self.rejected[_late(one.serving, self.wanted)] += 1
-        unknown = len(self.untried.difference(self.tried))
-        self.rejected["not tried"] += unknown
-        known = self.failed.keys() | self.tried.keys() | self.untried
-        others = sum(one not in known for _, one in self._layouts)
-        self.rejected["no fewer GPUs and no faster users than another"] += others
-        nearest = None if self.best else self._nearest
+    def _answer(self, best: Deployed | None, nearest: Deployed | None) -> ServingPlans:
+        """Return what was found."""
+        rejected, tried = self.search.infeasible, self.tried
+        untried = {one for one in self.search.untried if one.least < math.inf and one not in tried}
+        searched = len(self.candidates) + rejected["memory"]
+        for one in self.candidates:
+            if one in tried:
+                late = tried[one].tpot > self.wanted.tpot
+                rejected[_late(tried[one].serving, self.wanted) if late else ""] += late
+            else:
+                rejected["not tried" if one in untried else one.why or _DOMINATED] += 1
         return ServingPlans(
             model=self.model,
             system=self.system,
@@ -483,17 +480,17 @@ class _Search:
             load=self._load.about,
             objective=self.wanted,
             attainment=self.attainment,
-            best=self.best,
-            front=tuple(front),
-            tried=tuple(tried),
+            best=best,
+            front=pareto_front((one for one in tried.values() if one.tpot < math.inf), self.objectives, _ALIKE),
+            tried=tuple(sorted(tried.values(), key=self.objectives)),
             nearest=nearest,
             limit=_late(nearest.serving, self.wanted) if nearest else "",
-            rejected={why: count for why, count in self.rejected.most_common() if count},
-            searched=len(self._layouts) + self.rejected["memory"],
-            bounded=self._bounded,
+            rejected={why: count for why, count in rejected.most_common() if count},
+            searched=searched,
+            bounded=self.bounded,
             simulated=self.simulated,
-            unknown=unknown,
-            wall_s=wall_s,
+            unknown=len(untried),
+            wall_s=self.search.wall_s,
         )
 
 
@@ -506,8 +503,8 @@ def _numbers(first: int, most: int, step: int) -> Iterator[int]:
         count = following if following <= most or count == most else max(most // step * step, count + step)
 
 
-def _ranges(by_gpus: dict[int, list[tuple[float, Choice]]]) -> list[list[tuple[float, Choice]]]:
-    """Layouts by ranges of their numbers of GPUs, which are the same whatever is searched."""
+def _ranges(by_gpus: Mapping[int, list[Candidate]]) -> list[list[Candidate]]:
+    """Return plans by ranges of their numbers of GPUs, which are the same whatever is searched."""
     each = groupby(by_gpus, key=lambda gpus: math.floor(math.log(gpus) / math.log(_APART) + 1e-9))
     return [[one for gpus in some for one in by_gpus[gpus]] for _, some in each]
 

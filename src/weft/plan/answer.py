@@ -1,0 +1,61 @@
+"""What the answers of the planner have in common, whatever the workload: deployments, their front, and what is out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from weft.answer import Answer, Record, attributes
+from weft.hardware import System
+from weft.models import Transformer
+from weft.parallel.plan import TrainingPlan
+from weft.run.step.serving_plan import ServingPlan
+
+D = TypeVar("D", TrainingPlan, ServingPlan)
+P = TypeVar("P")
+
+
+class PlannedDeployment(Record, Generic[D]):
+    """A deployment with what it achieves."""
+
+    plan: D
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """What the deployment chooses, as one phrase."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the deployment."""
+        return self.plan.gpus
+
+    @abstractmethod
+    def launch(self, launcher: str) -> str:
+        """What starts the deployment, as `weft.plan.launch.launch` writes it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The choices of the deployment, and what it achieves, as plain data."""
+        return {**self.choices(), **attributes(self, self.RECORD)}
+
+    def choices(self) -> dict[str, Any]:
+        """The choices of the deployment as plain data."""
+        return self.plan.to_dict()
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class PlanAnswer(Answer, Generic[P]):
+    """What a search found for a model on a system.
+
+    `searched` counts the candidates, `rejected` those that are infeasible or dominated, by reason. The `front` are the
+    deployments that no other one beats, `wall_s` is how long the search took [s].
+    """
+
+    model: Transformer
+    system: System
+    front: Sequence[P]
+    searched: int
+    rejected: Mapping[str, int]
+    wall_s: float

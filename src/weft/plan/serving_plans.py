@@ -1,0 +1,140 @@
+"""What a plan of serving answers: the fewest GPUs that meet an objective, the front, and why others do not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.fields import described
+from weft.plan.answer import PlanAnswer, PlannedDeployment
+from weft.plan.launch import ENGINES, launch
+from weft.result.serving import Objective, Serving
+from weft.run.step.serving_plan import ServingPlan
+
+CHOSEN = (
+    *("tp", "replicas", "prefill_replicas", "max_num_batched_tokens", "max_num_seqs", "ep", "pp", "two_batch_overlap"),
+    *("num_speculative_tokens", "speculative_method"),
+)
+"""Fields of a serving plan that the search chooses."""
+
+
+def chosen(plan: ServingPlan) -> dict[str, Any]:
+    """Return the fields that the search chooses; the method is None where nothing is drafted."""
+    drafts = plan.speculation.draft if plan.num_speculative_tokens else None
+    return {name: getattr(plan, name) for name in CHOSEN} | {"speculative_method": drafts}
+
+
+def words(plan: ServingPlan) -> str:
+    """A serving plan in words, pipelines as one.
+
+    >>> words(ServingPlan(tp=4, replicas=12, max_num_batched_tokens=512))
+    '12 x TP 4, 512 tokens a step'
+    >>> words(ServingPlan(tp=4, replicas=12, prefill_replicas=5))
+    '5 readers and 7 writers of TP 4'
+    """
+    degrees = (("TP", plan.tp), ("EP", plan.ep), ("PP", plan.pp))
+    ranks = " and ".join(f"{name} {one}" for name, one in degrees if one > 1 or name == "TP")
+    count, readers = (plan.replicas or 1) // plan.pp, plan.prefill_replicas // plan.pp
+    said = f"{readers} readers and {count - readers} writers of {ranks}" if readers else f"{count} x {ranks}"
+    if plan.two_batch_overlap:
+        said += ", two batches overlapped"
+    if plan.num_speculative_tokens:
+        drafts = plan.num_speculative_tokens
+        said += f", {drafts} draft{'s' * (drafts > 1)} by {plan.speculation.draft}"
+    if plan.max_num_batched_tokens:
+        said += f", {plan.max_num_batched_tokens:,} tokens a step"
+    if plan.max_num_seqs:
+        said += f", {plan.max_num_seqs:,} at once"
+    return said
+
+
+@dataclass(frozen=True)
+class Deployed(PlannedDeployment[ServingPlan]):
+    """A serving plan with the load that it served.
+
+    `tpot` is the time per output token that the wanted share of requests gets within the limit of the TTFT [s];
+    infinite if fewer get that in time.
+    """
+
+    plan: ServingPlan
+    serving: Serving
+    tpot: float
+
+    RECORD = """
+        gpus meets tokens_per_s_per_user tokens_per_s_per_gpu tpot_s=tpot good_share=serving.good_share
+        goodput_per_s=serving.goodput ttft_s=serving.ttft kv_peak_share=serving.peak_memory busy_share=serving.busy
+    """
+
+    @property
+    def words(self) -> str:
+        """The plan in words."""
+        return words(self.plan)
+
+    @property
+    def meets(self) -> bool:
+        """Whether the wanted share of requests meets the objective, and the load settles."""
+        return not self.serving.overloaded and self.tpot <= self.serving.objective.tpot
+
+    @property
+    def tokens_per_s_per_user(self) -> float:
+        """Tokens per second that the wanted share of users gets, each within the limit of the first token [1/s]."""
+        return 1 / self.tpot if self.tpot else math.inf
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Tokens of answers per second and GPU [1/s]."""
+        return self.serving.output_tokens_per_s_per_gpu
+
+    def launch(self, launcher: str) -> str:
+        """The command lines that start the plan by an engine of `weft.plan.launch.ENGINES`."""
+        return launch(launcher, self.serving.model, self.serving.system, self.plan)
+
+    def choices(self) -> dict[str, Any]:
+        """The fields that the search chooses, by their options."""
+        return {described(ServingPlan)[name].option: value for name, value in chosen(self.plan).items()}
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class ServingPlans(PlanAnswer[Deployed]):
+    """Serving plans of a model on a system for a load: the `best` has the fewest GPUs that meet the objective.
+
+    Of those it gives the most tokens per second to each user; None if none meets it. `nearest` came nearest then, and
+    `limit` says what keeps it from more. The `front` are the plans that no other one beats in GPUs and in speed for
+    each user, fewest GPUs first. Of the `searched`, `bounded` were excluded by bounds alone, and `simulated` served the
+    load. `unknown` could not be tried within the time of the search.
+    """
+
+    kind = "serving plans"
+    RECORD = """
+        model=model.name system=system.label framework load attainment objective best launch
+        front nearest limit rejected searched bounded simulated unknown wall_s
+    """
+
+    framework: str
+    load: str
+    objective: Objective
+    attainment: float
+    best: Deployed | None
+    tried: Sequence[Deployed]
+    nearest: Deployed | None
+    limit: str
+    bounded: int
+    simulated: int
+    unknown: int
+
+    @property
+    def seconds(self) -> float:
+        """Mean time of a request on the best layout [s]; infinite without one."""
+        return self.best.serving.seconds if self.best else math.inf
+
+    @property
+    def launch(self) -> str:
+        """The command lines that start the best plan, "" without one."""
+        return self.best.launch(self.framework) if self.best else ""
+
+    @property
+    def launch_files(self) -> Mapping[str, str]:
+        """The file of these lines by its name."""
+        return {ENGINES[self.framework].file: self.launch} if self.best else {}
