@@ -85,7 +85,7 @@ engine: .venv/ready-to-develop
 # Published figures beside Weft's, and what is missed in docs/deviations.md; what has been simulated before is not simulated again.
 figures: .venv/ready-to-develop
 	@echo "== published figures"
-	@for study in $$($(BIN)/python -c "from weft.studies import STUDIES; print(*STUDIES)"); do $(BIN)/weft study $$study --json out/figures/$$study.json > /dev/null || exit; done
+	@for study in $$($(BIN)/python -c "from weft.papers import STUDIES; print(*STUDIES)"); do $(BIN)/weft study $$study --json out/figures/$$study.json > /dev/null || exit; done
 	@$(BIN)/python docs/figures.py out/figures
 	@echo "== docs/figures/*.csv and docs/deviations.md were written anew"
 

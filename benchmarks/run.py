@@ -28,7 +28,7 @@ SHAPES = 1_000_000
 QUEUED = (32, 1024)
 STREAM = 4000
 SMALLEST = (
-    "from weft.models import SubLayer\nfrom weft.parallel import split\nfrom weft.run import simulate\n"
+    "from weft.models import SubLayer\nfrom weft.models.parallel import split\nfrom weft.simulate import simulate\n"
     "simulate(split(SubLayer.custom(256, 256, 64), 2), 't3-paper')"
 )
 """A program of one small run."""
@@ -62,8 +62,8 @@ def in_new_process(code: str, **environment: str) -> tuple[float, str]:
 
 def engine_speed(repeats: int) -> dict[str, float]:
     """Events and requests per second of processor time, and that time, of the standard T3 sub-layer."""
-    from weft.parallel import sublayer
-    from weft.run import simulate
+    from weft.models.parallel import sublayer
+    from weft.simulate import simulate
 
     layer = sublayer(*STANDARD)
     simulate(layer, "t3-paper", "t3-mca")
@@ -84,8 +84,8 @@ def dram_speed(repeats: int) -> dict[str, float]:
     """Requests of 32 B per second on one core and one channel that is always busy, without what a replay costs once."""
     import numpy as np
 
-    from weft.run.channel import Requests, replay_requests
-    from weft.validation.streams import FINEST, peers_channel
+    from weft.lab.streams import FINEST, peers_channel
+    from weft.simulate.channel import Requests, replay_requests
 
     gpu, random = peers_channel(), np.random.default_rng(0)
 
@@ -110,7 +110,7 @@ def queued_gemms(repeats: int) -> dict[str, float]:
     """Engine time per event [us] where so many GEMMs, each in a queue of its own, wait for one GPU."""
     from weft.graph import Gemm, gemm_queue
     from weft.kernels import GemmTiling
-    from weft.run import simulate
+    from weft.simulate import simulate
 
     gpu, gemm, tiling = (
         hardware.gpu("mi100"),
@@ -169,7 +169,7 @@ def start_up(repeats: int) -> dict[str, float]:
 def peak_memory() -> dict[str, float]:
     """The most memory that the largest sub-layer of the study keeps resident [MiB]."""
     code = (
-        "import resource\nfrom weft.parallel import sublayer\nfrom weft.run import simulate\n"
+        "import resource\nfrom weft.models.parallel import sublayer\nfrom weft.simulate import simulate\n"
         f"simulate(sublayer(*{LARGEST!r}), 't3-paper', 't3-mca')\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
@@ -203,13 +203,13 @@ def peer(repeats: int) -> dict[str, float]:
 def whole_steps(repeats: int) -> dict[str, float]:
     """Time of a 175B training step on 1,024 GPUs in closed forms, the first and later ones, and of a large pipeline."""
     step = (
-        "import time\nfrom weft.run.step import step\nbegin = time.process_time()\n"
+        "import time\nfrom weft.step import step\nbegin = time.process_time()\n"
         "step('gpt-3', '1024xa100', tp=8, pp=8, dp=16, batch=1536, recompute='selective', fidelity='estimate')\n"
         "print(time.process_time() - begin)"
     )
     again = step + "\n" + step.split("\n", 2)[2]
     printed = [in_new_process(again)[1].split() for _ in range(repeats)]
-    from weft.schedule.pipeline import Durations, run_schedule, schedule
+    from weft.step.pipeline import Durations, run_schedule, schedule
 
     def pipeline() -> float:
         begin = time.process_time()
@@ -228,7 +228,7 @@ def uniform_plans(repeats: int) -> dict[str, float]:
     code = (
         "import time\nbegin = time.process_time()\nfrom collections import Counter\n"
         "from weft.hardware import system\nfrom weft.models import load_model\n"
-        "from weft.parallel.framework import framework\nfrom weft.run.step.clock import many\n"
+        "from weft.models.parallel.framework import framework\nfrom weft.step.clock import many\n"
         "from weft.plan.space import space\n"
         "model, on, used, rejected = load_model('gpt-3'), system('1024xa100'), framework('megatron-core'), Counter()\n"
         f"plans = list(space(model, on, used, 1536, 2048, {WHOLE_SPACE}).candidates(rejected))\n"
@@ -292,8 +292,8 @@ COMPARED = {
 """Runs that are compared with another commit, and how often each is repeated in a process."""
 TIMED = """
 import time
-from weft.parallel import sublayer
-from weft.run import RunOptions, simulate
+from weft.models.parallel import sublayer
+from weft.simulate import RunOptions, simulate
 simulate(sublayer('t-nlg', 'op', 8), 't3-paper', 't3-mca')
 begin = time.process_time()
 for _ in range({times}):

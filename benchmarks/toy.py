@@ -17,14 +17,14 @@ import numpy as np
 import simpy
 
 from weft import hardware
+from weft.core.options import RunOptions
 from weft.engine import layout as y
+from weft.engine.program import Buffer, ChunkRule, PlacedKernel, Plan, Program, RemoteMap, build
 from weft.engine.run import execute
 from weft.hardware import System
 from weft.kernels import RingTiling, gather_kernel
-from weft.lower.machine import machine_tables
-from weft.options import RunOptions
 from weft.overlaps.arbiters import COMMUNICATION_FIRST
-from weft.program import Buffer, ChunkRule, PlacedKernel, Plan, Program, RemoteMap, build
+from weft.overlaps.lower.machine import machine_tables
 
 REQUEST = 512
 

@@ -14,7 +14,7 @@ from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
 from weft import hardware
-from weft.fields import described
+from weft.core.fields import described
 from weft.hardware import Provenance
 from weft.models import load_model, model_names
 

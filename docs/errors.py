@@ -1,5 +1,5 @@
 """Writes explanation/errors.md, the page of today's errors, from what `weft validate --bar --out` wrote, and the errors
-that answers carry, `src/weft/result/model_errors.toml`.
+that answers carry, `src/weft/estimate/model_errors.toml`.
 
 Use: python docs/errors.py out/validate (`make validate` does). Needs nothing but Weft.
 """
@@ -13,16 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from weft.report.table import Table, number, text
-from weft.validation.classes import SERVED_CLASSES
-from weft.view.error_tables import bar_table, errors_table, without_rows
-from weft.view.validation import PICTURES, TITLES
+from weft.core.report.table import Table, number, text
+from weft.lab.classes import SERVED_CLASSES
+from weft.lab.error_tables import bar_table, errors_table, without_rows
+from weft.lab.page import PICTURES, TITLES
 
 HERE = Path(__file__).parent / "explanation"
-STEPS = Path(__file__).parents[1] / "src/weft/result/step_errors.toml"
+STEPS = Path(__file__).parents[1] / "src/weft/estimate/step_errors.toml"
 FIGURES = "errors"
 DRAWN = ("gemm", "collective")
-CLASSES = Path(__file__).parent.parent / "src/weft/result/model_errors.toml"
+CLASSES = Path(__file__).parent.parent / "src/weft/estimate/model_errors.toml"
 HEAD = """# Written by docs/errors.py (make validate), from what `weft validate --bar` finds; do not edit.
 #
 # Mean error, rows, machines and 90th percentile of each class, [] where no row is public. Classes of size lie below,

@@ -2,7 +2,7 @@
 
 import weft
 from weft.overlaps.arbiters import COMMUNICATION, COMPUTE, NOBODY, POLICIES
-from weft.result.metrics import speedup
+from weft.simulate.result.metrics import speedup
 
 
 @weft.arbiter

@@ -2,7 +2,7 @@
 
 import weft
 from weft.models import SubLayer
-from weft.parallel import split
+from weft.models.parallel import split
 
 gpu = weft.gpu("t3-paper")
 layer = split(SubLayer.custom(m=4096, n=2048, k=8192), tp=4)

@@ -2,9 +2,9 @@
 
 from time import perf_counter
 
+from weft.core.store import Store
 from weft.graph import Collective, Gemm
-from weft.store import Store
-from weft.tune import choose, tables_for
+from weft.plan.tune import choose, tables_for
 
 # A hundred short simulations; the store keeps them, so the next start takes a second.
 tables = tables_for("h100-sxm", collectives=("all_gather",), jobs=2, store=Store())

@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from weft.cli.main import main
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.graph import Gemm
 from weft_measure import KINDS, Work, measure, plan, time_work
 from weft_measure.device import Unsupported

@@ -17,11 +17,11 @@ from types import FunctionType
 TYPE_CHECKING = False  # typing's own takes most of the import, in which Ctrl-C is not handled yet
 if TYPE_CHECKING:
     from weft import models as models
-    from weft import studies as studies
+    from weft import papers as studies
     from weft import testing as testing
-    from weft.capture import capture as capture
-    from weft.capture import capturing as capturing
-    from weft.errors import WeftError as WeftError
+    from weft.core.contrast import Contrast as Contrast
+    from weft.core.errors import WeftError as WeftError
+    from weft.core.options import RunOptions as RunOptions
     from weft.estimate import Harness as Harness
     from weft.estimate import estimate as estimate
     from weft.graph import Attention as Attention
@@ -41,24 +41,26 @@ if TYPE_CHECKING:
     from weft.graph import operator as operator
     from weft.graph import reduce_scatter as reduce_scatter
     from weft.graph import write_graph as write_graph
+    from weft.graph.execution_plan import ExecutionPlan as ExecutionPlan
     from weft.graph.gemm import gemm as gemm
     from weft.hardware import System as System
     from weft.hardware import gpu as gpu
     from weft.hardware import gpu_names, node_names
     from weft.hardware import system as system
     from weft.kernels.execution_file import read_collective as read_collective
-    from weft.kernels.execution_plan import ExecutionPlan as ExecutionPlan
+    from weft.lab.catalog import calibrate as calibrate
+    from weft.lab.run import validate as validate
     from weft.models import load_model as load_model
+    from weft.models.parallel import dependent as dependent
+    from weft.models.parallel import layer as layer
+    from weft.models.parallel import sublayer as sublayer
+    from weft.models.parallel.deployment import Deployment as Deployment
+    from weft.models.parallel.plan import TrainingPlan as TrainingPlan
     from weft.models.sequence import iteration as iteration
-    from weft.options import RunOptions as RunOptions
     from weft.overlaps import overlap_names
     from weft.overlaps import register_overlap as register_overlap
     from weft.overlaps.arbiters import arbiter as arbiter
-    from weft.parallel import dependent as dependent
-    from weft.parallel import layer as layer
-    from weft.parallel import sublayer as sublayer
-    from weft.parallel.deployment import Deployment as Deployment
-    from weft.parallel.plan import TrainingPlan as TrainingPlan
+    from weft.papers.sample import sample as sample
     from weft.plan import plan as plan
     from weft.plan.read_launch import read_launch as read_launch
     from weft.plan.recompute import recompute as recompute
@@ -66,40 +68,38 @@ if TYPE_CHECKING:
     from weft.plan.schedules import check_schedule as check_schedule
     from weft.plan.schedules import find_schedule as find_schedule
     from weft.plan.serving import plan_serving as plan_serving
-    from weft.result import Comparison as Comparison
-    from weft.result import Timeline as Timeline
-    from weft.result.contrast import Contrast as Contrast
-    from weft.result.serving import Limits as Limits
-    from weft.result.step import Step as Step
+    from weft.plan.tune import tune as tune
+    from weft.plan.tune.advisor import advise as advise
+    from weft.plan.tune.perturb import perturb as perturb
+    from weft.plan.tune.tiles import tiles as tiles
     from weft.rewrite import rewrite as rewrite
-    from weft.run import balanced as balanced
-    from weft.run import compare as compare
-    from weft.run import simulate as simulate
-    from weft.run.chakra import write_chakra as write_chakra
-    from weft.run.replay import replay as replay
-    from weft.run.step.inference import decode as decode
-    from weft.run.step.inference import prefill as prefill
-    from weft.run.step.named import memory as memory
-    from weft.run.step.named import step as step
-    from weft.run.step.named import step_overlaps as step_overlaps
-    from weft.run.step.roofline import roofline as roofline
-    from weft.run.step.serving_plan import ServingPlan as ServingPlan
-    from weft.run.trace import compare_trace as compare_trace
-    from weft.sample import sample as sample
     from weft.serving.load import Load as Load
+    from weft.serving.result import Limits as Limits
     from weft.serving.serve import serve as serve
+    from weft.simulate import balanced as balanced
+    from weft.simulate import compare as compare
+    from weft.simulate import simulate as simulate
+    from weft.simulate.replay import replay as replay
+    from weft.simulate.result import Comparison as Comparison
+    from weft.simulate.result import Timeline as Timeline
+    from weft.step.inference import decode as decode
+    from weft.step.inference import prefill as prefill
+    from weft.step.named import memory as memory
+    from weft.step.named import step as step
+    from weft.step.named import step_overlaps as step_overlaps
+    from weft.step.result.step import Step as Step
+    from weft.step.roofline import roofline as roofline
+    from weft.step.serving_plan import ServingPlan as ServingPlan
     from weft.sweep.answer import Sweep as Sweep
     from weft.sweep.run import sweep as sweep
     from weft.sweep.run import sweep_file as sweep_file
-    from weft.traces import read_execution_trace as read_execution_trace
-    from weft.traces import read_graph as read_graph
-    from weft.traces import read_trace as read_trace
-    from weft.tune import tune as tune
-    from weft.tune.advisor import advise as advise
-    from weft.tune.perturb import perturb as perturb
-    from weft.tune.tiles import tiles as tiles
-    from weft.validation.catalog import calibrate as calibrate
-    from weft.validation.run import validate as validate
+    from weft.torch.capture import capture as capture
+    from weft.torch.capture import capturing as capturing
+    from weft.torch.chakra import write_chakra as write_chakra
+    from weft.torch.compare import compare_trace as compare_trace
+    from weft.torch.traces import read_execution_trace as read_execution_trace
+    from weft.torch.traces import read_graph as read_graph
+    from weft.torch.traces import read_trace as read_trace
 
     gpus, systems, overlaps = gpu_names, node_names, overlap_names
 
@@ -109,7 +109,7 @@ __version__ = "0.1.0"
 # its names is first used, so that `import weft` costs neither a compiler nor a plotting library.
 _ROOMS = {
     "weft.capture": "capture capturing",
-    "weft.errors": "WeftError",
+    "weft.core.errors": "WeftError",
     "weft.estimate": "Harness estimate",
     "weft.graph": (
         "Attention Collective Gemm Graph Node Opaque Routing Streaming all_gather all_reduce all_to_all concurrent "
@@ -117,49 +117,49 @@ _ROOMS = {
     ),
     "weft.hardware": "System gpu gpus=gpu_names system systems=node_names",
     "weft.kernels.execution_file": "read_collective",
-    "weft.kernels.execution_plan": "ExecutionPlan",
+    "weft.graph.execution_plan": "ExecutionPlan",
     "weft.models": "load_model models",
     "weft.models.sequence": "iteration",
-    "weft.options": "RunOptions",
-    "weft.parallel": "dependent layer sublayer",
-    "weft.parallel.deployment": "Deployment",
-    "weft.parallel.plan": "TrainingPlan",
+    "weft.core.options": "RunOptions",
+    "weft.models.parallel": "dependent layer sublayer",
+    "weft.models.parallel.deployment": "Deployment",
+    "weft.models.parallel.plan": "TrainingPlan",
     "weft.plan": "plan",
     "weft.plan.read_launch": "read_launch",
     "weft.plan.recompute": "recompute",
     "weft.plan.scale": "scale",
     "weft.plan.schedules": "check_schedule find_schedule",
-    "weft.result": "Comparison Timeline",
-    "weft.result.contrast": "Contrast",
-    "weft.result.serving": "Limits",
-    "weft.result.step": "Step",
+    "weft.simulate.result": "Comparison Timeline",
+    "weft.core.contrast": "Contrast",
+    "weft.serving.result": "Limits",
+    "weft.step.result.step": "Step",
     "weft.rewrite": "rewrite",
-    "weft.run": "balanced compare simulate",
-    "weft.run.chakra": "write_chakra",
-    "weft.run.replay": "replay",
-    "weft.run.step.inference": "decode prefill",
-    "weft.run.step.named": "memory step step_overlaps",
-    "weft.run.step.roofline": "roofline",
-    "weft.run.step.serving_plan": "ServingPlan",
-    "weft.run.trace": "compare_trace",
+    "weft.simulate": "balanced compare simulate",
+    "weft.torch.chakra": "write_chakra",
+    "weft.simulate.replay": "replay",
+    "weft.step.inference": "decode prefill",
+    "weft.step.named": "memory step step_overlaps",
+    "weft.step.roofline": "roofline",
+    "weft.step.serving_plan": "ServingPlan",
+    "weft.torch.compare": "compare_trace",
     "weft.sample": "sample",
     "weft.overlaps": "overlaps=overlap_names register_overlap",
     "weft.overlaps.arbiters": "arbiter",
     "weft.serving.load": "Load",
     "weft.plan.serving": "plan_serving",
     "weft.serving.serve": "serve",
-    "weft.studies": "studies",
+    "weft.papers": "studies",
     "weft.sweep": "sweep",
     "weft.sweep.answer": "Sweep",
     "weft.sweep.run": "sweep_file",
     "weft.testing": "testing",
-    "weft.traces": "read_execution_trace read_graph read_trace",
+    "weft.torch.traces": "read_execution_trace read_graph read_trace",
     "weft.tune": "tune",
-    "weft.tune.advisor": "advise",
-    "weft.tune.perturb": "perturb",
-    "weft.tune.tiles": "tiles",
-    "weft.validation.catalog": "calibrate",
-    "weft.validation.run": "validate",
+    "weft.plan.tune.advisor": "advise",
+    "weft.plan.tune.perturb": "perturb",
+    "weft.plan.tune.tiles": "tiles",
+    "weft.lab.catalog": "calibrate",
+    "weft.lab.run": "validate",
 }
 _HOMES = {
     name: (room, there or name)
@@ -179,7 +179,9 @@ def __getattr__(name: str) -> object:
     # `weft.estimate` is a callable module: the name is the same object whether module or function is imported first.
     value: object = module if room == f"weft.{name}" else getattr(module, attribute)
     if isinstance(value, FunctionType):
-        from weft.arguments import answering  # not before: the command handles Ctrl-C once this package is imported
+        from weft.core.arguments import (
+            answering,  # not before: the command handles Ctrl-C once this package is imported
+        )
 
         value = answering(value)
     globals()[name] = value

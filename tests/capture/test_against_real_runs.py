@@ -13,8 +13,8 @@ import torch
 from torch.distributed._tools.mem_tracker import MemTracker
 
 import weft
-from weft.capture.module import recording
 from weft.graph import live_bytes
+from weft.torch.capture.module import recording
 
 FOUR = {"lenet": models.lenet, "llama": models.llama, "gpt2": models.gpt2, "bert": models.bert}
 four = pytest.mark.parametrize("make", FOUR.values(), ids=FOUR)

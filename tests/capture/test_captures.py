@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Attention, Gemm, GroupedGemm, read_graph, write_graph
 
 

@@ -6,7 +6,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed; make test-capture
 pytest.importorskip("transformers", reason="transformers is not installed; make test-capture runs this")
 from programs_of_study import PROGRAMS
 
-from weft.studies.pytorch_on_simulator.study import program
+from weft.papers.pytorch_on_simulator.study import program
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

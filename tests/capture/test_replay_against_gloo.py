@@ -9,8 +9,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed; make test-capture
 import on_gloo
 
 import weft
-from weft import parallel
-from weft.models import SubLayer
+from weft.models import SubLayer, parallel
 
 
 @pytest.mark.parametrize("dtype", on_gloo.DTYPES)

@@ -10,14 +10,14 @@ from runs import together
 
 import weft
 from weft import hardware
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.options import RunOptions
 from weft.estimate import Harness, estimate
 from weft.graph import Collective, Gemm, LibraryCollective, PaperAllReduce
-from weft.lower.collectives import BY_UNITS, collective_kernel
-from weft.lower.masks import split_units
-from weft.options import RunOptions
 from weft.overlaps import STRATEGIES
-from weft.run import alone, compare, simulate
+from weft.overlaps.lower.collectives import BY_UNITS, collective_kernel
+from weft.overlaps.lower.masks import split_units
+from weft.simulate import alone, compare, simulate
 
 MIB = 1 << 20
 MACHINES = {"a100-sxm-80gb": 4, "h100-sxm": 8, "mi300x": 8}

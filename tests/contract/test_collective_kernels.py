@@ -7,15 +7,15 @@ from functools import cache
 import pytest
 
 from weft import hardware
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.options import RunOptions
 from weft.graph import Collective, DmaCopies, LibraryCollective
 from weft.hardware import System
 from weft.hardware.fabric import full, ring, switch
 from weft.kernels.multicast import FLAG, SwitchCollective
-from weft.lower.collectives import collective_kernel
-from weft.options import RunOptions
 from weft.overlaps import STRATEGIES
-from weft.run import alone, simulate
+from weft.overlaps.lower.collectives import collective_kernel
+from weft.simulate import alone, simulate
 
 MIB = 1 << 20
 RANKS = 8

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.fields import described
-from weft.run.step.forward import Forward
+from weft.core.fields import described
 from weft.serving.serve import ready
+from weft.step.forward import Forward
 
 SOURCES = sorted(Path(weft.__file__).parent.rglob("*.py"))
 MOST = 8
-CARRIED = {"traces/messages.py": "classes of a schema, made at run time"}
+CARRIED = {"torch/traces/messages.py": "classes of a schema, made at run time"}
 """Files that may make a SimpleNamespace, and why."""
 
 
@@ -37,7 +37,7 @@ def test_no_arguments_travel_as_a_mapping_of_local_names():
 
 def test_serving_calls_nothing_by_long_lists_of_positions():
     for name, node, _ in calls():
-        if name.startswith("serving/") or name in ("run/step/inference.py", "run/step/forward.py"):
+        if name.startswith("serving/") or name in ("step/inference.py", "step/forward.py"):
             assert len(node.args) <= MOST, f"{name}:{node.lineno}"
 
 

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import pytest
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.hardware import FABRICS
 from weft.hardware.fabric import EVERY_PEER, Fabric, nodes, torus
 

@@ -8,15 +8,15 @@ import pytest
 from machines import gpu, lowered
 from runs import run as simulate
 
+from weft.core.errors import InputError
 from weft.engine import layout as y
-from weft.errors import InputError
 from weft.graph import Edge, Gemm, TrackedArrivals
 from weft.hardware import FABRICS, System
 from weft.kernels import GemmTiling
+from weft.models.parallel import dependent
 from weft.overlaps import BUILT_IN
 from weft.overlaps import OVERLAPS as METHODS
 from weft.overlaps.joined import fit_rows
-from weft.parallel import dependent
 
 TP = 4
 GPU = gpu()

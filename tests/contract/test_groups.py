@@ -5,7 +5,7 @@ from machines import gpu, layer
 from runs import run as simulate
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.hardware import FABRICS, System
 
 GPU, RANKS = gpu(), 8

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 import weft
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.models import load_model
-from weft.parallel.framework import framework
-from weft.parallel.plan import TrainingPlan
-from weft.parallel.precision import RECIPES
+from weft.models.parallel.framework import framework
+from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.precision import RECIPES
 from weft.plan.launch import LAUNCHERS, lacking, launch
 
 LLAMA = load_model("llama-3-70b")

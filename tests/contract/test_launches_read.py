@@ -9,11 +9,11 @@ from click.testing import CliRunner
 
 import weft
 from weft.cli.main import weft as cli
-from weft.errors import ConfigError, InputError
+from weft.core.errors import ConfigError, InputError
 from weft.models import load_model
-from weft.parallel.check import problems
-from weft.parallel.framework import framework
-from weft.parallel.plan import TrainingPlan
+from weft.models.parallel.check import problems
+from weft.models.parallel.framework import framework
+from weft.models.parallel.plan import TrainingPlan
 from weft.plan.launch import LAUNCHERS, lacking, launch
 from weft.plan.script import read_script
 

@@ -9,12 +9,12 @@ import pytest
 
 from weft.hardware import system
 from weft.models import load_model
-from weft.parallel.framework import framework
+from weft.models.parallel.framework import framework
 from weft.plan.space import space
-from weft.run.step.batch import Batch
-from weft.run.step.clock import many
-from weft.run.step.overlaps import settled, settling
-from weft.run.step.prices import DurationCache
+from weft.step.batch import Batch
+from weft.step.clock import many
+from weft.step.overlaps import settled, settling
+from weft.step.prices import DurationCache
 
 SAMPLES = 60
 CASES = [

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from weft.core.options import SUSTAINED
 from weft.hardware import system
 from weft.models import load_model
-from weft.options import SUSTAINED
-from weft.parallel.framework import framework
-from weft.parallel.plan import TrainingPlan
+from weft.models.parallel.framework import framework
+from weft.models.parallel.plan import TrainingPlan
 from weft.plan.space import space
-from weft.run.step.clock import many, train
-from weft.run.step.memory import memory
-from weft.run.step.prices import DurationCache
+from weft.step.clock import many, train
+from weft.step.memory import memory
+from weft.step.prices import DurationCache
 
 CASES = {
     "dense": ("gpt-3", "64xa100", "megatron-core", 64, 2048, {}),

@@ -10,23 +10,23 @@ from click.testing import CliRunner
 
 import weft
 from weft.cli.main import weft as cli
+from weft.core.options import SHORT, SUSTAINED
 from weft.estimate import Harness
+from weft.estimate.errors import collective_error, gemm_error
 from weft.graph import Collective, Graph, LibraryCollective, Node, concurrent
-from weft.library.residual import Residual
+from weft.kernels.library.residual import Residual
 from weft.models import SubLayer
-from weft.options import SHORT, SUSTAINED
+from weft.models.parallel import dependent, share_of, split
 from weft.overlaps import OVERLAPS
 from weft.overlaps.pairs import pair_of
-from weft.parallel import dependent, share_of, split
 from weft.plan.scale import AS_PLANNED
-from weft.result.errors import collective_error, gemm_error
-from weft.result.step import RESIDUAL
-from weft.run import alone, compare, simulate
-from weft.run.step import train
-from weft.run.step.prices import BETWEEN_OTHERS
+from weft.plan.tune import joins
+from weft.simulate import alone, compare, simulate
+from weft.step import train
+from weft.step.prices import BETWEEN_OTHERS
+from weft.step.result.step import RESIDUAL
 from weft.sweep.bench import Bench
 from weft.sweep.questions import StepQuestion
-from weft.tune import joins
 
 GPU = "h100-sxm"
 SHAPE = (2048, 8192, 8192)
@@ -220,7 +220,7 @@ def test_a_joined_pair_takes_as_long_by_command_as_by_function(tmp_path, method)
     )
     assert written["ways"][1]["seconds"] == same(found)
     work = dependent("gemm_rs", share_of("gemm_rs", GEMM, 8), 8)
-    assert found == same(float(OVERLAPS[method].seconds(pair_of(work, "8xh100", weft.options.SUSTAINED))))
+    assert found == same(float(OVERLAPS[method].seconds(pair_of(work, "8xh100", weft.core.options.SUSTAINED))))
 
 
 def test_a_sub_layer_by_an_algorithm_takes_as_long_by_command_as_by_function(tmp_path):

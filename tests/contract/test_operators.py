@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import KINDS, Call, Collective, Graph, Node, Op, Tensor
-from weft.lower.operators import KINDS as ENGINE
-from weft.result.stored import _made, plain
+from weft.overlaps.lower.operators import KINDS as ENGINE
+from weft.simulate.result.stored import _made, plain
 
 GPU = "h100-sxm"
 NAMES = {"streaming": "gelu", "collective": "all_gather", "opaque": "sort"}

@@ -5,11 +5,15 @@ from dataclasses import replace
 import pytest
 
 import weft
-from weft.errors import InputError, UnknownNameError, WeftError
+from weft.core.errors import InputError, UnknownNameError, WeftError
+from weft.core.options import SUSTAINED
+from weft.estimate.errors import joined_error
 from weft.graph import Gemm
-from weft.library.software import costs
+from weft.kernels.library.software import costs
 from weft.models import Transformer
-from weft.options import SUSTAINED
+from weft.models.parallel import dependent, share_of
+from weft.models.parallel.framework import Framework
+from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps import (
     AXES,
     OVERLAPS,
@@ -23,16 +27,12 @@ from weft.overlaps import (
 )
 from weft.overlaps.graphs import FORM_OF
 from weft.overlaps.pairs import pair_of
-from weft.parallel import dependent, share_of
-from weft.parallel.framework import Framework
-from weft.parallel.plan import TrainingPlan
 from weft.plan.space import space
-from weft.result.errors import joined_error
-from weft.run import simulate
-from weft.run.step import train
-from weft.run.step.overlaps import Pair, check_overlap, join
+from weft.plan.tune import joins
+from weft.simulate import simulate
+from weft.step import train
+from weft.step.overlaps import Pair, check_overlap, join
 from weft.sweep.questions import StepQuestion
-from weft.tune import joins
 
 NODE = weft.system("8xa100")
 MODEL = Transformer(

@@ -8,15 +8,15 @@ import pytest
 from machines import OVERLAPS, SIMULATED, gpu, layer, program
 from runs import run as simulate
 
+from weft.core.errors import InputError
 from weft.engine import layout as y
-from weft.errors import InputError
 from weft.graph import Edge, FusedTiles, NearMemoryRing, Node, PaperRing, TrackedDirect, TrackedRing
 from weft.kernels import GemmTiling
+from weft.models.parallel import dependent
 from weft.overlaps import BUILT_IN, Ideal
 from weft.overlaps import OVERLAPS as METHODS
 from weft.overlaps.arbiters import POLICIES, arbiter
 from weft.overlaps.sequential import Sequential
-from weft.parallel import dependent
 from weft.testing import check_arbiter, check_overlap
 
 TP = 4

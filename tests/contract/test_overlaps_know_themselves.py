@@ -10,13 +10,13 @@ from weft.overlaps import BUILT_IN, OverlapMethod
 
 ROOT = Path(weft.__file__).parent
 OWN_WORDS = {
-    "library/tiles.py": "an architecture is called t3, too",
+    "kernels/library/tiles.py": "an architecture is called t3, too",
     "plan/launch_training.py": "which method a launcher's own flag means",
-    "result/errors.py": "which strategy is measured",
+    "estimate/errors.py": "which strategy is measured",
     "studies": "what a paper compares",
     "tune": "which strategies the tables of C3 rank",
     "validation": "which methods are measured",
-    "view/validation.py": "a column of measured rows",
+    "lab/page.py": "a column of measured rows",
 }
 """Files and folders that compare with a method's name for a reason of their own."""
 FILES = [

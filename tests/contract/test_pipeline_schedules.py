@@ -2,8 +2,8 @@
 
 import pytest
 
-from weft.errors import InputError
-from weft.schedule.pipeline import SCHEDULES, schedule
+from weft.core.errors import InputError
+from weft.step.pipeline import SCHEDULES, schedule
 from weft.testing import check_pipeline_schedule
 
 ALSO = ["interleaved:3", "interleaved:2:12", "chimera:2", "terapipe:3"]

@@ -6,7 +6,7 @@ import hostile
 import pytest
 
 import weft
-from weft.errors import WeftError
+from weft.core.errors import WeftError
 
 WRONG = (1, "x", [], None, float("nan"), object(), {}, True, -1, b"x", [[8]], lambda: 1)
 FUNCTIONS = sorted(

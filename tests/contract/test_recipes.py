@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.options import SUSTAINED
 from weft.graph import Attention, Collective, Gemm, Streaming
 from weft.graph.op import width
 from weft.hardware import gpu
 from weft.models import load_model
 from weft.models.block import FusionStyle, Tokens, embedding, head, layer
-from weft.options import SUSTAINED
-from weft.parallel.framework import Framework, framework
-from weft.parallel.memory import states, words
-from weft.parallel.plan import TrainingPlan
-from weft.parallel.precision import RECIPES, check_trains
-from weft.parallel.rank import part
-from weft.run.step.prices import OperatorTimes
+from weft.models.parallel.framework import Framework, framework
+from weft.models.parallel.memory import states, words
+from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.precision import RECIPES, check_trains
+from weft.models.parallel.rank import part
+from weft.step.prices import OperatorTimes
 from weft.view.step import StepReport
 
 MODEL = load_model("gpt-3").model_copy(update={"hidden": 4096, "layers": 32, "heads": 32})

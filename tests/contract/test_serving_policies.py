@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.serving.policies import POLICIES, first_come, running_first
 from weft.testing import check_policy
 from weft.testing.policies import LOADS

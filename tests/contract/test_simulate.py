@@ -9,14 +9,14 @@ from machines import OVERLAPS, gpu, interpret, layer, program
 from runs import run as simulate
 
 import weft
-from weft.errors import InputError, SimulationError, UnknownNameError
+from weft.core.errors import InputError, SimulationError, UnknownNameError
 from weft.graph import Collective, Gemm, Graph, Node, Opaque, all_reduce
 from weft.hardware import FABRICS, System
 from weft.kernels import GemmTiling
+from weft.models.parallel import dependent
 from weft.overlaps.arbiters import arbiter
-from weft.parallel import dependent
-from weft.run import compare
-from weft.run.channel import Requests, one_channel, replay_requests
+from weft.simulate import compare
+from weft.simulate.channel import Requests, one_channel, replay_requests
 
 LAYER = layer(m=512, n=512, k=256, tp=4)
 GPU = gpu()
@@ -311,7 +311,7 @@ def test_default_requests_stay_near_exact_ones(overlap, shape):
     [("t-nlg", "op", 8), ("t-nlg", "fc2", 8), ("mega-gpt-2", "op", 16), ("mega-gpt-2", "fc2", 16)],
 )
 def test_default_requests_are_within_two_percent_of_exact_ones(model, name, tp, overlap):
-    from weft.parallel import sublayer
+    from weft.models.parallel import sublayer
 
     shared = sublayer(model, name, tp)
     exact, default = (simulate(shared, GPU, overlap, request_bytes=size) for size in (64, 512))

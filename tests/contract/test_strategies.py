@@ -8,13 +8,13 @@ import pytest
 from runs import beside, beside_all, isolated_collective, isolated_gemm, run, sharing, together
 
 from weft import hardware
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.graph import Collective, Gemm, concurrent
 from weft.kernels import GemmTiling
-from weft.lower.fit import tiling_for
-from weft.lower.masks import apart_of, split_units
 from weft.overlaps import STRATEGIES
-from weft.result.stored import as_record, from_record, summary
+from weft.overlaps.lower.fit import tiling_for
+from weft.overlaps.lower.masks import apart_of, split_units
+from weft.simulate.result.stored import as_record, from_record, summary
 
 GPU = "mi300x"
 GEMM = Gemm(4096, 4096, 1024, "bf16")
@@ -245,7 +245,7 @@ def test_what_cannot_be_shared_is_refused_in_one_sentence(call, error, sentence)
 
 def test_a_sub_layer_has_no_strategy():
     from weft.models import SubLayer
-    from weft.parallel import split
+    from weft.models.parallel import split
 
     with pytest.raises(InputError, match="streams that do not wait for each other"):
         run(split(SubLayer.custom(512, 512, 256), 4), "t3-paper", "partition")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from weft.cli.study import study as command
-from weft.errors import ConfigError
-from weft.studies import STUDIES
-from weft.studies import study as find
-from weft.studies.headline import declared
+from weft.core.errors import ConfigError
+from weft.papers import STUDIES
+from weft.papers import study as find
+from weft.papers.command import study as command
+from weft.papers.headline import declared
 from weft.view import figure
 
 DOCS = Path(__file__).parents[2] / "docs"

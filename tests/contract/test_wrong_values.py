@@ -11,9 +11,9 @@ import pytest
 from hostile import OBJECTS
 
 import weft
-from weft.answer import Answer
-from weft.errors import WeftError
-from weft.fields import _described_field
+from weft.core.answer import Answer
+from weft.core.errors import WeftError
+from weft.core.fields import _described_field
 from weft.graph import KINDS, ExecutionPlanKernel, MoEExchange, NearMemoryRing, TiledGemm, TrackedMoEExchange
 
 NEGATIVE = {

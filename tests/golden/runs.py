@@ -10,8 +10,8 @@ from typing import Any
 
 import weft
 from weft.models import SubLayer
-from weft.parallel import split
-from weft.result import Timeline
+from weft.models.parallel import split
+from weft.simulate.result import Timeline
 
 GOLDEN = Path(__file__).parent / "golden.json"
 

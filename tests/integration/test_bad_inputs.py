@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import weft
 from weft.cli import main as cli
-from weft.errors import WeftError
+from weft.core.errors import WeftError
 
 LONGEST_S = 20
 UGLY = re.compile(r"Traceback|object at 0x|NoneType|pydantic|Errno|Input should|instance of|sys\.set_int")
@@ -76,7 +76,7 @@ def folder(tmp_path_factory):
         with (place / name).open("wb") as file:
             file.truncate(1 << 30)
     patch = pytest.MonkeyPatch()
-    patch.setattr("weft.files.SILENCE_S", 0.2)
+    patch.setattr("weft.core.files.SILENCE_S", 0.2)
     os.chdir(place)
     yield place
     os.chdir(before)

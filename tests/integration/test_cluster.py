@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from weft.errors import InputError, SimulationError
-from weft.store import fingerprint
+from weft.core.errors import InputError, SimulationError
+from weft.core.store import fingerprint
 from weft.sweep.run import sweep_file
 
 pytest.importorskip("distributed", reason="Dask is missing: pip install 'weft[dask]'")
@@ -52,7 +52,7 @@ def test_workers_of_other_sources_are_refused_and_nothing_is_written(cluster, tm
 
 def test_a_worker_checks_each_question(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(fingerprint, "fingerprint_of", lambda file: "0" * 64)
-    monkeypatch.setattr("weft.store.task.fingerprint_of", lambda file: "0" * 64)
+    monkeypatch.setattr("weft.core.store.task.fingerprint_of", lambda file: "0" * 64)
     with pytest.raises(InputError, match=r"the worker on .* has other sources of Weft"):
         sweep_file(STEP, BATCHES, dask=cluster.scheduler_address, cache=False)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sweep_script import SIZES
 
-from weft.store import Store
+from weft.core.store import Store
 
 pytestmark = pytest.mark.slow
 

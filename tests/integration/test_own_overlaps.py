@@ -11,12 +11,12 @@ from click.testing import CliRunner
 
 import weft
 from weft.cli.main import weft as cli
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.graph import KernelChoice, LibraryCollective
 from weft.overlaps import OVERLAPS, STRATEGIES, find_overlap
 from weft.overlaps.sequential import Sequential
+from weft.plan.tune import joins
 from weft.testing import ContractError, check_overlap
-from weft.tune import joins
 
 FILE = '''
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ def test_a_list_shows_it_alone_and_once_named_with_all(named):
 
 
 def test_python_takes_its_file_its_name_and_the_object(named):
-    work = weft.parallel.dependent("gemm_rs", weft.Gemm(1024, 512, 256, "bf16"), 4)
+    work = weft.models.parallel.dependent("gemm_rs", weft.Gemm(1024, 512, 256, "bf16"), 4)
     by_file = weft.simulate(work, "t3-paper", named)
     mine = OVERLAPS["twice"]
     assert by_file.seconds == weft.simulate(work, "t3-paper", "twice").seconds
@@ -145,7 +145,7 @@ def test_a_name_that_leads_to_no_method_is_refused(named, name, error, words):
 
 
 def test_a_changed_file_is_another_run(named, tmp_path, monkeypatch):
-    from weft.run.kept import method_identity
+    from weft.simulate.kept import method_identity
 
     first = method_identity(OVERLAPS[named])
     (tmp_path / "mine.py").write_text(FILE.replace("2 *", "3 *"))
@@ -255,7 +255,7 @@ class Plain(OverlapMethod):
     [
         ("mine.py", r"names a file, not a class; name its class: 'mine\.py:Twice'"),
         ("mine.py:Twic", r"mine\.py has no 'Twic'; name its class: 'mine\.py:Twice'"),
-        ("weft.units:Twice", r"weft\.units has no class of OverlapMethod, either"),
+        ("weft.core.units:Twice", r"weft\.units has no class of OverlapMethod, either"),
         ("plain.py:Plain", r"Plain states name, but is no dataclass.*@dataclass\(frozen=True\)"),
         ("thawed.py:Twice", r"thawed\.py.*does not run: cannot inherit non-frozen.*@dataclass\(frozen=True\)"),
         ("broken.py:Twice", r"broken\.py.*does not run: .*; correct it"),

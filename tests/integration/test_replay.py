@@ -13,18 +13,17 @@ from hypothesis import strategies as st
 from runs import tiled
 
 import weft
-from weft import parallel
 from weft.cli.main import main
-from weft.errors import InputError, SimulationError, UnknownNameError
+from weft.core.errors import InputError, SimulationError, UnknownNameError
 from weft.graph import TrackedArrivals
 from weft.hardware import FABRICS
 from weft.kernels import GemmTiling
-from weft.models import SubLayer
+from weft.models import SubLayer, parallel
 from weft.overlaps import OVERLAPS
 from weft.overlaps.registry import BUILT_IN
-from weft.result.timeline import TileUpdates
-from weft.run.gathered import performed as gathered
-from weft.run.replay import ROUNDED, performed, products, ring_sums
+from weft.simulate.gathered import performed as gathered
+from weft.simulate.replay import ROUNDED, performed, products, ring_sums
+from weft.simulate.result.timeline import TileUpdates
 
 GPU = weft.gpu("t3-paper")
 PAGE = 4096

@@ -18,12 +18,12 @@ import pytest
 from pages import PAGES
 
 import weft
+from weft.core.report import Section
+from weft.core.report.table import Table, number, text
 from weft.graph import Collective, Gemm
 from weft.models import SubLayer
-from weft.parallel import split
-from weft.report import Section
-from weft.report.table import Table, number, text
-from weft.result import Comparison
+from weft.models.parallel import split
+from weft.simulate.result import Comparison
 from weft.view.page import page_text
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

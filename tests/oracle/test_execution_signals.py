@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from machines import finish, gpu
 from simpy_machine import joined, uncontended, wires
 
+from weft.core.options import RunOptions
+from weft.core.units import to_fs
 from weft.engine import layout as y
+from weft.engine.program import PlacedKernel, Plan, Program, build
 from weft.hardware import Fabric, System
 from weft.kernels.channels import ChannelTiling
 from weft.kernels.execution_kernel import FLAG, PlanKernel
-from weft.lower.machine import machine_tables
-from weft.options import RunOptions
-from weft.program import PlacedKernel, Plan, Program, build
-from weft.units import to_fs
+from weft.overlaps.lower.machine import machine_tables
 
 REQUEST = 512
 

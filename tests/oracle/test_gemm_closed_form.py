@@ -7,20 +7,20 @@ import pytest
 from runs import run
 
 from weft import hardware
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.options import RunOptions
 from weft.engine import layout as y
+from weft.engine.program import Buffer, PlacedKernel, Plan, build
+from weft.engine.program.plan import CACHED_STORE
 from weft.engine.run import execute
-from weft.errors import InputError, UnknownNameError
 from weft.estimate.gemm import ranked_plans
 from weft.graph import Gemm, gemm_queue
 from weft.hardware import System
 from weft.kernels import gemm_kernel, operand_sizes, tile_table
 from weft.kernels.gemm import main_loop_flops
-from weft.lower.fit import tiling_for
-from weft.lower.machine import machine_tables, stripe
-from weft.options import RunOptions
 from weft.overlaps.arbiters import ROUND_ROBIN
-from weft.program import Buffer, PlacedKernel, Plan, build
-from weft.program.plan import CACHED_STORE
+from weft.overlaps.lower.fit import tiling_for
+from weft.overlaps.lower.machine import machine_tables, stripe
 
 GPUS = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "mi210", "mi250x-gcd", "mi300x", "l40s")
 SHAPES = ((8192, 8192, 2048), (4096, 4096, 4096), (8192, 4256, 2128), (2048, 6144, 1536), (16384, 3072, 1536))

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from weft.schedule.pipeline import Durations
-from weft.schedule.pipeline.problem import OrderProblem
-from weft.schedule.pipeline.search import find_order
+from weft.step.pipeline import Durations
+from weft.step.pipeline.problem import OrderProblem
+from weft.step.pipeline.search import find_order
 
 STAGES_AND_MICRO_BATCHES = [(1, 2), (2, 2), (3, 2), pytest.param(2, 3, marks=pytest.mark.slow)]
 

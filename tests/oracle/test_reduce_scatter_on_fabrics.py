@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 from machines import finish, gpu
 
+from weft.core.options import RunOptions
 from weft.engine import layout as y
+from weft.engine.program import Buffer, ChunkRule, DmaMap, PlacedKernel, Plan, Wait, build
+from weft.engine.program.plan import PLAIN_STORE
 from weft.hardware import FABRICS, Gpu, System
-from weft.lower.machine import machine_tables
-from weft.options import RunOptions
 from weft.overlaps.joined import copy_kernel
-from weft.program import Buffer, ChunkRule, DmaMap, PlacedKernel, Plan, Wait, build
-from weft.program.plan import PLAIN_STORE
+from weft.overlaps.lower.machine import machine_tables
 
 RATE, LATENCY, BYTES = 16e9, 500e-9, 64 << 20  # so slow that memory takes all that links bring
 RANKS = dict.fromkeys(FABRICS, 8) | {"torus": 16, "nodes": 16}

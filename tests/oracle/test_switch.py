@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from machines import BIN, NS, gpu, steps
 
+from weft.core.options import RunOptions
 from weft.engine import layout as y
 from weft.engine.loop import run
+from weft.engine.program import Buffer, ChunkRule, Kernel, Load, Phase, PlacedKernel, Plan, RemoteMap, Store, build
 from weft.engine.state import allocate, margin_events, margin_requests
 from weft.hardware import System
 from weft.hardware.fabric import switch
-from weft.lower.machine import machine_tables
-from weft.options import RunOptions
 from weft.overlaps.arbiters import ROUND_ROBIN
-from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, PlacedKernel, Plan, RemoteMap, Store, build
+from weft.overlaps.lower.machine import machine_tables
 
 RATE, LATENCY = 64e9, 500e-9
 GPUS, PIECE, COUNT, REQUEST = 4, 1024, 6, 512

@@ -19,10 +19,10 @@ from runs import tiled
 from simpy_machine import Wire, after, joined, uncontended, unequal, wires
 
 from weft.engine import layout as y
+from weft.engine.program import Program
 from weft.graph import Collective, Gemm
 from weft.hardware import Fabric, System
 from weft.kernels import GemmTiling
-from weft.program import Program
 
 OVERLAPS = ("t3", "t3-direct", "t3-direct-dma", "t3-split-k")
 REQUEST = 512

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from machines import finish, gpu, layer, program
 
 from weft.engine import layout as y
+from weft.engine.program import Program
 from weft.kernels import GemmTiling
-from weft.program import Program
 
 FREE = (
     y.GPU_PORT64, y.GPU_SLICE64, y.GPU_T_BURST, y.GPU_T_LONG, y.GPU_T_UPDATE, y.GPU_T_RRD, y.GPU_T_RCD,

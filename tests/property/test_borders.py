@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.errors import InputError
-from weft.textbook.borders import balanced, clustered
-from weft.textbook.meshes import StageCosts, cost_of, mesh_plans
+from weft.core.errors import InputError
+from weft.papers.textbook.borders import balanced, clustered
+from weft.papers.textbook.meshes import StageCosts, cost_of, mesh_plans
 
 WHOLE = st.integers(1, 50)
 

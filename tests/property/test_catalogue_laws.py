@@ -7,10 +7,10 @@ import pytest
 
 import weft
 from weft import hardware
+from weft.core.options import SHORT, SUSTAINED
 from weft.graph import Attention, Collective, Gemm, GroupedGemm, Streaming
 from weft.hardware import System
 from weft.hardware.gpus import DTYPES
-from weft.options import SHORT, SUSTAINED
 
 GPUS = [name for name in hardware.gpu_names() if name != "t3-paper"]
 SAME = 1.005

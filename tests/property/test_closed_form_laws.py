@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import weft
+from weft.core.options import SUSTAINED
 from weft.estimate.attention import LEAST_SPLIT
-from weft.options import SUSTAINED
-from weft.parallel.plan import TrainingPlan
+from weft.models.parallel.plan import TrainingPlan
 
 pytestmark = pytest.mark.slow
 laws = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])

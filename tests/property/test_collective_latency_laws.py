@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from weft.graph import Collective
-from weft.run import alone
+from weft.simulate import alone
 
 LATENCIES = (250, 500, 1000, 2000, 4000)
 """Nanoseconds."""

@@ -9,11 +9,11 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from machines import NS, LinkBench, gpu
 
+from weft.core.errors import InputError
 from weft.engine import layout as y
-from weft.errors import InputError
 from weft.hardware import FABRICS, Fabric, System
 from weft.hardware.fabric import full, nodes, ring, switch, torus
-from weft.lower.machine import wiring
+from weft.overlaps.lower.machine import wiring
 
 RATE, LATENCY = 64e9, 500e-9
 KIB, MIB = 1 << 10, 1 << 20

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.schedule.pipeline import Durations, Send, many, run_schedule, schedule
+from weft.step.pipeline import Durations, Send, many, run_schedule, schedule
 
 SECONDS = st.floats(0.01, 3.0)
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.run.step.paired import Beside
-from weft.run.step.stages import ForwardStages
-from weft.schedule.pipeline import Durations, Send, run_schedule, schedule
+from weft.step.paired import Beside
+from weft.step.pipeline import Durations, Send, run_schedule, schedule
+from weft.step.stages import ForwardStages
 
 SECONDS = st.floats(1e-4, 1.0)
 

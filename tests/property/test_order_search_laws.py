@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.errors import InputError
-from weft.schedule.pipeline import Durations, Send, run_schedule, schedule
-from weft.schedule.pipeline.problem import OrderProblem, least_end, least_spans
-from weft.schedule.pipeline.search import find_order
+from weft.core.errors import InputError
+from weft.step.pipeline import Durations, Send, run_schedule, schedule
+from weft.step.pipeline.problem import OrderProblem, least_end, least_spans
+from weft.step.pipeline.search import find_order
 
 SECONDS = st.floats(0.05, 2.0)
 KEPT = st.sampled_from([0.0, 0.4, 1.0])

@@ -4,12 +4,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from weft.core.units import to_fs
 from weft.engine.layout import PIM_BANKS, PIM_COUNT, PIM_GAP, PIM_ROW, PIM_TOGETHER, WRITE
 from weft.hardware.pim import pim
 from weft.kernels.pim import INSTRUCTION_SETS, STREAMING, encode, stream
-from weft.run.channel import Requests
-from weft.run.pim import IDLE, meet
-from weft.units import to_fs
+from weft.simulate.channel import Requests
+from weft.simulate.pim import IDLE, meet
 
 FEW = settings(max_examples=12, deadline=None)
 NAMES = st.sampled_from(["hbm2", "hbm2-shared", "hbm3", "lpddr5x"])

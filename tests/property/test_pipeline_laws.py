@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
-from weft.errors import InputError
-from weft.schedule.pipeline import SCHEDULES, Durations, least_makespan, run_schedule, schedule
+from weft.core.errors import InputError
+from weft.step.pipeline import SCHEDULES, Durations, least_makespan, run_schedule, schedule
 
 SECONDS = st.floats(0.01, 10.0)
 NAMES = [*SCHEDULES, "interleaved:2:9", "interleaved:3:11", "chimera:2", "terapipe:3"]

@@ -3,7 +3,7 @@
 import pytest
 
 import weft
-from weft.parallel.layers import stage_layers
+from weft.models.parallel.layers import stage_layers
 
 ONE = {"cp": 1, "micro_batch": [1, 2], "recompute": ["none", "full"]}
 LONG = {"micro_batch": 1, "recompute": ["none", "full"], "sp": True}

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 import weft
 from weft.models import Transformer
-from weft.parallel.framework import Framework, framework
-from weft.parallel.plan import TrainingPlan
-from weft.run.step import train
-from weft.run.step.memory import memory
+from weft.models.parallel.framework import Framework, framework
+from weft.models.parallel.plan import TrainingPlan
+from weft.step import train
+from weft.step.memory import memory
 
 laws = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 NODE = weft.system("dgx-a100")

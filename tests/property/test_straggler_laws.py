@@ -5,12 +5,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.core.options import RunOptions
 from weft.hardware import FABRICS, Stragglers, slower, slowest
 from weft.models import SubLayer
-from weft.options import RunOptions
-from weft.parallel import dependent, split
-from weft.run.single import alone
+from weft.models.parallel import dependent, split
+from weft.simulate.single import alone
 
 RANKS = 4
 LAYER = split(SubLayer.custom(1024, 1024, 2048), RANKS)

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from sweep_tasks import Echo
 
-from weft.store import Store
-from weft.store.task import question
+from weft.core.store import Store
+from weft.core.store.task import question
 
 plain = some.recursive(
     some.none() | some.booleans() | some.integers() | some.floats(allow_nan=False) | some.text(),

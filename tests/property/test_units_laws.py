@@ -1,8 +1,8 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from weft import units
-from weft.units import Dimension
+from weft.core import units
+from weft.core.units import Dimension
 
 dimensions = st.sampled_from(list(Dimension))
 numbers = st.floats(min_value=1e-18, max_value=1e24) | st.integers(1, 2**62).map(float)

@@ -8,7 +8,7 @@ import pytest
 
 from weft.hardware import system
 from weft.models.load import load_model
-from weft.textbook.alpa import alpa
+from weft.papers.textbook.alpa import alpa
 
 
 class Published(NamedTuple):

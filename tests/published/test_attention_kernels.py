@@ -3,8 +3,8 @@
 import pytest
 
 import weft
+from weft.core.options import RunOptions
 from weft.graph import Attention
-from weft.options import RunOptions
 
 SHORT = RunOptions(clock="short")
 PUBLISHED = {

@@ -8,8 +8,8 @@ asked for.
 import pytest
 
 import weft
+from weft.core.options import SHORT
 from weft.graph import Attention, Gemm, Streaming
-from weft.options import SHORT
 
 TOKENS, HIDDEN, WIDE, SCORES = 4096, 1024, 4096, 8 * 16 * 512 * 512
 FLOOR = {"h100-sxm": 7e-6, "mi100": 6.5e-6, "mi210": 6e-6}

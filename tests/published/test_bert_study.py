@@ -4,8 +4,8 @@ import pytest
 from measured import measurements
 
 from published import broken
-from weft.studies import bert
-from weft.studies.bert.study import DECLARED, measured_rows
+from weft.papers import bert
+from weft.papers.bert.study import DECLARED, measured_rows
 
 
 @pytest.mark.slow

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from published import broken
+from weft.core.store import Store
 from weft.overlaps import STRATEGIES
-from weft.store import Store
-from weft.studies import c3
-from weft.studies.c3.study import SHOWN
+from weft.papers import c3
+from weft.papers.c3.study import SHOWN
 
 PUBLISHED = {
     "c3.base": 0.21,

@@ -3,7 +3,7 @@
 import pytest
 
 from published import broken
-from weft.studies import comp_vs_comm
+from weft.papers import comp_vs_comm
 
 MEASURED = {"profiling.saved", *(f"{kind}_projection.error" for kind in ("gemm", "partial_gemm", "norm", "all_reduce"))}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from published import broken
-from weft.studies import cu_split
+from weft.papers import cu_split
 
 
 @pytest.mark.slow

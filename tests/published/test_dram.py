@@ -7,8 +7,8 @@ bursts for reads and for writes), both at 1 GHz with the delays of `peers_channe
 import numpy as np
 import pytest
 
-from weft.run.channel import Requests, replay_requests
-from weft.validation.streams import FINEST, Stream, peers_channel
+from weft.lab.streams import FINEST, Stream, peers_channel
+from weft.simulate.channel import Requests, replay_requests
 
 NS = 10**6
 PEAK = 32e9

@@ -3,7 +3,7 @@
 import pytest
 
 from published import broken
-from weft.studies import goldyloc
+from weft.papers import goldyloc
 
 
 @pytest.mark.slow

@@ -6,14 +6,14 @@ A100 80 GB, tensor parallelism 8, micro-batch 4, 2048 tokens, fp16, attention in
 import pytest
 
 import weft
+from weft.core.options import SUSTAINED
 from weft.models import load_model
 from weft.models.block import FusionStyle, Tokens, layer
-from weft.options import SUSTAINED
-from weft.parallel.framework import Framework
-from weft.parallel.plan import TrainingPlan
-from weft.parallel.rank import part
-from weft.run.step.prices import OperatorTimes
-from weft.run.step.spans import timed
+from weft.models.parallel.framework import Framework
+from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.rank import part
+from weft.step.prices import OperatorTimes
+from weft.step.spans import timed
 
 MODEL = load_model("gpt-3").model_copy(update={"hidden": 6144, "layers": 48, "heads": 64})
 STYLE = FusionStyle(flash=False, dropout=True, fused=True)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from published import broken
-from weft.studies import memo
-from weft.studies.memo.study import DECLARED, SECTIONS
+from weft.papers import memo
+from weft.papers.memo.study import DECLARED, SECTIONS
 
 CLAIMS = DECLARED.claims
 COSTLY = ("fusion", "planning")
@@ -18,7 +18,7 @@ COSTLY = ("fusion", "planning")
 def study():
     """The study without its costly sections."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("weft.studies.memo.study.SECTIONS", {k: v for k, v in SECTIONS.items() if k not in COSTLY})
+        patch.setattr("weft.papers.memo.study.SECTIONS", {k: v for k, v in SECTIONS.items() if k not in COSTLY})
         return memo.run(jobs=1)
 
 

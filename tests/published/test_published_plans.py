@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.models import load_model
-from weft.parallel.framework import framework
+from weft.models.parallel.framework import framework
 
 CASES = tomllib.loads(Path(__file__).with_name("published_plans.toml").read_text(encoding="utf-8"))
 ALL = 10**7

@@ -4,7 +4,7 @@ import pytest
 from measured import measurements
 
 from published import broken
-from weft.studies.pytorch_on_simulator import PyTorchOnSimulatorStudy
+from weft.papers.pytorch_on_simulator import PyTorchOnSimulatorStudy
 
 
 @pytest.mark.slow

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from weft.validation.machines import Machines
-from weft.validation.run import subjects_of
-from weft.validation.subjects import predicted
+from weft.lab.machines import Machines
+from weft.lab.run import subjects_of
+from weft.lab.subjects import predicted
 
 SAMPLE = Path(__file__).parents[1] / "data" / "sample"
 CLOSED_FORM = {

@@ -4,7 +4,7 @@ import pytest
 from measured import measurements
 
 from published import broken
-from weft.studies.seqpoint import SeqPointStudy
+from weft.papers.seqpoint import SeqPointStudy
 
 
 @pytest.mark.slow

@@ -3,8 +3,8 @@
 import pytest
 
 from published import broken
-from weft.result.serving import Turn
-from weft.studies.serving import ServingStudy, _gap
+from weft.papers.serving import ServingStudy, _gap
+from weft.serving.result import Turn
 
 
 @pytest.mark.slow

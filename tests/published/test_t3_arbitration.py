@@ -8,8 +8,8 @@ from runs import tiled
 
 from weft import hardware
 from weft.kernels import GemmTiling
-from weft.parallel import sublayer
-from weft.run import compare
+from weft.models.parallel import sublayer
+from weft.simulate import compare
 
 OVERLAPS = ["t3", "t3-mca", "ideal-overlap"]
 

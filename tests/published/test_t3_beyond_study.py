@@ -3,9 +3,9 @@
 import pytest
 
 from weft.overlaps import SEQUENTIAL
-from weft.studies import t3_beyond
-from weft.studies.composed import PHASES
-from weft.studies.t3_beyond import (
+from weft.papers import t3_beyond
+from weft.papers.composed import PHASES
+from weft.papers.t3_beyond import (
     BOTH,
     DMA,
     EXCHANGE,

@@ -3,7 +3,7 @@
 import pytest
 
 from published import broken
-from weft.studies import t3_end_to_end
+from weft.papers import t3_end_to_end
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ import weft
 from published import broken
 from weft import hardware
 from weft.cli import main as cli
-from weft.errors import InputError, UnknownNameError
-from weft.options import RunOptions
-from weft.parallel import sublayer
-from weft.studies import t3
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.options import RunOptions
+from weft.models.parallel import sublayer
+from weft.papers import t3
 from weft.view.words import sentence
 
 COARSE = RunOptions(request_bytes=4096)

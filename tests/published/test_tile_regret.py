@@ -14,7 +14,7 @@ import pytest
 
 from weft.graph import Gemm
 from weft.kernels.gemm import GemmTiling
-from weft.tune.tiles import measured_regret
+from weft.plan.tune.tiles import measured_regret
 
 CONFIGURATIONS = [
     (32, 32, 16, 1, 2), (32, 32, 128, 2, 4), (32, 64, 32, 5, 8), (64, 32, 32, 5, 8), (64, 32, 128, 5, 4),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import weft
+from weft.estimate.errors import UNSEEN, collective_error, fused_attention_error, gemm_error
 from weft.graph import Attention, Collective, Gemm
-from weft.result.errors import UNSEEN, collective_error, fused_attention_error, gemm_error
 
 MIB = 1 << 20
 GEMMS = (

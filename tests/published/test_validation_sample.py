@@ -3,10 +3,10 @@
 import pytest
 from measured import measurements
 
-from weft.validation.bar import demands, lines
-from weft.validation.calibration import calibrated, hold_out, leave_one_out, unseen
-from weft.validation.overlaps import right_signs
-from weft.validation.run import validate
+from weft.lab.bar import demands, lines
+from weft.lab.calibration import calibrated, hold_out, leave_one_out, unseen
+from weft.lab.overlaps import right_signs
+from weft.lab.run import validate
 
 pytestmark = pytest.mark.slow
 

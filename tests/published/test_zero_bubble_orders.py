@@ -2,9 +2,9 @@
 
 import pytest
 
-from weft.schedule.pipeline import Durations
-from weft.schedule.pipeline.problem import OrderProblem
-from weft.schedule.pipeline.search import find_order
+from weft.step.pipeline import Durations
+from weft.step.pipeline.problem import OrderProblem
+from weft.step.pipeline.search import find_order
 
 # arXiv:2401.10241, tables 3, 8 and 9: stages, micro-batches; heads, hidden size; F, B, W, send [ms]; bubble rates of
 # ZB-1p and ZB-2p.

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import weft
-from weft.run.step.forward import Forward
 from weft.serving.serve import ready
+from weft.step.forward import Forward
 
 
 def parted(fields: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:

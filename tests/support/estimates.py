@@ -3,9 +3,9 @@
 from typing import Any
 
 from weft import hardware
+from weft.core.options import RunOptions
 from weft.estimate import Estimate, Harness, estimate
 from weft.graph import Collective, Gemm, operator
-from weft.options import RunOptions
 
 
 def gemm(

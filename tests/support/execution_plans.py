@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from weft.graph.execution_plan import ExecutionPlan
 from weft.kernels.execution_file import read_collective
-from weft.kernels.execution_plan import ExecutionPlan
 
 Op = dict[str, Any]
 

@@ -36,10 +36,10 @@ import kineto
 import numpy as np
 
 import weft
-from weft import files
 from weft.cli import main as cli
-from weft.errors import WeftError
-from weft.fields import _rules
+from weft.core import files
+from weft.core.errors import WeftError
+from weft.core.fields import _rules
 from weft.graph import (
     KINDS,
     DmaCopies,
@@ -63,9 +63,9 @@ from weft.hardware.stragglers import Stragglers
 from weft.kernels import GemmTiling
 from weft.kernels.copies import DmaGather
 from weft.models.block import FusionStyle
+from weft.models.parallel.framework import framework
 from weft.overlaps import find_simulated
-from weft.parallel.framework import framework
-from weft.sample import read_log
+from weft.papers.sample import read_log
 
 LONGEST_S = 10
 """Most processor time that a try may take [s]."""

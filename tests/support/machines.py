@@ -11,8 +11,10 @@ from interpreted import PLAIN
 from runs import Streams, tiled
 
 from weft import hardware
+from weft.core.options import Memory, RunOptions
 from weft.engine import layout as y
 from weft.engine.loop import run
+from weft.engine.program import Program, build
 from weft.engine.run import execute
 from weft.engine.state import (
     SERIES_BINS,
@@ -25,14 +27,12 @@ from weft.engine.state import (
 from weft.graph import Graph, PaperRing, TrackedDirect, TrackedRing
 from weft.hardware import Fabric, Gpu, System
 from weft.kernels import GemmTiling
-from weft.lower.machine import machine_tables, wiring
 from weft.models import SubLayer
-from weft.options import Memory, RunOptions
+from weft.models.parallel import split
 from weft.overlaps import Ideal, OverlapMethod, find_simulated, lower
 from weft.overlaps.arbiters import ROUND_ROBIN, ArbiterPolicy, ArbiterView
+from weft.overlaps.lower.machine import machine_tables, wiring
 from weft.overlaps.registry import BUILT_IN
-from weft.parallel import split
-from weft.program import Program, build
 
 NS = 1_000_000
 """Femtoseconds."""

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from weft.errors import InputError
-from weft.validation.tables import data_folder
+from weft.core.errors import InputError
+from weft.lab.tables import data_folder
 
 
 def measurements(name: str = "") -> Path:

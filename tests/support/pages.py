@@ -11,15 +11,15 @@ from small_gemms import small_mi100
 
 import weft
 from weft import hardware
-from weft.answer import Answer
+from weft.core.answer import Answer
 from weft.models import SubLayer
-from weft.parallel import split
-from weft.sample import iterations
-from weft.studies import study
-from weft.traces import Trace
-from weft.tune.lists import read_gemms
-from weft.tune.perturb import Row, Sensitivity
-from weft.tune.tiles import Template
+from weft.models.parallel import split
+from weft.papers import study
+from weft.papers.sample import iterations
+from weft.plan.tune.lists import read_gemms
+from weft.plan.tune.perturb import Row, Sensitivity
+from weft.plan.tune.tiles import Template
+from weft.torch.traces import Trace
 
 _SHAPES = [weft.gemm(512, 512, 512), weft.gemm(64, 4096, 4096)]
 _GPUS = ["h100-sxm", "mi300x"]

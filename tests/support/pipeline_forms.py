@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft.schedule.pipeline.orders import Floats
+from weft.step.pipeline.orders import Floats
 
 
 def one_stage_makespan(stage_times: Sequence[float], micro_batches: int) -> float:

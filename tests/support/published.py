@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from weft.studies.headline import Claim, HeadlineRow
+from weft.papers.headline import Claim, HeadlineRow
 
 
 def broken(rows: Iterable[HeadlineRow], claims: Mapping[str, Claim]) -> list[str]:

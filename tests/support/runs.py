@@ -7,25 +7,25 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from weft import hardware
+from weft.core.options import RunOptions
 from weft.engine import layout as y
+from weft.engine.program import Plan, build
 from weft.estimate import estimate
 from weft.graph import Collective, DmaCopies, Gemm, Graph, KernelChoice, LibraryCollective, concurrent, gemm_queue
 from weft.graph.choice import kernel_with_tiling
 from weft.graph.graph import loop
 from weft.hardware import Gpu, System
 from weft.kernels import GemmTiling
-from weft.lower.collectives import library_ring
-from weft.lower.gpus import paced
-from weft.lower.independent import lower_independent
-from weft.lower.machine import default_request_bytes, machine_tables
-from weft.options import RunOptions
+from weft.models.parallel import dependent, share_of
 from weft.overlaps import STRATEGIES, CoRunStrategy, OverlapMethod, find_simulated
 from weft.overlaps.arbiters import ROUND_ROBIN
-from weft.parallel import dependent, share_of
-from weft.program import Plan, build
-from weft.result import Comparison, CoRun, Timeline
-from weft.run import alone, balanced, compare, simulate
-from weft.run.single import run_program
+from weft.overlaps.lower.collectives import library_ring
+from weft.overlaps.lower.gpus import paced
+from weft.overlaps.lower.independent import lower_independent
+from weft.overlaps.lower.machine import default_request_bytes, machine_tables
+from weft.simulate import alone, balanced, compare, simulate
+from weft.simulate.result import Comparison, CoRun, Timeline
+from weft.simulate.single import run_program
 
 Machine = Gpu | System | str
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from weft.engine import layout as y
+from weft.engine.program import Program
 from weft.engine.state import Machine, Table
-from weft.program import Program
 
 KINDS = {"read": y.READ, "write": y.WRITE, "update": y.UPDATE}
 

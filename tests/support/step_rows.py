@@ -1,6 +1,6 @@
 """A measured training step as a row of a table, and folders of such rows."""
 
-from weft.validation.run import validate
+from weft.lab.run import validate
 
 ROW = {
     "id": "it1", "task": "pretrain", "framework": "Megatron-LM 2022", "model": "GPT-22B", "layers": "48",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sweep_tasks import SmallRun
 
-from weft.store import Store
+from weft.core.store import Store
 from weft.sweep.tasks import run_tasks
 
 SIZES = tuple(range(1024, 1024 + 12 * 128, 128))

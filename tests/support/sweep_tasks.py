@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from weft.models import SubLayer
-from weft.parallel import split
-from weft.run import simulate
+from weft.models.parallel import split
+from weft.simulate import simulate
 
 
 @dataclass(frozen=True)

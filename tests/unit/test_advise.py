@@ -12,12 +12,10 @@ from shown import check_shown
 
 from weft import hardware
 from weft.cli.kernels import advise as command
-from weft.errors import InputError, UnknownNameError
-from weft.graph import Collective, Gemm, concurrent
-from weft.hardware import System
-from weft.options import RunOptions
-from weft.overlaps import STRATEGIES
-from weft.result.errors import (
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.options import RunOptions
+from weft.core.store import Store
+from weft.estimate.errors import (
     BESIDE,
     C3_SPEEDUPS,
     CARRIED,
@@ -26,13 +24,15 @@ from weft.result.errors import (
     gemm_error,
     joined_error,
 )
-from weft.run import compare, simulate
-from weft.store import Store
-from weft.studies.c3.study import DECLARED, IDS
+from weft.graph import Collective, Gemm, concurrent
+from weft.hardware import System
+from weft.overlaps import STRATEGIES
+from weft.papers.c3.study import DECLARED, IDS
+from weft.plan.tune import advise, load_tables, probes, splits_of, tables_for
+from weft.plan.tune.advice import Advice, knobs_for
+from weft.plan.tune.perturb import ENDS, moves, option_move, perturb, sharing_values
+from weft.simulate import compare, simulate
 from weft.sweep.bench import Bench
-from weft.tune import advise, load_tables, probes, splits_of, tables_for
-from weft.tune.advice import Advice, knobs_for
-from weft.tune.perturb import ENDS, moves, option_move, perturb, sharing_values
 
 MIB = 1 << 20
 SHAPE = Gemm(1024, 2048, 1024, "bf16")

@@ -9,12 +9,12 @@ from pages import PAGES
 from shown import check_shown
 
 import weft
-from weft.answer import Answer
-from weft.errors import InputError, OutputError
+from weft.core.answer import Answer
+from weft.core.errors import InputError, OutputError
 from weft.hardware import FABRICS
 from weft.models import SubLayer
-from weft.parallel import split
-from weft.tune.perturb import Row, Sensitivity
+from weft.models.parallel import split
+from weft.plan.tune.perturb import Row, Sensitivity
 from weft.view.answers import REPORTS
 from weft.view.answers import page as html_page
 

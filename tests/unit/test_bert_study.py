@@ -6,16 +6,16 @@ import json
 import pytest
 
 from weft import hardware
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.core.options import SUSTAINED
 from weft.graph import Attention, Gemm
-from weft.options import SUSTAINED
-from weft.parallel.framework import framework
-from weft.parallel.plan import TrainingPlan
-from weft.run.step.parts import rank_parts
-from weft.studies.bert import broken_down, timed_layer
-from weft.studies.bert.breakdown import AGAIN, EXPOSED, FC, GEMMS, GROUPS, LAMB, SOFTMAX
-from weft.studies.bert.gemms import products
-from weft.studies.bert.study import MODEL, TRACED, TRAINER, BertStudy, measured_rows
+from weft.models.parallel.framework import framework
+from weft.models.parallel.plan import TrainingPlan
+from weft.papers.bert import broken_down, timed_layer
+from weft.papers.bert.breakdown import AGAIN, EXPOSED, FC, GEMMS, GROUPS, LAMB, SOFTMAX
+from weft.papers.bert.gemms import products
+from weft.papers.bert.study import MODEL, TRACED, TRAINER, BertStudy, measured_rows
+from weft.step.parts import rank_parts
 
 MI210 = hardware.gpu("mi210")
 ONE = hardware.system(MI210, gpus=1)

@@ -3,14 +3,14 @@
 import pytest
 
 from weft import hardware
+from weft.core.options import RunOptions
 from weft.estimate import estimate
 from weft.graph import Gemm, GroupedGemm, Streaming
 from weft.kernels.gemm import PROMOTED, main_loop_flops, promoted_share, running_clock
 from weft.models import load_model
-from weft.options import RunOptions
-from weft.parallel.framework import framework
-from weft.parallel.plan import TrainingPlan
-from weft.run.step.parts import rank_parts
+from weft.models.parallel.framework import framework
+from weft.models.parallel.plan import TrainingPlan
+from weft.step.parts import rank_parts
 
 PLAN = TrainingPlan(dp=64, ep=64, batch=64, sequence=4096, precision="fp8-block")
 

@@ -6,8 +6,8 @@ import pytest
 from estimates import gemm
 
 from weft import hardware
-from weft.errors import ConfigError, InputError
-from weft.studies.c3 import Suite, candidates
+from weft.core.errors import ConfigError, InputError
+from weft.papers.c3 import Suite, candidates
 
 TOGETHER = (("QKV",), ("O",), ("gate",), ("down",), ("QKV", "O"), ("gate", "gate"), ("gate", "gate", "down"))
 SIZES = {

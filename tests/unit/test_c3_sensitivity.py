@@ -7,16 +7,16 @@ import pytest
 
 from weft import hardware
 from weft.graph import Collective, Driver
-from weft.lower.collectives import collective_kernel
 from weft.overlaps import STRATEGIES
-from weft.result.metrics import CLASSES
-from weft.run import alone
-from weft.studies.c3 import C3Study, Suite, sensitivity
-from weft.studies.c3.runs import ScenarioRuns
-from weft.studies.c3.scenarios import Scenario
-from weft.studies.c3.sensitivity import _moves, _tasks, representatives
+from weft.overlaps.lower.collectives import collective_kernel
+from weft.papers.c3 import C3Study, Suite, sensitivity
+from weft.papers.c3.runs import ScenarioRuns
+from weft.papers.c3.scenarios import Scenario
+from weft.papers.c3.sensitivity import _moves, _tasks, representatives
+from weft.plan.tune.perturb import Values
+from weft.simulate import alone
+from weft.simulate.result.metrics import CLASSES
 from weft.sweep.bench import Bench
-from weft.tune.perturb import Values
 
 BENCH = Bench.of("mi300x", 8)
 

@@ -3,9 +3,9 @@
 import pytest
 
 import weft
-from weft.library.residual import Residual, leaves, shipped
-from weft.result.step import RESIDUAL
-from weft.run.step import train
+from weft.kernels.library.residual import Residual, leaves, shipped
+from weft.step import train
+from weft.step.result.step import RESIDUAL
 
 MIXTURE = {"tp": 1, "pp": 8, "ep": 8, "batch": 512, "sequence": 4096, "zero": 1, "fidelity": "estimate"}
 SHARDED = {"zero": 3, "batch": 64, "sequence": 8192, "recompute": "full", "fidelity": "estimate"}

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.models import load_model
-from weft.parallel.check import check_plan, nearest_plan, problems
-from weft.parallel.plan import TrainingPlan, schedule_name
+from weft.models.parallel.check import check_plan, nearest_plan, problems
+from weft.models.parallel.plan import TrainingPlan, schedule_name
 
 
 @pytest.mark.parametrize(

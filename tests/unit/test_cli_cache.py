@@ -8,8 +8,8 @@ from sweep_tasks import Echo
 
 from weft.cli import main as cli
 from weft.cli.options import store_option
-from weft.store import Store
-from weft.store.task import question
+from weft.core.store import Store
+from weft.core.store.task import question
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from weft.cli.cases import collective_sizes, dimensions, read_shapes
 from weft.cli.predict import predict
-from weft.errors import InputError, UnitError
+from weft.core.errors import InputError, UnitError
 
 
 def test_sizes_are_one_a_list_or_every_doubling_with_the_last():

@@ -4,8 +4,8 @@ import pytest
 from click.testing import CliRunner
 
 from weft.cli.catalogues import hardware, models
-from weft.errors import UnknownNameError
-from weft.report.table import Table, number, text
+from weft.core.errors import UnknownNameError
+from weft.core.report.table import Table, number, text
 from weft.view.terminal import print_table
 
 

@@ -12,7 +12,7 @@ from kineto import Recorded
 
 from weft.cli.commands import GROUPS
 from weft.cli.main import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Gemm, Graph, Node
 from weft.graph.file import write_graph
 

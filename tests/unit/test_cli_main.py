@@ -11,8 +11,8 @@ import weft.__main__ as entry
 from weft.cli import main as cli
 from weft.cli.lazy import LazyCommand, Plugin
 from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
-from weft.errors import SimulationError
-from weft.files import write_json
+from weft.core.errors import SimulationError
+from weft.core.files import write_json
 
 
 @click.command()
@@ -138,9 +138,9 @@ def test_files_are_written_even_where_the_reader_of_the_tables_has_left(tmp_path
 @pytest.mark.parametrize(
     ("command", "most", "left_out"),
     [
-        ("predict gemm 8192,8192,8192", 115, ("weft.lower", "weft.run", "weft.tune", "numba", "scipy")),
+        ("predict gemm 8192,8192,8192", 115, ("weft.overlaps.lower", "weft.simulate", "weft.tune", "numba", "scipy")),
         ("step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --fidelity estimate", 236, ("weft.tune", "numba")),
-        ("hardware list", 75, ("weft.estimate", "weft.run", "numba")),
+        ("hardware list", 75, ("weft.estimate", "weft.simulate", "numba")),
     ],
 )
 def test_a_command_imports_what_it_needs_alone(command, most, left_out):

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 import weft
 from weft.cli.catalogues import overlaps
-from weft.errors import UnknownNameError
+from weft.core.errors import UnknownNameError
 from weft.overlaps import OVERLAPS, STRATEGIES, simulated
 
 

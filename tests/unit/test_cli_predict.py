@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from weft.cli.predict import predict
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 
 
 def run(*arguments, group=predict):

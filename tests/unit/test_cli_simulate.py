@@ -4,12 +4,12 @@ import shlex
 import pytest
 
 from weft.cli import main as cli
+from weft.core.options import RunOptions
+from weft.core.store import Store, records
 from weft.models import SubLayer
-from weft.options import RunOptions
+from weft.models.parallel import split
 from weft.overlaps.arbiters import POLICIES, arbiter
-from weft.parallel import split
-from weft.run import simulate
-from weft.store import Store, records
+from weft.simulate import simulate
 
 SMALL = ("--gemm", "1024,1024,1024", "--tp", "4")
 

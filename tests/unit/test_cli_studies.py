@@ -6,12 +6,12 @@ import pytest
 
 from weft.cli import main as cli
 from weft.cli.output import Outputs
-from weft.cli.study import show_sensitivity, show_study
-from weft.studies import STUDIES
-from weft.studies import study as find
-from weft.studies.headline import HeadlineRow
-from weft.tune.perturb import Row, Sensitivity
-from weft.view.study import StudyReport
+from weft.papers import STUDIES
+from weft.papers import study as find
+from weft.papers.command import show_sensitivity, show_study
+from weft.papers.headline import HeadlineRow
+from weft.papers.page import StudyReport
+from weft.plan.tune.perturb import Row, Sensitivity
 from weft.view.words import headline_table
 
 ROWS = [

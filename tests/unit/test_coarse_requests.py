@@ -4,12 +4,12 @@ import pytest
 from runs import isolated_collective, isolated_gemm, together
 
 from weft import hardware
+from weft.core.errors import InputError
+from weft.core.options import RunOptions
 from weft.engine import layout as y
-from weft.errors import InputError
 from weft.graph import Gemm
 from weft.hardware import System
-from weft.lower.machine import default_request_bytes, ganged, machine_tables
-from weft.options import RunOptions
+from weft.overlaps.lower.machine import default_request_bytes, ganged, machine_tables
 
 FINE, COARSE = 512, 32 * 1024
 SQUARE, FLAT = Gemm(4864, 4096, 2048, "bf16"), Gemm(64, 8192, 8192, "bf16")

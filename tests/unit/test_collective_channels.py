@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.estimate import Harness
-from weft.library.collectives import RINGS
-from weft.library.profiles import load_library, of_release
-from weft.validation.run import validate
+from weft.kernels.library.collectives import RINGS
+from weft.kernels.library.profiles import load_library, of_release
+from weft.lab.run import validate
 
 MIB = 1 << 20
 SIZES = np.array([MIB / 4, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 256 * MIB])

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from weft import hardware
-from weft.errors import InputError, UnknownNameError
-from weft.library.collectives import Algorithm, Call, MiB, Protocol, canonical, choose, estimates, steps
-from weft.library.interconnect import interconnect
+from weft.core.errors import InputError, UnknownNameError
+from weft.kernels.library.collectives import Algorithm, Call, MiB, Protocol, canonical, choose, estimates, steps
+from weft.kernels.library.interconnect import interconnect
 
 SIZES = 2.0 ** np.arange(9, 32)
 SYSTEMS = {"A100": "dgx-a100", "H100": "dgx-h100", "B200": "hgx-b200"}

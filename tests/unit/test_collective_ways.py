@@ -3,7 +3,7 @@
 import pytest
 from estimates import collective
 
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 
 
 def ways(system, name="all_reduce", ranks=8, sizes=(2**20, 2**26), **how):

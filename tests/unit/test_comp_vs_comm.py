@@ -3,7 +3,7 @@
 import pytest
 
 from weft.hardware import System, gpu
-from weft.studies.comp_vs_comm import DECLARED, Scenario, _layer, _projections, scenarios
+from weft.papers.comp_vs_comm import DECLARED, Scenario, _layer, _projections, scenarios
 
 ON = System(gpu=gpu("mi210"), gpus=1)
 GPT3 = Scenario("GPT-3", 2020, 12288, 2048, 96, 32, 1, 1, True)
@@ -47,11 +47,11 @@ def test_methods_shorten_a_layer(method):
 
 
 def test_without_measurements_nothing_is_projected(monkeypatch, tmp_path):
-    monkeypatch.setattr("weft.studies.comp_vs_comm.data_folder", _none)
+    monkeypatch.setattr("weft.papers.comp_vs_comm.data_folder", _none)
     assert _projections(None) == {}
 
 
 def _none(given):
-    from weft.errors import InputError
+    from weft.core.errors import InputError
 
     raise InputError("there are no measurements here")

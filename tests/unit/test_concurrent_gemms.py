@@ -6,12 +6,12 @@ import pytest
 from small_gemms import GEMM, TILE, queue, small_mi100
 
 from weft import hardware
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.core.options import RunOptions
 from weft.graph import Gemm, gemm_queue
 from weft.kernels import GemmTiling
-from weft.options import RunOptions
 from weft.overlaps import STRATEGIES, lower
-from weft.run import simulate
+from weft.simulate import simulate
 
 GPU = small_mi100()
 

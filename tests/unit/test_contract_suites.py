@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import weft
-from weft.errors import InputError, UnknownNameError, WeftError
+from weft.core.errors import InputError, UnknownNameError, WeftError
 from weft.graph import Node
 from weft.overlaps import OVERLAPS, OverlapMethod
 from weft.overlaps.arbiters import ROUND_ROBIN
-from weft.schedule.pipeline import Schedule, schedule
 from weft.serving.policies import first_come, running_first, vllm
+from weft.step.pipeline import Schedule, schedule
 from weft.testing import ContractError, check_arbiter, check_overlap, check_pipeline_schedule, check_policy
 from weft.testing import arbiters as arbiter_suite
 from weft.testing import overlaps as overlap_suite
@@ -241,7 +241,7 @@ def test_devices_that_wait_for_each_other_do_not_run_all_tasks():
 
 def altered(change):
     one = schedule("zb-h1", 4, 8)
-    from weft.schedule.pipeline import run_schedule
+    from weft.step.pipeline import run_schedule
 
     ran = run_schedule(one, schedule_suite.TIMES, schedule_suite.SENDS)
     return one, change(ran)

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 import weft
 from weft.cli.main import weft as cli
-from weft.errors import InputError
+from weft.core.errors import InputError
 
 PLAN = {"tp": 2, "pp": 2, "batch": 16, "sequence": 2048, "fidelity": "estimate"}
 

@@ -5,10 +5,10 @@ from typing import get_args
 import pytest
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Convolution, Gemm
 from weft.hardware.gpus import Architecture
-from weft.library.layers import convolution_shares
+from weft.kernels.library.layers import convolution_shares
 
 
 def test_the_output_shrinks_by_the_window_and_the_stride():

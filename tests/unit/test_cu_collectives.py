@@ -12,16 +12,16 @@ from runs import CollectiveLoop, Streams, isolated_collective, link_bytes
 from state import dram_bytes, workgroups
 
 from weft import hardware
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.core.options import RunOptions
+from weft.engine.program import build
+from weft.engine.program.plan import Phase, scripts
 from weft.hardware import System
 from weft.kernels.channels import ChannelTiling
 from weft.kernels.exchange import ChannelExchange
-from weft.lower.collectives import cu_collective
-from weft.lower.fit import most_resident
-from weft.lower.machine import machine_tables
-from weft.options import RunOptions
-from weft.program import build
-from weft.program.plan import Phase, scripts
+from weft.overlaps.lower.collectives import cu_collective
+from weft.overlaps.lower.fit import most_resident
+from weft.overlaps.lower.machine import machine_tables
 
 KIB, MIB = 1024, 1 << 20
 TILING = ChannelTiling(

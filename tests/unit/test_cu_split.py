@@ -8,16 +8,16 @@ import pytest
 from click.testing import CliRunner
 
 from weft import hardware
-from weft.cli.study import command_of
 from weft.cli.values import split
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.options import RunOptions
 from weft.graph import Collective, Gemm, LibraryCollective, concurrent
-from weft.lower.masks import apart_of
-from weft.options import RunOptions
+from weft.models.parallel import sublayer
 from weft.overlaps import STRATEGIES
-from weft.parallel import sublayer
-from weft.run import alone, simulate
-from weft.studies.cu_split import CuSplitStudy, SplitCase, run
+from weft.overlaps.lower.masks import apart_of
+from weft.papers.command import command_of
+from weft.papers.cu_split import CuSplitStudy, SplitCase, run
+from weft.simulate import alone, simulate
 
 MIB = 1 << 20
 GEMM = Gemm(1024, 1024, 512, "fp16")

@@ -7,10 +7,10 @@ import dataclasses
 import pytest
 
 import weft
-from weft.errors import InputError, UnknownNameError
-from weft.fields import described, from_options, stated
-from weft.run.step.serving_plan import ServingPlan
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.fields import described, from_options, stated
 from weft.serving.cluster import ROUTERS
+from weft.step.serving_plan import ServingPlan
 
 
 @pytest.mark.parametrize(

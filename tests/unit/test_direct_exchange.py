@@ -12,16 +12,16 @@ from runs import CollectiveLoop, Streams, beside, isolated_collective, link_byte
 from state import dram_bytes, workgroups
 
 from weft import hardware
+from weft.core.options import RunOptions
+from weft.engine.program import build
 from weft.graph import Gemm
 from weft.hardware import System
 from weft.kernels.channels import ChannelTiling
 from weft.kernels.direct import DirectExchange
 from weft.kernels.exchange import ChannelExchange
-from weft.lower.collectives import cu_collective
-from weft.lower.fit import most_resident
-from weft.lower.machine import machine_tables
-from weft.options import RunOptions
-from weft.program import build
+from weft.overlaps.lower.collectives import cu_collective
+from weft.overlaps.lower.fit import most_resident
+from weft.overlaps.lower.machine import machine_tables
 
 KIB, MIB = 1024, 1 << 20
 TILING = ChannelTiling(channels=1, threads=256, chunk=4 * KIB, slices=1, in_flight=8 * KIB, lds=0, sync=0, start=0)

@@ -10,14 +10,14 @@ from runs import CollectiveLoop, Streams
 from state import check_drained, commands, dram_bytes, ended, now
 
 from weft import hardware
+from weft.core.errors import InputError
+from weft.core.options import RunOptions
 from weft.engine import layout as y
+from weft.engine.program import Program, build
 from weft.engine.state import Machine
-from weft.errors import InputError
 from weft.hardware import System
 from weft.kernels.copies import DmaGather
-from weft.lower.machine import machine_tables
-from weft.options import RunOptions
-from weft.program import Program, build
+from weft.overlaps.lower.machine import machine_tables
 
 KIB, MIB, US = 1 << 10, 1 << 20, 1e-9
 MI300X = hardware.system("mi300x", 8)

@@ -8,9 +8,9 @@ from runs import GemmLoop, Streams
 from state import workgroups
 
 from weft import hardware
+from weft.core.errors import InputError
 from weft.engine import layout as y
 from weft.engine.state import LINE_COMING, LINE_HERE
-from weft.errors import InputError
 from weft.graph import Gemm
 from weft.kernels import GemmTiling, over_dies, tile_table
 

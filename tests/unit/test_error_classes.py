@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from weft.result.errors import C3_SPEEDUPS, CARRIED
-from weft.studies.c3.study import DECLARED, IDS
-from weft.validation.classes import class_errors
-from weft.validation.subjects import Predicted, Subject
+from weft.estimate.errors import C3_SPEEDUPS, CARRIED
+from weft.lab.classes import class_errors
+from weft.lab.subjects import Predicted, Subject
+from weft.papers.c3.study import DECLARED, IDS
 
 DOCS = Path(__file__).parents[2] / "docs"
 

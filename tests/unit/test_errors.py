@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 
-from weft import errors
+from weft.core import errors
 
 
 def test_every_error_is_a_weft_error_and_bad_input_is_an_input_error():

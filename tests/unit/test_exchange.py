@@ -8,19 +8,19 @@ from click.testing import CliRunner
 
 from weft import hardware
 from weft.cli.predict import predict
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.estimate.exchange import HOST_SYNC, Exchange, exchange, moved, traffic
 from weft.graph import EXCHANGES, TokenExchange
 from weft.graph.routing import reached
-from weft.library.dispatchers import bounds, dispatcher, dispatchers, leaves, shipped
+from weft.kernels.library.dispatchers import bounds, dispatcher, dispatchers, leaves, shipped
 from weft.models import load_model
 from weft.models.block import Routing
-from weft.parallel.cut import copies
-from weft.parallel.framework import framework
-from weft.parallel.plan import TrainingPlan
-from weft.result.step import Pass
-from weft.run.step import train
-from weft.run.step.paired import paired, paired_share
+from weft.models.parallel.cut import copies
+from weft.models.parallel.framework import framework
+from weft.models.parallel.plan import TrainingPlan
+from weft.step import train
+from weft.step.paired import paired, paired_share
+from weft.step.result.step import Pass
 
 NODE = Exchange("dispatch", 4096, 7168, 8, 256, 8)
 NODES = Exchange("dispatch", 4096, 7168, 8, 256, 64)

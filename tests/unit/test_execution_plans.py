@@ -16,7 +16,7 @@ from execution_plans import (
 
 import weft
 from weft.cli import main
-from weft.errors import ConfigError, InputError
+from weft.core.errors import ConfigError, InputError
 from weft.graph import ExecutionPlanKernel
 from weft.kernels.execution_kernel import FLAG
 from weft.kernels.execution_replay import replayed
@@ -201,7 +201,7 @@ def test_sizes_and_ranks_must_suit_the_plan(tmp_path):
         weft.simulate(plan.graph("2 KiB"), NODE)
     with pytest.raises(InputError, match=r"cannot be cut into the chunks of rank 0 .* try 4 KiB"):
         weft.simulate(plan.graph(4100), NODE)
-    other = weft.run.alone(weft.Collective("all_reduce", 1 << 20, 8), 8, ExecutionPlanKernel(plan))
+    other = weft.simulate.alone(weft.Collective("all_reduce", 1 << 20, 8), 8, ExecutionPlanKernel(plan))
     with pytest.raises(InputError, match="over 4 GPUs, but is to run an all_reduce over 8; take 4 GPUs"):
         weft.simulate(other, NODE)
 
@@ -304,7 +304,7 @@ def test_both_layouts_of_a_step_are_the_same(tmp_path):
 
 
 def test_a_plan_is_kept_and_read_back(tmp_path):
-    from weft.result.stored import as_record, from_record
+    from weft.simulate.result.stored import as_record, from_record
 
     run = weft.simulate(read(by_puts(), tmp_path).graph("1 MiB"), NODE)
     assert from_record(json.loads(json.dumps(as_record(run)))).graph == run.graph

@@ -11,9 +11,9 @@ import pytest
 
 import weft
 from weft.cli.main import main
-from weft.errors import ConfigError, InputError
+from weft.core.errors import ConfigError, InputError
 from weft.graph import Call, Collective, Edge, Gemm, Graph, Node, Opaque, Send
-from weft.traces import read_execution_trace
+from weft.torch.traces import read_execution_trace
 
 MLP = Path(__file__).parents[1] / "traces" / "mlp_execution.json.gz"
 needs_protobuf = pytest.mark.skipif(
@@ -203,7 +203,7 @@ def test_values_that_are_no_list_are_left_out(tmp_path):
 
 @needs_protobuf
 def test_a_trace_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("weft.files.LARGEST_UNPACKED", 1 << 10)
+    monkeypatch.setattr("weft.core.files.LARGEST_UNPACKED", 1 << 10)
     for name, content in (("t.json.gz", b'{"schema": "1.0.1", "nodes": ['), ("t.et.gz", b"\x07\n\x050.0.4")):
         (tmp_path / name).write_bytes(gzip.compress(content + b" " * (1 << 12)))
         with pytest.raises(ConfigError, match=r"holds more than .* that is read"):
@@ -233,7 +233,7 @@ def test_a_graph_written_and_read_is_the_same(tmp_path):
 
 @needs_protobuf
 def test_nodes_state_what_other_simulators_ask_for(tmp_path):
-    from weft.traces.messages import attributes, read_messages
+    from weft.torch.traces.messages import attributes, read_messages
 
     made = weft.write_chakra(GRAPH, tmp_path, ranks=16)
     _, nodes = read_messages(made.files[9])
@@ -260,7 +260,7 @@ def test_a_message_leaves_one_rank_and_arrives_at_another(tmp_path):
         ),
         ranks=2,
     )
-    from weft.traces.messages import attributes, read_messages
+    from weft.torch.traces.messages import attributes, read_messages
 
     made = weft.write_chakra(graph, tmp_path)
     (_, first), (_, second) = map(read_messages, made.files)
@@ -284,7 +284,7 @@ def test_an_et_file_that_is_cut_off_is_refused(tmp_path, keep):
 
 @needs_protobuf
 def test_an_et_file_of_another_version_is_refused(tmp_path):
-    from weft.traces.messages import packed_messages, schema
+    from weft.torch.traces.messages import packed_messages, schema
 
     path = tmp_path / "t.et"
     path.write_bytes(packed_messages([schema()["GlobalMetadata"](version="9.9")]))
@@ -294,7 +294,7 @@ def test_an_et_file_of_another_version_is_refused(tmp_path):
 
 @needs_protobuf
 def test_a_value_that_is_false_or_zero_is_written(tmp_path):
-    from weft.traces.messages import attribute, attributes, packed_messages, read_messages, schema
+    from weft.torch.traces.messages import attribute, attributes, packed_messages, read_messages, schema
 
     node = schema()["Node"](id=0, name="x", type=4)
     told = {"no": ("bool", False), "zero": ("int64", 0), "dims": ("bool", (True, False))}
@@ -335,7 +335,7 @@ def test_what_chakra_has_no_node_for_is_refused(tmp_path, graph, ranks, says):
 
 
 def test_without_protobuf_the_message_says_what_to_install(tmp_path, monkeypatch):
-    from weft.traces import messages
+    from weft.torch.traces import messages
 
     messages.schema.cache_clear()
     monkeypatch.setitem(sys.modules, "google.protobuf", None)

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 import weft
+from weft.core.errors import InputError
+from weft.core.options import SUSTAINED, RunOptions
+from weft.core.store import Store
 from weft.engine import layout as y
-from weft.errors import InputError
 from weft.estimate.exchange import Exchange, exchange
 from weft.graph import Gemm, graph_lines, graph_of_lines
 from weft.graph.moe import routing_of
 from weft.kernels import GemmTiling
 from weft.kernels.channels import ChannelTiling
-from weft.options import SUSTAINED, RunOptions
 from weft.overlaps.sequential import SequentialExperts
 from weft.overlaps.t3_all_to_all import TrackedExperts
-from weft.store import Store
 
 RANKS, HIDDEN, FFN = 4, 512, 256
 EVEN = weft.Routing(256, 2, 8, RANKS)
@@ -239,7 +239,7 @@ def test_no_tile_starts_before_its_tokens_have_arrived(runs, name):
 
 def run_tiling(routing):
     """The tiling that a run chooses."""
-    from weft.lower.fit import tiling_for
+    from weft.overlaps.lower.fit import tiling_for
 
     up = weft.experts(routing, HIDDEN, FFN)["up"].op
     return tiling_for(Gemm(up.rows, up.n, up.k, up.dtype), GPU, RunOptions(mode="explicit", request_bytes=4096))

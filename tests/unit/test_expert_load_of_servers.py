@@ -7,11 +7,11 @@ import pytest
 from deployments import decode_with, forward_with
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.hardware import system
 from weft.models import load_model
-from weft.run.step.called import visit_experts
-from weft.run.step.forward import Group
+from weft.step.called import visit_experts
+from weft.step.forward import Group
 
 EVEN = ()
 

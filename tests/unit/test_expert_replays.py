@@ -7,11 +7,11 @@ import pytest
 
 import weft
 from weft.cli import main
-from weft.errors import InputError, SimulationError
-from weft.options import RunOptions
+from weft.core.errors import InputError, SimulationError
+from weft.core.options import RunOptions
+from weft.engine.program import Wait
 from weft.overlaps.deepep import PerRankLayer
 from weft.overlaps.t3_all_to_all import TrackedExperts
-from weft.program import Wait
 
 RANKS, HIDDEN, FFN = 4, 256, 128
 ROUTINGS = {

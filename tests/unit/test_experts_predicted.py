@@ -11,23 +11,23 @@ from click.testing import CliRunner
 import weft
 from weft import Routing
 from weft.cli.predict import predict
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.options import RunOptions
 from weft.estimate.experts import FORMATS, TILES, Experts, Grouped, Load, experts, grouped
 from weft.estimate.target import Harness, target
 from weft.graph import GroupedGemm
-from weft.library.kits import KITS
-from weft.library.served import libraries, tables
+from weft.kernels.library.kits import KITS
+from weft.kernels.library.served import libraries, tables
+from weft.lab.experts import drawn, formats_left_out
+from weft.lab.served import tables_of
 from weft.models import block, load_model
 from weft.models.block import FusionStyle, Tokens
-from weft.options import RunOptions
-from weft.parallel.framework import Framework
-from weft.parallel.plan import TrainingPlan
-from weft.parallel.rank import part
-from weft.run.step.forward import Forward
-from weft.run.step.prices import DurationCache
+from weft.models.parallel.framework import Framework
+from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.rank import part
 from weft.serving.step_times import Shape, StepTimes
-from weft.validation.experts import drawn, formats_left_out
-from weft.validation.served import tables_of
+from weft.step.forward import Forward
+from weft.step.prices import DurationCache
 
 STEP = Harness(rotation=math.inf, after_others=True)
 

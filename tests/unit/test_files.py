@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from weft import files
-from weft.errors import ConfigError, InputError, OutputError
-from weft.files import check_out_dir, check_writable, write_atomically
+from weft.core import files
+from weft.core.errors import ConfigError, InputError, OutputError
+from weft.core.files import check_out_dir, check_writable, write_atomically
 
 
 def test_text_and_bytes_are_written_and_folders_made(tmp_path):

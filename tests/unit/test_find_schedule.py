@@ -7,11 +7,11 @@ import pytest
 
 import weft
 from weft.cli.main import main
-from weft.errors import ConfigError, InputError, UnitError, UnknownNameError
+from weft.core.errors import ConfigError, InputError, UnitError, UnknownNameError
 from weft.plan.schedules import check_schedule, find_schedule
-from weft.schedule.pipeline import Durations, Send, read_schedule, run_schedule, schedule
-from weft.schedule.pipeline.filling import Costs, Scratch, Settings, anneal, clock, compiled, fill
-from weft.schedule.pipeline.problem import OrderProblem, least_end, least_spans
+from weft.step.pipeline import Durations, Send, read_schedule, run_schedule, schedule
+from weft.step.pipeline.filling import Costs, Scratch, Settings, anneal, clock, compiled, fill
+from weft.step.pipeline.problem import OrderProblem, least_end, least_spans
 
 EVEN = ("1 ms", "1 ms", "1 ms")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.kernels.formats import FORMATS
 
 BOUNDS = {"mx9": 2**-7, "mx6": 2**-4, "mx4": 2**-2}

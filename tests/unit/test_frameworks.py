@@ -2,8 +2,8 @@
 
 import pytest
 
-from weft.errors import ConfigError, UnknownNameError
-from weft.parallel.framework import _read, framework, frameworks
+from weft.core.errors import ConfigError, UnknownNameError
+from weft.models.parallel.framework import _read, framework, frameworks
 
 
 def test_every_framework_names_its_source():

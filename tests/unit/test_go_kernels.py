@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from small_gemms import TILE, small_mi100
 
 from weft import hardware
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Gemm
-from weft.studies.goldyloc.predictor import FEATURES, Example, example, train, train_without
-from weft.sweep.bench import Bench, Jobs, Tiled, drained
-from weft.tune.perturb import gemm_values, moves
-from weft.tune.queues import (
+from weft.papers.goldyloc.predictor import FEATURES, Example, example, train, train_without
+from weft.plan.tune.perturb import gemm_values, moves
+from weft.plan.tune.queues import (
     DEGREES,
     Queue,
     asked_degrees,
@@ -25,6 +24,7 @@ from weft.tune.queues import (
     judge,
     needed,
 )
+from weft.sweep.bench import Bench, Jobs, Tiled, drained
 
 GPU = small_mi100()
 BENCH = Bench.of(GPU)

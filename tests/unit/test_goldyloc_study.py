@@ -8,11 +8,11 @@ import pytest
 from small_gemms import small_mi100
 
 from weft import hardware
-from weft.errors import WeftError
+from weft.core.errors import WeftError
 from weft.graph import Gemm
 from weft.kernels import GemmTiling
-from weft.studies.goldyloc import GoldylocStudy, Suite, run, sensitivity
-from weft.studies.goldyloc.shares import ShareLoss, ShareLosses
+from weft.papers.goldyloc import GoldylocStudy, Suite, run, sensitivity
+from weft.papers.goldyloc.shares import ShareLoss, ShareLosses
 
 SUITE = """
 title = "tiny"

@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 import weft
-from weft.errors import ConfigError, InputError
+from weft.core.errors import ConfigError, InputError
 from weft.graph import (
     KINDS,
     Call,

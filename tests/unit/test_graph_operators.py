@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from weft import hardware
-from weft.errors import InputError, UnitError, UnknownNameError
+from weft.core.errors import InputError, UnitError, UnknownNameError
 from weft.estimate import estimate
 from weft.graph import (
     OPERATORS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Collective, Gemm, Graph, Node, Send
 
 GEMM, MOVED = Gemm(4096, 4096, 4096), Collective("all_reduce", 64 << 20, 8)

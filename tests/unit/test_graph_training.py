@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import STREAMING, Attention, Gemm, GroupedGemm, Streaming
 
 SIZE = st.integers(1, 300)

@@ -8,15 +8,15 @@ from click.testing import CliRunner
 
 import weft
 from weft.cli.main import weft as command
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.hardware import system
 from weft.models import load_model
-from weft.parallel.framework import framework
-from weft.parallel.plan import TrainingPlan
-from weft.parallel.words import changes, words
+from weft.models.parallel.framework import framework
+from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.words import changes, words
 from weft.plan.launch import lacking, launch
-from weft.run.step.clock import many, train
-from weft.run.step.overlaps import settled
+from weft.step.clock import many, train
+from weft.step.overlaps import settled
 from weft.sweep.run import sweep_file
 
 MODEL = load_model("qwen3-30b-a3b")

@@ -7,17 +7,17 @@ import pytest
 
 import weft
 from weft.cli.cases import exchanged, layer_of_experts, routed
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.estimate.exchange import Exchange, exchange, moved
 from weft.graph import TokenExchange
 from weft.graph.routing import reached
 from weft.hardware import system
-from weft.library.dispatchers import dispatcher
+from weft.kernels.library.dispatchers import dispatcher
 from weft.models import load_model
-from weft.parallel.framework import framework
-from weft.parallel.plan import TrainingPlan
+from weft.models.parallel.framework import framework
+from weft.models.parallel.plan import TrainingPlan
 from weft.plan.launch import launch
-from weft.run.step.parts import rank_parts
+from weft.step.parts import rank_parts
 
 DEEPSEEK = load_model("deepseek-v3")
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from weft import hardware
-from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.core.errors import ConfigError, InputError, UnknownNameError
+from weft.core.options import SUSTAINED
 from weft.estimate import estimate
 from weft.graph import Gemm
 from weft.hardware import Gpu, System
 from weft.hardware.fabric import ring
-from weft.options import SUSTAINED
 
 
 @pytest.fixture(scope="module")

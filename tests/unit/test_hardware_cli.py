@@ -7,7 +7,7 @@ from weft import hardware as machines
 from weft.cli.catalogues import hardware
 from weft.cli.main import main
 from weft.cli.simulate import sublayer
-from weft.errors import InputError, OutputError, UnknownNameError
+from weft.core.errors import InputError, OutputError, UnknownNameError
 
 
 def run(*arguments):

@@ -5,7 +5,7 @@ import pytest
 import weft
 from weft.cli import main as cli
 from weft.models import SubLayer
-from weft.parallel import split
+from weft.models.parallel import split
 
 # Nothing but DRAM slows an all-gather over such links, with no cache beside it.
 FREE = {

@@ -9,12 +9,12 @@ import pytest
 from machines import finish, gpu
 from state import ended, launched, requested, workgroups
 
+from weft.core.options import RunOptions
+from weft.core.units import to_fs
+from weft.engine.program import Kernel, Phase, PlacedKernel, Plan, build
 from weft.engine.state import Machine
 from weft.hardware import System
-from weft.lower.machine import machine_tables
-from weft.options import RunOptions
-from weft.program import Kernel, Phase, PlacedKernel, Plan, build
-from weft.units import to_fs
+from weft.overlaps.lower.machine import machine_tables
 
 UNITS, CYCLES = 4, 1000.0
 ON = gpu(compute__compute_units=UNITS)

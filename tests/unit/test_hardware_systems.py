@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from weft import hardware
-from weft.errors import InputError, SystemNamedError, UnknownNameError
+from weft.core.errors import InputError, SystemNamedError, UnknownNameError
 from weft.hardware import System, index
-from weft.lower.machine import ring_link
+from weft.overlaps.lower.machine import ring_link
 
 # Names
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Gemv, Graph, Node
-from weft.result import Heat, Timeline
+from weft.simulate.result import Heat, Timeline
 
 STRIDED = Gemv(8192, 1024, stride=131072)
 """Rows as far apart as the 64 channels of a V100 with their stripes of 4 KiB."""

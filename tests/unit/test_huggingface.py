@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from weft.errors import ConfigError, InputError
+from weft.core.errors import ConfigError, InputError
 from weft.models import load_model
 from weft.models import sublayer as unsplit
 from weft.models.huggingface import FAMILIES
-from weft.parallel import legal_degrees, sublayer
+from weft.models.parallel import legal_degrees, sublayer
 
 DENSE = {
     "hidden_size": 4096,

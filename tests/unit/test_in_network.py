@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 import weft
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.options import RunOptions
 from weft.graph import Collective, LibraryCollective
-from weft.lower.collectives import collective_kernel
 from weft.models import SubLayer
-from weft.options import RunOptions
+from weft.models.parallel import dependent, split
 from weft.overlaps import OVERLAPS
-from weft.parallel import dependent, split
-from weft.run import alone
+from weft.overlaps.lower.collectives import collective_kernel
+from weft.simulate import alone
 
 LAYER = split(SubLayer.custom(4096, 4096, 4096), 8)
 NODE = weft.system("dgx-h100")
@@ -47,7 +47,7 @@ def test_it_takes_less_time_than_two_rings_for_large_outputs():
 
 
 def test_the_closed_form_lies_within_its_error(found):
-    (way,) = (one for one in weft.tune.joins("gemm_ar", weft.Gemm(4096, 4096, 4096), 8, NODE).ways
+    (way,) = (one for one in weft.plan.tune.joins("gemm_ar", weft.Gemm(4096, 4096, 4096), 8, NODE).ways
               if one.method == "in-network")  # fmt: skip
     assert found["in-network"].seconds == pytest.approx(way.seconds, rel=0.3)
 
@@ -153,6 +153,6 @@ def test_algorithms_that_no_kernel_carries_out_are_refused(name, algorithm, syst
 @pytest.mark.parametrize(("algorithm", "said"), [("nvls", True), ("library", False), (None, False)])
 def test_a_baseline_that_the_library_would_not_choose_is_named(algorithm, said):
     """A reduce-scatter and an all-gather by the switch take longer than rings."""
-    work = weft.parallel.split(SubLayer.custom(2048, 4096, 4096), tp=8)
+    work = weft.models.parallel.split(SubLayer.custom(2048, 4096, 4096), tp=8)
     found = weft.compare(work, NODE, [replace(OVERLAPS["sequential"], algorithm=algorithm), "t3"])
     assert ("the library would choose ring" in str(found)) == said

@@ -6,7 +6,7 @@ import pytest
 from shown import check_shown
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 
 
 @pytest.fixture(scope="module")

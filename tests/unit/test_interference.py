@@ -11,15 +11,15 @@ from interpreted import PLAIN
 from machines import NS, MemoryBench, chiplets, finish, interpret, layer, program
 
 import weft
+from weft.core.errors import InputError
+from weft.core.options import RunOptions
 from weft.engine import layout as y
-from weft.errors import InputError
 from weft.graph import Collective, Gemm, concurrent
-from weft.options import RunOptions
 from weft.overlaps.arbiters import COMPUTE_FIRST, POLICIES
-from weft.result import Percentiles, Timeline
-from weft.result.interference import recorded
-from weft.result.metrics import stage_ends, stage_spreads
-from weft.run import alone, simulate
+from weft.simulate import alone, simulate
+from weft.simulate.result import Percentiles, Timeline
+from weft.simulate.result.interference import recorded
+from weft.simulate.result.metrics import stage_ends, stage_spreads
 from weft.view.interference import bursts, interference_parts
 
 WATCHED = RunOptions(interference=True)

@@ -3,12 +3,12 @@
 import pytest
 
 from weft import hardware
-from weft.errors import UnknownNameError
+from weft.core.errors import UnknownNameError
+from weft.core.options import SUSTAINED
 from weft.models import load_model
-from weft.options import SUSTAINED
-from weft.studies.jit_q import JitQStudy
-from weft.studies.jit_q.layers import cases, memory_bytes, spread, timed
-from weft.studies.jit_q.study import STATES, units_of
+from weft.papers.jit_q import JitQStudy
+from weft.papers.jit_q.layers import cases, memory_bytes, spread, timed
+from weft.papers.jit_q.study import STATES, units_of
 
 GPU = hardware.gpu("mi210")
 

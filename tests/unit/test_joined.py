@@ -8,16 +8,16 @@ from click.testing import CliRunner
 
 import weft
 from weft.cli.predict import predict
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
+from weft.estimate.errors import joined_error
 from weft.graph import Gemm
-from weft.library import software
+from weft.kernels.library import software
+from weft.lab.left_out import by_method, by_system, left_out
+from weft.lab.run import validate
+from weft.models.parallel import dependent
 from weft.overlaps import OVERLAPS, applicable, find_overlap
 from weft.overlaps.pairs import PairTimes, pair_of
-from weft.parallel import dependent
-from weft.result.errors import joined_error
-from weft.tune import joins
-from weft.validation.left_out import by_method, by_system, left_out
-from weft.validation.run import validate
+from weft.plan.tune import joins
 
 
 def pair(form="ag_gemm", shape=(8192, 1376, 4096), system="hgx-h800", ranks=8, dtype="bf16"):

@@ -6,7 +6,7 @@ import pytest
 from runs import Bare
 
 import weft
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.graph import (
     DmaCopies,
     Edge,
@@ -23,9 +23,9 @@ from weft.graph import (
     TrackedRing,
 )
 from weft.kernels import GemmTiling
+from weft.models.parallel.framework import framework
 from weft.overlaps import OVERLAPS, STRATEGIES
-from weft.parallel.framework import framework
-from weft.run.single import alone
+from weft.simulate.single import alone
 
 GEMM, MOVED = weft.Gemm(512, 512, 512), weft.Collective("all_reduce", 16 << 20, 8)
 SYSTEM = "8xh100"

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 import weft
 from weft.cli.main import weft as cli
-from weft.errors import ConfigError, InputError, WeftError
-from weft.parallel.framework import framework
+from weft.core.errors import ConfigError, InputError, WeftError
+from weft.models.parallel.framework import framework
 from weft.plan.read_megatron import layer_pattern
 from weft.plan.reading import _table
 from weft.plan.script import flags, read_script

@@ -83,7 +83,7 @@ def test_a_function_that_would_not_return_what_it_says_is_refused():
 SCRIPT = """
 import sys
 import numpy as np
-from weft.schedule.pipeline import many
+from weft.step.pipeline import many
 
 ends = np.empty((1, 2))
 many.compiled()(0, 2, 1, 4, np.ones((1, 2)), np.ones((1, 2)), np.zeros(1), np.zeros(1), ends, np.empty(12))

@@ -10,9 +10,9 @@ import os
 import pytest
 
 import weft
-from weft import files
-from weft.errors import ConfigError, InputError, UnknownNameError
-from weft.store.task import as_json
+from weft.core import files
+from weft.core.errors import ConfigError, InputError, UnknownNameError
+from weft.core.store.task import as_json
 from weft.sweep import matrix, questions
 from weft.sweep.matrix import axis_of
 from weft.sweep.run import sweep_file

@@ -3,8 +3,8 @@
 import pytest
 
 import weft
-from weft.errors import InputError
-from weft.run.step.measured import Measured
+from weft.core.errors import InputError
+from weft.step.measured import Measured
 
 ASKED = {"tp": 8, "pp": 8, "batch": 64, "fidelity": "estimate", "recompute": "full"}
 

@@ -9,10 +9,10 @@ from runs import together
 
 import weft
 from weft.cli import main as cli
-from weft.errors import UnknownNameError
+from weft.core.errors import UnknownNameError
+from weft.core.options import RunOptions
 from weft.graph import Gemm
-from weft.options import RunOptions
-from weft.run.channel import Requests, one_channel, replay_requests
+from weft.simulate.channel import Requests, one_channel, replay_requests
 
 ONE = one_channel(gpu())
 CLOCK, BURST, TIMING = 1 / ONE.memory.clock, ONE.memory.burst_bytes, ONE.memory.timing

@@ -5,19 +5,19 @@ import pytest
 
 import weft
 from weft import hardware
+from weft.core.errors import InputError
+from weft.core.units import to_fs
 from weft.engine import layout as y
+from weft.engine.program.pim import PimStream
 from weft.engine.replay import replay
-from weft.errors import InputError
 from weft.hardware.pim import pim
 from weft.kernels.pim import MemoryWork, encode, stream
-from weft.lower.machine import gpu_row
 from weft.overlaps.arbiters import ROUND_ROBIN
-from weft.program.pim import PimStream
-from weft.result.stored import as_record, from_record
-from weft.run.pim import IDLE, meet, tables
-from weft.run.single import alone
-from weft.studies.jit_q.layers import spread
-from weft.units import to_fs
+from weft.overlaps.lower.machine import gpu_row
+from weft.papers.jit_q.layers import spread
+from weft.simulate.pim import IDLE, meet, tables
+from weft.simulate.result.stored import as_record, from_record
+from weft.simulate.single import alone
 
 MI210 = hardware.gpu("mi210")
 ON = pim("hbm2").on(MI210)

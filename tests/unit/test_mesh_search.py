@@ -2,10 +2,10 @@
 
 import pytest
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.hardware import system
 from weft.models.load import load_model
-from weft.textbook.alpa import alpa, mesh_sizes
+from weft.papers.textbook.alpa import alpa, mesh_sizes
 
 MODEL = load_model("mpt-125m")
 GPUS = system("4xv100-16gb")

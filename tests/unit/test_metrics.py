@@ -2,7 +2,7 @@
 
 import pytest
 
-from weft.result.metrics import class_of, ideal_speedup, share_of_ideal
+from weft.simulate.result.metrics import class_of, ideal_speedup, share_of_ideal
 
 
 def test_the_ideal_hides_the_shorter_one():

@@ -5,7 +5,7 @@ import csv
 import pytest
 from measured import measurements
 
-from weft.errors import UnknownNameError
+from weft.core.errors import UnknownNameError
 from weft.models import load_model
 from weft.models.counts import CONVENTIONS, forward_flops, hardware_flops, model_flops, parameters, utilisation
 

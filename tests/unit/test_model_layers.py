@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.graph import Attention, Collective, Gemm, GroupedGemm
 from weft.models import Transformer, load_model, model_names
 from weft.models.block import LAYERS, FusionStyle, Routing, Tokens, embedding, head, layer, sources
-from weft.parallel.cut import copies, exchange, hops
-from weft.parallel.framework import Framework
-from weft.parallel.plan import TrainingPlan
-from weft.parallel.rank import part
+from weft.models.parallel.cut import copies, exchange, hops
+from weft.models.parallel.framework import Framework
+from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.rank import part
 
 MIXTURE = load_model("deepseek-v3")
 

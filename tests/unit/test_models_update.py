@@ -3,7 +3,7 @@
 import pytest
 
 import weft
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.models.update import optimizer_ops
 
 N = 1_000_000

@@ -4,8 +4,8 @@ import pytest
 
 import weft
 from weft.kernels import GemmTiling
-from weft.library.tiles import candidates
-from weft.run import alone
+from weft.kernels.library.tiles import candidates
+from weft.simulate import alone
 
 GPU = weft.gpu("t3-paper")
 

@@ -1,9 +1,9 @@
 import pytest
 
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.models import SubLayer, load_model, model_names
 from weft.models import sublayer as unsplit
-from weft.parallel import legal_degrees, split, sublayer
+from weft.models.parallel import legal_degrees, split, sublayer
 
 
 def test_splitting_cuts_only_k_and_leaves_the_payload_whole():

@@ -4,9 +4,9 @@ import pytest
 
 from weft.models import load_model
 from weft.models.block import FusionStyle
-from weft.parallel.framework import Framework
-from weft.parallel.plan import TrainingPlan
-from weft.run.step.parts import rank_parts
+from weft.models.parallel.framework import Framework
+from weft.models.parallel.plan import TrainingPlan
+from weft.step.parts import rank_parts
 
 
 @pytest.mark.parametrize(

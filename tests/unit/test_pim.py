@@ -3,11 +3,11 @@
 import pytest
 
 from weft import hardware
-from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.core.errors import ConfigError, InputError, UnknownNameError
 from weft.estimate import pim as closed
 from weft.hardware.pim import pim
 from weft.kernels.pim import INSTRUCTION_SETS, STREAMING, encode, stream
-from weft.run.pim import IDLE, meet
+from weft.simulate.pim import IDLE, meet
 
 STILL = {"channel.rfc": "1 fs", "channel.refi": "0.9 s"}
 every = pytest.mark.parametrize("name", ["hbm2", "hbm2-shared", "hbm3", "lpddr5x"])

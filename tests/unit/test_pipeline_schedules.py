@@ -4,18 +4,9 @@ import numpy as np
 import pipeline_forms as forms
 import pytest
 
-from weft.errors import ConfigError, InputError, UnknownNameError
-from weft.files import write_json
-from weft.schedule.pipeline import (
-    SCHEDULES,
-    Durations,
-    Send,
-    Task,
-    read_schedule,
-    run_schedule,
-    schedule,
-    schedule_to_dict,
-)
+from weft.core.errors import ConfigError, InputError, UnknownNameError
+from weft.core.files import write_json
+from weft.step.pipeline import SCHEDULES, Durations, Send, Task, read_schedule, run_schedule, schedule, schedule_to_dict
 
 
 def times(name, devices, micro_batches, forward=1.0, backward=2.0, weight=0.0, send=0.0):

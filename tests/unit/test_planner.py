@@ -11,21 +11,21 @@ from click.testing import CliRunner
 
 import weft
 from weft.cli.main import weft as weft_command
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.units import format_time
+from weft.estimate.errors import step_error
 from weft.hardware import system
 from weft.models import load_model
-from weft.parallel.check import problems
-from weft.parallel.framework import current_frameworks, framework
-from weft.parallel.plan import TrainingPlan
+from weft.models.parallel.check import problems
+from weft.models.parallel.framework import current_frameworks, framework
+from weft.models.parallel.plan import TrainingPlan
 from weft.plan import training
 from weft.plan.plans import ALIKE, roomiest_first
 from weft.plan.space import space
 from weft.plan.training import plan
-from weft.result.errors import step_error
-from weft.run.step.clock import many, train
-from weft.run.step.memory import memory
-from weft.run.step.prices import DurationCache
-from weft.units import format_time
+from weft.step.clock import many, train
+from weft.step.memory import memory
+from weft.step.prices import DurationCache
 
 GPT = load_model("gpt-3")
 FIX = {"tp": 8, "pp": 8, "sp": True}

@@ -6,13 +6,13 @@ import pytest
 from estimates import collective
 
 from weft import hardware
-from weft.catalog import read_toml
-from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.core.catalog import read_toml
+from weft.core.errors import ConfigError, InputError, UnknownNameError
 from weft.estimate import Bound, collective_parameters, estimate
 from weft.graph import Collective
-from weft.library.collectives import volume
-from weft.library.interconnect import interconnect
-from weft.library.profiles import (
+from weft.kernels.library.collectives import volume
+from weft.kernels.library.interconnect import interconnect
+from weft.kernels.library.profiles import (
     at_clock,
     blend,
     library_names,
@@ -23,7 +23,7 @@ from weft.library.profiles import (
     relative_latency,
     values,
 )
-from weft.validation.rigs import gemm_harness, known_rigs, rig_of
+from weft.lab.rigs import gemm_harness, known_rigs, rig_of
 
 SIZES = 2.0 ** np.arange(10, 33)
 NAMES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
@@ -454,7 +454,7 @@ def test_a_network_that_was_read_from_the_rows_says_so():
     rig = rig_of("16xA100-SXM", "PyTorch profiler", "microsoft/vidur data")
     assert rig.network_from_rows
     assert rig.network == known_rigs()["vidur"].network
-    described = read_toml(resources.files("weft.validation") / "rigs.toml")["vidur"]["network"]
+    described = read_toml(resources.files("weft.lab") / "rigs.toml")["vidur"]["network"]
     assert described["per_node"]["kind"] == "calibrated"
     assert "read from the rows" in described["per_gpu"]["source"]
     assert not rig_of("16xA100-SXM", "nccl-tests", "aws-samples").network_from_rows

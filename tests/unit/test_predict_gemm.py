@@ -7,14 +7,14 @@ import pytest
 from estimates import gemm
 
 from weft import hardware
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.options import SHORT
 from weft.estimate import GEMM_PARAMETERS, Bound, gemm_kernel, ranked_plans
 from weft.estimate.gemm import effective_rates
 from weft.estimate.target import target
 from weft.graph import DTYPE_BYTES, Gemm
 from weft.graph.op import OUTPUT_DTYPES
-from weft.library.tiles import candidates, most_parts
-from weft.options import SHORT
+from weft.kernels.library.tiles import candidates, most_parts
 
 GPUS = [name for name in hardware.gpu_names() if name != "t3-paper"]
 

@@ -5,11 +5,11 @@ import pytest
 from estimates import collective, gemm, time_of
 
 from weft import hardware
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.options import RunOptions
 from weft.estimate import Harness, estimate
 from weft.graph import Copy, Gemm, Graph, Node, Opaque, Send
-from weft.options import RunOptions
-from weft.parallel import layer
+from weft.models.parallel import layer
 
 A100 = hardware.gpu("a100-sxm-80gb")
 

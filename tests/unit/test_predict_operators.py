@@ -5,7 +5,7 @@ import pytest
 from estimates import time_of
 
 from weft import hardware
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.estimate.kernel import Kernel, Sweep, idle_latency, kernel_time, memory_seconds
 from weft.graph import OPERATORS, STREAMING, Streaming, operator
 from weft.graph.op import BLOCK_BYTES

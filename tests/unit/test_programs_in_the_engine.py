@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Attention, Call, Convolution, Gemm, Gemv, Graph, Node, Pooling, Recurrent, Streaming, Tensor
 
 GPU = "v100-sxm2-32gb"

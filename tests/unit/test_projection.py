@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from weft.errors import InputError
-from weft.validation.kernels import KERNELS
-from weft.validation.machines import Machines
-from weft.validation.projection import flops_of, of_bert, projection, sparse_sizes
-from weft.validation.subjects import Subject
-from weft.validation.tables import read_file
+from weft.core.errors import InputError
+from weft.lab.kernels import KERNELS
+from weft.lab.machines import Machines
+from weft.lab.projection import flops_of, of_bert, projection, sparse_sizes
+from weft.lab.subjects import Subject
+from weft.lab.tables import read_file
 
 
 def gemms(sizes, measured):

@@ -5,10 +5,10 @@ import pytest
 
 from weft.hardware import system
 from weft.models import load_model
-from weft.parallel.framework import framework
-from weft.parallel.plan import TrainingPlan
-from weft.run.step.clock import many
-from weft.run.step.pruning import ParetoFront, Pruning
+from weft.models.parallel.framework import framework
+from weft.models.parallel.plan import TrainingPlan
+from weft.step.clock import many
+from weft.step.pruning import ParetoFront, Pruning
 
 
 def test_a_front_keeps_what_nothing_else_beats_in_both():

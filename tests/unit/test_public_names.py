@@ -41,7 +41,7 @@ def test_a_public_name_that_is_also_a_module_can_be_called_whichever_was_importe
     assert all(callable(importlib.import_module(f"weft.{name}")) for name in also)
     assert weft.testing is importlib.import_module("weft.testing")  # has no function of its name
     assert weft.models is importlib.import_module("weft.models")
-    assert weft.studies is importlib.import_module("weft.studies")
+    assert weft.papers is importlib.import_module("weft.papers")
     assert weft.estimate is importlib.import_module("weft.estimate")
     gemm = weft.gemm(4096, 4096, 4096, "bf16")
     assert weft.estimate(gemm, "h100-sxm").seconds == weft.estimate.estimate(gemm, "h100-sxm").seconds
@@ -64,7 +64,7 @@ def test_help_on_a_room_shows_the_function_that_a_call_runs(name):
         (weft.systems, "dgx-h100"),
         (weft.models, "t-nlg"),
         (weft.overlaps, "t3-mca"),
-        (weft.studies, "c3"),
+        (weft.papers, "c3"),
     ],
 )
 def test_names_are_listed(names, one):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from published import broken
-from weft.studies import STUDIES
-from weft.studies import study as find
-from weft.studies.headline import Claim, HeadlineRow
+from weft.papers import STUDIES
+from weft.papers import study as find
+from weft.papers.headline import Claim, HeadlineRow
 
 DEVIATIONS = Path(__file__).parents[2] / "docs" / "deviations.md"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import weft
-from weft.errors import InputError, UnknownNameError
-from weft.studies.pytorch_on_simulator import PyTorchOnSimulatorStudy
-from weft.studies.pytorch_on_simulator.kernels import moved
-from weft.studies.pytorch_on_simulator.study import DECLARED, program
+from weft.core.errors import InputError, UnknownNameError
+from weft.papers.pytorch_on_simulator import PyTorchOnSimulatorStudy
+from weft.papers.pytorch_on_simulator.kernels import moved
+from weft.papers.pytorch_on_simulator.study import DECLARED, program
 
 HEAD = "gpu,dtype,op,batch,m,n,k,time_us,cycles,dram_read_sectors,dram_write_sectors,kernel\n"
 

@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.estimate.quantization import FORMATS, Format, quantized_format, weight_only
 from weft.graph import Gemm
 from weft.graph.op import width
 from weft.kernels.formats import FORMATS as ENCODED
 from weft.models.counts import parameters
-from weft.parallel.framework import Framework
-from weft.parallel.memory import states
-from weft.parallel.plan import TrainingPlan
-from weft.textbook.quantization import both_narrow, cache_bytes, quantize, signal_to_noise, state_bytes
+from weft.models.parallel.framework import Framework
+from weft.models.parallel.memory import states
+from weft.models.parallel.plan import TrainingPlan
+from weft.papers.textbook.quantization import both_narrow, cache_bytes, quantize, signal_to_noise, state_bytes
 
 DRAWN = np.random.default_rng(0)
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 import weft
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.hardware import gpu
 from weft.models.counts import forward_flops, hardware_flops
-from weft.parallel.framework import framework
-from weft.parallel.plan import TrainingPlan
-from weft.run.step.offload import hidden_and_exposed, seconds_to_host
-from weft.run.step.parts import rank_parts
+from weft.models.parallel.framework import framework
+from weft.models.parallel.plan import TrainingPlan
+from weft.step.offload import hidden_and_exposed, seconds_to_host
+from weft.step.parts import rank_parts
 
 FRAMEWORK = framework("torchtitan")
 MODEL = weft.load_model("llama-3-8b")

@@ -11,12 +11,12 @@ from shown import check_shown
 
 import weft
 from weft.cli.main import main
-from weft.errors import InputError, UnitError
-from weft.parallel.again import INPUT, Saved
-from weft.parallel.framework import framework
-from weft.parallel.plan import TrainingPlan
+from weft.core.errors import InputError, UnitError
+from weft.models.parallel.again import INPUT, Saved
+from weft.models.parallel.framework import framework
+from weft.models.parallel.plan import TrainingPlan
+from weft.papers.textbook.rematerialization import Tensors, layer_tensors, peak_of, rematerialize
 from weft.plan.recompute import Layers, cheapest, frontier, recompute, segments, stage_layers
-from weft.textbook.rematerialization import Tensors, layer_tensors, peak_of, rematerialize
 
 PLAN = TrainingPlan(tp=8, sp=True, sequence=2048)
 

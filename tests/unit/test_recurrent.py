@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import weft
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.graph import Gemm, Recurrent
-from weft.library.layers import FITTED, RULES, recurrent_bounds, recurrent_values
+from weft.kernels.library.layers import FITTED, RULES, recurrent_bounds, recurrent_values
 
 STATED = {"lstm": 4, "gru": 3, "vanilla": 1}
 

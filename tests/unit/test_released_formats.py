@@ -8,7 +8,7 @@ import pytest
 from deployments import decode_with, forward_with, serve_with
 
 import weft
-from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.core.errors import ConfigError, InputError, UnknownNameError
 from weft.models import load_model
 from weft.models.formats import served_format
 

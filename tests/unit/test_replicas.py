@@ -7,20 +7,13 @@ import pytest
 from scipy.stats import expon, uniform
 
 import weft
-from weft.errors import InputError, UnitError, UnknownNameError
+from weft.core.errors import InputError, UnitError, UnknownNameError
 from weft.graph import Collective
-from weft.parallel.framework import Framework
-from weft.run.step.prices import OperatorTimes
-from weft.schedule.pipeline import schedule
-from weft.textbook.collectives import (
-    FORMS,
-    Wire,
-    against_library,
-    parameter_server,
-    switch_point,
-    textbook,
-)
-from weft.textbook.replicas import Fixed, mean_of_slowest, progress, update_rules, zero_stages
+from weft.models.parallel.framework import Framework
+from weft.papers.textbook.collectives import FORMS, Wire, against_library, parameter_server, switch_point, textbook
+from weft.papers.textbook.replicas import Fixed, mean_of_slowest, progress, update_rules, zero_stages
+from weft.step.pipeline import schedule
+from weft.step.prices import OperatorTimes
 
 WIRE = Wire.of("10 us", "100 GB/s")
 GB = 1e9

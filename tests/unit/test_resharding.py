@@ -2,9 +2,9 @@
 
 import pytest
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Tensor
-from weft.textbook.resharding import PARTIAL, REPLICATED, resharding
+from weft.papers.textbook.resharding import PARTIAL, REPLICATED, resharding
 
 Q = 4
 TENSOR = Tensor((64, 128), "fp16")

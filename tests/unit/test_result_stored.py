@@ -6,14 +6,14 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.core.options import RunOptions
 from weft.graph import Collective, Gemm, concurrent
 from weft.models import SubLayer
-from weft.options import RunOptions
-from weft.parallel import split
-from weft.result import Interference, Residency, Series, Timeline
-from weft.result.stored import as_record, from_record, summary
-from weft.run import compare, simulate
+from weft.models.parallel import split
+from weft.simulate import compare, simulate
+from weft.simulate.result import Interference, Residency, Series, Timeline
+from weft.simulate.result.stored import as_record, from_record, summary
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import pytest
 
 import weft
 from weft.cli.main import main
-from weft.errors import InputError, SimulationError, UnknownNameError
+from weft.core.errors import InputError, SimulationError, UnknownNameError
 from weft.graph import Collective, Constant, Streaming, Tensor, View, read_graph, write_graph
 from weft.models import load_model
-from weft.parallel.plan import TrainingPlan
+from weft.models.parallel.plan import TrainingPlan
 from weft.rewrite import RULES, Rule, rewrite
 from weft.rewrite.execute import execute, random_values
 from weft.rewrite.flow import Draft, Flow, applied

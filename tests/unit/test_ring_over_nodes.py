@@ -1,9 +1,9 @@
 import pytest
 
 from weft import hardware
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.hardware import System
-from weft.lower.machine import ring_link, ring_note
+from weft.overlaps.lower.machine import ring_link, ring_note
 
 
 def test_within_a_switched_node_the_link_is_the_gpus_own():

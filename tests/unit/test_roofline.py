@@ -7,12 +7,12 @@ from shown import check_shown
 
 import weft
 from weft.cli.main import main
-from weft.errors import InputError
-from weft.options import SUSTAINED
-from weft.parallel.framework import framework
-from weft.run.step.parts import rank_parts
-from weft.run.step.prices import OperatorTimes
-from weft.tune.tiles import Template
+from weft.core.errors import InputError
+from weft.core.options import SUSTAINED
+from weft.models.parallel.framework import framework
+from weft.plan.tune.tiles import Template
+from weft.step.parts import rank_parts
+from weft.step.prices import OperatorTimes
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.core.options import SUSTAINED, RunOptions
 from weft.graph import GroupedGemm
-from weft.options import SUSTAINED, RunOptions
-from weft.parallel.framework import framework
+from weft.models.parallel.framework import framework
 
 TOKENS, HIDDEN, FFN, LAYERS = 256, 4096, 14336, 32
 PLAN = {"ep": 8, "batch": 8, "sequence": TOKENS, "fidelity": "estimate"}

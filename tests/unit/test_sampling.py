@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import weft
-from weft.errors import InputError, UnknownNameError
-from weft.sample import (
+from weft.core.errors import InputError, UnknownNameError
+from weft.papers.sample import (
     allocate,
     baseline,
     draw,

@@ -7,7 +7,7 @@ import pytest
 
 import weft
 from weft.cli.main import main
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Collective
 from weft.models.scaling import all_reduce_rate, edge, share
 from weft.plan.scale import Scaled, Scaling, faster, scale

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from weft import hardware
-from weft.errors import InputError
-from weft.studies.seqpoint import SeqPointStudy
-from weft.studies.seqpoint.epochs import LONGEST, speech, translation, variants
-from weft.studies.seqpoint.logs import carried, held, read_logs
-from weft.studies.seqpoint.methods import SEQPOINT, geomean, noisy, outcomes, sampled
+from weft.core.errors import InputError
+from weft.papers.seqpoint import SeqPointStudy
+from weft.papers.seqpoint.epochs import LONGEST, speech, translation, variants
+from weft.papers.seqpoint.logs import carried, held, read_logs
+from weft.papers.seqpoint.methods import SEQPOINT, geomean, noisy, outcomes, sampled
 
 GPU = hardware.gpu("vega-fe")
 

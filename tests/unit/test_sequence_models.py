@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.graph import Recurrent
 from weft.models.sequence import SEQUENCE_MODELS, deepspeech_steps, iteration
 

@@ -8,13 +8,13 @@ from click.testing import CliRunner
 
 import weft
 from weft.cli.predict import predict
-from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.core.errors import ConfigError, InputError, UnknownNameError
+from weft.core.options import SHORT
 from weft.estimate import Harness, estimate
 from weft.graph import Attention, Collective, Gemm, Streaming
 from weft.hardware import gpu
-from weft.library import served
-from weft.library.served import libraries, library, parameters, table_of, tables
-from weft.options import SHORT
+from weft.kernels.library import served
+from weft.kernels.library.served import libraries, library, parameters, table_of, tables
 
 ON = {
     "cdna3": "mi300x",

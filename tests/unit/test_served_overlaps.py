@@ -11,13 +11,13 @@ from deployments import decode_with, forward_with, plan_with, prefill_with, serv
 
 import weft
 from weft.cli.main import weft as cli
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.options import SUSTAINED, RunOptions
 from weft.graph import Collective, Gemm, Graph, Node
 from weft.models import load_model
-from weft.options import SUSTAINED, RunOptions
-from weft.run.step.forward import Forward, Group
-from weft.run.step.overlaps import pairs
 from weft.serving.step_times import INTERPOLATION_ERROR, Shape, StepTimes
+from weft.step.forward import Forward, Group
+from weft.step.overlaps import pairs
 
 MODEL, NODE = "llama-3-8b", "8xh100"
 T3 = "tp=t3-mca"

@@ -15,17 +15,17 @@ from deployments import decode_with, forward_with, prefill_with, serve_with
 from shown import check_shown
 
 import weft
-from weft import files
-from weft.errors import InputError, UnknownNameError
-from weft.library.serving_frameworks import resolve_framework
+from weft.core import files
+from weft.core.contrast import Contrast
+from weft.core.errors import InputError, UnknownNameError
+from weft.kernels.library.serving_frameworks import resolve_framework
 from weft.models import load_model
-from weft.result.contrast import Contrast
-from weft.run.step.forward import Group
 from weft.serving.framework import serves
 from weft.serving.policies import first_come, running_first
 from weft.serving.pool import Pool
 from weft.serving.requests import Asked, Request, read_requests
 from weft.serving.step_times import INTERPOLATION_ERROR, Shape, StepTimes
+from weft.step.forward import Group
 
 MODEL, SYSTEM = "llama-3-8b", "1xh100"
 HOST = "1 ms"

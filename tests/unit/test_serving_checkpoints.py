@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from deployments import plan_with, serve_with
 
+from weft.core.store import records
 from weft.serving import checkpoint, serve
-from weft.store import records
 
 LOADS = {
     "router in turn, readers": {

@@ -4,7 +4,7 @@ import pytest
 from deployments import decode_with, forward_with, prefill_with, serve_with
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.serving.replica import Pipeline
 from weft.serving.step_times import Shape, StepTimes
 

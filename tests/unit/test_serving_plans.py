@@ -15,14 +15,14 @@ from shown import check_shown
 
 import weft
 from weft.cli.main import weft as cli
-from weft.errors import InputError, UnknownNameError
-from weft.fields import stated
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.fields import stated
 from weft.models import load_model
 from weft.plan.launch import ENGINES
 from weft.plan.launch import launch as launch_of
 from weft.plan.search import Search
 from weft.plan.serving import EVERY, _numbers
-from weft.run.step.serving_plan import ServingPlan
+from weft.step.serving_plan import ServingPlan
 
 MODEL, SYSTEM = "llama-3-8b", "2xh100"
 LOAD = {"rate": 12, "requests": 60, "input_tokens": 1024, "output_tokens": 48}

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.hardware import system
 from weft.models.block import Tokens, layer
 from weft.models.load import load_model
-from weft.parallel.plan import TrainingPlan
-from weft.textbook.shard import Part, Problem, cheapest, shard_layer
-from weft.textbook.strategies import Mesh, MeshPrices, Training
+from weft.models.parallel.plan import TrainingPlan
+from weft.papers.textbook.shard import Part, Problem, cheapest, shard_layer
+from weft.papers.textbook.strategies import Mesh, MeshPrices, Training
 
 NODE = system("8xv100-16gb")
 MODEL = load_model("gpt-3.6b")

@@ -3,8 +3,8 @@
 import pytest
 from deployments import decode_with, serve_with
 
-from weft.errors import InputError, UnknownNameError
-from weft.run.step.drafts import Speculation
+from weft.core.errors import InputError, UnknownNameError
+from weft.step.drafts import Speculation
 
 MACHINE = "8xh100"
 

@@ -10,8 +10,9 @@ from runs import run as simulate
 from small_gemms import small_mi100
 
 from weft import hardware
+from weft.core.errors import InputError
+from weft.core.options import RunOptions
 from weft.engine import layout as y
-from weft.errors import InputError
 from weft.estimate.gemm import ranked_plans
 from weft.graph import Gemm, gemm_queue
 from weft.kernels import (
@@ -22,15 +23,14 @@ from weft.kernels import (
     stored_sizes,
     tile_table,
 )
-from weft.lower.fit import tiling_for
 from weft.models import SubLayer
-from weft.options import RunOptions
+from weft.models.parallel import split
 from weft.overlaps import lower
 from weft.overlaps.flux import GatherGemm, GemmScatter
+from weft.overlaps.lower.fit import tiling_for
 from weft.overlaps.userbuffers import ChunkedGather, ChunkedScatter
-from weft.parallel import split
-from weft.tune.lists import Kernel
-from weft.tune.queues import Watched
+from weft.plan.tune.lists import Kernel
+from weft.plan.tune.queues import Watched
 from weft.view.run_trace import write_trace
 from weft.view.tune import held_by_gemms
 

@@ -4,7 +4,7 @@ import pytest
 
 import weft
 from weft.models import load_model
-from weft.parallel.layers import stage_layers
+from weft.models.parallel.layers import stage_layers
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,8 @@ def test_a_kept_simulation_loads_no_compiler(tmp_path, monkeypatch):
     look_up = """
 from weft import parallel
 import weft
-from weft.run import kept
-from weft.store import Store, task
+from weft.simulate import kept
+from weft.core.store import Store, task
 graph = parallel.sublayer("t-nlg", "fc2", tp=8)
 described = kept.RunInputs(graph, weft.system("t3-paper", gpus=8), "t3", whole=True)
 assert Store().get(task.question(described)) is None"""

@@ -10,10 +10,10 @@ from deployments import plan_with, serve_with
 
 import weft
 from weft.cli.main import weft as cli
-from weft.fields import stated
-from weft.result.contrast import Contrast
-from weft.result.serving import LIFETIMES, Served, steady_window
+from weft.core.contrast import Contrast
+from weft.core.fields import stated
 from weft.serving.load import EACH_CLIENT
+from weft.serving.result import LIFETIMES, Served, steady_window
 
 MODEL, SYSTEM = "llama-3-8b", "1xh100"
 LONG = {"input_tokens": 4096, "output_tokens": 256, "tp": 4}

@@ -10,10 +10,10 @@ import pytest
 from shown import check_shown
 
 import weft
-from weft.errors import InputError, UnknownNameError
-from weft.parallel.complete import complete, nearest
-from weft.parallel.plan import TrainingPlan
-from weft.result.errors import _STEPS, step_error
+from weft.core.errors import InputError, UnknownNameError
+from weft.estimate.errors import _STEPS, step_error
+from weft.models.parallel.complete import complete, nearest
+from weft.models.parallel.plan import TrainingPlan
 from weft.view.memory import fitting, memory_curve
 from weft.view.step import communication_table, layer_streams
 from weft.view.step_trace import kernels, step_trace, write_step_trace

@@ -3,8 +3,8 @@
 import pytest
 
 from weft.graph import Collective
-from weft.result.step import PartTimes, Pass
-from weft.run.step.chunks import Gathering, Moved, chunk
+from weft.step.chunks import Gathering, Moved, chunk
+from weft.step.result.step import PartTimes, Pass
 
 MOVE = Collective("all_gather", 1 << 20, 8)
 

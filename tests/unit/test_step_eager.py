@@ -11,11 +11,11 @@ from weft.estimate.target import target
 from weft.graph import Streaming
 from weft.models import load_model
 from weft.models.block import FusionStyle, Tokens, layer
-from weft.parallel.framework import framework
-from weft.parallel.plan import TrainingPlan
-from weft.run.step.clock import train
-from weft.run.step.eager import _period, launched
-from weft.run.step.parts import rank_parts
+from weft.models.parallel.framework import framework
+from weft.models.parallel.plan import TrainingPlan
+from weft.step.clock import train
+from weft.step.eager import _period, launched
+from weft.step.parts import rank_parts
 from weft.view.step import _exchanges
 
 MODEL = load_model("qwen3-30b-a3b").replace({"layers": 2})

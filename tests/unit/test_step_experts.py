@@ -3,13 +3,13 @@
 import pytest
 
 from weft import hardware
-from weft.errors import ConfigError
+from weft.core.errors import ConfigError
 from weft.models import load_model
-from weft.parallel.framework import Framework
-from weft.parallel.memory import sharded, states
-from weft.parallel.plan import TrainingPlan
-from weft.run.step.clock import train
-from weft.run.step.stages import chunks_of
+from weft.models.parallel.framework import Framework
+from weft.models.parallel.memory import sharded, states
+from weft.models.parallel.plan import TrainingPlan
+from weft.step.clock import train
+from weft.step.stages import chunks_of
 
 MODEL = load_model("qwen3-30b-a3b").replace({"layers": 8})
 

@@ -4,12 +4,12 @@ import pytest
 from deployments import decode_with, forward_with, prefill_with, serve_with
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.core.options import SUSTAINED
 from weft.graph import Attention
-from weft.library.kits import KITS, LIBRARIES
+from weft.kernels.library.kits import KITS, LIBRARIES
 from weft.models import load_model
-from weft.options import SUSTAINED
-from weft.run.step.forward import Group
+from weft.step.forward import Group
 
 HOPPER = {"vllm": "vllm-fa3", "sglang": "sglang-fa3", "trtllm": "trtllm"}
 

@@ -3,7 +3,7 @@
 import pytest
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.estimate.experts import Experts, experts
 from weft.graph import Routing
 from weft.models import load_model

@@ -3,17 +3,17 @@
 import pytest
 
 import weft
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.options import SUSTAINED
 from weft.graph import Collective, Gemm, Graph, Node
-from weft.library import software
-from weft.library.software import SPLITS, WORKGROUPS
+from weft.kernels.library import software
+from weft.kernels.library.software import SPLITS, WORKGROUPS
 from weft.models import Transformer
-from weft.options import SUSTAINED
+from weft.models.parallel.framework import Framework
+from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps import OVERLAPS, applicable
-from weft.parallel.framework import Framework
-from weft.parallel.plan import TrainingPlan
-from weft.run.step import train
-from weft.run.step.overlaps import Pair, join, needs, pairs
+from weft.step import train
+from weft.step.overlaps import Pair, join, needs, pairs
 
 NODE = weft.system("8xa100")
 MODEL = Transformer(

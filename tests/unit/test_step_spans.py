@@ -3,7 +3,7 @@
 import pytest
 
 from weft.graph import Collective, Gemm, Graph, Node
-from weft.run.step.spans import timed
+from weft.step.spans import timed
 
 GEMM, MOVE = Gemm(64, 64, 64), Collective("all_gather", 1 << 20, 8)
 

@@ -3,12 +3,12 @@
 import pytest
 
 import weft
+from weft.core.options import SUSTAINED
+from weft.core.store import Store
 from weft.graph import Attention, Collective, Gemm, Streaming
-from weft.options import SUSTAINED
-from weft.run.step.meeting import Meeting
-from weft.run.step.prices import group
-from weft.run.step.windows import Windows, cut, ring_of, stand_in
-from weft.store import Store
+from weft.step.meeting import Meeting
+from weft.step.prices import group
+from weft.step.windows import Windows, cut, ring_of, stand_in
 
 NODE = weft.system("8xa100")
 GEMM = Gemm(4096, 4096, 1024, "bf16")

@@ -9,19 +9,19 @@ from runs import CollectiveLoop, GemmLoop, Streams, beside, link_bytes, overlapp
 from state import check_drained, dram_bytes, ended, launched, now, workgroups
 
 from weft import hardware
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.options import RunOptions
 from weft.engine import layout as y
-from weft.errors import InputError, UnknownNameError
+from weft.engine.program import build
 from weft.graph import Gemm
 from weft.hardware import System
 from weft.hardware.systems import GENERATIONS, ring_kernels
 from weft.kernels import GemmTiling
 from weft.kernels.channels import ChannelRing, ChannelTiling
 from weft.kernels.copies import DmaGather
-from weft.lower.collectives import library_ring
-from weft.lower.fit import most_resident
-from weft.lower.machine import machine_tables
-from weft.options import RunOptions
-from weft.program import build
+from weft.overlaps.lower.collectives import library_ring
+from weft.overlaps.lower.fit import most_resident
+from weft.overlaps.lower.machine import machine_tables
 
 KIB = 1024
 GEMM = Gemm(512, 512, 256, "fp16")

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from weft import hardware
-from weft.errors import UnknownNameError
-from weft.studies import sensitivity
+from weft.core.errors import UnknownNameError
+from weft.papers import sensitivity
 
 SMALL = (("t-nlg", 16, "op"),)
 

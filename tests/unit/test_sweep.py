@@ -9,8 +9,8 @@ import sys
 import pytest
 from sweep_tasks import Echo, SmallRun
 
-from weft.errors import InputError
-from weft.store import Store
+from weft.core.errors import InputError
+from weft.core.store import Store
 from weft.sweep.tasks import results, run_tasks
 
 SIZES = (128, 512, 256)
@@ -18,7 +18,7 @@ UNGUARDED = """
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from weft.store import Store
+from weft.core.store import Store
 from weft.sweep.tasks import run_tasks
 
 folder, log = map(Path, sys.argv[1:])

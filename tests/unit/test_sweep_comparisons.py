@@ -4,11 +4,11 @@ import pickle
 from dataclasses import replace
 
 from weft import hardware
+from weft.core.options import RunOptions
 from weft.models import SubLayer
-from weft.options import RunOptions
+from weft.models.parallel import split
 from weft.overlaps.arbiters import COMPUTE_FIRST
-from weft.parallel import split
-from weft.run import compare
+from weft.simulate import compare
 from weft.sweep.simulations import comparisons
 
 OVERLAPS = ("sequential", "t3", "ideal-overlap", "ideal-rs-nmc")

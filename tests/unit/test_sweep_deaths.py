@@ -7,9 +7,9 @@ from concurrent.futures import Future
 import pytest
 from sweep_tasks import Deadly, Echo
 
-from weft.errors import SimulationError
-from weft.store import Store
-from weft.store.task import question
+from weft.core.errors import SimulationError
+from weft.core.store import Store
+from weft.core.store.task import question
 from weft.sweep.dispatch import Dispatch, answer_batch
 from weft.sweep.tasks import run_tasks
 

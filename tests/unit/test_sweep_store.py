@@ -7,10 +7,10 @@ import os
 import pytest
 from sweep_tasks import Echo
 
-from weft.errors import OutputError
-from weft.store import Store
-from weft.store import fingerprint as sources
-from weft.store.task import question
+from weft.core.errors import OutputError
+from weft.core.store import Store
+from weft.core.store import fingerprint as sources
+from weft.core.store.task import question
 from weft.sweep.tasks import run_tasks
 
 TASK = Echo(1.5)
@@ -96,7 +96,7 @@ def test_a_full_disk_is_no_obstacle(tmp_path, capsys, monkeypatch):
     def full(*_, **__):
         raise OutputError("cannot write the file 'x': no space left on device")
 
-    monkeypatch.setattr("weft.store.records.write_atomically", full)
+    monkeypatch.setattr("weft.core.store.records.write_atomically", full)
     assert len(list(run_tasks([Echo(1), Echo(2, asked=1)], store=Store(tmp_path)))) == 2
     assert capsys.readouterr().err.count("no space left on device") == 1
 
@@ -126,7 +126,7 @@ def test_a_task_counts_what_its_module_imports_to_choose_and_nothing_that_shows(
     names = {
         path.relative_to(sources.PACKAGE).as_posix() for path in sources._reached(sources.PACKAGE / "studies" / "t3.py")
     }
-    assert {"studies/t3.py", "studies/headline.py"} <= names
+    assert {"papers/t3.py", "papers/headline.py"} <= names
     assert not {name for name in names if name.startswith(("cli/", "view/", "engine/"))}
 
 

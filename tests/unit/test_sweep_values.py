@@ -3,9 +3,9 @@
 import pytest
 
 import weft
-from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.core.errors import ConfigError, InputError, UnknownNameError
 from weft.models import SubLayer
-from weft.parallel import split
+from weft.models.parallel import split
 
 SMALL = split(SubLayer.custom(512, 512, 128), 4)
 LINKS = {"link.bandwidth": ["150 GB/s", "0.3 TB/s"]}
@@ -72,7 +72,7 @@ def test_one_value_each_is_one_point():
 
 
 def test_what_is_swept_twice_is_kept(tmp_path, monkeypatch):
-    from weft.store import records as store
+    from weft.core.store import records as store
 
     monkeypatch.setattr(store, "runs_folder", lambda: tmp_path)
     done = []

@@ -10,11 +10,11 @@ from machines import finish, gpu, interpret, layer, program
 from runs import run, tiled
 
 import weft
+from weft.core.errors import InputError
 from weft.engine import layout as y
-from weft.errors import InputError
 from weft.hardware import FABRICS, System
 from weft.kernels import GemmTiling
-from weft.parallel import dependent
+from weft.models.parallel import dependent
 
 RANKS = 4
 SMALL = layer(m=1024, n=1024, k=512, tp=RANKS)

@@ -6,14 +6,14 @@ from machines import finish, gpu, layer, program
 from runs import run, tiled
 
 import weft
+from weft.core.errors import InputError
 from weft.engine import layout as y
-from weft.errors import InputError
+from weft.engine.program import Mode
 from weft.hardware import FABRICS, System
 from weft.kernels import GemmTiling, tile_table
 from weft.kernels.gemm import owner_by_owner
 from weft.kernels.ring import direct_reduce_scatter
-from weft.lower.fit import parts_of_k
-from weft.program import Mode
+from weft.overlaps.lower.fit import parts_of_k
 
 TP = 8
 FC2 = weft.sublayer("t-nlg", "fc2", tp=TP)

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from weft import hardware
+from weft.core.options import SUSTAINED
 from weft.graph import Gemm
 from weft.models import load_model
-from weft.options import SUSTAINED
-from weft.parallel import sublayer
-from weft.parallel.plan import TrainingPlan
-from weft.run.step.overlaps import SEQUENTIAL
-from weft.studies.composed import COMMUNICATION, Composed, Work, work
-from weft.studies.t3_end_to_end import ACCUMULATED, DECLARED, MEASURES, accumulated
+from weft.models.parallel import sublayer
+from weft.models.parallel.plan import TrainingPlan
+from weft.papers.composed import COMMUNICATION, Composed, Work, work
+from weft.papers.t3_end_to_end import ACCUMULATED, DECLARED, MEASURES, accumulated
+from weft.step.overlaps import SEQUENTIAL
 
 SHAPE = Gemm(1024, 1024, 512, "fp16")
 

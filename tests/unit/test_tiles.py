@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from weft import hardware
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.estimate import gemm_kernel
 from weft.estimate.gemm import effective_rates, time_each
 from weft.estimate.target import target
 from weft.graph import Gemm
 from weft.kernels.gemm import GemmTiling
-from weft.tune.tiles import KNOBS, REASONS, Template, measured_regret, searched, tiles
+from weft.plan.tune.tiles import KNOBS, REASONS, Template, measured_regret, searched, tiles
 from weft.view.answers import report
 
 SMALL = Template((64, 128, 256), (64, 128), (32, 64), (2, 4), (128, 256), (1, 4))

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft import hardware
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Gemm
-from weft.textbook.kernels import (
+from weft.papers.textbook.kernels import (
     attainable,
     bucket_padding,
     elementwise_chain,
@@ -24,7 +24,7 @@ from weft.textbook.kernels import (
     strided_read,
     view_bytes,
 )
-from weft.textbook.tiling import (
+from weft.papers.textbook.tiling import (
     Limits,
     Product,
     best_rectangle,

@@ -12,11 +12,11 @@ from kineto import Recorded
 
 import weft
 from weft.cli.main import main
-from weft.errors import ConfigError, InputError
+from weft.core.errors import ConfigError, InputError
 from weft.graph import Attention, Call, Collective, Convolution, Gemm
-from weft.traces import events as reading
-from weft.traces import read_trace
-from weft.traces.operators import Called, operator_of
+from weft.torch.traces import events as reading
+from weft.torch.traces import read_trace
+from weft.torch.traces.operators import Called, operator_of
 
 SAMPLES = Path(__file__).parents[1] / "traces"
 MM = [[1024, 256], [256, 512]]

@@ -8,9 +8,9 @@ from shown import check_shown
 from small_gemms import small_mi100
 
 from weft.cli.main import weft
-from weft.errors import ConfigError, InputError
+from weft.core.errors import ConfigError, InputError
 from weft.graph import Gemm
-from weft.tune.lists import load_library, read_gemms, tune
+from weft.plan.tune.lists import load_library, read_gemms, tune
 
 HEADS = "name,m,n,k,dtype,count\n"
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft import hardware
-from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.core.errors import ConfigError, InputError, UnknownNameError
 from weft.graph import Collective, Gemm
-from weft.tune import Choice, SlowdownTables, choose, load_tables
-from weft.tune.heuristics import Forecast, both, case_of, forecasts, last_start, plainest
-from weft.tune.tables import CollectiveTable, Curve, GemmTable, Interference, profile_of
+from weft.plan.tune import Choice, SlowdownTables, choose, load_tables
+from weft.plan.tune.heuristics import Forecast, both, case_of, forecasts, last_start, plainest
+from weft.plan.tune.tables import CollectiveTable, Curve, GemmTable, Interference, profile_of
 
 MIB = 1 << 20
 SHAPE = Gemm(4096, 8192, 8192, "bf16")

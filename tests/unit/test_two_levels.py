@@ -8,11 +8,11 @@ from machines import gpu, layer
 from runs import run, tiled
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.hardware import FABRICS, System
 from weft.kernels import GemmTiling
 from weft.kernels.ring import fused_reduce_scatter, two_level_reduce_scatter
-from weft.parallel import dependent
+from weft.models.parallel import dependent
 from weft.view.words import link_note
 
 SHAPES = [(2, 2), (2, 4), (4, 2), (2, 1), (4, 1)]

@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from weft import units
-from weft.errors import UnitError
+from weft.core import units
+from weft.core.errors import UnitError
 
 
 @pytest.mark.parametrize(

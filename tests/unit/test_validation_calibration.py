@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.estimate import Parameter
-from weft.validation.calibration import fit, sample, split
+from weft.lab.calibration import fit, sample, split
 
 LATENCY = Parameter("latency", 1e-6, 1e-4, "s", 20, "of a message")
 RATE = Parameter("rate", 1e9, 1e12, "B/s", 20, "of the link")

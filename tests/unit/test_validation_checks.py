@@ -6,9 +6,9 @@ from estimates import collective, gemm
 from shown import check_shown
 
 from weft import hardware
-from weft.errors import InputError
-from weft.validation.checks import collective_floor, gemm_floor
-from weft.validation.run import validate
+from weft.core.errors import InputError
+from weft.lab.checks import collective_floor, gemm_floor
+from weft.lab.run import validate
 
 SHAPES = [(4096, 4096, 4096), (8192, 1024, 2048), (64, 4096, 4096), (16, 128, 128), (1024, 1024, 8192)]
 GPU = "h100-sxm"

@@ -10,8 +10,8 @@ from estimates import gemm
 
 from weft import hardware
 from weft.cli import main as cli
-from weft.cli.validate import KINDS
-from weft.validation.tables import Kind
+from weft.lab.command import KINDS
+from weft.lab.tables import Kind
 
 SLOWER = {"achieved.matrix_bf16": 0.7, "achieved.gemm_memory": 0.6}
 
@@ -104,7 +104,7 @@ def test_a_fit_never_replaces_the_file_that_it_extends(weft, measurements, tmp_p
 def test_calibrate_says_when_the_start_was_fitted_before_and_when_the_fit_made_it_worse(
     weft, measurements, monkeypatch
 ):
-    from weft.validation import catalog
+    from weft.lab import catalog
 
     whole = catalog.calibrated
 

@@ -5,10 +5,10 @@ import math
 import pytest
 
 import weft
-from weft.errors import InputError
-from weft.validation import tables
-from weft.validation.problems import Problem, consistent, gathered
-from weft.validation.tables import TABLES, data_folder, layer_times, read_file, read_folder, seconds_of
+from weft.core.errors import InputError
+from weft.lab import tables
+from weft.lab.problems import Problem, consistent, gathered
+from weft.lab.tables import TABLES, data_folder, layer_times, read_file, read_folder, seconds_of
 
 HEAD = "gpu,dtype,m,n,k,time_us,source,notes"
 

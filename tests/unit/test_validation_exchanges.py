@@ -7,7 +7,7 @@ import pytest
 import weft
 from weft.estimate.exchange import Exchange, exchange
 from weft.graph.routing import reached
-from weft.validation.exchanges import ranks_left_out
+from weft.lab.exchanges import ranks_left_out
 
 HEAD = (
     "gpu,kernel,op,nodes,ranks,tokens_per_rank,hidden,topk,experts,dtype,sms,time_s,notify_s,reported_GBps,notes,source,"
@@ -68,8 +68,8 @@ def test_a_damaged_pack_is_named(tmp_path):
 
 
 def test_the_errors_that_answers_carry_are_those_of_every_library_with_rows():
-    from weft.result.errors import CARRIED, exchange_error
-    from weft.validation.exchanges import LIBRARIES
+    from weft.estimate.errors import CARRIED, exchange_error
+    from weft.lab.exchanges import LIBRARIES
 
     assert set(CARRIED["exchange"]) == set(LIBRARIES.values())
     assert "no public row" in exchange_error("nccl").why

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from weft.estimate import Parameter
-from weft.validation.bar import Demand, demands
-from weft.validation.calibration import borrowed, calibrated, leave_one_out
-from weft.validation.served import SERVED
-from weft.validation.subjects import Predicted, Subject, errors_of, grouped, predicted, worst
+from weft.lab.bar import Demand, demands
+from weft.lab.calibration import borrowed, calibrated, leave_one_out
+from weft.lab.served import SERVED
+from weft.lab.subjects import Predicted, Subject, errors_of, grouped, predicted, worst
 
 PACE = Parameter("pace", 0.1, 10.0, "", 5, "seconds per unit of work")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weft.graph import Recurrent
-from weft.validation import validate
+from weft.lab import validate
 
 RNN = "gpu,dtype,cell,hidden,batch,timesteps,forward_us,backward_data_us,backward_weights_us,source,notes\n"
 CONV = (

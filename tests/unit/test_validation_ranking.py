@@ -3,7 +3,7 @@
 import pytest
 from step_rows import validated
 
-from weft.validation.ranking import ranking
+from weft.lab.ranking import ranking
 
 FULL = {"gbs_seq": "64", "recompute": "full"}
 FAST, SLOW = {**FULL, "mbs_seq": "4", "tp": "8", "dp": "1"}, {**FULL, "mbs_seq": "1", "tp": "8", "dp": "1"}

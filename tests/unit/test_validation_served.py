@@ -3,13 +3,13 @@
 import pytest
 
 import weft
+from weft.core.options import SHORT
 from weft.estimate import estimate
+from weft.estimate.errors import CARRIED, served_error
 from weft.graph import Attention
-from weft.options import SHORT
-from weft.result.errors import CARRIED, served_error
-from weft.validation.classes import SERVED_CLASSES
-from weft.validation.library_values import gpus_left_out
-from weft.validation.served import SERVED, tables_of
+from weft.lab.classes import SERVED_CLASSES
+from weft.lab.library_values import gpus_left_out
+from weft.lab.served import SERVED, tables_of
 
 ATTENTION = (
     "gpu,fw,phase,kernel,dtype,kv_cache_dtype,batch,q_len,kv_len,heads,kv_heads,head_dim,window_size,time_s,source,"

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import weft
-from weft.result import errors
-from weft.result.errors import load_error
-from weft.validation.bar import demands, lines
-from weft.validation.classes import class_errors
-from weft.validation.pools import Pools, Workers, sizes, workers
-from weft.validation.ranking import replicas_ranked
-from weft.validation.recipes import DEFAULTS, Recipe, recipe
-from weft.validation.serving import MODELS, Point, hosts, loads_left_out
+from weft.estimate import errors
+from weft.estimate.errors import load_error
+from weft.lab.bar import demands, lines
+from weft.lab.classes import class_errors
+from weft.lab.pools import Pools, Workers, sizes, workers
+from weft.lab.ranking import replicas_ranked
+from weft.lab.recipes import DEFAULTS, Recipe, recipe
+from weft.lab.serving import MODELS, Point, hosts, loads_left_out
 
 HEAD = (
     "system,model,framework,version,precision,gemm_dtype,moe_dtype,mode,plan,isl,osl,concurrency,ttft_s,tpot_s,"

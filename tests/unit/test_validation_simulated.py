@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from weft.validation.overlaps import QUANTITIES, right_signs
-from weft.validation.run import validate
+from weft.lab.overlaps import QUANTITIES, right_signs
+from weft.lab.run import validate
 
 CELL = "{system},{dtype},{collective},1024,1024,1024,2,1048576,3,10,{beside},20,25,90,here"
 

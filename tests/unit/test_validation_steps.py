@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from step_rows import table, validated
 
-from weft.parallel.plan import TrainingPlan
-from weft.run.step import train
-from weft.run.step.memory import memory
-from weft.validation.machines import Machines
-from weft.validation.run import validate
-from weft.validation.steps import UNFITTED, case_of
-from weft.validation.tables import read_file
+from weft.lab.machines import Machines
+from weft.lab.run import validate
+from weft.lab.steps import UNFITTED, case_of
+from weft.lab.tables import read_file
+from weft.models.parallel.plan import TrainingPlan
+from weft.step import train
+from weft.step.memory import memory
 
 VTRAIN = (
     "# GPUs,global batch,micro batch,hidden size,attention heads,# layers,sequence length,tensor parallelism,"

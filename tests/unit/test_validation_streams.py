@@ -8,11 +8,11 @@ import pytest
 
 from weft import hardware
 from weft.cli import main as cli
-from weft.errors import InputError
-from weft.run.channel import Requests, replay_requests
-from weft.validation import validate
-from weft.validation.problems import Problem
-from weft.validation.streams import FINEST, peers_channel, read_stream
+from weft.core.errors import InputError
+from weft.lab import validate
+from weft.lab.problems import Problem
+from weft.lab.streams import FINEST, peers_channel, read_stream
+from weft.simulate.channel import Requests, replay_requests
 
 HEAD = "at_ns,kind,stream,address,bytes,other"
 FS_PER_NS = 10**6
@@ -107,7 +107,7 @@ def test_refreshes_of_all_banks_leave_long_reads_the_measured_share():
 
 def reads(gpu):
     """Share of the peak that sequential reads of 512 B reach."""
-    from weft.run.channel import one_channel
+    from weft.simulate.channel import one_channel
 
     count, zero = 8000, np.zeros(8000, dtype=np.int64)
     done = replay_requests(Requests(zero, zero, zero, np.arange(count) * 512, zero + 512), one_channel(gpu))

@@ -3,7 +3,7 @@
 import pytest
 
 import weft
-from weft.validation.traces import KINDS, SPAN, predicted_kinds
+from weft.lab.traces import KINDS, SPAN, predicted_kinds
 
 HEAD = "start_s,time_s,stream,kind,kernel,grid,block,source,licence\n"
 

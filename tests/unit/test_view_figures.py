@@ -13,13 +13,13 @@ import vl_convert
 
 import weft
 from weft import view
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.core.report.table import Table, number, text
 from weft.graph import Collective, Gemm
 from weft.models import SubLayer
-from weft.parallel import split
-from weft.report.table import Table, number, text
-from weft.result import Comparison, Residency, Timeline
-from weft.result.timeline import words_of
+from weft.models.parallel import split
+from weft.simulate.result import Comparison, Residency, Timeline
+from weft.simulate.result.timeline import words_of
 from weft.view import looks
 from weft.view.explorer import held_units, operator_looks, over_time, phases, waits_table
 from weft.view.figure import Figure, Lines, bars

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.errors import OutputError
+from weft.core.errors import OutputError
 from weft.models import SubLayer
-from weft.parallel import split
-from weft.result import Comparison, Timeline
-from weft.studies import STUDIES, study
-from weft.studies.t3 import T3Study, published_means, telling_case
+from weft.models.parallel import split
+from weft.papers import STUDIES, study
+from weft.papers.t3 import T3Study, published_means, telling_case
+from weft.simulate.result import Comparison, Timeline
 from weft.view.page import explanations, write_report
 from weft.view.words import amount, gap, percent
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from weft.errors import InputError
-from weft.schedule.pipeline import Durations, run_schedule, schedule
+from weft.core.errors import InputError
+from weft.step.pipeline import Durations, run_schedule, schedule
 from weft.view import pipeline_diagram
 
 

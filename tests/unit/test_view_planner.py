@@ -4,8 +4,8 @@ import pytest
 from shown import check_shown
 
 import weft
-from weft.parallel.plan import TrainingPlan
-from weft.parallel.words import changes, words
+from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.words import changes, words
 from weft.view import planner, training_plans
 
 FIX = {"tp": 8, "pp": [4, 8], "sp": True, "cp": 1, "micro_batch": 1, "schedule": ["1f1b", "interleaved:2"]}

@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from weft.report.table import Shown, Table, csv_text, key_of, microseconds, number, text, times_faster
+from weft.core.report.table import Shown, Table, csv_text, key_of, microseconds, number, text, times_faster
 from weft.view import terminal
 from weft.view.page import page_text
 from weft.view.terminal import print_table

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import weft
-from weft.errors import InputError, OutputError
+from weft.core.errors import InputError, OutputError
+from weft.core.options import RunOptions
 from weft.graph import Collective, Gemm
 from weft.models import SubLayer
-from weft.options import RunOptions
-from weft.parallel import split
-from weft.result import Comparison, Timeline
+from weft.models.parallel import split
+from weft.simulate.result import Comparison, Timeline
 from weft.view import write_trace
 
 HTA_COMMUNICATION = re.compile(r"^nccl.*Kernel")

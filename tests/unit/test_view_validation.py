@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from weft.view.error_tables import bar_table, errors_table, without_rows
-from weft.view.validation import ValidationReport, error_against_size, predicted_against_measured, write_validation
+from weft.lab.error_tables import bar_table, errors_table, without_rows
+from weft.lab.page import ValidationReport, error_against_size, predicted_against_measured, write_validation
 
 GROUP = {
     "kind": "gemm", "gpu": "h100-sxm", "system": None, "machine": "h100-sxm", "rows": 1200, "mean_abs_err": 0.05,

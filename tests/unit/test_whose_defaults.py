@@ -9,10 +9,10 @@ from click.testing import CliRunner
 import weft
 from weft.cli.catalogues import FRAMEWORK_FIELDS
 from weft.cli.main import weft as command
+from weft.core.contrast import Contrast
 from weft.hardware import gpu
-from weft.parallel.framework import Framework, current_frameworks, framework, frameworks
-from weft.parallel.plan import TrainingPlan
-from weft.result.contrast import Contrast
+from weft.models.parallel.framework import Framework, current_frameworks, framework, frameworks
+from weft.models.parallel.plan import TrainingPlan
 from weft.view.plans import framework_sentence
 
 FLASH = "recompute selective has no effect"

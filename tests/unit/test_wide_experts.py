@@ -3,7 +3,7 @@
 import pytest
 from deployments import decode_with, prefill_with, serve_with
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 
 HOW = {"dtype": "fp8-block", "library": "sglang"}
 

@@ -4,7 +4,7 @@ import re
 import pytest
 
 from weft import hardware, models
-from weft.errors import ConfigError, InputError, UnknownNameError
+from weft.core.errors import ConfigError, InputError, UnknownNameError
 from weft.graph import Collective, Gemm, concurrent
 from weft.models import SUBLAYERS, SubLayer, Transformer, load_model, model_names, sublayer
 from weft.overlaps import STRATEGIES

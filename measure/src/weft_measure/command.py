@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from weft import __version__
 from weft.cli.values import DTYPE, GPU_NAME, NAMES, SHAPE
-from weft.files import check_out_dir
+from weft.core.files import check_out_dir
 
 if TYPE_CHECKING:
     from weft_measure import Summary

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weft.errors import UnknownNameError
+from weft.core.errors import UnknownNameError
 from weft.graph import Gemm
 from weft_measure import plan
 from weft_measure.device import Device, Unsupported

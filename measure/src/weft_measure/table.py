@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from weft.errors import InputError
-from weft.files import Rows, read_records, read_text, write_atomically, write_csv
+from weft.core.errors import InputError
+from weft.core.files import Rows, read_records, read_text, write_atomically, write_csv
 
 _FLUSH_SECONDS = 5.0
 

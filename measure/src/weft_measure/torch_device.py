@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from threading import Thread
 from typing import Any
 
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft_measure.device import Unsupported, Work
 from weft_measure.plan import COPIES
 from weft_measure.state import StateLog

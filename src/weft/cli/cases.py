@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.files import Rows, read_text
+from weft.core.units import Dimension, parse, shortened
 from weft.estimate.answer import FloatArray
-from weft.files import Rows, read_text
 from weft.graph import DTYPE_BYTES, Graph, Routing, experts
 from weft.graph.routing import check_groups, gpus_reached
-from weft.units import Dimension, parse, shortened
 
 _SIZES = ("m", "n", "k", "batch")
 _COLUMNS = (*_SIZES, "dtype")
@@ -71,7 +71,7 @@ def _row(path: Path, line: int, row: Mapping[str, str], batch: int, dtype: str) 
     texts["batch"] = texts["batch"] or str(batch)
     if missing := [name for name in _SIZES if not texts[name]]:
         raise InputError(f"{place}: {missing[0]} is missing; each row needs m, n and k, like 8192,8192,8192")
-    from weft.tune.lists import whole_size
+    from weft.plan.tune.lists import whole_size
 
     m, n, k, count = (whole_size(place, name, texts[name]) for name in _SIZES)
     named = (texts["dtype"] or dtype).lower()

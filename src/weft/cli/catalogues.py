@@ -14,20 +14,20 @@ from weft import hardware as machines
 from weft.cli.options import examples, option
 from weft.cli.output import json_or_tables
 from weft.cli.values import GPU, MACHINE_NAME, MODEL_NAME, OVERLAP, Value, later
-from weft.errors import OutputError, UnknownNameError, check_name
-from weft.files import write_atomically
+from weft.core.errors import OutputError, UnknownNameError, check_name
+from weft.core.files import write_atomically
+from weft.core.report.table import Table, number, text, texts
+from weft.core.units import format_bytes, format_frequency, format_rate, format_time
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu, Node, Provenance
 from weft.hardware.inherited import NOT_STATED
 from weft.models import SUBLAYERS, Transformer, load_model, model_names
-from weft.parallel import sublayer
-from weft.report.table import Table, number, text, texts
-from weft.units import format_bytes, format_frequency, format_rate, format_time
+from weft.models.parallel import sublayer
 from weft.view.words import sourced_table
 
 if TYPE_CHECKING:
+    from weft.models.parallel.framework import Framework
     from weft.overlaps import OverlapMethod
-    from weft.parallel.framework import Framework
 
 
 def _bytes_per_s(rate: float) -> str:
@@ -332,7 +332,7 @@ FRAMEWORK_FIELDS = {
 
 
 def _frameworks() -> Mapping[str, Framework]:
-    from weft.parallel.framework import frameworks  # imported when asked for: other lists do without plans
+    from weft.models.parallel.framework import frameworks  # imported when asked for: other lists do without plans
 
     return frameworks()
 
@@ -367,7 +367,7 @@ def list_frameworks() -> tuple[Any, list[Table]]:
 @json_or_tables
 def show_framework(name: str) -> tuple[Any, list[Table | str]]:
     """Show what a framework does by default, what that means, and the source."""
-    from weft.parallel.framework import framework
+    from weft.models.parallel.framework import framework
 
     found = framework(name)
     rows = [(field, _value(getattr(found, field)), what) for field, what in FRAMEWORK_FIELDS.items()]

@@ -30,7 +30,7 @@ GROUPS: Mapping[str, Mapping[str, LazyCommand | Plugin]] = {
         "overlaps": LazyCommand("weft.cli.catalogues:overlaps", "List the ways to overlap compute and communication."),
     },
     "Hardware studies": {
-        "study": LazyCommand("weft.cli.study:study", "Repeat a paper's study and compare its figures."),
+        "study": LazyCommand("weft.papers.command:study", "Repeat a paper's study and compare its figures."),
         "sweep": LazyCommand("weft.cli.sweep:sweep", "Run a question under every combination of values."),
         "scale": LazyCommand("weft.cli.train:scale", "Scale a model's training into the future."),
         "replay": LazyCommand("weft.cli.replay:replay", "Perform T3's collectives on real numbers."),
@@ -40,10 +40,10 @@ GROUPS: Mapping[str, Mapping[str, LazyCommand | Plugin]] = {
         "import": LazyCommand("weft.cli.data:import_", "Read a trace of PyTorch's profiler, and compare it."),
         "export": LazyCommand("weft.cli.data:export", "Write a graph as Chakra's traces, for other simulators."),
         "measure": Plugin("weft-measure", "measure", "Time the GPU at hand and write tables of it."),
-        "calibrate": LazyCommand("weft.cli.validate:calibrate", "Fit a machine to its own measurements."),
+        "calibrate": LazyCommand("weft.lab.command:calibrate", "Fit a machine to its own measurements."),
     },
     "Trust and tools": {
-        "validate": LazyCommand("weft.cli.validate:validate", "Compare the models with measured times."),
+        "validate": LazyCommand("weft.lab.command:validate", "Compare the models with measured times."),
         "hardware": LazyCommand("weft.cli.catalogues:hardware", "List and show machines, each value with its source."),
         "models": LazyCommand("weft.cli.catalogues:models", "List and show models and their sub-layers."),
         "frameworks": LazyCommand("weft.cli.catalogues:frameworks", "List and show training frameworks."),

@@ -9,13 +9,13 @@ from typing import Any, get_args
 import click
 
 import weft
-from weft.answer import Answer
 from weft.cli.options import examples, option
 from weft.cli.output import Outputs, file_option, pass_outputs, shows
 from weft.cli.values import Value, names
-from weft.files import write_json
-from weft.sample.estimators import Method
-from weft.units import format_bytes
+from weft.core.answer import Answer
+from weft.core.files import write_json
+from weft.core.units import format_bytes
+from weft.papers.sample.estimators import Method
 
 _CAPTURE = "weft capture my_module:make_model --input tokens=1x4096:int64 --optimizer AdamW --out model.graph.jsonl.gz"
 _COMPARE = "weft import trace.json.gz --compare h100-sxm --out out/trace"
@@ -50,7 +50,7 @@ def capture(
 
     'weft step' times the file that it writes.
     """
-    from weft.capture import by_name
+    from weft.torch.capture import by_name
 
     graph = by_name(maker, inputs, optimizer, dtype, backward=backward)
     path = weft.write_graph(graph, out)
@@ -145,6 +145,6 @@ def sample(log: Path, length: str | None, times: Sequence[str] | None, **stated:
     LOG is a CSV file with a row for each iteration of an epoch: its padded length, and its time on one machine or
     several where it was measured. Without times, the answer is which iterations to measure.
     """
-    from weft.sample import read_log
+    from weft.papers.sample import read_log
 
     return weft.sample(read_log(log, length, times or ()), **stated)

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 import weft
-from weft.answer import Answer
 from weft.cli.options import (
     against_option,
     as_run_options,
@@ -21,14 +20,15 @@ from weft.cli.options import (
 )
 from weft.cli.output import shows
 from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Count, Value, later
-from weft.fields import in_words_of_options
+from weft.core.answer import Answer
+from weft.core.fields import in_words_of_options
+from weft.core.options import RunOptions
+from weft.core.units import LARGEST_COUNT
 from weft.graph import EXCHANGES
 from weft.graph.routing import loads_of
 from weft.hardware import System
-from weft.options import RunOptions
-from weft.parallel.deployment import overlap_of
-from weft.run.step.serving_plan import ServingPlan
-from weft.units import LARGEST_COUNT
+from weft.models.parallel.deployment import overlap_of
+from weft.step.serving_plan import ServingPlan
 
 degree_options = field_options(ServingPlan, "tp", "ep", "pp", "two_batch_overlap")
 format_options = field_options(
@@ -52,7 +52,7 @@ kernel_options = field_options(
     "expert_load",
     "overlap",
     "enforce_eager",
-    library=Value("NAME", str, later("weft.library.kits:LIBRARIES")),
+    library=Value("NAME", str, later("weft.kernels.library.kits:LIBRARIES")),
     dispatcher=Value("LIBRARY", str, lambda: EXCHANGES),
     expert_load=Value("LOADS", loads_of),
     overlap=Value("AXIS=NAME", overlap_of),

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 import weft
-from weft.answer import Answer
 from weft.cli.options import (
     as_run_options,
     clock_option,
@@ -26,11 +25,12 @@ from weft.cli.options import (
 from weft.cli.output import Outputs, file_option, folder_option, json_of, pass_outputs, shows, written
 from weft.cli.progress import progress_bar
 from weft.cli.values import COLLECTIVE, COUNT, DTYPE, GPU, RANKS, SHAPE, SYSTEM_NAME, Value, names
-from weft.errors import InputError
-from weft.files import written_together
+from weft.core.answer import Answer
+from weft.core.errors import InputError
+from weft.core.files import written_together
+from weft.core.options import RunOptions
+from weft.core.store import Store
 from weft.hardware import Gpu, System
-from weft.options import RunOptions
-from weft.store import Store
 
 _LAYER = "weft rewrite llama-3-8b --system h100-sxm --sequence 4096 --out out/rewrite"
 _SHARED = (
@@ -120,7 +120,7 @@ def tune(
     The answer per line: how many to run at once, with which kernel, and the gain over (1) all at once with the kernel
     that is fastest alone and (2) one after another. Ranges show what uncertain values of the machine do to the gain.
     """
-    from weft.tune import lists
+    from weft.plan.tune import lists
 
     wanted, machine = lists.read_gemms(gemms), gpu.replace(changes)
     if outputs.trace is not None and all(line.count < 2 for line in wanted):

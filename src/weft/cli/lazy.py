@@ -13,7 +13,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 
 
 @dataclass(frozen=True)

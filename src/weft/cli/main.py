@@ -17,7 +17,7 @@ from weft.cli import interrupt
 from weft.cli.commands import GROUPS
 from weft.cli.lazy import LazyGroup
 from weft.cli.options import examples
-from weft.errors import UnknownNameError, WeftError, join_or, nearest
+from weft.core.errors import UnknownNameError, WeftError, join_or, nearest
 
 EXIT_BAD_INPUT = 2
 EXIT_BROKEN_PIPE = 1  # click's

@@ -21,13 +21,13 @@ from weft.cli.values import (
     later,
     questioned,
 )
-from weft.errors import InputError, UnknownNameError
-from weft.fields import Described, described
-from weft.options import RunOptions
-from weft.units import LARGEST_COUNT
+from weft.core.errors import InputError, UnknownNameError
+from weft.core.fields import Described, described
+from weft.core.options import RunOptions
+from weft.core.units import LARGEST_COUNT
 
 if TYPE_CHECKING:
-    from weft.store.records import Store
+    from weft.core.store.records import Store
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -122,7 +122,7 @@ def on_machine(function: F) -> F:
         first = function(*args, machine=machine, **given(**values))
         if not against:
             return first
-        from weft.result.contrast import Contrast
+        from weft.core.contrast import Contrast
 
         stated = {name.replace("-", "_"): text for name, text in against.items() if "." not in name}
         options = dict(_parsed(name, text) for name, text in stated.items())
@@ -182,7 +182,7 @@ data_option = option(
 
 
 def _store(context: click.Context, option: click.Parameter, without: bool) -> Store | None:
-    from weft.store.records import Store
+    from weft.core.store.records import Store
 
     return None if without else Store()
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from weft.errors import InputError
-from weft.files import (
+from weft.core.errors import InputError
+from weft.core.files import (
     STDOUT,
     check_out_dir,
     check_writable,
@@ -27,10 +27,10 @@ from weft.files import (
 )
 
 if TYPE_CHECKING:
-    from weft.answer import Answer
-    from weft.report import Report
-    from weft.report.table import Table
-    from weft.result import Timeline
+    from weft.core.answer import Answer
+    from weft.core.report import Report
+    from weft.core.report.table import Table
+    from weft.simulate.result import Timeline
 
 Save = Callable[[Path], Path]
 """Writes to a file or a folder, and returns the file that it wrote."""
@@ -73,8 +73,8 @@ class Outputs:
         --trace, or what `trace` writes. In the folder of --out each entry of `files` writes the file of its name, and
         `page` the page. Files come first, also those that `place` moves there: a closed pipe does not cost them.
         """
-        from weft.answer import Answer
-        from weft.report import Report
+        from weft.core.answer import Answer
+        from weft.core.report import Report
         from weft.view.terminal import print_parts
 
         parts: Any = shown
@@ -107,7 +107,7 @@ class Outputs:
         page: Save | None,
     ) -> Iterator[tuple[str, Path]]:
         """Write each file that the options ask for; yields what it holds and its path."""
-        from weft.report.table import csv_text
+        from weft.core.report.table import csv_text
 
         if self.json is not None and save is not None:
             yield "figures", save(self.json)

@@ -8,17 +8,17 @@ from typing import Any, get_args
 import click
 
 import weft
-from weft.answer import Answer
 from weft.cli.options import as_run_options, clock_option, examples, on_machine, option, set_option
 from weft.cli.output import shows
 from weft.cli.progress import progress_bar
 from weft.cli.train import recomputed
 from weft.cli.values import COUNT, MODEL_NAME, SYSTEM_NAME, Value, later, names
-from weft.errors import InputError
+from weft.core.answer import Answer
+from weft.core.errors import InputError
+from weft.core.options import RESERVE, RunOptions
 from weft.hardware import System
-from weft.options import RESERVE, RunOptions
-from weft.parallel.deployment import overlap_of
-from weft.parallel.plan import Recompute
+from weft.models.parallel.deployment import overlap_of
+from weft.models.parallel.plan import Recompute
 from weft.plan.launch import LAUNCHERS
 
 _EXAMPLE = "weft plan llama-3-70b --system 64xh100 --batch 512 --sequence 8192 --launch megatron"
@@ -82,7 +82,7 @@ def _choices(name: str, text: str) -> list[Any]:
     "--framework",
     "Whose defaults: kernels, number formats, overlaps, see 'weft frameworks list'.  [default: all of today's that run "
     "on the machine]",
-    Value("NAME", str, later("weft.parallel.framework:frameworks")),
+    Value("NAME", str, later("weft.models.parallel.framework:frameworks")),
 )
 @option(
     "--launch",

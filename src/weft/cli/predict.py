@@ -26,20 +26,20 @@ from weft.cli.options import (
 )
 from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
 from weft.cli.values import COUNT, GPU, GPUS, MODEL_NAME, NAMES, RANKS, SHAPE, SYSTEM_NAME, SYSTEM_NAMES, Value, names
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.core.files import write_json
+from weft.core.options import RunOptions
+from weft.core.report.table import Table, texts
 from weft.estimate import Estimate, Harness
 from weft.estimate.experts import FORMATS
-from weft.files import write_json
 from weft.graph import OPERATORS, Driver
 from weft.graph.collective import Form
 from weft.graph.routing import loads_of
 from weft.graph.streaming import STREAMING
 from weft.hardware import Gpu, System
-from weft.library.collectives import canonical, volume
-from weft.library.profiles import load_library
-from weft.library.served import libraries
-from weft.options import RunOptions
-from weft.report.table import Table, texts
+from weft.kernels.library.collectives import canonical, volume
+from weft.kernels.library.profiles import load_library
+from weft.kernels.library.served import libraries
 from weft.view import predictions
 from weft.view.predictions import Predicted
 from weft.view.terminal import print_table
@@ -256,7 +256,7 @@ def exchange(
     """
     from weft.estimate.exchange import Exchange, traffic
     from weft.estimate.exchange import exchange as timed
-    from weft.library.dispatchers import dispatcher
+    from weft.kernels.library.dispatchers import dispatcher
 
     asked = Exchange(**what, ranks=ep, dtype=dtype)
     sizes = {name: size for name, size in what.items() if name != "reach"}
@@ -373,7 +373,7 @@ def overlap(
     it (gemm_rs, gemm_ar). M, N and K are of the whole GEMM. Times hold what frameworks add; each has the mean error of
     its class.
     """
-    from weft.tune.joins import joins
+    from weft.plan.tune.joins import joins
 
     found = joins(form, weft.Gemm(*shape, dtype), ranks, system, options, methods=methods)
     parts: list[Table | str] = [found.sentence, predictions.join_table(found), found.errors]

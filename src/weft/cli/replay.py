@@ -9,25 +9,24 @@ from typing import Any
 import click
 
 import weft
-from weft import parallel
 from weft.cli.cases import layer_of_experts, routed_graph
 from weft.cli.options import examples, option, refuse_given, run_options
 from weft.cli.output import Outputs, file_option, pass_outputs
 from weft.cli.progress import simulation_status
 from weft.cli.values import OVERLAP, SHAPE, Value
-from weft.errors import InputError
-from weft.files import write_json
+from weft.core.errors import InputError
+from weft.core.files import write_json
+from weft.core.options import RunOptions
+from weft.core.report.table import Table, number, text
 from weft.graph.collective import Form
 from weft.graph.routing import loads_of
 from weft.hardware import Gpu, System, slower
-from weft.models import SubLayer
-from weft.options import RunOptions
+from weft.models import SubLayer, parallel
 from weft.overlaps import OVERLAPS
 from weft.overlaps.arbiters import POLICIES
-from weft.report.table import Table, number, text
-from weft.run.gathered import GatherReplay
-from weft.run.replay import ROUNDED, Replay
-from weft.run.routed_replay import ExpertReplay
+from weft.simulate.gathered import GatherReplay
+from weft.simulate.replay import ROUNDED, Replay
+from weft.simulate.routed_replay import ExpertReplay
 
 _SLOWER = 0.5
 """The clock of --slow by that of the others."""

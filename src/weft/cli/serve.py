@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 import weft
-from weft.answer import Answer
 from weft.cli.inference import degree_options, format_options, kernel_options, speculation_options
 from weft.cli.options import (
     against_option,
@@ -25,14 +24,15 @@ from weft.cli.options import (
 from weft.cli.output import shows
 from weft.cli.progress import progress_bar
 from weft.cli.values import MODEL_NAME, SYSTEM_NAME, Value, later
-from weft.errors import InputError
-from weft.fields import in_words_of_options
+from weft.core.answer import Answer
+from weft.core.errors import InputError
+from weft.core.fields import in_words_of_options
+from weft.core.options import RunOptions
+from weft.core.units import LARGEST_COUNT
 from weft.hardware import System
-from weft.options import RunOptions
-from weft.result.serving import Limits
-from weft.run.step.serving_plan import ServingPlan
 from weft.serving.load import Load
-from weft.units import LARGEST_COUNT
+from weft.serving.result import Limits
+from weft.step.serving_plan import ServingPlan
 
 _EXAMPLE = "weft serve llama-3-70b --system 8xh100 --tp 4 --framework vllm --rate 4 --input 2048 --output 256"
 _CLIENTS = "weft serve llama-3-8b --system 1xh100 --concurrency 64 --curve --out out/serve"
@@ -83,7 +83,7 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
     "gpu_memory_utilization",
     "max_model_len",
     "cpu_overhead",
-    framework=Value("NAME", str, later("weft.library.serving_frameworks:framework_names")),
+    framework=Value("NAME", str, later("weft.kernels.library.serving_frameworks:framework_names")),
     cpu_overhead=Value("TIME"),
 )
 @field_options(Limits, "ttft", "tpot", ttft=Value("TIME"), tpot=Value("TIME"))

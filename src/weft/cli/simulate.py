@@ -12,34 +12,34 @@ from typing import Any, get_args
 import click
 
 import weft
-from weft import hardware, parallel
+from weft import hardware
 from weft.cli.cases import dimensions, layer_of_experts, routed_graph
 from weft.cli.options import dtype_option, examples, field_options, option, run_options, store_option, together
 from weft.cli.output import Outputs, details_option, file_option, folder_option, pass_outputs
 from weft.cli.progress import simulation_status
 from weft.cli.values import MODEL_NAME, NAMES, OVERLAP, OVERLAPS, RANKS, SHAPE, SPLIT, Value, names, numbers
-from weft.errors import InputError, check_name, join_or
+from weft.core.errors import InputError, check_name, join_or
+from weft.core.options import RunOptions
+from weft.core.report import Report
+from weft.core.store import Store
+from weft.core.store.records import say
+from weft.core.units import Dimension, parse, parse_collective
 from weft.graph import Collective, DmaCopies, Driver, Gemm, Graph, Node, concurrent, operator
 from weft.graph.collective import Form
 from weft.graph.graph import MOST_ITERATIONS
 from weft.graph.routing import loads_of
 from weft.hardware import Gpu, Stragglers, System
-from weft.library.collectives import KERNELS
-from weft.lower.masks import apart_of
-from weft.models import SubLayer
-from weft.options import RunOptions
+from weft.kernels.library.collectives import KERNELS
+from weft.models import SubLayer, parallel
 from weft.overlaps import SEQUENTIAL, STRATEGIES, CoRunStrategy, OverlapMethod, find_simulated, find_strategy
 from weft.overlaps.arbiters import POLICIES
 from weft.overlaps.corun import Launched
+from weft.overlaps.lower.masks import apart_of
 from weft.overlaps.sequential import LIBRARY, Sequential
-from weft.report import Report
-from weft.result import Comparison, Timeline
-from weft.run import balanced
-from weft.run import compare as compare_overlaps
-from weft.run import simulate as simulate_graph
-from weft.store import Store
-from weft.store.records import say
-from weft.units import Dimension, parse, parse_collective
+from weft.simulate import balanced
+from weft.simulate import compare as compare_overlaps
+from weft.simulate import simulate as simulate_graph
+from weft.simulate.result import Comparison, Timeline
 
 ALL = "all"
 """The value of --overlap that compares every co-run strategy."""

@@ -13,7 +13,7 @@ from weft.cli.options import examples, option, refuse_given
 from weft.cli.output import Outputs, file_option, pass_outputs, written
 from weft.cli.progress import progress_bar
 from weft.cli.values import Value
-from weft.errors import InputError
+from weft.core.errors import InputError
 
 if TYPE_CHECKING:
     from weft.sweep.answer import Sweep

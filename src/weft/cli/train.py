@@ -9,7 +9,6 @@ from typing import Any, get_args
 import click
 
 import weft
-from weft.answer import Answer
 from weft.cli.options import (
     against_option,
     as_run_options,
@@ -26,17 +25,18 @@ from weft.cli.options import (
 )
 from weft.cli.output import details_option, shows
 from weft.cli.values import DTYPE, FACTORS, MODEL_NAME, SYSTEM_NAME, Value, assignments, later, names
-from weft.errors import InputError
+from weft.core.answer import Answer
+from weft.core.errors import InputError
+from weft.core.options import Fidelity, RunOptions
 from weft.graph import EXCHANGES
 from weft.graph.routing import loads_of
 from weft.hardware import System
 from weft.models.load import graph_in
-from weft.options import Fidelity, RunOptions
-from weft.parallel.deployment import overlap_of
-from weft.parallel.framework import current_frameworks
-from weft.parallel.plan import GRAPH_MODULES, Recompute, TrainingPlan
-from weft.parallel.precision import RECIPES
-from weft.schedule.pipeline import schedule_names
+from weft.models.parallel.deployment import overlap_of
+from weft.models.parallel.framework import current_frameworks
+from weft.models.parallel.plan import GRAPH_MODULES, Recompute, TrainingPlan
+from weft.models.parallel.precision import RECIPES
+from weft.step.pipeline import schedule_names
 
 _EXAMPLE = "weft step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --recompute full"
 _MEMORY = "weft memory gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64"
@@ -98,7 +98,7 @@ plan_options = together(
         "--framework",
         f"Whose defaults: kernels, number formats, overlaps: {', '.join(current_frameworks())}, or another of 'weft "
         "frameworks list'.  [default: megatron-core, with --zero 3 torchtitan]",
-        Value("NAME", str, later("weft.parallel.framework:frameworks")),
+        Value("NAME", str, later("weft.models.parallel.framework:frameworks")),
     ),
     set_option("every GPU, node or network"),
 )

@@ -9,8 +9,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from weft.errors import InputError
-from weft.units import LARGEST_COUNT, Dimension, parse, parse_collective, parse_shape, shortened
+from weft.core.errors import InputError
+from weft.core.units import LARGEST_COUNT, Dimension, parse, parse_collective, parse_shape, shortened
 
 
 class Value(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on

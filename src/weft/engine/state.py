@@ -164,7 +164,7 @@ NO_COMMANDS: Table = np.zeros((0, y.PIM_COLUMNS), dtype=np.int64)
 
 
 class Tables(NamedTuple):
-    """The program's tables, as `weft.program` builds them."""
+    """The program's tables, as `weft.engine.program` builds them."""
 
     shape: Table
     gpu: Table

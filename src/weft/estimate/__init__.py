@@ -1,11 +1,11 @@
 """Closed-form times: `weft.estimate(work, system)`, vectorised, with the bound that was hit and where the time goes."""
 
+from weft.core.rooms import callable_room
 from weft.estimate.answer import Bound, Estimate, Parameter
 from weft.estimate.dispatch import estimate
 from weft.estimate.gemm import ranked_plans
 from weft.estimate.parameters import GEMM_PARAMETERS, collective_parameters
 from weft.estimate.target import Harness
-from weft.rooms import callable_room
 
 __all__ = [
     "GEMM_PARAMETERS",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.answer import Answer
+from weft.core.answer import Answer
 
 FloatArray = npt.NDArray[np.float64]
 Words = npt.NDArray[np.str_]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.estimate.answer import Estimate, FloatArray, blended, floats, from_parts, in_sequence, slowest
 from weft.estimate.gemm import gemm
 from weft.estimate.kernel import SPECIALS_PER_CLOCK, Residency, idle_latency, memory_seconds
@@ -19,7 +19,7 @@ from weft.graph.op import width
 from weft.graph.streaming import EXP
 from weft.hardware import Gpu
 from weft.kernels.gemm import main_loop_flops
-from weft.library.served import Library, library, table_of, values_of
+from weft.kernels.library.served import Library, library, table_of, values_of
 
 QUERY_TILE, KEY_TILE = 128, 64
 """Queries that a workgroup of the fused kernel holds, and keys that it takes at a time (FlashAttention-2,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import InputError, join_or
+from weft.core.errors import InputError, join_or
 from weft.estimate.answer import Estimate, FloatArray, Parts, floats, from_parts
 from weft.estimate.collective_forms import (
     Group,
@@ -29,7 +29,7 @@ from weft.estimate.collective_forms import (
 from weft.estimate.collective_nodes import across
 from weft.estimate.target import Harness, Target
 from weft.graph import Collective, Driver
-from weft.library.collectives import (
+from weft.kernels.library.collectives import (
     FLOATS,
     PAYLOAD,
     RINGS,
@@ -45,8 +45,8 @@ from weft.library.collectives import (
     parsed_way,
     way_name,
 )
-from weft.library.profiles import at_clock, of_release, profile_for
-from weft.library.served import libraries
+from weft.kernels.library.profiles import at_clock, of_release, profile_for
+from weft.kernels.library.served import libraries
 
 Names = npt.NDArray[np.str_]
 

@@ -15,11 +15,11 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import InputError, UnknownNameError
+from weft.core.errors import InputError, UnknownNameError
 from weft.estimate.answer import FloatArray, Parts
 from weft.hardware import system
 from weft.kernels.channels import ChannelTiling
-from weft.library.collectives import (
+from weft.kernels.library.collectives import (
     P2P_LL_BYTES,
     PAYLOAD,
     SHAPES,
@@ -32,9 +32,9 @@ from weft.library.collectives import (
     step_ratio,
     switch_rate,
 )
-from weft.library.interconnect import Interconnect, interconnect
-from weft.library.profiles import Profile
-from weft.library.served import library, table_of, values_of
+from weft.kernels.library.interconnect import Interconnect, interconnect
+from weft.kernels.library.profiles import Profile
+from weft.kernels.library.served import library, table_of, values_of
 
 # In a ring step of LL every thread of a workgroup has one line of 8 B of data, and there are 512 of them
 # (NCCL src/device/prims_ll.h).

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from weft.estimate.answer import FloatArray, Parts
 from weft.estimate.collective_forms import Group, pairwise, switch_limit, together
-from weft.library.collectives import PAYLOAD, Algorithm, Protocol, volume
+from weft.kernels.library.collectives import PAYLOAD, Algorithm, Protocol, volume
 
 _TREE_STAGES = 4
 """Stages in which a tree holds a chunk: up and down, in one node and in the other."""

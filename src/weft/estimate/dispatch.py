@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import InputError, check_type, join_or
+from weft.core.errors import InputError, check_type, join_or
+from weft.core.options import RunOptions
 from weft.estimate.answer import Bound, Estimate, in_sequence, side_by_side
 from weft.estimate.attention import attention
 from weft.estimate.collective import collective
@@ -44,9 +45,8 @@ from weft.graph import (
 )
 from weft.graph.graph import check_alike, check_choice
 from weft.hardware import Described
-from weft.library.collectives import KERNELS
-from weft.options import RunOptions
-from weft.parallel.named import work_of
+from weft.kernels.library.collectives import KERNELS
+from weft.models.parallel.named import work_of
 
 
 def _send(op: Send, machine: Target) -> Estimate:

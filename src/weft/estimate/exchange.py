@@ -12,15 +12,15 @@ from typing import Any, cast
 
 import numpy as np
 
-from weft.errors import InputError, UnknownNameError, shown
+from weft.core.errors import InputError, UnknownNameError, shown
+from weft.core.options import RunOptions
 from weft.estimate.answer import Estimate, FloatArray, blended, from_parts
 from weft.estimate.collective import collective
 from weft.estimate.target import Target, target
 from weft.graph import Collective, TokenExchange
 from weft.graph.routing import MOST_EXPERTS, check_groups, reached
 from weft.hardware import Described
-from weft.library.dispatchers import PAYLOAD, Dispatcher, dispatcher, shipped, table_of
-from weft.options import RunOptions
+from weft.kernels.library.dispatchers import PAYLOAD, Dispatcher, dispatcher, shipped, table_of
 
 OPERATIONS = ("dispatch", "combine", "combine_low_precision", "prepare")
 """What can be exchanged: tokens to their experts, results back (in BF16, or 4 bits), or only the numbers of tokens."""

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from weft.errors import check_name, check_type, check_whole
+from weft.core.errors import check_name, check_type, check_whole
+from weft.core.options import RunOptions
 from weft.estimate.answer import Estimate, FloatArray, blended, floats, from_parts, in_sequence, side_by_side
 from weft.estimate.gemm import gemm
 from weft.estimate.streaming import streaming
@@ -22,8 +23,7 @@ from weft.graph.op import BLOCK_BYTES, OUTPUT_DTYPES
 from weft.graph.routing import Counts, Routing
 from weft.hardware import Described
 from weft.kernels.gemm import main_loop_flops, promoted_share
-from weft.library.served import ARCHITECTURES, Library, kernels_of, library, table_of, tables, values_of
-from weft.options import RunOptions
+from weft.kernels.library.served import ARCHITECTURES, Library, kernels_of, library, table_of, tables, values_of
 
 TILES = (16, 32, 64, 128)
 """Rows of a library's tiles; all have 128 columns."""

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.core.options import RunOptions
 from weft.estimate import gemm_kernel
 from weft.estimate.answer import Bound, Estimate, FloatArray, Words, blended, floats, from_parts
 from weft.estimate.target import Harness, Target, target
@@ -17,9 +18,8 @@ from weft.graph import DTYPE_BYTES, Gemm
 from weft.graph.op import OUTPUT_DTYPES, width
 from weft.hardware import Gpu
 from weft.kernels.gemm import GemmTiling, main_loop_flops, promoted_share, running_clock
-from weft.library.served import library, table_of, values_of
-from weft.library.tiles import Candidate, batched_candidates, candidates, most_parts
-from weft.options import RunOptions
+from weft.kernels.library.served import library, table_of, values_of
+from weft.kernels.library.tiles import Candidate, batched_candidates, candidates, most_parts
 
 Shapes = Any
 """A `gemm_kernel.Shape` whose fields are arrays over the cases."""

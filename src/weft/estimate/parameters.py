@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from weft.core.units import Dimension
 from weft.estimate.answer import Parameter
-from weft.library.profiles import Profile, values
-from weft.units import Dimension
+from weft.kernels.library.profiles import Profile, values
 
 _NEEDS_ROWS = 4
 _NEEDS_ROWS_OF_LL128 = 2

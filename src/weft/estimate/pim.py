@@ -6,7 +6,7 @@ all banks that work together wait. Where results go to the same bank, every turn
 
 from __future__ import annotations
 
-from weft.errors import check_name
+from weft.core.errors import check_name
 from weft.hardware.pim import Pim
 from weft.kernels.formats import FORMATS
 from weft.kernels.pim import EXCHANGES, GROUP, INSTRUCTION_SETS, MICROEXPONENTS, VALUE_BITS

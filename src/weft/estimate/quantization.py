@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from weft.errors import check_name, check_whole
+from weft.core.errors import check_name, check_whole
+from weft.core.options import SUSTAINED, RunOptions
 from weft.estimate.dispatch import estimate
 from weft.graph import Gemm, Opaque
 from weft.hardware import Gpu
 from weft.hardware import gpu as gpu_named
-from weft.options import SUSTAINED, RunOptions
 
 
 @dataclass(frozen=True)

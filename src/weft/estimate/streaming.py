@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.estimate.answer import Estimate, FloatArray, floats, from_parts, in_sequence
 from weft.estimate.kernel import REDUCTION_CLOCKS, Kernel, Residency, Sweep, kernel_time
 from weft.estimate.target import Target
@@ -17,7 +17,7 @@ from weft.graph.op import BLOCK_BYTES, width
 from weft.graph.streaming import DIVIDE, EXP, OWN, SELECT
 from weft.hardware import DTYPES, Gpu
 from weft.kernels.gemm import main_loop_flops
-from weft.library.served import library, table_of, values_of
+from weft.kernels.library.served import library, table_of, values_of
 
 THREADS = 256
 """Threads of a workgroup of element-wise kernels [assumed; PyTorch uses 128 to 512]."""

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from weft import hardware
-from weft.errors import InputError, UnknownNameError, check_type, check_whole, shown
+from weft.core.errors import InputError, UnknownNameError, check_type, check_whole, shown
+from weft.core.options import SUSTAINED, RunOptions
+from weft.core.units import Dimension, format_bytes, parse
 from weft.graph import Driver, Op
 from weft.hardware import Described, Gpu, Node, System
-from weft.library.interconnect import Interconnect, interconnect
-from weft.library.profiles import Profile, numbers
-from weft.options import SUSTAINED, RunOptions
-from weft.units import Dimension, format_bytes, parse
+from weft.kernels.library.interconnect import Interconnect, interconnect
+from weft.kernels.library.profiles import Profile, numbers
 
 Timed = Literal["device", "host"]
 
@@ -40,7 +40,7 @@ class Harness:
     the conversion of a 16-bit A to scaled 8-bit rows; `tuned` takes the best kernel that a tuner finds, not the choice
     of the library.
 
-    GEMMs and streaming operators may be `served` by a library of inference (`weft.library.served`), GEMMs with
+    GEMMs and streaming operators may be `served` by a library of inference (`weft.kernels.library.served`), GEMMs with
     `weights` of a narrower format ("int8", "int4") that become 16 bits on their way to the matrix units.
 
     Of collectives: `library` carries them out (None: the vendor's), of `version`, with a `profile` of its own (None:
@@ -100,7 +100,7 @@ class Harness:
         if self.weights and not self.served:
             raise InputError(f"weights is {shown(self.weights)}; it goes with served, a library of inference: name one")
         if self.profile is not None:
-            check_type("profile", self.profile, Profile, "give what weft.library.profiles.load_library answers")
+            check_type("profile", self.profile, Profile, "give what weft.kernels.library.profiles.load_library answers")
         for text in ("algorithm", "version", "served", "weights"):
             check_type(text, getattr(self, text), str, "give a text")
         if self.version and not numbers(self.version):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from weft.errors import check_type, check_whole
+from weft.core.errors import check_type, check_whole
 from weft.graph.gemm import Gemm
 from weft.graph.op import Op, Tensor
 

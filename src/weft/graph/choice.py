@@ -10,15 +10,15 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, Literal, Self, get_args
 
-from weft.errors import InputError, check_type
-from weft.fields import check_fields, declared
+from weft.core.errors import InputError, check_type
+from weft.core.fields import check_fields, declared
 from weft.graph.collective import COLLECTIVES, EXCHANGES
 from weft.graph.gemm import Gemm
 from weft.graph.routing import Routing
 
 if TYPE_CHECKING:
+    from weft.graph.execution_plan import ExecutionPlan
     from weft.kernels import GemmTiling
-    from weft.kernels.execution_plan import ExecutionPlan
 
 LibraryAlgorithm = Literal["ring", "direct", "nvls", "pairwise"]
 """A ring, pushes to all peers, a switch that reduces (NVLS), or the sends and receives of an all-to-all."""

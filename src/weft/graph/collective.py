@@ -8,10 +8,10 @@ from typing import ClassVar, Literal, cast
 
 import numpy.typing as npt
 
-from weft.errors import InputError, check_name, check_whole, is_whole, shown
-from weft.fields import check_fields
+from weft.core.errors import InputError, check_name, check_whole, is_whole, shown
+from weft.core.fields import check_fields
+from weft.core.units import format_bytes
 from weft.graph.op import DTYPE_BYTES, LARGEST, Op, Tensor, check_dtype, check_sizes
-from weft.units import format_bytes
 
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
 """The collectives by name, spelled as in the libraries."""

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 
-from weft.errors import InputError, check_name
-from weft.fields import check_fields
+from weft.core.errors import InputError, check_name
+from weft.core.fields import check_fields
 from weft.graph.gemm import Gemm
 from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes, plain
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from weft.fields import check_fields
+from weft.core.fields import check_fields
 from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import ConfigError, InputError, check_name, check_type, reason
-from weft.files import parse_json, read_unpacked, to_json, write_atomically
+from weft.core.errors import ConfigError, InputError, check_name, check_type, reason
+from weft.core.files import parse_json, read_unpacked, to_json, write_atomically
 from weft.graph.attention import Attention
 from weft.graph.call import Call
 from weft.graph.choice import KERNEL_CLASSES, KernelChoice

@@ -8,8 +8,8 @@ from typing import ClassVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import InputError, check_whole, shown
-from weft.fields import check_fields
+from weft.core.errors import InputError, check_whole, shown
+from weft.core.fields import check_fields
 from weft.graph.op import DTYPE_BYTES, OUTPUT_DTYPES, Gradients, Op, Tensor, check_dtype, check_sizes
 
 

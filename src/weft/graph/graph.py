@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeV
 
 import numpy as np
 
-from weft.errors import InputError, UnknownNameError, check_name, check_type, check_whole, shown
-from weft.fields import check_fields, declared
+from weft.core.errors import InputError, UnknownNameError, check_name, check_type, check_whole, shown
+from weft.core.fields import check_fields, declared
 from weft.graph.choice import Kernel, KernelChoice, kernel_with_tiling
 from weft.graph.collective import Collective
 from weft.graph.earliest import earliest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from weft.errors import check_type, check_whole
+from weft.core.errors import check_type, check_whole
 from weft.graph.choice import Exchange, KernelChoice, MoEExchange
 from weft.graph.collective import Collective
 from weft.graph.graph import Graph, Node

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from weft.errors import InputError, check_name, check_type, check_whole, shown
+from weft.core.errors import InputError, check_name, check_type, check_whole, shown
 from weft.graph.attention import Attention
 from weft.graph.collective import Collective
 from weft.graph.gemm import Gemm

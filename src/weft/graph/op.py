@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
-from weft.errors import InputError, check_name, check_type, shown
-from weft.units import Dimension, parse
+from weft.core.errors import InputError, check_name, check_type, shown
+from weft.core.units import Dimension, parse
 
 _SHOWN_AXES = 8
 _IN_BYTES = ("bytes", "written")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from weft.errors import InputError, check_name
+from weft.core.errors import InputError, check_name
 from weft.graph.attention import Attention
 from weft.graph.gemv import Gemv
 from weft.graph.op import Op

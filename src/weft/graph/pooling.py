@@ -7,8 +7,8 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from weft.errors import InputError
-from weft.fields import check_fields
+from weft.core.errors import InputError
+from weft.core.fields import check_fields
 from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes, plain
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import InputError, check_type, check_whole, shown
+from weft.core.errors import InputError, check_type, check_whole, shown
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

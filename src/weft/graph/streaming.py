@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from weft.errors import InputError, check_name, check_type, check_whole
-from weft.fields import check_fields
-from weft.files import packaged_toml
+from weft.core.errors import InputError, check_name, check_type, check_whole
+from weft.core.fields import check_fields
+from weft.core.files import packaged_toml
 from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes
 
 EXP, DIVIDE, ERF, RANDOM, SELECT, HADAMARD = 6, 6, 12, 20, 20, 4

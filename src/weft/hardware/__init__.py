@@ -1,6 +1,6 @@
 """The machines: GPUs, nodes and systems, every value with a unit and a source."""
 
-from weft.catalog import Provenance
+from weft.core.catalog import Provenance
 from weft.hardware.fabric import FABRICS, Fabric
 from weft.hardware.form import form
 from weft.hardware.gpus import DTYPES, Gpu, GpuLink, parse_assignment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 
 EVERY_PEER = -1
 """The end of a link that represents all links of a GPU together."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import model_validator
 
-from weft.catalog import (
+from weft.core.catalog import (
     Bytes,
     BytesOrNone,
     BytesPerSecond,
@@ -32,9 +32,9 @@ from weft.catalog import (
     Units,
     broken_rule,
 )
-from weft.errors import InputError
-from weft.units import Dimension, format_bytes
-from weft.units import format as format_quantity
+from weft.core.errors import InputError
+from weft.core.units import Dimension, format_bytes
+from weft.core.units import format as format_quantity
 
 Dtype = Literal["fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "mxfp8", "mxfp4", "nvfp4"]
 """Data types of a matrix product; the sums are kept in FP32 (FP64 for fp64, INT32 for int8)."""
@@ -363,7 +363,7 @@ Architecture = Literal[
 """The GPU's generation, which decides the kernels that its libraries have.
 
 "blackwell-rtx" is compute capability 12.x (RTX PRO, GeForce RTX 50, GB10): it multiplies 4-bit blocks, but has no
-tensor memory, and runs kernels of the kind of Ada's (`weft.library.served.kernels_of`).
+tensor memory, and runs kernels of the kind of Ada's (`weft.kernels.library.served.kernels_of`).
 """
 
 

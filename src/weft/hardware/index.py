@@ -14,8 +14,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from weft.catalog import read_toml
-from weft.files import write_json
+from weft.core.catalog import read_toml
+from weft.core.files import write_json
 
 _FILE = "index.json"
 

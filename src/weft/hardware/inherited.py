@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from math import isclose
 
-from weft.catalog import Leaf, PeakRate, Provenance
+from weft.core.catalog import Leaf, PeakRate, Provenance
+from weft.core.units import Dimension, format
 from weft.hardware.gpus import per_clock
-from weft.units import Dimension, format
 
 NOT_STATED = "not stated"
 """How the source of a value begins that was derived because a file does not state it."""

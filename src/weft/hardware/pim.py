@@ -13,7 +13,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from weft.catalog import (
+from weft.core.catalog import (
     Bytes,
     BytesPerSecond,
     Count,
@@ -26,8 +26,8 @@ from weft.catalog import (
     Sourced,
     broken_rule,
 )
+from weft.core.units import Dimension
 from weft.hardware.gpus import Gpu
-from weft.units import Dimension
 
 _TEXTS = ("name", "title", "description")
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from weft.catalog import Shelf, is_file, read_toml
-from weft.errors import ConfigError, InputError, SystemNamedError, UnknownNameError, check_type, check_whole
+from weft.core.catalog import Shelf, is_file, read_toml
+from weft.core.errors import ConfigError, InputError, SystemNamedError, UnknownNameError, check_type, check_whole
 from weft.hardware.gpus import Gpu
 from weft.hardware.index import entries
 from weft.hardware.inherited import refit

@@ -10,10 +10,10 @@ from typing import Literal, Self, get_args
 
 import numpy as np
 
-from weft.errors import InputError, check_whole, shown
+from weft.core.errors import InputError, check_whole, shown
+from weft.core.options import MOST_SPREAD, RunOptions
 from weft.hardware.gpus import Gpu
 from weft.hardware.systems import System
-from weft.options import MOST_SPREAD, RunOptions
 
 Who = Literal["one", "gpus", "iterations", "workgroups"]
 SPREAD: Mapping[str, float] = {"one": 0.08, "gpus": 0.08, "iterations": 0.08, "workgroups": 0.02}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, InstanceOf, model_validator
 
-from weft.catalog import (
+from weft.core.catalog import (
     Bytes,
     BytesPerSecond,
     Count,
@@ -28,7 +28,7 @@ from weft.catalog import (
     read_leaves,
     read_toml,
 )
-from weft.errors import InputError, check_type
+from weft.core.errors import InputError, check_type
 from weft.hardware.fabric import Fabric
 from weft.hardware.gpus import Gpu
 

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from weft.core.options import RunOptions
 from weft.engine import layout as y
+from weft.engine.program import Kernel, Load, Phase, Store
+from weft.engine.program.plan import Work
 from weft.graph import Attention
 from weft.graph.op import width
 from weft.graph.streaming import EXP
 from weft.hardware import Gpu
 from weft.kernels.gemm import main_loop_flops, running_clock
-from weft.options import RunOptions
-from weft.program import Kernel, Load, Phase, Store
-from weft.program.plan import Work
 
 HELD, TAKEN = 128, 64
 """Queries (for the gradient: keys) that a workgroup holds, and keys (queries) that it takes at a time

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeVar
 
+from weft.core.units import to_fs
+from weft.engine.program import Access, Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
 from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
-from weft.program import Access, Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
-from weft.units import to_fs
 
 ALIGNMENT = 512
 """A channel's part of the data is a multiple of this [bytes]; NCCL's grain for plain stores."""

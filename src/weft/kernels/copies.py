@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
-from weft.errors import InputError
-from weft.fields import check_fields, declared
+from weft.core.errors import InputError
+from weft.core.fields import check_fields, declared
+from weft.core.units import to_fs
+from weft.engine.program import Buffer, ChunkRule, Command, DmaMap, Kernel
 from weft.hardware import Gpu
-from weft.program import Buffer, ChunkRule, Command, DmaMap, Kernel
-from weft.units import to_fs
 
 ALIGNMENT = 4096
 

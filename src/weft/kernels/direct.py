@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from weft.engine.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.engine.program.plan import scripts
 from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
 from weft.kernels.channels import ALIGNMENT, ChannelTiling
-from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
-from weft.program.plan import scripts
 
 _Job = tuple[str, int, int]
 """A workgroup's job ("send", "receive" or "copy"), the distance of the peer in ranks, and the index of the part."""

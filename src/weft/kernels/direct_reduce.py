@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from weft.engine.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.engine.program.plan import scripts
 from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
 from weft.kernels.channels import BYTE_ADDS_PER_CLOCK, ChannelTiling, Move
-from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
-from weft.program.plan import scripts
 
 _GRAIN = 64
 """Pieces are multiples of this [bytes]."""

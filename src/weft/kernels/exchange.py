@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from weft.engine.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.engine.program.plan import scripts
 from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
 from weft.kernels.channels import PAGE, ChannelTiling, Kind, Move
-from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
-from weft.program.plan import scripts
 
 BEHIND = 2
 """Slices by which receiving lags behind sending, since the two halves of a workgroup do not wait for each other."""

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from weft.errors import ConfigError, is_whole, join_or, reason, shown
-from weft.files import read_json
+from weft.core.errors import ConfigError, is_whole, join_or, reason, shown
+from weft.core.files import read_json
 from weft.graph import COLLECTIVES
-from weft.kernels.execution_plan import (
+from weft.graph.execution_plan import (
     LEAST_ALIGNMENT,
     BufferName,
     Channel,

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
+from weft.core.units import to_fs
+from weft.engine.program import Buffer, ChunkRule, Kernel, Load, Phase, PlacedKernel, RemoteMap, Store, Wait
+from weft.engine.program.plan import Command, DmaMap, scripts
+from weft.graph.execution_plan import Channel, ExecutionPlan
 from weft.hardware import Gpu
 from weft.kernels.channels import BYTE_ADDS_PER_CLOCK, ChannelTiling
-from weft.kernels.execution_plan import Channel, ExecutionPlan
 from weft.kernels.execution_replay import Order, replayed
 from weft.kernels.execution_steps import Action, Motion, Span, Unfolded
-from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, PlacedKernel, RemoteMap, Store, Wait
-from weft.program.plan import Command, DmaMap, scripts
-from weft.units import to_fs
 
 FLAG = 32
 """Bytes of a signal: one access."""

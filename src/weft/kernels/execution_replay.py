@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import InputError
-from weft.kernels.execution_plan import Channel, ExecutionPlan
+from weft.core.errors import InputError
+from weft.core.units import format_bytes
+from weft.graph.execution_plan import Channel, ExecutionPlan
 from weft.kernels.execution_steps import Action, Motion, Span, Unfolded
-from weft.units import format_bytes
 
 LARGEST = 1 << 20
 """Most pieces of a rank's buffer that are replayed one by one; more of them are replayed at a smaller size."""

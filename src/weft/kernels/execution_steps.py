@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from weft.errors import InputError
-from weft.kernels.execution_plan import BufferName, ExecutionPlan, Part, Step, named
-from weft.units import format_bytes
+from weft.core.errors import InputError
+from weft.core.units import format_bytes
+from weft.graph.execution_plan import BufferName, ExecutionPlan, Part, Step, named
 
 REUSED_SCRATCH = 64 << 20
 """Scratch buffer of plans that reuse it [bytes] (assumed; MSCCL++'s constant is a size of its build)."""

@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from weft.core.errors import InputError, UnknownNameError, check_whole
+from weft.core.options import SUSTAINED, RunOptions
 from weft.engine import layout as y
-from weft.errors import InputError, UnknownNameError, check_whole
+from weft.engine.program import Buffer, Kernel, Load, Phase, Store
+from weft.engine.program.plan import Work, scripts
 from weft.graph import Gemm
 from weft.graph.choice import Tiling
 from weft.hardware import Gpu
 from weft.hardware.gpus import rated_as
-from weft.options import SUSTAINED, RunOptions
-from weft.program import Buffer, Kernel, Load, Phase, Store
-from weft.program.plan import Work, scripts
 
 LONG_RUN = 0.94
 """Share of the matrix rate at the sustained clock (ROCm/rocm-blogs: MI300X 0.942, MI325X 0.936, bf16)."""

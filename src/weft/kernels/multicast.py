@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from weft.engine.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
 from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
 from weft.kernels.channels import ALIGNMENT, ChannelTiling, Move
-from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
 
 FLAG = 32
 """Bytes that tell the other GPUs that a chunk is ready: one access."""

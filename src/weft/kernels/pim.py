@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from weft.core.errors import InputError, check_name, check_whole
+from weft.core.fields import check_fields, declared
+from weft.core.units import to_fs
 from weft.engine.layout import PIM_COMPUTE, READ, WRITE
-from weft.errors import InputError, check_name, check_whole
-from weft.fields import check_fields, declared
+from weft.engine.program.pim import PimStream
 from weft.hardware.pim import Pim
 from weft.kernels.formats import FORMATS, SharedMicroexponents
-from weft.program.pim import PimStream
-from weft.units import to_fs
 
 GROUP = 16
 """Words of a group: in each of their 8 lanes, the 16 values of a block."""

@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.core.units import format_bytes
+from weft.engine.program import Buffer, ChunkRule, DmaMap, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.engine.program.plan import PLAIN_STORE
 from weft.hardware import Gpu
-from weft.program import Buffer, ChunkRule, DmaMap, Kernel, Load, Phase, RemoteMap, Store, Wait
-from weft.program.plan import PLAIN_STORE
-from weft.units import format_bytes
 
 SLOTS = 4
 """Iterations that a workgroup of a ring kernel has in flight by default."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from weft.errors import InputError, check_name
-from weft.fields import check_fields
+from weft.core.errors import InputError, check_name
+from weft.core.fields import check_fields
 from weft.graph import Attention, Gemm, GroupedGemm, Op, Streaming
 from weft.graph.op import check_dtype
 from weft.graph.role import Role

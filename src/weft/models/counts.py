@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from weft.errors import check_name, check_whole
+from weft.core.errors import check_name, check_whole
 from weft.graph import Attention, Gemm, GroupedGemm
 from weft.models.block import FusionStyle, LayerOp, Tokens, embedding, head, layer
 

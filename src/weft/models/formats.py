@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from weft.errors import check_name
+from weft.core.errors import check_name
 from weft.graph import DTYPE_BYTES
 from weft.graph.op import BLOCK_BYTES
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from weft.catalog import Provenance
-from weft.errors import ConfigError, UnknownNameError, is_whole, join_or, shown
-from weft.files import read_json
+from weft.core.catalog import Provenance
+from weft.core.errors import ConfigError, UnknownNameError, is_whole, join_or, shown
+from weft.core.files import read_json
 from weft.models.transformer import Transformer
 
 Config = Mapping[str, Any]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from weft.catalog import Shelf, is_file
-from weft.errors import ConfigError, check_type
-from weft.files import beginning
+from weft.core.catalog import Shelf, is_file
+from weft.core.errors import ConfigError, check_type
+from weft.core.files import beginning
 from weft.graph import Graph
 from weft.models.huggingface import from_config
 from weft.models.transformer import Transformer
@@ -42,7 +42,7 @@ def graph_in(work: object) -> Graph | None:
     """The graph in a file that a user names where a model could stand, by its content; None for all else."""
     if not isinstance(work, str | Path) or not _names_file(work):
         return None
-    from weft.traces import file_kind, read_graph
+    from weft.torch.traces import file_kind, read_graph
 
     return read_graph(work) if file_kind(work) in ("graph", "execution trace") else None
 
@@ -64,7 +64,7 @@ def _is_json(name: str | Path) -> bool:
     """Whether a file describes a model in JSON, by its content. Raises ConfigError for a file of something else."""
     if not _names_file(name) or not _is_regular(name):
         return str(name).endswith(".json")
-    from weft.traces import file_kind
+    from weft.torch.traces import file_kind
 
     kind = file_kind(name)
     if kind in _OTHERS:

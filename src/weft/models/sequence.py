@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import InputError, check_name, shown
+from weft.core.errors import InputError, check_name, shown
 from weft.graph import Convolution, Ctc, Gemm, Graph, Node, Op, Opaque, Recurrent, Streaming
 from weft.graph.op import plain
 

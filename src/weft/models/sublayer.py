@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from weft.errors import check_name
+from weft.core.errors import check_name
 from weft.graph import Gemm
 from weft.models.load import load_model
 from weft.models.transformer import Transformer

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
-from weft.catalog import Count, CountOrNone, Share, Sourced, broken_rule
+from weft.core.catalog import Count, CountOrNone, Share, Sourced, broken_rule
 from weft.models.counts import parameters
 from weft.models.formats import WeightFormat
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from weft.errors import check_name
+from weft.core.errors import check_name
 from weft.graph import Op, Streaming
 
 Optimizer = Literal["adam", "lamb", "sgd"]

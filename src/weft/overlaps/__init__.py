@@ -1,5 +1,6 @@
 """Overlap methods and co-run strategies, one class each: where it applies, how it runs, what it takes; arbiters."""
 
+from weft.core.rooms import callable_room
 from weft.overlaps.base import AXES, FORMS, PLACES, SEQUENTIAL, Axis, Clock, OverlapMethod, Part, Place
 from weft.overlaps.corun import CoRunStrategy
 from weft.overlaps.graphs import Pattern
@@ -18,7 +19,6 @@ from weft.overlaps.registry import (
     register_overlap,
     simulated,
 )
-from weft.rooms import callable_room
 
 __all__ = [
     "AXES",

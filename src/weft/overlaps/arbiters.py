@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from weft.errors import InputError, check_name, shown
+from weft.core.errors import InputError, check_name, shown
 
 COMPUTE = 0
 COMMUNICATION = 1

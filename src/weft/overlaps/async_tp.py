@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Graph
 from weft.hardware import Gpu
 from weft.overlaps.base import OverlapMethod

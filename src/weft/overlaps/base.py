@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, get_args
 
 import numpy as np
 
-from weft.errors import InputError, check_type, join_or
+from weft.core.errors import InputError, check_type, join_or
+from weft.core.fields import check_fields
+from weft.core.options import Fidelity, RunOptions
 from weft.estimate.answer import FloatArray
-from weft.fields import check_fields
 from weft.graph import Driver, Graph
 from weft.graph.choice import Kernel
 from weft.graph.collective import Form
 from weft.hardware import Gpu, System
-from weft.library.software import costs as shipped_costs
-from weft.options import Fidelity, RunOptions
+from weft.kernels.library.software import costs as shipped_costs
+from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps.arbiters import ROUND_ROBIN, ArbiterPolicy
 from weft.overlaps.graphs import PATTERNS, Pattern, find_pattern
-from weft.parallel.plan import TrainingPlan
 
 if TYPE_CHECKING:
     from weft.graph import Collective
-    from weft.lower import Lowered
+    from weft.overlaps.lower import Lowered
     from weft.overlaps.pairs import PairTimes
 
 Axis = Literal["tp", "cp", "ep", "dp"]
@@ -69,7 +69,7 @@ class OverlapMethod(ABC):
     **Say how it runs.** `apply` returns the graph as it runs: it sets each node's `KernelChoice` (one of the classes of
     `weft.graph.choice`, compute units, priority), its stream, and what it waits for. Lowering then asks the method that
     `lowers` the kernel which joins the nodes, so a method that combines existing kernels is done here. To run something
-    that no kernel does, override `lower` and return a plan of your own kernels (`weft.program.Plan`). `check` refuses
+    that no kernel does, override `lower` and return a plan of your own kernels (`weft.engine.program.Plan`). `check` refuses
     graphs of other patterns; override it to refuse more. `graph` has the sizes of one GPU, and these nodes:
 
     ============  =============================  ==================================================================
@@ -90,7 +90,7 @@ class OverlapMethod(ABC):
     **Say what it takes in closed form, if there is a formula.** `estimate` returns the time of a GEMM and its
     collective from the times of their parts; list the patterns in `closed_forms`. `pair` is a
     `weft.overlaps.pairs.PairTimes`: `pair.gemm` and `pair.collective` [s] and their pieces, numbers or arrays of one
-    shape. `costs` are the values of `library/software.toml` by path, such as `costs["sequential.gap"]` [s]. A method
+    shape. `costs` are the values of `kernels/library/software.toml` by path, such as `costs["sequential.gap"]` [s]. A method
     that only formulas time sets `simulated` to False.
 
     **Say what a step must know,** if an axis is among the patterns: `check_plan` raises InputError for plans that

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Literal, Self, assert_never
 
-from weft.errors import InputError, check_name, check_type
-from weft.fields import declared
+from weft.core.errors import InputError, check_name, check_type
+from weft.core.fields import declared
+from weft.core.options import Fidelity, RunOptions
 from weft.graph import (
     Collective,
     DmaCopies,
@@ -25,13 +26,12 @@ from weft.graph import (
 )
 from weft.graph.choice import Alone, LibraryAlgorithm
 from weft.hardware import Gpu, System
-from weft.library.collectives import KERNELS
-from weft.lower.collectives import units_held
-from weft.lower.masks import split_units
-from weft.options import Fidelity, RunOptions
+from weft.kernels.library.collectives import KERNELS
+from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps.base import AXES, Axis, OverlapMethod
 from weft.overlaps.graphs import Pattern
-from weft.parallel.plan import TrainingPlan
+from weft.overlaps.lower.collectives import units_held
+from weft.overlaps.lower.masks import split_units
 
 Launched = Literal["collective", "gemm"]
 DMA_UNITS = 8

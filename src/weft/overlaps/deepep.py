@@ -15,16 +15,16 @@ from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
+from weft.core.units import to_fs
+from weft.engine.program import Buffer, ChunkRule, Kernel, Load, Phase, PlacedKernel, Plan, Store, Wait
 from weft.graph import Graph, KernelChoice, MoEExchange
 from weft.graph.choice import Kernel as ChosenKernel
 from weft.hardware import Gpu, System
 from weft.kernels.channels import ChannelTiling
-from weft.library.dispatchers import dispatcher, shipped, table_of
-from weft.lower.gpus import slow_links
+from weft.kernels.library.dispatchers import dispatcher, shipped, table_of
 from weft.overlaps.graphs import Pattern, find_moe_layer, with_exchanges
+from weft.overlaps.lower.gpus import slow_links
 from weft.overlaps.moe import PAGE, ExpertLayer, ExpertMethod, Piece, Slot, on_all_units
-from weft.program import Buffer, ChunkRule, Kernel, Load, Phase, PlacedKernel, Plan, Store, Wait
-from weft.units import to_fs
 
 BLOCKS = 4
 """Blocks of tokens that each sending channel handles one after the other [assumed, 2 to 16]: the grain at which a

@@ -8,24 +8,24 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from weft.core.options import RunOptions
 from weft.engine import layout as y
+from weft.engine.program import Buffer, ChunkRule, DmaMap, PlacedKernel, Plan, RemoteMap, Wait
+from weft.engine.program.plan import PLAIN_STORE, Work
 from weft.graph import FusedTiles, Graph
 from weft.graph.choice import Kernel as ChosenKernel
 from weft.hardware import Gpu, System
 from weft.kernels import gather_kernel, operands, sum_kernel
+from weft.kernels.library.software import costs
 from weft.kernels.ring import RING, forwarded
-from weft.library.software import costs
-from weft.lower import Lowered
-from weft.lower.fit import tiling_for
-from weft.lower.gpus import change_links, count_simulated, slow_links
-from weft.lower.machine import fabric_of, ring_link
-from weft.options import RunOptions
 from weft.overlaps.base import FORMS, OverlapMethod
 from weft.overlaps.graphs import Pattern, find_consumed, join_gather, scatter
 from weft.overlaps.joined import GatheredPair, JoinedPair, copy_kernel, find_joined, fit_rows, store_in_order
+from weft.overlaps.lower import Lowered
+from weft.overlaps.lower.fit import tiling_for
+from weft.overlaps.lower.gpus import change_links, count_simulated, slow_links
+from weft.overlaps.lower.machine import fabric_of, ring_link
 from weft.overlaps.pairs import PairTimes
-from weft.program import Buffer, ChunkRule, DmaMap, PlacedKernel, Plan, RemoteMap, Wait
-from weft.program.plan import PLAIN_STORE, Work
 
 UNLIMITED = 1 << 50
 """A store buffer that never fills [bytes]: the rate of the software's stores stands for all that holds them up."""
@@ -92,7 +92,7 @@ class Flux(OverlapMethod):
 def _storing_tiles(system: System) -> System:
     """The system as fused kernels of one node see it, which store tiles at their owners and go on with the next tile.
 
-    The loop of stores limits their rate, whatever the links (`flux.store_rate` in `library/software.toml`). No such
+    The loop of stores limits their rate, whatever the links (`flux.store_rate` in `kernels/library/software.toml`). No such
     software exists for a machine without a vendor.
     """
     if system.nodes > 1 or system.gpu.vendor == "none":

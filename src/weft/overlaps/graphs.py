@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Collective, Edge, Gemm, Graph, KernelChoice, Node, PaperRing
 from weft.graph.choice import InSubLayer, OfRows
 from weft.graph.collective import Form

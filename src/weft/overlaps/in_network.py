@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.core.options import RunOptions
 from weft.estimate import estimate
 from weft.graph import Collective, Graph, KernelChoice, LibraryCollective
 from weft.hardware import Gpu, System
-from weft.library.interconnect import interconnect
-from weft.lower.machine import ring_link
-from weft.options import RunOptions
+from weft.kernels.library.interconnect import interconnect
 from weft.overlaps.base import OverlapMethod
 from weft.overlaps.graphs import Pattern, find_pattern, find_produced
+from weft.overlaps.lower.machine import ring_link
 from weft.overlaps.pairs import PairTimes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Graph
 from weft.hardware import Gpu
 from weft.overlaps.base import OverlapMethod

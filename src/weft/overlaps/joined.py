@@ -8,18 +8,18 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
+from weft.core.errors import InputError
+from weft.core.options import SUSTAINED, RunOptions
 from weft.engine import layout as y
-from weft.errors import InputError
+from weft.engine.program import Buffer, ChunkRule, Command, Kernel, PlacedKernel, Plan, Wait
+from weft.engine.program.plan import CACHED_STORE, Work
 from weft.graph import Collective, Gemm, Graph, Node
 from weft.graph.choice import InSubLayer, OfRows, TiledGemm
 from weft.graph.choice import Kernel as ChosenKernel
 from weft.graph.graph import check_choice
 from weft.hardware import Gpu
 from weft.kernels import GemmTiling, gemm_kernel, operand_sizes, tile_table
-from weft.lower.fit import check_whole
-from weft.options import SUSTAINED, RunOptions
-from weft.program import Buffer, ChunkRule, Command, Kernel, PlacedKernel, Plan, Wait
-from weft.program.plan import CACHED_STORE, Work
+from weft.overlaps.lower.fit import check_whole
 
 
 class JoinedNodes(NamedTuple):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from weft.core.options import RunOptions
 from weft.graph import Graph
 from weft.graph.choice import Kernel
 from weft.graph.moe import moe_layer
 from weft.hardware import System
-from weft.lower import Lowered, check_masks, check_operators, is_joined, is_program, lower_apart
-from weft.options import RunOptions
 from weft.overlaps.base import OverlapMethod
 from weft.overlaps.joined import find_joined, not_joined
+from weft.overlaps.lower import Lowered, check_masks, check_operators, is_joined, is_program, lower_apart
 from weft.overlaps.registry import BUILT_IN
 
 

@@ -16,8 +16,11 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
+from weft.core.errors import InputError
+from weft.core.options import RunOptions
 from weft.engine import layout as y
-from weft.errors import InputError
+from weft.engine.program import Buffer, ChunkRule, Kernel, Phase, PlacedKernel, Plan, RemoteMap
+from weft.engine.program.plan import CACHED_STORE, PLAIN_STORE, Work, scripts
 from weft.estimate.target import check_held
 from weft.graph import Collective, Gemm, Graph, GroupedGemm, Node, TiledGemm
 from weft.graph.choice import Exchange
@@ -27,15 +30,12 @@ from weft.hardware import Gpu, System
 from weft.kernels import GemmTiling, gemm_kernel, operand_sizes
 from weft.kernels.channels import ChannelTiling
 from weft.kernels.ring import RING
-from weft.lower import Lowered
-from weft.lower.fit import MOST_TILES, tiling_for
-from weft.lower.gpus import check_adjacent, count_simulated
-from weft.options import RunOptions
+from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps.base import OverlapMethod
 from weft.overlaps.graphs import find_moe_layer
-from weft.parallel.plan import TrainingPlan
-from weft.program import Buffer, ChunkRule, Kernel, Phase, PlacedKernel, Plan, RemoteMap
-from weft.program.plan import CACHED_STORE, PLAIN_STORE, Work, scripts
+from weft.overlaps.lower import Lowered
+from weft.overlaps.lower.fit import MOST_TILES, tiling_for
+from weft.overlaps.lower.gpus import check_adjacent, count_simulated
 
 PAGE = 4096
 """Passes over the tokens begin on multiples of this [bytes]."""

@@ -7,14 +7,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.core.options import RunOptions
 from weft.estimate.dispatch import estimate
 from weft.estimate.target import Harness, target
 from weft.graph import Collective, Driver, Gemm, Graph
 from weft.hardware import Described
 from weft.kernels import running_clock
-from weft.library.software import WORKGROUPS
-from weft.options import RunOptions
+from weft.kernels.library.software import WORKGROUPS
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PairTimes:
 def pair_of(
     work: Graph, system: Described, options: RunOptions | None = None, harness: Harness | None = None
 ) -> PairTimes:
-    """The pair of a graph of one GEMM and one collective that depend on each other (see `weft.parallel.dependent`).
+    """The pair of a graph of one GEMM and one collective that depend on each other (see `weft.models.parallel.dependent`).
 
     Raises InputError for any other graph, and what `estimate` raises.
     """

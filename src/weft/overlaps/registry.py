@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from weft.errors import InputError, UnknownNameError, check_name, join_or, shown
+from weft.core.errors import InputError, UnknownNameError, check_name, join_or, shown
 from weft.overlaps.async_tp import AsyncTP
 from weft.overlaps.base import AXES, KNOWN, PLACES, Clock, OverlapMethod, Place
 from weft.overlaps.corun import CORUN_STRATEGIES, CoRunStrategy

@@ -7,21 +7,21 @@ from typing import ClassVar
 
 import numpy as np
 
+from weft.core.options import RunOptions
 from weft.engine import layout as y
+from weft.engine.program import PlacedKernel, Plan
+from weft.engine.program.plan import Work, scripts
 from weft.graph import Graph, RemoteLoads
 from weft.graph.choice import Kernel as ChosenKernel
 from weft.hardware import Gpu, System
 from weft.kernels import operand_sizes
-from weft.lower import Lowered
-from weft.lower.fit import tiling_for
-from weft.lower.gpus import check_adjacent, count_simulated
-from weft.lower.machine import fabric_of
-from weft.options import RunOptions
 from weft.overlaps.base import OverlapMethod
 from weft.overlaps.graphs import Pattern, join_gather
 from weft.overlaps.joined import GatheredPair, find_joined, fit_rows, store_in_order
-from weft.program import PlacedKernel, Plan
-from weft.program.plan import Work, scripts
+from weft.overlaps.lower import Lowered
+from weft.overlaps.lower.fit import tiling_for
+from weft.overlaps.lower.gpus import check_adjacent, count_simulated
+from weft.overlaps.lower.machine import fabric_of
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
+from weft.core.errors import InputError
+from weft.core.options import RunOptions
 from weft.engine import layout as y
-from weft.errors import InputError
+from weft.engine.program import Buffer, ChunkRule, Kernel, PlacedKernel, Plan, tiles_of
+from weft.engine.program.plan import Work
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu
 from weft.kernels import (
@@ -21,10 +24,7 @@ from weft.kernels.ring import (
     exchanged,
     forwarded,
 )
-from weft.lower.fit import check_tile
-from weft.options import RunOptions
-from weft.program import Buffer, ChunkRule, Kernel, PlacedKernel, Plan, tiles_of
-from weft.program.plan import Work
+from weft.overlaps.lower.fit import check_tile
 
 
 @dataclass(frozen=True)

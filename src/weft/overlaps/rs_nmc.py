@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from weft.core.options import RunOptions
+from weft.engine.program import Buffer, PlacedKernel, Plan
 from weft.graph import Gemm, Graph, NearMemoryRing
 from weft.graph.choice import Kernel as ChosenKernel
 from weft.hardware import Gpu, System
 from weft.kernels import near_memory_reduce_kernel
 from weft.kernels.ring import RING, forwarded
-from weft.lower import Lowered
-from weft.lower.fit import check_whole, tiling_for
-from weft.lower.gpus import count_simulated
-from weft.options import RunOptions
 from weft.overlaps.base import OverlapMethod, Part
 from weft.overlaps.graphs import Pattern, find_produced, scatter
 from weft.overlaps.joined import find_joined
+from weft.overlaps.lower import Lowered
+from weft.overlaps.lower.fit import check_whole, tiling_for
+from weft.overlaps.lower.gpus import count_simulated
 from weft.overlaps.ring import RingPair
-from weft.program import Buffer, PlacedKernel, Plan
 
 
 @dataclass(frozen=True)

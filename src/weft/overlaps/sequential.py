@@ -6,7 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from weft.errors import InputError, check_name
+from weft.core.errors import InputError, check_name
+from weft.core.options import RunOptions
+from weft.core.units import to_fs
+from weft.engine.program import Buffer, Kernel, Load, Phase, PlacedKernel, Plan, Store, Wait
+from weft.engine.program.plan import CACHED_STORE
 from weft.graph import Collective, Graph, KernelChoice, LibraryCollective, MoEExchange, Node, PaperRing
 from weft.graph.choice import Kernel as ChosenKernel
 from weft.graph.choice import LibraryAlgorithm
@@ -14,14 +18,8 @@ from weft.graph.moe import moe_layer
 from weft.hardware import Gpu, System
 from weft.kernels import gather_kernel, reduce_kernel, sum_kernel, tile_table
 from weft.kernels.channels import ChannelTiling
+from weft.kernels.library.collectives import KERNELS
 from weft.kernels.ring import RING, forwarded
-from weft.library.collectives import KERNELS
-from weft.lower import Lowered
-from weft.lower.collectives import cu_collective
-from weft.lower.fit import check_whole, tiling_for
-from weft.lower.gpus import count_simulated, slow_links
-from weft.lower.independent import in_order
-from weft.options import RunOptions
 from weft.overlaps.base import SEQUENTIAL
 from weft.overlaps.graphs import (
     PAPER_RING,
@@ -32,12 +30,14 @@ from weft.overlaps.graphs import (
     with_exchanges,
 )
 from weft.overlaps.joined import GatheredPair, JoinedNodes, find_joined, fit_rows
+from weft.overlaps.lower import Lowered
+from weft.overlaps.lower.collectives import cu_collective
+from weft.overlaps.lower.fit import check_whole, tiling_for
+from weft.overlaps.lower.gpus import count_simulated, slow_links
+from weft.overlaps.lower.independent import in_order
 from weft.overlaps.moe import ExpertLayer, ExpertMethod, Piece, Slot
 from weft.overlaps.pairs import PairTimes
 from weft.overlaps.ring import RingPair, has_gather
-from weft.program import Buffer, Kernel, Load, Phase, PlacedKernel, Plan, Store, Wait
-from weft.program.plan import CACHED_STORE
-from weft.units import to_fs
 
 LIBRARY = "library"
 """The algorithm that the vendor's library would choose."""

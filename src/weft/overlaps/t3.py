@@ -7,27 +7,27 @@ from typing import ClassVar
 
 import numpy as np
 
+from weft.core.errors import InputError, check_type
+from weft.core.options import RunOptions
 from weft.engine import layout as y
-from weft.errors import InputError, check_type
+from weft.engine.program import Command, Kernel, PlacedKernel, Plan, Wait
+from weft.engine.program.plan import Work
 from weft.graph import Graph, TrackedDirect, TrackedRing
 from weft.graph.choice import Kernel as ChosenKernel
 from weft.hardware import Gpu, System
 from weft.kernels import gather_kernel
 from weft.kernels.gemm import in_parts, owner_by_owner
 from weft.kernels.ring import RING, direct_reduce_scatter, fused_reduce_scatter, two_level_reduce_scatter
-from weft.lower import Lowered
-from weft.lower.fit import check_whole, parts_of_k, tiling_for
-from weft.lower.gpus import check_adjacent, count_simulated
-from weft.lower.machine import fabric_of, nodes_among, of_levels
-from weft.options import RunOptions
+from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps.arbiters import COMPUTE_FIRST, CRITICAL_FIRST
 from weft.overlaps.base import OverlapMethod
 from weft.overlaps.graphs import Pattern, scatter
 from weft.overlaps.joined import find_joined
+from weft.overlaps.lower import Lowered
+from weft.overlaps.lower.fit import check_whole, parts_of_k, tiling_for
+from weft.overlaps.lower.gpus import check_adjacent, count_simulated
+from weft.overlaps.lower.machine import fabric_of, nodes_among, of_levels
 from weft.overlaps.ring import RingPair, has_gather
-from weft.parallel.plan import TrainingPlan
-from weft.program import Command, Kernel, PlacedKernel, Plan, Wait
-from weft.program.plan import Work
 
 TRACKED = ("tracker", "near-memory update", "triggered DMA")
 _FUSED = "GEMM fused with the reduce-scatter by track and trigger; memory arbitration: "

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from weft.errors import InputError, check_type
+from weft.core.errors import InputError, check_type
+from weft.core.options import RunOptions
+from weft.engine.program import Buffer, ChunkRule, Command, DmaMap, PlacedKernel, Wait
+from weft.engine.program.plan import PLAIN_STORE
 from weft.graph import Graph, TrackedArrivals
 from weft.graph.choice import Kernel as ChosenKernel
 from weft.hardware import Gpu, System
-from weft.lower import Lowered
-from weft.lower.fit import tiling_for
-from weft.lower.gpus import count_simulated
-from weft.lower.machine import fabric_of
-from weft.options import RunOptions
 from weft.overlaps.base import OverlapMethod
 from weft.overlaps.flux import GatherGemm
 from weft.overlaps.graphs import Pattern, join_gather
 from weft.overlaps.joined import copying_kernel, find_joined, fit_rows
-from weft.program import Buffer, ChunkRule, Command, DmaMap, PlacedKernel, Wait
-from weft.program.plan import PLAIN_STORE
+from weft.overlaps.lower import Lowered
+from weft.overlaps.lower.fit import tiling_for
+from weft.overlaps.lower.gpus import count_simulated
+from weft.overlaps.lower.machine import fabric_of
 
 PASSING_ENGINES = 2
 """DMA engines that pass lines on in turn [assumed; 1 to 16]: one is set up while the other one's line is on the link.

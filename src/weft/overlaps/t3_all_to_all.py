@@ -10,15 +10,15 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.engine.program import Buffer, ChunkRule, Command, DmaMap, Kernel, Phase, PlacedKernel, Plan, Store, Wait
+from weft.engine.program.plan import CACHED_STORE, PLAIN_STORE
 from weft.graph import Edge, Graph, KernelChoice, MoEExchange, TrackedMoEExchange
 from weft.graph.choice import Kernel as ChosenKernel
 from weft.hardware import Gpu
 from weft.overlaps.graphs import Pattern, find_moe_layer
 from weft.overlaps.moe import ExpertLayer, ExpertMethod, Piece, Slot
 from weft.overlaps.t3 import TRACKED
-from weft.program import Buffer, ChunkRule, Command, DmaMap, Kernel, Phase, PlacedKernel, Plan, Store, Wait
-from weft.program.plan import CACHED_STORE, PLAIN_STORE
 
 
 @dataclass(frozen=True)

@@ -12,22 +12,34 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from weft.core.options import RunOptions
 from weft.engine import layout as y
+from weft.engine.program import (
+    Buffer,
+    ChunkRule,
+    DmaMap,
+    Kernel,
+    Load,
+    Phase,
+    PlacedKernel,
+    Plan,
+    RemoteMap,
+    Store,
+    Wait,
+)
+from weft.engine.program.plan import PLAIN_STORE
 from weft.graph import FusedChunks, Graph
 from weft.graph.choice import Kernel as ChosenKernel
 from weft.hardware import Gpu, System
 from weft.kernels import operands
-from weft.library.software import COPY_STREAMS, SPLITS, WORKGROUPS
-from weft.lower import Lowered
-from weft.lower.fit import check_whole, tiling_for
-from weft.lower.gpus import count_simulated
-from weft.options import RunOptions
+from weft.kernels.library.software import COPY_STREAMS, SPLITS, WORKGROUPS
 from weft.overlaps.base import OverlapMethod
 from weft.overlaps.graphs import Pattern, find_consumed, join_gather, scatter
 from weft.overlaps.joined import GatheredPair, JoinedPair, copy_kernel, find_joined, fit_rows, repeat_tiles
+from weft.overlaps.lower import Lowered
+from weft.overlaps.lower.fit import check_whole, tiling_for
+from weft.overlaps.lower.gpus import count_simulated
 from weft.overlaps.pairs import PairTimes
-from weft.program import Buffer, ChunkRule, DmaMap, Kernel, Load, Phase, PlacedKernel, Plan, RemoteMap, Store, Wait
-from weft.program.plan import PLAIN_STORE
 
 PIECE = 16 * 1024
 """Bytes per iteration of the kernels that reduce and scatter [assumed]."""

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from weft.answer import Answer, Record, attributes
+from weft.core.answer import Answer, Record, attributes
 from weft.hardware import System
 from weft.models import Transformer
-from weft.parallel.plan import TrainingPlan
-from weft.run.step.serving_plan import ServingPlan
+from weft.models.parallel.plan import TrainingPlan
+from weft.step.serving_plan import ServingPlan
 
 D = TypeVar("D", TrainingPlan, ServingPlan)
 P = TypeVar("P")

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from weft.errors import InputError, check_name
+from weft.core.errors import InputError, check_name
 from weft.hardware import System
 from weft.models import Transformer
-from weft.parallel.deployment import Deployment
-from weft.parallel.framework import Framework
-from weft.parallel.plan import TrainingPlan
+from weft.models.parallel.deployment import Deployment
+from weft.models.parallel.framework import Framework
+from weft.models.parallel.plan import TrainingPlan
 from weft.plan import launch_serving as serving
 from weft.plan import launch_training as training
-from weft.run.step.serving_plan import ServingPlan
+from weft.step.serving_plan import ServingPlan
 
 D = TypeVar("D", TrainingPlan, ServingPlan)
 NO_FRAMEWORK = Framework()

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from weft.files import to_json
-from weft.run.step.serving_plan import ServingPlan
+from weft.core.files import to_json
+from weft.step.serving_plan import ServingPlan
 
 _PORT = 8000
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from weft.files import to_json
+from weft.core.files import to_json
 from weft.hardware import System
 from weft.models import Transformer
-from weft.parallel.cut import expert_tp
-from weft.parallel.framework import Framework
-from weft.parallel.plan import ORDER, TrainingPlan
+from weft.models.parallel.cut import expert_tp
+from weft.models.parallel.framework import Framework
+from weft.models.parallel.plan import ORDER, TrainingPlan
 
 _ROWS = 128
 """Megatron-LM pads the vocabulary to a multiple of this and of the tensor-parallel ranks."""

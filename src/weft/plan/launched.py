@@ -9,17 +9,17 @@ from types import MappingProxyType
 from typing import Any
 
 from weft import hardware
-from weft.answer import Record
-from weft.errors import InputError, check_type
+from weft.core.answer import Record
+from weft.core.errors import InputError, check_type
+from weft.core.options import SUSTAINED, Fidelity, RunOptions
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.models.block import FusionStyle, Tokens, layer
-from weft.options import SUSTAINED, Fidelity, RunOptions
-from weft.parallel.complete import check_stated
-from weft.parallel.framework import Framework
-from weft.parallel.framework import framework as framework_of
-from weft.result.step import Step
-from weft.run.step.named import step
+from weft.models.parallel.complete import check_stated
+from weft.models.parallel.framework import Framework
+from weft.models.parallel.framework import framework as framework_of
+from weft.step.named import step
+from weft.step.result.step import Step
 
 _LISTED = 12
 """Most arguments that a note lists."""

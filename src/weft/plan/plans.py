@@ -8,24 +8,24 @@ from functools import cached_property
 from typing import Any
 
 from weft import hardware
-from weft.answer import attributes
-from weft.errors import InputError
+from weft.core.answer import attributes
+from weft.core.errors import InputError
+from weft.core.options import SUSTAINED, Fidelity, RunOptions
+from weft.core.units import format_time
+from weft.estimate.errors import Error, step_error
 from weft.hardware import System
 from weft.models import Transformer, load_model
 from weft.models.counts import hardware_flops, utilisation
-from weft.options import SUSTAINED, Fidelity, RunOptions
-from weft.parallel.framework import Framework, framework
-from weft.parallel.layers import stage_layers
-from weft.parallel.plan import TrainingPlan
-from weft.parallel.words import changes, words
+from weft.models.parallel.framework import Framework, framework
+from weft.models.parallel.layers import stage_layers
+from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.words import changes, words
 from weft.plan.answer import PlanAnswer, PlannedDeployment
 from weft.plan.launch import LAUNCHERS, lacking, launch
-from weft.result.errors import Error, step_error
-from weft.result.memory import Memory
-from weft.result.step import CONVENTION, RESIDUAL, Step, added, exposed
-from weft.run.step.clock import train
-from weft.run.step.memory import memory
-from weft.units import format_time
+from weft.step.clock import train
+from weft.step.memory import memory
+from weft.step.result.memory import Memory
+from weft.step.result.step import CONVENTION, RESIDUAL, Step, added, exposed
 
 _WORDS = {
     exposed("tp"): "tensor-parallel communication",

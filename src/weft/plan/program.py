@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 
 FloatArray = npt.NDArray[np.float64]
 Columns = npt.NDArray[np.int_]

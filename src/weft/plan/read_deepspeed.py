@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.errors import ConfigError
+from weft.core.errors import ConfigError
 from weft.plan.launched import Launched
 from weft.plan.read_torchtitan import flatten, written
 from weft.plan.reading import ArgumentReader

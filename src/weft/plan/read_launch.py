@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from weft import hardware
-from weft.errors import ConfigError, InputError, check_type, shown
-from weft.files import read_text
+from weft.core.errors import ConfigError, InputError, check_type, shown
+from weft.core.files import read_text
 from weft.hardware.resolve import Described
 from weft.plan.launched import Launched
 from weft.plan.read_deepspeed import read_deepspeed

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from weft.errors import ConfigError, InputError
+from weft.core.errors import ConfigError, InputError
 from weft.models import Transformer
 from weft.plan.launch_training import MODULES, RECIPE_FLAGS
 from weft.plan.launched import Launched

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from weft.errors import ConfigError
+from weft.core.errors import ConfigError
 from weft.models import Transformer, load_model
 from weft.plan.launch_training import PIPELINES
 from weft.plan.launched import Launched

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from weft.errors import ConfigError, InputError
+from weft.core.errors import ConfigError, InputError
 from weft.models import Transformer, load_model
 from weft.models.load import model_names
 from weft.plan.launched import Launched

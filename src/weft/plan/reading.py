@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from weft.errors import ConfigError, shown
-from weft.files import packaged_toml
+from weft.core.errors import ConfigError, shown
+from weft.core.files import packaged_toml
 from weft.plan.script import Arguments, is_unknown, unknown_name
 
 OFF = "false"

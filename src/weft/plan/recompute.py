@@ -16,27 +16,27 @@ from typing import Any
 
 import numpy as np
 
-from weft.answer import Answer
-from weft.errors import InputError
+from weft.core.answer import Answer
+from weft.core.errors import InputError
+from weft.core.options import SUSTAINED, RunOptions
+from weft.core.units import Dimension, parse
 from weft.graph import Graph
 from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer
 from weft.models.block import LayerOp, Tokens, layer
-from weft.options import SUSTAINED, RunOptions
-from weft.parallel.again import Saved, extra_sources, left_by
-from weft.parallel.cut import cut, local
-from weft.parallel.framework import Framework
-from weft.parallel.memory import saved_by_operator
-from weft.parallel.plan import TrainingPlan
-from weft.parallel.precision import narrowed
+from weft.models.parallel.again import Saved, extra_sources, left_by
+from weft.models.parallel.cut import cut, local
+from weft.models.parallel.framework import Framework
+from weft.models.parallel.memory import saved_by_operator
+from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.precision import narrowed
 from weft.plan.program import Program
-from weft.run.step.clock import train
-from weft.run.step.memory import memory
-from weft.run.step.named import asked
-from weft.run.step.parts import rank_parts
-from weft.run.step.prices import OperatorTimes
-from weft.units import Dimension, parse
+from weft.step.clock import train
+from weft.step.memory import memory
+from weft.step.named import asked
+from weft.step.parts import rank_parts
+from weft.step.prices import OperatorTimes
 
 
 @dataclass(frozen=True)

@@ -13,18 +13,18 @@ from itertools import product
 from typing import Any
 
 from weft import hardware
-from weft.answer import Answer, Record
-from weft.errors import InputError, check_type, check_whole
+from weft.core.answer import Answer, Record
+from weft.core.errors import InputError, check_type, check_whole
+from weft.core.options import SUSTAINED, Fidelity, RunOptions
+from weft.estimate.errors import Error, collective_error, gemm_error
 from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
-from weft.options import SUSTAINED, Fidelity, RunOptions
-from weft.parallel.check import divisors
-from weft.parallel.plan import TrainingPlan
-from weft.result.errors import Error, collective_error, gemm_error
-from weft.result.step import Step
-from weft.run.step.named import memory as memory_of
-from weft.run.step.named import step
+from weft.models.parallel.check import divisors
+from weft.models.parallel.plan import TrainingPlan
+from weft.step.named import memory as memory_of
+from weft.step.named import step
+from weft.step.result.step import Step
 
 COMPUTE_RATES = (
     "compute.clock",

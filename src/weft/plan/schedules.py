@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from weft.answer import Answer
-from weft.errors import InputError, UnitError, check_name, shown
-from weft.files import write_json
-from weft.schedule.pipeline import (
+from weft.core.answer import Answer
+from weft.core.errors import InputError, UnitError, check_name, shown
+from weft.core.files import write_json
+from weft.core.units import Dimension, parse
+from weft.step.pipeline import (
     Durations,
     PipelineTimes,
     Schedule,
@@ -25,10 +26,9 @@ from weft.schedule.pipeline import (
     schedule,
     schedule_to_dict,
 )
-from weft.schedule.pipeline.orders import Floats
-from weft.schedule.pipeline.problem import OrderProblem, check_tasks, least_end, least_spans
-from weft.schedule.pipeline.search import OBJECTIVES, Objective, find_order
-from weft.units import Dimension, parse
+from weft.step.pipeline.orders import Floats
+from weft.step.pipeline.problem import OrderProblem, check_tasks, least_end, least_spans
+from weft.step.pipeline.search import OBJECTIVES, Objective, find_order
 
 _WHOLE_STAGES = ("gpipe", "1f1b", "zb-h1", "zb-h2")
 _TWO_CHUNKS = ("interleaved:2", "zb-v", "v-half", "v-min")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import pairwise
 
-from weft.errors import ConfigError, InputError
+from weft.core.errors import ConfigError, InputError
 from weft.plan.shell import (
     ASSIGNMENT,
     DEEPEST,

@@ -11,27 +11,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from weft.errors import InputError, OutputError, check_name, check_type
-from weft.fields import stated
+from weft.core.errors import InputError, OutputError, check_name, check_type
+from weft.core.fields import stated
+from weft.core.options import SUSTAINED, RunOptions
+from weft.core.store.records import say
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
-from weft.library.serving_frameworks import resolve_framework
+from weft.kernels.library.serving_frameworks import resolve_framework
 from weft.models import Transformer, load_model
-from weft.options import SUSTAINED, RunOptions
 from weft.plan.launch_serving import TWO_BATCH
 from weft.plan.search import Group, Groups, Search, Workload, pareto_front
 from weft.plan.serving_bounds import Bounds, Work
 from weft.plan.serving_plans import Deployed, ServingPlans, chosen, words
-from weft.result.serving import LIFETIMES, WARM_UP, Limits, Objective, Served, Serving, Turn
-from weft.result.stored import plain
-from weft.run.step.drafts import Speculation, drafter
-from weft.run.step.serving_plan import FRAMEWORK, ServingPlan
 from weft.serving.checkpoint import WRONG, Checkpoint, Progress, State
 from weft.serving.cluster import GivenUp, columns, rows
 from weft.serving.load import OUTPUT_TOKENS, Load
 from weft.serving.requests import Request, RequestStream
+from weft.serving.result import LIFETIMES, WARM_UP, Limits, Objective, Served, Serving, Turn
 from weft.serving.serve import Ready, ready
-from weft.store.records import say
+from weft.simulate.result.stored import plain
+from weft.step.drafts import Speculation, drafter
+from weft.step.serving_plan import FRAMEWORK, ServingPlan
 
 ATTAINMENT = 0.9
 """Share of the requests that must meet the objective [assumed, 0.9 to 0.99; DistServe, arXiv:2401.09670, takes 0.9]."""

@@ -23,9 +23,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.result.serving import Objective
 from weft.serving.framework import Serves
 from weft.serving.requests import Asked, RequestStream
+from weft.serving.result import Objective
 from weft.serving.steady import steady_at
 from weft.serving.step_times import Shape, StepTimes
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.fields import described
+from weft.core.fields import described
 from weft.plan.answer import PlanAnswer, PlannedDeployment
 from weft.plan.launch import ENGINES, launch
-from weft.result.serving import Objective, Serving
-from weft.run.step.serving_plan import ServingPlan
+from weft.serving.result import Objective, Serving
+from weft.step.serving_plan import ServingPlan
 
 CHOSEN = (
     *("tp", "replicas", "prefill_replicas", "max_num_batched_tokens", "max_num_seqs", "ep", "pp", "two_batch_overlap"),

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from weft.errors import ConfigError
+from weft.core.errors import ConfigError
 
 DEEPEST = 50
 """Most levels of nested expansions and compound commands."""

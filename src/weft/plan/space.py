@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from weft.errors import InputError, check_name, check_whole
+from weft.core.errors import InputError, check_name, check_whole
 from weft.hardware import System
 from weft.models import Transformer
-from weft.parallel.check import can_pair, check_graphs, divisors, drop_ep_overlap, problems
-from weft.parallel.deployment import overlap_of
-from weft.parallel.framework import Framework
-from weft.parallel.layers import stage_layers
-from weft.parallel.plan import ScheduleName, TrainingPlan, schedule_name
-from weft.parallel.precision import check_trains
+from weft.models.parallel.check import can_pair, check_graphs, divisors, drop_ep_overlap, problems
+from weft.models.parallel.deployment import overlap_of
+from weft.models.parallel.framework import Framework
+from weft.models.parallel.layers import stage_layers
+from weft.models.parallel.plan import ScheduleName, TrainingPlan, schedule_name
+from weft.models.parallel.precision import check_trains
 from weft.plan.launch import lacking
-from weft.run.step.overlaps import check_methods, check_overlap
+from weft.step.overlaps import check_methods, check_overlap
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 """Sequences of a micro-batch that are tried."""

@@ -15,27 +15,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft import hardware
-from weft.errors import InputError, check_name, check_type, check_whole, shown
+from weft.core.errors import InputError, check_name, check_type, check_whole, shown
+from weft.core.options import RESERVE, SUSTAINED, RunOptions
+from weft.core.store import Store
+from weft.core.store.task import question
+from weft.estimate.errors import step_error
 from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
-from weft.options import RESERVE, SUSTAINED, RunOptions
-from weft.parallel.check import degrees
-from weft.parallel.framework import Framework, current_frameworks
-from weft.parallel.framework import framework as framework_of
-from weft.parallel.plan import TrainingPlan
+from weft.models.parallel.check import degrees
+from weft.models.parallel.framework import Framework, current_frameworks
+from weft.models.parallel.framework import framework as framework_of
+from weft.models.parallel.plan import TrainingPlan
 from weft.plan.launch import LAUNCHERS
 from weft.plan.plans import Planned, Plans, Setting, roomiest_first
 from weft.plan.search import Group, Groups, Search, Workload, pareto_front
 from weft.plan.space import Space, smaller, space
-from weft.result.errors import step_error
-from weft.run.step.batch import uncollected
-from weft.run.step.clock import many, meetings, train
-from weft.run.step.meeting import Meeting
-from weft.run.step.prices import DurationCache
-from weft.run.step.pruning import ParetoFront, Pruning
-from weft.store import Store
-from weft.store.task import question
+from weft.step.batch import uncollected
+from weft.step.clock import many, meetings, train
+from weft.step.meeting import Meeting
+from weft.step.prices import DurationCache
+from weft.step.pruning import ParetoFront, Pruning
 from weft.sweep.tasks import Progress, results
 
 FloatArray = NDArray[np.float64]

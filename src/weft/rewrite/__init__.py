@@ -1,9 +1,9 @@
 """Cost-based rewriting of graphs: rules that are proven on small arrays, and the search for their best order."""
 
+from weft.core.rooms import callable_room
 from weft.rewrite.answer import Rewriting
 from weft.rewrite.rules import RULES, Rule
 from weft.rewrite.run import rewrite
-from weft.rooms import callable_room
 
 __all__ = ["RULES", "Rewriting", "Rule", "rewrite"]
 

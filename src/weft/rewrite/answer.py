@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.answer import Answer, Record, attributes
+from weft.core.answer import Answer, Record, attributes
+from weft.core.options import RunOptions
 from weft.graph import Graph
 from weft.hardware import System
-from weft.options import RunOptions
 from weft.rewrite.cost import Cost
 from weft.rewrite.prove import Proof
 

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Graph
 from weft.rewrite.answer import Alternative, Refusal, Step
 from weft.rewrite.cost import Cost, Prices

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.answer import Record
+from weft.core.answer import Record
+from weft.core.options import RunOptions
 from weft.estimate import estimate
 from weft.graph import Graph, Node, Op, Streaming
 from weft.hardware import System
-from weft.options import RunOptions
 from weft.rewrite.flow import LOAD
 from weft.rewrite.rules.whole import CAPTURED, LAUNCHED
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Attention, Collective, Constant, Convolution, Gemm, Graph, Joined, Node, Op, Opaque, Streaming
 from weft.graph.named import Named, View, shapes
 from weft.graph.op import Tensor

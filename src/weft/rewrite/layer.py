@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Attention, Collective, Constant, Gemm, Graph, Joined, Streaming, View
 from weft.graph.role import Role
 from weft.models import Transformer
 from weft.models.block import FusionStyle, LayerOp, Tokens, layer
-from weft.parallel.cut import cut
-from weft.parallel.plan import TrainingPlan
+from weft.models.parallel.cut import cut
+from weft.models.parallel.plan import TrainingPlan
 from weft.rewrite.flow import Draft
 
 _KIND = "dense"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weft.errors import SimulationError
+from weft.core.errors import SimulationError
 from weft.graph import Graph
 from weft.rewrite.execute import BITS, Values, execute, random_values
 from weft.rewrite.flow import Flow, applied

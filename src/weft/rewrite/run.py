@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from weft import hardware
-from weft.errors import InputError, check_name, check_type, check_whole
+from weft.core.errors import InputError, check_name, check_type, check_whole
+from weft.core.options import SUSTAINED, RunOptions
+from weft.core.units import Dimension, parse
 from weft.graph import Graph
 from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer, graph_in, load_model
-from weft.options import SUSTAINED, RunOptions
-from weft.parallel.check import check_plan
-from weft.parallel.plan import TrainingPlan
+from weft.models.parallel.check import check_plan
+from weft.models.parallel.plan import TrainingPlan
 from weft.rewrite.answer import Rewriting
 from weft.rewrite.best import ALPHA, MOST, Search, State, refusals, replayed
 from weft.rewrite.cost import LAUNCH, Prices
@@ -24,7 +25,6 @@ from weft.rewrite.execute import executable, least_inputs
 from weft.rewrite.layer import layer_graph, twin
 from weft.rewrite.prove import Proof, compared, proven
 from weft.rewrite.rules import RULES, Rule
-from weft.units import Dimension, parse
 
 FIELDS = ("tp", "sp", "micro_batch", "sequence", "dtype", "dropout")
 """What may be stated of a model's layer: fields of a plan, and whether it drops elements."""

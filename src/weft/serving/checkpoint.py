@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import InputError, OutputError
-from weft.files import read_stored, write_atomically
+from weft.core.errors import InputError, OutputError
+from weft.core.files import read_stored, write_atomically
+from weft.core.store.fingerprint import fingerprint_of
+from weft.core.store.records import checkpoints, say
+from weft.core.store.task import as_json
 from weft.serving.cluster import Cluster
 from weft.serving.requests import Asked
-from weft.store.fingerprint import fingerprint_of
-from weft.store.records import checkpoints, say
-from weft.store.task import as_json
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of answered requests, their total, and what runs."""

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from weft.result.serving import Turn
 from weft.serving.replica import Replica
 from weft.serving.requests import STATE, Request, RequestStream
+from weft.serving.result import Turn
 
 Route = Callable[[Sequence[Replica]], Replica]
 """Chooses the replica of the next request."""

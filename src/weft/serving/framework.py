@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.catalog import Quantity
-from weft.errors import InputError
+from weft.core.catalog import Quantity
+from weft.core.errors import InputError
+from weft.core.units import Dimension, format_bytes
 from weft.graph import DTYPE_BYTES
-from weft.library.kits import KITS
-from weft.library.serving_frameworks import framework_tables, resolve_framework
+from weft.kernels.library.kits import KITS
+from weft.kernels.library.serving_frameworks import framework_tables, resolve_framework
 from weft.models.block import query_key_value
-from weft.run.step.forward import Forward
-from weft.run.step.memory import outside
-from weft.run.step.serving_plan import FRAMEWORK, SECONDS, ServingPlan
-from weft.units import Dimension, format_bytes
+from weft.step.forward import Forward
+from weft.step.memory import outside
+from weft.step.serving_plan import FRAMEWORK, SECONDS, ServingPlan
 
 _BYTES = Quantity(Dimension.BYTES)
 

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from weft.answer import Record
-from weft.errors import InputError, check_type, check_whole, is_whole, shown
-from weft.fields import Options, check_fields, declared
-from weft.result.serving import LIFETIMES, WARM_UP
+from weft.core.answer import Record
+from weft.core.errors import InputError, check_type, check_whole, is_whole, shown
+from weft.core.fields import Options, check_fields, declared
 from weft.serving.requests import Asked, RequestStream, printable, read_requests
+from weft.serving.result import LIFETIMES, WARM_UP
 
 Arrivals = Literal["poisson", "gamma", "even"]
 """Random arrivals: independent, in bursts or evened out (gamma-distributed gaps), or at equal gaps."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Protocol
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.serving.replica import Replica
 
 Schedule = Callable[[Replica], None]

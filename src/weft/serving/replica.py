@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
-from weft.errors import InputError, check_whole, shown
-from weft.result.serving import Turn
+from weft.core.errors import InputError, check_whole, shown
 from weft.serving.decoding import DecodeGroup
 from weft.serving.pool import Pool
 from weft.serving.requests import Request
+from weft.serving.result import Turn
 from weft.serving.step_times import Shape, StepTimes
 
 

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from weft.errors import InputError, check_type, is_whole, reason, shown
-from weft.files import Rows, read_text
+from weft.core.errors import InputError, check_type, is_whole, reason, shown
+from weft.core.files import Rows, read_text
 
 if TYPE_CHECKING:
     from weft.serving.decoding import DecodeGroup

@@ -12,15 +12,23 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.errors import InputError, check_type
+from weft.core.errors import InputError, check_type
+from weft.core.fields import stated
+from weft.core.options import SUSTAINED, RunOptions
 from weft.estimate import estimate
-from weft.fields import stated
 from weft.graph import Collective
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
-from weft.options import SUSTAINED, RunOptions
-from weft.result.serving import (
+from weft.serving.checkpoint import LEAST, WRONG, Checkpoint, Progress, Watched
+from weft.serving.cluster import Cluster, Watch
+from weft.serving.framework import Serves, serves
+from weft.serving.load import EACH_CLIENT, FIRST_REQUESTS, Load
+from weft.serving.policies import POLICIES, Policy, Schedule, checked
+from weft.serving.pool import Pool
+from weft.serving.replica import Pipeline, Replica
+from weft.serving.requests import HASHED_TOKENS, Asked, Request, RequestStream, with_prefix
+from weft.serving.result import (  # fmt: skip
     LIFETIMES,
     WARM_UP,
     Interactive,
@@ -30,21 +38,13 @@ from weft.result.serving import (
     Serving,
     Turn,
     steady_window,
-)  # fmt: skip
-from weft.result.step import added
-from weft.result.stored import plain
-from weft.run.step.forward import Forward
-from weft.run.step.serving_plan import FRAMEWORK, ServingPlan
-from weft.serving.checkpoint import LEAST, WRONG, Checkpoint, Progress, Watched
-from weft.serving.cluster import Cluster, Watch
-from weft.serving.framework import Serves, serves
-from weft.serving.load import EACH_CLIENT, FIRST_REQUESTS, Load
-from weft.serving.policies import POLICIES, Policy, Schedule, checked
-from weft.serving.pool import Pool
-from weft.serving.replica import Pipeline, Replica
-from weft.serving.requests import HASHED_TOKENS, Asked, Request, RequestStream, with_prefix
+)
 from weft.serving.steady import steady
 from weft.serving.step_times import Shape, StepTimes
+from weft.simulate.result.stored import plain
+from weft.step.forward import Forward
+from weft.step.result.step import added
+from weft.step.serving_plan import FRAMEWORK, ServingPlan
 
 _KEPT = 128
 """Kinds of replicas whose step times are kept: as many as a plan compares."""

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.result.step import Pass
-from weft.run.step.forward import Forward, Group, half
-from weft.run.step.paired import EXPERTS
-from weft.run.step.spans import CONTENTION
-from weft.run.step.stages import ForwardStages
+from weft.step.forward import Forward, Group, half
+from weft.step.paired import EXPERTS
+from weft.step.result.step import Pass
+from weft.step.spans import CONTENTION
+from weft.step.stages import ForwardStages
 
 FloatArray = NDArray[np.float64]
 INTERPOLATION_ERROR = 0.04

@@ -1,5 +1,5 @@
 """Many questions: every combination of their values, on processes or a cluster, each kept on disk."""
 
-from weft.rooms import callable_room
+from weft.core.rooms import callable_room
 
 callable_room(__name__, "weft.sweep.run", "sweep")

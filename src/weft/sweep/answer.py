@@ -13,14 +13,14 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
-from weft.answer import Answer
-from weft.errors import InputError, UnitError
-from weft.store import Record, Store
-from weft.store.task import Question, question
+from weft.core.answer import Answer
+from weft.core.errors import InputError, UnitError
+from weft.core.store import Record, Store
+from weft.core.store.task import Question, question
+from weft.core.units import common_unit
 from weft.sweep.matrix import GOALS, Case, Matrix
 from weft.sweep.questions import flat, named, question_of
 from weft.sweep.rows import Columns, Row, write_rows
-from weft.units import common_unit
 
 _BEST = 10
 """Rows of a summary."""

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from weft import hardware
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.core.options import RunOptions
+from weft.core.store import Store
 from weft.graph import Collective, Driver, Gemm, Graph, LibraryCollective, concurrent, gemm_queue
 from weft.hardware import Described, Gpu, System
 from weft.kernels import GemmTiling
-from weft.library.interconnect import MOST_CHANNELS
-from weft.options import RunOptions
+from weft.kernels.library.interconnect import MOST_CHANNELS
 from weft.overlaps import STRATEGIES
-from weft.result import Timeline
-from weft.result.metrics import class_of, ideal_speedup, share_of_ideal
-from weft.run import alone
-from weft.store import Store
+from weft.simulate import alone
+from weft.simulate.result import Timeline
+from weft.simulate.result.metrics import class_of, ideal_speedup, share_of_ideal
 from weft.sweep.simulations import Simulation, timelines
 from weft.sweep.tasks import Progress
 
@@ -63,7 +63,7 @@ class Alone(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The class (one of `weft.result.metrics.CLASSES`) of the two times."""
+        """The class (one of `weft.simulate.result.metrics.CLASSES`) of the two times."""
         return class_of(*self)
 
     def speedup(self, makespan_s: float) -> float:

@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 from weft import __version__
-from weft.errors import InputError, SimulationError
-from weft.store.fingerprint import fingerprint_of, home, sources
-from weft.store.records import Store, say
-from weft.store.task import Question, answer
+from weft.core.errors import InputError, SimulationError
+from weft.core.store.fingerprint import fingerprint_of, home, sources
+from weft.core.store.records import Store, say
+from weft.core.store.task import Question, answer
 from weft.sweep.dispatch import Worked
 
 CONNECT_S = 10.0

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from weft.store.records import checked_cache, say
+from weft.core.store.records import checked_cache, say
 
 _VARIABLE = "WEFT_CACHE"
 

@@ -14,9 +14,9 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from weft.errors import SimulationError
-from weft.store.records import Answer, Store, answer_here, stored
-from weft.store.task import Question
+from weft.core.errors import SimulationError
+from weft.core.store.records import Answer, Store, answer_here, stored
+from weft.core.store.task import Question
 
 BATCH_S = 0.5
 """How long a batch should take [s]: a message costs about a millisecond."""

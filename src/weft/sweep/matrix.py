@@ -15,11 +15,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from weft.catalog import is_file, read_toml, unknown_key
-from weft.errors import ConfigError, InputError, SimulationError, UnknownNameError, check_name, check_type
+from weft.core.catalog import is_file, read_toml, unknown_key
+from weft.core.errors import ConfigError, InputError, SimulationError, UnknownNameError, check_name, check_type
+from weft.core.store.records import checked_cache
+from weft.core.store.task import as_json
 from weft.serving.requests import read_requests
-from weft.store.records import checked_cache
-from weft.store.task import as_json
 from weft.sweep.questions import (
     KINDS,
     OVERLOADED,

@@ -13,8 +13,8 @@ from contextlib import ExitStack
 from multiprocessing import resource_tracker
 from typing import Any, Self
 
-from weft.store.records import Answer, Store, answer_here
-from weft.store.task import Question
+from weft.core.store.records import Answer, Store, answer_here
+from weft.core.store.task import Question
 from weft.sweep.code import cache_at, compile_here, is_shared, stand_in
 from weft.sweep.dispatch import Dispatch, Worked, Workers, answer_batch
 

@@ -15,33 +15,33 @@ import numpy as np
 from pydantic import BeforeValidator, Field, create_model, field_validator
 
 from weft import hardware
-from weft.catalog import Whole, unknown_key
-from weft.errors import ConfigError, InputError, check_type, check_whole
+from weft.core.catalog import Whole, unknown_key
+from weft.core.errors import ConfigError, InputError, check_type, check_whole
+from weft.core.fields import described, from_options, in_words_of_options
+from weft.core.files import finite
+from weft.core.options import SUSTAINED, Fidelity, RunOptions
+from weft.core.store import Record
+from weft.core.units import parse_collective, parse_shape
 from weft.estimate import Estimate, estimate
-from weft.fields import described, from_options, in_words_of_options
-from weft.files import finite
 from weft.graph import Collective, Gemm, Graph, Op, concurrent
 from weft.hardware import Described, Gpu, Node, System
 from weft.models import SubLayer, Transformer, load_model
-from weft.options import SUSTAINED, Fidelity, RunOptions
+from weft.models.parallel import split, work_of
+from weft.models.parallel.deployment import overlap_of
+from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps import OverlapMethod, find_simulated
 from weft.overlaps.arbiters import ArbiterPolicy, find_policy
-from weft.parallel import split, work_of
-from weft.parallel.deployment import overlap_of
-from weft.parallel.plan import TrainingPlan
-from weft.result import Timeline
-from weft.result.memory import Memory as NeededMemory
-from weft.result.serving import Limits, Serving
-from weft.result.step import Step
-from weft.result.stored import as_record, from_record, plain, summary
-from weft.run.kept import method_identity, policy_identity, retitled, work_weight
-from weft.run.single import Runner, baseline
-from weft.run.step.named import memory, step
-from weft.run.step.serving_plan import ServingPlan
 from weft.serving.load import Load
+from weft.serving.result import Limits, Serving
 from weft.serving.serve import serve
-from weft.store import Record
-from weft.units import parse_collective, parse_shape
+from weft.simulate.kept import method_identity, policy_identity, retitled, work_weight
+from weft.simulate.result import Timeline
+from weft.simulate.result.stored import as_record, from_record, plain, summary
+from weft.simulate.single import Runner, baseline
+from weft.step.named import memory, step
+from weft.step.result.memory import Memory as NeededMemory
+from weft.step.result.step import Step
+from weft.step.serving_plan import ServingPlan
 
 Changes = Mapping[str, str | int | float]
 """Values of the system by path, such as {"link.bandwidth": "300 GB/s"}."""

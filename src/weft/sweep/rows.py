@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from weft.errors import InputError, join_or
-from weft.files import write_csv, written_whole
+from weft.core.errors import InputError, join_or
+from weft.core.files import write_csv, written_whole
 
 SUFFIXES = (".csv", ".parquet", ".json", ".html")
 """Endings of the files that a sweep is written to."""

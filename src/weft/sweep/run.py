@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from weft import __version__
-from weft.errors import InputError, check_name, check_type, check_whole, join_or
-from weft.files import check_out_dir, check_writable
-from weft.options import RunOptions
-from weft.store import Store
-from weft.store.fingerprint import fingerprint_of
+from weft.core.errors import InputError, check_name, check_type, check_whole, join_or
+from weft.core.files import check_out_dir, check_writable
+from weft.core.options import RunOptions
+from weft.core.store import Store
+from weft.core.store.fingerprint import fingerprint_of
 from weft.sweep import matrix as tasks
 from weft.sweep.answer import Sweep, Temporary, Version, parts_of, row_of
 from weft.sweep.cluster import Cluster

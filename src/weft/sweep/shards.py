@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from weft.errors import ConfigError, InputError, check_name, check_type, check_whole, reason
-from weft.files import read_json, write_json
-from weft.store import Record, Store
-from weft.store.task import Question, as_json
+from weft.core.errors import ConfigError, InputError, check_name, check_type, check_whole, reason
+from weft.core.files import read_json, write_json
+from weft.core.store import Record, Store
+from weft.core.store.task import Question, as_json
 from weft.sweep.answer import Sweep, Version, parts_of, row_of
 from weft.sweep.matrix import Matrix
 from weft.sweep.questions import KINDS

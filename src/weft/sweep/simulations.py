@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from weft.core.options import RunOptions
+from weft.core.store import Store
 from weft.graph import Graph
 from weft.hardware import System
-from weft.lower.machine import check_request
-from weft.options import RunOptions
 from weft.overlaps import OverlapMethod, find_simulated
-from weft.result import Comparison, Timeline
-from weft.run.kept import RunInputs
-from weft.run.single import assembled, simulate
-from weft.store import Store
+from weft.overlaps.lower.machine import check_request
+from weft.simulate.kept import RunInputs
+from weft.simulate.result import Comparison, Timeline
+from weft.simulate.single import assembled, simulate
 from weft.sweep.tasks import Progress, results
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from weft.errors import InputError
-from weft.store import Record, Store, Task
-from weft.store.task import Question, question
+from weft.core.errors import InputError
+from weft.core.store import Record, Store, Task
+from weft.core.store.task import Question, question
 from weft.sweep.dispatch import Workers
 from weft.sweep.pool import answers
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from weft.errors import shown
+from weft.core.errors import shown
+from weft.core.options import RunOptions
 from weft.models import SubLayer
-from weft.options import RunOptions
+from weft.models.parallel import split
 from weft.overlaps import SEQUENTIAL
 from weft.overlaps.arbiters import (
     COMMUNICATION,
@@ -23,9 +24,8 @@ from weft.overlaps.arbiters import (
     ArbiterView,
     find_policy,
 )
-from weft.parallel import split
-from weft.result import Timeline
-from weft.run import simulate
+from weft.simulate import simulate
+from weft.simulate.result import Timeline
 from weft.testing.laws import ContractError, Law, check_laws, runs_to_the_end
 
 _CAPACITY, _LIMIT_FS, _VIEWS = 64, 2_000_000_000, 5000

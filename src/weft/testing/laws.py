@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from weft.errors import WeftError
+from weft.core.errors import WeftError
 
 Law = Callable[..., str | None]
 """Returns what contradicts the law in the evidence, or None. The first line of its docstring states the law."""

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.errors import InputError
+from weft.core.errors import InputError
+from weft.core.options import SUSTAINED
 from weft.graph import Collective, Gemm, Graph, Node, Routing, concurrent, experts
-from weft.library.software import costs
-from weft.options import SUSTAINED
+from weft.kernels.library.software import costs
+from weft.models.parallel import dependent
+from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps import AXES, FORMS, OVERLAPS, PLACES, Axis, OverlapMethod, Pattern, not_an_overlap
 from weft.overlaps.pairs import PairTimes, pair_of
-from weft.parallel import dependent
-from weft.parallel.plan import TrainingPlan
-from weft.result import Timeline
-from weft.run import simulate
-from weft.run.step.overlaps import check_overlap as check_step
+from weft.simulate import simulate
+from weft.simulate.result import Timeline
+from weft.step.overlaps import check_overlap as check_step
 from weft.testing.laws import ContractError, check_laws, runs_to_the_end
 
 MACHINES: Sequence[tuple[str, int]] = (("t3-paper", 4), ("dgx-h100", 8))

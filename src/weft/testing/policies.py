@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 import weft
-from weft.result.serving import Limits, Serving
-from weft.run.step.serving_plan import ServingPlan
 from weft.serving.load import Load
 from weft.serving.policies import Schedule
+from weft.serving.result import Limits, Serving
+from weft.step.serving_plan import ServingPlan
 from weft.testing.laws import Law, check_laws, runs_to_the_end
 
 LOADS: Mapping[str, tuple[ServingPlan, Load]] = {

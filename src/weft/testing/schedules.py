@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from weft.errors import InputError
-from weft.schedule.pipeline import Durations, PipelineTimes, Schedule, Send, least_makespan, read_schedule, run_schedule
-from weft.schedule.pipeline import schedule as named_schedule
+from weft.core.errors import InputError
+from weft.step.pipeline import Durations, PipelineTimes, Schedule, Send, least_makespan, read_schedule, run_schedule
+from weft.step.pipeline import schedule as named_schedule
 from weft.testing.laws import ContractError, Law, check_laws, runs_to_the_end
 
 SIZES = ((1, 4), (2, 4), (4, 8), (6, 12), (8, 24), (5, 20))

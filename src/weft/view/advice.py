@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from weft.report import Part, Report, Section
-from weft.report.table import Table, microseconds, number, text, texts, times_faster
+from weft.core.report import Part, Report, Section
+from weft.core.report.table import Table, microseconds, number, text, texts, times_faster
+from weft.core.units import format_bytes
+from weft.plan.tune.advice import ALIKE, NOTED, label
+from weft.plan.tune.heuristics import TIE
 from weft.sweep.bench import by_dma
-from weft.tune.advice import ALIKE, NOTED, label
-from weft.tune.heuristics import TIE
-from weft.units import format_bytes
 from weft.view import looks
 from weft.view.figure import Figure, Lines, choices, curves, stacked_bars
 from weft.view.predictions import SIZES
@@ -17,7 +17,7 @@ from weft.view.words import percent
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
-    from weft.tune.advice import Advice, Option
+    from weft.plan.tune.advice import Advice, Option
 
 _MIB = 1 << 20
 _RUNNING: looks.Looks = {"GEMM only": looks.BLUE, "both": looks.DARK, "collective only": looks.ORANGE}

@@ -7,13 +7,13 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import InputError
-from weft.report import Figure, Report, Table
+from weft.core.errors import InputError
+from weft.core.report import Figure, Report, Table
 from weft.view.page import report_page
 from weft.view.terminal import table_text
 
 if TYPE_CHECKING:
-    from weft.answer import Answer
+    from weft.core.answer import Answer
 
 _ROWS_SHOWN = 40
 """Most rows of a table in a notebook."""

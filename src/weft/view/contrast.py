@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weft.report import Figure, Report, Table
-from weft.report.table import number, text
-from weft.result.contrast import Contrast
-from weft.result.memory import Memory
-from weft.result.step import RESIDUAL, Step
+from weft.core.contrast import Contrast
+from weft.core.report import Figure, Report, Table
+from weft.core.report.table import number, text
+from weft.step.result.memory import Memory
+from weft.step.result.step import RESIDUAL, Step
 from weft.view.memory import fitting
 from weft.view.plans import AXES, framework_words
 from weft.view.shares import label, ordered, seconds, waterfall

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from weft.core.report import Part, Report, Section
+from weft.core.report.table import Column, Table, key_of, microseconds, number, text, times_faster
+from weft.estimate.errors import collective_error, contention_error, gemm_error
 from weft.graph import Collective, Driver
-from weft.report import Part, Report, Section
-from weft.report.table import Column, Table, key_of, microseconds, number, text, times_faster
-from weft.result import Comparison, CoRun
-from weft.result.errors import collective_error, contention_error, gemm_error
-from weft.result.timeline import REASONS
+from weft.simulate.result import Comparison, CoRun
+from weft.simulate.result.timeline import REASONS
 from weft.view import looks
 from weft.view.explorer import timeline, waits_table
 from weft.view.figure import Figure, Lines, bars, stacked_bars

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.report import Report
-from weft.report.table import Table, microseconds, text
+from weft.core.report import Report
+from weft.core.report.table import Table, microseconds, text
 from weft.view import looks
 from weft.view.figure import Figure, stacked_bars
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import InputError
-from weft.report.table import Table, microseconds, number, text
-from weft.result import Span, Timeline
-from weft.result.timeline import ChunkSpan, words_of
+from weft.core.errors import InputError
+from weft.core.report.table import Table, microseconds, number, text
+from weft.simulate.result import Span, Timeline
+from weft.simulate.result.timeline import ChunkSpan, words_of
 from weft.view import looks
 from weft.view.figure import Figure, alt, areas, bars, stacked
 from weft.view.units import held_stretches

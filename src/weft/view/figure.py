@@ -14,9 +14,9 @@ from importlib import import_module
 from textwrap import wrap
 from typing import Any
 
-from weft.errors import OutputError
-from weft.files import to_json
-from weft.report.table import Column, Table, number
+from weft.core.errors import OutputError
+from weft.core.files import to_json
+from weft.core.report.table import Column, Table, number
 from weft.view.looks import BLUE, GREY, Looks, spread
 
 

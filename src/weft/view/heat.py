@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.report import Part, Section
-from weft.report.table import Table, number, text
-from weft.result import Heat, Timeline
+from weft.core.report import Part, Section
+from weft.core.report.table import Table, number, text
+from weft.simulate.result import Heat, Timeline
 from weft.view.figure import Figure, load_map
 
 SHOWN_BINS = 96

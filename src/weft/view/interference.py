@@ -8,12 +8,12 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from weft.errors import InputError
-from weft.report import Section
-from weft.report.table import Column, Table, number, text
-from weft.result import Interference, Percentiles, StreamInterference, Timeline
-from weft.result.metrics import stage_ends, stage_spreads
-from weft.result.timeline import words_of
+from weft.core.errors import InputError
+from weft.core.report import Section
+from weft.core.report.table import Column, Table, number, text
+from weft.simulate.result import Interference, Percentiles, StreamInterference, Timeline
+from weft.simulate.result.metrics import stage_ends, stage_spreads
+from weft.simulate.result.timeline import words_of
 from weft.view import looks
 from weft.view.figure import Figure, areas, levels, stacked
 from weft.view.words import us

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from weft.result.timeline import REASONS, Cause, words_of
+from weft.simulate.result.timeline import REASONS, Cause, words_of
 
 BLUE, SKY, GREEN, ORANGE, RED = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00"
 PINK, YELLOW, GREY, DARK = "#CC79A7", "#F0E442", "#999999", "#666666"

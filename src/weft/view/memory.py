@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.report import Part, Section, SystemReport
-from weft.report.table import Table, number, text
-from weft.result.memory import FRAGMENTATION, DeviceMemory, Memory
+from weft.core.report import Part, Section, SystemReport
+from weft.core.report.table import Table, number, text
+from weft.step.result.memory import FRAGMENTATION, DeviceMemory, Memory
 from weft.view import looks
 from weft.view.figure import Figure, Lines, areas, stacked_bars
 from weft.view.plans import framework_sentence, plan_title, shown_devices
 
 if TYPE_CHECKING:
-    from weft.result.step import Step
+    from weft.step.result.step import Step
 
 _HOLDERS = {
     "weights": ("weights", looks.BLUE),

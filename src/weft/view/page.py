@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.files import check_out_dir, packaged_toml, to_json, write_atomically
-from weft.report import Figure, Part, Report, Section, Table
-from weft.report.table import plain
+from weft.core.files import check_out_dir, packaged_toml, to_json, write_atomically
+from weft.core.report import Figure, Part, Report, Section, Table
+from weft.core.report.table import plain
 from weft.view.words import assumed_table, link_note, machine_table, sentence
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
-    from weft.result import Timeline
+    from weft.simulate.result import Timeline
 
 REPORT = "report.html"
 SIMULATED = "What was simulated"

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from weft.core.report.table import Table, number, text
 from weft.engine.layout import PIM_BANKS, PIM_COUNT
-from weft.report.table import Table, number, text
-from weft.run.pim import ChannelRun
+from weft.simulate.pim import ChannelRun
 from weft.view import looks
 from weft.view.figure import Figure, held_map
 

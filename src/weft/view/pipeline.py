@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from weft.errors import InputError
-from weft.parallel.plan import schedule_name
-from weft.report.table import Table, number, text
-from weft.schedule.pipeline import PipelineTimes
+from weft.core.errors import InputError
+from weft.core.report.table import Table, number, text
+from weft.models.parallel.plan import schedule_name
+from weft.step.pipeline import PipelineTimes
 from weft.view.figure import Figure, bars, stacked, step_lines
 from weft.view.looks import BLUE, GREEN, ORANGE, Looks
 from weft.view.memory import memory_curve
 from weft.view.plans import shown_devices
 
 if TYPE_CHECKING:
-    from weft.result.step import Step
+    from weft.step.result.step import Step
 
 KINDS: Looks = {"forward": BLUE, "backward": GREEN, "weight gradient": ORANGE}
 """Kinds of tasks; a backward without a weight gradient of its own is whole."""

@@ -6,9 +6,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from weft.core.report import Part, Section, SystemReport
+from weft.core.report.table import Table, number, text
 from weft.plan.answer import PlanAnswer
-from weft.report import Part, Section, SystemReport
-from weft.report.table import Table, number, text
 from weft.view.figure import Figure, curves
 
 A = TypeVar("A", bound=PlanAnswer[Any])

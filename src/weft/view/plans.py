@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from weft.report.table import Table, text
+from weft.core.report.table import Table, text
 
 if TYPE_CHECKING:
     from weft.hardware import System
     from weft.models import Transformer
-    from weft.parallel.framework import Framework
-    from weft.parallel.plan import TrainingPlan
+    from weft.models.parallel.framework import Framework
+    from weft.models.parallel.plan import TrainingPlan
 
 AXES = {
     "tp": "tensor parallelism",

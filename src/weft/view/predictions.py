@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.core.report import Part, Report, Section
+from weft.core.report.table import Column, Shown, Table, microseconds, number, text, times_faster
+from weft.core.units import format_bytes, format_time
 from weft.estimate import Estimate
 from weft.estimate.answer import FloatArray
-from weft.hardware import system
-from weft.library.served import library
-from weft.report import Part, Report, Section
-from weft.report.table import Column, Shown, Table, microseconds, number, text, times_faster
-from weft.result.errors import (
+from weft.estimate.errors import (
     CARRIED,
     attention_error,
     collective_error,
@@ -25,14 +24,15 @@ from weft.result.errors import (
     served_error,
     unknown_error,
 )
-from weft.units import format_bytes, format_time
+from weft.hardware import system
+from weft.kernels.library.served import library
 from weft.view import looks
 from weft.view.figure import Figure, curves, stacked_bars
 
 if TYPE_CHECKING:
     from weft.graph import Graph
     from weft.hardware import Gpu
-    from weft.tune.joins import Joins
+    from weft.plan.tune.joins import Joins
 
 _SHOWN = 40
 """Most rows of a printed table; files hold all."""

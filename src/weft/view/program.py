@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from weft.core.report import Part, Report, Section
+from weft.core.report.table import Table, microseconds, number, text
+from weft.core.units import format_time
 from weft.graph import Call, Node, Streaming
-from weft.report import Part, Report, Section
-from weft.report.table import Table, microseconds, number, text
-from weft.result import Timeline
-from weft.units import format_time
+from weft.simulate.result import Timeline
 from weft.view import looks
 from weft.view.figure import Figure, bars, step_lines
 from weft.view.heat import heat_parts, heat_section

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.report import SystemReport
-from weft.report.table import Table, number, text
+from weft.core.report import SystemReport
+from weft.core.report.table import Table, number, text
 from weft.view import looks
 from weft.view.figure import Figure, curves
 from weft.view.plans import plan_title

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from weft.report import SystemReport
-from weft.report.table import Table, microseconds, number, text
-from weft.result.errors import gemm_error
+from weft.core.report import SystemReport
+from weft.core.report.table import Table, microseconds, number, text
+from weft.estimate.errors import gemm_error
 from weft.view.figure import Figure, dots_below
 from weft.view.plans import plan_title
 from weft.view.shares import COLORS, label, ordered
 from weft.view.words import percent, sentence
 
 if TYPE_CHECKING:
-    from weft.result.roofline import Roofline, RooflineOp
+    from weft.step.result.roofline import Roofline, RooflineOp
 
 _TERA = 1e12
 

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any
 
+from weft.core.report import Part, Report, Section
+from weft.core.report.table import NONE, Column, Shown, Table, microseconds, number, text, times_faster
+from weft.core.units import format_rate
 from weft.estimate import Harness, estimate
+from weft.estimate.errors import operator_errors
 from weft.graph import Collective, LibraryCollective, RemoteLoads
 from weft.graph.moe import routing_of
-from weft.library.collectives import KERNELS
-from weft.lower.machine import ring_link
+from weft.kernels.library.collectives import KERNELS
 from weft.overlaps import SEQUENTIAL
-from weft.report import Part, Report, Section
-from weft.report.table import NONE, Column, Shown, Table, microseconds, number, text, times_faster
-from weft.result import Comparison, Span, Timeline
-from weft.result.errors import operator_errors
-from weft.result.timeline import words_of
-from weft.units import format_rate
+from weft.overlaps.lower.machine import ring_link
+from weft.simulate.result import Comparison, Span, Timeline
+from weft.simulate.result.timeline import words_of
 from weft.view import looks
 from weft.view.explorer import phases, timeline, waits_table, words
 from weft.view.figure import Figure, Lines, bars, stacked_bars

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from weft.errors import InputError
+from weft.core.errors import InputError
 from weft.graph import Collective, Gemm, Node
 from weft.graph.choice import Tracked
-from weft.result import Span, Timeline
-from weft.result.metrics import owned_bytes
+from weft.simulate.result import Span, Timeline
+from weft.simulate.result.metrics import owned_bytes
 from weft.view.explorer import chunk_moves
 from weft.view.trace import KERNELS, Event, Kernel, RankTrace, counter, instant, microseconds, named, span, write_traces
 from weft.view.units import held_stretches

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.report import Report
-from weft.report.table import Table, number, text
+from weft.core.report import Report
+from weft.core.report.table import Table, number, text
 from weft.view.figure import Figure, heat_map
 from weft.view.plans import plan_title
 from weft.view.shares import waterfall

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.report import Part, Report
-from weft.report.table import Table, number, text
+from weft.core.report import Part, Report
+from weft.core.report.table import Table, number, text
 from weft.view.figure import Figure
 from weft.view.pipeline import MOST_DRAWN, pipeline_with_memory
 
 if TYPE_CHECKING:
     from weft.plan.schedules import TimedSchedule
-    from weft.schedule.pipeline import PipelineTimes
+    from weft.step.pipeline import PipelineTimes
 
 _PROVEN = 5e-5
 """Gap below which an order is said to be the best: less than the last digit of a table."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.report import Part, Section, SystemReport
-from weft.report.table import Table, number, text
-from weft.result.serving import LIFETIMES, STATISTICS, WARM_UP, Objective, Pools, Serving, columns
+from weft.core.report import Part, Section, SystemReport
+from weft.core.report.table import Table, number, text
+from weft.serving.result import LIFETIMES, STATISTICS, WARM_UP, Objective, Pools, Serving, columns
 from weft.view import looks
 from weft.view.figure import Figure, areas, bars, curves, stacked, step_lines
 from weft.view.shares import seconds

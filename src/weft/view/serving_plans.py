@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from weft.core.report import Part, Section
+from weft.core.report.table import Table, number, text
 from weft.plan.serving import EVERY
 from weft.plan.serving_plans import Deployed, ServingPlans
-from weft.report import Part, Section
-from weft.report.table import Table, number, text
 from weft.view.figure import Figure
 from weft.view.planner import PlanReport, front_figure
 from weft.view.serving import distribution, objective_words, over_time

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import cycle
 
-from weft.report.table import Table, number, text
-from weft.result.step import RESIDUAL, exposed, exposed_axis
+from weft.core.report.table import Table, number, text
+from weft.step.result.step import RESIDUAL, exposed, exposed_axis
 from weft.view import looks
 from weft.view.figure import Figure, stacked_bars
 from weft.view.plans import AXES

@@ -6,14 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from weft.core.report import Part, Report, Section, SystemReport
+from weft.core.report.table import Table, milliseconds, number, text, times_faster
+from weft.core.units import format_bytes
+from weft.estimate.errors import contention_error
 from weft.graph import Collective, TokenExchange
 from weft.models.counts import CONVENTIONS
-from weft.parallel.plan import overlap_text
-from weft.report import Part, Report, Section, SystemReport
-from weft.report.table import Table, milliseconds, number, text, times_faster
-from weft.result.errors import contention_error
-from weft.result.step import CONVENTION, LAUNCH_GAPS, RESIDUAL, Chunk, PartTimes, Step, exposed_axis
-from weft.units import format_bytes
+from weft.models.parallel.plan import overlap_text
+from weft.step.result.step import CONVENTION, LAUNCH_GAPS, RESIDUAL, Chunk, PartTimes, Step, exposed_axis
 from weft.view import looks
 from weft.view.figure import Figure, bars
 from weft.view.memory import fitting, holder_table, holders, memory_curve
@@ -24,9 +24,9 @@ from weft.view.words import percent
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
-    from weft.parallel.deployment import Deployment
-    from weft.result.graph_step import GraphStep
-    from weft.result.inference import Inference
+    from weft.models.parallel.deployment import Deployment
+    from weft.step.result.graph_step import GraphStep
+    from weft.step.result.inference import Inference
 
 UTILIZATION = (
     "MFU and HFU are relative to the data sheet's rate of --dtype, bf16 under every recipe, and count FLOPs as "

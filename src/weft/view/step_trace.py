@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from weft.graph import DTYPE_BYTES, Collective, Gemm, Node
-from weft.result.graph_step import GraphStep
-from weft.result.step import LAUNCH_GAPS, RESIDUAL, Chunk, Pass, Step, exposed_axis
-from weft.schedule.pipeline import KINDS
+from weft.step.pipeline import KINDS
+from weft.step.result.graph_step import GraphStep
+from weft.step.result.step import LAUNCH_GAPS, RESIDUAL, Chunk, Pass, Step, exposed_axis
 from weft.view.trace import KERNELS, Kernel, RankTrace, write_traces
 
 MOST = 50_000

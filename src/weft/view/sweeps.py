@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import InputError
-from weft.report import Part, Report
-from weft.report.table import Column, Table, microseconds, number, text, times_faster
+from weft.core.errors import InputError
+from weft.core.report import Part, Report
+from weft.core.report.table import Column, Table, microseconds, number, text, times_faster
 from weft.sweep.questions import listed, named
 from weft.view import looks
 from weft.view.figure import Figure, bars, choice_map, choices, curves

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from weft.report.table import Column, Table, text
+from weft.core.report.table import Column, Table, text
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.report import Report
-from weft.report.table import Table, microseconds, number, text
-from weft.tune.tiles import REASONS, searched
+from weft.core.report import Report
+from weft.core.report.table import Table, microseconds, number, text
+from weft.plan.tune.tiles import REASONS, searched
 from weft.view import looks
 from weft.view.figure import Figure, bars
 from weft.view.words import percent
 
 if TYPE_CHECKING:
-    from weft.tune.tiles import Tiles
+    from weft.plan.tune.tiles import Tiles
 
 _SHOWN = 10
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from weft.files import check_writable, to_json, write_atomically
+from weft.core.files import check_writable, to_json, write_atomically
 
 Event = dict[str, Any]
 HOST_PID = 100_000

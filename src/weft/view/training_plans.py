@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING
 
-from weft.parallel.words import changes, words
+from weft.core.report import Part, Section
+from weft.core.report.table import Table, number, text
+from weft.models.parallel.words import changes, words
 from weft.plan.plans import signed
-from weft.report import Part, Section
-from weft.report.table import Table, number, text
 from weft.view import looks
 from weft.view.figure import Figure, bars, choice_map, stacked_bars
 from weft.view.pipeline import schedule_with_memory

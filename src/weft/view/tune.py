@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from weft.report import Part, Report, Section
-from weft.report.table import Shown, Table, microseconds, number, text, times_faster
+from weft.core.report import Part, Report, Section
+from weft.core.report.table import Shown, Table, microseconds, number, text, times_faster
 from weft.view import looks
 from weft.view.figure import Figure, bars
 from weft.view.units import Way, units_by_way
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
-    from weft.result import Span, Timeline
-    from weft.tune.lists import Gain, Tuned, TunedList
-    from weft.tune.queues import Watched
+    from weft.plan.tune.lists import Gain, Tuned, TunedList
+    from weft.plan.tune.queues import Watched
+    from weft.simulate.result import Span, Timeline
 
 
 def tuned_table(tuned: TunedList) -> Table:

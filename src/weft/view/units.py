@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from weft.report.table import Table, microseconds, number, text
-from weft.result import Residency, Span, Timeline
+from weft.core.report.table import Table, microseconds, number, text
+from weft.simulate.result import Residency, Span, Timeline
 from weft.view.figure import Figure, held_map
 from weft.view.looks import Looks
 

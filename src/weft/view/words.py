@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from weft.report.table import NONE, Column, Shown, Table, microseconds, text, texts
+from weft.core.report.table import NONE, Column, Shown, Table, microseconds, text, texts
 
 if TYPE_CHECKING:
     from weft.graph import Graph
     from weft.hardware import Gpu, Provenance
-    from weft.result import Timeline
-    from weft.studies.headline import HeadlineRow, Published
+    from weft.papers.headline import HeadlineRow, Published
+    from weft.simulate.result import Timeline
 
 _PERCENT = ("fraction", "share")
 PHASES = (
@@ -62,7 +62,7 @@ def effort(runs: Iterable[Timeline]) -> str:
 def link_note(run: Timeline) -> str:
     """Which ring limits the link of a GPU; empty if its own link does, or on two levels, whose links are apart."""
     from weft.graph import TrackedRing
-    from weft.lower.machine import ring_note
+    from weft.overlaps.lower.machine import ring_note
 
     kernels = (node.choice.kernel for node in run.graph)
     two_level = any(isinstance(kernel, TrackedRing) and kernel.two_level for kernel in kernels)

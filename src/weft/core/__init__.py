@@ -1,0 +1,1 @@
+"""Errors, units, declared options, files and records on disk; what an answer and its report are."""

@@ -1,0 +1,156 @@
+"""What every result offers: a report, plain data, a table for pandas, a figure, files, and a view in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+
+from weft.core.errors import InputError, check_type
+from weft.core.files import write_atomically, write_json
+
+if TYPE_CHECKING:
+    from weft.core.report import Report, Table
+
+
+class Renderer(Protocol):
+    """Writes answers for people: as text, HTML for a notebook, or a whole page."""
+
+    def report(self, answer: Any) -> Report[Any]:
+        """What an answer shows."""
+
+    def table(self, answer: Any) -> Table:
+        """The main table of an answer."""
+
+    def figure(self, answer: Any) -> Any:
+        """The main figure of an answer; InputError for one with nothing to draw."""
+
+    def page(self, answer: Any) -> str:
+        """The page of an answer, as HTML."""
+
+    def words(self, answer: Any) -> str:
+        """An answer as text, its tables cut off after some rows."""
+
+    def html(self, answer: Any) -> str:
+        """An answer as HTML for a notebook."""
+
+
+class Record:
+    """Something with a record as plain data: the attributes that `RECORD` names, by default every field.
+
+    Each is an attribute, or a key and the path of an attribute ("system=system.name"), with spaces between them; "*"
+    are all fields. A method is called without arguments. What lies below None is None. A key of its own that ends in
+    "_us" turns seconds into microseconds.
+    """
+
+    RECORD = "*"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object as plain data for JSON."""
+        return attributes(self, self.RECORD)
+
+
+def attributes(item: Any, names: str) -> dict[str, Any]:
+    """Attributes of an item as plain data; `names` as in `Record`."""
+    found: dict[str, Any] = {}
+    for name in names.split():
+        if name == "*":
+            fields_of = getattr(item, "_fields", None) or [each.name for each in fields(item)]
+            found |= {each: plain(getattr(item, each)) for each in fields_of}
+        else:
+            key, _, path = name.partition("=")
+            value = plain(_attribute(item, path or key))
+            found[key] = _microseconds(value) if path and key.endswith("_us") else value
+    return found
+
+
+def _microseconds(seconds: Any) -> Any:
+    """Seconds, or a mapping of them, in microseconds."""
+    if isinstance(seconds, Mapping):
+        return {key: _microseconds(each) for key, each in seconds.items()}
+    return None if seconds is None else seconds * 1e6
+
+
+def _attribute(item: Any, path: str) -> Any:
+    for name in path.split("."):
+        item = None if item is None else getattr(item, name)
+    return item() if callable(item) else item
+
+
+def plain(value: Any) -> Any:
+    """A value as data for JSON: arrays and sequences as lists, records and named tuples by their fields."""
+    if isinstance(value, Record):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if hasattr(value, "_fields") or is_dataclass(value):
+        return attributes(value, getattr(value, "RECORD", "*"))
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, float):
+        return value if isfinite(value) else None  # JSON has neither infinity nor NaN
+    numbers = getattr(value, "tolist", None)  # of arrays, and of single numbers that numpy made
+    return plain(numbers()) if numbers else value
+
+
+def _renderer() -> Renderer:
+    """The room that shows answers, imported when one is first shown: computing needs no library that draws."""
+    return cast("Renderer", import_module("weft.view.answers"))
+
+
+class Answer(Record):
+    """Base of every result. `kind` is the key of its report in `weft.view.answers.REPORTS`."""
+
+    kind: ClassVar[str]
+
+    @property
+    def launch_files(self) -> Mapping[str, str]:
+        """Texts by the names of files that start what the result found; a folder of results holds them, too."""
+        return {}
+
+    def report(self) -> Report[Any]:
+        """What the result shows: `sentences`, `tables`, `figures` and `notes`."""
+        return _renderer().report(self)
+
+    def to_pandas(self) -> Any:
+        """The result's table as a pandas DataFrame, a column per value."""
+        pandas = import_module("pandas")
+        return pandas.DataFrame(_renderer().table(self).records())
+
+    def plot(self) -> Any:
+        """The result's figure, which notebooks draw; its `svg()` and `png()` return the picture.
+
+        Raises InputError for a result with nothing to draw.
+        """
+        return _renderer().figure(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the result to a file and return the path: .json holds all of it, .csv its table, .html a page.
+
+        Raises InputError for another suffix, OutputError if the path cannot be written.
+        """
+        check_type("the path", path, (str, Path), "give one like 'result.json'")
+        file = Path(path)
+        match file.suffix.lower():
+            case ".json":
+                return self._save_json(file)
+            case ".csv":
+                return write_atomically(file, _renderer().table(self).csv())
+            case ".html":
+                return write_atomically(file, _renderer().page(self))
+        raise InputError(f"'{path}' has no suffix that says what to write; end it in .json, .csv or .html")
+
+    def _save_json(self, file: Path) -> Path:
+        return write_json(file, self.to_dict())
+
+    def __str__(self) -> str:
+        return _renderer().words(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return _renderer().html(self)

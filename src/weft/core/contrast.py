@@ -1,0 +1,80 @@
+"""Answers to one question asked in several ways: with another value, another option, or another overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft.core.answer import Answer
+from weft.core.errors import InputError
+
+
+@dataclass(frozen=True, repr=False)
+class Contrast(Answer):
+    """Times of one question by what was changed in it; the first answer is the one that the others are held against.
+
+    `left_out` are ways to ask that were not answered, each with the reason. Raises InputError for fewer than two
+    answers, and for answers that are not one time with its parts.
+    """
+
+    kind = "contrast"
+    RECORD = "rows answers left_out"
+
+    answers: Mapping[str, Any]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.answers) < 2:
+            raise InputError(f"a contrast needs two answers, and has {len(self.answers)}; change something for another")
+        for label, answer in self.answers.items():
+            if getattr(getattr(answer, "seconds", None), "ndim", 0) or not hasattr(answer, "parts"):
+                raise InputError(f"the answer '{label}' is not one time with its parts; contrast steps or estimates")
+
+    @property
+    def first(self) -> Any:
+        """The answer to the question as it was asked."""
+        return next(iter(self.answers.values()))
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The other answers by what was changed."""
+        return dict(list(self.answers.items())[1:])
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether one of the answers is a load above capacity, so that rates are compared and not times."""
+        return any(getattr(answer, "overloaded", False) for answer in self.answers.values())
+
+    def speedup(self, label: str) -> float:
+        """How many times as fast as the first answer another one is; under overload, how many times its rate."""
+        if self.overloaded:
+            return float(self.answers[label].requests_per_s) / float(self.first.requests_per_s)
+        return float(self.first.seconds) / float(self.answers[label].seconds)
+
+    @property
+    def best(self) -> str:
+        """What was changed in the fastest of the other answers; the earliest of equals."""
+        return max(self.changed, key=self.speedup)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Time [s], how many times as fast as the first, the parts [s] of each answer, and what else it measures.
+
+        A load above capacity has no time, and `times_as_fast` then compares capacities.
+        """
+        return [
+            {
+                "changed": label,
+                "seconds": None if getattr(answer, "overloaded", False) else float(answer.seconds),
+                "times_as_fast": self.speedup(label),
+                **(
+                    {"overloaded": answer.overloaded, "requests_per_s": answer.requests_per_s}
+                    if self.overloaded
+                    else {}
+                ),
+                "parts": {name: float(part) for name, part in answer.parts.items()},
+                "measures": dict(getattr(answer, "measures", {})),
+            }
+            for label, answer in self.answers.items()
+        ]

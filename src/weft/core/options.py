@@ -1,0 +1,121 @@
+"""Options of a run: one class for the engine and for closed forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from weft.core.errors import InputError, is_whole, shown
+from weft.core.fields import check_fields, declared
+
+if TYPE_CHECKING:
+    from weft.kernels.pim import MemoryWork
+    from weft.overlaps.arbiters import ArbiterPolicy
+
+Clock = Literal["short", "sustained", "boost"]
+"""Clock of the compute units: that of a short run (boost where power allows), that of a long run at the power limit, or
+the boost clock throughout."""
+Mode = Literal["auto", "mirrored", "explicit"]
+"""Whether one GPU represents all, or each is simulated; auto: one if all are alike."""
+
+Memory = Literal["banks", "bandwidth"]
+"""Detail of the DRAM: banks with rows, bank groups and refresh, or one server per channel at the rate of its bus, which
+pays for turnarounds between reads and writes alone."""
+
+Heatmap = Literal["channel", "bank"]
+"""What a run records the load of over time: memory channels, or each of their banks."""
+
+MOST_SPREAD = 0.5
+"""Largest share by which clocks may differ: beyond it a GPU is broken, not late."""
+
+Fidelity = Literal["estimate", "windows"]
+"""Where a step's durations come from: closed forms, or also the engine where kernels and collectives run at once."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of a run.
+
+    `clock` is the clock state of the compute units. `request_bytes` is the size of memory requests [bytes] (64 is
+    exact, larger ones faster; None: as suits graph and GPU). `event_budget` ends a run that takes more events.
+    `arbiter` replaces the overlap's memory arbitration: a policy, or the name of a built-in one. `progress(events,
+    now_fs, end_fs)` is called about every million events with the simulated time [fs] and a function that returns the
+    end that closed forms expect [fs] (0: unknown). `interference` records what compute and communication cost each
+    other in memory: `Timeline.interference`. `memory` is the detail of the DRAM: "bandwidth" is faster and leaves out
+    what rows, banks and refreshes cost. `memory_work` are commands that every memory channel carries out beside
+    the run: `Timeline.commands`. `heatmap` records what each memory channel, or each bank, does over time:
+    `Timeline.heat`. `hashing` spreads addresses that lie a round of stripes over the channels apart over all channels,
+    as GPUs do; without it, they lie in one.
+
+    `updates` records when near-memory updates of each tile reached memory: `Timeline.updates`.
+
+    `workgroup_spread` lets each workgroup of a GEMM compute at a clock of its own, anywhere between half of that share
+    below the usual one and half of it above, equally likely, drawn from `workgroup_seed` (0: all alike).
+
+    Raises UnknownNameError for an unknown clock, mode, memory or heatmap, InputError for an invalid size or budget, and
+    for a heat map of banks where the memory has none.
+    """
+
+    clock: Clock = declared(
+        "sustained", "What compute units run at: the boost clock of a short run, or what a long one holds."
+    )
+    request_bytes: int | None = declared(
+        None, "Size of a memory request: 64 is exact, larger ones are faster.", default="as suits the graph and the GPU"
+    )
+    mode: Mode = declared("auto", "Simulate one GPU for all, or each of them.")
+    event_budget: int | None = declared(None, "Most events of a run.", least=0, default="no limit")
+    arbiter: ArbiterPolicy | str | None = None
+    progress: Callable[[int, int, Callable[[], int]], None] | None = None
+    interference: bool = declared(
+        False, "Record what compute and communication cost each other in memory: latencies, queues, who delays whom."
+    )
+    memory: Memory = declared(
+        "banks",
+        "Detail of the DRAM: banks, rows and refreshes, or only the bandwidth of each channel, which is faster.",
+        noun="detail of the memory",
+    )
+    memory_work: MemoryWork | None = None
+    heatmap: Heatmap | None = declared(
+        None,
+        "Record what every memory channel, or every bank, does over time: load, efficiency, row hits, camping index.",
+        noun="heat map",
+    )
+    hashing: bool = declared(
+        True, "Spread addresses over the channels by a hash, as GPUs do, or plainly one stripe after the other."
+    )
+    updates: bool = declared(False, "Record when near-memory updates of each tile reached memory.")
+    workgroup_spread: float = 0.0
+    workgroup_seed: int = declared(0, "Seed of the clocks of workgroups.", least=0)
+
+    def __post_init__(self) -> None:
+        if self.request_bytes is not None and not (is_whole(self.request_bytes) and 0 < self.request_bytes < 2**40):
+            raise InputError(f"request_bytes is {shown(self.request_bytes)}; give a multiple of 64 B, such as 512")
+        spread: object = self.workgroup_spread
+        if isinstance(spread, bool) or not isinstance(spread, int | float) or not 0 <= spread <= MOST_SPREAD:
+            raise InputError(
+                f"workgroup_spread is {shown(self.workgroup_spread)}; give a share from 0 to {MOST_SPREAD}, like 0.02"
+            )
+        check_fields(self)
+        if not (self.arbiter is None or isinstance(self.arbiter, str) or hasattr(self.arbiter, "compiled")):
+            raise InputError(f"arbiter is {shown(self.arbiter)}; give what weft.arbiter makes of a function")
+        if not (self.memory_work is None or hasattr(self.memory_work, "stream")):
+            raise InputError(f"memory_work is {shown(self.memory_work)}; give weft.kernels.pim.MemoryWork(...) or None")
+        if self.heatmap == "bank" and self.memory == "bandwidth":
+            raise InputError('heatmap is "bank", but memory="bandwidth" leaves out banks; choose memory="banks"')
+        if self.workgroup_spread and self.updates:
+            raise InputError(
+                "updates record tiles by the parts of K that make them, not by workgroups whose clocks differ; leave "
+                "out updates or workgroup_spread"
+            )
+        if self.progress is not None and not callable(self.progress):
+            raise InputError(f"progress is {shown(self.progress)}; give a function of events and time")
+
+
+SUSTAINED = RunOptions()
+"""The default run: long enough for the power limit."""
+SHORT = RunOptions(clock="short")
+"""A run too short to reach the power limit, like most published measurements of single kernels."""
+RESERVE = 0.04
+"""Share of a GPU's memory that a plan leaves free [assumed, 0 to 0.1: what the allocator, the driver and NCCL's buffers
+take beyond what is counted differs among releases]."""

@@ -1,0 +1,182 @@
+"""How libraries of inference run their kernels: what each does, and its few costs and shares of a GPU's rates.
+
+`served.toml` holds, by operator, what its parameters mean and may be, the libraries, and the values of each library by
+what it runs (phase, data types, ...) and GPU architecture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from weft.core.catalog import Quantity, parse_value, read_toml
+from weft.core.errors import ConfigError, InputError, UnknownNameError
+from weft.core.units import Dimension
+
+_FILE = resources.files("weft.kernels.library") / "served.toml"
+_DIMENSIONS: Mapping[str, Dimension] = {
+    "us": Dimension.SECONDS,
+    "GB/s": Dimension.BYTES_PER_SECOND,
+    "share": Dimension.COUNT,
+    "count": Dimension.COUNT,
+}
+ARCHITECTURES: Mapping[str, int] = {"ampere": 0, "ada": 1, "blackwell-rtx": 1, "hopper": 3, "blackwell": 4}
+"""Places of architectures by how alike their kernels are: Ampere, Ada and Blackwell's RTX parts multiply by the same
+instructions of a warp, Hopper and Blackwell by asynchronous ones, fed by copy engines. One without values takes those
+of the nearest."""
+_KERNELS_OF = {"blackwell-rtx": "ada"}
+
+
+def kernels_of(architecture: str) -> str:
+    """Return the architecture whose kernels stand for another's: Ada's for Blackwell's RTX parts, which run the same
+    warp-level products from 100 KiB of shared memory, else its own.
+    """
+    return _KERNELS_OF.get(architecture, architecture)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A parameter of an operator's closed form: its unit, plausible range [base units], and what it means."""
+
+    unit: str
+    low: float
+    high: float
+    about: str
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library of inference: what it does by phase (`how`), and where that is from."""
+
+    name: str
+    title: str
+    source: str
+    aliases: tuple[str, ...] = ()
+    how: Mapping[str, Any] = field(default_factory=dict)
+
+
+@cache
+def _tables() -> Mapping[str, Any]:
+    return read_toml(_FILE)
+
+
+@cache
+def parameters(operator: str) -> Mapping[str, Served]:
+    """The parameters of an operator by name."""
+    found = {}
+    for name, (unit, low, high, about) in _tables()[operator]["parameters"].items():
+        first, last = (_number(unit, f"{operator}.{name}", end) for end in (low, high))
+        found[name] = Served(unit, first, last, about)
+    return found
+
+
+def _number(unit: str, path: str, raw: Any) -> float:
+    """A number of the file in the unit of its parameter [base unit]."""
+    rule = Quantity(_DIMENSIONS[unit], zero_allowed=True)
+    return float(parse_value(rule, path, raw if rule.dimension is Dimension.COUNT else f"{raw} {unit}", _FILE.name))
+
+
+@cache
+def libraries(operator: str) -> Mapping[str, Library]:
+    """Every library of an operator by its name."""
+    keys = Library.__dataclass_fields__
+    return {
+        name: Library(name, **{key: value for key, value in table.items() if key in keys})
+        for name, table in _tables()[operator].items()
+        if name != "parameters"
+    }
+
+
+def library(operator: str, name: str) -> Library:
+    """The library of that name or alias; UnknownNameError lists the known ones."""
+    known = libraries(operator)
+    for one in known.values():
+        if name.lower() in (one.name, *one.aliases):
+            return one
+    raise UnknownNameError(f"library of {operator.replace('_', '-')}", name, known)
+
+
+@cache
+def shipped() -> Mapping[str, float]:
+    """Every value by path, such as "attention.trtllm.context.bf16-fp8.hopper.start" [base unit]."""
+    return {f"{place}.{name}": value for place, of in tables().items() for name, value in of.items()}
+
+
+@cache
+def tables() -> Mapping[str, Mapping[str, float]]:
+    """The values of every table by name [base units], by the table's path."""
+    found = {}
+    for operator, libraries_of in _tables().items():
+        known = parameters(operator)
+        for name, table in libraries_of.items():
+            if name != "parameters":
+                for place, values in _walk(f"{operator}.{name}", table):
+                    found[place] = {key: _value(place, key, raw, known) for key, raw in values.items()}
+    return found
+
+
+def _walk(place: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every table of values, which names the rows that it is fitted to, with its path."""
+    if "fitted" in table:
+        yield place, {key: value for key, value in table.items() if key != "fitted"}
+        return
+    for key, value in table.items():
+        if key != "how" and isinstance(value, Mapping):
+            yield from _walk(f"{place}.{key}", value)
+
+
+def _value(place: str, key: str, raw: Any, known: Mapping[str, Served]) -> float:
+    if key not in known:
+        raise ConfigError(f"unknown parameter; known are {', '.join(known)}", f"{_FILE.name}, {place}", key)
+    of = known[key]
+    value = _number(of.unit, f"{place}.{key}", raw)
+    if not of.low * (1 - 1e-9) <= value <= of.high * (1 + 1e-9):
+        raise ConfigError(f"{raw} {of.unit} is outside the range of this parameter", f"{_FILE.name}, {place}", key)
+    return value
+
+
+def values_of(place: str, changed: Mapping[str, float] | None = None) -> dict[str, float]:
+    """The values of a table by name [base units], some of them `changed`, by path."""
+    own = dict(tables()[place])
+    return own | {key: changed[f"{place}.{key}"] for key in own if changed and f"{place}.{key}" in changed}
+
+
+def table_of(operator: str, name: str, what: str, architecture: str) -> str:
+    """The path of a library's values for `what` it runs, such as "context.bf16-fp8", on an architecture.
+
+    An architecture without values takes those of the nearest. Raises InputError for what the library has no values of,
+    and for architectures that are like none of those with values.
+    """
+    own = f"{operator}.{name}.{what}.{architecture}"
+    if own in tables():
+        return own
+    if architecture not in ARCHITECTURES:
+        raise InputError(
+            f"{name} is not known on GPUs of the architecture '{architecture}', only on {', '.join(ARCHITECTURES)}: "
+            "choose such a GPU, or leave the library out"
+        )
+    stem = f"{operator}.{name}.{what}"
+    known = places(operator, name, what)
+    if not known:
+        start = f"{operator}.{name}."
+        able = sorted({place.removeprefix(start).rpartition(".")[0] for place in tables() if place.startswith(start)})
+        raise InputError(
+            f"no {what} of {name} is known; it has {', '.join(able)}: choose one of these, or another library"
+        )
+    own = f"{stem}.{kernels_of(architecture)}"
+    return own if own in known else known[nearest(architecture, [place.rpartition(".")[2] for place in known])]
+
+
+def places(operator: str, name: str, what: str) -> list[str]:
+    """The tables of a library for what it runs, one for each architecture that was measured."""
+    stem = f"{operator}.{name}.{what}"
+    return [place for place in tables() if place.rpartition(".")[0] == stem]
+
+
+def nearest(architecture: str, known: list[str]) -> int:
+    """The place, in a list of architectures, of the one nearest to another."""
+    away = [abs(ARCHITECTURES[one] - ARCHITECTURES[architecture]) for one in known]
+    return away.index(min(away))

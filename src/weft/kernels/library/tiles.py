@@ -1,0 +1,118 @@
+"""The GEMM kernels of the vendors' libraries: the tiles into which a product may be cut, by architecture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from weft.core.catalog import read_toml
+from weft.graph.op import width
+from weft.kernels.gemm import GemmTiling
+
+MOST_PARTS = 64
+"""Most parts into which K is cut where no lower limit of the library is known [assumed]."""
+MOST_SLOTS = 8
+"""Most K steps that a workgroup of the engine can have in flight."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel of a library: its tile, its K step, and the steps and workgroups that a compute unit holds.
+
+    With `granule` > 0 the library also has the kernel with fewer columns, in multiples of it. `cluster` workgroups
+    fetch the longer operand slab together (multicast, or one instruction over a pair of compute units).
+    """
+
+    rows: int
+    columns: int
+    step: int
+    stages: int
+    resident: int
+    granule: int = 0
+    cluster: int = 1
+    threads: int = 256
+
+    def tiling(self, columns: int | None = None, splits: int = 1) -> GemmTiling:
+        """The candidate as the engine runs it, with fewer `columns` where the library has them, K in `splits` parts."""
+        width = columns or self.columns
+        by_columns = self.rows >= width  # the longer slab is the one that is shared
+        return GemmTiling(
+            rows=self.rows,
+            columns=width,
+            step=self.step,
+            threads=self.threads,
+            slots=min(self.stages, MOST_SLOTS),
+            stages=self.stages,
+            resident=self.resident,
+            share_rows=1 if by_columns else self.cluster,
+            share_columns=self.cluster if by_columns else 1,
+            splits=splits,
+        )
+
+
+@cache
+def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[Candidate, ...]:
+    """The kernels that a library may choose from; the K step follows the size of an element of `dtype`.
+
+    `scaled` asks for the kernels of inference frameworks that multiply 8-bit operands with scale factors. The lists
+    are in kernels/library/tiles.toml, with their sources.
+    """
+    if scaled and architecture in ("hopper", "blackwell"):
+        return tuple(replace(Candidate(*tile), threads=384) for tile in _lists()["scaled"])
+    if dtype in ("fp32", "fp64"):
+        amd = architecture.startswith("cdna") or architecture in ("t3", "vega")
+        return _mirrored(Candidate(*tile) for tile in _lists()["single-amd" if amd else "single-nvidia"])
+    found = (Candidate(*tile) for tile in _lists()[architecture])
+    packed = math.floor(2 * width(dtype)) / 2  # bytes of an element without its share of a block's scale
+    return _mirrored(replace(one, step=int(one.step * 2 / packed)) for one in found)
+
+
+@cache
+def batched_candidates(architecture: str, dtype: str) -> tuple[Candidate, ...]:
+    """The kernels that a library chooses from for batches of products, where those are not all; else none."""
+    found = _lists().get(f"batched-{architecture}", ()) if dtype == "fp32" else ()
+    return _mirrored(Candidate(*tile) for tile in found)
+
+
+@cache
+def convolution_kernels(algorithm: str) -> tuple[Candidate, ...]:
+    """The fp32 kernels of an implicit product, "convolution", or of Winograd in one kernel, "winograd".
+
+    Their rows are windows, or points of tiles.
+    """
+    return tuple(Candidate(*tile) for tile in _lists()[algorithm])
+
+
+@cache
+def most_parts(architecture: str, dtype: str, *, tuned: bool = False) -> int:
+    """The most parts into which the library of an architecture cuts K by itself, or, `tuned`, the best kernel that a
+    tuner finds.
+    """
+    free = tuned or dtype in ("fp32", "fp64")
+    return MOST_PARTS if free else int(_tables()[architecture].get("parts", MOST_PARTS))
+
+
+@cache
+def _lists() -> Mapping[str, Sequence[Sequence[int]]]:
+    """The lists of tiles, by architecture and for special kernels."""
+    return {name: table["tiles"] for name, table in _tables().items()}
+
+
+@cache
+def _tables() -> Mapping[str, Mapping[str, Any]]:
+    """The tables of kernels/library/tiles.toml, by architecture and for special kernels."""
+    tables = read_toml(resources.files("weft.kernels.library") / "tiles.toml")
+    return {name: table for key, table in tables.items() for name in (key, *table.get("serves", ()))}
+
+
+def _mirrored(found: Iterable[Candidate]) -> tuple[Candidate, ...]:
+    """Every tile also with rows and columns exchanged."""
+    both = {}
+    for one in found:
+        for rows, columns in ((one.rows, one.columns), (one.columns, one.rows)):
+            both[rows, columns] = replace(one, rows=rows, columns=columns)
+    return tuple(both.values())

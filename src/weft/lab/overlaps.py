@@ -1,0 +1,334 @@
+"""Measured GEMMs with a collective before, after or beside them as subjects: by the engine and by closed forms.
+
+Kernels fused tile by tile, and chunks on several streams, are simulated where the engine can cut the shape; software
+costs are added (`weft.overlaps`). Sequences and async TP are in closed form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from weft import hardware
+from weft.core.errors import InputError
+from weft.core.options import SHORT, Clock, RunOptions
+from weft.graph import Collective, Gemm, concurrent
+from weft.graph.collective import Form
+from weft.hardware import System
+from weft.kernels.library.collectives import canonical
+from weft.lab.checks import Unfit, check_multiplies, unfit_rows
+from weft.lab.machines import Machines
+from weft.lab.rigs import rig_of
+from weft.lab.seen import seen_overlap, seen_systems
+from weft.lab.subjects import BoolArray, Predicted, Subject
+from weft.lab.tables import TABLES, FloatArray, Measurements
+from weft.models.parallel import dependent, share_of
+from weft.overlaps import OVERLAPS, SEQUENTIAL, STRATEGIES
+from weft.overlaps.lower.machine import default_request_bytes
+from weft.overlaps.pairs import PairTimes, pair_of
+
+QUANTITIES = ("GEMM slowdown", "collective slowdown", "makespan")
+"""The compared quantities: two ratios of concurrent over isolated time, and a time [s]."""
+FLUX = "Flux, NVLink"
+"""The rows of Flux's paper and README on A100, A800 and H800 with NVLink."""
+_JOINS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("async-tp", "async tp", "decompos", "symm_mem", "torch fused", "fused_all_gather", "fused_matmul"),
+        "async-tp",
+    ),
+    **dict.fromkeys(("transformerengine", "userbuffers"), "userbuffers"),
+    **dict.fromkeys(
+        (
+            *(
+                "flux",
+                "triton",
+                "tilelink",
+                "fused",
+                "pallas",
+                "collective matmul",
+                "all-gather-matmul",
+                "flashoverlap",
+            ),
+            *("comm-aware", "helion", "kraken", "kittens", "cutlass", "cublasmp", "nvshmem", "iris"),
+        ),
+        "flux",
+    ),
+}
+"""The overlap method of a measured system, by a word of its name."""
+FLUX_METHODS = ("flux", "TransformerEngine-1.4-userbuffers")
+"""The methods that Flux's authors compared with running GEMM and collective in sequence."""
+_COLLECTIVES = {"ag_gemm": "all_gather", "gemm_rs": "reduce_scatter", "gemm_ar": "all_reduce"}
+_SUM = 0.01  # relative difference up to which a sequence counts as the sum of both parts alone
+_BY = re.compile(r"system=([^;]+)")
+_LOCAL = re.compile(r"local_gemm=(\d+)x(\d+)x(\d+)")
+
+
+def family(method: str) -> str:
+    """The word that identifies a measured system among those that join GEMM and collective alike, or its name."""
+    return next((word for word in _JOINS if word in method.lower()), method)
+
+
+@dataclass(frozen=True)
+class Overlapped:
+    """One measured row: the GEMM of each rank and of all [m, n, k], and who joined it with its collective.
+
+    `alone` says that the row's sequence is the sum of both kernels alone, so that its times hold no framework's costs;
+    `compiled` that a compiler issues both in one program.
+    """
+
+    system: System
+    pattern: Form
+    dtype: str
+    ranks: int
+    local: tuple[int, int, int]
+    whole: tuple[int, int, int]
+    measured_by: str
+    alone: bool
+    compiled: bool
+
+    @property
+    def join(self) -> str | None:
+        """The overlap method of the measured system; None if there is no model of it."""
+        return _JOINS.get(family(self.measured_by))
+
+    @property
+    def _clock(self) -> Clock:
+        """A framework's loop of pairs is long enough to reach the power limit; other rows are short runs."""
+        return "short" if self.alone or self.compiled else "sustained"
+
+    def pair(self, *, simulated: bool) -> PairTimes:
+        """Times of both alone, and fused as the engine simulates them if asked."""
+        harness = rig_of(self.system.name, "", "").harness(self.ranks, self.system.nodes)
+        alone = dependent(self.pattern, Gemm(*self.local, self.dtype), self.ranks)
+        found = pair_of(alone, self.system, RunOptions(clock=self._clock), harness)
+        seconds = self._simulated() if simulated else np.nan
+        return replace(found, framework=not (self.alone or self.compiled), simulated=seconds)
+
+    def _simulated(self) -> float:
+        """Time of both fused or in chunks by the engine [s]; NaN for shapes that it cannot cut, and without a pass."""
+        from weft.simulate import simulate
+
+        form, gpu = self.pattern, self.system.gpu
+        if self.join is None or not OVERLAPS[self.join].simulated or form == "gemm_ar":
+            return np.nan
+        # Single-die GPUs keep the request size with which the measured overlaps were first compared.
+        grain = default_request_bytes(gpu) if gpu.dies > 1 else gpu.memory.interleave
+        try:
+            graph = dependent(form, share_of(form, Gemm(*self.whole, self.dtype), self.ranks), self.ranks)
+            options = RunOptions(clock=self._clock, request_bytes=grain)
+            return simulate(graph, self.system, self.join, options).makespan
+        except InputError:
+            return np.nan
+
+
+class _Compared(NamedTuple):
+    """A value of a row: who is measured and what, how both are joined, the pair, and the measured time or speedup."""
+
+    method: str
+    quantity: str
+    join: str
+    pair: PairTimes
+    measured: float
+
+
+def overlap_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
+    """The rows of an overlap file with a shape and a pattern that has a model, by measured system and quantity."""
+    rule = f"Weft has no model of this pattern; it has {', '.join(_COLLECTIVES)}"
+    checked.drop(checked.by_value(~checked.rows["pattern"].isin([*_COLLECTIVES]), "pattern", rule))
+    found: dict[tuple[str, str], dict[int, _Compared]] = {}
+
+    def compare(line: int, row: dict[str, Any]) -> None:
+        for one in _compared(row, _overlapped(row)):
+            found.setdefault((one.method, one.quantity), {})[line] = one
+
+    checked.drop(unfit_rows(checked, compare))
+    # The sequence first, then system by system; times before speedups.
+    keys = sorted(found, key=lambda key: (key[0] != SEQUENTIAL, key[0], key[1] != "time"))
+    return [_subject(checked, found[key]) for key in keys]
+
+
+def _overlapped(row: Mapping[str, Any]) -> Overlapped:
+    """A row's GEMM of all ranks and of each (its note says which one it gives); bf16 unless a data type is stated.
+
+    Raises Unfit for a row without a shape, and for an invalid system, number of ranks or data type.
+    """
+    if not all(np.isfinite(row[name]) for name in ("m", "n", "k", "ranks")):
+        raise Unfit("m, n, k, ranks", "", "a shape is needed to predict this row")
+    ranks, dtype, pattern, notes = int(row["ranks"]), row["dtype"] or "bf16", row["pattern"], row["notes"]
+    try:
+        system = hardware.system(row["system"], gpus=ranks)
+    except InputError as error:
+        raise Unfit("ranks", str(ranks), str(error)) from None
+    check_multiplies(system.gpu, dtype)
+    m, n, k = (int(row[name]) for name in ("m", "n", "k"))
+    if "shape=global" in notes:
+        whole = (m, n, k)
+        local = (m, n // ranks, k) if pattern == "ag_gemm" else (m, n, k // ranks)
+    else:
+        if noted := _LOCAL.search(notes):
+            m, n, k = (int(size) for size in noted.groups())
+        local = (m, n, k)
+        whole = (m, n * ranks, k) if pattern == "ag_gemm" else (m, n, k * ranks)
+    by, source = _BY.search(notes), f"{row['source']} {notes}".lower()
+    both = row["gemm_us"] + row["comm_us"]
+    return Overlapped(
+        system,
+        pattern,
+        dtype,
+        ranks,
+        local,
+        whole,
+        measured_by=by[1].strip() if by else "",
+        alone=bool(abs(both - row["sequential_us"]) < _SUM * both),
+        compiled="jax" in source,
+    )
+
+
+def _compared(row: Mapping[str, Any], case: Overlapped) -> Iterator[_Compared]:
+    """Everything comparable in a row; if it has only a speedup, the speedup is compared.
+
+    Raises Unfit if there is nothing.
+    """
+    timed, join = np.isfinite(row["overlap_us"]), case.join
+    overlaps = join is not None and (timed or np.isfinite(row["speedup"]))
+    if not overlaps and not np.isfinite(row["sequential_us"]):
+        rule = "Weft has no model of this way to overlap, and the row has no time without overlap"
+        raise Unfit("system in notes", case.measured_by, rule)
+    try:
+        pair = case.pair(simulated=overlaps)
+    except InputError as error:
+        raise Unfit("system", case.system.name, str(error)) from None
+    if np.isfinite(row["sequential_us"]):
+        yield _Compared(SEQUENTIAL, "time", "sequential", pair, row["sequential_us"] * 1e-6)
+    if join is not None and overlaps:
+        measured = row["overlap_us"] * 1e-6 if timed else row["speedup"]
+        yield _Compared(case.measured_by, "time" if timed else "speedup", join, pair, measured)
+
+
+def _subject(checked: Measurements, found: Mapping[int, _Compared]) -> Subject:
+    """Measured and predicted times [s], or speedups over the sequence, of one measured system, by line."""
+    rows = checked.rows[checked.rows.index.isin(list(found))]
+    every = [found[line] for line in rows.index.tolist()]
+    one, pairs = every[0], PairTimes.stack([each.pair for each in every])
+
+    def predict(some: pd.DataFrame, values: Mapping[str, float]) -> FloatArray:
+        chosen = pairs.take(np.searchsorted(rows.index, some.index))
+        seconds = OVERLAPS[one.join].seconds(chosen, values)
+        return OVERLAPS[SEQUENTIAL].seconds(chosen, values) / seconds if one.quantity == "speedup" else seconds
+
+    return Subject(
+        kind="overlap",
+        machine="",
+        file=checked.file,
+        rows=rows,
+        measured=np.array([each.measured for each in every]),
+        labels=rows[["system", "collective", "pattern"]].assign(
+            join=one.join,
+            method=one.method,
+            quantity=one.quantity,
+            seen=[seen_overlap(system, one.method) for system in rows["system"]],
+        ),
+        ranges={FLUX: _is_flux(rows)},
+        predict=predict,
+    )
+
+
+def _is_flux(rows: pd.DataFrame) -> BoolArray:
+    """Which rows are Flux's own on an NVLink machine, from its paper or README."""
+    source, system = rows["source"].str, rows["system"].str
+    paper = source.startswith("Flux paper") & system.contains("SXM") & ~system.contains("nodes")
+    return np.asarray(paper | source.startswith("bytedance/flux README"), dtype=np.bool_)
+
+
+def right_signs(predictions: Sequence[Predicted], within: str | None = FLUX) -> tuple[int, int]:
+    """Number of overlapped rows whose win or loss over the sequence is predicted correctly, and number of rows.
+
+    `within` names the range of rows that count, Flux's own comparisons by default; None: every overlapped row.
+    """
+    parts = [part for part in predictions if part.subject.kind == "overlap"]
+    if not parts:
+        return 0, 0
+    every = pd.concat([part.frame().assign(counted=part.subject.ranges[within] if within else True) for part in parts])
+    sequence = every["method"] == SEQUENTIAL
+    before = every[sequence][["predicted", "measured"]].add_suffix("_before")
+    rows = every[~sequence & every["counted"]].join(before[~before.index.duplicated(keep="last")])
+    if within == FLUX:
+        rows = rows[rows["method"].isin(FLUX_METHODS)]
+    gains = [
+        rows[value].where(rows["quantity"] == "speedup", rows[f"{value}_before"] / rows[value])
+        for value in ("predicted", "measured")
+    ]
+    known = gains[0].notna()
+    return int(((gains[0] > 1) == (gains[1] > 1))[known].sum()), int(known.sum())
+
+
+def contention_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
+    """The rows of a contention file that can be simulated, one subject for each quantity."""
+    checked.drop(unfit_rows(checked, _check_cell))
+    return [_quantity(checked, quantity) for quantity in QUANTITIES if len(checked.rows)]
+
+
+def _check_cell(line: int, row: Mapping[str, Any]) -> None:
+    """Simulate a row; raises Unfit if that is impossible."""
+    check_multiplies(hardware.system(row["system"]).gpu, row["dtype"])
+    for what in ("gemm", "collective"):
+        beside = row[f"{what}_concurrent_us"]
+        if beside < row[f"{what}_alone_us"] / 2:
+            rule = "this is less than half of the time alone; nothing runs faster beside something else"
+            raise Unfit(f"{what}_concurrent_us", f"{beside:g}", rule)
+    try:
+        _corun(_cell(row))
+    except InputError as error:
+        raise Unfit("system", row["system"], str(error)) from None
+
+
+def _quantity(checked: Measurements, quantity: str) -> Subject:
+    rows = checked.rows
+    return Subject(
+        kind="contention",
+        machine="",
+        file=checked.file,
+        rows=rows,
+        measured=_measured(rows, quantity),
+        labels=rows[["system", "collective"]].assign(
+            quantity=quantity, seen=seen_systems("contention", rows["system"])
+        ),
+        predict=lambda some, values: np.array([_corun(_cell(row))[quantity] for row in some.to_dict("records")]),
+        slow=True,
+    )
+
+
+def _measured(rows: pd.DataFrame, quantity: str) -> FloatArray:
+    if quantity == "makespan":
+        return np.asarray(rows["makespan_us"] * 1e-6, dtype=np.float64)
+    what = "gemm" if quantity.startswith("GEMM") else "collective"
+    return np.asarray(rows[f"{what}_concurrent_us"] / rows[f"{what}_alone_us"], dtype=np.float64)
+
+
+def _cell(row: Mapping[str, Any]) -> Any:
+    """The fields of a row that decide its prediction."""
+    return TABLES["contention"].model_validate({**row, "source": "", "notes": ""})
+
+
+@lru_cache(maxsize=256)
+def _corun(row: Any) -> Mapping[str, float]:
+    """Every quantity of a row, simulated at the clock of runs too short to reach the power limit.
+
+    The sources do not say which loop was launched first; here the collectives' is.
+    """
+    from weft.simulate import compare
+
+    on = hardware.system(row.system)
+    collective = Collective(canonical(row.collective), int(row.bytes), on.gpus, row.dtype)
+    gemm = Gemm(int(row.m), int(row.n), int(row.k), row.dtype)
+    graph = concurrent(gemm, collective, int(row.gemms), int(row.collectives))
+    overlap = replace(STRATEGIES["streams"], first="collective")
+    found = compare(graph, on, [overlap], SHORT).corun()
+    times = (found.gemm.slowdown, found.collective.slowdown, found.makespan)
+    return dict(zip(QUANTITIES, times, strict=True))

@@ -1,0 +1,207 @@
+"""Compare the shipped models with every measured row: errors per group, and the worst rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from weft import hardware
+from weft.core.answer import Answer
+from weft.core.errors import InputError
+from weft.kernels.library.collectives import canonical
+from weft.lab.channels import CHANNELS
+from weft.lab.checks import duplicates, unknown_names
+from weft.lab.collectives import COLLECTIVES
+from weft.lab.convolutions import CONVOLUTIONS
+from weft.lab.exchanges import EXCHANGES
+from weft.lab.experts import EXPERT_LAYERS
+from weft.lab.gemms import GEMMS
+from weft.lab.kernels import KERNELS, OPERATORS_ALONE
+from weft.lab.layers import layer_subjects
+from weft.lab.machines import Machines
+from weft.lab.overlaps import contention_subjects, overlap_subjects
+from weft.lab.problems import Problem, consistent, gathered
+from weft.lab.recurrent import RECURRENT
+from weft.lab.served import SERVED
+from weft.lab.serving import serving_subjects
+from weft.lab.steps import step_subjects
+from weft.lab.streams import stream_subjects
+from weft.lab.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, joined, predicted
+from weft.lab.tables import TABLES, Kind, Measurements, data_folder, read_folder
+from weft.lab.traces import trace_subjects
+
+READERS: Mapping[Kind, Callable[[Measurements, Machines], list[Subject]]] = {
+    **{
+        form.kind: form.subjects
+        for form in (
+            GEMMS,
+            COLLECTIVES,
+            CHANNELS,
+            KERNELS,
+            OPERATORS_ALONE,
+            RECURRENT,
+            CONVOLUTIONS,
+            EXCHANGES,
+            EXPERT_LAYERS,
+            *SERVED.values(),
+        )
+    },
+    "expert_trace": trace_subjects,
+    "layer": layer_subjects,
+    "overlap": overlap_subjects,
+    "contention": contention_subjects,
+    "serving": serving_subjects,
+    "step": step_subjects,
+}
+"""For each kind of rows, the function that checks them further and assigns their model."""
+
+
+@dataclass(frozen=True, repr=False)
+class Validation(Answer):
+    """Predictions beside measurements, and the problems of rows that are left out."""
+
+    kind = "validation"
+
+    predictions: tuple[Predicted, ...]
+    problems: tuple[Problem, ...]
+    rows_read: int
+
+    @property
+    def rows_used(self) -> int:
+        """How many rows have a prediction; one may have several, such as prefill and decode."""
+        parts = [part.subject for part in self.predictions]
+        return len({(each.file, line) for each in parts for line in (*each.rows.index, *each.added)})
+
+    @property
+    def by_kind(self) -> dict[str, list[Predicted]]:
+        """The predictions of each kind."""
+        kinds = dict.fromkeys(part.subject.kind for part in self.predictions)
+        return {kind: [part for part in self.predictions if part.subject.kind == kind] for kind in kinds}
+
+    def groups(self) -> list[Group]:
+        """The errors of each group; every row is in exactly one group."""
+        return [group for part in self.predictions for group in part.groups()]
+
+    def worst(self, count: int = 10) -> list[dict[str, Any]]:
+        """The worst rows of each kind, worst first, with their line in the file."""
+        found = []
+        for parts in self.by_kind.values():
+            rows = [row for part in parts for row in part.worst(count) if part.subject.kind != "dram"]
+            found += sorted(rows, key=lambda row: -abs(np.log(row["predicted_s"] / row["measured_s"])))[:count]
+        return found
+
+    def clouds(self) -> dict[str, list[Cloud]]:
+        """The rows of each kind as points for scatter plots."""
+        return {kind: [cloud for part in parts for cloud in part.clouds()] for kind, parts in self.by_kind.items()}
+
+    def streams(self) -> list[dict[str, Any]]:
+        """Of every stream of memory requests, by the size of requests: what the engine reaches and what each
+        simulator does, in bandwidth [bytes/s] and mean read latency [s].
+        """
+        found: dict[tuple[str, str, str], dict[str, float]] = {}
+        for part in self.by_kind.get("dram", []):
+            for row, ours in zip(part.subject.rows.to_dict("records"), part.seconds.tolist(), strict=True):
+                values = found.setdefault((part.subject.machine, row["requests"], row["quantity"]), {"weft": ours})
+                values[row["peer"]] = row["theirs"]
+        return [{"stream": s, "requests": r, "quantity": q, **values} for (s, r, q), values in found.items()]
+
+    def complaints(self) -> list[str]:
+        """Every problem as a sentence, similar ones merged."""
+        return [str(problem) for problem in gathered(self.problems)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data for JSON: errors of each group, within each class of size, of each machine by what
+        matters most, and of each kind; the worst rows, and every problem.
+        """
+        overall = [Group({"kind": kind}, errors_of(*joined(parts))) for kind, parts in self.by_kind.items()]
+        return {
+            "groups": [group.to_dict() for group in self.groups()],
+            "ranges": [group.to_dict() for part in self.predictions for group in part.ranges()],
+            "summary": [group.to_dict() for part in self.predictions for group in part.summary()],
+            "overall": [group.to_dict() for group in overall],
+            "worst": self.worst(),
+            **({"streams": self.streams()} if "dram" in self.by_kind else {}),
+            "problems": [problem.to_dict() for problem in self.problems],
+            "rows_read": self.rows_read,
+            "rows_used": self.rows_used,
+        }
+
+
+def validate(
+    place: str | os.PathLike[str] | None = None,
+    *,
+    gpus: Sequence[str] = (),
+    libraries: Sequence[str] = (),
+    kinds: Sequence[Kind] | None = None,
+    progress: Progress | None = None,
+) -> Validation:
+    """Compare the catalogue's models with the measurements of a folder or file (see `data_folder`).
+
+    `gpus` are names or TOML files: only their rows count. `libraries` are library profiles that replace the
+    catalogue's. `kinds` selects kinds of measurements. Raises InputError if nothing can be compared.
+
+    `weft.validate("gemm.csv", gpus=["h100-sxm"]).groups()` holds the mean, median and 90th percentile of the errors of
+    each data type; `worst()` the rows that are furthest off, with their lines.
+    """
+    subjects, problems, count = subjects_of(data_folder(place), Machines.of(gpus, libraries), kinds)
+    predictions = []
+    for position, subject in enumerate(subjects):
+        if progress is not None and subject.slow:
+            progress(position, len(subjects), f"{subject.kind} {subject.machine}")
+        predictions.append(predicted(subject))
+    return Validation(tuple(predictions), tuple(problems), count)
+
+
+def subjects_of(
+    place: Path, machines: Machines, kinds: Sequence[Kind] | None = None
+) -> tuple[list[Subject], list[Problem], int]:
+    """The subjects of a folder's rows, the problems of rows, and the number of rows of the chosen machines.
+
+    Raises InputError, with the first problem, if no row is left.
+    """
+    streams = list(stream_subjects(place)) if (kinds is None or "dram" in kinds) and not machines.chosen else []
+    wanted: list[Kind] | None = None if kinds is None else [*kinds, *(("step",) if "memory" in kinds else ())]
+    files = [] if streams and _no_tables(place, kinds) else read_folder(place, wanted)
+    problems = [problem for file in files for problem in file.problems]
+    unread = {(problem.file, line) for problem in problems for line in problem.lines}
+    subjects = [one for one in streams if isinstance(one, Subject)]
+    problems += [one for one in streams if isinstance(one, Problem)]
+    count = len(unread) + sum(map(len, subjects))
+    find: dict[str, Callable[[str], object]]
+    find = {"gpu": machines.find, "system": hardware.system, "collective": canonical}
+    for file in files:
+        if file.kind is None:
+            continue
+        checked = file.some(machines.of_chosen(file.rows))
+        count += len(checked.rows)
+        names = (unknown_names(checked, name, find[name]) for name in TABLES[file.kind].named)
+        checked.drop(duplicates(checked), *names)
+        found = READERS[file.kind](checked, machines)
+        subjects += [one for one in found if kinds is None or file.kind != "step" or one.kind.startswith(tuple(kinds))]
+        problems += checked.problems
+    if not subjects:
+        raise InputError(_nothing(place, machines, files, problems))
+    return subjects, consistent(problems), count
+
+
+def _no_tables(place: Path, kinds: Sequence[Kind] | None) -> bool:
+    """Whether a folder is asked for streams of requests only, or has nothing else."""
+    return kinds == ["dram"] or not any(place.glob("*.csv"))
+
+
+def _nothing(place: Path, machines: Machines, files: Sequence[Measurements], problems: Sequence[Problem]) -> str:
+    if machines.chosen:
+        wanted = ", ".join(gpu.name for gpu in machines.chosen)
+        tables = [file.rows for file in files if file.kind]
+        named = sorted({name for rows in tables for name in rows["gpu" if "gpu" in rows else "system"]})
+        return (
+            f"no row of '{place}' is about {wanted}; the rows are about {', '.join(named)} "
+            "(a TOML file may name such rows in its aliases)"
+        )
+    first = f": {gathered(problems)[0]}" if problems else ""
+    return f"no row of '{place}' can be compared with a model{first}"

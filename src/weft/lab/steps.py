@@ -1,0 +1,491 @@
+"""Measured training steps as subjects: the plan, the framework and the machine of each row, and its predicted time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from weft import hardware
+from weft.core.catalog import read_toml
+from weft.core.errors import InputError
+from weft.core.units import Dimension
+from weft.core.units import format as format_quantity
+from weft.hardware import System
+from weft.kernels.library.dispatchers import dispatcher
+from weft.kernels.library.residual import RULES, Residual
+from weft.lab.checks import Unfit, unfit_rows
+from weft.lab.machines import Machines
+from weft.lab.subjects import Subject
+from weft.lab.tables import Measurements
+from weft.models import Transformer, load_model, model_names
+from weft.models.parallel.framework import Framework, framework
+from weft.models.parallel.plan import ScheduleName, TrainingPlan
+from weft.step.result.step import Step
+
+_RATE = re.compile(r"(?:(\d+) x )?[^0-9]*(\d+) Gb/s")
+_FSDP = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one row ran: a model under a plan, in a framework on a machine.
+
+    `unfitted` is the same without what was fitted to steps: the host's launches, and the calibration residual (None: as
+    shipped).
+    """
+
+    model: Transformer
+    system: System
+    plan: TrainingPlan
+    framework: Framework
+    unfitted: Case | None = None
+    calibration: Residual | None = None
+
+    def unseen(self, calibration: Residual) -> Case:
+        """Return the case with another residual, and the host's launches in the middle of their range."""
+        of = self.framework
+        framework = of.launching(of.likely_launch, of.likely_launch_experts, of.likely_launch_each)
+        return replace(self, framework=framework, unfitted=None, calibration=calibration)
+
+    @property
+    def step(self) -> Step:
+        """The predicted step; InputError for a plan that the model or the machine does not fit."""
+        return _stepped(self)
+
+
+@lru_cache(maxsize=4096)
+def _stepped(case: Case) -> Step:
+    from weft.step import train
+
+    return train(case.model, case.system, case.plan, case.framework, fidelity="estimate", calibration=case.calibration)
+
+
+def step_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
+    """The rows of steps by GPU, predicted in closed form: times, and peaks of memory.
+
+    Rows that cannot be modelled are reported with the reason.
+    """
+    cases: dict[int, Case] = {}
+    found: dict[str, dict[int, float]] = {"step": {}, UNFITTED: {}, "memory": {}}
+
+    def predict(line: int, row: dict[str, Any]) -> None:
+        case = cases[line] = case_of(row, machines)
+        if not any(np.isfinite(row[column]) for column in _MEASURED.values()):
+            raise Unfit("step_time_s", "", "this row states neither the time of a step nor its memory")
+        try:
+            if np.isfinite(row["step_time_s"]):
+                found["step"][line] = case.step.seconds
+                if case.unfitted is not None:
+                    found[UNFITTED][line] = case.unfitted.step.seconds
+            if np.isfinite(row["peak_mem_gb"]):
+                found["memory"][line] = _peak(case, row["mem_kind"])
+        except InputError as error:
+            raise Unfit("model", row["model"], str(error)) from None
+
+    checked.drop(unfit_rows(checked, predict))
+    subjects = []
+    for kind, values in found.items():
+        rows = checked.rows[checked.rows.index.isin(list(values))]
+        gpus = [cases[line].system.gpu.name for line in rows.index]
+        parts = rows.groupby(gpus, sort=False)
+        subjects += [_subject(kind, checked.some(part), cases, values) for _, part in parts]
+    return subjects
+
+
+UNFITTED = "step, nothing fitted"
+"""The kind of subjects that repeat rows of steps without what was fitted to them."""
+CALIBRATION = tuple(RULES)
+"""The values by which a subject of steps is predicted with another residual, and without what its own framework's rows
+say of the host: those of `Residual`, by path."""
+_MEASURED = {"step": "step_time_s", UNFITTED: "step_time_s", "memory": "peak_mem_gb"}
+"""The column that each kind of subject compares."""
+
+
+def _subject(kind: str, checked: Measurements, cases: Mapping[int, Case], found: Mapping[int, float]) -> Subject:
+    """Times [s], or peaks of memory [bytes], of one GPU."""
+    rows = checked.rows
+    mine = [cases[line] for line in rows.index]
+    unit = 1.0 if kind != "memory" else np.where(rows["mem_kind"].str.contains("GiB"), 2.0**30, 1e9)
+    labels = {
+        "gpu": [case.system.gpu.name for case in mine],
+        "framework": [case.framework.name for case in mine],
+        "layers": [_layers_of(case, named) for case, named in zip(mine, _named(rows), strict=True)],
+        **({"quantity": rows["mem_kind"]} if kind == "memory" else {}),
+    }
+    return Subject(
+        kind=kind,
+        machine=mine[0].system.gpu.name,
+        file=checked.file,
+        rows=rows,
+        measured=np.asarray(rows[_MEASURED[kind]] * unit, dtype=np.float64),
+        labels=pd.DataFrame(labels, rows.index),
+        predict=lambda some, values: np.array(
+            [
+                cases[line].unseen(Residual(*(values[name] for name in CALIBRATION))).step.seconds
+                if values
+                else found[line]
+                for line in some.index
+            ]
+        ),
+    )
+
+
+def _layers_of(case: Case, named: bool) -> str:
+    """The class of a row: of steps whose rows name a dispatcher, or by whether the model is a mixture."""
+    return "mixture-by-dispatcher" if named else "mixture" if case.model.experts else "dense"
+
+
+def _named(rows: pd.DataFrame) -> pd.Series:
+    """Whether rows name who exchanges their tokens."""
+    return rows["dispatcher"] != "" if "dispatcher" in rows else pd.Series(False, rows.index)
+
+
+def _peak(case: Case, quantity: str) -> float:
+    """The peak of memory that a row means [bytes]: of the device, the allocator, or the tensors; of which ranks."""
+    from weft.step.memory import memory
+
+    found = memory(case.model, case.system, case.plan, case.framework)
+    devices = found.devices
+    if "first/last stage" in quantity:
+        devices = (devices[0], devices[-1])
+    elif "rank reported" in quantity:  # of the first rank
+        devices = devices[:1]
+    which = "peak" if "device total" in quantity else "reserved" if "reserved" in quantity else "allocated"
+    return float(max(getattr(one, which) for one in devices))
+
+
+@cache
+def _known() -> Mapping[str, Mapping[str, Any]]:
+    return read_toml(resources.files(__package__) / "steps.toml")
+
+
+def _longest(table: str, text: str) -> Any:
+    """The entry of a table whose word is the longest that a text begins with; None if there is none."""
+    words = [word for word in _known()[table] if text.startswith(word)]
+    return _known()[table][max(words, key=len)] if words else None
+
+
+def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
+    """The case of a row; raises Unfit for what it does not state, and for what there is no model of."""
+    if row["task"] == "lora":
+        raise Unfit("task", row["task"], "adapters on frozen weights have no model")
+    if "binned by length" in row["notes"]:
+        raise Unfit("seq_len", str(int(row["seq_len"])), "sequences are shorter than this, by an unknown amount")
+    used = _framework(row)
+    try:
+        model = _model(row)
+        plan = _plan(row, used, model)
+        plan = replace(plan, layers=_layers(len(model.layer_kinds), plan, used))
+        system = _system(row, machines)
+        case = _fitted(Case(model, system, plan, used))
+        if np.isfinite(row["mbs_seq"]):
+            return case
+        return _with_micro_batch(case, _one_for_each_stage(case)) if used.name == "torchtitan" else _fastest(case)
+    except InputError as error:
+        raise Unfit("model", row["model"], str(error)) from None
+
+
+def _fitted(case: Case) -> Case:
+    """Return the case with that before anything was fitted to rows of steps."""
+    plain = replace(case, framework=case.framework.launching(0.0, 0.0, 0.0), calibration=Residual())
+    return replace(case, unfitted=plain)
+
+
+def _one_for_each_stage(case: Case) -> int:
+    """The micro-batch by which a pipeline gets as many micro-batches as it has stages.
+
+    Default of torchtitan (pytorch/torchtitan @0012eca, parallelisms/pipeline_llama.py).
+    """
+    return max(case.plan.batch // case.plan.dp // case.plan.pp, 1)
+
+
+def _fastest(case: Case) -> Case:
+    """The case with the micro-batch, of powers of two, that fits and is fastest, where a row does not state it."""
+    each = case.plan.batch // case.plan.dp
+    sizes = [size for size in (1, 2, 4, 8, 16, 32) if each % size == 0]
+    cases = [_with_micro_batch(case, size) for size in sizes]
+    fitting = [one for one in cases if _fits(one)]
+    return min(fitting or cases[:1], key=lambda one: one.step.seconds)
+
+
+def _with_micro_batch(case: Case, size: int) -> Case:
+    plain = case.unfitted and _with_micro_batch(case.unfitted, size)
+    return replace(case, plan=replace(case.plan, micro_batch=size), unfitted=plain)
+
+
+def _fits(case: Case) -> bool:
+    """Whether a case's plan works and its memory suffices."""
+    try:
+        return _peak(case, "device total") <= case.system.gpu.memory.capacity and case.step.seconds > 0
+    except InputError:
+        return False
+
+
+def _whole(row: Mapping[str, Any], column: str, default: int | None = None) -> int:
+    """A number of a row, or its default if the cell is blank; Unfit if it has none."""
+    value = row[column]
+    if np.isfinite(value):
+        return int(value)
+    if default is None:
+        raise Unfit(column, "", "this is needed to predict a step, and the row does not state it")
+    return default
+
+
+def _framework(row: Mapping[str, Any]) -> Framework:
+    name = _longest("frameworks", row["framework"])
+    if name is None:
+        raise Unfit("framework", row["framework"], "the defaults of this framework are not known")
+    if "MegaScale" in row["model"] and name == "megatron-core":  # the paper's own baseline
+        name = "megascale-baseline"
+    used = framework("megatron-fsdp" if name == "megatron-bridge" and row["zero_stage"] == _FSDP else name)
+    used = _as_recipe(row, used)
+    if "FP32 gradient accumulation" in row["precision"]:
+        used = replace(used, gradients="fp32")
+    if row["framework"] == "Megatron-LM mcore":  # the functional tests of the library, with its default of dropout
+        used = replace(used, style=replace(used.style, dropout=True))
+    if row["overlap_or_schedule"] == "eager":  # not compiled
+        used = replace(used, style=replace(used.style, fused=False))
+    return replace(used, keeps_weights=used.keeps_weights or (used.zero == _FSDP and row["zero_stage"] < _FSDP))
+
+
+def _as_recipe(row: Mapping[str, Any], used: Framework) -> Framework:
+    """The framework with what its published recipe of a model on a GPU sets."""
+    if row.get("dispatcher"):
+        return replace(
+            used, dispatcher=_dispatcher(row["dispatcher"]), paired=_is_paired(row), delay_wgrad=_is_paired(row)
+        )
+    recipe = _published(row)
+    if "dispatcher" not in recipe:
+        return used
+    if "framework" in recipe and _recipe(row):
+        named = framework(recipe["framework"])
+        return replace(named, attention=recipe.get("attention", named.attention))
+    units = framework("megatron-bridge-2026").dispatcher_units if recipe["dispatcher"] == "hybridep" else 0
+    return replace(
+        used,
+        dispatcher=recipe["dispatcher"],
+        dispatcher_units=units,
+        paired=recipe.get("paired", False),
+        delay_wgrad=recipe.get("paired", False),
+        graphs=_GRAPHS[recipe.get("graphs", "")],
+        pads=() if recipe.get("drops") else used.pads,
+    )
+
+
+_GRAPHS = {
+    "": (),
+    "router": ("moe_router", "moe_preprocess"),
+    "attention": ("attn", "moe_router", "moe_preprocess"),
+    "step": ("full_iteration",),
+}
+"""Modules that CUDA graphs hold, by the `graphs` of a recipe."""
+
+
+def _published(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the published recipe of a mixture on a GPU sets, in the release that ran a row; nothing if there is none."""
+    if not (row.get("dispatcher") or _whole(row, "experts", 0)):
+        return {}
+    software, recipes = row["framework"], _known()["recipes"]
+    release = software.removeprefix("Megatron-Bridge ")
+    first = [one for one in recipes if software.startswith(one) or (release != software and one <= release)]
+    families = recipes[max(first)] if first else {}
+    fitting = [
+        (len(family), len(gpu), recipe)
+        for family, gpus in families.items()
+        for gpu, recipe in gpus.items()
+        if row["model"].startswith(family) and row["gpu"].startswith(gpu)
+    ]
+    return max(fitting, key=lambda one: one[:2])[2] if fitting else {}
+
+
+def _dispatcher(text: str) -> str:
+    """The library that a row names, such as "deepep (UCCL over EFA)"."""
+    word = next((name for name in ("UCCL", "deepep", "hybridep", "alltoall") if name in text), None)
+    if word is None:
+        raise Unfit("dispatcher", text, "this library is not known")
+    return dispatcher(word).name
+
+
+def _model(row: Mapping[str, Any]) -> Transformer:
+    """The model of the catalogue that a row names, or its family's, with the dimensions that the row states."""
+    name = _longest("models", row["model"])
+    own = next((known for known in model_names() if _plain(known) == _plain(row["model"])), name)
+    if own is None or not (row["layers"].isdigit() or (row.get("dispatcher") and own != name)):
+        raise Unfit("model", row["model"], "Weft has no operators of this model, or the row no dimensions")
+    known = load_model(own)
+    stated = {ours: _whole(row, theirs, 0) for theirs, ours in _DIMENSIONS.items()}
+    stated["kv_heads"] = int(row["kv_heads"]) if row["kv_heads"].isdigit() else 0
+    if known.experts:
+        stated["expert_ffn"] = stated.pop("ffn")
+    elif _whole(row, "experts", 0):
+        raise Unfit("model", row["model"], "Weft has no operators of this model")
+    values: dict[str, Any] = {field: value for field, value in stated.items() if value}
+    if own == name and "heads" not in values:
+        values["heads"] = _heads(values["hidden"], known.head_size, _whole(row, "tp", 1))
+    rows, ranks = values.get("vocabulary", known.vocabulary), _whole(row, "tp", 1)
+    if rows % ranks:  # frameworks pad the embedding
+        values["vocabulary"] = -(-rows // (128 * ranks)) * 128 * ranks
+    if "w/o MTP" in row["notes"]:
+        values["predict_layers"] = 0
+    if known.parallel and not row["framework"].startswith("MegaScale"):
+        values["parallel"] = False
+    if "GQA" in row["model"]:  # Megatron Core's tests give grouped queries rotary positions and a head of its own
+        values |= {"positions": "rotary", "tied": False}
+    stated_there = {field: getattr(known, field) for field in known.model_fields_set - {"provenance"}}
+    layers = int(row["layers"] or known.layers)
+    if _is_paired(row) and _published(row).get("even"):
+        layers += -layers % (2 * _whole(row, "pp"))
+    return Transformer(**{**stated_there, "name": row["model"], **values, "layers": layers})
+
+
+def _heads(hidden: int, size: int, ranks: int) -> int:
+    """Number of attention heads that share `hidden` elements, of at least `size` each, and that ranks share."""
+    fitting = (count for count in range(hidden // size, 0, -1) if hidden % count == 0 and count % ranks == 0)
+    return next(fitting, max(hidden // size, 1))
+
+
+_DIMENSIONS = {
+    "hidden": "hidden",
+    "heads": "heads",
+    "ffn": "ffn",
+    "vocab": "vocabulary",
+    "experts": "experts",
+    "topk": "experts_per_token",
+}
+"""Columns of rows, with the fields of models."""
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", text.lower())
+
+
+def _system(row: Mapping[str, Any], machines: Machines) -> System:
+    """The GPUs of a row in their usual node, joined by the network that the row states."""
+    gpu = machines.find(row["gpu"])
+    found = hardware.system(gpu, gpus=_whole(row, "gpus"))
+    rate = _RATE.search(row["network"])
+    if rate is None or found.node is None:
+        return found
+    each = int(rate[1] or 1) * int(rate[2]) * 1e9 / 8 / found.node.gpus_per_node
+    return found.replace({"network.bandwidth": format_quantity(each, Dimension.BYTES_PER_SECOND)})
+
+
+def _plan(row: Mapping[str, Any], used: Framework, model: Transformer) -> TrainingPlan:
+    tp, pp, cp = (_whole(row, name, 1) for name in ("tp", "pp", "cp"))
+    dp = _whole(row, "dp", _whole(row, "gpus") // (tp * pp * cp))
+    zero = used.zero if used.zero == _FSDP else _whole(row, "zero_stage", used.zero)
+    return TrainingPlan(
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        dp=dp,
+        ep=_published(row).get("ep", _whole(row, "ep", 1)),
+        batch=_whole(row, "gbs_seq"),
+        micro_batch=_whole(row, "mbs_seq", 1),
+        sequence=_whole(row, "seq_len"),
+        sp=tp > 1 and _sequence_parallel(row, used),
+        zero=zero,
+        schedule=_schedule(row, pp),
+        recompute=_recompute(row, model),
+        dtype=_dtype(row),
+        precision=_recipe(row),
+        overlap={"tp": "async-tp"} if "async TP" in row["overlap_or_schedule"] else {},
+    )
+
+
+def _layers(layers: int, plan: TrainingPlan, used: Framework) -> tuple[int, ...]:
+    """The layers of each stage where they do not divide: embedding and head count as one each if that divides.
+
+    Otherwise Megatron-DeepSpeed (its partition by type) and Megatron-Bridge (its recipes' layouts) fill all stages but
+    the last, and others differ by one layer.
+    """
+    stages = plan.pp * plan.chunks
+    if layers % stages == 0:
+        return ()
+    each = -(-layers // stages)
+    if (layers + 2) % stages == 0:
+        each = (layers + 2) // stages
+        return (each - 1, *(each,) * (stages - 2), each - 1)
+    if used.name.startswith(("megatron-deepspeed", "megatron-bridge")):
+        return tuple(min(max(layers - each * place, 0), each) for place in range(stages))
+    return tuple(layers // stages + (place < layers % stages) for place in range(stages))
+
+
+def _sequence_parallel(row: Mapping[str, Any], used: Framework) -> bool:
+    """Whether ranks share the tokens between GEMMs: where the row says so, and by default in newer frameworks."""
+    if used.name == "megatron-2022":
+        return "sequence parallel" in row["recompute"]
+    sharing = "megatron-fsdp", "torchtitan", "llama-3", "megascale", "automodel"
+    return used.name.startswith("megatron-bridge") or used.name in sharing
+
+
+def _is_paired(row: Mapping[str, Any]) -> bool:
+    """Whether a row that names its dispatcher says that passes are paired, for which Megatron Core needs a pipeline.
+
+    It wants chunks of stages, and no recomputation (transformer_config.py, overlap_moe_expert_parallel_comm).
+    """
+    return bool(row.get("overlap_ep") == "on" and _whole(row, "pp", 1) > 1)
+
+
+def _schedule(row: Mapping[str, Any], pp: int) -> str:
+    named = row["overlap_or_schedule"]
+    if named.startswith("ZB-"):
+        return "zb-h1" if named == "ZB-1p" else "zb-h2"
+    chunks = _whole(row, "vp", 2 if named.startswith("interleaved 1F1B, ") or _is_paired(row) else 1)
+    if named == "1F1B interleaved":  # one layer a chunk, none in the first and in the last
+        chunks = (int(row["layers"]) + 2) // pp
+    if chunks == 1 or pp == 1:
+        return "1f1b"
+    replicas = _whole(row, "dp", _whole(row, "gpus") // (pp * _whole(row, "tp", 1) * _whole(row, "cp", 1)))
+    batches = _whole(row, "gbs_seq") // (replicas * _whole(row, "mbs_seq", 1))
+    group = (max(batches, pp),) if batches % pp else ()  # as many at once as there are
+    return str(ScheduleName("interleaved", (chunks, *group)))
+
+
+def _recompute(row: Mapping[str, Any], model: Transformer) -> Any:
+    if "per op" in row["recompute"]:
+        return "operators"
+    if _is_paired(row):
+        return "none"
+    modules = (
+        _published(row).get("recompute", "") if row["recompute"] in ("", "off", "on (recipe)") else row["recompute"]
+    )
+    if not isinstance(modules, str):
+        names = [name for module in modules for name in _known()["recomputed"][module]]
+        return tuple(name for name in names if model.activation_clamped or name != "experts_clamp")
+    return "full" if modules == "full" else "selective" if "selective" in modules else "none"
+
+
+_RECIPES = {
+    "NVFP4": "nvfp4",
+    "MXFP8": "mxfp8",
+    "FP8-MX": "mxfp8",
+    "TENSORWISE": "fp8-tensorwise",
+    "ROWWISE": "fp8-rowwise",
+    "FP8-CS": "fp8-tensorwise",
+    "FP8": "fp8-delayed",
+}
+"""Recipes by words in the column of precision, the more exact first. Megatron-Bridge calls that with a scale for each
+tensor from its largest element FP8, too."""
+
+
+def _recipe(row: Mapping[str, Any]) -> str:
+    found = next((name for word, name in _RECIPES.items() if word in row["precision"].upper()), "")
+    return "fp8-tensorwise" if found == "fp8-delayed" and row["framework"].startswith("Megatron-Bridge") else found
+
+
+def _dtype(row: Mapping[str, Any]) -> str:
+    """The number format in which operators compute, but for quantised GEMMs."""
+    text = row["precision"].upper()
+    if "TF32" in text:
+        return "tf32"
+    if text.startswith("FP32"):
+        return "fp32"
+    return "fp16" if "FP16" in text or not text else "bf16"

@@ -1,0 +1,219 @@
+"""What a rank must hold: weights, gradients and optimizer states, and activations of each part of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from weft.graph import DTYPE_BYTES, Attention, Gemm, Op, Streaming, Tensor
+from weft.graph.op import width
+from weft.graph.role import Role
+from weft.models.block import PREDICTION, LayerOp
+from weft.models.parallel.again import Saved, check_again, left_by, saved_of
+from weft.models.parallel.framework import Framework
+from weft.models.parallel.plan import TrainingPlan
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Bytes that one micro-batch needs in a part of the model on one rank.
+
+    `saved` are kept from the forward to the backward pass, by operator. `forward` and `backward` are needed beside them
+    only while that pass runs: outputs that no operator keeps, what is computed again, gradients of activations.
+    """
+
+    saved: Mapping[str, int] = field(default_factory=dict)
+    forward: int = 0
+    backward: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """All that is kept from the forward to the backward pass."""
+        return sum(self.saved.values())
+
+
+def kept(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> Kept:
+    """The activations of a part: `ops` are a rank's shares of its pieces.
+
+    An operator keeps the inputs that its gradients need (arXiv:2205.05198, section 4). With sequence parallelism the
+    input of a GEMM that is cut by columns is kept as the rank's part of the tokens, and gathered again. Selective
+    recomputation drops the scores of unfused attention, that by operators all but attention and the outputs of every
+    second GEMM, full recomputation all but the input of the part, and that of named operators their outputs.
+    """
+    whole = {piece.name: _saved(piece, op, plan) for piece, op in zip(pieces, ops, strict=True)}
+    if plan.loss_chunks > 1 and _is_end(pieces):
+        return _in_chunks(pieces, ops, whole, plan.loss_chunks)
+    widest = max((_outputs(op) for op in ops), default=0)
+    gradients = max((_gradients(op) for op in ops), default=0)
+    if plan.recompute == "none" or _is_end(pieces):
+        return Kept(whole, widest, gradients)
+    if isinstance(plan.recompute, tuple):
+        check_again(pieces, plan.recompute)
+        lean = left_by(saved_by_operator(pieces, ops, plan), plan.recompute)
+        return Kept(lean, widest, max(sum(whole.values()) - sum(lean.values()), 0) + gradients)
+    entry = ops[0].reads[0].bytes // (1 if isinstance(ops[0], Streaming) or not plan.sp else plan.tp)
+    if plan.recompute == "full":
+        return Kept({"input": entry}, widest, sum(whole.values()) + gradients)
+    if plan.recompute == "operators":
+        stays = {id(op) for op in remaining(pieces, ops, plan)}
+        named = zip(pieces, ops, strict=True)
+        lean = {piece.name: _stays(op, whole[piece.name]) for piece, op in named if id(op) in stays} | {"input": entry}
+        return Kept(lean, widest, max(sum(whole.values()) - sum(lean.values()), 0) + gradients)
+    lean = {piece.name: _lean(op, whole[piece.name]) for piece, op in zip(pieces, ops, strict=True)}
+    again = sum(whole.values()) - sum(lean.values())
+    return Kept(lean, max(widest, again), again + gradients)
+
+
+_LOSS = (Role.LOGITS, Role.LOSS)
+
+
+def _in_chunks(pieces: Sequence[LayerOp], ops: Sequence[Op], whole: Mapping[str, int], chunks: int) -> Kept:
+    """Return what an end of the model needs where logits and loss of the tokens are computed in so many chunks.
+
+    Each chunk runs its backward pass at once, so that the logits of one chunk exist at a time; the gradient of the
+    tokens that enter the head is whole.
+    """
+
+    def part(piece: LayerOp, size: int) -> int:
+        return -(-size // chunks) if piece.role in _LOSS else size
+
+    both = list(zip(pieces, ops, strict=True))
+    saved = {piece.name: part(piece, whole[piece.name]) if isinstance(op, Streaming) else whole[piece.name]
+             for piece, op in both}  # fmt: skip
+    forward = max((part(piece, _outputs(op)) for piece, op in both), default=0)
+    backward = max((part(piece, _outputs(op)) + _gradients(op) - _outputs(op) if isinstance(op, Gemm)
+                    else part(piece, _gradients(op)) for piece, op in both), default=0)  # fmt: skip
+    return Kept(saved, forward, backward)
+
+
+def saved_by_operator(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> list[Saved]:
+    """What each operator of a part leaves for the backward pass, and of whose outputs; InputError as `saved_of`."""
+
+    def output(piece: LayerOp, op: Op) -> int:
+        return _outputs(op) // (plan.tp if plan.sp and piece.cut == "rows" else 1)
+
+    whole = [_saved(piece, op, plan) for piece, op in zip(pieces, ops, strict=True)]
+    return saved_of(pieces, ops, whole, output)
+
+
+def remaining(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> list[Op]:
+    """The operators of a part that are not computed again in the backward pass."""
+    if isinstance(plan.recompute, tuple):
+        return [op for piece, op in zip(pieces, ops, strict=True) if piece.name not in plan.recompute]
+    if plan.recompute == "full":
+        return []
+    if plan.recompute == "operators":
+        second = [op for op in ops if isinstance(op, Gemm)][::2]
+        return [*(op for op in ops if isinstance(op, Attention)), *second]
+    if plan.recompute == "selective":
+        return [op for op in ops if not isinstance(op, Attention) or op.fused]
+    return list(ops)
+
+
+def _stays(op: Op, whole: int) -> int:
+    """What an operator that is not computed again leaves: attention its inputs too, a GEMM its output."""
+    return whole if isinstance(op, Attention) else _outputs(op)
+
+
+def _is_end(pieces: Sequence[LayerOp]) -> bool:
+    return bool(pieces) and pieces[0].module in ("embedding", "head")
+
+
+def _saved(piece: LayerOp, op: Op, plan: TrainingPlan) -> int:
+    if piece.role is Role.ROTARY and piece.module != PREDICTION:
+        # The values are a view of the GEMM's output, whose storage therefore outlives the queries and keys in it.
+        return _bytes(op.reads)
+    sharded = plan.sp and piece.cut == "columns" and isinstance(op, Gemm)
+    return -(-_kept(op) // plan.tp) if sharded else _kept(op)
+
+
+@lru_cache(maxsize=1 << 14)
+def _kept(op: Op) -> int:
+    """Size of the tensors that an operator keeps for its backward pass, other than its outputs."""
+    return _bytes(op.saved)
+
+
+def _lean(op: Op, whole: int) -> int:
+    """What selective recomputation leaves of an operator's activations: of unfused attention, its inputs."""
+    return _bytes(op.reads) if isinstance(op, Attention) and not op.fused else whole
+
+
+@lru_cache(maxsize=1 << 14)
+def _gradients(op: Op) -> int:
+    """The gradient of an operator's output, and of its inputs [bytes]."""
+    return _outputs(op) + max((_outputs(inner) for inner in op.backward.inputs), default=0)
+
+
+@lru_cache(maxsize=1 << 14)
+def _outputs(op: Op) -> int:
+    """Size of an operator's outputs; what a streaming operator writes in another format it keeps or overwrites.
+
+    PyTorch's gradient of a loss overwrites nothing: those of the chosen logarithms and of all are tensors of their own.
+    """
+    if isinstance(op, Streaming) and op.name == "eager_cross_entropy_backward":
+        return _bytes(op.writes)
+    return _bytes([one for one in op.writes if not isinstance(op, Streaming) or one.dtype == op.dtype])
+
+
+def _bytes(tensors: Sequence[Tensor]) -> int:
+    return sum(tensor.bytes for tensor in tensors)
+
+
+def sharded(count: int, experts: int, plan: TrainingPlan) -> int:
+    """The part of so many parameters, `experts` of which are of routed experts, that a rank of a shard group holds."""
+    ranks, few = plan.shard or plan.dp * plan.cp, plan.expert_replicas
+    return -(-(count - experts) // ranks) - (-experts // min(ranks, few))
+
+
+def states(count: int, plan: TrainingPlan, framework: Framework, experts: int = 0, narrow: int = 0) -> dict[str, int]:
+    """Bytes of weights, gradients and optimizer states of a rank with so many parameters before they are sharded.
+
+    Bytes per parameter follow Megatron-LM's distributed optimizer and ZeRO (arXiv:1910.02054): stage 1 shards the
+    optimizer states, 2 the gradients, 3 the weights over the replicas of a shard group. Where a kernel of its own adds
+    up gradients in another format, those of the backward pass stay beside them (DeepSpeed's BF16_Optimizer). Of the
+    `narrow` weights of GEMMs on operands of 8 or 4 bits the operands stay, too, where they are cast once a step; they
+    are all that is held where the framework keeps such weights in the recipe's format.
+    """
+    held = [sharded(count, experts, plan) if plan.zero >= stage else count for stage in (3, 2, 1)]
+    gradients = DTYPE_BYTES[framework.gradients]
+    if not framework.accumulates and framework.gradients != plan.dtype and not plan.shards_weights:
+        gradients += DTYPE_BYTES[plan.dtype]
+    sizes = DTYPE_BYTES[framework.weights or plan.dtype], gradients, framework.optimizer_bytes
+    names = "weights", "gradients", "optimizer"
+    if plan.shards_weights and framework.gathers_main:  # the main copy is all that shards hold of weights
+        main = DTYPE_BYTES["fp32"]
+        sizes = main, gradients, framework.optimizer_bytes - main
+    found = {name: part * each for name, each, part in zip(names, sizes, held, strict=True)}
+    if narrow and not framework.casts_each_pass:
+        cast = sharded(narrow, experts, plan) if plan.shards_weights else narrow
+        instead = sizes[0] if framework.keeps_low and plan.recipe.weights else 0
+        found["weights"] += round(cast * (plan.recipe.copies - instead))
+    return found
+
+
+def words(count: float, narrow: float, plan: TrainingPlan, framework: Framework) -> float:
+    """Elements of the plan's `dtype` that are as many bytes as so many weights where replicas gather them.
+
+    `narrow` of them belong to GEMMs on a recipe's operands of 8 or 4 bits.
+    """
+    low = framework.keeps_low and plan.recipe.shared
+    return count - narrow * (1 - width(low) / DTYPE_BYTES[plan.dtype]) if low else count
+
+
+def casting_ranks(plan: TrainingPlan, framework: Framework) -> int:
+    """Ranks that share the cast of weights in each pass: those that gather them in the recipe's format, else one."""
+    shared = framework.casts_each_pass and framework.keeps_low and plan.recipe.shared and plan.gathers_each_pass
+    return (plan.shard or plan.dp * plan.cp) if shared else 1
+
+
+def gathered(largest: int, count: int, plan: TrainingPlan, framework: Framework) -> int:
+    """Bytes of whole parts under ZeRO-3: two gathered at once, and the gradient of one before it is scattered.
+
+    Stages of a pipeline keep the weights and the gradients of all their parts. Weights count 16 bits, an upper bound
+    where a recipe gathers them in 8.
+    """
+    if not plan.shards_weights or (plan.shard or plan.dp * plan.cp) == 1:
+        return 0
+    weights, gradients = DTYPE_BYTES[plan.dtype], DTYPE_BYTES[framework.gradients]
+    return largest * (2 * weights + gradients) if plan.gathers_each_pass else count * (weights + gradients)

@@ -1,0 +1,136 @@
+"""One rank's share of a model's parts: its passes as graphs, its parameters, and what it must remember."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Literal
+
+from weft.graph import Gemm, Graph, Op
+from weft.models.block import LayerOp
+from weft.models.parallel.chain import RankGraphBuilder
+from weft.models.parallel.cut import cut, expert_tp, local
+from weft.models.parallel.framework import Framework
+from weft.models.parallel.memory import Kept, kept, remaining
+from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.precision import is_narrow, narrowed
+
+
+@dataclass(frozen=True)
+class RankPart:
+    """One rank's work on a part of a model, such as a layer: passes as graphs, parameters, and what it must remember.
+
+    Of the parameters `experts` belong to routed experts, `narrow` to GEMMs on a recipe's operands of 8 or 4 bits.
+    `write` and `write_again` make the graphs when they are asked for: plans that do not fit the memory need none, and
+    servers no backward pass.
+    Streams are named by what runs on them: "compute", and collectives of the axes "tp", "cp" and "ep". `pieces` are the
+    operators before and after they are split, `list_again` returns those that the backward pass computes again.
+    """
+
+    name: str
+    write: Callable[[Literal["forward", "backward"]], Graph]
+    write_again: Callable[[], Graph | None]
+    parameters: int = 0
+    kept: Kept = field(default_factory=Kept)
+    experts: int = 0
+    narrow: int = 0
+    pieces: Sequence[tuple[LayerOp, Op]] = ()
+    list_again: Callable[[], Sequence[tuple[LayerOp, Op]]] = list
+
+    @cached_property
+    def forward(self) -> Graph:
+        """The forward pass."""
+        return self.write("forward")
+
+    @cached_property
+    def backward(self) -> Graph:
+        """The backward pass."""
+        return self.write("backward")
+
+    @cached_property
+    def recompute(self) -> Graph | None:
+        """What is computed again before the backward pass; None if nothing is."""
+        return self.write_again()
+
+
+def forward_graph(name: str, pieces: Sequence[LayerOp], plan: TrainingPlan, framework: Framework) -> Graph:
+    """Return one rank's forward pass over the pieces in their order, without what a backward pass would need."""
+    pieces = narrowed(pieces, plan.recipe, framework.attention)
+    return _pass(name, [(piece, cut(piece, plan)) for piece in pieces], plan, framework, "forward")
+
+
+def part(
+    name: str, pieces: Sequence[LayerOp], plan: TrainingPlan, framework: Framework, like: RankPart | None = None
+) -> RankPart:
+    """One rank's share of the pieces in their order; `like` is that of a plan that only recomputes otherwise."""
+    pieces = narrowed(pieces, plan.recipe, framework.attention)
+    mine = [(piece, cut(piece, plan)) for piece in pieces]
+    write = partial(getattr, like) if like else partial(_pass, name, mine, plan, framework)
+    list_again = partial(_again, mine, plan, framework)
+    again = partial(_recomputed, name, list_again, plan, framework)
+    remembered = kept(pieces, [local(op, plan) for _, op in mine], plan)
+    owned = sum(_owned(piece, plan) for piece in pieces)
+    experts = sum(_owned(piece, plan) for piece in pieces if piece.cut.startswith("expert"))
+    narrow = sum(_owned(piece, plan) for piece in pieces if is_narrow(piece.op)) if plan.recipe.operands else 0
+    return RankPart(name, write, again, owned, remembered, experts, narrow, mine, list_again)
+
+
+def _pass(
+    name: str,
+    mine: Sequence[tuple[LayerOp, Op]],
+    plan: TrainingPlan,
+    framework: Framework,
+    direction: Literal["forward", "backward"],
+) -> Graph:
+    """The forward or the backward pass."""
+    chain = RankGraphBuilder(plan, framework)
+    append = chain.forward if direction == "forward" else chain.backward
+    for piece, op in mine if direction == "forward" else _reversed(mine):
+        append(piece, op)
+    return chain.graph(f"{name}, {direction}")
+
+
+def _recomputed(
+    name: str, list_again: Callable[[], Sequence[tuple[LayerOp, Op]]], plan: TrainingPlan, framework: Framework
+) -> Graph | None:
+    """The pass over what is computed again; None if nothing is."""
+    chain = RankGraphBuilder(plan, framework, "recompute")
+    for piece, op in list_again():
+        chain.forward(piece, op)
+    return chain.graph(f"{name}, again") if chain.nodes else None
+
+
+def _again(
+    mine: Sequence[tuple[LayerOp, Op]], plan: TrainingPlan, framework: Framework
+) -> Sequence[tuple[LayerOp, Op]]:
+    """The operators that the backward pass computes again, of full recomputation those up to the last one that it runs.
+
+    Where it `stops_early`, it ends with the last tensor that the backward pass needs: the input of a last GEMM.
+    """
+    if plan.recompute == "none":
+        return ()
+    remains = {id(op) for op in remaining([piece for piece, _ in mine], [op for _, op in mine], plan)}
+    run = mine
+    if framework.stops_early and plan.recompute == "full":
+        end = max((place for place, (_, op) in enumerate(mine, 1) if op.saved), default=0)
+        run = mine[: end - 1] if end and isinstance(mine[end - 1][1], Gemm) else mine[:end]
+    return [one for one in run if id(one[1]) not in remains]
+
+
+def _reversed(mine: Sequence[tuple[LayerOp, Op]]) -> Iterator[tuple[LayerOp, Op]]:
+    """The order of the backward pass: what runs beside an exchange of tokens follows the first one there, too."""
+    beside = [one for one in reversed(mine) if one[0].beside]
+    for one in reversed(mine):
+        if not one[0].beside:
+            yield one
+        if one[0].cut == "combine":
+            yield from beside
+
+
+def _owned(piece: LayerOp, plan: TrainingPlan) -> int:
+    """Parameters of a piece on one rank; what is not cut by weights is replicated."""
+    experts = plan.ep * expert_tp(plan)
+    ranks = dict.fromkeys(("columns", "rows", "vocabulary"), plan.tp)
+    ranks |= dict.fromkeys(("expert_columns", "expert_rows"), experts)
+    return -(-piece.parameters // ranks.get(piece.cut, 1))

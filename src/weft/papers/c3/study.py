@@ -1,0 +1,262 @@
+"""The C3 study: 30 scenarios on 8 x MI300X under six strategies, its curves, and published figures beside Weft's.
+
+Published: A. Agrawal, S. Aga, S. Pati, M. Islam, "Optimizing ML Concurrent Computation and Communication with GPU DMA
+Engines", ISPASS 2025, arXiv:2412.14335.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from weft.core.report import Part
+from weft.core.units import format_bytes
+from weft.graph import Collective, Gemm
+from weft.overlaps import STRATEGIES
+from weft.papers.c3.candidates import DTYPE, candidates
+from weft.papers.c3.curves import CurveRuns, Curves, gemms_of
+from weft.papers.c3.runs import Case, ScenarioRuns
+from weft.papers.c3.scenarios import DECLARED, IDS, Suite
+from weft.papers.headline import RANKS as RANKS_OPTION
+from weft.papers.headline import Conditions, Measured, Option, PaperStudy
+from weft.plan.tune.perturb import Sensitivity
+from weft.plan.tune.probes import COLLECTIVES, tables_of
+from weft.simulate import compare
+from weft.simulate.result import CoRun
+from weft.simulate.result.metrics import CLASSES
+from weft.simulate.result.timeline import REASONS
+from weft.sweep.bench import Alone, Bench, Runs
+from weft.sweep.simulations import Simulation
+from weft.sweep.tasks import Progress
+from weft.view.corun import held_units
+from weft.view.explorer import timeline, waits_table
+from weft.view.words import percent, us
+
+RANKS = 8
+"""Number of GPUs for which the published figures hold."""
+FAST_GPU = "mi355x"
+SQUARE = Gemm(16384, 16384, 16384, "bf16")
+GATHERED = Collective("all_gather", 1 << 30, RANKS)
+"""The published run on eight MI355X: this GEMM beside an all-gather of 128 MiB per GPU [bytes of the whole buffer]."""
+SQUARE_CLAIMS: Mapping[str, str] = {"dma": "dma", "cu": "priority", "cu_gemm_first": "streams"}
+"""The strategy of each claim of that run: frameworks launch the collective before the GEMM, as "priority" does."""
+SHOWN = ("streams", "priority", "partition", "dma")
+"""Strategies with distinct pictures of compute units over time."""
+
+
+@dataclass(frozen=True, repr=False)
+class C3Study(PaperStudy):
+    """Results of the study: the cases of a suite, the curves, and one published run on another machine.
+
+    `square` are the speedups of that run by strategy; `simulated_s` is the simulation time on one core [s].
+    """
+
+    DECLARED = DECLARED
+    OPTIONS = (
+        Option("--scenarios", "suite", "file", "FILE", "A TOML file with your own scenarios, not the declared ones."),
+        RANKS_OPTION,
+    )
+
+    suite: Suite
+    cases: Sequence[Case]
+    curves: Curves
+    square: Mapping[str, float] | None
+    ranks: int
+    runs: int
+    events: int
+    simulated_s: float
+
+    @classmethod
+    def simulated(
+        cls, at: Conditions, suite: Suite | Path | None = None, ranks: int = RANKS, heuristics: bool = True
+    ) -> dict[str, Any]:
+        """Simulate the suite of a file (None: the declared one) on `ranks` GPUs, and the curves.
+
+        With `heuristics` their choices are compared with the best of the search, which needs the machine's slowdown
+        tables. Raises what the simulations raise.
+        """
+        suite, bench = Suite.given(suite), at.bench(ranks)
+        whole = at.gpu.name == DECLARED.gpu and suite == Suite.declared()
+        gemms = gemms_of(suite.scenarios)
+        if whole:  # all candidate GEMMs, since the suite's own have few different wave counts
+            gemms |= {Gemm(*gemm, DTYPE): bound for _, gemm, bound in candidates(at.gpu)}
+        scenarios = [ScenarioRuns(scenario, bench) for scenario in suite.scenarios]
+        curve_runs = CurveRuns(suite.scenarios, bench, gemms)
+        square = _square_runs() if whole else {}
+        first = (*(task for one in scenarios for task in one.tasks()), *curve_runs.tasks(), *square.values())
+        runs = dict(at.jobs.run(first))
+        curves = curve_runs.curves(runs)
+        tables = tables_of(bench, COLLECTIVES, at.jobs) if heuristics else None
+        chosen = [() if tables is None else one.heuristic(tables, runs) for one in scenarios]
+        rest = [one.as_published(name, curves.saturations) for one in scenarios for name in STRATEGIES]
+        rest += [one.both(*way) for one, ways in zip(scenarios, chosen, strict=True) for way in ways]
+        runs |= at.jobs.run(task for task in rest if task not in runs)
+        return {
+            "suite": suite,
+            "cases": [one.case(runs, curves.saturations, ways) for one, ways in zip(scenarios, chosen, strict=True)],
+            "curves": curves,
+            "square": _square(square, runs) if whole else None,
+            "ranks": ranks,
+            "runs": len(runs),
+            "events": sum(run.events for run in runs.values()),
+            "simulated_s": sum(run.cpu_s for run in runs.values()),
+        }
+
+    @classmethod
+    def moved(cls, at: Conditions, suite: Suite | Path | None = None, ranks: int = RANKS) -> Sensitivity:
+        """The shares of the ideal when assumed values, the clock and the partitioned units move."""
+        from weft.papers.c3.sensitivity import moved
+
+        return moved(at, Suite.given(suite), ranks)
+
+    def _other_than_published(self) -> str:
+        if self.ranks != RANKS:
+            return f"they are of {RANKS} GPUs, these of {self.ranks}"
+        return "" if self.suite == Suite.declared() else "the suite is not the declared one"
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The units set apart, and scenarios outside their class."""
+        moved = [case.scenario.title for case in self.cases if not case.declared]
+        lie = "scenario lies" if len(moved) == 1 else "scenarios lie"
+        out_of_class = (f"{len(moved)} {lie} outside the declared class: {'; '.join(moved)}",) if moved else ()
+        return (
+            f"partition sets apart what saturates {format_bytes(self.curves.bandwidth_bytes)}, whatever the size",
+            "a partitioned collective has a channel for each of its CUs, not RCCL's own number",
+            *out_of_class,
+        )
+
+    def share(self, strategy: str, kind: str | None = None) -> float | None:
+        """A strategy's mean share of the ideal over one class or all cases; None without a case."""
+        found = [case.share(strategy) for case in self.cases if kind in (None, case.kind)]
+        return fmean(found) if found else None
+
+    def figures(self) -> Iterator[Measured]:
+        """Shares of the ideal, the curves' figures, the heuristics' losses, and the run on another machine."""
+        for name, id_ in IDS.items():
+            yield Measured(id_, fmean(case.share(name) for case in self.cases))
+        yield Measured("c3.max_speedup", max(case.speedup(name) for case in self.cases for name in case.strategies))
+        yield from self.curves.figures()
+        losses = [case.losses for case in self.cases]
+        for claim in losses[0]:
+            yield Measured(f"c3.{claim}", fmean(each[claim] for each in losses))
+        if self.square is not None:
+            for claim, strategy in SQUARE_CLAIMS.items():
+                yield Measured(f"c3.mi355x.{claim}", self.square[strategy], always=True)
+
+    def own(self) -> dict[str, Any]:
+        """Every case and the curves as plain data."""
+        return {
+            "suite": {"title": self.suite.title, "rule": self.suite.rule},
+            "ranks": self.ranks,
+            "runs": self.runs,
+            "events": self.events,
+            "simulated_s": self.simulated_s,
+            "shares_by_class": {name: {kind: self.share(name, kind) for kind in CLASSES} for name in STRATEGIES},
+            "scenarios": [case.as_json() for case in self.cases],
+            "curves": asdict(self.curves),
+        }
+
+    @property
+    def shown(self) -> Case:
+        """The case to draw: the shortest with similar isolated times and a compute-bound GEMM, if there is one."""
+        return min(self.cases, key=lambda c: (c.kind != "GC-equal", c.scenario.bound == "memory", c.alone.serial_s))
+
+    def watch(self, progress: Progress | None = None) -> dict[str, CoRun]:
+        """Simulate the shown scenario again with full timelines, under each strategy whose picture differs."""
+        bench = self.bench(self.ranks)
+        one = ScenarioRuns(self.shown.scenario, bench)
+        if progress is not None:
+            progress(0, 1, "who held which unit")
+        overlaps = [one.as_published(name, self.curves.saturations).overlap for name in SHOWN]
+        made = compare(one.both("streams").graph, bench.system, overlaps, bench.options)
+        return {name: made.corun(name) for name in SHOWN}
+
+    @property
+    def lead(self) -> str:
+        """What was simulated, and on which machine."""
+        return f"{self.suite.title}: {len(self.cases)} scenarios on {self.ranks} × {self.gpu}."
+
+    @property
+    def strategies(self) -> list[str]:
+        """The strategies, by name."""
+        return list(STRATEGIES)
+
+    @property
+    def class_rows(self) -> Iterator[tuple[Any, ...]]:
+        """The mean share of the ideal of each strategy, over all scenarios and by class."""
+        return ((name, *(self.share(name, kind) for kind in (None, *CLASSES))) for name in STRATEGIES)
+
+    @property
+    def mean_shares(self) -> Iterator[tuple[Any, ...]]:
+        """Mean share of the ideal of each strategy, over all scenarios and by class."""
+        for kind, words in ((None, "all scenarios"), *CLASSES.items()):
+            count = sum(kind in (None, case.kind) for case in self.cases)
+            for name in STRATEGIES if count else ():
+                share = self.share(name, kind)
+                yield f"{words} ({count})", name, share, percent(share)
+
+    @property
+    def published_shares(self) -> Iterator[tuple[Any, ...]]:
+        """Published mean shares of all scenarios."""
+        known = {row.id: row.published for row in self.headline()}
+        lane = f"all scenarios ({len(self.cases)})"
+        return ((lane, name, known[id_]) for name, id_ in IDS.items() if isinstance(known.get(id_), float))
+
+    @property
+    def slowdowns(self) -> Iterator[tuple[Any, ...]]:
+        """Every scenario: slowdowns of the GEMM and the collective under each strategy, relative to alone."""
+        for name in STRATEGIES:
+            for case in self.cases:
+                slower = case.gemm_slowdown(name), case.collective_slowdown(name)
+                yield name, case.scenario.title, CLASSES[case.kind], *slower
+
+    @property
+    def waits(self) -> Iterator[tuple[Any, ...]]:
+        """Every scenario and strategy: the longest waits of a workgroup on each side, and slowdowns."""
+        for case in self.cases:
+            one = case.scenario
+            for name, run in case.comparison.timelines.items():
+                waited = (_longest(run.waits(operator)) for operator in ("gemm", one.collective))
+                slower = case.gemm_slowdown(name), case.collective_slowdown(name)
+                yield one.layer, one.shape, one.beside, name, *waited, *slower
+
+    def timelines(self, runs: Mapping[str, CoRun]) -> list[Part]:
+        """Which operator held which compute unit under each strategy."""
+        until = max(run.makespan for run in runs.values())
+        said = (
+            f"One scenario, {self.shown.scenario.title}, on one of the GPUs; both are launched at 0. First, when each "
+            "kernel ran and what it waited for; then a line per compute unit, empty where it was idle."
+        )
+        shown = {name: run.run for name, run in runs.items()}
+        return [said, timeline(shown), waits_table(shown), *(held_units(run, until) for run in runs.values())]
+
+
+STUDY = C3Study
+run = C3Study.run
+
+
+def _square_runs() -> dict[str, Simulation]:
+    """The published run on eight MI355X."""
+    bench = Bench.of(FAST_GPU, RANKS)
+    return {
+        "gemm": bench.gemm(SQUARE),
+        "collective": bench.collective(GATHERED),
+        **{name: bench.together(SQUARE, GATHERED, name) for name in SQUARE_CLAIMS.values()},
+    }
+
+
+def _square(tasks: Mapping[str, Simulation], runs: Runs) -> dict[str, float]:
+    """Speedups over serial execution in the published MI355X run, by strategy."""
+    seconds = {name: runs[task].makespan for name, task in tasks.items()}
+    alone = Alone(seconds.pop("gemm"), seconds.pop("collective"))
+    return {name: alone.speedup(makespan) for name, makespan in seconds.items()}
+
+
+def _longest(waits: Mapping[str, float]) -> str:
+    """The two longest waits, in words."""
+    longest = sorted(waits.items(), key=lambda item: -item[1])[:2]
+    return ", ".join(f"{REASONS[why]} {us(s, 0)}\N{NO-BREAK SPACE}µs" for why, s in longest if s > 0)

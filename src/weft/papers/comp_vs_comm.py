@@ -1,0 +1,589 @@
+"""Computation against communication: how communication's share of training grows with models and hardware.
+
+Published: S. Pati et al., "Computation vs. Communication Scaling for Future Transformers on Future Hardware" (also
+"Tale of Two Cs"), IISWC 2023, arXiv:2302.02825. Its scenarios are not listed in its abstract; those here are declared
+in comp_vs_comm.toml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft import hardware
+from weft.core.errors import InputError
+from weft.core.options import SUSTAINED
+from weft.estimate import estimate
+from weft.graph import DTYPE_BYTES, Collective
+from weft.hardware import System
+from weft.kernels.library.residual import Residual
+from weft.lab.collectives import COLLECTIVES
+from weft.lab.gemms import GEMMS
+from weft.lab.kernels import KERNELS
+from weft.lab.machines import Machines
+from weft.lab.projection import HIDDEN, Projection, flops_of, of_bert, projection, sparse_sizes
+from weft.lab.subjects import Subject, errors_of
+from weft.lab.tables import Measurements, data_folder, read_folder
+from weft.models import Transformer, load_model
+from weft.models.parallel.framework import Framework, framework
+from weft.models.parallel.plan import TrainingPlan
+from weft.models.scaling import all_reduce_rate, edge, share
+from weft.papers.headline import Conditions, Measured, Option, PaperStudy, declared
+from weft.plan.scale import AS_PLANNED, faster
+from weft.step.clock import train
+from weft.step.named import step
+from weft.step.result.step import Pass, exposed
+from weft.view.words import percent
+
+DECLARED = declared(__file__)
+SEQUENTIAL = "sequential"
+FRAMEWORK = "megatron-2022"
+"""The framework of the scenarios: that of the paper's time, without FlashAttention."""
+LAYERS = 2
+"""Layers of a scenario's step, of which one is looked at: all are alike."""
+_T3_DEGREE = 32
+"""Largest degree at which T3 runs in the engine: larger ones are no degree of a model that was trained."""
+
+
+class Scenario(NamedTuple):
+    """A layer of a model on a machine with `compute` times today's rate of computing.
+
+    `own` marks the degree and the sequence length that the model is trained with.
+    """
+
+    model: str
+    year: int
+    hidden: int
+    sequence: int
+    layers: int
+    tp: int
+    batch: int
+    compute: float
+    own: bool
+
+    @property
+    def label(self) -> str:
+        """The model and its degree."""
+        return f"{self.model}, TP {self.tp}"
+
+    @property
+    def machine(self) -> str:
+        """The machine's rate of computing over today's, in words."""
+        return f"compute {self.compute:g}x"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer's forward and backward pass in a scenario: `seconds`, of which computing waits `exposed` [s].
+
+    `closed` is the share of communication in closed form, by the rates of the data sheet; `backward` the computing of
+    the backward pass, `gradients` the all-reduce among replicas that it could hide [s].
+    """
+
+    scenario: Scenario
+    seconds: float
+    exposed: float
+    closed: float
+    backward: float
+    gradients: float
+
+    @property
+    def share(self) -> float:
+        """Share of the layer in which computing waits for communication of tensor parallelism."""
+        return self.exposed / self.seconds
+
+    @property
+    def with_gradients(self) -> float:
+        """The share with what the backward pass cannot hide of the gradients' all-reduce."""
+        bare = max(self.gradients - self.backward, 0.0)
+        return (self.exposed + bare) / (self.seconds + bare)
+
+    def record(self) -> dict[str, Any]:
+        """The layer as plain data."""
+        return {
+            **self.scenario._asdict(),
+            "seconds": self.seconds,
+            "share": self.share,
+            "closed_form_share": self.closed,
+            "share_with_gradients": self.with_gradients,
+            "gradients_over_backward": self.gradients / self.backward,
+        }
+
+
+class Variant(NamedTuple):
+    """The least and the largest share of the band's scenarios if something is different."""
+
+    what: str
+    low: float
+    high: float
+
+
+class Reached(NamedTuple):
+    """The MFU of a training step under a framework, and its step time [s]."""
+
+    what: str
+    mfu: float
+    seconds: float
+
+
+@dataclass(frozen=True, repr=False)
+class CompVsCommStudy(PaperStudy):
+    """Layers of all scenarios, their layers under methods of overlap, projections, and the sensitivity of the band."""
+
+    DECLARED = DECLARED
+    OPTIONS = (
+        Option(
+            "--data",
+            "data",
+            "file",
+            "DIR",
+            "Measurements to project and to judge by.  [default: as 'weft validate'; without any, none]",
+        ),
+    )
+
+    layers: tuple[Layer, ...]
+    changed: Mapping[str, tuple[Layer, ...]]
+    variants: tuple[Variant, ...]
+    projections: Mapping[str, tuple[Projection, ...]]
+    megascale: tuple[Reached, ...]
+    left_out: tuple[str, ...]
+
+    @classmethod
+    def simulated(cls, at: Conditions, data: str | Path | None = None) -> dict[str, Any]:
+        """Time every scenario, project the measured rows of `data` (None: where `weft validate` looks).
+
+        Raises InputError for a folder that is named and cannot be used.
+        """
+        layers, left_out = _timed(scenarios(), at)
+        base = [one.scenario for one in layers if one.scenario.own]
+        return {
+            "layers": layers,
+            "left_out": left_out,
+            "changed": {method: _changed(base, method, at) for method in DECLARED.cases["overlaps"]},
+            "variants": tuple(_variants(base, at)),
+            "projections": _projections(data),
+            "megascale": tuple(_megascale()),
+        }
+
+    def band(self) -> list[Layer]:
+        """The scenarios of the published band: 2 to 4 times the compute, models at their own degrees."""
+        return _band(self.layers)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is not measured, and what was left out."""
+        unmeasured = (
+            ()
+            if self.projections
+            else ("no measurements were found, so that nothing is projected and judged; --data DIR names some",)
+        )
+        return (*unmeasured, *self.left_out)
+
+    def figures(self) -> Iterator[Measured]:
+        """The band, errors of the projections, the profiling saved, and what overlap is worth to MegaScale."""
+        band = self.band()
+        shares = [one.share for one in band]
+        words = {"count": len(band)}
+        yield Measured("comm_share.low", min(shares), words)
+        yield Measured("comm_share.high", max(shares), words)
+        today = [one.share for one in self.layers if one.scenario.own and one.scenario.compute == 1]
+        yield Measured("comm_share.today", max(today))
+        most = max(DECLARED.cases["compute"])
+        late = [one for one in self.layers if one.scenario.own and one.scenario.compute == most]
+        over = max(one.gradients / one.backward for one in late)
+        yield Measured("comm_share.overlapped", over, {"times": most})
+        for kind, found in self.projections.items():
+            yield _projected(f"{kind}_projection.error", found)
+        if self.projections:
+            yield Measured("profiling.saved", self.saved, {"count": len(self._today)}, always=True)
+        first, *_, last = self.megascale
+        yield Measured("megascale.overlap", last.mfu - first.mfu, always=True)
+
+    @property
+    def _today(self) -> list[Layer]:
+        return [one for one in self.layers if one.scenario.compute == 1]
+
+    @property
+    def saved(self) -> float:
+        """GPU time of one layer of every scenario on today's machine, over that of the baseline's rows.
+
+        The rows are those of the slowest machine for each operator.
+        """
+        every = sum(one.seconds * one.scenario.tp for one in self._today)
+        profiled = [found for kind, found in self.projections.items() if kind != _PARTIAL]
+        rows = (max(float(one.baseline.measured.sum()) for one in found) for found in profiled)
+        return every / sum(rows)
+
+    def own(self) -> dict[str, Any]:
+        """Every scenario, method, variant and projection as plain data."""
+        return {
+            "scenarios": [one.record() for one in self.layers],
+            "methods": {name: [one.record() for one in found] for name, found in self.changed.items()},
+            "sensitivity": [one._asdict() for one in self.variants],
+            "projections": [
+                {
+                    "operator": kind,
+                    "machine": one.unseen.machine,
+                    "baseline_rows": len(one.baseline),
+                    "rows": len(one.unseen),
+                    "mean": one.errors.mean_abs_err,
+                    "p90": one.errors.p90_abs_err,
+                    "scaled": one.scaling.mean_abs_err,
+                }
+                for kind, found in self.projections.items()
+                for one in found
+            ],
+            "megascale": [one._asdict() for one in self.megascale],
+        }
+
+    @property
+    def findings(self) -> list[str]:
+        """The finding in one sentence, and what changes it."""
+        band = [one.share for one in self.band()]
+        today = [one.share for one in self.layers if one.scenario.own and one.scenario.compute == 1]
+        lead = (
+            f"Communication takes {percent(min(today))} to {percent(max(today))} of a training layer on today's "
+            f"machine, and {percent(min(band))} to {percent(max(band))} if computing becomes 2 to 4 times faster and "
+            "links do not"
+        )
+        left = self._left()
+        times = max(most for most, _, _ in left.values())
+        said = [f"{percent(low)} to {percent(high)} with {_WORDS[name]}" for name, (_, low, high) in left.items()]
+        return [lead, f"With {times:g} times the compute, still exposed are {', '.join(said)}"]
+
+    def _left(self) -> dict[str, tuple[float, float, float]]:
+        """By method: the largest compute that was run, and the least and largest share there."""
+        found = {}
+        for name, layers in self.changed.items():
+            most = max(one.scenario.compute for one in layers)
+            shares = [one.share for one in layers if one.scenario.compute == most]
+            found[name] = (most, min(shares), max(shares))
+        return found
+
+    @property
+    def today(self) -> list[Layer]:
+        """The layers of models at their own degrees on every machine."""
+        return [one for one in self.layers if one.scenario.own]
+
+    @property
+    def models(self) -> list[tuple[Any, ...]]:
+        """Each model at its own degree: its sizes, and shares as computing grows faster than links."""
+        by_label: dict[tuple[str, int], list[Layer]] = {}
+        for one in self.today:
+            by_label.setdefault((one.scenario.label, one.scenario.batch), []).append(one)
+        rows = []
+        for (label, batch), found in by_label.items():
+            first, last = found[0].scenario, found[-1]
+            sizes = first.year, first.hidden, first.sequence, batch
+            shares = (one.share for one in found)
+            rows.append((label, *sizes, *shares, last.closed, last.gradients / last.backward))
+        return rows
+
+    @property
+    def projected(self) -> list[tuple[Any, ...]]:
+        """Rows and errors of the operators that were projected from one baseline."""
+        return [
+            (
+                _KINDS[kind],
+                one.unseen.machine,
+                len(one.baseline),
+                len(one.unseen),
+                one.errors.mean_abs_err,
+                one.errors.p90_abs_err,
+                one.scaling.mean_abs_err,
+            )
+            for kind, found in self.projections.items()
+            for one in found
+        ]
+
+    @property
+    def overlapped(self) -> list[tuple[Any, ...]]:
+        """MegaScale's steps: time, MFU, and the points of it that each overlap adds."""
+        first = self.megascale[0].mfu
+        return [(one.what, one.seconds, one.mfu, 100 * (one.mfu - first)) for one in self.megascale]
+
+    @property
+    def compute(self) -> Sequence[int]:
+        """Rates of computing of the scenarios' machines over today's."""
+        factors: Sequence[int] = DECLARED.cases["compute"]
+        return factors
+
+    @property
+    def lead(self) -> str:
+        """What was run."""
+        return (
+            f"{len(self.layers)} scenarios: layers of {len(DECLARED.cases['models'])} models from 2019 to 2030, with "
+            f"{', '.join(map(str, DECLARED.cases['compute']))} times the compute of {self.where} and its links."
+        )
+
+    @property
+    def single(self) -> list[Layer]:
+        """The layers of one sequence per micro-batch."""
+        least = min(one.scenario.batch for one in self.layers)
+        return [one for one in self.layers if one.scenario.batch == least]
+
+    @property
+    def largest(self) -> list[Layer]:
+        """Each model at the largest of its own degrees, of one sequence."""
+        every = [one for one in self.single if one.scenario.own]
+        degree = {model: max(tps) for model, *_, tps in DECLARED.cases["models"]}
+        return [one for one in every if one.scenario.tp == degree[one.scenario.model]]
+
+    @property
+    def cells(self) -> Iterator[tuple[Any, ...]]:
+        """The share over degrees and machines of each model, at its own length and of one sequence."""
+        length = {one.scenario.model: one.scenario.sequence for one in self.today}
+        for one in sorted(self.single, key=lambda one: one.scenario.hidden):
+            case = one.scenario
+            if case.sequence == length[case.model]:
+                name = f"{case.model} ({case.hidden:,} hidden)"
+                yield name, case.compute, case.tp, one.share, "yes" if case.own else "no"
+
+    @property
+    def unseen(self) -> Iterator[tuple[Any, ...]]:
+        """Projected and measured time [us] of every row that a baseline has not seen, and their ratio."""
+        for kind, found in self.projections.items():
+            for one in found:
+                for projected, measured in zip(one.seconds.tolist(), one.unseen.measured.tolist(), strict=True):
+                    name = f"{kind}: {one.unseen.machine}"
+                    yield name, projected * 1e6, measured * 1e6, projected / measured
+
+    @property
+    def exposed(self) -> Iterator[tuple[Any, ...]]:
+        """The share under each method on the fastest machine, of one sequence."""
+        every = {SEQUENTIAL: self.today, **self.changed}
+        most = max(one.scenario.compute for one in self.changed.get("t3-mca", self.today))
+        least = min(one.scenario.batch for one in self.today)
+        for method, found in every.items():
+            for one in found:
+                if one.scenario.batch == least and one.scenario.compute == most:
+                    yield one.scenario.label, _WORDS[method], one.scenario.machine, 0.0, one.share
+
+
+_WORDS = {
+    SEQUENTIAL: "nothing hidden",
+    AS_PLANNED: "the framework's overlap",
+    "in-network": "in-network reduction with it",
+    "t3-mca": "T3-MCA with it (TP up to 32)",
+}
+_PARTIAL = "partial_gemm"
+"""GEMMs of machines on which less than a profile of BERT-Large was measured."""
+_KINDS = {"gemm": "GEMM, fp32", _PARTIAL: "GEMM, fp32, few rows", "norm": "LayerNorm, fp32", "all_reduce": "all-reduce"}
+STUDY = CompVsCommStudy
+run = CompVsCommStudy.run
+
+
+def scenarios() -> list[Scenario]:
+    """The declared scenarios: models, degrees, lengths and batches on every machine."""
+    cases, found = DECLARED.cases, []
+    for name, year, hidden, sequence, layers, degrees in cases["models"]:
+        further = {round(tp * times) for tp in degrees for times in cases["others"]} - {*degrees}
+        every = [*degrees, *sorted(tp for tp in further if tp > 1)]
+        for tp, times, batch, compute in product(every, cases["sequences"], cases["batches"], cases["compute"]):
+            own = tp in degrees and times == 1
+            if (own or times == 1 or tp in degrees) and (hidden // cases["head"]) % tp == 0:
+                found.append(Scenario(name, year, hidden, sequence * times, layers, tp, batch, compute, own))
+    return found
+
+
+def _band(layers: Iterable[Layer]) -> list[Layer]:
+    return [one for one in layers if one.scenario.own and one.scenario.compute >= _FASTER]
+
+
+_FASTER = 2
+"""Rate of computing from which a scenario is of the published band."""
+
+
+def _model(of: Scenario) -> Transformer:
+    sizes = {"hidden": of.hidden, "heads": of.hidden // DECLARED.cases["head"], "sequence_length": of.sequence}
+    return load_model("gpt-3").model_copy(update={**sizes, "layers": LAYERS, "name": of.model, "title": of.model})
+
+
+def _layer(of: Scenario, on: System, method: str = SEQUENTIAL, dtype: str = "", memory: float | None = None) -> Layer:
+    """Time a scenario on a machine of today, made faster; InputError if its memory cannot hold an operator's data.
+
+    As the source projects profiled operators, a layer is the sum of its kernels, without the calibration residual.
+    """
+    used: Framework = framework(FRAMEWORK)
+    dtype = dtype or DECLARED.cases["dtype"]
+    machine = faster(on.with_gpus(of.tp), of.compute, memory=memory)
+    overlap = {} if method == AS_PLANNED else {"tp": method}
+    plan = TrainingPlan(
+        tp=of.tp, batch=of.batch, micro_batch=of.batch, sequence=of.sequence, dtype=dtype, overlap=overlap
+    )
+    answer = train(_model(of), machine, plan, used, SUSTAINED, "estimate", calibration=Residual())
+    part = next(one for one in answer.chunks[0].parts if one.name == "dense")
+    both = part.forward + part.backward
+    replicas = DECLARED.cases["replicas"]
+    reduced = Collective("all_reduce", part.parameters * DTYPE_BYTES[dtype], replicas, dtype)
+    gradients = float(estimate(reduced, machine.with_gpus(replicas)).seconds)
+    closed, backward = _closed(of, machine, dtype), part.backward.seconds - _exposed(part.backward)
+    return Layer(of, both.seconds, _exposed(both), closed, backward, gradients)
+
+
+def _exposed(of: Pass) -> float:
+    return float(of.parts.get(exposed("tp"), 0.0))
+
+
+def _closed(of: Scenario, machine: System, dtype: str) -> float:
+    flops = edge(of.hidden, of.sequence, of.tp, DTYPE_BYTES[dtype])
+    return share(flops, machine.gpu.matrix_rate(dtype), all_reduce_rate(machine.gpu.link.bandwidth, of.tp))
+
+
+def _timed(found: Sequence[Scenario], at: Conditions) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
+    """The layers of scenarios, and a sentence on those that the machine cannot hold."""
+    layers, large = [], 0
+    on = System(gpu=at.gpu, gpus=1)
+    for place, one in enumerate(found):
+        if at.jobs.progress is not None:
+            at.jobs.progress(place, len(found), one.label)
+        try:
+            layers.append(_layer(one, on))
+        except InputError:
+            if one.own:
+                raise
+            large += 1
+    rule = f"{large} scenarios are left out: scores of attention are larger than the memory of {at.gpu.name}"
+    return tuple(layers), (rule,) * bool(large)
+
+
+def _changed(base: Sequence[Scenario], method: str, at: Conditions) -> tuple[Layer, ...]:
+    """The layers of scenarios under a method; T3 for one sequence, today and on the fastest machine."""
+    ends = {min(DECLARED.cases["compute"]), max(DECLARED.cases["compute"])}
+    some = base
+    if method == "t3-mca":
+        some = [one for one in base if one.tp <= _T3_DEGREE and one.batch == 1 and one.compute in ends]
+    return tuple(_layer(one, System(gpu=at.gpu, gpus=1), method) for one in some)
+
+
+def _variants(base: Sequence[Scenario], at: Conditions) -> Iterator[Variant]:
+    """The band as declared, and when one thing is different."""
+    gpu, on = at.gpu, System(gpu=at.gpu, gpus=1)
+    band = [one for one in base if one.compute >= _FASTER]
+    yield _variant("as declared", band, on)
+    for word, times in (("faster", 1.1), ("slower", 1 / 1.1)):
+        yield _variant(f"computing 10 % {word}", [one._replace(compute=one.compute * times) for one in band], on)
+        values = {"link.kernel_efficiency": min(gpu.link.kernel_efficiency * times, 1.0)}
+        yield _variant(f"links 10 % {word}", band, System(gpu=gpu.replace(values), gpus=1))
+    yield _variant("memory no faster than today", band, on, memory=1)
+    yield _variant("half as many GPUs per layer", [one._replace(tp=one.tp // 2) for one in band], on)
+    longer = [one._replace(sequence=2 * one.sequence) for one in band if one.hidden < _LONGEST]
+    yield _variant("twice the sequence (without 2027 and 2030)", longer, on)
+    if gpu.supports("fp32"):
+        yield _variant("fp32 instead of fp16", band, on, dtype="fp32")
+
+
+_LONGEST = 2**16
+"""Hidden size from which twice the sequence has scores that no memory holds."""
+
+
+def _variant(what: str, band: Sequence[Scenario], on: System, **given: Any) -> Variant:
+    shares = [_layer(one, on, **given).share for one in band]
+    return Variant(what, min(shares), max(shares))
+
+
+def _projections(data: str | Path | None) -> dict[str, tuple[Projection, ...]]:
+    """Projections of GEMMs, LayerNorm and all-reduces from one baseline each; empty without measurements."""
+    try:
+        place = data_folder(data)
+    except InputError:
+        if data is not None:
+            raise
+        return {}
+    found: dict[str, list[Projection]] = {"gemm": [], _PARTIAL: [], "norm": [], "all_reduce": []}
+    for file in read_folder(place, ["gemm", "kernel", "collective"]):
+        if file.kind:
+            for kind, projected in _READ[file.kind](file):
+                found[kind].append(projected)
+    return {kind: tuple(each) for kind, each in found.items() if each}
+
+
+def _known(file: Measurements) -> Measurements:
+    """The rows on machines that Weft knows."""
+    rows = file.rows
+    column, find = ("gpu", hardware.gpu) if "gpu" in rows else ("system", hardware.system)
+    return file.some(rows[rows[column].isin([name for name in rows[column].unique() if _finds(find, name)])])
+
+
+def _finds(find: Callable[[str], object], name: str) -> bool:
+    try:
+        find(name)
+    except InputError:
+        return False
+    return True
+
+
+def _gemms(file: Measurements) -> Iterator[tuple[str, Projection]]:
+    subjects = GEMMS.subjects(_known(file.some(file.rows[file.rows["dtype"] == "fp32"])), Machines())
+    for one in subjects:
+        mine = of_bert(one.rows)
+        if mine.any() and not mine.all():
+            kind = "gemm" if mine.sum() >= _ENOUGH else _PARTIAL
+            yield kind, projection(one, mine, flops_of(one.rows), subjects)
+
+
+def _norms(file: Measurements) -> Iterator[tuple[str, Projection]]:
+    for one in KERNELS.subjects(_known(file), Machines()):
+        norms = one.take(one.rows["op"] == "layernorm")
+        tokens, widths = (norms.rows[name].to_numpy() for name in ("m", "n"))
+        mine = widths == HIDDEN
+        if mine.any() and not mine.all():
+            yield "norm", projection(norms, mine, tokens * widths)
+
+
+def _all_reduces(file: Measurements) -> Iterator[tuple[str, Projection]]:
+    """All-reduces of the most ranks of one node, by the vendor's library."""
+    subjects = [one for one in COLLECTIVES.subjects(_known(file), Machines()) if one.kind == "collective"]
+    for one in subjects:
+        some = _of_node(one)
+        mine = sparse_sizes(some) if len(some) >= _ENOUGH else np.zeros(0, dtype=np.bool_)
+        if mine.any() and not mine.all():
+            yield "all_reduce", projection(some, mine, some.rows["bytes"].to_numpy(), subjects)
+
+
+_ENOUGH = 20
+"""Rows of a baseline that are a profile of GEMMs, and rows from which a machine's all-reduces are projected."""
+
+
+def _of_node(one: Subject) -> Subject:
+    labels = one.labels
+    mask = (labels["collective"] == "all_reduce") & (labels["nodes"] == 1) & (labels["host"] == "")
+    mask &= labels["library"].isin(("nccl", "rccl"))
+    return one.take(mask & (labels["ranks"] == labels["ranks"][mask].max()))
+
+
+_READ: Mapping[str, Callable[[Measurements], Iterator[tuple[str, Projection]]]] = {
+    "gemm": _gemms,
+    "kernel": _norms,
+    "collective": _all_reduces,
+}
+
+
+def _projected(id_: str, found: Sequence[Projection]) -> Measured:
+    measured = np.concatenate([one.unseen.measured for one in found])
+    errors = errors_of(np.concatenate([one.seconds for one in found]), measured)
+    scaled = errors_of(np.concatenate([one.scaled for one in found]), measured)
+    words = {"rows": errors.rows, "p90": errors.p90_abs_err, "scaled": scaled.mean_abs_err}
+    return Measured(id_, errors.mean_abs_err, words, always=True)
+
+
+def _megascale() -> Iterator[Reached]:
+    """The step of MegaScale's ablation without overlap, and as each kind of communication is overlapped in turn."""
+    case = dict(DECLARED.cases["megascale"])
+    model, system = case.pop("model"), case.pop("system")
+    base, done = framework("megascale-baseline"), framework("megascale")
+    tensor = replace(base, tp=done.tp)
+    kinds = {
+        "as Megatron-LM": base,
+        "and tensor parallelism": tensor,
+        "and pipeline": replace(tensor, sends=done.sends),
+        "and data parallelism": replace(done, optimizer=base.optimizer),
+    }
+    for what, used in kinds.items():
+        answer = step(model, system, framework=used, fidelity="estimate", **case)
+        yield Reached(what, answer.mfu, answer.seconds)

@@ -1,0 +1,324 @@
+"""The GOLDYLOC study: a suite of independent GEMMs on MI100, with published figures beside Weft's.
+
+Published: S. Pati, S. Aga, N. Jayasena, M. D. Sinclair, "Global Optimizations & Lightweight Dynamic Logic for
+Concurrency", ACM TACO 2025, arXiv:2409.02227.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, geometric_mean
+from typing import Any
+
+from weft.core.report import Part
+from weft.core.report.table import Shown
+from weft.graph import Gemm
+from weft.kernels import GemmTiling
+from weft.papers.goldyloc.cases import Case, solve
+from weft.papers.goldyloc.predictor import Predictor
+from weft.papers.goldyloc.sensitivity import moved
+from weft.papers.goldyloc.shares import ShareLosses, share_losses, share_runs
+from weft.papers.goldyloc.suite import DECLARED, Entry, Suite
+from weft.papers.headline import Conditions, Measured, Option, PaperStudy
+from weft.plan.tune.perturb import Sensitivity
+from weft.plan.tune.queues import DEGREES, GoKernels, Watched, watched
+from weft.simulate.result import Timeline
+from weft.sweep.bench import drained
+from weft.sweep.tasks import Progress
+from weft.view.figure import Figure
+from weft.view.tune import held_by_gemms
+
+
+@dataclass(frozen=True)
+class Change:
+    """The effect of a GO-kernel: co-running copies of one GEMM, with the isolated kernel and with the GO-kernel."""
+
+    network: str
+    layer: str
+    gemm: Gemm
+    degree: int
+    isolated: GemmTiling
+    go: GemmTiling
+    before: Timeline
+    after: Timeline
+
+    @property
+    def faster(self) -> float:
+        """Speedup by the GO-kernel."""
+        return drained(self.before) / drained(self.after)
+
+    def as_json(self) -> dict[str, Any]:
+        """The change as plain data."""
+        return {
+            "network": self.network,
+            "layer": self.layer,
+            "gemm": [self.gemm.m, self.gemm.n, self.gemm.k],
+            "degree": self.degree,
+            "isolated": {"tiling": asdict(self.isolated), "run": _record(self.before)},
+            "go_kernel": {"tiling": asdict(self.go), "run": _record(self.after)},
+            "faster": self.faster,
+        }
+
+
+def _record(run: Timeline) -> dict[str, Any]:
+    """The differences of two kernels: times, waits of workgroups, traffic of caches and memory."""
+    spent = Counter[str]()
+    for span in run.spans:
+        spent.update(span.waits)
+    whole = max(sum(spent.values()), 1)
+    return {
+        "makespan_s": drained(run),
+        "ends_s": [run.end(node.name) for node in run.graph],
+        "waits": {name: value / whole for name, value in spent.items()},
+        "bytes": {" ".join(cause): amount for cause, amount in run.traffic.items()},
+        "counters": dict(run.counters),
+        "workgroups": [span.workgroups for span in run.spans],
+        "resident": [span.resident for span in run.spans],
+        "events": run.events,
+    }
+
+
+@dataclass(frozen=True, repr=False)
+class GoldylocStudy(PaperStudy):
+    """Results of the study: every queue, effects of GO-kernels, losses on parts of the GPU, and the predictor.
+
+    `predictor` was trained on the whole suite; each case was judged by one trained without its network.
+    """
+
+    DECLARED = DECLARED
+    OPTIONS = (
+        Option("--suite", "suite", "file", "FILE", "A TOML file with GEMMs of your own, not the declared ones."),
+    )
+
+    suite: Suite
+    cases: Sequence[Case]
+    changes: Sequence[Change]
+    losses: ShareLosses
+    predictor: Predictor
+    clock: str
+    runs: int
+    events: int
+
+    @classmethod
+    def simulated(cls, at: Conditions, suite: Suite | Path | None = None) -> dict[str, Any]:
+        """Simulate and judge every queue of the suite in a file (None: the declared one), and what explains the gains.
+
+        Raises InputError for what cannot be simulated, such as a data type that the GPU lacks.
+        """
+        suite, bench = Suite.given(suite), at.bench()
+        # Parts of the GPU first: the tuning that follows reuses runs of the same candidates.
+        parts = at.jobs.run(share_runs(suite.shapes, bench))
+        cases, predictor, kernels, runs = solve(suite, bench, at.jobs)
+        tuned = [one for each in kernels.values() for tried in each.runs.values() for one in tried.values()]
+        everything = [*parts.values(), *tuned, *runs.values()]
+        return {
+            "suite": suite,
+            "cases": cases,
+            "changes": [_change(entry, kernels) for entry in suite.gemm],
+            "losses": share_losses(suite.shapes, bench, parts),
+            "predictor": predictor,
+            "clock": at.options.clock,
+            "runs": len(everything),
+            "events": sum(one.events for one in everything),
+        }
+
+    @classmethod
+    def moved(cls, at: Conditions, suite: Suite | Path | None = None) -> Sensitivity:
+        """The gains when assumed values, the clock and the queues move, with kernels and degrees unchanged."""
+        return moved(at, Suite.given(suite))
+
+    def _other_than_published(self) -> str:
+        return "" if self.suite == Suite.declared() else "the suite is not the declared one"
+
+    @property
+    def units(self) -> int:
+        """Compute units of the GPU."""
+        return self.machine.compute.compute_units
+
+    @property
+    def accuracy(self) -> float:
+        """How often a predicted degree was the best one."""
+        return fmean(case.degree == case.judged.best_degree for case in self.cases)
+
+    def at_degree(self, degree: int) -> float:
+        """Speedup of GO-kernels at a fixed degree over default concurrency, geometric mean."""
+        return geometric_mean(case.judged.default / case.judged.at(degree) for case in self.cases)
+
+    def watch(self, progress: Progress | None = None) -> Watched:
+        """The queue with the largest gain over default concurrency (of mixed shapes if any), simulated again."""
+        mixed = [case for case in self.cases if case.mixed]
+        case = max(mixed or self.cases, key=lambda case: case.over_default)
+        return watched(case.title, case.plans)
+
+    def gain(self, name: str) -> float:
+        """The geometric mean of a figure of the cases, such as "over_default"."""
+        return geometric_mean(getattr(case, name) for case in self.cases)
+
+    def figures(self) -> Iterator[Measured]:
+        """The gains over all queues, and the losses of the whole GPU's best kernels on parts of it."""
+        for name in ("over_default", "over_sequential"):
+            yield Measured(f"goldyloc.{name}.geomean", self.gain(name))
+            yield Measured(f"goldyloc.{name}.max", max(getattr(case, name) for case in self.cases))
+        yield Measured("goldyloc.default_over_sequential.geomean", self.gain("default_over_sequential"))
+        yield Measured("goldyloc.of_oracle", self.gain("of_oracle"))
+        yield Measured("goldyloc.loss_on_half", self.losses.median(2))
+        yield Measured("goldyloc.loss_on_quarter", self.losses.median(4))
+        yield Measured("goldyloc.changed_tiles", self.losses.changed)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """How often the predictors are right."""
+        blind = (
+            "the degree was chosen by predictors that had not seen the network; "
+            f"{self.accuracy:.0%} of them name the best degree"
+        )
+        return (blind,)
+
+    def own(self) -> dict[str, Any]:
+        """Suite, predictor and every case as plain data."""
+        return {
+            "suite": self.suite.title,
+            "clock": self.clock,
+            "fixed_degrees": {str(degree): self.at_degree(degree) for degree in DEGREES},
+            "accuracy": self.accuracy,
+            "predictor": self.predictor.record(),
+            "cases": [case.as_json() for case in self.cases],
+            "changes": [change.as_json() for change in self.changes],
+            "losses": [
+                {"gemm": [row.gemm.m, row.gemm.n, row.gemm.k], "share": row.share, "loss": row.loss}
+                for row in self.losses.rows
+            ],
+            "runs": self.runs,
+            "events": self.events,
+        }
+
+    @property
+    def degrees(self) -> Sequence[int]:
+        """The degrees at which GO-kernels run."""
+        return DEGREES
+
+    @property
+    def queue_rows(self) -> Iterator[tuple[Any, ...]]:
+        """Every queue [us]: one after another, by default, with GO-kernels at each degree and at the chosen one."""
+        for case in self.cases:
+            judged = case.judged
+            fixed = (judged.at_degree[d] * 1e6 if d in judged.at_degree else Shown(None, "") for d in DEGREES)
+            times = judged.sequential * 1e6, judged.default * 1e6, *fixed, case.degree, case.goldyloc * 1e6
+            yield case.title, *times, case.over_default, case.over_sequential, case.of_oracle
+
+    @property
+    def lead(self) -> str:
+        """What was simulated, and on which machine."""
+        return f"{self.suite.title}: {len(self.cases)} queues on {self.gpu}."
+
+    @property
+    def summary(self) -> list[str]:
+        """The gains at the chosen degrees, and the quality of the choice."""
+        speeds = dict(self._speeds())
+        best = max(self.cases, key=lambda case: case.over_default)
+        fixed = max((name for name in speeds if name.startswith("degree")), key=speeds.__getitem__)
+        gain = (
+            f"GO-kernels at the chosen degree are {speeds['GOLDYLOC']:.2f} times as fast as all at once with kernels "
+            f"tuned alone, at best {best.over_default:.2f} times ({best.title})."
+        )
+        blind = (
+            f"Degrees chosen for networks that the predictor had not seen reach {self.gain('of_oracle'):.1%} of the "
+            f"oracle's performance; always {fixed} gives {speeds[fixed]:.2f} times."
+        )
+        return [gain, blind]
+
+    @property
+    def longest(self) -> list[Case]:
+        """The longest queue of each layer."""
+        return list({(case.network, case.layer): case for case in self.cases}.values())
+
+    @property
+    def chosen_ways(self) -> Iterator[tuple[Any, ...]]:
+        """Speedup of GOLDYLOC over default concurrency on each layer's longest queue."""
+        return ((case.title, "GOLDYLOC", case.over_default) for case in self.longest)
+
+    @property
+    def other_ways(self) -> Iterator[tuple[Any, ...]]:
+        """The speedup of every other way to run these queues."""
+        for case in self.longest:
+            ways = {"one after another": case.judged.sequential, "oracle": case.judged.oracle}
+            ways |= {f"GO-kernels, always {degree}": seconds for degree, seconds in case.judged.at_degree.items()}
+            yield from ((case.title, way, case.judged.default / seconds) for way, seconds in ways.items())
+
+    @property
+    def fixed_degrees(self) -> Iterator[tuple[Any, ...]]:
+        """Geometric means over default concurrency: GO-kernels at each fixed degree, GOLDYLOC, the oracle."""
+        for name, speed in self._speeds():
+            yield name, "fixed" if name.startswith("degree") else "chosen", speed, f"{speed:.2f}"
+
+    @property
+    def counted(self) -> Iterator[tuple[Any, ...]]:
+        """GO-kernels relative to isolated ones: speed over cache loads, and over cache misses."""
+        for what, names in _COUNTED.items():
+            for one in self.changes:
+                before, after = (sum(run.counters[name] for name in names) for run in (one.before, one.after))
+                yield what, f"{one.degree} of {one.gemm}", after / max(before, 1), one.faster
+
+    @property
+    def sorted_losses(self) -> Iterator[tuple[Any, ...]]:
+        """Loss of the whole GPU's best kernel on a half and a quarter of the compute units, per GEMM, sorted."""
+        for share, name in ((2, "half"), (4, "a quarter")):
+            lost = sorted(row.loss for row in self.losses.rows if row.share == share)
+            yield from ((f"on {name} of the units", at, loss) for at, loss in enumerate(lost, 1))
+
+    @property
+    def kernels(self) -> Iterator[tuple[Any, ...]]:
+        """Tile, waves and use of the GPU for kernels tuned alone and GO-kernels."""
+        for one in self.changes:
+            copies = f"{one.degree} of {one.gemm.m}x{one.gemm.n}x{one.gemm.k}"
+            for kernel, tile, run in (("tuned alone", one.isolated, one.before), ("GO-kernel", one.go, one.after)):
+                yield copies, kernel, *_kernel(tile, run, self.units)
+
+    @property
+    def chosen(self) -> list[Part]:
+        """How the suite was chosen, and the source of each network."""
+        sources = [f"{name}: {source}" for name, source in self.suite.networks.items()]
+        return [self.suite.rule, sources] if self.suite.rule else []
+
+    def held(self, queue: Watched) -> Figure:
+        """Which GEMM of a queue held which compute unit over time."""
+        return held_by_gemms(queue)
+
+    def _speeds(self) -> list[tuple[str, float]]:
+        fixed = [(f"degree {degree}", self.at_degree(degree)) for degree in DEGREES]
+        oracle = geometric_mean(case.judged.default / case.judged.oracle for case in self.cases)
+        return [*fixed, ("GOLDYLOC", self.gain("over_default")), ("oracle", oracle)]
+
+
+_COUNTED = {
+    "requests to the last-level cache": ("cache_hits", "cache_merged_misses", "cache_misses"),
+    "misses of it": ("cache_misses",),
+}
+"""Counters of the engine by what they add up to."""
+STUDY = GoldylocStudy
+run = GoldylocStudy.run
+
+
+def _change(entry: Entry, kernels: Mapping[Gemm, GoKernels]) -> Change:
+    """The effect of the GO-kernel for the largest number of co-running copies of an entry."""
+    tuned, degree = kernels[entry.product], max(entry.queued)
+    runs = tuned.runs[degree]
+    isolated, go = tuned.isolated, tuned.best(degree)
+    return Change(entry.network, entry.layer, entry.product, degree, isolated, go, runs[isolated], runs[go])
+
+
+def _kernel(tile: GemmTiling, run: Timeline, units: int) -> tuple[Any, ...]:
+    resident, counters = run.spans[0].resident, run.counters
+    loads = sum(counters[name] for name in ("cache_hits", "cache_merged_misses", "cache_misses"))
+    return (
+        str(tile),
+        sum(span.workgroups for span in run.spans) / (units * resident),
+        resident,
+        counters["compute_unit_utilization"],
+        1 - counters["cache_misses"] / max(loads, 1),
+        run.total_bytes / 1e6,
+        drained(run) * 1e6,
+    )

@@ -1,0 +1,166 @@
+"""The JIT-Q study: capacity saved by encoding weights inside memory, and the throughput that it costs.
+
+Published: M. Ibrahim, S. Aga, A. Li, S. Pati, M. Islam, "Just-in-time Quantization with Processing-In-Memory for
+Efficient ML Training", MLSys 2024, arXiv:2311.05034.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft import hardware
+from weft.core.errors import check_name
+from weft.estimate import pim as closed
+from weft.hardware import Gpu
+from weft.hardware.pim import Pim, pim
+from weft.kernels.formats import FORMATS
+from weft.models import load_model
+from weft.papers.headline import MODELS, Conditions, Measured, Option, PaperStudy, declared
+from weft.papers.jit_q.layers import LayerCase, cases, met
+from weft.simulate.pim import ChannelRun
+from weft.sweep.tasks import Progress
+from weft.view.figure import Figure
+from weft.view.pim import banks_over_time
+
+DECLARED = declared(__file__)
+LAYERS = 96
+"""Layers of GPT-3, for the buffer of two."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What is kept for each parameter: bytes of weights, moments and gradients, and the copies by format."""
+
+    about: str
+    bytes: float
+    copies: tuple[str, ...]
+
+    @property
+    def copied(self) -> float:
+        """Bytes of the copies for each parameter."""
+        return sum(FORMATS[name].bits / 8 for name in self.copies)
+
+    @property
+    def saved(self) -> float:
+        """Share of all that is saved where copies are made just in time."""
+        return self.copied / (self.bytes + self.copied)
+
+    def buffered(self, layers: int = LAYERS) -> float:
+        """The same where a buffer of two layers' copies remains."""
+        return self.saved * (1 - 2 / layers)
+
+
+STATES = tuple(State(**state) for state in DECLARED.cases["states"])
+"""What may be kept; the first is the bar's."""
+
+
+@dataclass(frozen=True, repr=False)
+class JitQStudy(PaperStudy):
+    """Results of the study: a case for each GPU, model, number of tokens and instruction set."""
+
+    DECLARED = DECLARED
+    OPTIONS = (
+        MODELS,
+        Option("--tokens", "tokens", "numbers", "1024,4096", "Tokens of a GPU and step.  [default: 1024 to 8192]"),
+    )
+
+    cases: tuple[LayerCase, ...]
+    judged: int
+
+    @classmethod
+    def simulated(
+        cls, at: Conditions, models: Iterable[str] | None = None, tokens: Iterable[int] | None = None
+    ) -> dict[str, Any]:
+        """Let GEMMs and commands of every model and number of tokens meet on the GPU; on the declared one also MI300X.
+
+        Raises UnknownNameError for a model that the study lacks.
+        """
+        known = DECLARED.cases["models"]
+        for name in chosen if (chosen := list(models or known)) else ():
+            check_name("model of the JIT-Q study", name, known)
+        many = tuple(tokens or DECLARED.cases["tokens"])
+        found: list[LayerCase] = []
+        for gpu in (at.gpu, *([hardware.gpu("mi300x")] if at.gpu.name == DECLARED.gpu else [])):
+            for name in chosen:
+                found += cases(load_model(name), gpu, units_of(gpu), many, at.options)
+        judged = DECLARED.cases["judged"]
+        return {"cases": tuple(found), "judged": judged if judged in many else max(many)}
+
+    def _judged(self) -> list[LayerCase]:
+        """The cases by which the loss is judged: on the study's GPU, at those tokens, with fused instructions."""
+        return [
+            one for one in self.cases if (one.gpu, one.tokens, one.instructions) == (self.gpu, self.judged, "fused")
+        ]
+
+    def figures(self) -> Iterator[Measured]:
+        """Capacity, losses, their share of the bound, and what streaming gains."""
+        yield Measured("jit_q.capacity_saved", STATES[0].saved, always=True)
+        yield Measured("jit_q.capacity_saved.buffered", STATES[0].buffered())
+        judged = self._judged()
+        words = {"tokens": self.judged, "c": judged[0].c}
+        yield Measured("jit_q.throughput_lost", max(one.lost for one in judged), words)
+        yield Measured("jit_q.throughput_lost.eager", max(one.lost_eagerly for one in judged), words)
+        worst = max(self.cases, key=lambda one: one.lost_eagerly)
+        about = {"tokens": worst.tokens, "c": worst.c}
+        yield Measured("jit_q.throughput_lost.worst", worst.lost_eagerly, about)
+        yield Measured("jit_q.of_bound", max(one.gemm_loss / one.bound for one in self.cases), always=True)
+        yield Measured("jit_q.of_bound.eager", max(one.gemm_eager / one.bound for one in self.cases))
+        yield Measured("jit_q.host", max(one.host for one in judged), words)
+        for name in ("hbm2", "lpddr5x"):
+            yield Measured(f"jit_q.streaming_gain.{name}", closed.streaming_gain(pim(name)), always=True)
+        for name in ("hbm2", "hbm2-shared"):
+            yield Measured(f"jit_q.peak_gain.{name.replace('-', '_')}", pim(name).peak_gain, always=True)
+
+    def own(self) -> dict[str, Any]:
+        """Capacity and every case as plain data."""
+        return {
+            "capacity": [{"kept": one.about, "bytes": one.bytes + one.copied, "saved": one.saved} for one in STATES],
+            "judged_tokens": self.judged,
+            "cases": [one.record() for one in self.cases],
+        }
+
+    @property
+    def states(self) -> Sequence[State]:
+        """What is kept of each parameter."""
+        return STATES
+
+    @property
+    def lead(self) -> str:
+        """What was simulated, and on which machine."""
+        names = " and ".join(dict.fromkeys(one.gpu for one in self.cases))
+        models = ", ".join(dict.fromkeys(one.model for one in self.cases))
+        return f"{models} on {names}: GEMMs of a layer beside the encoding of the next one's weights."
+
+    def watch(self, progress: Progress | None = None) -> Mapping[str, ChannelRun]:
+        """The first judged case on its channel again, commands spread and without a pause."""
+        one = self._judged()[-1]
+        again = {"spread over the layer": False, "without a pause": True}
+        return {
+            name: met(one.passes[0], one.weights, self.machine, one.pim, "fused", eager)[1]
+            for name, eager in again.items()
+        }
+
+    @property
+    def lines(self) -> Iterator[tuple[Any, ...]]:
+        """Throughput lost on the study's GPU with fused instructions, by model and way, over tokens."""
+        for one in self.cases:
+            if (one.gpu, one.instructions) == (self.gpu, "fused"):
+                for way, lost in (("spread", one.lost), ("no pause", one.lost_eagerly), ("GPU encodes", one.host)):
+                    yield f"{one.model}, {way}", one.tokens, lost
+
+    def banks(self, watched: Mapping[str, ChannelRun]) -> Figure:
+        """Commands and requests on the banks of a channel over time."""
+        return banks_over_time(watched, self.machine.memory.latency)
+
+
+def units_of(gpu: Gpu) -> Pim:
+    """The processing units at a GPU's memory."""
+    known: Mapping[str, Sequence[str]] = DECLARED.cases["units"]
+    name = next((kind for kind, gpus in known.items() if gpu.name in gpus), "hbm2")
+    return pim(name).on(gpu)
+
+
+STUDY = JitQStudy
+run = JitQStudy.run

@@ -1,0 +1,5 @@
+"""A memo of machine-learning systems: its worked numbers beside those of Weft's functions, topic by topic."""
+
+from weft.papers.memo.study import STUDY, MemoStudy, run
+
+__all__ = ["STUDY", "MemoStudy", "run"]

@@ -1,0 +1,152 @@
+"""Kernels measured on V100 beside the engine: times of PyTorch's kernels, and sectors that streaming kernels move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from weft.core.errors import InputError
+from weft.core.files import read_records, read_text
+from weft.core.options import SHORT
+from weft.estimate import Harness, estimate
+from weft.estimate.target import seen_by_host
+from weft.graph import Call, Graph, Node, Op, Tensor
+from weft.hardware import Gpu, gpu
+from weft.lab.closed_forms import parts
+from weft.lab.kernels import OPERATORS, kernel_cases
+from weft.lab.tables import read_file, seconds_of
+from weft.simulate import simulate
+
+FILE = "v100_kernels.csv"
+MEASURED_ON = "v100-pcie-32gb"
+LARGEST = 1.5e9
+"""Most bytes of an operator that is simulated; larger ones take the engine seconds each."""
+SECTOR = 32
+"""Bytes of a sector of the DRAM."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The rows of one operator: how many, and the mean errors of the engine and of the closed form."""
+
+    op: str
+    rows: int
+    engine: float
+    bias: float
+    closed: float
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A streaming kernel's DRAM sectors, measured and in the engine, and how much of the memory's rate it used."""
+
+    kernel: str
+    measured_read: float
+    measured_written: float
+    read: float
+    written: float
+    used: float
+
+    @property
+    def error(self) -> float:
+        """Error of all sectors."""
+        return (self.read + self.written) / (self.measured_read + self.measured_written) - 1
+
+
+def timed(folder: Path, each: int, products: int, seed: int = 1) -> tuple[Timed, ...]:
+    """Simulate rows of every operator, drawn with a `seed`: `each` of an element-wise one, `products` of a product."""
+    file = read_file(folder / FILE if folder.is_dir() else folder)
+    if file.kind is None:
+        raise InputError(f"'{folder}' holds no rows of {FILE} that can be read; see 'weft validate --help'")
+    machine, rng = gpu(MEASURED_ON), np.random.default_rng(seed)
+    mine = file.rows["gpu"].str.startswith("v100").to_numpy()
+    found = []
+    for case, at, _ in parts(file.rows, kernel_cases):
+        if case.op not in OPERATORS:
+            continue
+        some = rng.permutation(at[mine[at]])[: products if case.op in ("linear", "bmm") else each]
+        errors = [_errors(file.rows.iloc[[place]], machine) for place in np.sort(some).tolist()]
+        kept = np.array([one for one in errors if one is not None])
+        if len(kept):
+            engine, closed = kept.T
+            means = abs(engine).mean(), engine.mean(), abs(closed).mean()
+            found.append(Timed(case.op, len(kept), *map(float, means)))
+    return tuple(found)
+
+
+def _errors(row: pd.DataFrame, machine: Gpu) -> tuple[float, float] | None:
+    """Errors of the engine and of the closed form on one row; None for an operator that is too large."""
+    ((case, _, columns),) = parts(row, kernel_cases)
+    op = _single(case.made(columns))
+    if op.least_bytes > LARGEST:
+        return None
+    ran = simulate(_alone(op), machine, "in-order", SHORT)
+    launch = estimate(op, machine, harness=Harness(timed="host")).parts["launch"]
+    engine = seen_by_host(case.op, ran.seconds - machine.compute.launch_latency, launch)
+    measured = seconds_of(row)[0]
+    return float(engine / measured - 1), float(case.seconds(columns, machine)[0] / measured - 1)
+
+
+def _single(op: Op) -> Op:
+    """An operator with whole numbers in place of arrays of one."""
+    sizes = {name: int(np.ravel(value)[0]) for name, value in vars(op).items() if isinstance(value, np.ndarray)}
+    return type(op)(**{**vars(op), **sizes})
+
+
+def _alone(op: Op) -> Graph:
+    return Graph((Node(op, "op"),))
+
+
+def _words(*counts: int) -> tuple[Tensor, ...]:
+    return tuple(Tensor((count,), "fp32") for count in counts)
+
+
+_KERNELS: Mapping[str, tuple[Sequence[Tensor], Sequence[Tensor], bool]] = {
+    "fwtBatch2Kernel": (_words(1 << 23), _words(1 << 23), True),
+    "histogram64Kernel": (_words(1 << 24), _words(1 << 18), False),
+    "mergeSortSharedKernel": (_words(1 << 22, 1 << 22), _words(1 << 22, 1 << 22), False),
+    "mergeElementaryIntervalsKernel": (_words(1 << 22, 1 << 22), _words(1 << 22, 1 << 22), False),
+    "calculate_temp": (_words(1 << 20, 1 << 20), _words(1 << 20), False),
+    "CUDAkernel1DCT": (_words(1 << 18), _words(1 << 18), False),
+}
+"""What kernels of NVIDIA's CUDA samples and of Rodinia read and write, and whether in place: sizes of their sources."""
+
+
+def moved(folder: Path, machine: Gpu) -> tuple[Moved, ...]:
+    """DRAM sectors of streaming kernels of known sizes on a V100, measured and in the engine."""
+    return tuple(
+        _moved(kernel, measured, machine) for kernel in _KERNELS for measured in _measured_sectors(folder, kernel)[:1]
+    )
+
+
+def _measured_sectors(folder: Path, kernel: str) -> list[tuple[float, float, float]]:
+    return [row[1:] for row in _sectors(folder) if kernel in row[0]]
+
+
+def _sectors(folder: Path) -> Iterator[tuple[str, float, float, float]]:
+    """Kernel, cycles, and sectors read and written, of the rows that have them."""
+    place = folder / FILE if folder.is_dir() else folder
+    for row in read_records(read_text(place), place):
+        if row.get("dram_read_sectors"):
+            read, written = float(row["dram_read_sectors"]), float(row["dram_write_sectors"])
+            yield row["kernel"], float(row["cycles"]), read, written
+
+
+def _moved(kernel: str, measured: tuple[float, float, float], machine: Gpu) -> Moved:
+    reads, writes, in_place = _KERNELS[kernel]
+    inputs = tuple(f"in {place}" for place in range(len(reads)))
+    outputs = inputs if in_place else tuple(f"out {place}" for place in range(len(writes)))
+    node = Node(Call(kernel, tuple(reads), tuple(writes)), "kernel", inputs=inputs, outputs=() if in_place else outputs)
+    run = simulate(Graph((node,), tensors=dict(zip(inputs, reads, strict=True))), machine)
+    read, written = (run.traffic.get(("kernel", way), 0) / SECTOR for way in ("read", "write"))
+    cycles, measured_read, measured_written = measured
+    rate = (measured_read + measured_written) * SECTOR / (cycles / VALIDATION_CLOCK)
+    return Moved(kernel, measured_read, measured_written, read, written, rate / machine.memory.bandwidth)
+
+
+VALIDATION_CLOCK = 1.132e9
+"""Clock of the Quadro GV100 on which sectors and cycles were counted [hertz] (Accel-Sim, configuration SM7_QV100)."""

@@ -1,0 +1,205 @@
+"""The study of PyTorch on a simulator: captured programs in the engine, measured kernels, channels that camp.
+
+Published: J. Lew, D. Shah, S. Pati, S. Cattell, M. Zhang, A. Sandhupatla, C. Ng, N. Goli, M. D. Sinclair, T. G. Rogers,
+T. M. Aamodt, "Analyzing Machine Learning Workloads Using a Detailed GPU Simulator", ISPASS 2019, arXiv:1811.08933.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from weft import hardware
+from weft.core.errors import InputError, check_name
+from weft.core.options import RunOptions
+from weft.core.report import Part, Section
+from weft.core.report.table import Table
+from weft.estimate import Estimate, estimate
+from weft.graph import Gemv, Graph, Node
+from weft.hardware import Gpu
+from weft.lab.tables import data_folder
+from weft.papers.headline import Conditions, Measured, Option, PaperStudy, declared
+from weft.papers.pytorch_on_simulator.kernels import Moved, Timed, moved, timed
+from weft.simulate import simulate
+from weft.simulate.result import Timeline
+from weft.torch.traces import read_graph
+from weft.view.heat import heat_table, load_over_time
+from weft.view.program import operator_table, program_figures, told
+
+DECLARED = declared(__file__)
+BOUND = 0.5
+"""Share of the memory's rate from which on a measured kernel counts as bound by it."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program in the engine on a GPU, and its closed form at the same clock."""
+
+    name: str
+    run: Timeline
+    closed: Estimate
+
+    @property
+    def apart(self) -> float:
+        """Relative difference of the closed form from the engine."""
+        return float(self.closed.seconds) / self.run.seconds - 1
+
+
+@dataclass(frozen=True, repr=False)
+class PyTorchOnSimulatorStudy(PaperStudy):
+    """Results of the study: programs, kernels that were measured, and the strided GEMV with and without hashing."""
+
+    DECLARED = DECLARED
+    OPTIONS = (
+        Option("--programs", "programs", "names", "lenet,resnet50", "lenet, resnet50, layer.  [default: all]"),
+        Option("--data", "data", "file", "DIR", "Kernels measured on V100.  [default: as 'weft validate']"),
+    )
+
+    programs: tuple[Program, ...]
+    newer: Program | None
+    camped: Mapping[str, Timeline]
+    timed: tuple[Timed, ...]
+    sectors: tuple[Moved, ...]
+
+    @classmethod
+    def simulated(
+        cls, at: Conditions, programs: Iterable[str] | None = None, data: str | Path | None = None
+    ) -> dict[str, Any]:
+        """Run the programs, LeNet also on a newer GPU, and the kernels that a folder of measurements holds.
+
+        Raises UnknownNameError for an unknown program, InputError for a folder that is named and cannot be used.
+        """
+        known, cases = DECLARED.cases["programs"], DECLARED.cases
+        for name in chosen if (chosen := list(programs or known)) else ():
+            check_name("program of the study", name, known)
+        options = replace(at.options, heatmap="channel")
+        newer = hardware.gpu(cases["newer"])
+        folder = _folder(data)
+        return {
+            "programs": tuple(_ran(name, at.gpu, options) for name in chosen),
+            "newer": None if at.gpu.name == newer.name else _ran("lenet", newer, options),
+            "camped": {word: _camped(at.gpu, at.options, hashing=word == "hashed") for word in ("hashed", "plain")},
+            "timed": () if folder is None else timed(folder, cases["elements"], cases["products"]),
+            "sectors": () if folder is None else moved(folder, hardware.gpu(DECLARED.gpu)),
+        }
+
+    def figures(self) -> Iterator[Measured]:
+        """Times of programs, errors on measured kernels, and camping."""
+        for one in self.programs:
+            unit = 1e6 if one.name == "lenet" else 1e3
+            yield Measured(f"{one.name}.time", one.run.seconds * unit)
+            yield Measured(f"{one.name}.closed", float(one.closed.seconds) * unit)
+        if self.timed:
+            rows = sum(one.rows for one in self.timed)
+            means = {"time": [one.engine for one in self.timed], "closed": [one.closed for one in self.timed]}
+            for key, errors in means.items():
+                mean = sum(error * one.rows for error, one in zip(errors, self.timed, strict=True)) / rows
+                yield Measured(f"kernels.{key}.error", mean, {"rows": rows}, always=True)
+        if bound := [one for one in self.sectors if one.used >= BOUND]:
+            worst = max(bound, key=lambda one: abs(one.error))
+            words = {"kernels": len(bound), "worst": worst.kernel}
+            yield Measured("kernels.sectors.error", abs(worst.error), words, always=True)
+        for word, run in self.camped.items():
+            assert run.heat is not None
+            yield Measured(f"camping.{word}", run.heat.camping)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """That there are no measured kernels."""
+        return () if self.timed else ("measured kernels were left out: give their folder with --data",)
+
+    @property
+    def lead(self) -> str:
+        """What was simulated, and where."""
+        requests = sum(one.run.requests for one in self.programs)
+        names = ", ".join(str(one.run.graph) for one in self.programs)
+        return f"{names} on {self.gpu}: {requests:,} requests, one by one."
+
+    def own(self) -> dict[str, Any]:
+        """Programs, kernels and camping as plain data."""
+        return {
+            "programs": [
+                {
+                    "name": one.name,
+                    "gpu": one.run.gpu.name,
+                    "seconds": one.run.seconds,
+                    "closed_form_seconds": float(one.closed.seconds),
+                    "camping": one.run.heat and one.run.heat.camping,
+                    "dram_bytes": one.run.total_bytes,
+                    "requests": one.run.requests,
+                }
+                for one in self.ran
+            ],
+            "kernels": [vars(one) for one in self.timed],
+            "sectors": [{**vars(one), "error": one.error} for one in self.sectors],
+            "camping": {word: run.to_dict().get("heat") for word, run in self.camped.items()},
+        }
+
+    def tables(self) -> list[Table]:
+        """Programs, kernels beside measured ones, sectors, and camping."""
+        camped = [(replace(run, overlap=f"GEMV, {word}"), run.heat) for word, run in self.camped.items() if run.heat]
+        declared = [self.table(name) for name in ("programs", "timed", "moved")]
+        shown = [declared[0], heat_table(camped), *declared[1:]]
+        return [table for table in shown if table.rows]
+
+    @property
+    def ran(self) -> tuple[Program, ...]:
+        """The programs, LeNet also on a newer GPU."""
+        return (*self.programs, *([self.newer] if self.newer else []))
+
+    def sections(self, watched: Any = None) -> list[Part]:
+        """Every program over time, channels that camp, and kernels beside measured ones."""
+        parts: list[Part] = [
+            Section(
+                f"{one.run.graph} on {one.run.gpu.name}",
+                [
+                    *told(one.run, one.closed),
+                    *program_figures(one.run),
+                    *([load_over_time(one.run, one.run.heat)] if one.run.heat else []),
+                    operator_table(one.run, one.closed),
+                ],
+            )
+            for one in self.ran
+        ]
+        camped = [
+            load_over_time(replace(run, overlap="strided GEMV"), run.heat) for run in self.camped.values() if run.heat
+        ]
+        parts.append(Section("Channels that camp", camped))
+        parts.append(Section("Figures", self.tables()))
+        return parts
+
+
+def _ran(name: str, gpu: Gpu, options: RunOptions) -> Program:
+    """A program in the engine, and its closed form at the same clock."""
+    graph = program(name)
+    run = simulate(graph, gpu, options=options)
+    return Program(name, run, estimate(graph, gpu, RunOptions(clock=options.clock)))
+
+
+def program(name: str) -> Graph:
+    """A captured program of the study: "lenet", "resnet50" or "layer"."""
+    return read_graph(Path(__file__).parent / "programs" / f"{name}.graph.jsonl.gz")
+
+
+def _camped(gpu: Gpu, options: RunOptions, *, hashing: bool) -> Timeline:
+    """A GEMV whose rows lie a round of stripes over the channels apart."""
+    memory = gpu.memory
+    op = Gemv(8192, 1024, stride=max(1024, memory.channels * memory.interleave // 2))
+    graph = Graph((Node(op, "gemv"),), title=str(op))
+    return simulate(graph, gpu, options=replace(options, heatmap="channel", hashing=hashing))
+
+
+def _folder(given: str | Path | None) -> Path | None:
+    """The folder of measurements; None without one. Raises InputError for one that is named and does not exist."""
+    try:
+        return data_folder(given)
+    except InputError:
+        if given is not None:
+            raise
+        return None
+
+
+STUDY = PyTorchOnSimulatorStudy
+run = PyTorchOnSimulatorStudy.run

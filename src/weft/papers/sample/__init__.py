@@ -1,0 +1,30 @@
+"""Representative iterations of a run whose iterations differ in length, and totals from them with stated intervals."""
+
+from weft.core.rooms import callable_room
+from weft.papers.sample.estimators import Estimate, Speedup, estimate, iterations_for, speedup
+from weft.papers.sample.iterations import Iterations, iterations, read_log
+from weft.papers.sample.sampled import Sample, sample
+from weft.papers.sample.seqpoint import BASELINES, Points, baseline, seqpoints
+from weft.papers.sample.strata import allocate, draw, strata
+
+__all__ = [
+    "BASELINES",
+    "Estimate",
+    "Iterations",
+    "Points",
+    "Sample",
+    "Speedup",
+    "allocate",
+    "baseline",
+    "draw",
+    "estimate",
+    "iterations",
+    "iterations_for",
+    "read_log",
+    "sample",
+    "seqpoints",
+    "speedup",
+    "strata",
+]
+
+callable_room(__name__, "weft.papers.sample.sampled", "sample")

@@ -1,0 +1,227 @@
+"""Totals and speedups from sampled iterations, with intervals (W. G. Cochran, Sampling Techniques, chapters 5, 6, 7).
+
+Stratified: Y = sum N_h mean_h. Difference: f(length) is fitted to the sample, Y = sum f(all lengths) + sum N_h
+mean_h(y - f), and only what f leaves unexplained varies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from weft.core.errors import check_name
+from weft.papers.sample.seqpoint import Floats, Ints
+
+Method = Literal["stratified", "affine", "quadratic", "automatic"]
+"""What estimates the total: means of strata, differences from a fitted line or parabola, or the better of these two."""
+_DEGREES = {"affine": 1, "quadratic": 2}
+CONFIDENCE = 0.95
+_FIELLER = 0.1
+"""Coefficient of variation of a divisor above which a ratio's interval is not symmetric."""
+_FOLLOWED = 0.95
+"""Most leverage that counts: a curve that follows one iteration alone says nothing of how far it misses it."""
+_CURVED = 0.002
+"""Significance at which residuals of a line are called curved."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A total with its interval at 95 %: `value`, `low`, `high`, and the `degrees` of freedom of its variance.
+
+    `curved` says that a parabola fits the sample significantly better than the line that was used.
+    """
+
+    value: float
+    low: float
+    high: float
+    degrees: float
+    method: Method
+    curved: bool = False
+
+    @property
+    def half_width(self) -> float:
+        """Half of the interval, as a fraction of the value."""
+        return (self.high - self.low) / 2 / abs(self.value)
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """How many times faster the second machine is, with its interval at 95 %."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Design:
+    """A stratified sample: sizes of the strata, and the strata and lengths of the sampled iterations."""
+
+    sizes: Floats
+    own: Ints
+    lengths: Floats
+    everywhere: Floats
+
+    @classmethod
+    def of(cls, lengths: Floats, own: Ints, chosen: Ints) -> _Design:
+        return cls(np.bincount(own).astype(float), own[chosen], lengths[chosen], lengths)
+
+    @property
+    def counts(self) -> Floats:
+        """Sampled iterations of each stratum."""
+        return np.bincount(self.own, minlength=len(self.sizes)).astype(float)
+
+    def total(self, values: Floats) -> float:
+        """The sum over all iterations, from the means of strata."""
+        means = np.bincount(self.own, values, len(self.sizes)) / self.counts
+        return float(self.sizes @ means)
+
+    def variance(self, values: Floats) -> tuple[float, float]:
+        """The variance of `total`, and its degrees of freedom by Satterthwaite."""
+        counts, sizes = self.counts, self.sizes
+        means = np.bincount(self.own, values, len(sizes)) / counts
+        squares = np.bincount(self.own, (values - means[self.own]) ** 2, len(sizes)) / np.maximum(counts - 1, 1)
+        weights = sizes * (sizes - counts) / counts
+        parts = weights * squares
+        whole = float(parts.sum())
+        spread = float((parts**2 / np.maximum(counts - 1, 1)).sum())
+        return whole, whole**2 / spread if spread else float(counts.sum() - len(sizes))
+
+    def fit(self, values: Floats, degree: int) -> Floats:
+        """Coefficients of the polynomial that fits the sample best, each iteration weighing as those it stands for."""
+        return np.asarray(np.polynomial.polynomial.polyfit(self.lengths, values, degree, w=self._weights), np.float64)
+
+    @property
+    def _weights(self) -> Floats:
+        return np.sqrt((self.sizes / self.counts)[self.own]) / np.maximum(self.lengths, 1e-300)
+
+    def leverage(self, degree: int) -> Floats:
+        """How much of each sampled value `fit` takes over, 0 to below 1: the diagonal of its hat matrix."""
+        powers = np.vander(self.lengths / self.lengths.max(), degree + 1) * self._weights[:, None]
+        return np.asarray(np.minimum((np.linalg.qr(powers).Q ** 2).sum(axis=1), _FOLLOWED), np.float64)
+
+
+def _at(lengths: Floats, line: Floats) -> Floats:
+    return np.asarray(np.polynomial.polynomial.polyval(lengths, line), np.float64)
+
+
+def estimate(
+    lengths: Floats, own: Ints, chosen: Ints, seconds: Floats, method: Method = "automatic", again: float = 0.0
+) -> Estimate:
+    """The total time of all iterations from those `chosen` at random from each stratum, with its interval.
+
+    `lengths` and strata `own` have shape (n,), places `chosen` and their `seconds` [s] shape (sample,). `again` is how
+    much totals of whole runs differ from one to the next, as a fraction, if the claim is about another run. Raises
+    UnknownNameError for an unknown method.
+    """
+    check_name("method", method, get_args(Method))
+    design = _Design.of(lengths, own, chosen)
+    curved = _curved(design, seconds)
+    if method == "automatic":
+        method = "quadratic" if curved else "affine"
+    value, residuals = _differences(design, seconds, method)
+    variance, degrees = design.variance(residuals)
+    half = quantile(degrees) * np.sqrt(variance + (again * value) ** 2)
+    return Estimate(value, value - half, value + half, degrees, method, curved and method == "affine")
+
+
+def _differences(design: _Design, seconds: Floats, method: str) -> tuple[float, Floats]:
+    """The total, and what varies in it: what a curve fitted to all other iterations misses of each.
+
+    Residuals of the curve itself are too small where it follows single iterations, as a parabola does at the ends.
+    """
+    if method == "stratified":
+        return design.total(seconds), seconds
+    line = design.fit(seconds, _DEGREES[method])
+    residuals = seconds - _at(design.lengths, line)
+    total = float(_at(design.everywhere, line).sum()) + design.total(residuals)
+    return total, residuals / (1 - design.leverage(_DEGREES[method]))
+
+
+def _curved(design: _Design, seconds: Floats) -> bool:
+    """Whether a parabola fits the sample significantly better than a line (F test, relative errors)."""
+    free = len(seconds) - 3
+    if free < 1 or len(np.unique(design.lengths)) <= 3:
+        return False
+    line, parabola = (
+        float((((seconds - _at(design.lengths, design.fit(seconds, degree))) / seconds) ** 2).sum())
+        for degree in (1, 2)
+    )
+    if parabola <= 0:
+        return line > 0
+    return bool(special.fdtrc(1, free, (line - parabola) / (parabola / free)) < _CURVED)
+
+
+def speedup(
+    lengths: Floats, own: Ints, chosen: Ints, before: Floats, after: Floats, method: Method = "automatic"
+) -> Speedup:
+    """How many times faster the machine of times `after` is than that of `before`, on the same sampled iterations.
+
+    The interval is that of a ratio of totals; Fieller's where the divisor varies by more than 10 %.
+    """
+    check_name("method", method, get_args(Method))
+    design = _Design.of(lengths, own, chosen)
+    if method == "automatic":
+        method = "quadratic" if _curved(design, before) or _curved(design, after) else "affine"
+    first, own_first = _differences(design, before, method)
+    second, own_second = _differences(design, after, method)
+    ratio = first / second
+    variance, degrees = design.variance(own_first - ratio * own_second)
+    t = quantile(degrees)
+    divisor = np.sqrt(design.variance(own_second)[0]) / second
+    if divisor > _FIELLER:
+        return Speedup(ratio, *_fieller(design, (first, second), (own_first, own_second), t))
+    half = t * np.sqrt(variance) / second
+    return Speedup(ratio, ratio - half, ratio + half)
+
+
+def _fieller(
+    design: _Design, totals: tuple[float, float], values: tuple[Floats, Floats], t: float
+) -> tuple[float, float]:
+    """The ratios at which the difference of the totals may be zero."""
+    (one, two), (a, b) = totals, values
+    v11, v22 = design.variance(a)[0], design.variance(b)[0]
+    v12 = (design.variance(a + b)[0] - v11 - v22) / 2
+    square = two**2 - t**2 * v22
+    if square <= 0:
+        return 0.0, float("inf")
+    middle = one * two - t**2 * v12
+    root = np.sqrt(max(middle**2 - square * (one**2 - t**2 * v11), 0.0))
+    return float((middle - root) / square), float((middle + root) / square)
+
+
+def quantile(degrees: float) -> float:
+    """How many standard deviations half an interval at 95 % is wide (Student)."""
+    return float(special.stdtrit(max(degrees, 1.0), (1 + CONFIDENCE) / 2))
+
+
+def iterations_for(sizes: Ints, spread: Floats, total: float, half_width: float) -> int:
+    """The least number of iterations for a wanted `half_width` of the interval, as a fraction of the total.
+
+    `spread` is the standard deviation of what varies in each stratum [s], `total` the sum of all iterations [s].
+    n = (sum N_h S_h)^2 / ((eps Y / t)^2 + sum N_h S_h^2), t of n - strata - 1 degrees of freedom, at least two
+    iterations a stratum.
+    """
+    many, deviation = sizes.astype(float), np.asarray(spread, np.float64)
+
+    def enough(count: int) -> bool:
+        wanted = (half_width * total / quantile(count - len(sizes) - 1)) ** 2
+        return float((many @ deviation) ** 2 / (wanted + many @ deviation**2)) <= count
+
+    low, high = 2 * len(sizes), int(many.sum())
+    if low >= high or enough(low):
+        return min(low, high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def residual_spread(lengths: Floats, own: Ints, noise: float) -> npt.NDArray[np.float64]:
+    """Standard deviation in each stratum of times whose noise is a fraction of a length's time [in units of length]."""
+    sizes = np.bincount(own)
+    return np.asarray(noise * np.sqrt(np.bincount(own, lengths**2) / sizes), np.float64)

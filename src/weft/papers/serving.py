@@ -1,0 +1,335 @@
+"""The study of serving: published gains of schedulers and disaggregation, and tokens a second of experts on many GPUs.
+
+Published: Sarathi-Serve (arXiv:2403.02310), Splitwise (arXiv:2311.18677), DistServe (arXiv:2401.09670); DeepSeek's
+and SGLang's figures of 2025; kvcache-ai/Mooncake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from weft import hardware
+from weft.core.fields import from_options
+from weft.models import Transformer, load_model
+from weft.papers.headline import Conditions, Measured, PaperStudy, declared
+from weft.serving.load import Load
+from weft.serving.policies import first_come, running_first
+from weft.serving.replica import Replica
+from weft.serving.requests import Asked, Request, RequestStream
+from weft.serving.result import Objective, Turn
+from weft.serving.serve import Server, ready
+from weft.step.forward import Forward, Group
+from weft.step.paired import EXPERTS
+from weft.step.serving_plan import ServingPlan
+
+DECLARED = declared(__file__)
+_SURE = 1.03
+"""Ratio of a rate that is too large to one that is not, at which a search ends."""
+_NINTH = 1.2816
+"""Standard deviations from the median to the 90th percentile of a normal distribution."""
+
+
+class Capacity(NamedTuple):
+    """Largest rates [1/s] of a source: as it was, and as it proposes, with so many readers."""
+
+    id: str
+    base: float
+    ours: float
+    readers: int
+
+    @property
+    def gain(self) -> float:
+        """Ratio of the rates."""
+        return self.ours / self.base
+
+
+class Exchanged(NamedTuple):
+    """A step of experts on many GPUs: its time, what its halves compute and exchange by themselves [s], and tokens per
+    second and node.
+    """
+
+    id: str
+    step: float
+    computes: float
+    exchanges: float
+    rate: float
+
+    @property
+    def step_ms(self) -> float:
+        """Time of the step [ms]."""
+        return self.step * 1e3
+
+    @property
+    def computes_ms(self) -> float:
+        """What is computed [ms]."""
+        return self.computes * 1e3
+
+    @property
+    def exchanges_ms(self) -> float:
+        """What is exchanged [ms]."""
+        return self.exchanges * 1e3
+
+
+class FirstToken(NamedTuple):
+    """A row of Mooncake's table [ms]: the first token and what is sent, as published and by Weft."""
+
+    prompt: int
+    published: float
+    weft: float
+    sent: float
+    weft_sent: float
+
+
+@dataclass(frozen=True, repr=False)
+class ServingStudy(PaperStudy):
+    """Results of the study: largest rates, steps of experts on many GPUs, gains of two batches, first tokens."""
+
+    DECLARED = DECLARED
+
+    capacities: tuple[Capacity, ...]
+    experts: tuple[Exchanged, ...]
+    gains: Mapping[str, float]
+    first_tokens: tuple[FirstToken, ...]
+
+    @classmethod
+    def simulated(cls, at: Conditions) -> dict[str, Any]:
+        """Search the largest rates, time steps, and serve Mooncake's prompts one by one."""
+        cases = DECLARED.cases
+        steps = [*cases["capacity"], *cases["experts"], *cases["gains"], "first tokens"]
+        report = at.jobs.progress or (lambda *_: None)
+
+        def told(found: Callable[[Any], Any], case: Any, done: int) -> Any:
+            report(done, len(steps), case["id"] if isinstance(case, Mapping) else case)
+            return found(case)
+
+        counts = iter(range(len(steps)))
+        capacities = tuple(told(_capacity, case, next(counts)) for case in cases["capacity"])
+        experts = tuple(told(_exchanged, case, next(counts)) for case in cases["experts"])
+        gains = {case["id"]: told(_gain, case, next(counts)) for case in cases["gains"]}
+        first = told(lambda _: _first_tokens(cases["mooncake"]), "first tokens", next(counts))
+        return {"capacities": capacities, "experts": experts, "gains": gains, "first_tokens": tuple(first)}
+
+    def figures(self) -> Iterator[Measured]:
+        """Gains, tokens per second and errors, each on the GPUs of its source."""
+        for one in self.capacities:
+            yield Measured(one.id, one.gain, {"readers": one.readers}, always=True)
+        for step in self.experts:
+            yield Measured(step.id, step.rate, always=True)
+        for name, gain in self.gains.items():
+            yield Measured(name, gain, always=True)
+        rows = self.first_tokens
+        yield Measured("mooncake.ttft", _mean(abs(one.weft / one.published - 1) for one in rows), always=True)
+        yield Measured("mooncake.sent", _mean(abs(one.weft_sent / one.sent - 1) for one in rows), always=True)
+
+    @property
+    def gains_shown(self) -> Iterator[tuple[str, float, str]]:
+        """Each gain, published and Weft's."""
+        for one in self.capacities:
+            published = DECLARED.claims[one.id].published
+            yield one.id, max(published) if isinstance(published, tuple | list) else float(published or 0), "published"
+            yield one.id, one.gain, "Weft"
+
+    @property
+    def first_token_curves(self) -> Iterator[tuple[int, float, str]]:
+        """Time of the first token over the length of the prompt."""
+        for one in self.first_tokens:
+            yield one.prompt, one.published, "published"
+            yield one.prompt, one.weft, "Weft"
+
+    def own(self) -> dict[str, Any]:
+        """Rates, steps, gains and first tokens as plain data."""
+        return {
+            "capacities": [{**one._asdict(), "gain": one.gain} for one in self.capacities],
+            "experts": [one._asdict() for one in self.experts],
+            "two_batch": dict(self.gains),
+            "first_tokens": [one._asdict() for one in self.first_tokens],
+        }
+
+
+def prompts_first(server: Replica) -> None:
+    """Schedule as vLLM's first engine: whole prompts before next tokens, and the last to start is preempted."""
+    if server.waiting:
+        first_come(server, whole=True)
+    if not server.batch:
+        running_first(server)
+
+
+def _mean(values: Iterator[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _model(name: str) -> Transformer:
+    own = DECLARED.cases["models"]
+    return Transformer(name=name, **own[name]) if name in own else load_model(name)
+
+
+def _load(case: Mapping[str, Any]) -> list[Asked]:
+    """Requests of lengths drawn from log-normal distributions, at a mean rate of 1/s (Poisson)."""
+    random = np.random.default_rng(DECLARED.cases["seed"])
+    count = case["requests"]
+    drawn = []
+    for name in ("input", "output"):
+        median, ninth = case[name]
+        drawn.append(np.exp(random.normal(log(median), log(ninth / median) / _NINTH, 4 * count)).round().clip(4))
+    fits = drawn[0] + drawn[1] <= case["most"]
+    lengths = [one[fits][:count].astype(int).tolist() for one in drawn]
+    times = np.cumsum(random.exponential(1.0, count)).tolist()
+    return [Asked(at, *each) for at, *each in zip(times, *lengths, strict=True)]
+
+
+def _capacity(case: Mapping[str, Any]) -> Capacity:
+    """The largest rates of a case, as it was at first and as its source proposes."""
+    asked = _load(DECLARED.cases["loads"][case["load"]])
+    base, _ = _largest(case, case["base"], asked)
+    return Capacity(case["id"], base, *_largest(case, case["ours"], asked))
+
+
+def _largest(case: Mapping[str, Any], how: Mapping[str, Any], asked: Sequence[Asked]) -> tuple[float, int]:
+    """The largest rate within the limits [1/s], and the readers with which it is reached."""
+    most = DECLARED.cases["loads"][case["load"]]["most"]
+    own = from_options(ServingPlan, {name: value for name, value in how.items() if name not in ("policy", "readers")})
+    if how["policy"] == "prompts_first":
+        own = replace(own, scheduler=prompts_first, max_num_batched_tokens=most)
+    found = []
+    for readers in how.get("readers", [0]):
+        plan = replace(
+            own, tp=case.get("tp", 1), pp=case.get("pp", 1), max_model_len=most, prefill_replicas=readers
+        )  # fmt: skip
+        load = Load(concurrency=1, requests=1, input_tokens=1, output_tokens=1)
+        server = ready(_model(case["model"]), hardware.system(case["system"]), plan, load).server
+        # the papers' own engines pass the first token on, and ask no second server for it
+        server = replace(server, how=replace(server.how, asks_again=False))
+        limits = _Limits(case, server, asked)
+        found.append((limits.largest(), readers))
+    return max(found)
+
+
+class _Limits:
+    """Whether a deployment keeps the limits of a case at a rate."""
+
+    def __init__(self, case: Mapping[str, Any], server: Server, asked: Sequence[Asked]) -> None:
+        self._server, self._asked, self._case = server, asked, case
+        alone = _alone(server, asked) if "relative" in case else []
+        self._alone = {one[:2]: (first, later) for one, first, later in alone}
+
+    def largest(self) -> float:
+        """The largest rate [1/s], to `_SURE`."""
+        low, high = 0.02, 0.04
+        while self.kept(high):
+            low, high = high, 2 * high
+        while high > _SURE * low:
+            middle = (low * high) ** 0.5
+            low, high = (middle, high) if self.kept(middle) else (low, middle)
+        return low
+
+    def kept(self, rate: float) -> bool:
+        """Whether all limits are kept."""
+        load = RequestStream([_at_rate(one, rate) for one in self._asked], "")
+        answered, turns = self._server.run(load)
+        case = self._case
+        kept = []
+        if "relative" in case:
+            alone = [self._alone[one.input, one.output] for one in answered]
+            both = list(zip(answered, alone, strict=True))
+            slower = {
+                "first": [one.ttft / first for one, (first, _) in both],
+                "mean": [one.tpot / each for one, (_, each) in both if one.output > 1],
+            }
+            for name, limits in case["relative"].items():
+                kept += [np.percentile(slower[name], at) <= limit for at, limit in limits]
+        if "gap" in case:
+            kept += [_gap(turns, case["gap"][0]) <= case["gap"][1]]
+        if "queue" in case:
+            kept += [np.median([one.start - one.arrival for one in answered]) <= case["queue"]]
+        if "both" in case:
+            share, *limits = case["both"]
+            kept += [np.mean([Objective(*limits).met(one) for one in answered]) >= share]
+        return all(kept)
+
+
+def _at_rate(one: Asked, rate: float) -> Asked:
+    """A request that arrives as at a rate, where it does at 1/s."""
+    return one._replace(arrival=one.arrival / rate)
+
+
+def _alone(server: Server, asked: Sequence[Asked]) -> list[tuple[tuple[int, int], float, float]]:
+    """What each request takes with no other: first token and further ones [s]."""
+    lone = replace(server, replicas=1, readers=0)
+    apart = [one._replace(arrival=at * 1e4) for at, one in enumerate(asked)]
+    answered, _ = lone.run(RequestStream(apart, ""))
+    return [((one.input, one.output), one.ttft, one.tpot) for one in answered]
+
+
+def _gap(turns: Sequence[Turn], percentile: float) -> float:
+    """A percentile of the gaps between a request's tokens [s]: next tokens wait for the prompts in between."""
+    gaps: list[float] = []
+    counts: list[int] = []
+    last: dict[int, float] = {}
+    fresh: dict[int, list[tuple[int, float]]] = {}
+    for turn in turns:
+        each = (turn.end - turn.start) / turn.steps
+        if turn.decodes:
+            began = fresh.pop(turn.replica, [])
+            new = min(sum(count for count, _ in began), turn.decodes)
+            for count, at in began:
+                gaps.append(turn.start + each - at)
+                counts.append(count)
+            gaps += [turn.start + each - last.get(turn.replica, turn.start), each]
+            counts += [turn.decodes - new, turn.decodes * (turn.steps - 1)]
+            last[turn.replica] = turn.end
+        if turn.prefills:
+            fresh.setdefault(turn.replica, []).append((turn.prefills, turn.end))
+    order = np.argsort(gaps)
+    reached = np.cumsum(np.array(counts)[order])
+    return float(np.array(gaps)[order][np.searchsorted(reached, percentile / 100 * reached[-1])])
+
+
+def _forward(case: Mapping[str, Any], two_batch: bool) -> Forward:
+    plan = ServingPlan(ep=case["ep"], dtype="fp8-block", library="sglang", two_batch_overlap=two_batch)
+    return Forward(load_model("deepseek-v3"), hardware.system(case["system"]), plan)
+
+
+def _group(case: Mapping[str, Any]) -> Group:
+    if "new" in case:
+        return Group(case["sequences"], case["new"])
+    return Group(case["sequences"], 1, case["context"] - 1, writes=True)
+
+
+def _exchanged(case: Mapping[str, Any]) -> Exchanged:
+    """A step with two batches in turn, and its parts with one."""
+    group = _group(case)
+    step, alone = (_forward(case, two).batch([group]) for two in (case["two_batch"], False))
+    exchanges = alone.parts[EXPERTS]
+    tokens = group.sequences * group.new
+    return Exchanged(
+        case["id"], float(step.seconds), float(alone.seconds - exchanges), float(exchanges), 8 * tokens / step.seconds
+    )
+
+
+def _gain(case: Mapping[str, Any]) -> float:
+    """What two batches in turn gain, as a fraction of the throughput."""
+    one, two = (_forward(case, two_batch).batch([_group(case)]).seconds for two_batch in (False, True))
+    return float(one / two - 1)
+
+
+def _first_tokens(case: Mapping[str, Any]) -> Iterator[FirstToken]:
+    """Mooncake's prompts one by one, with their keys and values sent to the other node."""
+    where = hardware.system(case["system"]).replace(case["changes"])
+    model, rows = _model(case["model"]), zip(case["prompts"], case["first_ms"], case["sent_ms"], strict=True)
+    for prompt, first, sent in rows:
+        plan = ServingPlan(tp=case["tp"], replicas=2, prefill_replicas=1)
+        made = ready(model, where, plan, Load(concurrency=1, requests=1, input_tokens=prompt, output_tokens=128))
+        answered, _ = made.server.run(made.asked)
+        read = Request(0, made.asked.asked[0])
+        read.computed = prompt
+        moved = made.server.transfer(read)
+        yield FirstToken(prompt, first, answered[0].ttft * 1e3, sent, moved * 1e3)
+
+
+STUDY = ServingStudy
+run = ServingStudy.run

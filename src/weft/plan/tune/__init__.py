@@ -1,0 +1,25 @@
+"""How kernels share a GPU: strategies, splits, degrees, kernels and tiles, from simulated runs and tables of them."""
+
+from weft.core.rooms import callable_room
+from weft.plan.tune.advisor import advise
+from weft.plan.tune.heuristics import Choice, choose
+from weft.plan.tune.joins import Joins, joins
+from weft.plan.tune.lists import TunedList, tune
+from weft.plan.tune.probes import splits_of, tables_for
+from weft.plan.tune.tables import SlowdownTables, load_tables
+
+__all__ = [
+    "Choice",
+    "Joins",
+    "SlowdownTables",
+    "TunedList",
+    "advise",
+    "choose",
+    "joins",
+    "load_tables",
+    "splits_of",
+    "tables_for",
+    "tune",
+]
+
+callable_room(__name__, "weft.plan.tune.lists", "tune")

@@ -1,6 +1,0 @@
-"""What a result shows, as data: sentences, tables, figures and sections, which the room `view` renders."""
-
-from weft.report.report import Figure, Part, Report, Section, SystemReport
-from weft.report.table import Column, Table
-
-__all__ = ["Column", "Figure", "Part", "Report", "Section", "SystemReport", "Table"]

@@ -1,1 +1,0 @@
-"""Pipeline schedules: the order in which each device runs its tasks, and when that is."""

@@ -1,0 +1,563 @@
+"""What a served load answers: throughput, latencies and goodput, queue and memory over time, and what bounds."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from weft.core.answer import Answer, Record
+from weft.core.errors import InputError, shown
+from weft.core.fields import Options, check_fields, declared
+from weft.core.units import Dimension, parse
+from weft.estimate.errors import Error, load_error
+from weft.models.formats import BF16, ServedFormat
+
+if TYPE_CHECKING:
+    from weft.hardware import System
+    from weft.models import Transformer
+    from weft.step.serving_plan import ServingPlan
+
+STATISTICS = ("mean", "p50", "p90", "p99")
+"""What is stated of a distribution of latencies."""
+
+
+class Served(NamedTuple):
+    """A request that was answered: times [s] of its arrival, its start, its first and its last token, and its tokens.
+
+    It `reached` a replica some time after its arrival. It was preempted so many times; `replica` wrote its answer.
+    """
+
+    arrival: float
+    reached: float
+    start: float
+    first: float
+    done: float
+    input: int
+    output: int
+    preemptions: int
+    replica: int
+
+    @property
+    def ttft(self) -> float:
+        """Time to the first token [s]."""
+        return self.first - self.arrival
+
+    @property
+    def tpot(self) -> float:
+        """Mean time of each token after the first [s]; NaN for an answer of one token."""
+        return (self.done - self.first) / (self.output - 1) if self.output > 1 else float("nan")
+
+
+class Turn(NamedTuple):
+    """`steps` equal steps of a replica from `start` to `end` [s]: `prompt` tokens of `prefills` prompts and one of each
+    of `decodes` answers in each step, or more where drafts were accepted: `written` in all.
+
+    Beside them, mean numbers of requests `running` and `waiting`, what the first of these lacks, and the memory in use
+    at the end [bytes]. In the first step, sequences of next tokens hold `context` tokens, and prompts form `pairs` of a
+    query and a key.
+    """
+
+    replica: int
+    start: float
+    end: float
+    steps: int
+    decodes: int
+    prefills: int
+    prompt: int
+    running: int
+    waiting: float
+    lacks: str
+    used: int
+    context: int
+    pairs: int
+    written: int
+
+
+class Moment(NamedTuple):
+    """The load from `start` to `end` [s], over all replicas.
+
+    Tokens of `prompt`s and `answers` [1/s], mean numbers of requests `running` and `waiting`, and the share of the
+    `memory` for keys and values in use.
+    """
+
+    start: float
+    end: float
+    prompt: float
+    answers: float
+    running: float
+    waiting: float
+    memory: float
+
+
+class Pools(NamedTuple):
+    """Capacities of disaggregated workers [requests/s]: of the `prefill` pool alone, of the `decode` pool alone.
+
+    The server has the smaller of them. `more_prefill` and `more_decode` are its capacities with one worker more.
+    """
+
+    prefill: float
+    decode: float
+    more_prefill: float
+    more_decode: float
+
+    @property
+    def capacity(self) -> float:
+        """Capacity of both pools in a row [requests/s]."""
+        return min(self.prefill, self.decode)
+
+    @property
+    def bottleneck(self) -> str:
+        """The pool of which one worker more adds capacity: "prefill" or "decode", or "both", of which none does."""
+        gains = {"prefill": self.more_prefill, "decode": self.more_decode}
+        best = max(gains, key=lambda name: gains[name])
+        return best if gains[best] > self.capacity * (1 + _ALIKE) else "both"
+
+    def times(self, scale: float) -> Pools:
+        """Return the capacities scaled, such as to a simulated one."""
+        return Pools(*(scale * rate for rate in self))
+
+
+_ALIKE = 0.03
+"""Share of a capacity that one worker more must add for its pool to be the bottleneck [assumed, 0.01 to 0.1: pools are
+estimated at mean lengths]."""
+
+
+class Interactive(NamedTuple):
+    """What so many clients see and get: tokens per second of each [1/s], and tokens per second of each GPU [1/s]."""
+
+    clients: int
+    tokens_per_s_per_user: float
+    tokens_per_s_per_gpu: float
+
+
+class Objective(NamedTuple):
+    """What a request must meet to count as good [s]: time to its first token, and time of each further one."""
+
+    ttft: float = float("inf")
+    tpot: float = float("inf")
+
+    def met(self, one: Served) -> bool:
+        """Whether a request meets both."""
+        return one.ttft <= self.ttft and not one.tpot > self.tpot
+
+
+@dataclass(frozen=True)
+class Limits(Options, Record):
+    """Service-level objectives of a request, and the share of requests that must meet them in a plan.
+
+    `ttft` limits the time to its first token, `tpot` the mean time of each further one ("2 s", "50 ms"); None is no
+    limit. `attainment` is the share of requests that must meet both; None is that of `weft.plan_serving`.
+
+    Raises UnknownNameError for an unknown field, InputError for what is no time, or a share out of 0 to 1.
+
+    >>> Limits(ttft="1 s", tpot="50 ms").objective.tpot
+    0.05
+    """
+
+    ttft: str | None = declared(None, "A good answer's first token comes within this, like 2s.")
+    tpot: str | None = declared(None, "Each further token of a good answer comes within this, like 50ms.")
+    attainment: float | None = declared(
+        None, "Share of the answers that must be good in a plan.", bounds=(0.01, 1), example=0.9, default="0.9"
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name in ("ttft", "tpot"):
+            text = getattr(self, name)
+            if text is not None and not parse(text, Dimension.SECONDS) >= 0:
+                raise InputError(f"{name} is {shown(text)}; give a time of 0 or more, such as 1s")
+
+    @property
+    def objective(self) -> Objective:
+        """The limits in seconds."""
+        return Objective(
+            *(math.inf if one is None else parse(one, Dimension.SECONDS) for one in (self.ttft, self.tpot))
+        )
+
+
+_FEW = 20
+"""Answers from which a window tells rates [assumed, 10 to 100]."""
+WARM_UP, LIFETIMES = 2, 10
+"""Request lifetimes that fill the replicas, and lifetimes from which rates and latencies are of a steady state."""
+
+
+class Window(NamedTuple):
+    """The steady part of a load, from `start` to `end` [s], so many mean request `lifetimes` long.
+
+    Before it, replicas fill (warm-up); after it, no request arrives and they drain. A load without a steady part counts
+    as a whole, with no lifetimes.
+    """
+
+    start: float
+    end: float
+    lifetimes: float
+
+    @property
+    def steady(self) -> bool:
+        """Whether the window is long enough for the rates and latencies of a steady state."""
+        return self.lifetimes >= LIFETIMES
+
+    def requests(self, served: Sequence[Served]) -> Sequence[Served]:
+        """Return the requests that end in the window; all of a load without a steady part."""
+        if not self.lifetimes:
+            return served
+        return [one for one in served if self.start < one.done <= self.end]
+
+    def turns(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+        """Return the iterations that begin and end in the window, or all where there are none."""
+        some = [turn for turn in turns if turn.start >= self.start and turn.end <= self.end] if self.lifetimes else []
+        return some or turns
+
+
+def steady_window(served: Sequence[Served], clients: int = 0) -> Window:
+    """Return the steady part of a load, in the order of arrival, which `clients` ask for (0: requests arrive).
+
+    Warm-up lasts two lifetimes of the 90th percentile, or two answers of each client; the window ends with the last
+    arrival.
+    """
+    begin, last, ends = served[0].arrival, served[-1].arrival, sorted(one.done for one in served)
+    whole = Window(begin, ends[-1], 0.0)
+    if clients:
+        first, count = WARM_UP * clients, len(ends) - (WARM_UP + 1) * clients
+        if count < max(_FEW, clients):
+            return whole
+        return Window(ends[first - 1], ends[first + count - 1], count / clients)
+    lifetimes = np.array([one.done - one.arrival for one in served[len(served) // 2 :]])
+    start = begin + WARM_UP * float(np.percentile(lifetimes, 90))
+    some = [one for one in served if start < one.done <= last]
+    long = (last - start) / float(lifetimes.mean())
+    return Window(start, last, long) if len(some) >= _FEW and long >= 1 else whole
+
+
+@dataclass(frozen=True, repr=False)
+class Serving(Answer):
+    """A load served by the replicas of a model under a plan.
+
+    `requests` are in the order of arrival, `turns` in the order of time. Each GPU has `cache` bytes for keys and
+    values, of `cache_per_token` bytes a token. `offered` is the load [requests/s] (0: clients, who wait for answers),
+    `capacity` what the replicas answer with requests always waiting [requests/s] (None: the load is well below).
+    `step_parts` say where the time of the mean step goes [s]. The `curve` has a point for each number of clients.
+    Rates, latencies and means are those of the `window`, the steady part of the load, which `clients` ask for (0:
+    requests arrive); under overload the rates are the capacity, and no latency is stated. Latencies of a
+    `finite` load, a trace, are those of all its requests. `pools` are the capacities of
+    disaggregated workers alone.
+    `needs` says which hardware methods of overlap take that GPUs on sale, or the system, lack. `format` is that of
+    products and weights; `engine` says which version of the framework has these rules and host times.
+    """
+
+    kind = "serving"
+    timed = "a mean request"
+    RECORD = """
+        model=model.name system=system.label tp=plan.tp dtype=format.dtype weights=format.weights overlap=plan.overlap
+        replicas readers=plan.prefill_replicas framework engine policy router=plan.router load completed span_s=span
+        window steady
+        steady_requests seconds=stated_seconds parts requests_per_s
+        output_tokens_per_s input_tokens_per_s
+        output_tokens_per_s_per_gpu output_tokens_per_s_range ttft_s=ttft tpot_s=tpot
+        tpot_range_s=tpot_range latency_s=latency goodput offered_per_s=offered
+        capacity_per_s=capacity overloaded
+        kv_capacity_tokens=cache_tokens kv_peak_share=peak_memory kv_mean_share=mean_memory preemptions mean_running
+        mean_waiting busy_share=busy bottleneck pools lacks mean_step steps step_parts curve needs notes
+    """
+
+    model: Transformer
+    system: System
+    plan: ServingPlan
+    framework: str
+    policy: str
+    load: str
+    requests: Sequence[Served]
+    turns: Sequence[Turn]
+    cache: int
+    cache_per_token: float
+    offered: float
+    capacity: float | None
+    objective: Objective
+    step_parts: Mapping[str, float]
+    curve: Sequence[Interactive] = ()
+    notes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    format: ServedFormat = BF16
+    engine: str = ""
+    clients: int = 0
+    finite: bool = False
+    pools: Pools | None = None
+
+    @property
+    def replicas(self) -> int:
+        """Replicas that serve."""
+        return self.plan.replicas or self.system.gpus // self.plan.tp
+
+    @property
+    def completed(self) -> int:
+        """Requests that were answered."""
+        return len(self.requests)
+
+    @cached_property
+    def span(self) -> float:
+        """From the first arrival to the last token [s]."""
+        return max(one.done for one in self.requests) - self.requests[0].arrival
+
+    @cached_property
+    def window(self) -> Window:
+        """The steady part of the load."""
+        return steady_window(self.requests, self.clients)
+
+    @property
+    def steady(self) -> bool:
+        """Whether rates and latencies are those of a steady state, which a load above capacity does not reach."""
+        return self.window.steady and not self.overloaded
+
+    @cached_property
+    def counted(self) -> Sequence[Served]:
+        """Requests whose answers count."""
+        return self.window.requests(self.requests)
+
+    @property
+    def timed_requests(self) -> Sequence[Served]:
+        """Requests whose latencies count: all of a trace, which is what it is."""
+        return self.requests if self.finite else self.counted
+
+    @property
+    def steady_requests(self) -> int:
+        """Requests whose answers count."""
+        return len(self.counted)
+
+    @property
+    def seconds(self) -> float:
+        """Mean time of a request from its arrival to its last token [s]; infinite above capacity."""
+        return float("inf") if self.overloaded else sum(self.parts.values())
+
+    @property
+    def stated_seconds(self) -> float | None:
+        """The mean time of a request [s]; None above capacity."""
+        return None if self.overloaded else self.seconds
+
+    @cached_property
+    def parts(self) -> Mapping[str, float]:
+        """Where the mean time of a request goes [s]: outside of replicas, the queue, its prompt, its further tokens.
+
+        Empty above capacity.
+        """
+        if self.overloaded:
+            return {}
+        marks = np.array([(one.arrival, one.reached, one.start, one.first, one.done) for one in self.timed_requests])
+        return dict(
+            zip(("outside", "queue", "prompt", "answer"), np.diff(marks, axis=1).mean(axis=0).tolist(), strict=True)
+        )
+
+    @property
+    def measures(self) -> Mapping[str, float]:
+        """What a change of the servers is judged by, with its units."""
+        latencies = {"first token": self.ttft or {}, "further token": self.tpot or {}}
+        return {
+            "requests/s": self.requests_per_s,
+            "tokens/s of each GPU": self.output_tokens_per_s_per_gpu,
+            **{
+                f"{what}, {at} [ms]": of[at] * 1e3
+                for what, of in latencies.items()
+                for at in ("mean", "p50", "p99")
+                if at in of
+            },
+            **(
+                {"good answers [%]": 100 * self.good_share}
+                if self.objective != Objective() and self.good_share is not None
+                else {}
+            ),
+            "most memory in use [%]": 100 * self.peak_memory,
+        }
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether more arrives than can be answered, so that latencies grow without end."""
+        return self.capacity is not None and self.offered > self.capacity
+
+    @property
+    def requests_per_s(self) -> float:
+        """Answers per second: the capacity, if more arrive."""
+        if self.overloaded and self.capacity is not None:
+            return self.capacity
+        return len(self.counted) / (self.window.end - self.window.start)
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Tokens of answers per second."""
+        return self._mean_of("output") * self.requests_per_s
+
+    @property
+    def input_tokens_per_s(self) -> float:
+        """Tokens of prompts per second."""
+        return self._mean_of("input") * self.requests_per_s
+
+    def _mean_of(self, name: str) -> float:
+        """Return the mean tokens of the answers that count; of all above capacity."""
+        some = self.requests if self.overloaded else self.counted
+        return float(np.mean([getattr(one, name) for one in some]))
+
+    @property
+    def output_tokens_per_s_per_gpu(self) -> float:
+        """Tokens of answers per second and GPU that serves."""
+        return self.output_tokens_per_s / (self.replicas * self.plan.tp)
+
+    @cached_property
+    def ttft(self) -> Mapping[str, float] | None:
+        """Time to the first token [s]: mean and percentiles; None for a load that no time suffices for."""
+        return None if self.overloaded else statistics([one.ttft for one in self.timed_requests])
+
+    @cached_property
+    def tpot(self) -> Mapping[str, float] | None:
+        """Time of each further token of a request [s]: mean and percentiles over requests; None as `ttft`."""
+        found = [one.tpot for one in self.timed_requests if one.output > 1]
+        return None if self.overloaded or not found else statistics(found)
+
+    @property
+    def error(self) -> Error | None:
+        """The mean error of its class of served loads; None where no row is public."""
+        return load_error(self.framework, bool(self.model.experts), self.system.gpu)
+
+    @property
+    def tpot_range(self) -> tuple[float, float] | None:
+        """The mean time of each further token less and plus its error [s]; None where either is missing."""
+        return self.error.around(self.tpot["mean"]) if self.error and self.tpot else None
+
+    @property
+    def output_tokens_per_s_range(self) -> tuple[float, float] | None:
+        """Tokens of answers per second if steps are longer or shorter by the error; None where arrivals decide it."""
+        if not self.error or (self.offered and not self.overloaded):
+            return None
+        return self.output_tokens_per_s / (1 + self.error.value), self.output_tokens_per_s / (1 - self.error.value)
+
+    @cached_property
+    def latency(self) -> Mapping[str, float] | None:
+        """Time from arrival to the last token [s]: mean and percentiles; None as `ttft`."""
+        return None if self.overloaded else statistics([one.done - one.arrival for one in self.timed_requests])
+
+    @property
+    def goodput(self) -> float | None:
+        """Answers per second that meet the objective; None as `ttft`."""
+        return None if self.good_share is None else self.good_share * self.requests_per_s
+
+    @cached_property
+    def good_share(self) -> float | None:
+        """Share of the answers that meet the objective; None as `ttft`."""
+        return None if self.overloaded else sum(map(self.objective.met, self.timed_requests)) / len(self.timed_requests)
+
+    @property
+    def bottleneck(self) -> str | None:
+        """Which pool of disaggregated workers has the least capacity: "prefill", "decode" or "both"; None without."""
+        return self.pools.bottleneck if self.pools else None
+
+    @property
+    def preemptions(self) -> int:
+        """How often a request's memory was taken from it."""
+        return sum(one.preemptions for one in self.requests)
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens whose keys and values a replica holds."""
+        return int(self.cache // self.cache_per_token)
+
+    @property
+    def peak_memory(self) -> float:
+        """Largest share of a replica's memory for keys and values in use."""
+        return max(turn.used for turn in self.turns) / self.cache
+
+    @property
+    def mean_memory(self) -> float:
+        """Mean share of the memory for keys and values in use while steps run."""
+        return self._weighted([turn.used for turn in self._counted_turns]) / self.cache
+
+    @property
+    def mean_running(self) -> float:
+        """Mean number of requests that run on a replica while its steps do."""
+        return self._weighted([turn.running for turn in self._counted_turns])
+
+    @property
+    def mean_waiting(self) -> float | None:
+        """Mean number of requests that wait while steps run, of a replica; None as `ttft`, since the queue grows."""
+        return None if self.overloaded else self._weighted([turn.waiting for turn in self._counted_turns])
+
+    @property
+    def busy(self) -> float:
+        """Share of the time in which a replica runs a step."""
+        begin, end = self.window.start, self.window.end
+        times = (min(turn.end, end) - max(turn.start, begin) for turn in self.turns)
+        return sum(max(time, 0.0) for time in times) / ((end - begin) * self.replicas)
+
+    @property
+    def lacks(self) -> Mapping[str, float]:
+        """Share of the steps' time in which requests wait, by what the first of them lacks."""
+        found: defaultdict[str, float] = defaultdict(float)
+        for turn in self._counted_turns:
+            if turn.lacks:
+                found[turn.lacks] += turn.end - turn.start
+        whole = sum(turn.end - turn.start for turn in self._counted_turns)
+        return {name: time / whole for name, time in sorted(found.items(), key=lambda one: -one[1])}
+
+    @property
+    def steps(self) -> int:
+        """Steps of all replicas."""
+        return sum(turn.steps for turn in self.turns)
+
+    @property
+    def mean_step(self) -> Mapping[str, float]:
+        """The mean step: seconds, next tokens, and tokens of prompts."""
+        turns = self._counted_turns
+        steps = sum(turn.steps for turn in turns)
+        return {
+            "seconds": sum(turn.end - turn.start for turn in turns) / steps,
+            "decodes": sum(turn.decodes * turn.steps for turn in turns) / steps,
+            "prompt_tokens": sum(turn.prompt * turn.steps for turn in turns) / steps,
+        }
+
+    def over_time(self, count: int = 120) -> list[Moment]:
+        """The load in `count` equal stretches of time, over all replicas."""
+        edges = np.linspace(0.0, self.span, count + 1)
+        begin = self.requests[0].arrival
+        rates: Mapping[str, Callable[[Turn], float]] = {
+            "prompt": lambda turn: turn.prompt * turn.steps, "answers": lambda turn: turn.written,
+            "running": lambda turn: turn.running * (turn.end - turn.start),
+            "waiting": lambda turn: turn.waiting * (turn.end - turn.start),
+            "memory": lambda turn: turn.used / self.cache * (turn.end - turn.start) / self.replicas,
+        }  # fmt: skip
+        found = {name: np.zeros(count) for name in rates}
+        by_replica: defaultdict[int, list[Turn]] = defaultdict(list)
+        for turn in self.turns:
+            by_replica[turn.replica].append(turn)
+        for _, turns in sorted(by_replica.items()):
+            if turns:
+                times = np.array([(turn.start, turn.end) for turn in turns]).ravel() - begin
+                for name, amount in rates.items():
+                    whole = np.cumsum([amount(turn) for turn in turns])
+                    reached = np.column_stack([np.concatenate([[0.0], whole[:-1]]), whole]).ravel()
+                    found[name] += np.diff(np.interp(edges, times, reached)) / np.diff(edges)
+        return [
+            Moment(float(start), float(end), *(float(found[name][at]) for name in rates))
+            for at, (start, end) in enumerate(pairwise(edges))
+        ]
+
+    def _weighted(self, values: Sequence[float]) -> float:
+        times = [turn.end - turn.start for turn in self._counted_turns]
+        return float(np.average(values, weights=times))
+
+    @cached_property
+    def _counted_turns(self) -> Sequence[Turn]:
+        return self.window.turns(self.turns)
+
+
+def statistics(values: Sequence[float]) -> dict[str, float]:
+    """Mean and percentiles by name."""
+    ends = np.percentile(values, (50, 90, 99))
+    return {"mean": float(np.mean(values)), **{f"p{q}": float(at) for q, at in zip((50, 90, 99), ends, strict=True)}}
+
+
+def columns(requests: Sequence[Served]) -> dict[str, list[Any]]:
+    """Requests as columns."""
+    return {name: [getattr(one, name) for one in requests] for name in (*Served._fields, "ttft", "tpot")}

@@ -1,0 +1,29 @@
+"""The result of a run as one timeline, and comparisons of several runs."""
+
+from typing import TYPE_CHECKING
+
+from weft.core.rooms import lazy_names
+
+if TYPE_CHECKING:
+    from weft.simulate.result.comparison import Comparison as Comparison
+    from weft.simulate.result.corun import CoRun as CoRun
+    from weft.simulate.result.heat import Heat as Heat
+    from weft.simulate.result.interference import Interference as Interference
+    from weft.simulate.result.interference import Percentiles as Percentiles
+    from weft.simulate.result.interference import StreamInterference as StreamInterference
+    from weft.simulate.result.timeline import ChunkSpan as ChunkSpan
+    from weft.simulate.result.timeline import DmaSpan as DmaSpan
+    from weft.simulate.result.timeline import Residency as Residency
+    from weft.simulate.result.timeline import Series as Series
+    from weft.simulate.result.timeline import Span as Span
+    from weft.simulate.result.timeline import StageSpan as StageSpan
+    from weft.simulate.result.timeline import Timeline as Timeline
+
+__getattr__, __all__ = lazy_names(
+    __name__,
+    comparison="Comparison",
+    corun="CoRun",
+    heat="Heat",
+    interference="Interference Percentiles StreamInterference",
+    timeline="ChunkSpan DmaSpan Residency Series Span StageSpan Timeline",
+)

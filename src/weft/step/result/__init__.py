@@ -1,0 +1,1 @@
+"""The answers of a training step, a prefill and a decode iteration."""

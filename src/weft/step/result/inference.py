@@ -1,0 +1,106 @@
+"""What a step of inference answers: latency, throughput, where the time goes, and the cache of keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from weft.core.answer import Answer
+from weft.models.formats import BF16, ServedFormat
+
+if TYPE_CHECKING:
+    from weft.hardware import System
+    from weft.models import Transformer
+    from weft.step.serving_plan import ServingPlan
+
+Phase = Literal["prefill", "decode"]
+
+
+@dataclass(frozen=True, repr=False)
+class Inference(Answer):
+    """A step of inference on the `plan.tp` GPUs of a replica; the `parts` [s] add up to it.
+
+    Prefill computes all `tokens` of each of `batch` sequences; decode computes the next token of each, which attends to
+    `tokens` of context. `weights` and `cache` are what a GPU holds [bytes]: the cache of keys and values of all
+    sequences. Prompts may follow `cached` tokens each; beside next tokens, the first `chunk` tokens of a prompt may be
+    read, whose cache holds `chunk_cache` [bytes]. A decode step writes `tokens_per_step` tokens of each sequence, more
+    than one where drafts are accepted; parts are those of each token. `needs` says which hardware methods of overlap
+    take that GPUs on sale, or the system, lack. `format` is that of products and weights.
+    """
+
+    kind = "inference"
+    RECORD = """
+        phase model=model.name system=system.label tp=plan.tp replicas dtype=format.dtype weights=format.weights
+        overlap=plan.overlap batch tokens cached chunk latency_s=seconds step_s tokens_per_step tokens_per_s
+        tokens_per_s_per_gpu parts weight_bytes_per_gpu=weights kv_cache_bytes_per_gpu=cache
+        capacity_bytes=capacity fits most_sequences needs
+        notes
+    """
+
+    phase: Phase
+    model: Transformer
+    system: System
+    plan: ServingPlan
+    batch: int
+    tokens: int
+    parts: Mapping[str, float]
+    weights: int
+    cache: int
+    notes: tuple[str, ...] = ()
+    cached: int = 0
+    chunk: int = 0
+    chunk_cache: int = 0
+    tokens_per_step: float = 1.0
+    needs: tuple[str, ...] = ()
+    format: ServedFormat = BF16
+
+    @property
+    def step_s(self) -> float:
+        """Time of the step [s]: that of all tokens which it writes of a sequence."""
+        return self.seconds * self.tokens_per_step
+
+    @property
+    def seconds(self) -> float:
+        """Latency of the step [s]: to the first token in prefill, of each token in decode."""
+        return float(sum(self.parts.values()))
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model that the system holds."""
+        return self.system.gpus // self.plan.tp
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Throughput of a replica [tokens/s]: of the prompts in prefill, of the answers in decode."""
+        return self.batch * (self.tokens if self.phase == "prefill" else 1) / self.seconds
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Throughput of each GPU [tokens/s]."""
+        return self.tokens_per_s / self.plan.tp
+
+    @property
+    def length(self) -> int:
+        """Tokens of each sequence in the cache."""
+        return self.tokens + self.cached
+
+    @property
+    def cache_per_token(self) -> float:
+        """Cache of keys and values of one token on one GPU [bytes]."""
+        return self.cache / (self.batch * self.length)
+
+    @property
+    def capacity(self) -> int:
+        """Memory of the GPU [bytes]."""
+        return int(self.system.gpu.memory.capacity)
+
+    @property
+    def fits(self) -> bool:
+        """Whether weights and cache fit into the GPU; activations and what else a server keeps are left out."""
+        return self.weights + self.cache + self.chunk_cache <= self.capacity
+
+    @property
+    def most_sequences(self) -> int:
+        """Sequences of this length whose cache fits beside the weights."""
+        return max(int((self.capacity - self.weights - self.chunk_cache) // (self.cache_per_token * self.length)), 0)

@@ -1,0 +1,297 @@
+"""What a training step answers: its time, what every rank does in it, and what that means."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from weft.core.answer import Answer
+from weft.estimate.errors import Error, step_error
+from weft.graph import Graph
+from weft.models.counts import hardware_flops, utilisation
+from weft.models.parallel.memory import Kept
+
+if TYPE_CHECKING:
+    from weft.hardware import System
+    from weft.models import Transformer
+    from weft.models.parallel.framework import Framework
+    from weft.models.parallel.plan import TrainingPlan
+    from weft.step.pipeline import PipelineTimes
+    from weft.step.result.memory import Memory
+
+CONVENTION = "full"
+"""What MFU and HFU count unless asked otherwise, as papers on Megatron-LM do: a key of `CONVENTIONS`."""
+_EXPOSED = "exposed "
+
+
+def exposed(axis: str) -> str:
+    """The name of the part of a time in which the compute stream waits for the communication of an axis."""
+    return _EXPOSED + axis
+
+
+def exposed_axis(part: str) -> str:
+    """The axis for whose communication the compute stream waits in a part of a time; "" for other parts."""
+    return part.removeprefix(_EXPOSED) if part.startswith(_EXPOSED) else ""
+
+
+Times = Mapping[str, tuple[float, float]]
+"""Start and end of every node of a graph by its id [s]."""
+
+
+LAUNCH_GAPS = "launch gaps"
+"""The part of a pass in which the GPU waits for the host to launch its kernels."""
+RESIDUAL = "calibration residual"
+"""The part that measured steps take beyond what Weft models (`weft.kernels.library.residual`)."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A pass over a part of a model takes `seconds`, which `parts` add up to.
+
+    Parts are classes of operators ("gemm", "attention", "norm", ...), "recompute", and the communication that the
+    compute stream waits for, by its axis: "exposed tp". `hidden` is the communication beside computing, by its axis
+    [s]. The host launches `launches` kernels for it. `graph` and `times` say what ran when, if the pass is of a single
+    graph.
+    """
+
+    seconds: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict)
+    hidden: Mapping[str, float] = field(default_factory=dict)
+    launches: float = 0
+    graph: Graph | None = None
+    times: Times = field(default_factory=dict)
+
+    def __add__(self, other: Pass) -> Pass:
+        return Pass(
+            self.seconds + other.seconds,
+            added(self.parts, other.parts),
+            added(self.hidden, other.hidden),
+            self.launches + other.launches,
+        )
+
+    def __mul__(self, count: float) -> Pass:
+        parts, hidden = _times(self.parts, count), _times(self.hidden, count)
+        return Pass(self.seconds * count, parts, hidden, self.launches * count)
+
+
+def added(*shares: Mapping[str, float]) -> dict[str, float]:
+    """Seconds by name, summed over several mappings."""
+    total: Counter[str] = Counter()
+    for share in shares:
+        total.update(share)
+    return dict(total)
+
+
+def _times(shares: Mapping[str, float], count: float) -> dict[str, float]:
+    return {name: share * count for name, share in shares.items()}
+
+
+def sum_layers(each: Iterable[tuple[Pass, int]]) -> Pass:
+    """Return passes over parts of a model in a row, each so many times: of a stage, or of a server's iteration."""
+    return sum((one * count for one, count in each), Pass())
+
+
+@dataclass(frozen=True)
+class PartTimes:
+    """One rank's passes over a part of a model: forward, backward (of inputs; of weights if they are computed apart).
+
+    `parameters` counts those that the rank holds, `experts` those of routed experts among them, `narrow` those of GEMMs
+    on a recipe's operands of 8 or 4 bits; `recompute` is the pass over what is computed again before `backward`, `kept`
+    what one micro-batch needs in memory.
+    """
+
+    name: str
+    forward: Pass
+    backward: Pass
+    weight: Pass = Pass()
+    recompute: Pass = Pass()
+    parameters: int = 0
+    kept: Kept = field(default_factory=Kept)
+    experts: int = 0
+    narrow: int = 0
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The part of a model that a pipeline stage runs at once: its parts in order, and their passes together.
+
+    The passes include what the rank waits for between its parts, such as weights that are gathered.
+    """
+
+    parts: tuple[PartTimes, ...]
+    forward: Pass
+    backward: Pass
+    weight: Pass
+
+    @property
+    def parameters(self) -> int:
+        """Parameters that one rank holds before they are sharded over replicas."""
+        return sum(part.parameters for part in self.parts)
+
+    @property
+    def experts(self) -> int:
+        """Parameters of routed experts among them."""
+        return sum(part.experts for part in self.parts)
+
+    @property
+    def all(self) -> Pass:
+        """All passes of one micro-batch."""
+        return self.forward + self.backward + self.weight
+
+
+class Window(NamedTuple):
+    """How many times longer a kernel and a collective take while both run on a GPU under a sharing strategy.
+
+    `source` says where the slowdowns come from: the request-level "engine", "waves" of tiles on the compute units that
+    the collective leaves, or "none" for what neither can say, with the reason `why`.
+    """
+
+    kernel: str
+    collective: str
+    sharing: str
+    gpu: str
+    slowdowns: tuple[float, float]
+    source: str = "engine"
+    why: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Step(Answer):
+    """A training step of `model` on `system` under `plan`: `seconds`, and where they go.
+
+    `chunks` are the parts of the model in the order of the data, `pipeline` says when the micro-batches pass through
+    them, `tails` what each pipeline device does between its last micro-batch and the end of the step [s];
+    `tails_hidden` is the communication of replicas beside its passes [s].
+    `pipeline_waits` are the parts of the makespan in which the mean device computes nothing: "bubble", "imbalance" and
+    "exposed pp" [s], `send` is how long activations take to the next stage [s]. `fidelity` says where durations come
+    from, `windows` what kernels and collectives cost each other, `memory` what every device holds, `notes` what a
+    reader must know. `defaulted` names which of framework, sequence and stage of ZeRO the question did not state,
+    `elsewhere` has the times of today's other frameworks [s].
+    """
+
+    kind = "step"
+    RECORD = """
+        model=model.name system=system.label plan framework=framework.name fidelity step_time_s=seconds range_s
+        expected_error=error.value tokens_per_s_per_gpu mfu hfu model_flops=flops flops_convention=convention peak_flops
+        peak_bytes=memory.peak fits=memory.fits waterfall=parts exposed_s=exposed hidden_s=hidden bubble_share=bubble
+        needs notes windows defaulted elsewhere
+    """
+
+    model: Transformer
+    system: System
+    plan: TrainingPlan
+    framework: Framework
+    chunks: tuple[Chunk, ...]
+    pipeline: PipelineTimes
+    pipeline_waits: Mapping[str, float]
+    tails: tuple[Mapping[str, float], ...]
+    tails_hidden: tuple[float, ...]
+    seconds: float
+    send: float = 0.0
+    fidelity: str = "estimate"
+    memory: Memory | None = None
+    needs: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    windows: tuple[Window, ...] = ()
+    defaulted: tuple[str, ...] = ()
+    elsewhere: Mapping[str, float] = field(default_factory=dict)
+    convention = CONVENTION
+
+    @property
+    def devices(self) -> int:
+        """Number of pipeline devices."""
+        return len(self.tails)
+
+    def work(self, device: int) -> Pass:
+        """All passes of the micro-batches on a pipeline device."""
+        counts = (self.pipeline.schedule.device == device).sum(axis=1).tolist()
+        return sum((chunk.all * count for chunk, count in zip(self.chunks, counts, strict=True)), Pass())
+
+    def rank_parts(self, device: int) -> dict[str, float]:
+        """Where the step goes on one pipeline device [s]; the parts add up to the step."""
+        parts = added(self.work(device).parts, self.tails[device])
+        parts["bubble"] = self.seconds - sum(parts.values())
+        return parts
+
+    @cached_property
+    def parts(self) -> dict[str, float]:
+        """Where the step goes [s], as the mean over the pipeline devices; the parts add up to the step."""
+        share = 1 / self.devices
+        total = added(*(_times(added(self.work(at).parts, self.tails[at]), share) for at in range(self.devices)))
+        total = added(total, self.pipeline_waits)
+        total["imbalance"] = total.get("imbalance", 0.0) + self.seconds - sum(total.values())
+        return {name: part for name, part in total.items() if abs(part) > 1e-12}
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per step."""
+        return self.plan.batch * self.plan.sequence
+
+    @property
+    def measures(self) -> Mapping[str, float]:
+        """What a change of the step is judged by beside its time, with its units."""
+        held = {} if self.memory is None else {"peak memory [GB]": self.memory.peak / 1e9}
+        return {"tokens/s of each GPU": self.tokens_per_s_per_gpu, "MFU [%]": 100 * self.mfu, **held}
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Throughput of each GPU [tokens/s]."""
+        return self.tokens / self.seconds / self.plan.gpus
+
+    def flops(self, convention: str = CONVENTION, again: bool = False) -> float:
+        """Floating-point operations of a step on all GPUs as a convention counts them (`weft.models.counts`).
+
+        `again` adds those of recomputation, if the plan repeats any.
+        """
+        repeats = again and any(part.recompute.seconds for chunk in self.chunks for part in chunk.parts)
+        source = self.plan.sequence if self.model.encoder_layers else 0
+        how = self.plan.recompute if repeats else "none"
+        return self.plan.batch * hardware_flops(self.model, self.plan.sequence, how, convention, source)
+
+    @property
+    def peak_flops(self) -> float:
+        """Rate of the matrix units of all GPUs in the plan's `dtype` [FLOP/s]: MFU and HFU are relative to it.
+
+        That is the bf16 peak under every recipe of 8 or 4 bits, so that their steps compare.
+        """
+        return self.system.gpu.matrix_rate(self.plan.dtype) * self.plan.gpus
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilization: operations that the model needs, over what the GPUs could do in the time."""
+        return utilisation(self.flops(), self.seconds, self.peak_flops)
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOPs utilization: as MFU, with the operations of recomputation."""
+        return utilisation(self.flops(again=True), self.seconds, self.peak_flops)
+
+    @property
+    def exposed(self) -> dict[str, float]:
+        """Communication that computing waits for, by its axis [s], mean over the pipeline devices."""
+        return {axis: seconds for name, seconds in self.parts.items() if (axis := exposed_axis(name))}
+
+    @property
+    def hidden(self) -> dict[str, float]:
+        """Communication beside computing, by its axis [s], mean over the pipeline devices."""
+        ends = ({"dp": seconds} for seconds in self.tails_hidden if seconds)
+        total = added(*(self.work(device).hidden for device in range(self.devices)), *ends)
+        return {name: seconds / self.devices for name, seconds in total.items() if seconds > 1e-12}
+
+    @property
+    def bubble(self) -> float:
+        """Share of the step in which the mean pipeline device has nothing to compute."""
+        return (self.parts.get("bubble", 0.0) + self.parts.get("imbalance", 0.0)) / self.seconds
+
+    @property
+    def error(self) -> Error:
+        """The mean error of measured steps like this one, and the class that it belongs to."""
+        return step_error(self.system.gpu, self.framework.name, bool(self.model.experts))
+
+    @property
+    def range_s(self) -> tuple[float, float]:
+        """The step time less and plus the error [s]."""
+        return self.error.around(self.seconds)

@@ -1,0 +1,290 @@
+"""How a model is served: the replicas, their formats and kernels, the KV cache, and the scheduler of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from weft.core.catalog import Quantity
+from weft.core.errors import InputError, check_name, check_type, shown
+from weft.core.fields import declared, described, redeclared, stated
+from weft.core.units import Dimension
+from weft.estimate.quantization import FORMATS
+from weft.graph.routing import Loads
+from weft.kernels.library.kits import KITS, VENDOR, kit
+from weft.kernels.library.serving_frameworks import resolve_framework
+from weft.models.formats import SERVED_DTYPES
+from weft.models.parallel.deployment import Deployment
+from weft.step.drafts import NONE, OWN, Speculation
+
+KvDtype = Literal["bf16", "fp8"]
+"""Number formats of the KV cache."""
+Router = Literal["round-robin", "least-loaded"]
+"""Which replica gets a request: each in turn, or the one with the fewest requests."""
+FRAMEWORK = "vllm"
+"""The framework of a server whose plan names none."""
+SECONDS = Quantity(Dimension.SECONDS, zero_allowed=True)
+_MOST_DRAFTS = 16
+
+
+@dataclass(frozen=True)
+class ServingPlan(Deployment):
+    """How a model is served on a system: `replicas` of `tp` GPUs each.
+
+    Each GPU holds a slice of all experts, or with `ep` = `tp` whole ones. With `ep` above a `tp` of 1 attention is data
+    parallel: a replica is one GPU with a queue of its own, `ep` of them share the experts, and a `dispatcher` exchanges
+    tokens; `two_batch_overlap` computes one half of a batch while the other half's tokens are exchanged. With `pp`, as
+    many replicas share a pipeline of `tp` x `pp` GPUs, each with its own queue and its share of the memory.
+
+    Without `dtype` (the layers' products) and `weights` (a narrower format of their weights), the formats are those in
+    which the model was released. Operators are those of `library`; None: those of the `framework`, and without one the
+    vendor's. With `enforce_eager` the host launches each kernel, without CUDA graphs. `num_speculative_tokens` are
+    drafted for each engine iteration; each is accepted with probability `acceptance_rate` if those before it are.
+    `speculative_method` drafts: "mtp", the model's own layer of multi-token prediction (the default), "eagle", a dense
+    layer, "none", a lookup that takes no time, or a model by name.
+
+    The other fields are rules of a server: `prefill_replicas` of the `replicas` only prefill and send the KV cache to
+    the others (disaggregated prefill). A `scheduler` is a name of `weft.serving.policies.POLICIES` or a function of a
+    replica. None is as the `framework` does, and the framework is vLLM unless stated.
+
+    Raises UnknownNameError for an unknown field or name, InputError for values that contradict each other.
+
+    >>> ServingPlan(tp=4, num_speculative_tokens=1, acceptance_rate=0.85).speculation.expected
+    1.85
+    """
+
+    overlap: Mapping[str, str] = redeclared(
+        Deployment,
+        "overlap",
+        dict,
+        help="A method for all-reduces (tp) or exchanges with experts (ep), such as tp=t3-mca, see 'weft overlaps list "
+        "--axis tp'.",
+    )
+    ep: int = redeclared(
+        Deployment,
+        "ep",
+        help="GPUs that hold whole experts: 1 (slices of all), as many as --tp, or with --tp 1 more, to which tokens "
+        "are exchanged while attention is data parallel.",
+    )
+    pp: int = redeclared(Deployment, "pp", help="Stages of a pipeline, each with a part of the layers.", example=2)
+    two_batch_overlap: bool = declared(
+        False, "Compute half of a batch while the other's tokens are exchanged.", option="two_batch"
+    )
+    dispatcher: str = redeclared(
+        Deployment, "dispatcher", default="DeepEP's on NVIDIA's Hopper and Blackwell, else nccl"
+    )
+    expert_load: Loads | None = redeclared(
+        Deployment, "expert_load", default="power:0.55, balanced over the GPUs that share the experts"
+    )
+    dtype: str | None = redeclared(
+        Deployment,
+        "dtype",
+        help="Data type of GEMMs and their weights: bf16, fp16, fp8, int8, mxfp4, nvfp4, or fp8-block with scales of "
+        "blocks; weights alone where the GPU has no matrix rate for it.",
+        default="as the model was released",
+    )
+    weights: str = declared(
+        "",
+        "Narrower weights of layers, converted on their way: int8, int4-g128, mxfp4, nvfp4.",
+        default="as --dtype",
+        noun="format",
+    )
+    kv_dtype: KvDtype = declared("bf16", "Data type of the KV cache.", noun="number format of the KV cache")
+    library: str | None = declared(
+        None,
+        "Operators as libraries run them: those of vllm, sglang, trtllm, or the vendor's.",
+        default="serve: those of --framework; prefill and decode: the vendor's",
+        noun="library of a step",
+    )
+    enforce_eager: bool = declared(
+        False, "The host launches each kernel, without CUDA graphs (of a framework's library)."
+    )
+    num_speculative_tokens: int | None = declared(
+        None, "Tokens drafted for each sequence, which a step verifies.", least=0, example=3, option="speculate",
+        most=_MOST_DRAFTS,
+    )  # fmt: skip
+    acceptance_rate: float | None = declared(
+        None, "Share of drafts that are accepted if those before them are.", bounds=(0, 1), example=0.8, option="accept"
+    )
+    speculative_method: str | None = declared(
+        None, f"What drafts: {', '.join(OWN)} (a lookup), or a model by name.", default="mtp", option="draft"
+    )
+    framework: str | None = declared(
+        None,
+        "Whose defaults hold: vllm, sglang, trtllm, or a version that differs, such as vllm@0.10.",
+        default=FRAMEWORK,
+    )
+    replicas: int | None = declared(
+        None, "Copies of the model.", example=2, default="as many as the system holds", scope="server"
+    )
+    prefill_replicas: int = declared(
+        0, "Replicas that only prefill, and send the KV cache.", least=0, example=1, option="readers", scope="server"
+    )
+    router: Router = declared("least-loaded", "Which replica gets a request.", scope="server")
+    scheduler: str | Callable[[Any], None] | None = declared(
+        None, "The scheduler.", default="the framework's", noun="scheduling policy",
+        names="weft.serving.policies:POLICIES", option="policy", scope="server",
+    )  # fmt: skip
+    max_num_batched_tokens: int | None = declared(
+        None, "Most tokens of an engine iteration.", example=256, default="the framework's", option="step_tokens",
+        scope="server",
+    )  # fmt: skip
+    max_num_seqs: int | None = declared(
+        None, "Most requests that run at once.", example=256, default="the framework's", option="sequences",
+        scope="server",
+    )  # fmt: skip
+    block_size: int | None = declared(
+        None, "Tokens of a KV-cache block.", example=256, default="the framework's", option="block", scope="server"
+    )
+    gpu_memory_utilization: float | None = declared(
+        None, "Share of a GPU's memory to use.", bounds=(0.01, 1), example=0.9, default="the framework's",
+        option="memory_share", scope="server",
+    )  # fmt: skip
+    max_model_len: int | None = declared(
+        None, "Longest prompt and answer together.", example=8192, default="the model's context", option="max_length",
+        scope="server",
+    )  # fmt: skip
+    cpu_overhead: str | None = declared(
+        None, "What the host adds to an engine iteration, like 1ms.", default="the framework's, assumed", option="host",
+        scope="server",
+    )  # fmt: skip
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weights:
+            check_name("format", self.weights, FORMATS)
+        if self.library is not None:
+            kit(self.library)
+        if self.framework is not None:
+            resolve_framework(self.framework)
+        self._check_degrees()
+        self._check_speculation()
+        self._check_server()
+
+    def _check_format(self, dtype: str) -> None:
+        check_name("number format", dtype, SERVED_DTYPES)
+
+    def _check_degrees(self) -> None:
+        if self.ep not in (1, self.tp) and self.tp > 1:
+            raise InputError(
+                f"ep {self.ep} is neither 1 nor tp {self.tp}: the ranks of a replica share its experts, whole or in "
+                f"slices; give ep {self.tp}, or tp 1 for attention by data parallelism on {self.ep} GPUs"
+            )
+        if self.pp > 1 and self.wide:
+            raise InputError(
+                f"ep {self.ep} shares experts among GPUs that hold all layers, and pp is {self.pp}; leave one of them "
+                "out"
+            )
+        if self.two_batch_overlap and not self.wide:
+            raise InputError(
+                "two_batch_overlap computes one half of a batch while the other half's tokens are exchanged, and none "
+                "are without ep above tp 1; give ep, or leave out two_batch_overlap"
+            )
+        if self.two_batch_overlap and "ep" in self.overlap:
+            raise InputError(
+                f"two_batch_overlap hides exchanges beside the other half's experts, and ep={self.overlap['ep']} "
+                "beside their own; leave out one of them"
+            )
+
+    def _check_dispatcher(self) -> None:
+        if not self.wide:
+            raise InputError(
+                f"dispatcher {self.dispatcher} exchanges tokens among GPUs that share experts, and the GPUs of a "
+                "replica hold the same tokens; give ep above tp 1, or leave it out"
+            )
+
+    def _check_speculation(self) -> None:
+        """Raise InputError for contradicting choices; with 0 drafts the others are of no account."""
+        if not self.num_speculative_tokens:
+            for name in ("acceptance_rate", "speculative_method"):
+                value = getattr(self, name)
+                if value is not None and self.num_speculative_tokens is None:
+                    raise InputError(
+                        f"{name} is {shown(value)}, and no token is drafted; give num_speculative_tokens, such as 3, "
+                        "too"
+                    )
+        elif self.acceptance_rate is None:
+            raise InputError(
+                "acceptance_rate is not given: which share of drafts is accepted is measured, not computed; give one "
+                "from 0 to 1, such as 0.8"
+            )
+
+    def _check_server(self) -> None:
+        if self.cpu_overhead is not None:
+            check_type("cpu_overhead", self.cpu_overhead, str, "give a time, such as '1 ms'")
+            SECONDS.parse(self.cpu_overhead)
+        if not (self.scheduler is None or isinstance(self.scheduler, str) or callable(self.scheduler)):
+            known = ", ".join(described(ServingPlan)["scheduler"].choices)
+            raise InputError(f"scheduler is {shown(self.scheduler)}; give one of {known}, or a function of a replica")
+        if self.replicas is not None:
+            self.check_replicas(self.replicas)
+
+    def check_replicas(self, count: int) -> None:
+        """Raise InputError for numbers of replicas that do not fill groups, or of which none decodes."""
+        together, why = self.together, f"groups of ep {self.ep}, which share their experts"
+        if self.pp > 1:
+            why = f"pipelines of pp {self.pp}, each of which passes on as many"
+        for what, number in (("replicas", count), ("prefill replicas", self.prefill_replicas)):
+            if number % together:
+                per = "one GPU" if self.tp == 1 else f"{self.tp} GPUs"
+                raise InputError(f"{number} {what} of {per} do not fill {why}; give a multiple of {together}")
+        if self.prefill_replicas >= count and self.prefill_replicas:
+            raise InputError(
+                f"{self.prefill_replicas} of {count} replicas only prefill, so that none decodes; give fewer"
+            )
+
+    @property
+    def wide(self) -> bool:
+        """Whether attention is data parallel: `ep` GPUs with batches of their own share the experts."""
+        return self.ep > self.tp
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs: those of all replicas, or of one where their number is not stated."""
+        return self.tp * (self.replicas or 1)
+
+    @property
+    def together(self) -> int:
+        """Replicas of an engine: those that share experts, or a pipeline."""
+        return self.ep if self.wide else self.pp
+
+    @property
+    def operators(self) -> str:
+        """The library of the operators: the stated one, that of the framework's version, or the vendor's."""
+        if self.library is not None or self.framework is None:
+            return self.library or VENDOR
+        framework, version = resolve_framework(self.framework)
+        return f"{framework}@{version}" if version in KITS[framework].versions else framework
+
+    @property
+    def speculation(self) -> Speculation:
+        """What is drafted for an engine iteration."""
+        if not self.num_speculative_tokens:
+            return NONE
+        return Speculation(
+            self.num_speculative_tokens, float(self.acceptance_rate or 0.0), self.speculative_method or "mtp"
+        )
+
+    @property
+    def queries(self) -> int:
+        """Tokens of each decoding sequence in an engine iteration: its next one, and drafts."""
+        return 1 + self.speculation.tokens
+
+    @property
+    def of_pass(self) -> ServingPlan:
+        """The same plan without rules of a server: all that decides how long a forward pass takes."""
+        rules = {name: one.value for name, one in described(ServingPlan).items() if one.declared.scope == "server"}
+        return replace(self, **rules)
+
+    def refuse_server(self, function: str) -> None:
+        """Raise InputError for a rule of a server, which one forward pass has not."""
+        for name, value in stated(self).items():
+            one = described(ServingPlan).get(name)
+            if one and one.declared.scope == "server":
+                raise InputError(
+                    f"{name} is {shown(value)}, which is a rule of a server, and {function} times one pass of a "
+                    "replica; leave it out, or ask weft.serve"
+                )
+
+    __hash__ = Deployment.__hash__

@@ -1,6 +1,0 @@
-"""Records of tasks on disk, each named by a hash of everything that decides it."""
-
-from weft.store.records import Contents, Store, kept
-from weft.store.task import Record, Task
-
-__all__ = ["Contents", "Record", "Store", "Task", "kept"]

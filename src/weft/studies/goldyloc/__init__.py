@@ -1,7 +1,0 @@
-"""GOLDYLOC (ACM TACO 2025): co-running independent GEMMs, with kernels tuned for each one's share of the GPU."""
-
-from weft.studies.goldyloc.cases import Case
-from weft.studies.goldyloc.study import STUDY, Change, GoldylocStudy, run
-from weft.studies.goldyloc.suite import Suite
-
-__all__ = ["STUDY", "Case", "Change", "GoldylocStudy", "Suite", "run"]

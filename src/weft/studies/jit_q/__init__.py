@@ -1,5 +1,0 @@
-"""JIT-Q (MLSys 2024): quantization inside memory, just in time, in place of stored copies."""
-
-from weft.studies.jit_q.study import STUDY, JitQStudy, run
-
-__all__ = ["STUDY", "JitQStudy", "run"]

@@ -1,5 +1,0 @@
-"""A memo of machine-learning systems: its worked numbers beside those of Weft's functions, topic by topic."""
-
-from weft.studies.memo.study import STUDY, MemoStudy, run
-
-__all__ = ["STUDY", "MemoStudy", "run"]

@@ -1,5 +1,0 @@
-"""SeqPoint (ISPASS 2020): iterations of networks of sequences that stand for an epoch."""
-
-from weft.studies.seqpoint.study import STUDY, SeqPointStudy, run
-
-__all__ = ["STUDY", "SeqPointStudy", "run"]

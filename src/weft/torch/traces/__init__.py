@@ -1,0 +1,35 @@
+"""Recorded runs of other tools as Weft's graphs: traces of PyTorch's profiler, and execution traces."""
+
+from pathlib import Path
+
+from weft import graph
+from weft.core.errors import ConfigError
+from weft.graph import Graph
+from weft.torch.traces.chakra import ExecutionTrace, read_execution_trace
+from weft.torch.traces.kinds import file_kind
+from weft.torch.traces.kineto import read_trace
+from weft.torch.traces.trace import Found, Group, Trace
+
+__all__ = [
+    "ExecutionTrace",
+    "Found",
+    "Group",
+    "Trace",
+    "file_kind",
+    "read_execution_trace",
+    "read_graph",
+    "read_trace",
+]
+
+
+def read_graph(path: str | Path) -> Graph:
+    """Read a graph that `write_graph` wrote, a trace of PyTorch's profiler, or an execution trace; its content tells.
+
+    Raises ConfigError for a file of something else, of another version, or cut off, InputError for a missing file.
+    """
+    kind = file_kind(path)
+    if kind == "trace":
+        return read_trace(path).graph
+    if kind == "model":
+        raise ConfigError("this is the configuration of a model; weft.step and weft.load_model take it", str(path))
+    return read_execution_trace(path).graph if kind == "execution trace" else graph.read_graph(path)

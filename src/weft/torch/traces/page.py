@@ -1,0 +1,175 @@
+"""A recorded run, alone or beside a prediction: the verdict, the tables, the timeline, and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from weft.core.report import Part, Report, Section, SystemReport
+from weft.core.report.table import Table, number, text
+from weft.core.units import format_time
+from weft.view import looks
+from weft.view.figure import Figure, bars
+from weft.view.words import percent, sentence
+
+if TYPE_CHECKING:
+    from weft.torch.traces import Trace
+    from weft.torch.traces.comparison import TraceComparison
+
+MOST_SPANS = 600
+"""Pieces of work that the timeline shows, the longest ones."""
+MOST_BARS = 12
+"""Operators that the picture of a comparison shows, those with the most time beyond the prediction."""
+_WORDS = 60
+"""Characters of a name in a table."""
+
+
+def _count(number_: int, one: str, many: str) -> str:
+    return f"{number_:,} {one if number_ == 1 else many}"
+
+
+def group_table(trace: Trace) -> Table:
+    """A row for each operator and phase: calls, kernels, and measured time."""
+    rows = [
+        (one.name[:_WORDS], one.phase, "yes" if one.op is not None else "no", one.calls, one.kernels, one.seconds * 1e3,
+         one.seconds / max(float(trace.seconds.sum()), 1e-30))
+        for one in trace.groups
+    ]  # fmt: skip
+    columns = [
+        text("name", "operator"), text("phase"), text("mapped", "can be timed"), number("calls", format_=","),
+        number("kernels", format_=","), number("measured_ms", "measured", "ms", ",.3f"),
+        number("share", "of the work", format_=".1%"),
+    ]  # fmt: skip
+    return Table(columns, rows, "Where the time went")
+
+
+def timeline(trace: Trace) -> Figure:
+    """The longest pieces of work on their streams."""
+    longest = np.sort(np.argsort(-trace.seconds, kind="stable")[:MOST_SPANS])
+    kinds = {True: "can be timed", False: "unmapped"}
+    rows = [
+        (f"stream {trace.streams[trace.stream[piece]]}", kinds[bool(trace.operator[piece] >= 0)],
+         trace.label(piece)[:_WORDS], trace.start[piece] * 1e3, (trace.start[piece] + trace.seconds[piece]) * 1e3)
+        for piece in longest.tolist()
+    ]  # fmt: skip
+    columns = [text("stream"), text("kind"), text("name", "operator"), number("start", "start", "ms", ",.3f"),
+               number("end", "time", "ms", ",.3f")]  # fmt: skip
+    return bars(
+        "What ran when?", Table(columns, rows), lane="stream", start="start", end="end", kind="kind",
+        looks=looks.spread(list(kinds.values())), zoom=True,
+    ).captioned(f"The {len(rows):,} longest of {len(trace):,} pieces of work.")  # fmt: skip
+
+
+def compared_table(answer: TraceComparison) -> Table:
+    """A row for each operator and phase: measured beside predicted, and what keeps it from being faster."""
+    rows = [
+        (one.name[:_WORDS], one.phase, one.calls, one.measured * 1e3, one.predicted * 1e3, one.lost * 1e3,
+         one.measured / one.predicted if one.predicted else None, one.bound, one.why)
+        for one in answer.rows
+    ]  # fmt: skip
+    columns = [
+        text("name", "operator"), text("phase"), number("calls", format_=","),
+        number("measured_ms", "measured", "ms", ",.3f"), number("predicted_ms", "predicted", "ms", ",.3f"),
+        number("lost_ms", "lost", "ms", ",.3f"), number("ratio", format_="{:.2f}×"), text("bound"),
+        text("why", "why"),
+    ]  # fmt: skip
+    return Table(columns, rows, f"Measured beside {answer.system.gpu.title}; ratio is measured over predicted")
+
+
+def losses(answer: TraceComparison) -> Figure:
+    """Measured and predicted time of the operators that lose the most."""
+    kinds = ("measured", "predicted")
+    rows = [
+        (f"{one.name[:40]}: {one.phase}", kind, seconds * 1e3)
+        for one in answer.rows[:MOST_BARS] for kind, seconds in zip(kinds, (one.measured, one.predicted), strict=True)
+    ]  # fmt: skip
+    columns = [text("name", "operator"), text("kind"), number("time", "time", "ms", ",.3f")]
+    return bars(
+        f"Where is the trace slower than {answer.system.gpu.title} could be?", Table(columns, rows), lane="name",
+        offset="kind", end="time", kind="kind", looks=looks.spread(kinds),
+    ).captioned("All calls of an operator; those with the most time beyond the prediction.")  # fmt: skip
+
+
+class TraceReport(Report["Trace"]):
+    """A recorded run: how long, how busy, how much is understood."""
+
+    def title(self) -> str:
+        """The file."""
+        return Path(self.answer.path).name
+
+    def sentences(self) -> list[str]:
+        """What was recorded, and how much of it can be timed."""
+        trace, found = self.answer, self.answer.found
+        where = f" on {trace.device}" if trace.device else ""
+        work = (found.kernels, "kernel", "kernels"), (found.copies, "copy", "copies")
+        kernels, copies = (_count(*one) for one in work)
+        known = percent(found.mapped / max(found.kernels, 1))
+        products = f", {percent(found.products_mapped / max(found.products, 1))} of those that multiply matrices"
+        recorded = (
+            f"{format_time(trace.makespan, 4)} was recorded{where}; the GPU worked "
+            f"{percent(trace.busy / trace.makespan)} of the time: {kernels} and {copies} on "
+            f"{_count(len(trace.streams), 'stream', 'streams')}."
+        )
+        mapped = f"{known} of the kernels have an operator that Weft can time{products * bool(found.products)}."
+        return [recorded, mapped]
+
+    def tables(self) -> list[Table]:
+        """Where the time went."""
+        return [group_table(self.answer)]
+
+    def figures(self) -> Sequence[Figure]:
+        """The work on each stream over time."""
+        return [timeline(self.answer)]
+
+
+class TraceComparisonReport(SystemReport["TraceComparison"]):
+    """A recorded run beside predicted times: what was lost, where, and what is left to the host."""
+
+    def title(self) -> str:
+        """The file and the GPU."""
+        return f"{Path(self.answer.trace.path).name} beside {self.answer.system.gpu.title}"
+
+    def sentences(self) -> list[str]:
+        """What was lost, where most of it, and the whole with the predicted times."""
+        answer, trace = self.answer, self.answer.trace
+        gpu = answer.system.gpu.title
+        lost = [one for one in answer.rows if one.lost > 0]
+        beyond = sum(one.lost for one in lost)
+        lead = (
+            f"Of {trace.makespan * 1e3:,.2f} ms, operators that can be timed took {answer.measured * 1e3:,.2f} ms; "
+            f"{gpu} is predicted to take {answer.predicted * 1e3:,.2f} ms for them. In "
+            f"{percent(answer.waiting / trace.makespan)} of the time nothing ran."
+        )
+        said = [lead]
+        if lost:
+            first = lost[0]
+            said.append(
+                f"Against {gpu}, most is lost in {first.name[:_WORDS]} ({first.phase}): "
+                f"{_count(first.calls, 'call', 'calls')} took {first.measured * 1e3:,.3f} ms instead of "
+                f"{first.predicted * 1e3:,.3f} ms, {percent(first.lost / beyond)} of all that is lost; {first.why}."
+            )
+        said.append(
+            f"With the predicted times the whole takes {answer.seconds * 1e3:,.2f} ms if the host launches as it did, "
+            f"and {answer.ahead * 1e3:,.2f} ms if it is always ahead of the GPU."
+        )
+        return said
+
+    def notes(self) -> list[str]:
+        """The notes of the comparison."""
+        return [f"note: {sentence(note)}" for note in self.answer.notes]
+
+    def tables(self) -> list[Table]:
+        """Every operator, measured beside predicted."""
+        return [compared_table(self.answer)]
+
+    def figures(self) -> Sequence[Figure]:
+        """What loses most, and the work over time."""
+        return [losses(self.answer), timeline(self.answer.trace)]
+
+    def sections(self) -> list[Part]:
+        """The page: what loses most, the work over time, and every operator."""
+        tables = [*self.tables(), group_table(self.answer.trace)]
+        return [*self.figures(), Section("Every operator", tables)]
