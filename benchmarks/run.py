@@ -63,7 +63,7 @@ def in_new_process(code: str, **environment: str) -> tuple[float, str]:
 def engine_speed(repeats: int) -> dict[str, float]:
     """Events and requests per second of processor time, and that time, of the standard T3 sub-layer."""
     from weft.models.parallel import sublayer
-    from weft.simulate import simulate
+    from weft.simulate.single import simulate
 
     layer = sublayer(*STANDARD)
     simulate(layer, "t3-paper", "t3-mca")
@@ -110,7 +110,7 @@ def queued_gemms(repeats: int) -> dict[str, float]:
     """Engine time per event [us] where so many GEMMs, each in a queue of its own, wait for one GPU."""
     from weft.graph import Gemm, gemm_queue
     from weft.kernels import GemmTiling
-    from weft.simulate import simulate
+    from weft.simulate.single import simulate
 
     gpu, gemm, tiling = (
         hardware.gpu("mi100"),
@@ -293,7 +293,8 @@ COMPARED = {
 TIMED = """
 import time
 from weft.models.parallel import sublayer
-from weft.simulate import RunOptions, simulate
+from weft.simulate.single import simulate
+from weft.simulate import RunOptions
 simulate(sublayer('t-nlg', 'op', 8), 't3-paper', 't3-mca')
 begin = time.process_time()
 for _ in range({times}):

@@ -1,7 +1,7 @@
 """Writes every published figure beside Weft's into figures/STUDY.csv and what is missed into deviations.md.
 
 The figures are those that the studies declare and wrote with --json. Speedups of C3, by which advice on AMD's GPUs is
-doubted, go to `src/weft/simulate/result/c3_speedups.toml`.
+doubted, go to `src/weft/estimate/c3_speedups.toml`.
 
 Use: python docs/figures.py out/figures (`make figures` does). Needs nothing but Weft.
 """
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 PAGE = HERE / "deviations.md"
 ROWS = HERE / "figures"
 IN_ALL = "Of {} published figures with a bar, {} of them the memo's worked numbers, Weft meets {}"
-SPEEDUPS = HERE.parent / "src/weft/simulate/result/c3_speedups.toml"
+SPEEDUPS = HERE.parent / "src/weft/estimate/c3_speedups.toml"
 BEGIN, END = "<!--- figures of {}: made by `make figures` -->", "<!--- end of figures -->"
 
 

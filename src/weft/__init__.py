@@ -17,7 +17,7 @@ from types import FunctionType
 TYPE_CHECKING = False  # typing's own takes most of the import, in which Ctrl-C is not handled yet
 if TYPE_CHECKING:
     from weft import models as models
-    from weft import papers as studies
+    from weft import papers as papers
     from weft import testing as testing
     from weft.core.contrast import Contrast as Contrast
     from weft.core.errors import WeftError as WeftError
@@ -78,10 +78,10 @@ if TYPE_CHECKING:
     from weft.serving.serve import serve as serve
     from weft.simulate import balanced as balanced
     from weft.simulate import compare as compare
-    from weft.simulate import simulate as simulate
     from weft.simulate.replay import replay as replay
     from weft.simulate.result import Comparison as Comparison
     from weft.simulate.result import Timeline as Timeline
+    from weft.simulate.single import simulate as simulate
     from weft.step.inference import decode as decode
     from weft.step.inference import prefill as prefill
     from weft.step.named import memory as memory
@@ -108,7 +108,7 @@ __version__ = "0.1.0"
 # Room -> the public names that live there, with another name than there as "name=there". A room is imported when one of
 # its names is first used, so that `import weft` costs neither a compiler nor a plotting library.
 _ROOMS = {
-    "weft.capture": "capture capturing",
+    "weft.torch.capture": "capture capturing",
     "weft.core.errors": "WeftError",
     "weft.estimate": "Harness estimate",
     "weft.graph": (
@@ -142,19 +142,19 @@ _ROOMS = {
     "weft.step.roofline": "roofline",
     "weft.step.serving_plan": "ServingPlan",
     "weft.torch.compare": "compare_trace",
-    "weft.sample": "sample",
+    "weft.papers.sample": "sample",
     "weft.overlaps": "overlaps=overlap_names register_overlap",
     "weft.overlaps.arbiters": "arbiter",
     "weft.serving.load": "Load",
     "weft.plan.serving": "plan_serving",
     "weft.serving.serve": "serve",
-    "weft.papers": "studies",
+    "weft.papers": "papers",
     "weft.sweep": "sweep",
     "weft.sweep.answer": "Sweep",
     "weft.sweep.run": "sweep_file",
     "weft.testing": "testing",
     "weft.torch.traces": "read_execution_trace read_graph read_trace",
-    "weft.tune": "tune",
+    "weft.plan.tune": "tune",
     "weft.plan.tune.advisor": "advise",
     "weft.plan.tune.perturb": "perturb",
     "weft.plan.tune.tiles": "tiles",

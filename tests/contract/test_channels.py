@@ -17,7 +17,8 @@ from weft.graph import Collective, Gemm, LibraryCollective, PaperAllReduce
 from weft.overlaps import STRATEGIES
 from weft.overlaps.lower.collectives import BY_UNITS, collective_kernel
 from weft.overlaps.lower.masks import split_units
-from weft.simulate import alone, compare, simulate
+from weft.simulate import alone, compare
+from weft.simulate.single import simulate
 
 MIB = 1 << 20
 MACHINES = {"a100-sxm-80gb": 4, "h100-sxm": 8, "mi300x": 8}

@@ -15,7 +15,8 @@ from weft.hardware.fabric import full, ring, switch
 from weft.kernels.multicast import FLAG, SwitchCollective
 from weft.overlaps import STRATEGIES
 from weft.overlaps.lower.collectives import collective_kernel
-from weft.simulate import alone, simulate
+from weft.simulate import alone
+from weft.simulate.single import simulate
 
 MIB = 1 << 20
 RANKS = 8

@@ -21,8 +21,9 @@ from weft.overlaps import OVERLAPS
 from weft.overlaps.pairs import pair_of
 from weft.plan.scale import AS_PLANNED
 from weft.plan.tune import joins
-from weft.simulate import alone, compare, simulate
-from weft.step import train
+from weft.simulate import alone, compare
+from weft.simulate.single import simulate
+from weft.step.clock import train
 from weft.step.prices import BETWEEN_OTHERS
 from weft.step.result.step import RESIDUAL
 from weft.sweep.bench import Bench

@@ -29,8 +29,8 @@ from weft.overlaps.graphs import FORM_OF
 from weft.overlaps.pairs import pair_of
 from weft.plan.space import space
 from weft.plan.tune import joins
-from weft.simulate import simulate
-from weft.step import train
+from weft.simulate.single import simulate
+from weft.step.clock import train
 from weft.step.overlaps import Pair, check_overlap, join
 from weft.sweep.questions import StepQuestion
 

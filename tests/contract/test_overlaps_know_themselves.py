@@ -13,10 +13,9 @@ OWN_WORDS = {
     "kernels/library/tiles.py": "an architecture is called t3, too",
     "plan/launch_training.py": "which method a launcher's own flag means",
     "estimate/errors.py": "which strategy is measured",
-    "studies": "what a paper compares",
-    "tune": "which strategies the tables of C3 rank",
-    "validation": "which methods are measured",
-    "lab/page.py": "a column of measured rows",
+    "papers": "what a paper compares",
+    "plan/tune": "which strategies the tables of C3 rank",
+    "lab": "which methods are measured",
 }
 """Files and folders that compare with a method's name for a reason of their own."""
 FILES = [

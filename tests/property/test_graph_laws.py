@@ -8,7 +8,7 @@ from runs import Bare
 from weft.graph import Collective, DmaCopies, Gemm, Graph, KernelChoice, Node, TiledGemm
 from weft.hardware import System
 from weft.kernels import GemmTiling
-from weft.simulate import simulate
+from weft.simulate.single import simulate
 
 SMALL = gpu(compute__compute_units=8, memory__channels=8, memory__bandwidth="256 GB/s")
 TILING = GemmTiling(64, 64, 32)

@@ -10,7 +10,7 @@ import weft
 from weft.models import Transformer
 from weft.models.parallel.framework import Framework, framework
 from weft.models.parallel.plan import TrainingPlan
-from weft.step import train
+from weft.step.clock import train
 from weft.step.memory import memory
 
 laws = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])

@@ -23,9 +23,9 @@ from weft.overlaps.lower.collectives import library_ring
 from weft.overlaps.lower.gpus import paced
 from weft.overlaps.lower.independent import lower_independent
 from weft.overlaps.lower.machine import default_request_bytes, machine_tables
-from weft.simulate import alone, balanced, compare, simulate
+from weft.simulate import alone, balanced, compare
 from weft.simulate.result import Comparison, CoRun, Timeline
-from weft.simulate.single import run_program
+from weft.simulate.single import run_program, simulate
 
 Machine = Gpu | System | str
 

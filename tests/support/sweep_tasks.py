@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.models import SubLayer
 from weft.models.parallel import split
-from weft.simulate import simulate
+from weft.simulate.single import simulate
 
 
 @dataclass(frozen=True)

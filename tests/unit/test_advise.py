@@ -31,7 +31,8 @@ from weft.papers.c3.study import DECLARED, IDS
 from weft.plan.tune import advise, load_tables, probes, splits_of, tables_for
 from weft.plan.tune.advice import Advice, knobs_for
 from weft.plan.tune.perturb import ENDS, moves, option_move, perturb, sharing_values
-from weft.simulate import compare, simulate
+from weft.simulate import compare
+from weft.simulate.single import simulate
 from weft.sweep.bench import Bench
 
 MIB = 1 << 20

@@ -59,7 +59,9 @@ def test_an_answer_is_plain_data_a_table_a_figure_and_a_page(answers, name, tmp_
 
 def test_every_kind_of_answer_says_how_it_is_shown():
     for module in pkgutil.walk_packages(weft.__path__, "weft."):
-        if not module.name.endswith("__main__") and not module.name.startswith("weft.capture."):  # these need PyTorch
+        if not module.name.endswith("__main__") and not module.name.startswith(
+            "weft.torch.capture."
+        ):  # these need PyTorch
             importlib.import_module(module.name)
     kinds = {kind.kind for kind in Answer.__subclasses__()}
     assert kinds == set(REPORTS)

@@ -4,7 +4,7 @@ import pytest
 
 import weft
 from weft.kernels.library.residual import Residual, leaves, shipped
-from weft.step import train
+from weft.step.clock import train
 from weft.step.result.step import RESIDUAL
 
 MIXTURE = {"tp": 1, "pp": 8, "ep": 8, "batch": 512, "sequence": 4096, "zero": 1, "fidelity": "estimate"}

@@ -9,7 +9,7 @@ from weft.core.store import Store, records
 from weft.models import SubLayer
 from weft.models.parallel import split
 from weft.overlaps.arbiters import POLICIES, arbiter
-from weft.simulate import simulate
+from weft.simulate.single import simulate
 
 SMALL = ("--gemm", "1024,1024,1024", "--tp", "4")
 

@@ -11,7 +11,7 @@ from weft.core.options import RunOptions
 from weft.graph import Gemm, gemm_queue
 from weft.kernels import GemmTiling
 from weft.overlaps import STRATEGIES, lower
-from weft.simulate import simulate
+from weft.simulate.single import simulate
 
 GPU = small_mi100()
 

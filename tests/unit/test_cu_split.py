@@ -17,7 +17,8 @@ from weft.overlaps import STRATEGIES
 from weft.overlaps.lower.masks import apart_of
 from weft.papers.command import command_of
 from weft.papers.cu_split import CuSplitStudy, SplitCase, run
-from weft.simulate import alone, simulate
+from weft.simulate import alone
+from weft.simulate.single import simulate
 
 MIB = 1 << 20
 GEMM = Gemm(1024, 1024, 512, "fp16")

@@ -18,7 +18,7 @@ from weft.models.block import Routing
 from weft.models.parallel.cut import copies
 from weft.models.parallel.framework import framework
 from weft.models.parallel.plan import TrainingPlan
-from weft.step import train
+from weft.step.clock import train
 from weft.step.paired import paired, paired_share
 from weft.step.result.step import Pass
 

@@ -16,10 +16,11 @@ from weft.core.options import RunOptions
 from weft.engine import layout as y
 from weft.graph import Collective, Gemm, concurrent
 from weft.overlaps.arbiters import COMPUTE_FIRST, POLICIES
-from weft.simulate import alone, simulate
+from weft.simulate import alone
 from weft.simulate.result import Percentiles, Timeline
 from weft.simulate.result.interference import recorded
 from weft.simulate.result.metrics import stage_ends, stage_spreads
+from weft.simulate.single import simulate
 from weft.view.interference import bursts, interference_parts
 
 WATCHED = RunOptions(interference=True)

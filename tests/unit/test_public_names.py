@@ -26,18 +26,7 @@ def test_every_page_figure_and_trace_can_be_used(name):
 def test_a_public_name_that_is_also_a_module_can_be_called_whichever_was_imported_first():
     """A module takes the place of a function of its name as soon as it is imported."""
     also = [name for name in weft.__all__ if importlib.util.find_spec(f"weft.{name}") and name != "testing"]
-    assert also == [
-        "capture",
-        "estimate",
-        "models",
-        "overlaps",
-        "plan",
-        "rewrite",
-        "sample",
-        "studies",
-        "sweep",
-        "tune",
-    ]
+    assert also == ["estimate", "models", "overlaps", "papers", "plan", "rewrite", "simulate", "step", "sweep"]
     assert all(callable(importlib.import_module(f"weft.{name}")) for name in also)
     assert weft.testing is importlib.import_module("weft.testing")  # has no function of its name
     assert weft.models is importlib.import_module("weft.models")
@@ -47,10 +36,19 @@ def test_a_public_name_that_is_also_a_module_can_be_called_whichever_was_importe
     assert weft.estimate(gemm, "h100-sxm").seconds == weft.estimate.estimate(gemm, "h100-sxm").seconds
 
 
-@pytest.mark.parametrize("name", ["capture", "estimate", "plan", "rewrite", "sample", "tune"])
-def test_help_on_a_room_shows_the_function_that_a_call_runs(name):
+@pytest.mark.parametrize(
+    ("name", "home"),
+    [
+        ("estimate", "weft.estimate.dispatch"),
+        ("plan", "weft.plan.search"),
+        ("rewrite", "weft.rewrite.run"),
+        ("simulate", "weft.simulate.single"),
+        ("step", "weft.step.named"),
+    ],
+)
+def test_help_on_a_room_shows_the_function_that_a_call_runs(name, home):
     room = getattr(weft, name)
-    function = getattr(importlib.import_module(f"weft.{name}"), name)
+    function = getattr(importlib.import_module(home), name)
     text = pydoc.plain(pydoc.render_doc(room))
     assert inspect.cleandoc(function.__doc__).partition("\n")[0] in text
     assert f"{name}({next(iter(inspect.signature(function).parameters))}" in text

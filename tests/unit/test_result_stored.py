@@ -11,9 +11,10 @@ from weft.core.options import RunOptions
 from weft.graph import Collective, Gemm, concurrent
 from weft.models import SubLayer
 from weft.models.parallel import split
-from weft.simulate import compare, simulate
+from weft.simulate import compare
 from weft.simulate.result import Interference, Residency, Series, Timeline
 from weft.simulate.result.stored import as_record, from_record, summary
+from weft.simulate.single import simulate
 
 
 @pytest.fixture(scope="module")

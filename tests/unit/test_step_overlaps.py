@@ -12,7 +12,7 @@ from weft.models import Transformer
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps import OVERLAPS, applicable
-from weft.step import train
+from weft.step.clock import train
 from weft.step.overlaps import Pair, join, needs, pairs
 
 NODE = weft.system("8xa100")

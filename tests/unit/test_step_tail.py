@@ -9,7 +9,7 @@ from weft.graph import Collective
 from weft.models import Transformer
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
-from weft.step import train
+from weft.step.clock import train
 
 MODEL = Transformer(name="1b", title="1B", hidden=2048, layers=8, heads=16, sequence_length=1024, vocabulary=32000)
 SYSTEM = weft.system("dgx-a100")

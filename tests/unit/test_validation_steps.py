@@ -9,7 +9,7 @@ from weft.lab.run import validate
 from weft.lab.steps import UNFITTED, case_of
 from weft.lab.tables import read_file
 from weft.models.parallel.plan import TrainingPlan
-from weft.step import train
+from weft.step.clock import train
 from weft.step.memory import memory
 
 VTRAIN = (

@@ -38,8 +38,8 @@ from weft.overlaps.lower.masks import apart_of
 from weft.overlaps.sequential import LIBRARY, Sequential
 from weft.simulate import balanced
 from weft.simulate import compare as compare_overlaps
-from weft.simulate import simulate as simulate_graph
 from weft.simulate.result import Comparison, Timeline
+from weft.simulate.single import simulate as simulate_graph
 
 ALL = "all"
 """The value of --overlap that compares every co-run strategy."""

@@ -23,7 +23,7 @@ from weft.kernels.library.served import library
 
 
 def _read(name: str) -> Mapping[str, Any]:
-    return read_toml(resources.files("weft.simulate.result") / name)
+    return read_toml(resources.files("weft.estimate") / name)
 
 
 CARRIED = _read("model_errors.toml")

@@ -29,8 +29,8 @@ REGISTERS = 0.5
 def recurrent(op: Recurrent, machine: Target, values: Mapping[str, float] | None = None) -> Estimate:
     """The time of a recurrent layer's pass; parts: launch, latency, memory, cache and compute.
 
-    `values` replace those of the GPU's library (weft.kernels.library.layers), by path. Raises InputError for a dtype that
-    the GPU lacks, and for a persistent kernel whose weights its registers cannot hold.
+    `values` replace those of the GPU's library (weft.kernels.library.layers), by path. Raises InputError for a dtype
+    that the GPU lacks, and for a persistent kernel whose weights its registers cannot hold.
     """
     if op.computes == "weights":
         return _simple(gemm(op.weight_product, machine))

@@ -24,8 +24,8 @@ class Attention(Op):
     keys), as in latent attention. A fused kernel is of a `generation` of FlashAttention (0: the newest on its GPU).
     Unfused attention may have `dropout` of its scores; `eager`, their scale and mask are kernels of their own;
     `wide`, these and the softmax are in fp32, between copies to it and back. Keys and values may be kept in a
-    `kv_dtype` ("": as the queries), and a fused kernel be of a `library` of inference (`weft.kernels.library.served`; "": a
-    tuned kernel). The `gradient` is the backward pass: fused, it computes the scores again and does five products
+    `kv_dtype` ("": as the queries), and a fused kernel be of a `library` of inference (`weft.kernels.library.served`;
+    "": a tuned kernel). The `gradient` is the backward pass: fused, it computes the scores again and does five products
     where the forward pass does two (FlashAttention-2, arXiv:2307.08691). Raises InputError for sizes that do not fit,
     UnknownNameError for an unknown dtype.
 

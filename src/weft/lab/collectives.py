@@ -178,7 +178,8 @@ def _simulated(rows: pd.DataFrame) -> FloatArray:
 
 
 def _run(case: _Case, size: int) -> float:
-    from weft.simulate import alone, simulate
+    from weft.simulate import alone
+    from weft.simulate.single import simulate
 
     dtype = "int8" if case.rig.dtype == "int8" else "bf16"
     grain = min(SIMULATED_REQUEST, case.system.gpu.memory.interleave)

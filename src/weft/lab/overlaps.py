@@ -112,7 +112,7 @@ class Overlapped:
 
     def _simulated(self) -> float:
         """Time of both fused or in chunks by the engine [s]; NaN for shapes that it cannot cut, and without a pass."""
-        from weft.simulate import simulate
+        from weft.simulate.single import simulate
 
         form, gpu = self.pattern, self.system.gpu
         if self.join is None or not OVERLAPS[self.join].simulated or form == "gemm_ar":

@@ -62,7 +62,7 @@ class Case:
 
 @lru_cache(maxsize=4096)
 def _stepped(case: Case) -> Step:
-    from weft.step import train
+    from weft.step.clock import train
 
     return train(case.model, case.system, case.plan, case.framework, fidelity="estimate", calibration=case.calibration)
 

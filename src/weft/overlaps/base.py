@@ -69,8 +69,8 @@ class OverlapMethod(ABC):
     **Say how it runs.** `apply` returns the graph as it runs: it sets each node's `KernelChoice` (one of the classes of
     `weft.graph.choice`, compute units, priority), its stream, and what it waits for. Lowering then asks the method that
     `lowers` the kernel which joins the nodes, so a method that combines existing kernels is done here. To run something
-    that no kernel does, override `lower` and return a plan of your own kernels (`weft.engine.program.Plan`). `check` refuses
-    graphs of other patterns; override it to refuse more. `graph` has the sizes of one GPU, and these nodes:
+    that no kernel does, override `lower` and return a plan of your own kernels (`weft.engine.program.Plan`). `check`
+    refuses graphs of other patterns; override it to refuse more. `graph` has the sizes of one GPU, and these nodes:
 
     ============  =============================  ==================================================================
     pattern       nodes, by id                   where it comes from
@@ -90,8 +90,8 @@ class OverlapMethod(ABC):
     **Say what it takes in closed form, if there is a formula.** `estimate` returns the time of a GEMM and its
     collective from the times of their parts; list the patterns in `closed_forms`. `pair` is a
     `weft.overlaps.pairs.PairTimes`: `pair.gemm` and `pair.collective` [s] and their pieces, numbers or arrays of one
-    shape. `costs` are the values of `kernels/library/software.toml` by path, such as `costs["sequential.gap"]` [s]. A method
-    that only formulas time sets `simulated` to False.
+    shape. `costs` are the values of `kernels/library/software.toml` by path, such as `costs["sequential.gap"]` [s]. A
+    method that only formulas time sets `simulated` to False.
 
     **Say what a step must know,** if an axis is among the patterns: `check_plan` raises InputError for plans that
     cannot use the method. Without a closed form, the engine times the pairs of a step.

@@ -92,8 +92,8 @@ class Flux(OverlapMethod):
 def _storing_tiles(system: System) -> System:
     """The system as fused kernels of one node see it, which store tiles at their owners and go on with the next tile.
 
-    The loop of stores limits their rate, whatever the links (`flux.store_rate` in `kernels/library/software.toml`). No such
-    software exists for a machine without a vendor.
+    The loop of stores limits their rate, whatever the links (`flux.store_rate` in `kernels/library/software.toml`). No
+    such software exists for a machine without a vendor.
     """
     if system.nodes > 1 or system.gpu.vendor == "none":
         return system

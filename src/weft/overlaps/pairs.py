@@ -57,7 +57,8 @@ class PairTimes:
 def pair_of(
     work: Graph, system: Described, options: RunOptions | None = None, harness: Harness | None = None
 ) -> PairTimes:
-    """The pair of a graph of one GEMM and one collective that depend on each other (see `weft.models.parallel.dependent`).
+    """The pair of a graph of one GEMM and one collective that depend on each other (see
+    `weft.models.parallel.dependent`).
 
     Raises InputError for any other graph, and what `estimate` raises.
     """

@@ -15,7 +15,7 @@ from weft.models.parallel.framework import framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps import SEQUENTIAL
 from weft.simulate.result import Comparison
-from weft.step import train
+from weft.step.clock import train
 from weft.step.overlaps import pairs
 from weft.step.result.step import PartTimes, Pass
 from weft.step.spans import COMPUTE, class_of

@@ -22,8 +22,8 @@ from weft.models import SUBLAYERS
 from weft.models.parallel import sublayer
 from weft.overlaps.lower.machine import ring_note
 from weft.papers.headline import DEGREES, MODELS, Conditions, HeadlineRow, Measured, PaperStudy, declared
-from weft.simulate import simulate
 from weft.simulate.result import Comparison, Timeline
+from weft.simulate.single import simulate
 from weft.sweep.simulations import comparisons
 from weft.sweep.tasks import Progress
 from weft.view.explorer import timeline, waits_table

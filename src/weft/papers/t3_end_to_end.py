@@ -24,7 +24,7 @@ from weft.overlaps import SEQUENTIAL
 from weft.papers.composed import PHASES, ROOM, Composed, Phase, Work, work
 from weft.papers.headline import DEGREES, MODELS, Conditions, Measured, PaperStudy, declared
 from weft.papers.t3 import HYPOTHETICAL, OVERLAPS, select
-from weft.step import train
+from weft.step.clock import train
 from weft.step.result.step import Step
 from weft.sweep.simulations import comparisons
 from weft.view.figure import Figure

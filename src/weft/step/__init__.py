@@ -1,6 +1,10 @@
-"""Whole steps: a model under a plan on a machine, timed operator by operator, layer by layer, stage by stage."""
+"""Whole steps: a model under a plan on a machine, timed operator by operator, layer by layer, stage by stage.
 
-from weft.step.clock import train
-from weft.step.named import step
+`weft.step(...)` calls `named.step`; start reading with `clock.train`. A step is composed in `batch`, for one plan or
+many, from the durations of `prices` by the keys of `keys`; `forward` and `inference` time prefill and decode,
+`pipeline` has the pipeline schedules, `result` the answers.
+"""
 
-__all__ = ["step", "train"]
+from weft.core.rooms import callable_room
+
+callable_room(__name__, "weft.step.named", "step")

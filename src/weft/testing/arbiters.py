@@ -24,8 +24,8 @@ from weft.overlaps.arbiters import (
     ArbiterView,
     find_policy,
 )
-from weft.simulate import simulate
 from weft.simulate.result import Timeline
+from weft.simulate.single import simulate
 from weft.testing.laws import ContractError, Law, check_laws, runs_to_the_end
 
 _CAPACITY, _LIMIT_FS, _VIEWS = 64, 2_000_000_000, 5000

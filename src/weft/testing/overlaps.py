@@ -19,8 +19,8 @@ from weft.models.parallel import dependent
 from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps import AXES, FORMS, OVERLAPS, PLACES, Axis, OverlapMethod, Pattern, not_an_overlap
 from weft.overlaps.pairs import PairTimes, pair_of
-from weft.simulate import simulate
 from weft.simulate.result import Timeline
+from weft.simulate.single import simulate
 from weft.step.overlaps import check_overlap as check_step
 from weft.testing.laws import ContractError, check_laws, runs_to_the_end
 

@@ -24,20 +24,20 @@ REPORTS = {
     "comparison": "corun:comparison_report",
     "estimate": "estimates:EstimateReport",
     "sweep": "sweeps:SweepReport",
-    "trace": "recorded:TraceReport",
-    "trace comparison": "recorded:TraceComparisonReport",
-    "sensitivity": "study:SensitivityReport",
-    "study": "study:StudyReport",
+    "trace": "weft.torch.traces.page:TraceReport",
+    "trace comparison": "weft.torch.traces.page:TraceComparisonReport",
+    "sensitivity": "weft.papers.page:SensitivityReport",
+    "study": "weft.papers.page:StudyReport",
     "tuning": "tune:TuningReport",
-    "validation": "validation:ValidationReport",
+    "validation": "weft.lab.page:ValidationReport",
     "advice": "advice:AdviceReport",
     "step": "step:StepReport",
     "memory": "memory:MemoryReport",
     "recomputation": "recompute:RecomputationReport",
-    "sample": "sample:SampleReport",
+    "sample": "weft.papers.sample.page:SampleReport",
     "scaling": "scale:ScalingReport",
     "schedule": "schedules:ScheduleReport",
-    "rewriting": "rewrite:RewritingReport",
+    "rewriting": "weft.rewrite.page:RewritingReport",
     "graph step": "step:GraphStepReport",
     "roofline": "roofline:RooflineReport",
     "tiles": "tiles:TilesReport",
@@ -47,13 +47,14 @@ REPORTS = {
     "serving plans": "serving_plans:ServingPlansReport",
     "contrast": "contrast:ContrastReport",
 }
-"""The report of an answer by the `kind` of its class: "module:name" in this room, imported when one is shown."""
+"""The report of an answer by the `kind` of its class: "module:name", imported when one is shown; a module of this
+package without its path."""
 
 
 def report(answer: Answer) -> Report[Any]:
     """What an answer shows."""
     module, _, name = REPORTS[answer.kind].partition(":")
-    made: Report[Any] = getattr(import_module(f"weft.view.{module}"), name)(answer)
+    made: Report[Any] = getattr(import_module(module if "." in module else f"weft.view.{module}"), name)(answer)
     return made
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from weft.core.errors import InputError
 
-PACKAGE = Path(__file__).parents[1]
-SHOWING = ("cli", "view", "report")
+PACKAGE = Path(__file__).parents[2]
+SHOWING = ("cli", "view")
 """Packages that only show records: no task's record depends on them."""
-CHOOSING = ("studies", "textbook", "validation", "plan", "tune", "rewrite", "sample")
+CHOOSING = ("lab", "papers", "plan", "rewrite", "testing")
 """Packages that choose what to simulate; no simulation runs through them."""
 LIBRARIES = ("numpy", "numba", "llvmlite", "scipy")
 """Libraries whose versions affect records."""

@@ -15,7 +15,7 @@ from weft.kernels.library.residual import Residual
 from weft.models import Transformer
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
-from weft.step import train
+from weft.step.clock import train
 from weft.step.result.step import Pass, Step
 
 FC, LINEAR, PRODUCTS = "FC1 and FC2", "Q, K, V, projection", "attention's products"

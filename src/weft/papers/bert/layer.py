@@ -17,7 +17,7 @@ from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.rank import RankPart
 from weft.papers.bert.breakdown import NORM, group_of
-from weft.step import train
+from weft.step.clock import train
 from weft.step.parts import rank_parts
 
 _NOTHING = Streaming("elementwise", 8 * 1024, 1, "fp32")

@@ -28,7 +28,7 @@ from weft.models.parallel.framework import framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.simulate.channel import Requests
 from weft.simulate.pim import IDLE, ChannelRun, meet
-from weft.step import train
+from weft.step.clock import train
 from weft.step.result.step import Pass
 
 ROOM = {"memory.capacity": "1 PiB"}

@@ -19,7 +19,7 @@ from weft.hardware import Gpu, gpu
 from weft.lab.closed_forms import parts
 from weft.lab.kernels import OPERATORS, kernel_cases
 from weft.lab.tables import read_file, seconds_of
-from weft.simulate import simulate
+from weft.simulate.single import simulate
 
 FILE = "v100_kernels.csv"
 MEASURED_ON = "v100-pcie-32gb"

@@ -22,8 +22,8 @@ from weft.hardware import Gpu
 from weft.lab.tables import data_folder
 from weft.papers.headline import Conditions, Measured, Option, PaperStudy, declared
 from weft.papers.pytorch_on_simulator.kernels import Moved, Timed, moved, timed
-from weft.simulate import simulate
 from weft.simulate.result import Timeline
+from weft.simulate.single import simulate
 from weft.torch.traces import read_graph
 from weft.view.heat import heat_table, load_over_time
 from weft.view.program import operator_table, program_figures, told

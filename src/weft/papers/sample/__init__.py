@@ -1,6 +1,5 @@
 """Representative iterations of a run whose iterations differ in length, and totals from them with stated intervals."""
 
-from weft.core.rooms import callable_room
 from weft.papers.sample.estimators import Estimate, Speedup, estimate, iterations_for, speedup
 from weft.papers.sample.iterations import Iterations, iterations, read_log
 from weft.papers.sample.sampled import Sample, sample
@@ -26,5 +25,3 @@ __all__ = [
     "speedup",
     "strata",
 ]
-
-callable_room(__name__, "weft.papers.sample.sampled", "sample")

@@ -1,6 +1,5 @@
 """How kernels share a GPU: strategies, splits, degrees, kernels and tiles, from simulated runs and tables of them."""
 
-from weft.core.rooms import callable_room
 from weft.plan.tune.advisor import advise
 from weft.plan.tune.heuristics import Choice, choose
 from weft.plan.tune.joins import Joins, joins
@@ -21,5 +20,3 @@ __all__ = [
     "tables_for",
     "tune",
 ]
-
-callable_room(__name__, "weft.plan.tune.lists", "tune")

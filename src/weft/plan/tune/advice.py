@@ -106,7 +106,7 @@ _CHANNELS = {"amd": "NCCL_{}_NCHANNELS", "nvidia": "NCCL_{}_CTAS"}
 
 @cache
 def _file() -> dict[str, Any]:
-    return read_toml(resources.files("weft.tune") / "knobs.toml")
+    return read_toml(resources.files("weft.plan.tune") / "knobs.toml")
 
 
 @dataclass(frozen=True, repr=False)

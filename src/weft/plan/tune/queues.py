@@ -18,8 +18,8 @@ from weft.graph import Gemm
 from weft.hardware import Gpu
 from weft.kernels import GemmTiling
 from weft.overlaps.lower.fit import tiling_for
-from weft.simulate import simulate
 from weft.simulate.result import Timeline
+from weft.simulate.single import simulate
 from weft.sweep.bench import Bench, Jobs, Runs, Tiled, drained
 from weft.sweep.simulations import Simulation
 

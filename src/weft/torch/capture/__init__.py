@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from weft.core.errors import InputError
-from weft.core.rooms import callable_room
 from weft.graph import Graph
 
 if TYPE_CHECKING:
@@ -139,6 +138,3 @@ def _part() -> Any:
     from weft.torch.capture import module
 
     return module
-
-
-callable_room(__name__, __name__, "capture")

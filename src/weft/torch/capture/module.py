@@ -243,7 +243,7 @@ def capture_module(
     model: Any, inputs: tuple[Any, ...], keywords: dict[str, Any], *, loss: Any, backward: bool, optimizer: Any,
     routing: Routing, ops: Mapping[str, Any], fused: bool = False, replicas: int = 1,
 ) -> Graph:  # fmt: skip
-    """See `weft.capture.capture`."""
+    """See `weft.capture`."""
     check_type("the model", model, torch.nn.Module, "give a torch.nn.Module")
     with recording(fake=True, routing=routing, ops=ops, fused=fused, world=replicas) as recorder:
         run = recorder.run
