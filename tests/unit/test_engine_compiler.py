@@ -26,7 +26,9 @@ def test_numba_has_the_parts_that_the_compiler_uses(kind):
     assert [name for name in PRIVATE[kind] if name not in source] == []
 
 
-@pytest.mark.parametrize("name", ["create_pass_builder", "create_pipeline_tuning_options", "create_mcjit_compiler"])
+@pytest.mark.parametrize(
+    "name", ["create_pass_builder", "create_pipeline_tuning_options", "create_lljit_compiler", "JITLibraryBuilder"]
+)
 def test_llvmlite_has_the_passes_and_the_loader(name):
     assert callable(getattr(llvm, name))
 

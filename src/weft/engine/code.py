@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import itertools
 import os
 import stat
 import sys
@@ -27,16 +28,29 @@ _V3 = ("avx2", "bmi", "bmi2", "fma", "f16c", "lzcnt", "movbe")
 
 
 class Code:
-    """Loaded machine code: the address of its function, which returns a status."""
+    """Loaded machine code: the address of its function, which returns a status. It is unloaded with this object."""
 
     def __init__(self, content: bytes, name: str) -> None:
-        llvm, machine = _llvm()
-        module = llvm.parse_assembly("")
-        module.triple = machine.triple
-        self._engine = llvm.create_mcjit_compiler(module, machine)
-        self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(content))
-        self._engine.finalize_object()
-        self.address: int = self._engine.get_function_address(name)
+        import llvmlite.binding as llvm
+
+        linker = _linker()
+        library = llvm.JITLibraryBuilder().add_object_img(content).add_current_process().export_symbol(name)
+        self._library = library.link(linker, f"{name} {next(_numbers)}")
+        self.address: int = self._library[name]
+
+
+_numbers = itertools.count()
+"""Numbers of the libraries of this process: LLVM takes each name once, even if its library is gone."""
+
+
+@functools.cache
+def _linker() -> Any:
+    """Return LLVM's linker (ORC) of object files into this process, as JITLink links them."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.create_lljit_compiler(use_jit_link=True)
 
 
 def load_entry(entry: Entry) -> Callable[..., int]:
@@ -116,16 +130,6 @@ def _write(path: Path, content: bytes) -> None:
         raise
 
 
-def _llvm() -> tuple[Any, Any]:
-    """LLVM, and the machine that it makes code for; an engine that gets it frees it."""
-    import llvmlite.binding as llvm
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_triple(llvm.get_process_triple())
-    return llvm, target.create_target_machine(cpu=processor(), opt=2, codemodel="jitdefault", jit=True)
-
-
 @functools.cache
 def processor() -> str:
     """The processor family that code is made for: x86-64-v3 (from 2013 on), x86-64, or any of another architecture."""
@@ -139,7 +143,12 @@ def processor() -> str:
 
 def _object_code(module: Any) -> bytes:
     """Optimise an LLVM module as a whole, and translate it to an object file."""
-    llvm, machine = _llvm()
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    machine = target.create_target_machine(cpu=processor(), opt=2, codemodel="jitdefault", jit=True)
     tuning = llvm.create_pipeline_tuning_options(speed_level=3)
     tuning.loop_vectorization = tuning.slp_vectorization = False
     builder = llvm.create_pass_builder(machine, tuning)

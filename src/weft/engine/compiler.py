@@ -38,6 +38,13 @@ from weft.engine.jit import MARKED, Entry, checks_bounds
 from weft.engine.memory import consult
 
 _WORD = ir.IntType(64)
+_OPAQUE = str(_WORD.as_pointer()) == "ptr"
+"""Whether pointers are opaque; those of llvmlite 0.44, whose LLVM is 15, know what they point to."""
+
+
+def _pointer(target: Any = _WORD) -> Any:
+    """Return the type of a pointer, to `target` where LLVM asks for that."""
+    return ir.PointerType() if _OPAQUE else ir.PointerType(target)
 
 
 class MachineType(types.Type):
@@ -109,7 +116,7 @@ class _SetElement(AbstractTemplate):
 @lower_getattr_generic(MachineType)
 def _table_of(_: Any, builder: Any, __: Any, machine: Any, name: str) -> Any:
     place = state.Machine._fields.index(name) * state.RECORD
-    return builder.bitcast(builder.gep(_words(builder, machine), [_WORD(place)]), machine.type)
+    return builder.bitcast(_word(builder, machine, _WORD(place)), machine.type)
 
 
 @lower_getattr_generic(TableType)
@@ -124,7 +131,7 @@ def _shape_of(_: Any, builder: Any, __: Any, table: Any, name: str) -> Any:
 @lower_builtin(operator.getitem, TableType, types.Any)
 def _get(context: Any, builder: Any, sig: Any, args: Sequence[Any]) -> Any:
     place, column = _place(context, builder, sig.args, args)
-    return _tag(builder, builder.load(place), sig.args[0].table, column)
+    return _tag(builder, builder.load(place, typ=_WORD), sig.args[0].table, column)
 
 
 @lower_builtin(operator.setitem, TableType, types.Any, int64)
@@ -134,13 +141,14 @@ def _set(context: Any, builder: Any, sig: Any, args: Sequence[Any]) -> Any:
     return context.get_dummy_value()
 
 
-def _words(builder: Any, pointer: Any) -> Any:
-    return builder.bitcast(pointer, _WORD.as_pointer())
+def _word(builder: Any, pointer: Any, number: Any) -> Any:
+    """The address of a word, by its number from an address on."""
+    return builder.gep(builder.bitcast(pointer, _pointer()), [number], source_etype=_WORD)
 
 
 def _field(builder: Any, table: Any, number: int) -> Any:
     """An integer of a table's record, which does not change while machine code runs."""
-    loaded = builder.load(builder.gep(_words(builder, table), [_WORD(number)]))
+    loaded = builder.load(_word(builder, table, _WORD(number)), typ=_WORD)
     loaded.set_metadata("invariant.load", builder.module.add_metadata([]))
     return loaded
 
@@ -165,9 +173,9 @@ def _place(context: Any, builder: Any, kinds: Sequence[Any], args: Sequence[Any]
     offset = values[0]
     for value, size in zip(values[1:], sizes[1:], strict=True):
         offset = builder.add(builder.mul(offset, size() if isinstance(size, _Later) else _WORD(size)), value)
-    start = builder.inttoptr(_field(builder, args[0], state.RECORD_ADDRESS), _WORD.as_pointer())
+    start = builder.inttoptr(_field(builder, args[0], state.RECORD_ADDRESS), _pointer())
     known = isinstance(parts[-1], types.Literal) and (table.fixed or len(parts) == 1)
-    return builder.gep(start, [offset]), parts[-1].literal_value if known else None
+    return _word(builder, start, offset), parts[-1].literal_value if known else None
 
 
 class _Later:
@@ -189,7 +197,7 @@ def _check(context: Any, builder: Any, table: Any, values: Sequence[Any], sizes:
                 (state.RECORD_INDEX, value),
                 (state.RECORD_OUTSIDE, _WORD(1)),
             ):
-                builder.store(noted, builder.gep(_words(builder, table), [_WORD(number)]))
+                builder.store(noted, _word(builder, table, _WORD(number)))
             context.call_conv.return_user_exc(builder, IndexError, ("index outside of a table",))
 
 
@@ -216,12 +224,12 @@ def _prefetch(_: Any, table: Any, row: Any, column: Any) -> tuple[Any, Callable[
     def generate(_: Any, builder: Any, sig: Any, args: Any) -> Any:
         (width,) = sig.args[0].fixed
         place = builder.add(builder.mul(args[1], _WORD(width)), args[2])
-        start = builder.inttoptr(_field(builder, args[0], state.RECORD_ADDRESS), _WORD.as_pointer())
-        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        start = builder.inttoptr(_field(builder, args[0], state.RECORD_ADDRESS), _pointer())
+        byte, flag = _pointer(ir.IntType(8)), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
-        call = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(call, [builder.bitcast(builder.gep(start, [place]), byte), flag(0), flag(3), flag(1)])
-        return cgutils.get_null_value(ir.IntType(8).as_pointer())
+        call = cgutils.get_or_insert_function(builder.module, kind, f"llvm.prefetch.{'p0' if _OPAQUE else 'p0i8'}")
+        builder.call(call, [builder.bitcast(_word(builder, start, place), byte), flag(0), flag(3), flag(1)])
+        return cgutils.get_null_value(cgutils.voidptr_t)
 
     return types.none(table, int64, int64), generate
 
@@ -231,12 +239,12 @@ def _ask(_: Any, policy: Any, fields: Any) -> tuple[Any, Callable[..., Any]]:
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kinds = list(sig.args[1])
         values = [context.cast(builder, builder.extract_value(args[1], k), kind, int64) for k, kind in enumerate(kinds)]
-        result, reason = cgutils.alloca_once(builder, _WORD), cgutils.alloca_once(builder, ir.IntType(8).as_pointer())
-        function = ir.FunctionType(ir.IntType(32), [result.type, reason.type, *[_WORD] * len(kinds)]).as_pointer()
-        status = builder.call(builder.bitcast(args[0], function), [result, reason, *values])
+        result, reason = cgutils.alloca_once(builder, _WORD), cgutils.alloca_once(builder, cgutils.voidptr_t)
+        kind = ir.FunctionType(ir.IntType(32), [result.type, reason.type, *[_WORD] * len(kinds)])
+        status = builder.call(builder.bitcast(args[0], ir.PointerType(kind)), [result, reason, *values])
         with builder.if_then(builder.icmp_signed("!=", status, status.type(0)), likely=False):
             builder.ret(status)
-        return builder.load(result)
+        return builder.load(result, typ=_WORD)
 
     return int64(policy, fields), generate
 
