@@ -10,13 +10,14 @@ CAPTURE_TESTS := transformers "pytest>=9.0" "pytest-xdist>=3.6" "hypothesis>=6.1
 # What Weft keeps between runs stays inside the checkout, too.
 export WEFT_CACHE := $(CURDIR)/.venv/cache
 
-.PHONY: help demo test test-capture check slow lint docs engine validate figures questions gallery vega golden bench wheel clean
+.PHONY: help demo test test-capture test-matrix check slow lint docs engine validate figures questions gallery vega golden bench wheel clean
 
 help:
 	@echo "make demo      run the T3 study and write its report to out/t3/report.html"
 	@echo "make test      run the checks for every change: style, types, imports, documentation, tests"
 	@echo "make check     the same, and what takes longer: whole studies, published figures, measurements"
 	@echo "make test-capture  run the tests of captured PyTorch models in an environment of their own"
+	@echo "make test-matrix  run golden runs and commands on Python 3.11 to 3.13, and with the lowest dependencies"
 	@echo "make lint      run the checks of style, types and imports only"
 	@echo "make docs      build the documentation into out/docs"
 	@echo "make validate  set the models beside public measurements, and write the page of today's errors"
@@ -55,6 +56,10 @@ slow: .venv/ready-to-develop
 test-capture: .venv-capture/ready
 	@echo "== captured models"
 	@.venv-capture/bin/pytest -q -n 2 tests/capture
+
+# Each Python on the PATH that pyproject.toml names, in environments of their own: figures are the same everywhere.
+test-matrix:
+	@$(PYTHON) tests/matrix/run.py
 
 lint: .venv/ready-to-develop
 	@echo "== style"
@@ -116,7 +121,7 @@ wheel: .venv/ready-to-develop
 	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . ; status=$$?; rm -rf src/weft/engine/machine_code; exit $$status
 
 clean:
-	rm -rf .venv .venv-capture out build dist docs/reference/api docs/reference/catalogue.md .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv-capture .venv-matrix out build dist docs/reference/api docs/reference/catalogue.md .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environments. A stamp older than pyproject.toml means that the dependencies may have changed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,16 @@ def test_a_picture_shows_itself_in_a_notebook() -> None:
 def test_pages_hold_the_vega_that_is_pinned() -> None:
     held = Path(view.__file__).with_name("vega.js").read_text(encoding="utf-8")
     assert held == vl_convert.javascript_bundle().replace("</script", "<\\/script"), "write it anew: make vega"
+
+
+def test_figures_are_written_for_the_vega_lite_that_pages_hold() -> None:
+    """Page and library agree on the major version: a page of another one warns in the console, and may stay blank."""
+    schema = view.waits(simulated()["t3"]).spec["$schema"]
+    (written,) = re.findall(r"/vega-lite/v(\d+)\.", schema)
+    held = vl_convert.get_vegalite_versions()[-1]  # the version of its bundle, which vega.js is
+    assert written == held.split(".")[0]
+    code = Path(view.__file__).with_name("vega.js").read_text(encoding="utf-8")
+    assert re.search(rf'="{re.escape(held)}\.\d+"', code)
 
 
 @pytest.mark.parametrize(
