@@ -13,7 +13,7 @@ from weft.step.forward import Forward
 
 SOURCES = sorted(Path(weft.__file__).parent.rglob("*.py"))
 MOST = 8
-CARRIED = {"torch/traces/messages.py": "classes of a schema, made at run time"}
+CARRIED = {"torch/traces/records.py": "classes of a schema, made at run time"}
 """Files that may make a SimpleNamespace, and why."""
 
 

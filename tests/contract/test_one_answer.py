@@ -14,7 +14,7 @@ from weft.core.options import SHORT, SUSTAINED
 from weft.estimate import Harness
 from weft.estimate.errors import collective_error, gemm_error
 from weft.graph import Collective, Graph, LibraryCollective, Node, concurrent
-from weft.kernels.library.residual import Residual
+from weft.kernels.library.software import Residual
 from weft.models import SubLayer
 from weft.models.parallel import dependent, share_of, split
 from weft.overlaps import OVERLAPS
@@ -26,8 +26,8 @@ from weft.simulate.single import simulate
 from weft.step.clock import train
 from weft.step.prices import BETWEEN_OTHERS
 from weft.step.result.step import RESIDUAL
-from weft.sweep.bench import Bench
 from weft.sweep.questions import StepQuestion
+from weft.sweep.simulations import Bench
 
 GPU = "h100-sxm"
 SHAPE = (2048, 8192, 8192)

@@ -98,7 +98,7 @@ def test_no_name_of_a_node_says_what_it_is():
         if any(package in source for package in ("weft.graph", "weft.models", "weft.models.parallel"))
         for line in names_tested(ast.parse(source))
     ]
-    assert found == [], "ask node.role, node.phase or node.module (weft.graph.role)"
+    assert found == [], "ask node.role, node.phase or node.module (weft.graph.op)"
 
 
 @pytest.mark.parametrize(

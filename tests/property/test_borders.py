@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.core.errors import InputError
-from weft.papers.textbook.borders import balanced, clustered
-from weft.papers.textbook.meshes import StageCosts, cost_of, mesh_plans
+from weft.papers.textbook.meshes import StageCosts, balanced, clustered, cost_of, mesh_plans
 
 WHOLE = st.integers(1, 50)
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from weft.graph import read_graph, write_graph
 from weft.graph.named import shapes
 from weft.rewrite import RULES
+from weft.rewrite.execute import compared, proven
 from weft.rewrite.flow import Flow, applied
-from weft.rewrite.prove import compared, proven
 
 
 @pytest.mark.parametrize("name", RULES)

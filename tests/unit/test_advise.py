@@ -33,7 +33,7 @@ from weft.plan.tune.advice import Advice, knobs_for
 from weft.plan.tune.perturb import ENDS, moves, option_move, perturb, sharing_values
 from weft.simulate import compare
 from weft.simulate.single import simulate
-from weft.sweep.bench import Bench
+from weft.sweep.simulations import Bench
 
 MIB = 1 << 20
 SHAPE = Gemm(1024, 2048, 1024, "bf16")

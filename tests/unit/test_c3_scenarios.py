@@ -7,11 +7,12 @@ from estimates import gemm
 
 from weft import hardware
 from weft.core.errors import ConfigError, InputError
-from weft.papers.c3 import Suite, candidates
+from weft.papers.c3 import Suite
+from weft.papers.c3.scenarios import LAYERS, ROWS, candidates
 
 TOGETHER = (("QKV",), ("O",), ("gate",), ("down",), ("QKV", "O"), ("gate", "gate"), ("gate", "gate", "down"))
 SIZES = {
-    sum(2 * n * k for n, k in (candidates.LAYERS[f"{model} {layer}"] for layer in layers))
+    sum(2 * n * k for n, k in (LAYERS[f"{model} {layer}"] for layer in layers))
     for model in ("Llama-70B", "Llama-405B")
     for layers in TOGETHER
 }
@@ -48,13 +49,13 @@ def test_what_the_declared_suite_calls_memory_bound_is_so_by_the_closed_form():
 
 def test_gemms_and_sizes_of_the_declared_suite_are_those_of_its_rule():
     for scenario in Suite.declared().scenarios:
-        assert candidates.LAYERS[scenario.layer] == scenario.gemm[1:]
-        assert scenario.gemm[0] in candidates.ROWS[scenario.bound]
+        assert LAYERS[scenario.layer] == scenario.gemm[1:]
+        assert scenario.gemm[0] in ROWS[scenario.bound]
         assert scenario.size in SIZES
 
 
 def test_gemms_of_the_declared_suite_are_among_the_candidates_of_its_rule():
-    gemms = list(candidates.candidates(hardware.gpu("mi300x")))
+    gemms = list(candidates(hardware.gpu("mi300x")))
     assert {(s.layer, s.gemm, s.bound) for s in Suite.declared().scenarios} <= set(gemms)
     assert all(gemm[0] >= 8192 for _, gemm, bound in gemms if bound == "compute")
 

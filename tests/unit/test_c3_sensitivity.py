@@ -16,7 +16,7 @@ from weft.papers.c3.sensitivity import _moves, _tasks, representatives
 from weft.plan.tune.perturb import Values
 from weft.simulate import alone
 from weft.simulate.result.metrics import CLASSES
-from weft.sweep.bench import Bench
+from weft.sweep.simulations import Bench
 
 BENCH = Bench.of("mi300x", 8)
 

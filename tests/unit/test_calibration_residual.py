@@ -3,7 +3,7 @@
 import pytest
 
 import weft
-from weft.kernels.library.residual import Residual, leaves, shipped
+from weft.kernels.library.software import Residual, residual_leaves, shipped_residual
 from weft.step.clock import train
 from weft.step.result.step import RESIDUAL
 
@@ -20,7 +20,7 @@ def trained(step, **residual):
 def test_streaming_kernels_of_a_step_take_a_share_longer_than_alone():
     step = weft.step("llama-3-8b", "1xh200", batch=2, micro_batch=1, sequence=4096, fidelity="estimate")
     alone = sum(step.parts.get(name, 0.0) for name in STREAMING)
-    assert step.parts[RESIDUAL] == pytest.approx(shipped().streaming * alone, rel=1e-9)
+    assert step.parts[RESIDUAL] == pytest.approx(shipped_residual().streaming * alone, rel=1e-9)
 
 
 def test_a_step_loses_a_share_of_the_communication_of_replicas_beside_its_computing():
@@ -38,8 +38,8 @@ def test_gradients_reduced_beside_the_last_backward_pass_cost_the_same_share():
 
 
 def test_every_value_has_a_range_that_contains_it():
-    assert set(leaves()) == {"streaming.kernels", "replicas.hidden"}
-    for leaf in leaves().values():
+    assert set(residual_leaves()) == {"streaming.kernels", "replicas.hidden"}
+    for leaf in residual_leaves().values():
         low, high = leaf.range
         assert low < leaf.value < high
 

@@ -8,7 +8,7 @@ import weft
 from weft.core.errors import InputError
 from weft.graph import Convolution, Gemm
 from weft.hardware.gpus import Architecture
-from weft.kernels.library.layers import convolution_shares
+from weft.kernels.library.tiles import convolution_shares
 
 
 def test_the_output_shrinks_by_the_window_and_the_stride():

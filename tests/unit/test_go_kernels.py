@@ -24,7 +24,7 @@ from weft.plan.tune.queues import (
     judge,
     needed,
 )
-from weft.sweep.bench import Bench, Jobs, Tiled, drained
+from weft.sweep.simulations import Bench, Jobs, Tiled, drained
 
 GPU = small_mi100()
 BENCH = Bench.of(GPU)

@@ -11,8 +11,9 @@ from weft import hardware
 from weft.core.errors import WeftError
 from weft.graph import Gemm
 from weft.kernels import GemmTiling
-from weft.papers.goldyloc import GoldylocStudy, Suite, run, sensitivity
+from weft.papers.goldyloc import GoldylocStudy, Suite, run
 from weft.papers.goldyloc.shares import ShareLoss, ShareLosses
+from weft.papers.goldyloc.study import FIGURES
 
 SUITE = """
 title = "tiny"
@@ -123,7 +124,7 @@ def test_sensitivity_moves_values_of_the_longest_queues(done, tmp_path):
     low, high = (figures for (what, _), figures in rows.items() if what == "compute.launch_latency")
     assert low["default over sequential"] != high["default over sequential"]
     heads, cells = moved.table()
-    assert heads[2:] == list(sensitivity.FIGURES)
+    assert heads[2:] == list(FIGURES)
     assert cells[0][0] == "as chosen"
     assert json.loads(moved.save(tmp_path / "s.json").read_text())["study"] == "goldyloc sensitivity"
 

@@ -8,7 +8,7 @@ import pytest
 
 from weft import hardware
 from weft.core.errors import InputError, SystemNamedError, UnknownNameError
-from weft.hardware import System, index
+from weft.hardware import System, resolve
 from weft.overlaps.lower.machine import ring_link
 
 # Names
@@ -376,14 +376,14 @@ def test_a_kernel_that_the_library_lacks_has_no_values():
 
 
 def test_the_index_of_names_is_that_of_the_files():
-    held = json.loads((Path(index.__file__).parent / "catalog" / "index.json").read_text())
-    assert held == index.made(), "write it anew: python -c 'from weft.hardware import index; index.write()'"
-    for entry in index.entries("gpus").values():
+    held = json.loads((Path(resolve.__file__).parent / "catalog" / "index.json").read_text())
+    assert held == resolve.build_index(), "write it anew: weft.hardware.resolve.write_index()"
+    for entry in resolve.entries("gpus").values():
         gpu = hardware.gpu(entry.name)
-        assert entry == index.Entry(gpu.name, gpu.title, gpu.aliases)
+        assert entry == resolve.Entry(gpu.name, gpu.title, gpu.aliases)
     for node in hardware.known_nodes():
-        found = index.Entry(node.name, node.title, node.aliases, node.gpu.name, node.gpus_per_node, node.usual)
-        assert index.entries("nodes")[node.name] == found
+        found = resolve.Entry(node.name, node.title, node.aliases, node.gpu.name, node.gpus_per_node, node.usual)
+        assert resolve.entries("nodes")[node.name] == found
 
 
 @pytest.mark.parametrize("name", ["h100-sxm", "1024xa100", "2x dgx-h100", "16xH100 (2 nodes)", "NVIDIA MI300X"])

@@ -8,7 +8,7 @@ from weft import hardware
 from weft.core.errors import InputError
 from weft.core.units import to_fs
 from weft.engine import layout as y
-from weft.engine.program.pim import PimStream
+from weft.engine.program.plan import PimStream
 from weft.engine.replay import replay
 from weft.hardware.pim import pim
 from weft.kernels.pim import MemoryWork, encode, stream

@@ -8,7 +8,7 @@ import pytest
 import weft
 from weft.core.errors import InputError, UnknownNameError
 from weft.graph import Gemm, Recurrent
-from weft.kernels.library.layers import FITTED, RULES, recurrent_bounds, recurrent_values
+from weft.kernels.library.tiles import FITTED, RULES, recurrent_bounds, recurrent_values
 
 STATED = {"lstm": 4, "gru": 3, "vanilla": 1}
 

@@ -4,7 +4,7 @@ import pytest
 
 from weft.core.errors import InputError
 from weft.graph import Tensor
-from weft.papers.textbook.resharding import PARTIAL, REPLICATED, resharding
+from weft.papers.textbook.strategies import PARTIAL, REPLICATED, resharding
 
 Q = 4
 TENSOR = Tensor((64, 128), "fp16")

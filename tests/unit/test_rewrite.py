@@ -13,10 +13,9 @@ from weft.graph import Collective, Constant, Streaming, Tensor, View, read_graph
 from weft.models import load_model
 from weft.models.parallel.plan import TrainingPlan
 from weft.rewrite import RULES, Rule, rewrite
-from weft.rewrite.execute import execute, random_values
+from weft.rewrite.execute import compared, execute, proven, random_values
 from weft.rewrite.flow import Draft, Flow, applied
 from weft.rewrite.layer import layer_graph, twin
-from weft.rewrite.prove import compared, proven
 
 GPU = "h100-sxm"
 PARALLEL = load_model("gpt-3").model_copy(update={"parallel": True})

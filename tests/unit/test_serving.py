@@ -18,7 +18,7 @@ import weft
 from weft.core import files
 from weft.core.contrast import Contrast
 from weft.core.errors import InputError, UnknownNameError
-from weft.kernels.library.serving_frameworks import resolve_framework
+from weft.kernels.library.kits import resolve_framework
 from weft.models import load_model
 from weft.serving.framework import serves
 from weft.serving.policies import first_come, running_first

@@ -12,29 +12,27 @@ from weft import hardware
 from weft.core.errors import InputError
 from weft.graph import Gemm
 from weft.papers.textbook.kernels import (
+    Limits,
+    Product,
     attainable,
+    best_rectangle,
     bucket_padding,
+    cache_and_register_tiled,
+    cache_tiled,
     elementwise_chain,
     fusion_speedup,
     intensity,
     launched,
     load_instructions,
+    register_tiled,
     replayed,
     ridge,
-    strided_read,
-    view_bytes,
-)
-from weft.papers.textbook.tiling import (
-    Limits,
-    Product,
-    best_rectangle,
-    cache_and_register_tiled,
-    cache_tiled,
-    register_tiled,
     shared_tiled,
     stencil_loads,
+    strided_read,
     thread_tiled,
     untiled,
+    view_bytes,
 )
 
 CUBE = Product(1024, 1024, 1024)

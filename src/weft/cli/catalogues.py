@@ -20,7 +20,7 @@ from weft.core.report.table import Table, number, text, texts
 from weft.core.units import format_bytes, format_frequency, format_rate, format_time
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu, Node, Provenance
-from weft.hardware.inherited import NOT_STATED
+from weft.hardware.form import NOT_STATED
 from weft.models import SUBLAYERS, Transformer, load_model, model_names
 from weft.models.parallel import sublayer
 from weft.view.words import sourced_table

@@ -83,7 +83,7 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
     "gpu_memory_utilization",
     "max_model_len",
     "cpu_overhead",
-    framework=Value("NAME", str, later("weft.kernels.library.serving_frameworks:framework_names")),
+    framework=Value("NAME", str, later("weft.kernels.library.kits:framework_names")),
     cpu_overhead=Value("TIME"),
 )
 @field_options(Limits, "ttft", "tpot", ttft=Value("TIME"), tpot=Value("TIME"))

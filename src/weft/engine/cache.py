@@ -7,7 +7,7 @@ sectors are fetched on demand.
 from __future__ import annotations
 
 from weft.engine import layout as y
-from weft.engine.divide import duration, quotient, remainder
+from weft.engine.bits import duration, quotient, remainder
 from weft.engine.jit import block, shared
 from weft.engine.memory import channel_of, new_request
 from weft.engine.memory_cache import find, reach, sectors

@@ -8,10 +8,10 @@ every byte is read once and sent twice; a chunk may also be read from another GP
 from __future__ import annotations
 
 from weft.engine import layout as y
+from weft.engine.bits import duration
 from weft.engine.cache import read_memory
 from weft.engine.calendar import schedule
 from weft.engine.dispatcher import count, end_kernel
-from weft.engine.divide import duration
 from weft.engine.jit import block, shared
 from weft.engine.link import address_message, new_message, send
 from weft.engine.record import record_chunk

@@ -9,9 +9,8 @@ limit: nothing holds up the link behind.
 from __future__ import annotations
 
 from weft.engine import layout as y
-from weft.engine.bits import prefetch
+from weft.engine.bits import duration, prefetch
 from weft.engine.calendar import schedule
-from weft.engine.divide import duration
 from weft.engine.jit import block, shared
 from weft.engine.memory import new_request
 from weft.engine.memory_cache import reach

@@ -8,8 +8,8 @@ that may be slower than the DRAM's bus; it goes on while the bus turns round.
 from __future__ import annotations
 
 from weft.engine import layout as y
+from weft.engine.bits import quotient, remainder
 from weft.engine.calendar import schedule
-from weft.engine.divide import quotient, remainder
 from weft.engine.dram import choose, finds_row_open, issue, join_bank, open_rows
 from weft.engine.jit import block, shared
 from weft.engine.record import (

@@ -7,8 +7,8 @@ since real lines are far shorter than the simulated requests.
 from __future__ import annotations
 
 from weft.engine import layout as y
+from weft.engine.bits import duration, quotient, remainder
 from weft.engine.calendar import schedule
-from weft.engine.divide import duration, quotient, remainder
 from weft.engine.jit import block, shared
 from weft.engine.memory import channel_of, enqueue, new_request, stream_of
 from weft.engine.state import (

@@ -15,9 +15,9 @@ The entry keeps the answer for those that come later, and leaves as that of a st
 from __future__ import annotations
 
 from weft.engine import layout as y
+from weft.engine.bits import remainder
 from weft.engine.cache import look_up, read_memory
 from weft.engine.calendar import schedule
-from weft.engine.divide import remainder
 from weft.engine.jit import block, shared
 from weft.engine.link import hop, new_message, send
 from weft.engine.memory import free_request, new_request, stream_of

@@ -8,9 +8,9 @@ of this one has finished.
 from __future__ import annotations
 
 from weft.engine import layout as y
+from weft.engine.bits import duration, remainder
 from weft.engine.cache import load, store, write_through
 from weft.engine.calendar import schedule
-from weft.engine.divide import duration, remainder
 from weft.engine.jit import block, shared
 from weft.engine.link import new_message, send
 from weft.engine.memory import stream_of

@@ -4,8 +4,7 @@ from weft.core.rooms import callable_room
 from weft.estimate.answer import Bound, Estimate, Parameter
 from weft.estimate.dispatch import estimate
 from weft.estimate.gemm import ranked_plans
-from weft.estimate.parameters import GEMM_PARAMETERS, collective_parameters
-from weft.estimate.target import Harness
+from weft.estimate.target import GEMM_PARAMETERS, Harness, collective_parameters
 
 __all__ = [
     "GEMM_PARAMETERS",

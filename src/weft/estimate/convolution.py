@@ -16,8 +16,7 @@ from weft.estimate.target import Target
 from weft.graph.convolution import Convolution
 from weft.graph.gemm import Gemm
 from weft.graph.op import plain, width
-from weft.kernels.library.layers import convolution_shares
-from weft.kernels.library.tiles import convolution_kernels
+from weft.kernels.library.tiles import convolution_kernels, convolution_shares
 
 FUSED_OUTPUT, SEPARATE_OUTPUT = 2, 4
 """Outputs along a side of a tile: F(2 x 2, 3 x 3) fits into the registers of one kernel, F(4 x 4, r x r) has its

@@ -18,8 +18,8 @@ from weft.core.catalog import read_toml
 from weft.core.units import counted, format_bytes
 from weft.graph import Attention, Collective, Gemm, Op
 from weft.hardware import Gpu
-from weft.kernels.library.residual import measured_vendors
 from weft.kernels.library.served import library
+from weft.kernels.library.software import measured_vendors
 
 
 def _read(name: str) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ from weft.estimate.target import Target
 from weft.graph.op import width
 from weft.graph.recurrent import Recurrent
 from weft.kernels.gemm import main_loop_flops
-from weft.kernels.library.layers import recurrent_values
+from weft.kernels.library.tiles import recurrent_values
 
 REGISTERS = 0.5
 """Share of the register files that holds the weights of a persistent kernel [assumed; 0.4 to 0.7]."""
@@ -29,7 +29,7 @@ REGISTERS = 0.5
 def recurrent(op: Recurrent, machine: Target, values: Mapping[str, float] | None = None) -> Estimate:
     """The time of a recurrent layer's pass; parts: launch, latency, memory, cache and compute.
 
-    `values` replace those of the GPU's library (weft.kernels.library.layers), by path. Raises InputError for a dtype
+    `values` replace those of the GPU's library (weft.kernels.library.tiles), by path. Raises InputError for a dtype
     that the GPU lacks, and for a persistent kernel whose weights its registers cannot hold.
     """
     if op.computes == "weights":

@@ -1,7 +1,6 @@
 """What to compute, independent of a machine: operators, their data, and their dependencies."""
 
 from weft.graph.attention import Attention
-from weft.graph.call import Call
 from weft.graph.choice import (
     KERNEL_CLASSES,
     DmaCopies,
@@ -34,21 +33,17 @@ from weft.graph.collective import (
     all_to_all,
     reduce_scatter,
 )
-from weft.graph.convolution import Convolution
-from weft.graph.ctc import Ctc
+from weft.graph.convolution import Convolution, Pooling
 from weft.graph.file import KINDS, graph_lines, graph_of_lines, read_graph, write_graph
-from weft.graph.gemm import Gemm, gemm
-from weft.graph.gemv import Gemv
+from weft.graph.gemm import Gemm, Gemv, GroupedGemm, gemm
 from weft.graph.graph import Edge, Graph, Node, Storages, concurrent, gemm_queue, live_bytes, tensor_bytes
-from weft.graph.grouped import GroupedGemm
 from weft.graph.moe import experts
 from weft.graph.named import Constant, Joined, View
 from weft.graph.op import DTYPE_BYTES, Op, Opaque, Tensor
 from weft.graph.operators import OPERATORS, operator
-from weft.graph.pooling import Pooling
-from weft.graph.recurrent import Recurrent
+from weft.graph.recurrent import Ctc, Recurrent
 from weft.graph.routing import Routing
-from weft.graph.streaming import STREAMING, Streaming
+from weft.graph.streaming import STREAMING, Call, Streaming
 
 __all__ = [
     "COLLECTIVES",

@@ -13,21 +13,16 @@ import numpy as np
 from weft.core.errors import ConfigError, InputError, check_name, check_type, reason
 from weft.core.files import parse_json, read_unpacked, to_json, write_atomically
 from weft.graph.attention import Attention
-from weft.graph.call import Call
 from weft.graph.choice import KERNEL_CLASSES, KernelChoice
 from weft.graph.collective import Collective, Copy, Send
-from weft.graph.convolution import Convolution
-from weft.graph.ctc import Ctc
-from weft.graph.gemm import Gemm
-from weft.graph.gemv import Gemv
+from weft.graph.convolution import Convolution, Pooling
+from weft.graph.gemm import Gemm, Gemv, GroupedGemm
 from weft.graph.graph import Edge, Graph, Node
-from weft.graph.grouped import GroupedGemm
 from weft.graph.named import Constant, Joined, View
 from weft.graph.op import Op, Opaque, Tensor
-from weft.graph.pooling import Pooling
-from weft.graph.recurrent import Recurrent
+from weft.graph.recurrent import Ctc, Recurrent
 from weft.graph.routing import Routing
-from weft.graph.streaming import Streaming
+from weft.graph.streaming import Call, Streaming
 
 FORMAT, VERSION = "weft-graph", 2
 _COMPUTE = (Gemm, GroupedGemm, Gemv, Convolution, Pooling, Recurrent, Ctc, Attention, Streaming)

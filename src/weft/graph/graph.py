@@ -14,14 +14,13 @@ from weft.core.errors import InputError, UnknownNameError, check_name, check_typ
 from weft.core.fields import check_fields, declared
 from weft.graph.choice import Kernel, KernelChoice, kernel_with_tiling
 from weft.graph.collective import Collective
-from weft.graph.earliest import earliest
 from weft.graph.gemm import Gemm
 from weft.graph.named import Named, check_names
-from weft.graph.op import Op, Tensor
-from weft.graph.role import Role
+from weft.graph.op import Op, Role, Tensor
 
 if TYPE_CHECKING:
     from weft.kernels import GemmTiling
+
 
 MOST_ITERATIONS = 1000
 """Most iterations of a loop in a graph."""
@@ -424,3 +423,28 @@ class Storages(Generic[Storage, Task]):
         """Note that a storage is freed: the next one of this name is another."""
         self.writers.pop(storage, None)
         self.readers.pop(storage, None)
+
+
+def earliest(
+    order: Iterable[int],
+    needs: Sequence[Iterable[tuple[int, Any]]],
+    took: Sequence[Any],
+    least: Sequence[Any],
+    later: Callable[[Any, Any], Any] = max,
+) -> tuple[list[Any], list[Any]]:
+    """Earliest start and end of every task [s], by its number.
+
+    `order` lists every task after those that it `needs`, each of which ends some delay before it [s]. A task takes
+    `took` and begins no sooner than `least`; one that is not listed keeps `least`. Times may be arrays of one shape if
+    `later` answers the later of two.
+
+    >>> earliest([0, 1, 2], [[], [(0, 0.5)], [(0, 0.0), (1, 0.0)]], [1.0, 2.0, 3.0], [0.0, 0.0, 0.0])
+    ([0.0, 1.5, 3.5], [1.0, 3.5, 6.5])
+    """
+    start, end = list(least), list(least)
+    for task in order:
+        begin = least[task]
+        for source, delay in needs[task]:
+            begin = later(begin, end[source] + delay)
+        start[task], end[task] = begin, begin + took[task]
+    return start, end

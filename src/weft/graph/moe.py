@@ -7,8 +7,8 @@ from typing import NamedTuple
 from weft.core.errors import check_type, check_whole
 from weft.graph.choice import Exchange, KernelChoice, MoEExchange
 from weft.graph.collective import Collective
+from weft.graph.gemm import GroupedGemm
 from weft.graph.graph import Graph, Node
-from weft.graph.grouped import GroupedGemm
 from weft.graph.op import DTYPE_BYTES, check_dtype
 from weft.graph.routing import Routing
 

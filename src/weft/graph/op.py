@@ -1,4 +1,4 @@
-"""Dimensions of operators: whole numbers, or arrays of them for closed forms."""
+"""The dimensions of operators, whole numbers or arrays of them, and their roles in a model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, ClassVar, Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -84,9 +85,9 @@ DATA_BYTES = {
 """Bytes per element of data that matrix units do not multiply: masks, indices, complex numbers."""
 OUTPUT_DTYPES = {"fp8": "bf16", "int8": "bf16", "tf32": "fp32", **dict.fromkeys(BLOCK_BYTES, "bf16")}
 """Output format of products of operands of 8 bits or fewer: kernels scale their 32-bit sums and round them to 16."""
-Role = Literal["activation", "weight", "gradient", "state", "buffer"]
+TensorRole = Literal["activation", "weight", "gradient", "state", "buffer"]
 """The role of a tensor in the model; a buffer is scratch memory of one operator."""
-_ROLES = get_args(Role)
+_ROLES = get_args(TensorRole)
 _OF_PRODUCTS = (*DTYPE_BYTES, *BLOCK_BYTES)
 _OF_DATA = (*_OF_PRODUCTS, *DATA_BYTES)
 
@@ -104,7 +105,7 @@ class Tensor:
 
     shape: tuple[int, ...]
     dtype: str = "bf16"
-    role: Role = "activation"
+    role: TensorRole = "activation"
 
     def __post_init__(self) -> None:
         check_type("the shape of a tensor", self.shape, tuple, "give a tuple of whole numbers, like (8192, 4096)")
@@ -237,3 +238,50 @@ class Opaque(Op):
 
 def _bytes(count: int) -> tuple[Tensor, ...]:
     return () if np.ndim(count) == 0 and count == 0 else (Tensor((count,), "int8", "buffer"),)
+
+
+class Role(StrEnum):
+    """What an operator of a model, and the nodes of a rank that carry it out, are for; NONE where nobody asks.
+
+    Nodes also say their `phase`, their `module` (a layer that predicts further tokens has the module "prediction") and
+    the `operator` of the model to whose work they belong.
+    """
+
+    NONE = ""
+    ATTENTION_NORM = "attention_norm"
+    MLP_NORM = "mlp_norm"
+    MLP_POST_NORM = "mlp_post_norm"
+    QKV = "qkv"
+    QUERY = "query"
+    KEY = "key"
+    VALUE = "value"
+    QUERY_DOWN = "query_down"
+    QUERY_NORM = "query_norm"
+    QUERY_UP = "query_up"
+    KV_DOWN = "kv_down"
+    KV_NORM = "kv_norm"
+    KV_UP = "kv_up"
+    KEY_COPY = "key_copy"
+    ROTARY = "rotary"
+    SPLIT_HEADS = "split_heads"
+    ATTENTION_CORE = "attention_core"
+    JOIN_HEADS = "join_heads"
+    OUT_PROJECTION = "out_projection"
+    CROSS_QUERY = "cross_query"
+    QKV_MLP_UP = "qkv_mlp_up"
+    OUT_MLP_DOWN = "out_mlp_down"
+    MLP_UP = "mlp_up"
+    ACTIVATION_BIAS = "activation_bias"
+    ACTIVATION = "activation"
+    MLP_DOWN = "mlp_down"
+    ROUTER = "router"
+    TOP_K = "top_k"
+    EXPERT_UP = "expert_up"
+    EXPERT_INNER = "expert_inner"
+    EXPERT_DOWN = "expert_down"
+    SHARED_EXPERT = "shared_expert"
+    RESIDUAL = "residual"
+    LOGITS = "logits"
+    LOSS = "loss"
+    KEPT_CAST = "kept_cast"
+    """A cast whose result is only kept for the backward pass."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.core.errors import InputError, check_name
 from weft.graph.attention import Attention
-from weft.graph.gemv import Gemv
+from weft.graph.gemm import Gemv
 from weft.graph.op import Op
 from weft.graph.streaming import MANY, STREAMING, Streaming, StreamingKind
 

@@ -1,4 +1,4 @@
-"""Operators that mainly move data, element by element or row by row: what each reads, writes and computes."""
+"""Operators that mainly move data, and operators as a framework called them: what each reads, writes and computes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import ClassVar
 from weft.core.errors import InputError, check_name, check_type, check_whole
 from weft.core.fields import check_fields
 from weft.core.files import packaged_toml
+from weft.graph.gemm import Gemm
 from weft.graph.op import Gradients, Op, Tensor, check_dtype, check_sizes
 
 EXP, DIVIDE, ERF, RANDOM, SELECT, HADAMARD = 6, 6, 12, 20, 20, 4
@@ -183,3 +184,59 @@ class Streaming(Op):
         if len(self.about.dimensions) == 1:
             return f"{self.name} of {self.elements} elements"
         return f"{self.name} of {self.rows} rows of {self.columns}"
+
+
+@dataclass(frozen=True)
+class Call(Op):
+    """The operator `name` of a framework, such as "aten.add.Tensor", as it was called once.
+
+    It moves `inputs` and `outputs`, and computes `products` on matrix units or, without any, `operations` on vector
+    units. A tensor that it only reads in part, such as the table of an embedding, counts with that part. Raises
+    InputError for a count of operations that is no whole number of at least 0.
+
+    >>> x = Tensor((4096, 4096))
+    >>> Call("aten.mul.Tensor", (x, x), (x,), operations=4096 * 4096).least_bytes
+    100663296
+    """
+
+    kind: ClassVar[str] = "call"
+
+    name: str
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    products: tuple[Gemm, ...] = ()
+    operations: int = 0
+
+    def __post_init__(self) -> None:
+        check_type("the name of an operator", self.name, str, "give a text, like 'aten.add.Tensor'")
+        for what in ("inputs", "outputs", "products"):
+            check_type(f"{what} of operator '{self.name}'", getattr(self, what), tuple, "give a tuple")
+            for one in getattr(self, what):
+                kind = Gemm if what == "products" else Tensor
+                check_type(
+                    f"one of the {what} of operator '{self.name}'", one, kind, f"give a weft.graph.{kind.__name__}"
+                )
+        check_whole(f"operations of operator '{self.name}'", self.operations, 0, 1)
+
+    @property
+    def reads(self) -> tuple[Tensor, ...]:
+        """Its inputs."""
+        return self.inputs
+
+    @property
+    def writes(self) -> tuple[Tensor, ...]:
+        """Its outputs."""
+        return self.outputs
+
+    @property
+    def flops(self) -> int:
+        """Those of its products; without any, its vector operations."""
+        return sum(product.flops for product in self.products) if self.products else self.operations
+
+    @property
+    def matrix_dtype(self) -> str | None:
+        """The dtype of its products' operands; None without products."""
+        return self.products[0].dtype if self.products else None
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,10 +1,4 @@
-"""All-gathers and all-to-alls in one step on a full mesh: workgroups push to every peer over its own link.
-
-A pair's data is cut into parts. Each part has a sending workgroup, which stores it into a buffer in the peer's memory,
-and a receiving one, which waits for the peer's part and copies it into the result. An all-gather is in place; an
-all-to-all also copies its own part. The scheme is that of RCCL's MSCCL kernels for eight MI300X (ROCm/rccl
-tools/msccl-algorithms; PRs #1110 and #1120).
-"""
+"""Collectives in one or two steps on a full mesh: workgroups push to every peer over its own link."""
 
 from __future__ import annotations
 
@@ -16,7 +10,7 @@ from weft.engine.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMa
 from weft.engine.program.plan import scripts
 from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
-from weft.kernels.channels import ALIGNMENT, ChannelTiling
+from weft.kernels.channels import ALIGNMENT, BYTE_ADDS_PER_CLOCK, ChannelTiling, Move
 
 _Job = tuple[str, int, int]
 """A workgroup's job ("send", "receive" or "copy"), the distance of the peer in ranks, and the index of the part."""
@@ -122,3 +116,124 @@ class DirectExchange:
                 store = move.access(Store, "collected", 0, name, offset=kept + at)
                 wait = Wait("staged", place, bytes=earlier * self._staged + wire(at + data))
                 yield move.phase([load], [store], wait, self.tiling.sync)
+
+
+_GRAIN = 64
+"""Pieces are multiples of this [bytes]."""
+_SCATTER, _GATHER = "reduce_scatter", "all_gather"
+
+
+@dataclass(frozen=True)
+class DirectReduce:
+    """An all-reduce of `bytes_` (the whole buffer) among `ranks` GPUs that all have links to each other.
+
+    A share has `parts` parts; `tiling.channels` is `parts` times `ranks`, a workgroup each.
+    """
+
+    bytes_: int
+    ranks: int
+    tiling: ChannelTiling
+    parts: int
+    element_bytes: int = 2
+    collective: ClassVar[str] = "all_reduce"
+    algorithm: ClassVar[LibraryAlgorithm] = "direct"
+
+    @property
+    def piece(self) -> int:
+        """Bytes that one workgroup adds up."""
+        least = -(-self.bytes_ // (self.ranks * self.parts * self.ranks))
+        return -(-least // _GRAIN) * _GRAIN
+
+    @property
+    def part(self) -> int:
+        """Bytes that one workgroup sends to one peer."""
+        return self.piece * self.ranks
+
+    @property
+    def share(self) -> int:
+        """Bytes that one GPU adds up."""
+        return self.part * self.parts
+
+    def _place(self, distance: int, index: int) -> int:
+        return (distance - 1) * self.parts + index
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        """A GPU's data, what peers have pushed and what is kept of it, the pieces of peers' shares, and the result."""
+        peers = [(distance, index) for distance in range(1, self.ranks) for index in range(self.parts)]
+        sizes = ((self.tiling.on_wire(self.part),) * len(peers),)
+        return (
+            Buffer("data", ((self.share * self.ranks,),)),
+            Buffer("staged", sizes, tuple(self._to("staged", _SCATTER, *peer) for peer in peers)),
+            Buffer("kept", ((self.part,) * len(peers),)),
+            Buffer("forwarded", sizes, tuple(self._to("forwarded", _GATHER, *peer) for peer in peers)),
+            Buffer("collected", ((self.share * self.ranks,),)),
+        )
+
+    def _to(self, buffer: str, operator: str, distance: int, index: int) -> ChunkRule:
+        return ChunkRule(remote=RemoteMap(buffer, self._place(distance, index), False, operator, distance, direct=True))
+
+    def kernel(self, gpu: Gpu, name: str | None = None, earlier: int = 0) -> Kernel:
+        """The kernel; `earlier` counts kernels that used the same buffers before it."""
+        every = [(index, own) for index in range(self.parts) for own in range(self.ranks)]
+        each = (tuple(self._script(gpu, *one, earlier)) for one in every)
+        return self.tiling.kernel(name or self.collective, scripts(*each), tuple(range(len(every))))
+
+    def _script(self, gpu: Gpu, index: int, own: int, earlier: int) -> Iterator[Phase]:
+        """The script of the workgroup for a part and for the peer `own` ranks away (0: for the GPU's own share)."""
+        if own:
+            yield self._push(index, own)
+            yield from self._receive("staged", index, own, earlier)
+        yield from self._add(gpu, index, own, earlier)
+        yield self._forward(index, own)
+        if own:
+            yield from self._receive("forwarded", index, own, earlier)
+
+    def _push(self, index: int, peer: int) -> Phase:
+        """Push a part of the data to the peer that adds it up."""
+        move = self.tiling.move(self.part)
+        load = move.access(Load, "data", 0, _SCATTER, offset=peer * self.share + index * self.part)
+        store = move.access(Store, "staged", self._place(peer, index), _SCATTER, wired=True)
+        return move.phase([load], [store], None, self.tiling.start)
+
+    def _receive(self, buffer: str, index: int, peer: int, earlier: int) -> Iterator[Phase]:
+        """Copy what the peer `peer` ranks behind has pushed, slice after slice: to be added up, or into the result."""
+        place, wire = self._place(peer, index), self.tiling.on_wire
+        operator, target = (_SCATTER, "kept") if buffer == "staged" else (_GATHER, "collected")
+        position, start = (place, 0) if buffer == "staged" else (0, peer * self.share + index * self.part)
+        for begin, chunk in self.tiling.chunks(self.part):
+            for offset, data in self.tiling.cut(chunk):
+                at, move = begin + offset, self.tiling.move(data)
+                load = move.access(Load, buffer, place, operator, offset=wire(at), wired=True)
+                store = move.access(Store, target, position, operator, offset=start + at)
+                wait = Wait(buffer, place, bytes=earlier * wire(self.part) + wire(at + data))
+                yield move.phase([load], [store], wait, self.tiling.sync)
+
+    def _add(self, gpu: Gpu, index: int, own: int, earlier: int) -> Iterator[Phase]:
+        """Wait until all peers have pushed the part, and add up this workgroup's piece of it."""
+        came = (earlier + 1) * self.tiling.on_wire(self.part)
+        *others, last = (Wait("staged", self._place(peer, index), bytes=came) for peer in range(1, self.ranks))
+        yield from (Phase(0, 1, 0, wait=wait) for wait in others)
+        move, at = self._move(2 * self.ranks), own * self.piece
+        places = (self._place(peer, index) for peer in range(1, self.ranks))
+        own_data = move.access(Load, "data", 0, _SCATTER, offset=index * self.part + at)
+        loads = [own_data, *(move.access(Load, "kept", place, _SCATTER, offset=at) for place in places)]
+        store = move.access(Store, "collected", 0, _SCATTER, offset=index * self.part + at)
+        rate = gpu.compute.vector_flops_per_clock if self.element_bytes > 1 else BYTE_ADDS_PER_CLOCK
+        adds = (self.ranks - 1) * move.piece // self.element_bytes
+        yield move.phase(loads, [store], last, self.tiling.sync, adds / rate)
+
+    def _move(self, share: int) -> Move:
+        """The loop over a piece, with a `share`-th of the workgroup's bytes in flight.
+
+        Each GPU's data is one of `ranks` to be loaded or stored at once; unlike copies, additions are not unrolled
+        twice.
+        """
+        return self.tiling.move(self.piece, max(self.tiling.in_flight // (self.tiling.slots * share), _GRAIN))
+
+    def _forward(self, index: int, own: int) -> Phase:
+        """Push the piece that this workgroup has added up to all peers."""
+        move, offset = self._move(self.ranks), self.tiling.on_wire(own * self.piece)
+        load = move.access(Load, "collected", 0, _GATHER, offset=index * self.part + own * self.piece)
+        places = (self._place(peer, index) for peer in range(1, self.ranks))
+        stores = [move.access(Store, "forwarded", place, _GATHER, offset=offset, wired=True) for place in places]
+        return move.phase([load], stores, None, 0.0)

@@ -15,7 +15,7 @@ from weft.core.errors import InputError, check_name, check_whole
 from weft.core.fields import check_fields, declared
 from weft.core.units import to_fs
 from weft.engine.layout import PIM_COMPUTE, READ, WRITE
-from weft.engine.program.pim import PimStream
+from weft.engine.program.plan import PimStream
 from weft.hardware.pim import Pim
 from weft.kernels.formats import FORMATS, SharedMicroexponents
 

@@ -14,7 +14,7 @@ from weft.core.errors import InputError
 from weft.core.options import Clock, RunOptions
 from weft.estimate import estimate
 from weft.graph import Gemm, Node, Streaming
-from weft.graph.role import Role
+from weft.graph.op import Role
 from weft.hardware import System
 from weft.lab.machines import Machines
 from weft.lab.problems import Problem

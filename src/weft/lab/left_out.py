@@ -11,8 +11,7 @@ from weft import hardware
 from weft.core.errors import InputError
 from weft.core.units import Dimension
 from weft.estimate import Parameter
-from weft.kernels.library.residual import leaves as causes
-from weft.kernels.library.software import RULES, bounds, leaves
+from weft.kernels.library.software import RULES, bounds, leaves, residual_leaves
 from weft.lab.calibration import fit
 from weft.lab.overlaps import family
 from weft.lab.steps import CALIBRATION
@@ -85,8 +84,9 @@ def _values(streaming: float, hidden: float) -> dict[str, float]:
 
 def _residual(plain: FloatArray, streaming: FloatArray, hidden: FloatArray, measured: FloatArray) -> dict[str, float]:
     """Return the residual that fits measured steps [s], of which a whole unit of each cause is known [s]."""
+    causes = residual_leaves()
     parameters = [
-        Parameter(path, *leaf.range, "", _NEEDS_ROWS, leaf.provenance.source) for path, leaf in causes().items()
+        Parameter(path, *leaf.range, "", _NEEDS_ROWS, leaf.provenance.source) for path, leaf in causes.items()
     ]
     start = {one.path: float(np.sqrt(one.low * one.high)) for one in parameters}
 

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 
 from weft import hardware
-from weft.kernels.library.serving_frameworks import framework_tables
+from weft.kernels.library.kits import framework_tables
 from weft.models import load_model
 from weft.serving.framework import serves
 from weft.serving.policies import POLICIES

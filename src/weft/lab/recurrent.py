@@ -15,7 +15,7 @@ from weft.estimate.recurrent import recurrent
 from weft.estimate.target import target as target_of
 from weft.graph.recurrent import GATES, Recurrent
 from weft.hardware import Gpu
-from weft.kernels.library.layers import FITTED, recurrent_bounds, recurrent_values
+from weft.kernels.library.tiles import FITTED, recurrent_bounds, recurrent_values
 from weft.lab.closed_forms import ClosedForm, Columns
 from weft.lab.seen import YES
 from weft.lab.tables import FloatArray

@@ -19,7 +19,7 @@ from weft.core.units import Dimension
 from weft.core.units import format as format_quantity
 from weft.hardware import System
 from weft.kernels.library.dispatchers import dispatcher
-from weft.kernels.library.residual import RULES, Residual
+from weft.kernels.library.software import RESIDUAL_RULES, Residual
 from weft.lab.checks import Unfit, unfit_rows
 from weft.lab.machines import Machines
 from weft.lab.subjects import Subject
@@ -101,7 +101,7 @@ def step_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
 
 UNFITTED = "step, nothing fitted"
 """The kind of subjects that repeat rows of steps without what was fitted to them."""
-CALIBRATION = tuple(RULES)
+CALIBRATION = tuple(RESIDUAL_RULES)
 """The values by which a subject of steps is predicted with another residual, and without what its own framework's rows
 say of the host: those of `Residual`, by path."""
 _MEASURED = {"step": "step_time_s", UNFITTED: "step_time_s", "memory": "peak_mem_gb"}

@@ -13,7 +13,7 @@ import pandas as pd
 from weft import hardware
 from weft.core.options import RunOptions
 from weft.graph import Attention, Gemm, GroupedGemm, Node, Streaming, TokenExchange
-from weft.graph.role import Role
+from weft.graph.op import Role
 from weft.lab.machines import Machines
 from weft.lab.seen import YES
 from weft.lab.subjects import Subject

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from weft.core.errors import InputError, check_name
 from weft.core.fields import check_fields
 from weft.graph import Attention, Gemm, GroupedGemm, Op, Streaming
-from weft.graph.op import check_dtype
-from weft.graph.role import Role
+from weft.graph.op import Role, check_dtype
 
 if TYPE_CHECKING:
     from weft.models.transformer import Transformer

@@ -21,7 +21,7 @@ from weft.core.options import SUSTAINED
 from weft.estimate import estimate
 from weft.graph import DTYPE_BYTES, Collective
 from weft.hardware import System
-from weft.kernels.library.residual import Residual
+from weft.kernels.library.software import Residual
 from weft.lab.collectives import COLLECTIVES
 from weft.lab.gemms import GEMMS
 from weft.lab.kernels import KERNELS

@@ -20,8 +20,7 @@ from weft.papers.page import as_sentences
 from weft.papers.t3 import MAIN, MAIN_CASES, select
 from weft.simulate.result import Timeline
 from weft.simulate.single import simulate
-from weft.sweep.bench import Bench, Runs
-from weft.sweep.simulations import Simulation
+from weft.sweep.simulations import Bench, Runs, Simulation
 from weft.sweep.tasks import Progress
 from weft.view import looks
 from weft.view.figure import Figure

@@ -21,7 +21,7 @@ from weft.hardware import Gpu
 from weft.overlaps.lower.machine import default_request_bytes
 from weft.papers.page import StudyReport, as_sentences
 from weft.papers.shown import ShownFigure, ShownSection, ShownTable, path_value
-from weft.sweep.bench import Bench, Jobs
+from weft.sweep.simulations import Bench, Jobs
 from weft.sweep.tasks import Progress
 from weft.view.figure import Figure
 from weft.view.page import write_report

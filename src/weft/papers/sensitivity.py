@@ -22,8 +22,7 @@ from weft.overlaps.ideals import IDEALS
 from weft.plan.tune.perturb import ENDS, Move, Sensitivity, Values, moves, perturb
 from weft.simulate.result.metrics import speedup
 from weft.simulate.single import assembled
-from weft.sweep.bench import Jobs, Runs
-from weft.sweep.simulations import Simulation
+from weft.sweep.simulations import Jobs, Runs, Simulation
 from weft.sweep.tasks import Progress
 
 CASES = (("t-nlg", 8, "op"), ("t-nlg", 8, "fc2"), ("mega-gpt-2", 8, "ip"), ("mega-gpt-2", 16, "fc2"))

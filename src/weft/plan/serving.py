@@ -17,7 +17,7 @@ from weft.core.options import SUSTAINED, RunOptions
 from weft.core.store.records import say
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
-from weft.kernels.library.serving_frameworks import resolve_framework
+from weft.kernels.library.kits import resolve_framework
 from weft.models import Transformer, load_model
 from weft.plan.launch_serving import TWO_BATCH
 from weft.plan.search import Group, Groups, Search, Workload, pareto_front

@@ -11,7 +11,7 @@ from weft.core.options import RunOptions
 from weft.graph import Graph
 from weft.hardware import System
 from weft.rewrite.cost import Cost
-from weft.rewrite.prove import Proof
+from weft.rewrite.execute import Proof
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from weft.graph import Constant, Edge, Graph, Joined, Node, Op, Tensor, View
 from weft.graph.named import Named, Shape, shapes, sources
-from weft.graph.op import Role
+from weft.graph.op import TensorRole
 
 LOAD = "load"
 """Phase of nodes that run once, before the graph does."""
@@ -205,7 +205,7 @@ class Draft:
         self.tensors: dict[str, Named] = {}
         self.nodes: list[Node] = []
 
-    def given(self, name: str, *shape: int, role: Role = "activation", dtype: str = "") -> str:
+    def given(self, name: str, *shape: int, role: TensorRole = "activation", dtype: str = "") -> str:
         """A tensor that is given to the graph."""
         return self._named(name, Tensor(shape, dtype or self.dtype, role))
 

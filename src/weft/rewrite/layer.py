@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from weft.core.errors import InputError
 from weft.graph import Attention, Collective, Constant, Gemm, Graph, Joined, Streaming, View
-from weft.graph.role import Role
+from weft.graph.op import Role
 from weft.models import Transformer
 from weft.models.block import FusionStyle, LayerOp, Tokens, layer
 from weft.models.parallel.cut import cut

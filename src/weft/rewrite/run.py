@@ -21,9 +21,8 @@ from weft.models.parallel.plan import TrainingPlan
 from weft.rewrite.answer import Rewriting
 from weft.rewrite.best import ALPHA, MOST, Search, State, refusals, replayed
 from weft.rewrite.cost import LAUNCH, Prices
-from weft.rewrite.execute import executable, least_inputs
+from weft.rewrite.execute import Proof, compared, executable, least_inputs, proven
 from weft.rewrite.layer import layer_graph, twin
-from weft.rewrite.prove import Proof, compared, proven
 from weft.rewrite.rules import RULES, Rule
 
 FIELDS = ("tp", "sp", "micro_batch", "sequence", "dtype", "dropout")

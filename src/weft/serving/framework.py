@@ -10,8 +10,7 @@ from weft.core.catalog import Quantity
 from weft.core.errors import InputError
 from weft.core.units import Dimension, format_bytes
 from weft.graph import DTYPE_BYTES
-from weft.kernels.library.kits import KITS
-from weft.kernels.library.serving_frameworks import framework_tables, resolve_framework
+from weft.kernels.library.kits import KITS, framework_tables, resolve_framework
 from weft.models.block import query_key_value
 from weft.step.forward import Forward
 from weft.step.memory import outside

@@ -11,10 +11,17 @@ from weft.core.errors import SimulationError, check_whole
 from weft.core.units import FS_PER_S, to_fs
 from weft.engine import layout as y
 from weft.engine.layout import PIM_BEGIN, PIM_END, PIM_TOGETHER
-from weft.engine.meet import SERVED_COLUMNS, SERVED_DONE, SERVED_SENT, SERVED_USED, STAND_COLUMNS
-from weft.engine.meet import meet as replay
-from weft.engine.program.pim import PimStream
-from weft.engine.replay import TRACE_COLUMNS, TRACE_STREAM
+from weft.engine.program.plan import PimStream
+from weft.engine.replay import (
+    SERVED_COLUMNS,
+    SERVED_DONE,
+    SERVED_SENT,
+    SERVED_USED,
+    STAND_COLUMNS,
+    TRACE_COLUMNS,
+    TRACE_STREAM,
+)
+from weft.engine.replay import meet as replay
 from weft.engine.state import Tables, allocate, grow
 from weft.hardware import Gpu
 from weft.hardware.pim import Pim

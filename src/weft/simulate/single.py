@@ -38,7 +38,7 @@ from weft.overlaps.corun import STREAMS
 from weft.overlaps.lower import Lowered, check_operators, is_joined, is_program
 from weft.overlaps.lower.fit import check_state, most_resident, occupancy
 from weft.overlaps.lower.machine import default_request_bytes, machine_tables
-from weft.overlaps.lower.workgroups import unequal_workgroups
+from weft.overlaps.lower.masks import unequal_workgroups
 from weft.simulate.kept import RunInputs, kept_or_made
 from weft.simulate.result import Timeline
 from weft.simulate.result.unfinished import explain

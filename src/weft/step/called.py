@@ -10,7 +10,7 @@ from weft.core.options import RunOptions
 from weft.estimate.experts import Layer, Load, served_layer
 from weft.estimate.target import target
 from weft.graph import Graph, GroupedGemm, Routing
-from weft.graph.role import Role
+from weft.graph.op import Role
 from weft.graph.routing import Loads
 from weft.hardware import Gpu
 from weft.kernels.library.kits import Kit

@@ -11,7 +11,7 @@ from weft.core.errors import InputError, check_name
 from weft.core.options import SUSTAINED, Fidelity, RunOptions
 from weft.core.units import format_time
 from weft.hardware import System
-from weft.kernels.library.residual import Residual
+from weft.kernels.library.software import Residual
 from weft.models import Transformer
 from weft.models.parallel.check import check_plan
 from weft.models.parallel.cut import routing_under

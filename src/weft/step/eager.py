@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from weft.graph import EXCHANGES, GroupedGemm, Node, TokenExchange
-from weft.graph.role import Role
+from weft.graph.op import Role
 from weft.kernels.library.dispatchers import shipped
 from weft.models.block import PREDICTION
 from weft.models.parallel.framework import Framework

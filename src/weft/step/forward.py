@@ -12,8 +12,7 @@ from weft.core.errors import InputError, join_or, shown
 from weft.core.options import SUSTAINED, RunOptions
 from weft.estimate.quantization import quantized_format, weight_only
 from weft.graph import DTYPE_BYTES, Attention, Gemm, Graph, GroupedGemm, Node, Streaming
-from weft.graph.op import BLOCK_BYTES, width
-from weft.graph.role import Role
+from weft.graph.op import BLOCK_BYTES, Role, width
 from weft.graph.routing import MOST_EXPERTS, Routing
 from weft.hardware import System
 from weft.kernels.library.kits import KITS, kit

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.graph import DTYPE_BYTES, EXCHANGES, Attention, Gemm, GroupedGemm, Op, Streaming
-from weft.graph.op import width
-from weft.graph.role import Role
+from weft.graph.op import Role, width
 from weft.kernels.library.dispatchers import dispatcher
 from weft.models.block import LayerOp
 from weft.models.parallel.cut import (

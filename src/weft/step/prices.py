@@ -18,7 +18,7 @@ from weft.graph import Attention, Collective, Driver, Gemm, Graph, GroupedGemm, 
 from weft.hardware import Gpu, System
 from weft.kernels.library.dispatchers import dispatcher
 from weft.kernels.library.kits import Kit
-from weft.kernels.library.residual import Residual, shipped
+from weft.kernels.library.software import Residual, shipped_residual
 from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps import find_strategy
 from weft.step.meeting import Waves
@@ -83,7 +83,7 @@ class DurationCache:
     ) -> None:
         self.system, self.options, self.waves = system, options, Waves()
         self.kit, self.narrow = kit, narrow
-        self.calibration = calibration or shipped()
+        self.calibration = calibration or shipped_residual()
         self._roomy = system.replace({"memory.capacity": ROOM})
         self._seconds: dict[Case, float] = {}
         self.written: dict[Any, Any] = {}

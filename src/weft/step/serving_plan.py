@@ -12,8 +12,7 @@ from weft.core.fields import declared, described, redeclared, stated
 from weft.core.units import Dimension
 from weft.estimate.quantization import FORMATS
 from weft.graph.routing import Loads
-from weft.kernels.library.kits import KITS, VENDOR, kit
-from weft.kernels.library.serving_frameworks import resolve_framework
+from weft.kernels.library.kits import KITS, VENDOR, kit, resolve_framework
 from weft.models.formats import SERVED_DTYPES
 from weft.models.parallel.deployment import Deployment
 from weft.step.drafts import NONE, OWN, Speculation

@@ -9,7 +9,7 @@ from weft.core.report.table import Table, microseconds, number, text, texts, tim
 from weft.core.units import format_bytes
 from weft.plan.tune.advice import ALIKE, NOTED, label
 from weft.plan.tune.heuristics import TIE
-from weft.sweep.bench import by_dma
+from weft.sweep.simulations import by_dma
 from weft.view import looks
 from weft.view.figure import Figure, Lines, choices, curves, stacked_bars
 from weft.view.predictions import SIZES

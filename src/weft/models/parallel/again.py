@@ -12,7 +12,7 @@ from typing import get_args
 
 from weft.core.errors import InputError, UnknownNameError
 from weft.graph import Attention, Op, Streaming
-from weft.graph.role import Role
+from weft.graph.op import Role
 from weft.models.block import LayerOp, sources
 from weft.models.parallel.plan import Recompute
 

@@ -20,8 +20,8 @@ from weft.graph import (
     Streaming,
     Tensor,
 )
+from weft.graph.op import Role
 from weft.graph.op import width as bytes_of
-from weft.graph.role import Role
 from weft.models.block import PREDICTION, LayerOp
 from weft.models.parallel.cut import (
     copies,

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from weft.core.errors import InputError, check_name, check_whole
 from weft.core.units import LARGEST_COUNT
 from weft.graph import Attention, Graph, Node, Op, Streaming
-from weft.graph.role import Role
+from weft.graph.op import Role
 from weft.models import Transformer, block, load_model
 from weft.models.block import FusionStyle, LayerOp, Tokens
 from weft.models.parallel.framework import Framework

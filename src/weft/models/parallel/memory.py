@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from weft.graph import DTYPE_BYTES, Attention, Gemm, Op, Streaming, Tensor
-from weft.graph.op import width
-from weft.graph.role import Role
+from weft.graph.op import Role, width
 from weft.models.block import PREDICTION, LayerOp
 from weft.models.parallel.again import Saved, check_again, left_by, saved_of
 from weft.models.parallel.framework import Framework

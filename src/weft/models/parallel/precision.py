@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from weft.core.errors import InputError
 from weft.graph import Attention, Gemm, GroupedGemm, Op, Streaming
-from weft.graph.op import width
-from weft.graph.role import Role
+from weft.graph.op import Role, width
 from weft.hardware import Gpu
 from weft.models.block import LayerOp
 

@@ -28,8 +28,7 @@ from weft.hardware import System
 from weft.hardware.systems import KernelCost
 from weft.kernels.channels import PAGE, ChannelRing, ChannelTiling
 from weft.kernels.copies import DmaGather
-from weft.kernels.direct import DirectExchange
-from weft.kernels.direct_reduce import DirectReduce
+from weft.kernels.direct import DirectExchange, DirectReduce
 from weft.kernels.exchange import ChannelExchange
 from weft.kernels.execution_kernel import PlanKernel
 from weft.kernels.library.collectives import (
@@ -55,8 +54,8 @@ from weft.kernels.library.collectives import (
     own_channels,
     protocol_of,
 )
-from weft.kernels.library.execution import costs as execution_costs
 from weft.kernels.library.interconnect import Interconnect, interconnect
+from weft.kernels.library.software import executor_costs
 from weft.kernels.multicast import SwitchCollective
 from weft.kernels.ring import WholeRing, whole_ring
 from weft.overlaps.lower.fit import occupancy
@@ -153,7 +152,7 @@ def _planned(op: Collective, plan: ExecutionPlan, choice: KernelChoice, system: 
             f"the plan '{plan.name}' adds up or copies in the switch, but {system.name} has none that does; choose a "
             "system with NVLS, like dgx-h100, or a plan without switch channels"
         )
-    cost = execution_costs()
+    cost = executor_costs()
     tiling = ChannelTiling(
         plan.workgroups,
         threads=plan.threads,

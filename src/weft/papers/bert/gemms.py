@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from weft.core.options import RunOptions
 from weft.estimate import estimate
 from weft.graph import Attention, Gemm, Node
-from weft.graph.role import Role
+from weft.graph.op import Role
 from weft.hardware import Gpu
 from weft.models import Transformer
 from weft.models.parallel.framework import Framework

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from weft.core.options import RunOptions
 from weft.estimate import estimate
 from weft.graph import Attention, Node, Op, Streaming
-from weft.graph.role import Role
+from weft.graph.op import Role
 from weft.hardware import Gpu, System
-from weft.kernels.library.residual import Residual
+from weft.kernels.library.software import Residual
 from weft.models import Transformer
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan

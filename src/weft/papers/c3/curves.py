@@ -15,8 +15,7 @@ from weft.core.units import format_bytes
 from weft.graph import Collective, Gemm
 from weft.papers.c3.scenarios import Scenario
 from weft.papers.headline import Measured
-from weft.sweep.bench import Bench, Runs
-from weft.sweep.simulations import Simulation
+from weft.sweep.simulations import Bench, Runs, Simulation
 
 KIB, MIB = 1 << 10, 1 << 20
 LOST = (0, 8, 16, 32, 64, 96, 128)

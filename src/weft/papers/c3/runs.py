@@ -15,8 +15,7 @@ from weft.papers.c3.scenarios import Scenario
 from weft.plan.tune import SlowdownTables
 from weft.plan.tune.heuristics import case_of, forecasts, plainest
 from weft.simulate.result import Comparison
-from weft.sweep.bench import Alone, Bench, Runs, by_dma
-from weft.sweep.simulations import Simulation
+from weft.sweep.simulations import Alone, Bench, Runs, Simulation, by_dma
 
 SEARCHED: Mapping[str, tuple[int | None, ...]] = {
     "streams": (None,),

@@ -12,13 +12,11 @@ from statistics import fmean
 
 from weft.hardware import System
 from weft.overlaps import STRATEGIES, CoRunStrategy
-from weft.papers.c3.candidates import DTYPE
 from weft.papers.c3.runs import ScenarioRuns
-from weft.papers.c3.scenarios import DECLARED, Scenario, Suite
+from weft.papers.c3.scenarios import DECLARED, DTYPE, Scenario, Suite
 from weft.papers.headline import Conditions
 from weft.plan.tune.perturb import UNITS, Move, Sensitivity, moves, option_move, perturb, sharing_values
-from weft.sweep.bench import Alone, Runs
-from weft.sweep.simulations import Simulation
+from weft.sweep.simulations import Alone, Runs, Simulation
 
 SATURATION = {
     name: int(published)

@@ -16,10 +16,9 @@ from weft.core.report import Part
 from weft.core.units import format_bytes
 from weft.graph import Collective, Gemm
 from weft.overlaps import STRATEGIES
-from weft.papers.c3.candidates import DTYPE, candidates
 from weft.papers.c3.curves import CurveRuns, Curves, gemms_of
 from weft.papers.c3.runs import Case, ScenarioRuns
-from weft.papers.c3.scenarios import DECLARED, IDS, Suite
+from weft.papers.c3.scenarios import DECLARED, DTYPE, IDS, Suite, candidates
 from weft.papers.headline import RANKS as RANKS_OPTION
 from weft.papers.headline import Conditions, Measured, Option, PaperStudy
 from weft.plan.tune.perturb import Sensitivity
@@ -28,8 +27,7 @@ from weft.simulate import compare
 from weft.simulate.result import CoRun
 from weft.simulate.result.metrics import CLASSES
 from weft.simulate.result.timeline import REASONS
-from weft.sweep.bench import Alone, Bench, Runs
-from weft.sweep.simulations import Simulation
+from weft.sweep.simulations import Alone, Bench, Runs, Simulation
 from weft.sweep.tasks import Progress
 from weft.view.corun import held_units
 from weft.view.explorer import timeline, waits_table

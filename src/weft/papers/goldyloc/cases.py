@@ -10,7 +10,7 @@ from weft.graph import Gemm
 from weft.papers.goldyloc.predictor import Example, Predictor, example, features, train, train_without
 from weft.papers.goldyloc.suite import Suite
 from weft.plan.tune.queues import GoKernels, Judged, Plans, judge_queues, plans
-from weft.sweep.bench import Bench, Jobs, Runs
+from weft.sweep.simulations import Bench, Jobs, Runs
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from statistics import median
 from weft.graph import Gemm
 from weft.kernels import GemmTiling
 from weft.plan.tune.queues import SHARES, candidates
-from weft.sweep.bench import Bench, Runs, Tiled, drained
-from weft.sweep.simulations import Simulation
+from weft.sweep.simulations import Bench, Runs, Simulation, Tiled, drained
 
 
 @dataclass(frozen=True)

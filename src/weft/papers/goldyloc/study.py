@@ -7,26 +7,26 @@ Concurrency", ACM TACO 2025, arXiv:2409.02227.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
 from weft.core.report import Part
 from weft.core.report.table import Shown
-from weft.graph import Gemm
+from weft.graph import Gemm, gemm_queue
 from weft.kernels import GemmTiling
 from weft.papers.goldyloc.cases import Case, solve
 from weft.papers.goldyloc.predictor import Predictor
-from weft.papers.goldyloc.sensitivity import moved
 from weft.papers.goldyloc.shares import ShareLosses, share_losses, share_runs
 from weft.papers.goldyloc.suite import DECLARED, Entry, Suite
 from weft.papers.headline import Conditions, Measured, Option, PaperStudy
-from weft.plan.tune.perturb import Sensitivity
-from weft.plan.tune.queues import DEGREES, GoKernels, Watched, watched
+from weft.plan.tune.perturb import Move, Sensitivity, gemm_values, moves, option_move, perturb
+from weft.plan.tune.queues import DEFAULT, DEGREES, GoKernels, Watched, watched
 from weft.simulate.result import Timeline
-from weft.sweep.bench import drained
+from weft.sweep.simulations import Bench, Runs, Simulation, drained
 from weft.sweep.tasks import Progress
 from weft.view.figure import Figure
 from weft.view.tune import held_by_gemms
@@ -322,3 +322,42 @@ def _kernel(tile: GemmTiling, run: Timeline, units: int) -> tuple[Any, ...]:
         run.total_bytes / 1e6,
         drained(run) * 1e6,
     )
+
+
+FIGURES = ("over default", "over sequential", "default over sequential")
+HARDWARE_QUEUES = 4
+"""Number of hardware queues over which ROCm's HIP runtime spreads streams by default (GPU_MAX_HW_QUEUES)."""
+
+
+def moved(at: Conditions, suite: Suite) -> Sensitivity:
+    """Move the machine's assumed values, its clock and its queues; raises what the simulations raise."""
+    bench = at.bench()
+    cases, *_ = solve(suite.longest(), bench, at.jobs)
+
+    def figures(runs: Runs) -> Mapping[str, float]:
+        gains = zip(*(case.plans.gains(runs) for case in cases), strict=True)
+        return dict(zip(FIGURES, map(geometric_mean, gains), strict=True))
+
+    dtypes = sorted({gemm.dtype for case in cases for gemm in case.judged.queue.gemms})
+    tasks = chain.from_iterable(case.plans for case in cases)
+    rows = perturb(tasks, _moves(bench, dtypes), figures, at.jobs)
+    return Sensitivity("goldyloc", tuple(case.title for case in cases), rows, dict.fromkeys(FIGURES, ".2f"))
+
+
+def _moves(bench: Bench, dtypes: Iterable[str]) -> Iterator[Move]:
+    yield from moves(bench.system, gemm_values(*dtypes), measured=True)
+    yield option_move("clock", clock="short" if bench.options.clock == "sustained" else "sustained")
+    yield Move("hardware queues of default concurrency", str(HARDWARE_QUEUES), change=_in_few_queues)
+
+
+def _in_few_queues(task: Simulation) -> Simulation:
+    """The task limited to `HARDWARE_QUEUES` hardware queues, if it is default concurrency."""
+    if task.graph.labels != DEFAULT:
+        return task
+    nodes = task.graph.nodes
+    graph = gemm_queue(
+        [node.op for node in nodes if isinstance(node.op, Gemm)],
+        min(HARDWARE_QUEUES, len(nodes)),
+        [node.choice.tiling for node in nodes],
+    )
+    return replace(task, graph=graph)

@@ -8,30 +8,28 @@ from weft.graph import Gemm, Graph, Streaming
 from weft.hardware import gpu
 from weft.papers.memo.values import Values, case
 from weft.papers.textbook.kernels import (
+    Product,
     bucket_padding,
+    cache_and_register_tiled,
     elementwise_chain,
     fusion_speedup,
     intensity,
     launched,
     load_instructions,
+    register_tiled,
     replayed,
     ridge,
-    strided_read,
-    view_bytes,
-)
-from weft.papers.textbook.tiling import (
-    Product,
-    cache_and_register_tiled,
-    register_tiled,
     shared_tiled,
     stencil_loads,
+    strided_read,
     thread_tiled,
     untiled,
+    view_bytes,
 )
 from weft.plan.tune.tiles import tiles
 from weft.rewrite import RULES, Rewriting, rewrite
+from weft.rewrite.execute import proven
 from weft.rewrite.flow import Draft
-from weft.rewrite.prove import proven
 from weft.step.named import step
 
 SQUARE = 4096

@@ -13,9 +13,20 @@ from weft.models.block import Tokens, layer
 from weft.papers.memo.models import GPT3, SEQUENCE
 from weft.papers.memo.values import Values, case
 from weft.papers.textbook.alpa import alpa
-from weft.papers.textbook.borders import balanced
-from weft.papers.textbook.resharding import PARTIAL, REPLICATED, Layout, Move, resharding
-from weft.papers.textbook.strategies import Group, Mesh, MeshPrices, Training, groups, strategies
+from weft.papers.textbook.meshes import balanced
+from weft.papers.textbook.strategies import (
+    PARTIAL,
+    REPLICATED,
+    Group,
+    Layout,
+    Mesh,
+    MeshPrices,
+    Move,
+    Training,
+    groups,
+    resharding,
+    strategies,
+)
 
 LAYOUTS: dict[str, tuple[Layout, Layout]] = {
     "slice": ((REPLICATED,), (0,)),

@@ -1,10 +1,9 @@
 """Representative iterations of a run whose iterations differ in length, and totals from them with stated intervals."""
 
-from weft.papers.sample.estimators import Estimate, Speedup, estimate, iterations_for, speedup
+from weft.papers.sample.estimators import Estimate, Speedup, allocate, draw, estimate, iterations_for, speedup, strata
 from weft.papers.sample.iterations import Iterations, iterations, read_log
 from weft.papers.sample.sampled import Sample, sample
 from weft.papers.sample.seqpoint import BASELINES, Points, baseline, seqpoints
-from weft.papers.sample.strata import allocate, draw, strata
 
 __all__ = [
     "BASELINES",

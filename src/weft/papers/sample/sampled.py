@@ -13,18 +13,21 @@ import numpy.typing as npt
 from weft.core.answer import Answer
 from weft.core.errors import InputError, check_name, check_whole
 from weft.papers.sample.estimators import (
+    STRATA,
     Estimate,
     Method,
     Speedup,
+    allocate,
+    draw,
     estimate,
     iterations_for,
     quantile,
     residual_spread,
     speedup,
+    strata,
 )
 from weft.papers.sample.iterations import Iterations, read_log
 from weft.papers.sample.seqpoint import BASELINES, Ints, Points, baseline, seqpoints
-from weft.papers.sample.strata import STRATA, allocate, draw, strata
 
 NOISE = 0.01
 """Variation of the time of one length, as a fraction [assumed, 0.003 to 0.03; iterations of GNMT in MLPerf 0.4 to 2.5 %

@@ -13,17 +13,15 @@ import numpy.typing as npt
 
 from weft import hardware
 from weft.core.errors import InputError, check_whole
-from weft.graph.role import Role
+from weft.graph.op import Role
 from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.models.block import LayerOp, Tokens, embedding, head, layer
 from weft.models.parallel.check import divisors
-from weft.papers.textbook.borders import clustered
-from weft.papers.textbook.meshes import MeshPlan, StageCosts, cost_of, mesh_plans
-from weft.papers.textbook.resharding import Layout
+from weft.papers.textbook.meshes import MeshPlan, StageCosts, clustered, cost_of, mesh_plans
 from weft.papers.textbook.shard import Block, Part, Sharding
-from weft.papers.textbook.strategies import Mesh, MeshPrices, Training
+from weft.papers.textbook.strategies import Layout, Mesh, MeshPrices, Training
 
 FloatArray = npt.NDArray[np.float64]
 USABLE = 0.9

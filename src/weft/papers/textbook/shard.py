@@ -19,15 +19,17 @@ from weft.core.units import Dimension, parse
 from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.models.block import LayerOp, Tokens, layer
-from weft.papers.textbook.resharding import Layout, Move, resharding
 from weft.papers.textbook.strategies import (
     Group,
+    Layout,
     Mesh,
     MeshPrices,
+    Move,
     Strategy,
     Training,
     divides,
     groups,
+    resharding,
     split_over,
     strategies,
 )

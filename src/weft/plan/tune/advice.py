@@ -17,7 +17,7 @@ from weft.overlaps.lower.collectives import PUSHES
 from weft.plan.tune.heuristics import TIE, Choice
 from weft.plan.tune.tables import SlowdownTables
 from weft.simulate.result import CoRun, Timeline
-from weft.sweep.bench import Alone, by_dma
+from weft.sweep.simulations import Alone, by_dma
 
 ALIKE = 0.01
 """Options whose makespans differ by no more than this share are named together."""

@@ -21,8 +21,7 @@ from weft.plan.tune.probes import tables_of
 from weft.plan.tune.tables import SlowdownTables
 from weft.simulate import alone
 from weft.simulate.result import CoRun, Timeline
-from weft.sweep.bench import Alone, Bench, Jobs, Runs, by_dma
-from weft.sweep.simulations import Simulation
+from weft.sweep.simulations import Alone, Bench, Jobs, Runs, Simulation, by_dma
 from weft.sweep.tasks import Progress
 
 CONFIRMED = 3

@@ -35,7 +35,7 @@ from weft.plan.tune.queues import (
     plans,
     watched,
 )
-from weft.sweep.bench import Bench, Jobs
+from weft.sweep.simulations import Bench, Jobs
 from weft.sweep.tasks import Progress
 
 COLUMNS = ("m", "n", "k", "dtype", "count")

@@ -17,8 +17,7 @@ from weft.core.errors import InputError, check_type
 from weft.graph import Gemm
 from weft.hardware import System
 from weft.overlaps import find_simulated
-from weft.sweep.bench import Jobs, Runs
-from weft.sweep.simulations import Simulation
+from weft.sweep.simulations import Jobs, Runs, Simulation
 
 ENDS = ("low", "high")
 GEMM, UNITS, COPIES = frozenset({"gemm"}), frozenset({"cu"}), frozenset({"dma"})
@@ -179,7 +178,7 @@ def perturb(
     simulations run once. `figures` looks up timelines by the unmoved task. Raises what the simulations raise.
 
     >>> import weft
-    >>> from weft.sweep.bench import Bench
+    >>> from weft.sweep.simulations import Bench
     >>> bench = Bench.of("h100-sxm", ranks=2)
     >>> task = bench.collective(weft.all_gather("1 MiB", ranks=2))
     >>> ends = moves(bench.system, [Values(("link.latency",))])
@@ -187,7 +186,7 @@ def perturb(
     >>> [row.setting for row in rows]
     ['', '250 ns', '1 us']
     """
-    check_type("tasks", tasks, Iterable, "give the simulations, as weft.sweep.bench.Bench makes them")
+    check_type("tasks", tasks, Iterable, "give the simulations, as weft.sweep.simulations.Bench makes them")
     check_type("moves", moves, Iterable, "give what weft.plan.tune.perturb.moves returns")
     chosen = [AS_CHOSEN, *moves]
     own = list(dict.fromkeys(tasks))

@@ -26,8 +26,7 @@ from weft.plan.tune.tables import (
     SlowdownTables,
     profile_of,
 )
-from weft.sweep.bench import Bench, Jobs, Runs
-from weft.sweep.simulations import Simulation
+from weft.sweep.simulations import Bench, Jobs, Runs, Simulation
 from weft.sweep.tasks import Progress
 
 MIB = 1 << 20

@@ -20,8 +20,7 @@ from weft.kernels import GemmTiling
 from weft.overlaps.lower.fit import tiling_for
 from weft.simulate.result import Timeline
 from weft.simulate.single import simulate
-from weft.sweep.bench import Bench, Jobs, Runs, Tiled, drained
-from weft.sweep.simulations import Simulation
+from weft.sweep.simulations import Bench, Jobs, Runs, Simulation, Tiled, drained
 
 DEGREES = (1, 2, 4, 8, 16)
 """Numbers of GEMMs that may run together."""

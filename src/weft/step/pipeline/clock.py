@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from weft.core.errors import InputError
-from weft.graph.earliest import earliest
+from weft.graph.graph import earliest
 from weft.step.pipeline.orders import BACKWARD, FORWARD, NONE, WEIGHT, Floats, Ints, Schedule
 from weft.step.pipeline.times import PipelineTimes
 

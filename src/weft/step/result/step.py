@@ -44,7 +44,7 @@ Times = Mapping[str, tuple[float, float]]
 LAUNCH_GAPS = "launch gaps"
 """The part of a pass in which the GPU waits for the host to launch its kernels."""
 RESIDUAL = "calibration residual"
-"""The part that measured steps take beyond what Weft models (`weft.kernels.library.residual`)."""
+"""The part that measured steps take beyond what Weft models (`weft.kernels.library.software`)."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch.utils.module_tracker import ModuleTracker
 from weft.core.errors import InputError
 from weft.graph import Call, Graph, Node, Op, Storages, live_bytes
 from weft.graph import Tensor as Described
-from weft.graph.op import Role
+from weft.graph.op import TensorRole
 from weft.torch.capture import distributed, tensors
 from weft.torch.capture.fused import KERNELS, folded
 from weft.torch.capture.operators import Called, operator_of
@@ -213,7 +213,7 @@ class Recorder(TorchDispatchMode):
     def _key(self, tensor: torch.Tensor) -> int:
         return tensor.untyped_storage()._cdata
 
-    def memory(self, tensor: torch.Tensor, role: Role = "activation", born: bool = True) -> Memory:
+    def memory(self, tensor: torch.Tensor, role: TensorRole = "activation", born: bool = True) -> Memory:
         """The storage of a tensor; one that is seen for the first time is given to the graph, unless it is not born."""
         storage = tensor.untyped_storage()
         key = storage._cdata

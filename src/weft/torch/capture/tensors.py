@@ -10,7 +10,7 @@ import torch
 
 from weft import graph
 from weft.core.errors import InputError
-from weft.graph.op import Role
+from weft.graph.op import TensorRole
 from weft.torch.traces.operators import TABLES
 
 DTYPES = {getattr(torch, name): known["name"] for name, known in TABLES["dtypes"].items()}
@@ -44,12 +44,12 @@ def dtype_of(dtype: torch.dtype) -> str:
 
 
 @cache
-def made(shape: tuple[int, ...], dtype: str, role: Role = "activation") -> graph.Tensor:
+def made(shape: tuple[int, ...], dtype: str, role: TensorRole = "activation") -> graph.Tensor:
     """The tensor as Weft describes it; equal tensors share one object."""
     return graph.Tensor(shape, dtype, role)
 
 
-def whole(tensor: torch.Tensor, role: Role = "activation") -> graph.Tensor | None:
+def whole(tensor: torch.Tensor, role: TensorRole = "activation") -> graph.Tensor | None:
     """The memory of a tensor: its shape if it fills its storage, else bytes; None for an empty one."""
     held = tensor.untyped_storage().nbytes()
     if not held:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from weft.core.answer import Answer
 from weft.graph import Call, Graph, Node, Op, Opaque
-from weft.graph.earliest import earliest
+from weft.graph.graph import earliest
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
