@@ -260,6 +260,8 @@ def _check_texts(one: Described, value: Any) -> Any:
 
 def _check_member(one: Described, value: Any) -> Any:
     members: Any = one.kinds[0]
+    if type(value) is members:
+        return value
     check_name(one.declared.noun or one.name, value, [member.value for member in members])
     return members(value)
 

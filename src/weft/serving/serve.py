@@ -249,18 +249,26 @@ def ready(
 def _times(model: Transformer, where: System, plan: ServingPlan, options: RunOptions) -> StepTimes:
     """The step times of a model on a replica: the same object for equal machines, which times each size once.
 
-    They share what they time with those of one draft, one stage and whole batches.
+    They share what they time with those of one draft, one stage and whole batches, and attention with those of a
+    replica that holds all experts.
     """
-    forward, simpler = Forward(model, where, plan, options), None
+    undrafted = replace(plan, num_speculative_tokens=None, acceptance_rate=None, speculative_method=None)
+    whole = replace(
+        undrafted, pp=1, two_batch_overlap=False, enforce_eager=False, ep=1, expert_load=None, dispatcher="", overlap={}
+    )
+    simpler = attention = None
     if plan.speculation.tokens > 1:
         simpler = replace(plan, num_speculative_tokens=1)
     elif plan.pp > 1 or plan.two_batch_overlap:
         simpler = replace(plan, pp=1, two_batch_overlap=False)
     elif plan.speculation.tokens:
-        simpler = replace(plan, num_speculative_tokens=None, acceptance_rate=None, speculative_method=None)
+        simpler = undrafted
     elif plan.enforce_eager:
         simpler = replace(plan, enforce_eager=False)
-    return StepTimes(forward, like=_times(model, where, simpler, options) if simpler else None)
+    elif plan != whole:
+        attention = whole
+    like, same = (_times(model, where, one, options) if one else None for one in (simpler, attention))
+    return StepTimes(Forward(model, where, plan, options), like=like, attention=same)
 
 
 @dataclass(frozen=True)

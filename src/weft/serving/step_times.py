@@ -54,10 +54,12 @@ class StepTimes:
     read. Between the sizes that are timed, times are interpolated linearly (`INTERPOLATION_ERROR`); between fewer of
     them, what a method of overlap leaves exposed by the engine. Each sequence that writes has `queries` tokens in a
     step (default: its next one and what the speculation drafts). What is timed of a replica `like` this one, up to its
-    stages, halves and drafts, holds for both.
+    stages, halves and drafts, holds for both; so does the attention of one that only shares its experts otherwise.
     """
 
-    def __init__(self, forward: Forward, queries: int = 0, like: StepTimes | None = None) -> None:
+    def __init__(
+        self, forward: Forward, queries: int = 0, like: StepTimes | None = None, attention: StepTimes | None = None
+    ) -> None:
         self.forward, self.queries = forward, queries or forward.queries
         self._launching, self._graphed, self._pieces = 0.0, 0, 0.0
         self.first = self.later = None
@@ -77,6 +79,8 @@ class StepTimes:
                 setattr(self, name, getattr(like, name))
             if like.queries == self.queries:
                 self._decodes = like._decodes
+        elif attention:
+            self._prompts, self._decodes = attention._prompts, attention._decodes
 
     def _shared(self, tokens: int) -> float:
         """Seconds of all that `tokens` pass through together."""

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from weft.core.errors import InputError, join_or, shown
 from weft.core.options import SUSTAINED, RunOptions
@@ -50,6 +50,8 @@ _LOADED = (
 _SUMMED = "The all-reduce behind routed experts follows them, as no method joins it with their GEMMs."
 
 
+_MACHINES = 8
+"""Machines and libraries whose durations are cached."""
 _ROCM = ("cdna2", "cdna3", "cdna4")
 """Architectures whose own paged attention takes neither sinks nor windows: models with them run Triton's kernel
 (vllm-project/vllm vllm/platforms/rocm.py, use_rocm_custom_paged_attention)."""
@@ -124,7 +126,7 @@ class Forward:
         format = self.format.partition("-")[0] or self.dtype
         self._calls = ExpertCalls.by(self.kit, format, model, system.gpu, options, plan.tp, plan.ep)
         self._prices = OperatorTimes(
-            system, self.ranks, options, known=DurationCache(system, options, self.kit, self.dtype)
+            system, self.ranks, options, known=_durations(system, options, plan.operators, self.dtype)
         )
         self._kinds = Counter(model.layer_kinds)
         self._alike = _alike_but_attention(self._kinds)
@@ -406,10 +408,8 @@ class Forward:
         return found
 
     def _graph(self, name: str, pieces: Iterable[LayerOp], of: Framework = _SERVER) -> Graph:
-        graph = forward_graph(name, tuple(pieces), self.ranks, of)
-        if name in LAYERS:
-            graph = replace(graph, nodes=tuple(_in_format(node, self.ranks.dtype) for node in graph))
-        return graph
+        products = self.ranks.dtype if name in LAYERS else ""
+        return forward_graph(name, tuple(pieces), self.ranks, of, products)
 
     def _timed(self, name: str, pieces: Iterable[LayerOp], attention: str = "") -> Pass:
         """One rank's forward pass over a part of the model, in a layer with weights of a format.
@@ -441,6 +441,12 @@ class Forward:
             return seconds
         found = weight_only(op, self._prices.gpu, self.format, self._prices.options)
         return max(seconds - max(found.plain - found.seconds, 0.0), found.seconds)
+
+
+@lru_cache(_MACHINES)
+def _durations(system: System, options: RunOptions, library: str, narrow: str) -> DurationCache:
+    """Return the durations of operators on a machine by a library, which all replicas share."""
+    return DurationCache(system, options, kit(library), narrow)
 
 
 def _alike_but_attention(kinds: Mapping[str, int]) -> Mapping[str, int]:
@@ -500,13 +506,3 @@ def _check_weights(weights: str, dtype: str) -> None:
         raise InputError(
             f"weights of {weights} are converted to 16 bits, and the products are of {dtype}; leave out one of the two"
         )
-
-
-def _in_format(node: Node, dtype: str) -> Node:
-    """A GEMM of a layer in the plan's number format; routers keep 16 bits, as do embedding and head.
-
-    What quantises its input counts as fused into the operator before it.
-    """
-    if node.role is Role.ROUTER or not isinstance(node.op, Gemm | GroupedGemm):
-        return node
-    return replace(node, op=replace(node.op, dtype=dtype))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Literal
 
-from weft.graph import Gemm, Graph, Op
+from weft.graph import Gemm, Graph, GroupedGemm, Op
+from weft.graph.op import Role
 from weft.models.block import LayerOp
 from weft.models.parallel.chain import RankGraphBuilder
 from weft.models.parallel.cut import cut, expert_tp, local
@@ -54,10 +55,25 @@ class RankPart:
         return self.write_again()
 
 
-def forward_graph(name: str, pieces: Sequence[LayerOp], plan: TrainingPlan, framework: Framework) -> Graph:
-    """Return one rank's forward pass over the pieces in their order, without what a backward pass would need."""
-    pieces = narrowed(pieces, plan.recipe, framework.attention)
-    return _pass(name, [(piece, cut(piece, plan)) for piece in pieces], plan, framework, "forward")
+def forward_graph(
+    name: str, pieces: Sequence[LayerOp], plan: TrainingPlan, framework: Framework, products: str = ""
+) -> Graph:
+    """Return one rank's forward pass over the pieces in their order, without what a backward pass would need.
+
+    GEMMs are of the number format `products`, if one is given, but for routers; what quantises their inputs counts as
+    fused into the operator before them.
+    """
+    mine = [(piece, cut(piece, plan)) for piece in narrowed(pieces, plan.recipe, framework.attention)]
+    if products:
+        mine = [(piece, _in_format(piece, op, products)) for piece, op in mine]
+    return _pass(name, mine, plan, framework, "forward")
+
+
+def _in_format(piece: LayerOp, op: Op, dtype: str) -> Op:
+    """Return an operator with the number format of the products of layers."""
+    if piece.role is Role.ROUTER or not isinstance(op, Gemm | GroupedGemm) or op.dtype == dtype:
+        return op
+    return replace(op, dtype=dtype)
 
 
 def part(
