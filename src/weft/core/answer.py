@@ -39,45 +39,21 @@ class Renderer(Protocol):
 
 
 class Record:
-    """Something with a record as plain data: the attributes that `RECORD` names, by default every field.
-
-    Each is an attribute, or a key and the path of an attribute ("system=system.name"), with spaces between them; "*"
-    are all fields. A method is called without arguments. What lies below None is None. A key of its own that ends in
-    "_us" turns seconds into microseconds.
-    """
-
-    RECORD = "*"
+    """Something with a record as plain data: by default its fields; a class with more to tell overrides `to_dict`."""
 
     def to_dict(self) -> dict[str, Any]:
         """The object as plain data for JSON."""
-        return attributes(self, self.RECORD)
+        return {each.name: plain(getattr(self, each.name)) for each in fields(cast("Any", self))}
 
 
-def attributes(item: Any, names: str) -> dict[str, Any]:
-    """Attributes of an item as plain data; `names` as in `Record`."""
-    found: dict[str, Any] = {}
-    for name in names.split():
-        if name == "*":
-            fields_of = getattr(item, "_fields", None) or [each.name for each in fields(item)]
-            found |= {each: plain(getattr(item, each)) for each in fields_of}
-        else:
-            key, _, path = name.partition("=")
-            value = plain(_attribute(item, path or key))
-            found[key] = _microseconds(value) if path and key.endswith("_us") else value
-    return found
+def to_plain(**values: Any) -> dict[str, Any]:
+    """Return the record of these values, each as plain data for JSON under its name."""
+    return {key: plain(each) for key, each in values.items()}
 
 
-def _microseconds(seconds: Any) -> Any:
-    """Seconds, or a mapping of them, in microseconds."""
-    if isinstance(seconds, Mapping):
-        return {key: _microseconds(each) for key, each in seconds.items()}
-    return None if seconds is None else seconds * 1e6
-
-
-def _attribute(item: Any, path: str) -> Any:
-    for name in path.split("."):
-        item = None if item is None else getattr(item, name)
-    return item() if callable(item) else item
+def in_microseconds(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return times [s] by name in microseconds."""
+    return {key: each * 1e6 for key, each in seconds.items()}
 
 
 def plain(value: Any) -> Any:
@@ -87,7 +63,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain(each) for key, each in value.items()}
     if hasattr(value, "_fields") or is_dataclass(value):
-        return attributes(value, getattr(value, "RECORD", "*"))
+        names = getattr(value, "_fields", None) or [each.name for each in fields(value)]
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     if isinstance(value, float):

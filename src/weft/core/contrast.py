@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.core.answer import Answer
+from weft.core.answer import Answer, to_plain
 from weft.core.errors import InputError
 
 
@@ -19,7 +19,6 @@ class Contrast(Answer):
     """
 
     kind = "contrast"
-    RECORD = "rows answers left_out"
 
     answers: Mapping[str, Any]
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -30,6 +29,10 @@ class Contrast(Answer):
         for label, answer in self.answers.items():
             if getattr(getattr(answer, "seconds", None), "ndim", 0) or not hasattr(answer, "parts"):
                 raise InputError(f"the answer '{label}' is not one time with its parts; contrast steps or estimates")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rows, the answers and what was left out as plain data."""
+        return to_plain(rows=self.rows, answers=self.answers, left_out=self.left_out)
 
     @property
     def first(self) -> Any:

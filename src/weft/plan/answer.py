@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-from weft.core.answer import Answer, Record, attributes
+from weft.core.answer import Answer, Record
 from weft.hardware import System
 from weft.models import Transformer
 from weft.models.parallel.plan import TrainingPlan
@@ -35,14 +35,6 @@ class PlannedDeployment(Record, Generic[D]):
     @abstractmethod
     def launch(self, launcher: str) -> str:
         """What starts the deployment, as `weft.plan.launch.launch` writes it."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The choices of the deployment, and what it achieves, as plain data."""
-        return {**self.choices(), **attributes(self, self.RECORD)}
-
-    def choices(self) -> dict[str, Any]:
-        """The choices of the deployment as plain data."""
-        return self.plan.to_dict()
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

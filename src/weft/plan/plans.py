@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from weft import hardware
-from weft.core.answer import attributes
+from weft.core.answer import to_plain
 from weft.core.errors import InputError
 from weft.core.options import SUSTAINED, Fidelity, RunOptions
 from weft.core.units import format_time
@@ -217,10 +217,14 @@ class Planned(PlannedDeployment[TrainingPlan]):
             f"most of the rest is {_WORDS.get(name, name)} ({lost / total:.0%}); memory is {full:.0%} full, {rest}"
         )
 
-    RECORD = """
-        micro_batches=plan.micro_batches framework=setting.framework.name step_time_s range_s tied fidelity
-        estimated_s estimated_rank=place tokens_per_s_per_gpu mfu peak_bytes capacity_bytes=capacity feasible
-    """
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain data: every degree, times [s], bytes, and why."""
+        return to_plain(
+            **self.plan.to_dict(), micro_batches=self.plan.micro_batches, framework=self.setting.framework.name,
+            step_time_s=self.step_time_s, range_s=self.range_s, tied=self.tied, fidelity=self.fidelity,
+            estimated_s=self.estimated_s, estimated_rank=self.place, tokens_per_s_per_gpu=self.tokens_per_s_per_gpu,
+            mfu=self.mfu, peak_bytes=self.peak_bytes, capacity_bytes=self.capacity, feasible=self.feasible,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)
@@ -236,10 +240,6 @@ class Plans(PlanAnswer[Planned]):
     """
 
     kind = "plans"
-    RECORD = """
-        model=model.name system=system.label objective plans=explained command=best.command runner_up searched rejected
-    """
-    LAST = "front refined rank_changed=moved why_range notes wall_s"
 
     objective: str
     plans: tuple[Planned, ...]
@@ -288,15 +288,16 @@ class Plans(PlanAnswer[Planned]):
         said = ", ".join(_changes(best, second)) or "the same plan"
         return f"The runner-up has {said}: {_differences(best, second)}{why}"
 
-    @property
-    def explained(self) -> list[dict[str, Any]]:
-        """The best plans as plain data, each with what binds it."""
-        return [{**one.to_dict(), "why": one.why} for one in self.plans]
-
     def to_dict(self) -> dict[str, Any]:
         """Plans, counts and reasons as plain data."""
-        launched = self._launched() if self.launcher else {}
-        return {**super().to_dict(), **launched, **attributes(self, self.LAST)}
+        return to_plain(
+            model=self.model.name, system=self.system.label, objective=self.objective,
+            plans=[{**one.to_dict(), "why": one.why} for one in self.plans], command=self.best.command,
+            runner_up=self.runner_up, searched=self.searched, rejected=self.rejected,
+            **self._launched() if self.launcher else {}, front=self.front,
+            refined=self.refined, rank_changed=self.moved, why_range=self.why_range, notes=self.notes,
+            wall_s=self.wall_s,
+        )  # fmt: skip
 
     def _launched(self) -> dict[str, Any]:
         others = {

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any
 
 from weft import hardware
-from weft.core.answer import Answer, Record
+from weft.core.answer import Answer, Record, to_plain
 from weft.core.errors import InputError, check_type, check_whole
 from weft.core.options import SUSTAINED, Fidelity, RunOptions
 from weft.estimate.errors import Error, collective_error, gemm_error
@@ -82,10 +82,13 @@ class Scaled(Record):
     method: str
     step: Step
 
-    RECORD = """
-        compute network memory method step_time_s=step.seconds mfu=step.mfu exposed_share=exposed hidden_share=hidden
-        exposed_s=step.exposed hidden_s=step.hidden waterfall=step.parts
-    """
+    def to_dict(self) -> dict[str, Any]:
+        """Return the point and the figures of its step as plain data."""
+        return to_plain(
+            compute=self.compute, network=self.network, memory=self.memory, method=self.method,
+            step_time_s=self.step.seconds, mfu=self.step.mfu, exposed_share=self.exposed, hidden_share=self.hidden,
+            exposed_s=self.step.exposed, hidden_s=self.step.hidden, waterfall=self.step.parts,
+        )  # fmt: skip
 
     @property
     def communication(self) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weft.core.answer import to_plain
 from weft.core.fields import described
 from weft.plan.answer import PlanAnswer, PlannedDeployment
 from weft.plan.launch import ENGINES, launch
@@ -62,11 +63,6 @@ class Deployed(PlannedDeployment[ServingPlan]):
     serving: Serving
     tpot: float
 
-    RECORD = """
-        gpus meets tokens_per_s_per_user tokens_per_s_per_gpu tpot_s=tpot good_share=serving.good_share
-        goodput_per_s=serving.goodput ttft_s=serving.ttft kv_peak_share=serving.peak_memory busy_share=serving.busy
-    """
-
     @property
     def words(self) -> str:
         """The plan in words."""
@@ -91,9 +87,16 @@ class Deployed(PlannedDeployment[ServingPlan]):
         """The command lines that start the plan by an engine of `weft.plan.launch.ENGINES`."""
         return launch(launcher, self.serving.model, self.serving.system, self.plan)
 
-    def choices(self) -> dict[str, Any]:
-        """The fields that the search chooses, by their options."""
-        return {described(ServingPlan)[name].option: value for name, value in chosen(self.plan).items()}
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields that the search chooses, by their options, and what the plan serves, as plain data."""
+        served = self.serving
+        chosen_fields = {described(ServingPlan)[name].option: value for name, value in chosen(self.plan).items()}
+        return to_plain(
+            **chosen_fields, gpus=self.gpus, meets=self.meets, tokens_per_s_per_user=self.tokens_per_s_per_user,
+            tokens_per_s_per_gpu=self.tokens_per_s_per_gpu, tpot_s=self.tpot, good_share=served.good_share,
+            goodput_per_s=served.goodput, ttft_s=served.ttft, kv_peak_share=served.peak_memory,
+            busy_share=served.busy,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -107,10 +110,6 @@ class ServingPlans(PlanAnswer[Deployed]):
     """
 
     kind = "serving plans"
-    RECORD = """
-        model=model.name system=system.label framework load attainment objective best launch
-        front nearest limit rejected searched bounded simulated unknown wall_s
-    """
 
     framework: str
     load: str
@@ -123,6 +122,15 @@ class ServingPlans(PlanAnswer[Deployed]):
     bounded: int
     simulated: int
     unknown: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the best plan, the front and the search as plain data."""
+        return to_plain(
+            model=self.model.name, system=self.system.label, framework=self.framework, load=self.load,
+            attainment=self.attainment, objective=self.objective, best=self.best, launch=self.launch, front=self.front,
+            nearest=self.nearest, limit=self.limit, rejected=self.rejected, searched=self.searched,
+            bounded=self.bounded, simulated=self.simulated, unknown=self.unknown, wall_s=self.wall_s,
+        )  # fmt: skip
 
     @property
     def seconds(self) -> float:

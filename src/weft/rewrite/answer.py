@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.core.answer import Answer, Record, attributes
+from weft.core.answer import Answer, Record, to_plain
 from weft.core.options import RunOptions
 from weft.graph import Graph
 from weft.hardware import System
@@ -18,13 +18,18 @@ from weft.rewrite.execute import Proof
 class Step(Record):
     """A rule at a place of the graph, and what the graph cost before and after; `choice` numbers its ways there."""
 
-    RECORD = "rule nodes gain_s=gain saved_bytes saved_kernels after"
-
     rule: str
     nodes: tuple[str, ...]
     choice: int
     before: Cost
     after: Cost
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the rule, its nodes and what it saves as plain data."""
+        return to_plain(
+            rule=self.rule, nodes=self.nodes, gain_s=self.gain, saved_bytes=self.saved_bytes,
+            saved_kernels=self.saved_kernels, after=self.after,
+        )  # fmt: skip
 
     @property
     def gain(self) -> float:
@@ -94,10 +99,10 @@ class Rewriting(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Costs, steps, alternatives, refusals and proofs as plain data."""
         whole = None if self.whole is None else {**vars(self.whole), "of": "a small twin" if self.twin else "the graph"}
-        return {
-            **attributes(self, "work=graph.__str__ system=system.name speedup before after steps"),
-            "alternatives": [{"rules": list(one.rules), **one.cost.to_dict()} for one in self.alternatives],
-            **attributes(self, "refused proofs"),
-            "proof": whole,
-            **attributes(self, "explored exhausted launch_s=launch"),
-        }
+        return to_plain(
+            work=str(self.graph), system=self.system.name, speedup=self.speedup, before=self.before, after=self.after,
+            steps=self.steps,
+            alternatives=[{"rules": list(one.rules), **one.cost.to_dict()} for one in self.alternatives],
+            refused=self.refused, proofs=self.proofs, proof=whole, explored=self.explored, exhausted=self.exhausted,
+            launch_s=self.launch,
+        )  # fmt: skip

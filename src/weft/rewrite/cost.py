@@ -22,8 +22,6 @@ A100, 1.30 and 0.59 on GH200 (openfabric-systems/simllm @9c2672c). A framework's
 class Cost(Record):
     """Time [s], least traffic [bytes], FLOPs, kernels, and how many times the host launches something."""
 
-    RECORD = "seconds bytes flops kernels launches"
-
     seconds: float
     bytes: int
     flops: int

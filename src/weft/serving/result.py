@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from weft.core.answer import Answer, Record
+from weft.core.answer import Answer, Record, to_plain
 from weft.core.errors import InputError, shown
 from weft.core.fields import Options, check_fields, declared
 from weft.core.units import Dimension, parse
@@ -254,18 +254,6 @@ class Serving(Answer):
 
     kind = "serving"
     timed = "a mean request"
-    RECORD = """
-        model=model.name system=system.label tp=plan.tp dtype=format.dtype weights=format.weights overlap=plan.overlap
-        replicas readers=plan.prefill_replicas framework engine policy router=plan.router load completed span_s=span
-        window steady
-        steady_requests seconds=stated_seconds parts requests_per_s
-        output_tokens_per_s input_tokens_per_s
-        output_tokens_per_s_per_gpu output_tokens_per_s_range ttft_s=ttft tpot_s=tpot
-        tpot_range_s=tpot_range latency_s=latency goodput offered_per_s=offered
-        capacity_per_s=capacity overloaded
-        kv_capacity_tokens=cache_tokens kv_peak_share=peak_memory kv_mean_share=mean_memory preemptions mean_running
-        mean_waiting busy_share=busy bottleneck pools lacks mean_step steps step_parts curve needs notes
-    """
 
     model: Transformer
     system: System
@@ -289,6 +277,25 @@ class Serving(Answer):
     clients: int = 0
     finite: bool = False
     pools: Pools | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return rates, latencies [s], KV cache and bottleneck as plain data."""
+        return to_plain(
+            model=self.model.name, system=self.system.label, tp=self.plan.tp, dtype=self.format.dtype,
+            weights=self.format.weights, overlap=self.plan.overlap, replicas=self.replicas,
+            readers=self.plan.prefill_replicas, framework=self.framework, engine=self.engine, policy=self.policy,
+            router=self.plan.router, load=self.load, completed=self.completed, span_s=self.span, window=self.window,
+            steady=self.steady, steady_requests=self.steady_requests, seconds=self.stated_seconds, parts=self.parts,
+            requests_per_s=self.requests_per_s, output_tokens_per_s=self.output_tokens_per_s,
+            input_tokens_per_s=self.input_tokens_per_s, output_tokens_per_s_per_gpu=self.output_tokens_per_s_per_gpu,
+            output_tokens_per_s_range=self.output_tokens_per_s_range, ttft_s=self.ttft, tpot_s=self.tpot,
+            tpot_range_s=self.tpot_range, latency_s=self.latency, goodput=self.goodput, offered_per_s=self.offered,
+            capacity_per_s=self.capacity, overloaded=self.overloaded, kv_capacity_tokens=self.cache_tokens,
+            kv_peak_share=self.peak_memory, kv_mean_share=self.mean_memory, preemptions=self.preemptions,
+            mean_running=self.mean_running, mean_waiting=self.mean_waiting, busy_share=self.busy,
+            bottleneck=self.bottleneck, pools=self.pools, lacks=self.lacks, mean_step=self.mean_step, steps=self.steps,
+            step_parts=self.step_parts, curve=self.curve, needs=self.needs, notes=self.notes,
+        )  # fmt: skip
 
     @property
     def replicas(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.core.answer import attributes
+from weft.core.answer import to_plain
 from weft.core.errors import SimulationError
 from weft.graph import Gemm
 from weft.kernels import GemmTiling
@@ -41,8 +41,10 @@ class GatherReplay:
 
     def to_dict(self) -> dict[str, Any]:
         """Counts and errors as plain data."""
-        names = "overlap=run.overlap arbiter=run.arbiter gpus=products.__len__ dtype pieces tiles same error"
-        return attributes(self, f"{names} seconds=run.seconds")
+        return to_plain(
+            overlap=self.run.overlap, arbiter=self.run.arbiter, gpus=len(self.products), dtype=self.dtype,
+            pieces=self.pieces, tiles=self.tiles, same=self.same, error=self.error, seconds=self.run.seconds,
+        )  # fmt: skip
 
 
 def gathered(run: Timeline, dtype: str, seed: int, rounded: Callable[[Floats], Floats]) -> GatherReplay:

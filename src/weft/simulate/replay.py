@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from weft.core.answer import attributes
+from weft.core.answer import to_plain
 from weft.core.errors import InputError, SimulationError, check_name, check_type, check_whole
 from weft.core.options import RunOptions
 from weft.graph import Gemm, Graph, RemoteLoads, TrackedDirect
@@ -88,8 +88,10 @@ class Replay:
 
     def to_dict(self) -> dict[str, Any]:
         """Counts and errors as plain data."""
-        names = "overlap=run.overlap arbiter=run.arbiter gpus=partials.__len__ dtype updates seconds=run.seconds"
-        return {**attributes(self, names), **self.errors._asdict()}
+        return to_plain(
+            overlap=self.run.overlap, arbiter=self.run.arbiter, gpus=len(self.partials), dtype=self.dtype,
+            updates=self.updates, seconds=self.run.seconds, **self.errors._asdict(),
+        )  # fmt: skip
 
 
 def replay(

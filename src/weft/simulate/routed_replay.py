@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from weft.core.answer import attributes
+from weft.core.answer import to_plain
 from weft.core.errors import InputError, SimulationError
 from weft.graph import Graph, GroupedGemm
 from weft.overlaps.deepep import At, PerRankLayer
@@ -43,7 +43,10 @@ class ExpertReplay:
 
     def to_dict(self) -> dict[str, Any]:
         """Counts and errors as plain data."""
-        return attributes(self, "overlap=run.overlap gpus=result.__len__ dtype answers error fp32 seconds=run.seconds")
+        return to_plain(
+            overlap=self.run.overlap, gpus=len(self.result), dtype=self.dtype, answers=self.answers, error=self.error,
+            fp32=self.fp32, seconds=self.run.seconds,
+        )  # fmt: skip
 
 
 class Event(NamedTuple):

@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
+from weft.core.answer import to_plain
 from weft.core.errors import InputError, check_name, check_type
 from weft.core.fields import declared, redeclared
 from weft.graph.routing import Loads
@@ -117,8 +118,6 @@ class TrainingPlan(Deployment):
     32
     """
 
-    RECORD = "* gpus"
-
     dp: int = declared(1, "Replicas that share the batch.", default="the GPUs that are left")
     cp: int = declared(1, "GPUs that share every sequence.")
     batch: int = declared(1, "Sequences of a step.", default="four micro-batches for each stage of each pipeline")
@@ -195,6 +194,10 @@ class TrainingPlan(Deployment):
             raise InputError(f"sequence {self.sequence} does not divide into {self.cp} context-parallel ranks")
         if any(layers < 0 for layers in self.layers):
             raise InputError(f"layers of the stages are {', '.join(map(str, self.layers))}; none can have fewer than 0")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields and the number of GPUs as plain data."""
+        return to_plain(**super().to_dict(), gpus=self.gpus)
 
     def _check_shard(self) -> None:
         """Raise InputError for groups that share nothing, or into which the replicas do not divide."""

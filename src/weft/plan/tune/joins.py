@@ -9,7 +9,7 @@ from math import hypot
 from typing import Any, Literal, NamedTuple, cast
 
 from weft import hardware
-from weft.core.answer import attributes
+from weft.core.answer import to_plain
 from weft.core.errors import InputError
 from weft.core.options import SUSTAINED, RunOptions
 from weft.estimate import Harness
@@ -108,9 +108,11 @@ class Joins:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain data; times in seconds."""
         ways = [{**way._asdict(), "pays": None if way.method == SEQUENTIAL else way.pays} for way in self.ways]
-        gemm = {"form": self.form, "gemm": [self.gemm.m, self.gemm.n, self.gemm.k]}
-        names = "dtype=gemm.dtype ranks system seen gemm_alone_s=pair.gemm collective_alone_s=pair.collective"
-        return {**gemm, **attributes(self, names), "ways": ways}
+        return to_plain(
+            form=self.form, gemm=[self.gemm.m, self.gemm.n, self.gemm.k], dtype=self.gemm.dtype, ranks=self.ranks,
+            system=self.system, seen=self.seen, gemm_alone_s=self.pair.gemm, collective_alone_s=self.pair.collective,
+            ways=ways,
+        )  # fmt: skip
 
 
 def joins(

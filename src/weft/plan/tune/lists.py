@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from weft.core.answer import Answer, attributes
+from weft.core.answer import Answer, to_plain
 from weft.core.catalog import broken_rule, translated
 from weft.core.errors import ConfigError, InputError, check_type
 from weft.core.files import Rows, read_json, read_text, write_json
@@ -261,15 +261,13 @@ class Tuned:
 
     def record(self) -> dict[str, Any]:
         """The line as plain data, times in microseconds."""
-        return {
-            "name": self.wanted.name,
-            **attributes(self.wanted.gemm, "m n k dtype"),
-            **attributes(self, "count=wanted.count degree kernel alone=kernels.isolated"),
-            "sequential_us": self.judged.sequential * 1e6,
-            "default_us": self.judged.default * 1e6,
-            "tuned_us": self.judged.at_degree[self.degree] * 1e6,
-            **attributes(self, "over_default over_sequential"),
-        }
+        return to_plain(
+            name=self.wanted.name, m=self.wanted.gemm.m, n=self.wanted.gemm.n, k=self.wanted.gemm.k,
+            dtype=self.wanted.gemm.dtype, count=self.wanted.count, degree=self.degree, kernel=self.kernel,
+            alone=self.kernels.isolated, sequential_us=self.judged.sequential * 1e6,
+            default_us=self.judged.default * 1e6, tuned_us=self.judged.at_degree[self.degree] * 1e6,
+            over_default=self.over_default, over_sequential=self.over_sequential,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, repr=False)

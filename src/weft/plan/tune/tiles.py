@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft import hardware
-from weft.core.answer import Answer, attributes
+from weft.core.answer import Answer, to_plain
 from weft.core.errors import InputError, check_whole
 from weft.core.options import SUSTAINED, RunOptions
 from weft.estimate import gemm_kernel
@@ -153,15 +153,12 @@ class Tiles(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Counts, reasons, the best ten, and the library's kernel, as plain data."""
-        return {
-            "gemm": attributes(self.gemm, "m n k dtype"),
-            **attributes(self, "gpu=gpu.name clock candidates pruned"),
-            "timed": len(self.seconds),
-            "within_1_percent": self.within(0.01),
-            "best": [_record(one) for one in self.fastest(10)],
-            "library": {"tile": str(self.library.tiling), "seconds": self.library.seconds},
-            "over_library": self.over_library,
-        }
+        return to_plain(
+            gemm={"m": self.gemm.m, "n": self.gemm.n, "k": self.gemm.k, "dtype": self.gemm.dtype}, gpu=self.gpu.name,
+            clock=self.clock, candidates=self.candidates, pruned=self.pruned, timed=len(self.seconds),
+            within_1_percent=self.within(0.01), best=[_record(one) for one in self.fastest(10)],
+            library={"tile": str(self.library.tiling), "seconds": self.library.seconds}, over_library=self.over_library,
+        )  # fmt: skip
 
 
 def _record(one: Timed) -> dict[str, Any]:

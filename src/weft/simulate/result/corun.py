@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from weft.core.answer import Record, attributes
+from weft.core.answer import Record, in_microseconds, to_plain
 from weft.core.units import counted, format_bytes, format_time
 from weft.graph import DmaCopies, Driver, ExecutionPlanKernel, LibraryCollective, Node, PaperAllReduce
 from weft.graph.choice import driver_of
@@ -40,7 +40,9 @@ class Grid(Record):
     given: int
     splits: int = 1
 
-    RECORD = "* waves_on_all waves_on_given"
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields and the waves as plain data."""
+        return to_plain(**super().to_dict(), waves_on_all=self.waves_on_all, waves_on_given=self.waves_on_given)
 
     @property
     def waves_on_all(self) -> int:
@@ -80,10 +82,14 @@ class LoopTimes(Record):
     waits: Mapping[str, float]
     waits_alone: Mapping[str, float]
 
-    RECORD = """
-        name count alone_us=alone concurrent_us=concurrent slowdown while_both_run_us=both
-        slowdown_while_both_run=slowdown_both end_us=end waits_us=waits waits_alone_us=waits_alone
-    """
+    def to_dict(self) -> dict[str, Any]:
+        """Return the loop as plain data, times in microseconds."""
+        return to_plain(
+            name=self.name, count=self.count, alone_us=self.alone * 1e6, concurrent_us=self.concurrent * 1e6,
+            slowdown=self.slowdown, while_both_run_us=self.both * 1e6, slowdown_while_both_run=self.slowdown_both,
+            end_us=self.end * 1e6, waits_us=in_microseconds(self.waits),
+            waits_alone_us=in_microseconds(self.waits_alone),
+        )  # fmt: skip
 
     @property
     def slowdown(self) -> float:
@@ -304,27 +310,27 @@ class CoRun:
 
     def record(self) -> dict[str, Any]:
         """All metrics as plain data for JSON."""
-        held = self.run.held
+        held, choice = self.run.held, self.choice
         parts = (self.run, self.gemm_alone, self.collective_alone)
-        return {
-            **attributes(self.run, "gpu=gpu.name ranks=graph.ranks"),
-            **vars(self.run.gemm),
-            **attributes(self, "strategy=run.overlap driver units_apart=apart channels rounds warning"),
-            "units_held": {"gemm": held[self._gemm.name], "collective": held[self.name]},
-            **attributes(self, "grid first copies algorithm library_algorithm=choice.algorithm"),
-            **attributes(self, "library_alone_us=choice.seconds gemm collective"),
-            "collective_by_units_alone_us": self.library_alone.period(self.name) * 1e6,
-            **attributes(self, "makespan_us=makespan serial_us=serial speedup ideal_speedup share_of_ideal"),
-            "bytes": {" ".join(cause): amount for cause, amount in self.run.traffic.items()},
+        return to_plain(
+            gpu=self.run.gpu.name, ranks=self.run.graph.ranks, **vars(self.run.gemm), strategy=self.run.overlap,
+            driver=self.driver, units_apart=self.apart, channels=self.channels, rounds=self.rounds,
+            warning=self.warning, units_held={"gemm": held[self._gemm.name], "collective": held[self.name]},
+            grid=self.grid, first=self.first, copies=self.copies, algorithm=self.algorithm,
+            library_algorithm=choice and choice.algorithm, library_alone_us=choice and choice.seconds * 1e6,
+            gemm=self.gemm, collective=self.collective,
+            collective_by_units_alone_us=self.library_alone.period(self.name) * 1e6, makespan_us=self.makespan * 1e6,
+            serial_us=self.serial * 1e6, speedup=self.speedup, ideal_speedup=self.ideal_speedup,
+            share_of_ideal=self.share_of_ideal,
+            bytes={" ".join(cause): amount for cause, amount in self.run.traffic.items()},
             **self.run.interference_record(),
-            "traffic_mb": {
+            traffic_mb={
                 name: {"gemm_alone": one, "collective_alone": other, "side_by_side": both}
                 for name, (one, other, both) in self.traffic().items()
             },
-            "events": self.run.events,
-            "cpu_s": sum(part.cpu_s for part in parts),
-            **attributes(self.run.options, "request_bytes memory"),
-        }
+            events=self.run.events, cpu_s=sum(part.cpu_s for part in parts),
+            request_bytes=self.run.options.request_bytes, memory=self.run.options.memory,
+        )  # fmt: skip
 
     def __str__(self) -> str:
         loops = "; ".join(

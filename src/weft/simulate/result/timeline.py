@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.core.answer import Answer, attributes
+from weft.core.answer import Answer, to_plain
 from weft.core.errors import ConfigError, InputError, UnknownNameError, check_type
 from weft.core.files import read_json, to_json, write_atomically
 from weft.core.options import RunOptions
@@ -303,20 +303,15 @@ class Timeline(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Times [us], bytes and counters of the run as plain data; a saved .json file holds every field."""
         about = {name: self.graph.labels.get(name, "") for name in ("model", "sublayer")}
-        return {
-            **about,
-            **attributes(self, "tp=graph.ranks overlap gpu=gpu.name"),
-            "gemm_us": self.duration("gemm") * 1e6,
-            "rs_us": self.duration("reduce_scatter") * 1e6,
-            "ag_us": self.duration("all_gather") * 1e6,
-            "total_us": self.seconds * 1e6,
-            "bytes": {" ".join(cause): amount for cause, amount in self.traffic.items()},
-            **attributes(self, "events requests cpu_s counters gemm arbiter clock=options.clock"),
-            **attributes(self.options, "request_bytes mode memory"),
-            "changed": list(self.system.changes),
-            **self.interference_record(),
-            **({} if self.heat is None else {"heat": self.heat.to_dict()}),
-        }
+        return to_plain(
+            **about, tp=self.graph.ranks, overlap=self.overlap, gpu=self.gpu.name, gemm_us=self.duration("gemm") * 1e6,
+            rs_us=self.duration("reduce_scatter") * 1e6, ag_us=self.duration("all_gather") * 1e6,
+            total_us=self.seconds * 1e6, bytes={" ".join(cause): amount for cause, amount in self.traffic.items()},
+            events=self.events, requests=self.requests, cpu_s=self.cpu_s, counters=self.counters, gemm=self.gemm,
+            arbiter=self.arbiter, clock=self.options.clock, request_bytes=self.options.request_bytes,
+            mode=self.options.mode, memory=self.options.memory, changed=list(self.system.changes),
+            **self.interference_record(), **{} if self.heat is None else {"heat": self.heat.to_dict()},
+        )  # fmt: skip
 
     def interference_record(self) -> dict[str, Any]:
         """The interference under its name as plain data; empty if the run did not record it."""

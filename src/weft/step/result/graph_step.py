@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.core.answer import Answer
+from weft.core.answer import Answer, to_plain
 from weft.graph import Graph, live_bytes
 from weft.step.result.step import exposed_axis
 
@@ -46,10 +46,6 @@ class GraphStep(Answer):
     """
 
     kind = "graph step"
-    RECORD = """
-        graph=graph.__str__ labels=graph.labels gpu=gpu.name seconds flops ranks=graph.ranks exposed_seconds=exposed
-        hidden_seconds=hidden launches by_bytes peak_bytes capacity_bytes=gpu.memory.capacity.__int__ fits shares notes
-    """
 
     graph: Graph
     gpu: Gpu
@@ -57,6 +53,15 @@ class GraphStep(Answer):
     shares: tuple[Share, ...]
     notes: tuple[str, ...] = ()
     spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the step, its shares and its memory as plain data."""
+        return to_plain(
+            graph=str(self.graph), labels=self.graph.labels, gpu=self.gpu.name, seconds=self.seconds, flops=self.flops,
+            ranks=self.graph.ranks, exposed_seconds=self.exposed, hidden_seconds=self.hidden, launches=self.launches,
+            by_bytes=self.by_bytes, peak_bytes=self.peak_bytes, capacity_bytes=int(self.gpu.memory.capacity),
+            fits=self.fits, shares=self.shares, notes=self.notes,
+        )  # fmt: skip
 
     @property
     def flops(self) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from weft.core.answer import Answer
+from weft.core.answer import Answer, to_plain
 from weft.models.formats import BF16, ServedFormat
 
 if TYPE_CHECKING:
@@ -30,13 +30,6 @@ class Inference(Answer):
     """
 
     kind = "inference"
-    RECORD = """
-        phase model=model.name system=system.label tp=plan.tp replicas dtype=format.dtype weights=format.weights
-        overlap=plan.overlap batch tokens cached chunk latency_s=seconds step_s tokens_per_step tokens_per_s
-        tokens_per_s_per_gpu parts weight_bytes_per_gpu=weights kv_cache_bytes_per_gpu=cache
-        capacity_bytes=capacity fits most_sequences needs
-        notes
-    """
 
     phase: Phase
     model: Transformer
@@ -54,6 +47,18 @@ class Inference(Answer):
     tokens_per_step: float = 1.0
     needs: tuple[str, ...] = ()
     format: ServedFormat = BF16
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the pass, its parts [s] and its memory [bytes] as plain data."""
+        return to_plain(
+            phase=self.phase, model=self.model.name, system=self.system.label, tp=self.plan.tp, replicas=self.replicas,
+            dtype=self.format.dtype, weights=self.format.weights, overlap=self.plan.overlap, batch=self.batch,
+            tokens=self.tokens, cached=self.cached, chunk=self.chunk, latency_s=self.seconds, step_s=self.step_s,
+            tokens_per_step=self.tokens_per_step, tokens_per_s=self.tokens_per_s,
+            tokens_per_s_per_gpu=self.tokens_per_s_per_gpu, parts=self.parts, weight_bytes_per_gpu=self.weights,
+            kv_cache_bytes_per_gpu=self.cache, capacity_bytes=self.capacity, fits=self.fits,
+            most_sequences=self.most_sequences, needs=self.needs, notes=self.notes,
+        )  # fmt: skip
 
     @property
     def step_s(self) -> float:

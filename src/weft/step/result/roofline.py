@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weft.core.answer import Answer, attributes
+from weft.core.answer import Answer, to_plain
 
 if TYPE_CHECKING:
     from weft.hardware import System
@@ -116,14 +116,12 @@ class Roofline(Answer):
 
     def to_dict(self) -> dict[str, Any]:
         """Every operator, the peaks with their ridges, and the machine, as plain data."""
-        names = "model=model.name system=system.name gpu=system.gpu.name plan memory_bandwidth=memory_rate"
-        return {
-            **attributes(self, names),
-            "cache_bandwidth": float(self.system.gpu.cache.bandwidth),
-            "peaks": {name: {"flops": value, "ridge": self.ridge(name)} for name, value in self.peaks.items()},
-            "operators": [self._record(op) for op in self.operators],
-            "notes": list(self.notes),
-        }
+        return to_plain(
+            model=self.model.name, system=self.system.name, gpu=self.system.gpu.name, plan=self.plan,
+            memory_bandwidth=self.memory_rate, cache_bandwidth=float(self.system.gpu.cache.bandwidth),
+            peaks={name: {"flops": value, "ridge": self.ridge(name)} for name, value in self.peaks.items()},
+            operators=[self._record(op) for op in self.operators], notes=self.notes,
+        )  # fmt: skip
 
     def _record(self, op: RooflineOp) -> dict[str, Any]:
         more = {"intensity": op.intensity, "flops_per_s": op.rate, "attained": self.attained(op)}

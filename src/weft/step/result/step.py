@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft.core.answer import Answer
+from weft.core.answer import Answer, to_plain
 from weft.estimate.errors import Error, step_error
 from weft.graph import Graph
 from weft.models.counts import hardware_flops, utilisation
@@ -173,12 +173,6 @@ class Step(Answer):
     """
 
     kind = "step"
-    RECORD = """
-        model=model.name system=system.label plan framework=framework.name fidelity step_time_s=seconds range_s
-        expected_error=error.value tokens_per_s_per_gpu mfu hfu model_flops=flops flops_convention=convention peak_flops
-        peak_bytes=memory.peak fits=memory.fits waterfall=parts exposed_s=exposed hidden_s=hidden bubble_share=bubble
-        needs notes windows defaulted elsewhere
-    """
 
     model: Transformer
     system: System
@@ -199,6 +193,18 @@ class Step(Answer):
     defaulted: tuple[str, ...] = ()
     elsewhere: Mapping[str, float] = field(default_factory=dict)
     convention = CONVENTION
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the step, its times [s], and what it needs as plain data."""
+        return to_plain(
+            model=self.model.name, system=self.system.label, plan=self.plan, framework=self.framework.name,
+            fidelity=self.fidelity, step_time_s=self.seconds, range_s=self.range_s, expected_error=self.error.value,
+            tokens_per_s_per_gpu=self.tokens_per_s_per_gpu, mfu=self.mfu, hfu=self.hfu, model_flops=self.flops(),
+            flops_convention=self.convention, peak_flops=self.peak_flops, peak_bytes=self.memory and self.memory.peak,
+            fits=self.memory and self.memory.fits, waterfall=self.parts, exposed_s=self.exposed, hidden_s=self.hidden,
+            bubble_share=self.bubble, needs=self.needs, notes=self.notes, windows=self.windows,
+            defaulted=self.defaulted, elsewhere=self.elsewhere,
+        )  # fmt: skip
 
     @property
     def devices(self) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from weft.core.answer import Answer, Record
+from weft.core.answer import Answer, Record, to_plain
 
 if TYPE_CHECKING:
     from weft.hardware import System
@@ -33,7 +33,9 @@ class Compared(Record):
     compute: float
     memory: float
 
-    RECORD = "* lost why"
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields and the lost time with its reason as plain data."""
+        return to_plain(**super().to_dict(), lost=self.lost, why=self.why)
 
     @property
     def lost(self) -> float:
@@ -64,11 +66,6 @@ class TraceComparison(Answer):
     """
 
     kind = "trace comparison"
-    RECORD = """
-        trace=trace.path device=trace.device system=system.name gpu=system.gpu.name measured_s=trace.makespan
-        busy_s=trace.busy idle_s=waiting seconds ahead_s=ahead compared_s=measured predicted_s=predicted
-        unmapped_s=unmapped found=trace.found rows notes
-    """
 
     trace: Trace
     system: System
@@ -77,6 +74,15 @@ class TraceComparison(Answer):
     seconds: float
     ahead: float
     notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return measured and predicted times [s] and the operators as plain data."""
+        return to_plain(
+            trace=self.trace.path, device=self.trace.device, system=self.system.name, gpu=self.system.gpu.name,
+            measured_s=self.trace.makespan, busy_s=self.trace.busy, idle_s=self.waiting, seconds=self.seconds,
+            ahead_s=self.ahead, compared_s=self.measured, predicted_s=self.predicted, unmapped_s=self.unmapped,
+            found=self.trace.found, rows=self.rows, notes=self.notes,
+        )  # fmt: skip
 
     @property
     def measured(self) -> float:
