@@ -1,6 +1,5 @@
 """What every study keeps to: a command, sentences that it can tell, a page that explains it, a place for figures."""
 
-import inspect
 import shlex
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from weft.papers import STUDIES
 from weft.papers import study as find
 from weft.papers.command import study as command
 from weft.papers.headline import declared
-from weft.view import figure
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -33,13 +31,6 @@ def test_it_declares_its_name_and_what_its_page_says_first(name):
     declared = find(name).DECLARED
     assert declared.name == name
     assert set(declared.summary) <= set(declared.claims), "a sentence of a claim that is not declared is left out"
-
-
-@every
-def test_its_declared_figures_are_drawn_by_functions_that_take_what_is_given(name):
-    for shown in find(name).DECLARED.figures.values():
-        known = inspect.signature(getattr(figure, shown.draw)).parameters
-        assert set(shown.given) <= set(known), shown.draw
 
 
 @every

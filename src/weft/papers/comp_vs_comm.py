@@ -18,6 +18,8 @@ import numpy as np
 from weft import hardware
 from weft.core.errors import InputError
 from weft.core.options import SUSTAINED
+from weft.core.report import Part, Section, filled
+from weft.core.report.table import Table, number, text
 from weft.estimate import estimate
 from weft.graph import DTYPE_BYTES, Collective
 from weft.hardware import System
@@ -38,6 +40,8 @@ from weft.plan.scale import AS_PLANNED, faster
 from weft.step.clock import train
 from weft.step.named import step
 from weft.step.result.step import Pass, exposed
+from weft.view import looks
+from weft.view.figure import Figure, bars, curves, heat_map, scatter
 from weft.view.words import percent
 
 DECLARED = declared(__file__)
@@ -363,6 +367,119 @@ class CompVsCommStudy(PaperStudy):
             for one in found:
                 if one.scenario.batch == least and one.scenario.compute == most:
                     yield one.scenario.label, _WORDS[method], one.scenario.machine, 0.0, one.share
+
+    def tables(self) -> list[Table]:
+        """The tables of the terminal."""
+        return filled(self._models_table(), self._projected_table())
+
+    def sections(self, watched: Any = None) -> list[Part]:
+        """The sections of the page."""
+        return [
+            Section("How the share grows with machines", filled(self._curves_figure())),
+            Section("Where it is large", filled(self._map_figure())),
+            Section("What the model alone says", filled(self._closed_figure())),
+            Section("Projected from one baseline", filled(self._projection_figure(), self._projected_table())),
+            Section("What overlap, T3 and in-network reduction change", filled(self._change_figure())),
+            Section("What the band depends on", filled(self._variants_table())),
+            Section("MegaScale's overlap", filled(self._megascale_table())),
+            Section("Every model at its own degree", filled(self._models_table())),
+        ]
+
+    def _models_table(self) -> Table:
+        columns = [
+            text("model"), number("year", format_="d"), number("hidden"), number("sequence"), number("batch"),
+            *(number(f"share_{name}", f"{name}x compute", format_=".0%") for name in self.compute),
+            number("closed", f"closed form, {self.compute[2]}x", format_=".0%"),
+            number("gradients", f"gradients over backward, {self.compute[2]}x", format_=".0%"),
+        ]  # fmt: skip
+        rows = self.models
+        return Table(columns, rows, f"Share of a layer in which computing waits for all-reduces, on {self.where}")
+
+    def _projected_table(self) -> Table:
+        columns = [
+            text("operator"), text("machine"), number("baseline", "rows of the baseline"),
+            number("rows", "rows not seen"), number("mean", "mean error", format_=".1%"), number("p90", format_=".1%"),
+            number("scaled", "scaling by work", format_=".1%"),
+        ]  # fmt: skip
+        rows = list(self.projected)
+        return Table(columns, rows, "Operators projected from one baseline, on measured rows that it has not seen")
+
+    def _variants_table(self) -> Table:
+        columns = [
+            text("what", "what is different"), number("low", "least share", format_=".0%"),
+            number("high", "largest share", format_=".0%"),
+        ]  # fmt: skip
+        rows = [(one.what, one.low, one.high) for one in self.variants]
+        return Table(columns, rows, "The band, 2 to 4 times the compute, if something is different")
+
+    def _megascale_table(self) -> Table:
+        columns = [
+            text("what", "overlapped"), number("seconds", "step", "s", ".2f"), number("mfu", "MFU", format_=".1%"),
+            number("points", "more", "points", "+.1f"),
+        ]  # fmt: skip
+        rows = list(self.overlapped)
+        return Table(columns, rows, "A step of 175B on 256 A100 (published: +2.2, +2.5 and +1.5 points, 6.2 in all)")
+
+    def _curves_figure(self) -> Figure:
+        columns = [
+            text("label", "model"), number("compute", "compute over today's, links as today", format_="g"),
+            number("share", "share of communication", format_=".0%"),
+        ]  # fmt: skip
+        table = Table(columns, [(one.scenario.label, one.scenario.compute, one.share) for one in self.largest])
+        return curves(
+            "Share of a layer in which computing waits for communication", table, x="compute", y="share",
+            series="label", log_x=True, percent=True, ticks=sorted(table.distinct("compute")),
+        ).captioned("One sequence per micro-batch, forward and backward pass, nothing hidden.")  # fmt: skip
+
+    def _map_figure(self) -> Figure:
+        columns = [
+            text("model"), number("compute", "rate of computing, times today's"), number("tp", "GPUs per layer"),
+            number("share", "share of communication", format_=".0%"), text("own", "its own degree"),
+        ]  # fmt: skip
+        table = Table(columns, list(self.cells))
+        return heat_map(
+            "Share of communication by model, degree and machine", table, x="compute", y="tp", value="share",
+            facet="model",
+        )  # fmt: skip
+
+    def _closed_figure(self) -> Figure:
+        columns = [
+            text("machine"), text("label", "model"), number("batch"), number("closed", "closed form", format_=".0%"),
+            number("share", "operator by operator", format_=".0%"),
+        ]  # fmt: skip
+        rows = [
+            (one.scenario.machine, one.scenario.label, one.scenario.batch, one.closed, one.share) for one in self.today
+        ]
+        table = Table(columns, rows)
+        return scatter(
+            "Share of communication: the model alone, by the data sheet's rates, and operator by operator", table,
+            x="closed", y="share", facet="machine", percent=True,
+        ).captioned(
+            "The closed form, 1 / (1 + edge x link rate / peak FLOP/s), knows neither achieved rates nor "
+            "operators that move data; it orders scenarios roughly, and overstates the share."
+        )  # fmt: skip
+
+    def _projection_figure(self) -> Figure:
+        columns = [
+            text("subject"), number("projected", "projected", "µs", ".4g"), number("measured", "measured", "µs", ".4g"),
+            number("ratio", "projected / measured", format_=".3f"),
+        ]  # fmt: skip
+        table = Table(columns, list(self.unseen))
+        return scatter(
+            "Operators projected from one baseline, on rows that it has not seen", table, x="measured", y="projected",
+            facet="subject", log=True, log_x=True, bands=[0.3, 0.1],
+        ).captioned("Bands: 10 % and 30 % off.")  # fmt: skip
+
+    def _change_figure(self) -> Figure:
+        columns = [
+            text("label", "model"), text("method"), text("machine"), number("start", " "),
+            number("share", "share of communication", format_=".0%"),
+        ]  # fmt: skip
+        table = Table(columns, list(self.exposed))
+        return bars(
+            "What is left exposed on the fastest machine", table, lane="label", offset="method", kind="method",
+            start="start", end="share", percent=True, looks=looks.spread(table.distinct("method")),
+        )  # fmt: skip
 
 
 _WORDS = {

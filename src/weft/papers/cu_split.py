@@ -12,6 +12,8 @@ from statistics import geometric_mean
 from typing import Any
 
 from weft.core.errors import InputError
+from weft.core.report import Part, Section, filled
+from weft.core.report.table import Table, number, text
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu
 from weft.overlaps.lower.masks import split_units
@@ -23,7 +25,7 @@ from weft.simulate.single import simulate
 from weft.sweep.simulations import Bench, Runs, Simulation
 from weft.sweep.tasks import Progress
 from weft.view import looks
-from weft.view.figure import Figure
+from weft.view.figure import Figure, Lines, bars, curves
 from weft.view.units import Way, units_by_way
 from weft.view.words import case_label
 
@@ -288,6 +290,72 @@ class CuSplitStudy(PaperStudy):
             f"{name}, both at once: who held which compute unit when. What one leaves at its end stays "
             "idle: the masks hold for the other.",
         )
+
+    def tables(self) -> list[Table]:
+        """The tables of the terminal."""
+        return filled(self._sublayers_table())
+
+    def sections(self, watched: Any = None) -> list[Part]:
+        """The sections of the page."""
+        return [
+            Section("What compute units are worth to either", filled(self._slowdowns_figure())),
+            Section("What overlap could gain, and what it gains", filled(self._speedups_figure())),
+            Section("Who held which compute unit", [] if watched is None else [self.held(watched)]),
+            Section("Speedup of every sub-layer over serial execution", filled(self._sublayers_table())),
+        ]
+
+    def _sublayers_table(self) -> Table:
+        columns = [
+            text("model"), text("tp", "TP"), text("layer"), number("gemm_us", "GEMM", "µs", ",.0f"),
+            number("ar_us", "AR", "µs", ",.0f"), *(number(name, format_=".2f") for name in self.columns),
+        ]  # fmt: skip
+        rows = list(self.rows)
+        return Table(
+            columns, rows, f"Sub-layers on {self.where}: times alone, and speedups by times alone and of both at once"
+        )
+
+    def _slowdowns_figure(self) -> Figure:
+        columns = [
+            text("side", "mean of"), number("units", "compute units of the all-reduce; the GEMM has the rest"),
+            number("longer", "longer than on all units", format_=".1%"),
+        ]  # fmt: skip
+        table = Table(columns, list(self.mean_slowdowns))
+        marked = [
+            text("side", "published mean of"),
+            number("units", "compute units of the all-reduce; the GEMM has the rest"),
+            number("longer", "longer than on all units", format_=".1%"),
+        ]  # fmt: skip
+        marks = Table(marked, list(self.published_slowdowns))
+        thin = [
+            text("layer", "sub-layer"), text("side"),
+            number("units", "compute units of the all-reduce; the GEMM has the rest"),
+            number("longer", "longer than on all units", format_=".1%"),
+        ]  # fmt: skip
+        faint = Table(thin, list(self.each_slowdown))
+        return curves(
+            "What do the GEMM and the all-reduce lose on their share of the compute units?", table, x="units",
+            y="longer", series="side", log_x=True, percent=True, ticks=sorted(table.distinct("units")),
+            looks={"GEMM": looks.BLUE, "all-reduce": looks.RED},
+            marks=Lines(marks, "longer", "side", "units") if marks.rows else None, faint=faint,
+        ).captioned(
+            "Thin lines are single sub-layers. A few workgroups have too little in flight to fill the link; once "
+            "they do, every further unit only costs the GEMM."
+        )  # fmt: skip
+
+    def _speedups_figure(self) -> Figure:
+        columns = [
+            text("layer", "sub-layer"),
+            text("series", "what"),
+            number("speedup", "speedup over serial", "×", ".3f"),
+        ]
+        table = Table(columns, list(self.speedups))
+        first, *others = table.distinct("series")
+        return bars(
+            "What can overlap gain in each sub-layer?", table, lane="layer", offset="series", kind="series",
+            end="speedup", start=1.0, looks={first: looks.GREY, **looks.spread(others)},
+        ).captioned(
+            "By the times of each alone, nothing but compute units is shared; at once, memory and cache are too."
+        )  # fmt: skip
 
 
 STUDY = CuSplitStudy

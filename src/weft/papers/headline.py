@@ -20,10 +20,8 @@ from weft.core.store import Store
 from weft.hardware import Gpu
 from weft.overlaps.lower.machine import default_request_bytes
 from weft.papers.page import StudyReport, as_sentences
-from weft.papers.shown import ShownFigure, ShownSection, ShownTable, path_value
 from weft.sweep.simulations import Bench, Jobs
 from weft.sweep.tasks import Progress
-from weft.view.figure import Figure
 from weft.view.page import write_report
 
 if TYPE_CHECKING:
@@ -103,9 +101,8 @@ class Declared(Part):
     `work` how it is simulated, `notes` how to read its figures, and `hypothetical` the hardware in it that no GPU on
     sale has; `summary` lists the claims that the page states first; `about` and `examples` are the command's help,
     `explained` the title and name of its page of the documentation. `against` is the baseline of its figures,
-    `elsewhere` the headline's title on other machines, `moved` that of its sensitivity, and `requests` the default size
-    of memory requests, in words. In `lead`, `work`, `notes` and `elsewhere`, braces hold attributes of the study, such
-    as {study.gpu}.
+    `elsewhere` how the headline's title begins on other machines, `moved` the title of its sensitivity, and `requests`
+    the default size of memory requests, in words.
     """
 
     name: str
@@ -127,13 +124,8 @@ class Declared(Part):
     summary: tuple[str, ...] = ()
     against: str = ""
     moved: str = ""
-    elsewhere: str = "Figures for {study.gpu}"
+    elsewhere: str = ""
     requests: str = "as suits the GPU"
-    tables: Mapping[str, ShownTable] = {}
-    figures: Mapping[str, ShownFigure] = {}
-    sections: tuple[ShownSection, ...] = ()
-    terminal: tuple[str, ...] = ()
-    looks: Mapping[str, str] = {}
 
 
 def declared(module: str) -> Declared:
@@ -274,8 +266,7 @@ class PaperStudy(Answer):
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on how to read the figures, such as why no published ones are shown."""
-        declared = (note.format(study=self) for note in self.DECLARED.notes)
-        return (*declared, *self.remarks, *(() if self.unlike is None else (self.unlike,)))
+        return (*self.DECLARED.notes, *self.remarks, *(() if self.unlike is None else (self.unlike,)))
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -314,30 +305,13 @@ class PaperStudy(Answer):
         return found[0].model_copy(update={"what": found[0].what or found[-1].what})
 
     def tables(self) -> list[Table]:
-        """Tables that the command prints above the headline: the declared ones that have rows."""
-        return [table for table in map(self.table, self.DECLARED.terminal) if table.rows]
-
-    def items(self, kind: Literal["tables", "figures"], name: str) -> Iterable[Any]:
-        """The items of a declared table or figure, each a row: the study's attribute that it names."""
-        found: Iterable[Any] = path_value(self, getattr(self.DECLARED, kind)[name].rows)
-        return found
-
-    def table(self, name: str, items: Iterable[Any] | None = None, **words: Any) -> Table:
-        """A declared table of its items, or of these; `words` fill further braces of its title."""
-        shown = self.DECLARED.tables[name]
-        return shown.table(self, self.items("tables", name) if items is None else items, **words)
-
-    def figure(
-        self, name: str, items: Iterable[Any] | None = None, marks: Iterable[Any] | None = None, **words: Any
-    ) -> Figure:
-        """A declared figure of its items and marks, or of these; `words` fill further braces of title and caption."""
-        shown = self.DECLARED.figures[name]
-        return shown.figure(self, self.items("figures", name) if items is None else items, marks, **words)
+        """Tables that the command prints above the headline."""
+        return []
 
     @property
     def elsewhere(self) -> str:
         """The headline's title on machines for which nothing is published."""
-        return self.DECLARED.elsewhere.format(study=self)
+        return f"{self.DECLARED.elsewhere} on {self.where}" if self.DECLARED.elsewhere else f"Figures for {self.gpu}"
 
     @abstractmethod
     def own(self) -> dict[str, Any]:
@@ -346,7 +320,7 @@ class PaperStudy(Answer):
     @property
     def lead(self) -> str:
         """The line below the page's title: what was run, and where."""
-        return self.DECLARED.lead.format(study=self)
+        return self.DECLARED.lead
 
     @property
     def title(self) -> str:
@@ -361,7 +335,7 @@ class PaperStudy(Answer):
     @property
     def work(self) -> PagePart:
         """How much was simulated, in words."""
-        return self.DECLARED.work.format(study=self) or ()
+        return self.DECLARED.work or ()
 
     def bench(self, ranks: int | None = None) -> Bench:
         """A bench of `ranks` of its GPUs, to simulate a case again with full timelines."""
@@ -373,7 +347,7 @@ class PaperStudy(Answer):
 
     def sections(self, watched: Any = None) -> list[PagePart]:
         """The study's own sections of the page; `watched` is the result of `watch`, if it is to be shown."""
-        return [section.section(self, watched) for section in self.DECLARED.sections]
+        return []
 
     def page(self, folder: str | Path, watched: Any = None) -> Path:
         """Write `report.html` to a folder and return its path; OutputError if it cannot be written."""

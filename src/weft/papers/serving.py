@@ -15,6 +15,8 @@ import numpy as np
 
 from weft import hardware
 from weft.core.fields import from_options
+from weft.core.report import Part, Section, filled
+from weft.core.report.table import Table, number, text
 from weft.models import Transformer, load_model
 from weft.papers.headline import Conditions, Measured, PaperStudy, declared
 from weft.serving.load import Load
@@ -26,6 +28,8 @@ from weft.serving.serve import Server, ready
 from weft.step.forward import Forward, Group
 from weft.step.paired import EXPERTS
 from weft.step.serving_plan import ServingPlan
+from weft.view import looks
+from weft.view.figure import Figure, bars, curves
 
 DECLARED = declared(__file__)
 _SURE = 1.03
@@ -149,6 +153,62 @@ class ServingStudy(PaperStudy):
             "two_batch": dict(self.gains),
             "first_tokens": [one._asdict() for one in self.first_tokens],
         }
+
+    def tables(self) -> list[Table]:
+        """The tables of the terminal."""
+        return filled(self._capacities_table(), self._experts_table(), self._first_tokens_table())
+
+    def sections(self, watched: Any = None) -> list[Part]:
+        """The sections of the page."""
+        return [
+            Section("Schedulers and separate prompts", filled(self._capacities_figure(), self._capacities_table())),
+            Section("Experts on many GPUs", filled(self._experts_table())),
+            Section("The first token", filled(self._first_tokens_figure(), self._first_tokens_table())),
+        ]
+
+    def _capacities_table(self) -> Table:
+        columns = [
+            text("id", "source"), number("base", "at first", "1/s", ".3g"),
+            number("ours", "as published", "1/s", ".3g"), number("gain", format_=".2f"),
+        ]  # fmt: skip
+        rows = [(one.id, one.base, one.ours, one.gain) for one in self.capacities]
+        return Table(columns, rows, "Largest rates within the limits")
+
+    def _experts_table(self) -> Table:
+        columns = [
+            text("id", "source"), number("step", unit="ms", format_=",.4g"),
+            number("computes", unit="ms", format_=",.4g"), number("exchanges", "exchanges, alone", "ms", ",.4g"),
+            number("rate", "tokens/s a node", format_=",.0f"),
+        ]  # fmt: skip
+        rows = [(one.id, one.step_ms, one.computes_ms, one.exchanges_ms, one.rate) for one in self.experts]
+        return Table(columns, rows, "Tokens per second and node")
+
+    def _first_tokens_table(self) -> Table:
+        columns = [
+            number("prompt", unit="tokens", format_=",d"), number("published", "first token", "ms", ",.1f"),
+            number("weft", "Weft", "ms", ",.1f"), number("sent", "sent", "ms", ",.2f"),
+            number("weft_sent", "Weft, sent", "ms", ",.2f"),
+        ]  # fmt: skip
+        rows = [(one.prompt, one.published, one.weft, one.sent, one.weft_sent) for one in self.first_tokens]
+        return Table(
+            columns, rows, "Mooncake's table: Qwen3 8B, prompts read on one node of H800, answers written on another"
+        )
+
+    def _capacities_figure(self) -> Figure:
+        columns = [text("id", " "), number("gain", "largest rate, over that at first", format_=".2f"), text("which")]
+        table = Table(columns, list(self.gains_shown))
+        return bars(
+            "What does the other way of serving gain?", table, lane="id", end="gain", kind="which",
+            looks=looks.spread(table.distinct("which")),
+        ).captioned("Published: the largest of each source.")  # fmt: skip
+
+    def _first_tokens_figure(self) -> Figure:
+        columns = [
+            number("prompt", "tokens of the prompt", format_=",.0f"), number("first", "first token", "ms", ",.1f"),
+            text("which", " "),
+        ]  # fmt: skip
+        table = Table(columns, list(self.first_token_curves))
+        return curves("When does the first token come?", table, x="prompt", y="first", series="which", log_x=True)
 
 
 def prompts_first(server: Replica) -> None:

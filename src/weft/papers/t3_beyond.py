@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 from weft import hardware
 from weft.core.options import RunOptions
+from weft.core.report import Part, Section, filled
+from weft.core.report.table import Table, number, text
 from weft.graph import Graph, Routing, experts
 from weft.hardware import FABRICS, Gpu, Stragglers, System
 from weft.models import SubLayer, load_model
@@ -29,7 +31,8 @@ from weft.step.named import step
 from weft.step.result.step import LAUNCH_GAPS
 from weft.sweep.simulations import Compared, Simulation
 from weft.sweep.tasks import results
-from weft.view.figure import Figure
+from weft.view import looks
+from weft.view.figure import Figure, bars, curves
 
 DECLARED = declared(__file__)
 CASES = DECLARED.cases
@@ -461,54 +464,11 @@ class T3Beyond(PaperStudy):
                 yield words, point.setting, late, run.seconds * 1e6, run.total_bytes / 1e6, sent, *counts
 
     @property
-    def overlaps(self) -> Mapping[str, Sequence[str]]:
-        """What each question compares with the sequential run."""
-        return {question: names[1:] for question, names in OVERLAPS.items()}
-
-    @property
     def losses(self) -> Iterator[tuple[Any, ...]]:
         """What every overlap loses to a slow GPU."""
         for point in self.late:
             if point.at:
                 yield point.title, point.at, *(self.lost(point, name) for name in OVERLAPS["late"])
-
-    @property
-    def loss_curves(self) -> Iterator[tuple[Any, ...]]:
-        """The same as points of curves."""
-        for point in self.late:
-            for name in OVERLAPS["late"]:
-                yield point.title, name, point.at, self.lost(point, name)
-
-    @property
-    def slow(self) -> list[Figure]:
-        """What a slow GPU costs, a figure for each sub-layer."""
-        rows = list(self.loss_curves)
-        titles = dict.fromkeys(row[0] for row in rows)
-        return [self.figure("late", [row[1:] for row in rows if row[0] == title], layer=title) for title in titles]
-
-    @property
-    def by_machine(self) -> Iterator[tuple[Any, ...]]:
-        """Mean speedups on the GPU today and on faster ones."""
-        for setting in dict.fromkeys(point.setting for point in self.twice):
-            for name in self.overlaps["twice"]:
-                yield setting, name, self.mean(self.twice, name, setting)
-
-    @property
-    def by_overlap(self) -> Iterator[tuple[Any, ...]]:
-        """Speedups of every route."""
-        return self._speedups("routes")
-
-    @property
-    def by_grain(self) -> Iterator[tuple[Any, ...]]:
-        """Speedups of every way to join an all-gather and a GEMM."""
-        return self._speedups("gathers")
-
-    @property
-    def by_exchange(self) -> Iterator[tuple[Any, ...]]:
-        """Speedups of every exchange of a layer of experts."""
-        for point in self.experts:
-            for name in self.overlaps["experts"]:
-                yield f"{point.layer}, {point.setting}", name, point.run.speedup(name)
 
     @property
     def exchanged(self) -> Iterator[tuple[Any, ...]]:
@@ -533,49 +493,198 @@ class T3Beyond(PaperStudy):
                 yield one.asked.title, overlap, *next(times), *next(times), *exposed
 
     @property
-    def whole_gains(self) -> list[Figure]:
-        """Speedups of whole steps, a figure for each phase."""
-        return [
-            self.figure(
-                "steps",
-                [
-                    (one.asked.title, overlap.removeprefix("tp="), one.speedup(phase, overlap))
-                    for one in self.steps
-                    for overlap in list(one.found)[1:]
-                ],
-                phase=title,
-            )
-            for phase, title in zip(PHASES, ("Training steps", "Prompts"), strict=True)
-        ]
-
-    def _speedups(self, question: str) -> Iterator[tuple[Any, ...]]:
-        for point in getattr(self, question):
-            for name in self.overlaps[question]:
-                if (found := point.speedup(name)) is not None:
-                    yield point.place, name, found
-
-    @property
     def by_tokens(self) -> Iterator[tuple[Any, ...]]:
         """What cutting K makes of T3, by tokens."""
         for point in self.parts:
             yield point.title, point.at, point.run["t3"].seconds / point.run[PARTS].seconds
 
     @property
-    def ends(self) -> Iterator[tuple[Any, ...]]:
-        """The figures with each assumed value at the ends of its range."""
-        for row in self.ranges:
-            yield row.what, row.setting, *(row.figures[name] for name in PROBED)
+    def lead(self) -> str:
+        """What was simulated, and on which machine."""
+        return f"Sub-layers on {self.where}: machines, routes, tokens and GPUs that the paper does not simulate."
 
-    @property
-    def expert_ends(self) -> Iterator[tuple[Any, ...]]:
-        """The same of a layer of experts."""
-        for row in self.expert_ranges:
-            yield row.what, row.setting, *(row.figures[name] for name in EXPERTS)
+    def tables(self) -> list[Table]:
+        """The tables of the terminal."""
+        return filled(
+            self._twice_table(), self._routes_table(), self._merged_table(), self._libraries_table(),
+            self._nodes_table(), self._gathers_table(), self._experts_table(), self._parts_table(), self._late_table(),
+            self._steps_table(),
+        )  # fmt: skip
 
-    @property
-    def probed(self) -> Mapping[str, Sequence[str]]:
-        """The figures whose range is known."""
-        return {"all": tuple(PROBED), "experts": tuple(EXPERTS)}
+    def sections(self, watched: Any = None) -> list[Part]:
+        """The sections of the page."""
+        around = (self._routes_table(), self._merged_table(), self._libraries_table(), self._nodes_table())
+        moved = _moved_table("Figures with assumed values at either end of their ranges", self.ranges, PROBED)
+        moved_experts = _moved_table(f"The same of a layer of experts on {self.beside}", self.expert_ranges, EXPERTS)
+        return [
+            Section("Twice the compute", filled(self._twice_figure(), self._twice_table())),
+            Section("Around the ring, or straight to the owner?", filled(self._routes_figure(), *around)),
+            Section("An all-gather before a GEMM", filled(self._gathers_figure(), self._gathers_table())),
+            Section("Experts and their exchanges", filled(self._experts_figure(), self._experts_table())),
+            Section("K in one piece, or in parts?", filled(self._parts_figure(), self._parts_table())),
+            Section("One slow GPU", filled(*self._slow_figures(), self._late_table())),
+            Section("In whole steps", filled(*self._step_figures(), self._steps_table())),
+            Section("How far assumed values move this", filled(moved, moved_experts), folded=True),
+        ]
+
+    def _twice_table(self) -> Table:
+        return _speedup_table("Faster GPUs: speedups over sequential", self.twice, OVERLAPS["twice"])
+
+    def _routes_table(self) -> Table:
+        title = f"Around the ring or straight to the owner: speedups over sequential of {MODEL}"
+        return _speedup_table(title, self.routes, OVERLAPS["routes"], "fabric")
+
+    def _libraries_table(self) -> Table:
+        title = f"Beside a switch that adds: speedups over sequential of {MODEL}"
+        return _speedup_table(title, self.libraries, OVERLAPS["libraries"], "system")
+
+    def _nodes_table(self) -> Table:
+        nodes = "Over several nodes of 8, an adapter of 50 GB/s for each GPU"
+        return _speedup_table(f"{nodes}: speedups over sequential of {MODEL}", self.nodes, OVERLAPS["nodes"], "nodes")
+
+    def _gathers_table(self) -> Table:
+        title = f"A GEMM behind an all-gather: speedups over sequential of {MODEL}"
+        return _speedup_table(title, self.gathers, OVERLAPS["gathers"], "fabric")
+
+    def _parts_table(self) -> Table:
+        title = f"K in one piece or in parts, TP {CASES['parts']['tp']}: speedups over sequential"
+        return _speedup_table(title, self.parts, OVERLAPS["parts"], "tokens").without(["tp"])
+
+    def _twice_figure(self) -> Figure:
+        rows = [
+            (setting, name, self.mean(self.twice, name, setting))
+            for setting in dict.fromkeys(point.setting for point in self.twice)
+            for name in OVERLAPS["twice"][1:]
+        ]
+        return _speedup_bars(
+            "Faster GPUs: how much faster than sequential, geomeans of 16 sub-layers?", rows, lane="setting"
+        )
+
+    def _routes_figure(self) -> Figure:
+        title = "Around the ring or straight to the owner: how much faster than sequential?"
+        return _speedup_bars(title, _speedups(self.routes, OVERLAPS["routes"])).captioned(
+            "On a ring only t3-mca and flux apply: elsewhere tiles would pass other GPUs. t3-nvls needs a switch that "
+            "adds stores: all of them (adding), or within a window and a table (merging)."
+        )
+
+    def _gathers_figure(self) -> Figure:
+        title = "A GEMM behind an all-gather, by chunks or by tile lines: how much faster than sequential?"
+        return _speedup_bars(title, _speedups(self.gathers, OVERLAPS["gathers"])).captioned(
+            "Below 1: on a ring flux sends every chunk through other GPUs. There t3-all-gather passes lines on as they "
+            "arrive."
+        )
+
+    def _experts_figure(self) -> Figure:
+        rows = [
+            (f"{point.layer}, {point.setting}", name, point.run.speedup(name))
+            for point in self.experts
+            for name in OVERLAPS["experts"][1:]
+        ]
+        title = f"A layer of experts on {self.beside}: how much faster than sequential?"
+        return _speedup_bars(title, rows).captioned(
+            "Times of dispatch and combine overlap the GEMMs under t3-all-to-all; a GPU that waits for a slower one "
+            "counts, too."
+        )
+
+    def _slow_figures(self) -> list[Figure]:
+        """What a slow GPU costs, a figure for each sub-layer."""
+        columns = [
+            text("overlap"), number("share", "its clock lower by", format_=".0%"),
+            number("lost", "longer than with equal GPUs", format_=".2%"),
+        ]  # fmt: skip
+        figures = []
+        for title in dict.fromkeys(point.title for point in self.late):
+            points = [point for point in self.late if point.title == title]
+            rows = [(name, point.at, self.lost(point, name)) for point in points for name in OVERLAPS["late"]]
+            table = Table(columns, rows)
+            figures.append(
+                curves(
+                    f"{title}: what one slow GPU costs", table, x="share", y="lost", series="overlap", percent=True,
+                    looks=looks.overlap_looks(table.distinct("overlap")),
+                )
+            )  # fmt: skip
+        return figures
+
+    def _step_figures(self) -> list[Figure]:
+        """Speedups of whole steps, a figure for each phase."""
+        return [
+            _speedup_bars(
+                f"{title}: how much faster than with collectives in sequence?",
+                [
+                    (one.asked.title, overlap.removeprefix("tp="), one.speedup(phase, overlap))
+                    for one in self.steps
+                    for overlap in list(one.found)[1:]
+                ],
+                lane="step",
+                colors=STEP_LOOKS,
+            )
+            for phase, title in zip(PHASES, ("Training steps", "Prompts"), strict=True)
+        ]
+
+    def _merged_table(self) -> Table:
+        columns = [
+            text("requests", "GEMM and"), text("room", "switch has room for"), text("gpus", "GPUs"),
+            number("time", unit="µs", format_=",.1f"), number("dram", "DRAM traffic of all", "MB", ",.1f"),
+            number("sent", "sent by all", "MB", ",.1f"), number("most", "most requests held", format_=",.0f"),
+            number("evicted", "left for others", format_=",.0f"),
+            number("expired", "left when the window was over", format_=",.0f"),
+            number("refused", "found it full of loads", format_=",.0f"),
+        ]  # fmt: skip
+        rows = list(self.merged)
+        return Table(
+            columns,
+            rows,
+            "A switch that merges requests in a table: GEMMs of "
+            f"{DECLARED.cases['merges']['tokens']:,} tokens "
+            f"({DECLARED.cases['merges']['layer']} with stores, "
+            f"{DECLARED.cases['merges']['gathers']} with loads), TP "
+            f"{DECLARED.cases['merges']['tp']}",
+        )
+
+    def _experts_table(self) -> Table:
+        columns = [
+            text("layer"), text("loads"), text("overlap"), number("time", unit="µs", format_=",.0f"),
+            number("dispatch", unit="µs", format_=",.0f"), number("combine", unit="µs", format_=",.0f"),
+            number("speedup", format_=".3f"), number("sent", "sent by each GPU", "MB", ",.0f"),
+            number("dram", "DRAM traffic of each", "MB", ",.0f"), text("held", "channels of dispatch"),
+        ]  # fmt: skip
+        rows = list(self.exchanged)
+        return Table(columns, rows, f"A layer of experts on {self.beside}, {DECLARED.cases['experts']['ep']} GPUs")
+
+    def _late_table(self) -> Table:
+        columns = [
+            text("layer"), number("share", "its clock lower by", format_=".0%"), number("sequential", format_="+.1%"),
+            *(number(name, format_="+.1%") for name in OVERLAPS["late"][1:]),
+        ]  # fmt: skip
+        rows = list(self.losses)
+        return Table(columns, rows, "One slow GPU: how much longer than with equal ones")
+
+    def _steps_table(self) -> Table:
+        columns = [
+            text("step", "model and nodes"), text("overlap"), number("training", "step", "s", ".2f"),
+            number("gain", "speedup", format_=".3f"), number("prompt", unit="s", format_=".3f"),
+            number("prompt_gain", "speedup of the prompt", format_=".3f"), number("tp", "exposed TP", "s", ".2f"),
+            number("ep", "exposed EP", "s", ".2f"), number("host", "waits for the host", "s", ".2f"),
+        ]  # fmt: skip
+        rows = list(self.whole)
+        return Table(
+            columns,
+            rows,
+            "Whole steps, and the forward pass that a prompt takes: sub-layers from the "
+            "engine, the rest in closed form",
+        )
+
+    def _parts_figure(self) -> Figure:
+        columns = [
+            text("layer", "sub-layer"),
+            number("tokens"),
+            number("gain", "T3 with K in parts over T3", "×", ".3f"),
+        ]
+        table = Table(columns, list(self.by_tokens))
+        return curves(
+            "What cutting K is worth to T3, by tokens", table, x="tokens", y="gain", series="layer", log_x=True,
+            ticks=sorted(table.distinct("tokens")), zero=False, level=1.0,
+        )  # fmt: skip
 
 
 STUDY = T3Beyond
@@ -663,8 +772,8 @@ def _loads(gpu: Gpu) -> Iterator[Asked]:
     """
     about = CASES["merges"]
     graph = _forward(about["gathers"], about["tp"], about["tokens"])
-    for number, asked in enumerate(_tables(gpu, about["gathers"], graph, "no load")):
-        yield asked._replace(overlaps=(LOADS,) if number else OVERLAPS["loads"])
+    for place, asked in enumerate(_tables(gpu, about["gathers"], graph, "no load")):
+        yield asked._replace(overlaps=(LOADS,) if place else OVERLAPS["loads"])
 
 
 def _tables(gpu: Gpu, layer: str, graph: Graph, without: str) -> Iterator[Asked]:
@@ -783,6 +892,47 @@ class Probe(NamedTuple):
 
     runs: Callable[[Gpu, RunOptions], Mapping[str, Simulation]]
     of: Callable[[Mapping[str, float]], float]
+
+
+STEP_LOOKS: looks.Looks = {
+    "userbuffers": looks.GREY, "t3-mca": looks.ORANGE, "t3-mca+t3-all-gather": looks.GREEN,
+    "t3-direct-dma+t3-all-gather": looks.BLUE, "t3-nvls+t3-all-gather": looks.SKY,
+    "t3-mca+t3-all-gather,ep=t3-all-to-all": looks.RED,
+}  # fmt: skip
+"""Colours of the overlaps of whole steps."""
+
+
+def _speedup_table(title: str, points: Sequence[Point], overlaps: Sequence[str], setting: str = "") -> Table:
+    """Times of the sequential run, and speedups over it."""
+    columns = [
+        text("layer"), text("tp", "TP"), text("setting", setting), number("sequential_us", "sequential", "µs", ",.0f"),
+        *(number(name, format_=".3f") for name in overlaps[1:]),
+    ]  # fmt: skip
+    rows = [
+        (point.layer, point.tp, point.setting, point.sequential_us, *map(point.speedup, overlaps[1:]))
+        for point in points
+    ]
+    return Table(columns, rows, title)
+
+
+def _speedups(points: Sequence[Point], overlaps: Sequence[str]) -> list[tuple[str, str, float]]:
+    """The speedup of every overlap that applies at every point."""
+    found = ((point.place, name, point.speedup(name)) for point in points for name in overlaps[1:])
+    return [(place, name, speedup) for place, name, speedup in found if speedup is not None]
+
+
+def _speedup_bars(
+    title: str, rows: Sequence[tuple[str, str, float]], lane: str = "place", colors: looks.Looks | None = None
+) -> Figure:
+    table = Table([text(lane), text("overlap"), number("speedup", "speedup over sequential", "×", ".3f")], rows)
+    colored = colors or looks.overlap_looks(table.distinct("overlap"))
+    return bars(title, table, lane=lane, offset="overlap", kind="overlap", end="speedup", start=1.0, looks=colored)
+
+
+def _moved_table(title: str, ranges: Sequence[Row], probed: Collection[str]) -> Table:
+    """The figures with each assumed value at the ends of its range."""
+    columns = [text("what", "value"), text("setting", "at"), *(number(name, format_=".3f") for name in probed)]
+    return Table(columns, [(row.what, row.setting, *(row.figures[name] for name in probed)) for row in ranges], title)
 
 
 def _probe_twice(gpu: Gpu, options: RunOptions) -> Mapping[str, Simulation]:

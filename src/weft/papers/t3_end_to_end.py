@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from weft import hardware
 from weft.core.options import Fidelity, RunOptions
-from weft.core.report import Part
+from weft.core.report import Part, Section, filled
+from weft.core.report.table import Table, number, text
 from weft.graph import Gemm, Graph
 from weft.hardware import Gpu
 from weft.models import Transformer, load_model
@@ -27,7 +28,8 @@ from weft.papers.t3 import HYPOTHETICAL, OVERLAPS, select
 from weft.step.clock import train
 from weft.step.result.step import Step
 from weft.sweep.simulations import comparisons
-from weft.view.figure import Figure
+from weft.view import looks
+from weft.view.figure import Figure, Lines, bars, curves, stacked_bars
 
 DECLARED = declared(__file__)
 GROUPS: Mapping[str, Mapping[str, Sequence[int]]] = DECLARED.cases
@@ -48,7 +50,15 @@ NODES = ("8xh100", "8xh200", "8xmi300x")
 """Nodes on sale to which T3's hardware is added in thought."""
 REPLICAS = 8
 """Replicas whose gradients travel in the background."""
-CLASSES = tuple(DECLARED.looks)
+LOOKS: looks.Looks = {
+    "gemm": looks.BLUE,
+    "attention": looks.SKY,
+    "norm, element-wise, loss": looks.GREEN,
+    "optimizer": looks.GREY,
+    "communication": looks.ORANGE,
+}
+"""Colours of the classes of a step's time."""
+CLASSES = tuple(LOOKS)
 """Classes of a step's time in pictures."""
 TITLES: Mapping[Phase, str] = {"training": "Training", "prompt": "Prompt"}
 """Phases as titles of pictures."""
@@ -168,50 +178,13 @@ class T3EndToEnd(PaperStudy):
         return {
             "steps": [step.record() for step in (*self.steps, *self.shared)],
             "variants": [{"of": one.of, "value": one.value, **one.step.record()} for one in self.variants],
-            "nodes": self.table("nodes").records(),
+            "nodes": self._nodes_table().records(),
         }
-
-    @property
-    def overlaps(self) -> Sequence[str]:
-        """The overlaps that are compared with the sequential step."""
-        return OVERLAPS[1:]
-
-    @property
-    def few(self) -> Sequence[str]:
-        """Those of the runs beyond the paper."""
-        return FEW[1:]
 
     @property
     def lead(self) -> str:
         """What was composed, and on which machine."""
         return f"{len(self.steps)} steps on {self.where}: sub-layers from the engine, the rest from closed forms."
-
-    @property
-    def gains(self) -> list[Figure]:
-        """Speedups of every step, beside the published means, a figure for each phase."""
-        known = {row.id: row.published for row in self.headline()}
-        figures = []
-        for phase, title in TITLES.items():
-            ids = {"t3": f"t3.{phase}.speedup.geomean", "t3-mca": f"t3_mca.{phase}.speedup.geomean"}
-            marks = [(name, known[id_]) for name, id_ in ids.items() if known.get(id_) is not None]
-            steps = [step for step in self.steps if step.phase == phase]
-            rows = [(step.title, name, step.speedup(name)) for step in steps for name in self.overlaps]
-            figures.append(self.figure("gains", rows, marks, phase=title))
-        return figures
-
-    @property
-    def where_it_goes(self) -> list[Figure]:
-        """Shares of every sequential step, a figure for each phase."""
-        figures = []
-        for phase, title in TITLES.items():
-            steps = [step for step in self.steps if step.phase == phase]
-            rows = [
-                (step.title, name, part, f"{step.seconds():.2f} s")
-                for step in steps
-                for name, part in _classes(step).items()
-            ]
-            figures.append(self.figure("classes", rows, phase=title))
-        return figures
 
     @property
     def pays(self) -> str:
@@ -232,28 +205,121 @@ class T3EndToEnd(PaperStudy):
             "operators (FlashAttention) and all collectives of tensor parallelism in sequence. "
             f"N{HYPOTHETICAL[1:]}."
         )
-        return [said, self.table("nodes")] if self.nodes else []
+        return [said, self._nodes_table()] if self.nodes else []
 
-    @property
-    def curves(self) -> list[Part]:
+    def tables(self) -> list[Table]:
+        """The tables of the terminal."""
+        return filled(
+            _step_table(f"Steps on {self.where}", self.steps),
+            _step_table(f"Steps with sequence parallelism on {self.where}", self.shared),
+        )
+
+    def sections(self, watched: Any = None) -> list[Part]:
+        """The sections of the page."""
+        return [
+            Section("How much faster is a step?", self._gains()),
+            Section("Where a step goes without overlap", self._where_it_goes()),
+            Section("Where it pays", [self.pays, *self._by_change()]),
+            Section("Replicas in the background, and nodes on sale", self.on_nodes),
+            Section("Every step", self.tables()),
+        ]
+
+    def _gains(self) -> list[Figure]:
+        """Speedups of every step, beside the published means, a figure for each phase."""
+        known = {row.id: row.published for row in self.headline()}
+        columns = [text("step"), text("overlap"), number("speedup", "speedup over sequential", "×", ".3f")]
+        marked = [text("overlap"), number("speedup", "published geomean", "×", ".2f")]
+        figures = []
+        for phase, title in TITLES.items():
+            ids = {"t3": f"t3.{phase}.speedup.geomean", "t3-mca": f"t3_mca.{phase}.speedup.geomean"}
+            marks = Table(marked, [(name, known[id_]) for name, id_ in ids.items() if known.get(id_) is not None])
+            steps = [step for step in self.steps if step.phase == phase]
+            rows = [(step.title, name, step.speedup(name)) for step in steps for name in OVERLAPS[1:]]
+            drawn = bars(
+                f"{title}: how much faster than sequential?", Table(columns, rows), lane="step", offset="overlap",
+                kind="overlap", end="speedup", start=1.0, looks=looks.overlap_looks(OVERLAPS[1:]),
+                marks=Lines(marks, "speedup", "overlap") if marks.rows else None,
+            )  # fmt: skip
+            figures.append(drawn.captioned("Dashed lines are published geometric means of the four mid-size steps."))
+        return figures
+
+    def _where_it_goes(self) -> list[Figure]:
+        """Shares of every sequential step, a figure for each phase."""
+        columns = [text("step"), text("part"), number("share", "share of the step", format_=".1%"), text("said", " ")]
+        figures = []
+        for phase, title in TITLES.items():
+            steps = [step for step in self.steps if step.phase == phase]
+            rows = [
+                (step.title, name, part, f"{step.seconds():.2f} s")
+                for step in steps
+                for name, part in _classes(step).items()
+            ]
+            drawn = stacked_bars(
+                f"{title}: where the sequential step goes", Table(columns, rows), lane="step", part="part",
+                value="share", label="said", share=True, percent=True, looks=LOOKS,
+            )  # fmt: skip
+            figures.append(drawn)
+        return figures
+
+    def _by_change(self) -> list[Part]:
         """What every change does to the speedup of T3-MCA; of compute units, to that of every overlap."""
         found: list[Part] = []
         for change in dict.fromkeys(one.of for one in self.variants):
             rows = [one for one in self.variants if one.of == change]
-            if change == UNITS:
-                rows.sort(key=lambda one: (one.step.phase, one.step.tp, one.number))
-                found.append(self.table("units", rows, model=SHOWN))
-            else:
-                rows.sort(key=lambda one: one.number)
-                words = {"of": change, "what": change.partition(" [")[0], "model": SHOWN}
-                found.append(self.figure("curve", rows, **words))
+            found.append(_unit_table(rows) if change == UNITS else _curve(change, rows))
         return found
+
+    def _nodes_table(self) -> Table:
+        columns = [
+            text("where", "machine"), number("share", "exposed without T3", format_=".1%"), number("t3", format_=".3f"),
+            number("t3_mca", "t3-mca", format_=".3f"),
+        ]  # fmt: skip
+        rows = [(one.where, one.share, one.speedup("t3"), one.speedup("t3-mca")) for one in self.nodes]
+        return Table(columns, rows, "Training steps of t-nlg at TP 8 by the step clock")
 
 
 STUDY = T3EndToEnd
 run = T3EndToEnd.run
 UNITS, LINK, LENGTH = "compute units", "bandwidth of the ring [GB/s]", "tokens of a sequence"
 """What variants change."""
+
+
+def _step_table(title: str, steps: Sequence[Composed]) -> Table:
+    """Times of sequential steps, communication's share of them, and the speedup under every overlap."""
+    columns = [
+        text("phase"), text("model"), text("tp", "TP"), number("seconds", "sequential", "s", ".3f"),
+        number("share", "communication", format_=".1%"), number("share_twice", "GEMMs twice as fast", format_=".1%"),
+        *(number(name, format_=".3f") for name in OVERLAPS[1:]),
+    ]  # fmt: skip
+    rows = [
+        (one.phase, one.model, one.tp, one.seconds(), one.share(), one.share(2), *map(one.speedup, OVERLAPS[1:]))
+        for one in steps
+    ]
+    return Table(columns, rows, title)
+
+
+def _unit_table(variants: Sequence[Variant]) -> Table:
+    """Communication's share and the speedups of the steps on GPUs of fewer and of more compute units."""
+    columns = [
+        text("phase"), text("tp", "TP"), number("value", "compute units", format_=",.0f"),
+        number("share", "communication", format_=".1%"), *(number(name, format_=".3f") for name in FEW[1:]),
+    ]  # fmt: skip
+    rows = [
+        (one.step.phase, one.step.tp, one.number, one.step.share(), *map(one.step.speedup, FEW[1:]))
+        for one in sorted(variants, key=lambda one: (one.step.phase, one.step.tp, one.number))
+    ]
+    return Table(columns, rows, f"{SHOWN} by compute units")
+
+
+def _curve(change: str, variants: Sequence[Variant]) -> Figure:
+    """The speedup of T3-MCA over the values of a change."""
+    columns = [number("value", change), number("speedup", "speedup of T3-MCA", "×", ".3f"), text("step")]
+    ordered = sorted(variants, key=lambda one: one.number)
+    table = Table(columns, [(one.number, one.step.speedup("t3-mca"), one.title) for one in ordered])
+    return curves(
+        f"What T3-MCA is worth by {change.partition(' [')[0]}, {SHOWN}", table, x="value", y="speedup", series="step",
+        log_x=True, ticks=sorted(table.distinct("value")), zero=False,
+    )  # fmt: skip
 
 
 class Measure(NamedTuple):

@@ -1,6 +1,6 @@
 """What a result shows, as data: sentences, tables, figures and sections, which the room `view` renders."""
 
-from weft.core.report.report import Figure, Part, Report, Section, SystemReport
+from weft.core.report.report import Figure, Part, Report, Section, SystemReport, filled
 from weft.core.report.table import Column, Table
 
-__all__ = ["Column", "Figure", "Part", "Report", "Section", "SystemReport", "Table"]
+__all__ = ["Column", "Figure", "Part", "Report", "Section", "SystemReport", "Table", "filled"]

@@ -48,6 +48,18 @@ Part = str | Table | Figure | Section | Sequence[str]
 """A paragraph (several lines: as they are), a table, a figure, a section, or sentences as a list."""
 
 
+T = TypeVar("T")
+
+
+def filled(*parts: T) -> list[T]:
+    """Leave out tables without rows, and figures whose first table has none."""
+    return [part for part in parts if not isinstance(table := _main_table(part), Table) or table.rows]
+
+
+def _main_table(part: object) -> object:
+    return next(iter(getattr(part, "data", {}).values()), part)
+
+
 class Recorded(Protocol):
     """Something that is written as plain data."""
 

@@ -15,7 +15,8 @@ from typing import Any
 from weft import hardware
 from weft.core.errors import InputError
 from weft.core.options import RunOptions
-from weft.core.report.table import Table
+from weft.core.report import Part, Section, filled
+from weft.core.report.table import Table, number, text
 from weft.core.units import Dimension, format_bytes, parse
 from weft.hardware import Gpu, System
 from weft.lab.checks import Unfit
@@ -41,6 +42,8 @@ from weft.papers.bert.breakdown import (
 from weft.papers.bert.gemms import Product, products
 from weft.papers.bert.layer import Layer, forward_and_backward, timed_layer
 from weft.papers.headline import Conditions, Measured, Option, PaperStudy, declared
+from weft.view import looks
+from weft.view.figure import Figure, Lines, bars, curves, scatter, stacked_bars
 
 DECLARED = declared(__file__)
 CASES = DECLARED.cases
@@ -74,6 +77,21 @@ class MeasuredRow:
     def error(self) -> float:
         """Weft's time over the measured one, minus one."""
         return self.weft / self.measured - 1
+
+
+LOOKS: looks.Looks = {
+    "FC1 and FC2": looks.BLUE,
+    "Q, K, V, projection": "#3D8FC4",
+    "attention's products": looks.SKY,
+    "softmax and dropout": looks.GREEN,
+    "GeLU": "#66C2A5",
+    "LayerNorm and sums": "#B3DE69",
+    "embedding and head": looks.GREY,
+    "LAMB": looks.YELLOW,
+    "computed again": looks.PINK,
+    "exposed all-reduce": looks.ORANGE,
+}
+"""Colours of the parts of a step's time."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -266,7 +284,7 @@ class BertStudy(PaperStudy):
     @property
     def gemm_tables(self) -> list[Table]:
         """The GEMMs of phase 1, a table for each number format."""
-        return [self.table("gemms", every, precision=PRECISIONS[dtype]) for dtype, every in self.gemms.items()]
+        return [self._gemms_table(PRECISIONS[dtype], products) for dtype, products in self.gemms.items()]
 
     @property
     def variant_rows(self) -> Iterator[tuple[Any, ...]]:
@@ -316,6 +334,203 @@ class BertStudy(PaperStudy):
             f"less through each GPU's memory: {free * 1e3:.1f} ms of its bandwidth in a step of "
             f"{most.seconds * 1e3:.0f} ms. They pay where other operators run beside it; alone, its links bound it."
         )
+
+    def tables(self) -> list[Table]:
+        """The tables of the terminal."""
+        return filled(self._phases_table(), self._variants_table())
+
+    def sections(self, watched: Any = None) -> list[Part]:
+        """The sections of the page."""
+        return [
+            Section("Where a step goes", filled(self._steps_figure(), self._phases_table())),
+            Section("A layer, measured and timed by Weft", filled(self._layers_figure(), self._layers_table())),
+            Section(
+                "LAMB's share falls with tokens and rises with precision",
+                filled(
+                    self._tokens_figure(),
+                    self._updates_figure(),
+                ),
+            ),
+            Section("GEMMs are not alike", filled(self._gemms_figure(), *self.gemm_tables)),
+            Section("Fusion and checkpointing", filled(self._variants_figure(), self._variants_table())),
+            Section("Data parallelism", filled(self._replicas_figure(), self._replicas_table())),
+            Section(
+                "Optimizer and reductions near memory",
+                filled(
+                    self._near_memory_table(),
+                    "LAMB computes a few operations per byte of state, so its time falls with the rate at which "
+                    "arithmetic near memory reads; norms of weights and updates still end each phase.",
+                    self.reductions,
+                ),
+            ),
+            Section("Measured steps", filled(self._rows_table())),
+        ]
+
+    def _phases_table(self) -> Table:
+        columns = [
+            text("gpu", "GPU"), text("precision"), number("sequence"), number("sequences"),
+            number("step_ms", "step", "ms", ",.1f"), number("gemms", "GEMMs", format_=".1%"),
+            number("softmax", "softmax and dropout", format_=".1%"),
+            number("norm", "GeLU, LayerNorm, sums", format_=".1%"), number("lamb", "LAMB", format_=".1%"),
+            number("rank", "LAMB's rank"),
+        ]  # fmt: skip
+        rows = [
+            (one.step.system.gpu.name, one.precision, one.step.plan.sequence, one.step.plan.micro_batch,
+             one.seconds * 1e3, one.gemms, one.share("softmax and dropout"), one.share("GeLU", "LayerNorm and sums"),
+             one.share("LAMB"), one.rank)
+            for one in self.phases
+        ]  # fmt: skip
+        return Table(columns, rows, "A step of one micro-batch and an update, operators one by one")
+
+    def _layers_table(self) -> Table:
+        columns = [
+            text("gpu", "GPU"), number("layer_measured_ms", "layer, measured", "ms", ".2f"),
+            number("layer_ms", "layer, Weft", "ms", ".2f"), number("model_measured_ms", "model, measured", "ms", ".1f"),
+            number("model_ms", "model, Weft", "ms", ".1f"), number("error", format_="+.1%"),
+        ]  # fmt: skip
+        rows = list(self.layer_times)
+        return Table(columns, rows, "A layer, operators one by one, and the whole model, kernels back to back")
+
+    def _gemms_table(self, precision: str, products: Sequence[Product]) -> Table:
+        columns = [
+            text("gemm", "GEMM"), text("phase", "pass"), number("m", "M"), number("n", "N"), number("k", "K"),
+            number("batch"), number("intensity", unit="FLOP/B", format_=".0f"), text("bound"),
+            number("time_us", "time", "µs", ",.0f"), number("tflops", "TFLOP/s", format_=".1f"),
+            number("efficiency", "of peak", format_=".0%"),
+        ]  # fmt: skip
+        rows = [
+            (one.name, one.phase, one.op.m, one.op.n, one.op.k, one.op.batch, one.intensity, one.bound,
+             one.seconds * 1e6, one.rate / 1e12, one.efficiency)
+            for one in products
+        ]  # fmt: skip
+        return Table(columns, rows, f"GEMMs of phase 1 on {self.where}, {precision}")
+
+    def _variants_table(self) -> Table:
+        columns = [
+            text("how"), text("precision"), number("step_ms", "step", "ms", ",.1f"), number("speedup", format_=".3f"),
+            number("lamb", "LAMB", format_=".1%"), number("gemms", "GEMMs", format_=".1%"),
+        ]  # fmt: skip
+        rows = list(self.variant_rows)
+        return Table(columns, rows, "Ways to run a step of phase 1 (sequence 128, 32 sequences, one update)")
+
+    def _replicas_table(self) -> Table:
+        columns = [
+            number("gpus", "GPUs"), text("precision"), number("step_ms", "step", "ms", ",.1f"),
+            number("exposed", "all-reduce of gradients", format_=".1%"), number("lamb", "LAMB", format_=".1%"),
+            number("efficiency", "weak-scaling efficiency", format_=".1%"),
+            number("overlapped", "with sums beside the backward pass, nothing shared", format_=".1%"),
+        ]  # fmt: skip
+        rows = list(self.replica_rows)
+        title = f"Data parallelism on {self.where}: 32 sequences of 128 tokens each, then an update"
+        return Table(columns, rows, title)
+
+    def _near_memory_table(self) -> Table:
+        columns = [
+            text("precision"), number("tokens", "tokens of an update"), number("lamb", "LAMB", format_=".1%"),
+            *(number(f"rate{name}", f"step, arithmetic at {name}x bandwidth", format_=".3f") for name in self.rates),
+        ]  # fmt: skip
+        rows = [
+            (one.precision, one.tokens, one.share("LAMB"), *(one.near_memory(name) for name in self.rates))
+            for one in self.sizes
+        ]
+        return Table(columns, rows, "What an optimizer beside the memory banks would buy")
+
+    def _rows_table(self) -> Table:
+        columns = [
+            text("id"), text("gpu", "GPU"), number("gpus", "GPUs"), text("precision"),
+            number("measured_s", "measured", "s", ",.3f"), number("weft_s", "Weft", "s", ",.3f"),
+            number("error", format_="+.1%"),
+        ]  # fmt: skip
+        rows = [(one.id, one.gpu, one.gpus, one.precision, one.measured, one.weft, one.error) for one in self.rows]
+        return Table(columns, rows, "Steps of phase 1 with LAMB and accumulation (NVIDIA DeepLearningExamples)")
+
+    def _steps_figure(self) -> Figure:
+        columns = [text("step"), text("group"), number("share", format_=".1%"), text("time")]
+        table = Table(columns, list(self.phase_bars))
+        return stacked_bars(
+            "Where a step goes", table, lane="step", part="group", value="share", label="time", share=True, looks=LOOKS,
+        ).captioned(
+            "Steps of 4096 tokens: tokens of a sequence, precision, GPU. Faster matrix units leave more of the "
+            "step to operators that memory bounds, LAMB first; longer sequences to the softmax. It includes "
+            "scale, mask and dropout of the scores, LayerNorm the dropout and sum before it, the head the loss."
+        )  # fmt: skip
+
+    def _layers_figure(self) -> Figure:
+        columns = [text("lane", "layer"), text("group"), number("share", "share of the layer", format_=".1%")]
+        table = Table(columns, list(self.layer_shares))
+        marked = [text("lane"), number("share", "measured", format_=".1%"), text("what")]
+        marks = Table(marked, list(self.measured_shares))
+        return bars(
+            "Shares of a layer", table, lane="lane", end="share", kind="group", percent=True, looks=LOOKS,
+            marks=Lines(marks, "share", "what", "lane") if marks.rows else None,
+        ).captioned(
+            "Bars: Weft; circles: measured (sitar-lab/NeuSight). fp32, 512 tokens, 8 sequences, forward and "
+            "backward, every operator of PyTorch timed from its launch on an idle GPU to its end."
+        )  # fmt: skip
+
+    def _tokens_figure(self) -> Figure:
+        columns = [
+            text("precision"), number("tokens", "tokens of an update"), number("share", "LAMB's share", format_=".1%"),
+            number("step_ms", "step", "ms", ",.1f"),
+        ]  # fmt: skip
+        rows = [(one.precision, one.tokens, one.share("LAMB"), one.seconds * 1e3) for one in self.sizes]
+        table = Table(columns, rows)
+        return curves(
+            "LAMB against the tokens of a micro-batch", table, x="tokens", y="share", series="precision", log_x=True,
+            percent=True, labels="format(datum.value, ',')",
+        ).captioned(
+            "An update after each micro-batch: LAMB's time is constant, all else grows with the tokens."
+        )  # fmt: skip
+
+    def _updates_figure(self) -> Figure:
+        columns = [
+            text("precision"), number("tokens", "tokens of an update"), number("share", "LAMB's share", format_=".1%"),
+            number("step_ms", "step", "ms", ",.1f"),
+        ]  # fmt: skip
+        rows = [(one.precision, one.tokens, one.share("LAMB"), one.seconds * 1e3) for one in self.updates]
+        table = Table(columns, rows)
+        return curves(
+            "LAMB against accumulation, 32 sequences a micro-batch", table, x="tokens", y="share", series="precision",
+            log_x=True, percent=True, labels="format(datum.value, ',')",
+        ).captioned("The same, with the micro-batch fixed and an update after several.")  # fmt: skip
+
+    def _gemms_figure(self) -> Figure:
+        columns = [
+            text("precision"), text("gemm", "GEMM"), text("phase", "pass"),
+            number("intensity", "arithmetic intensity", "FLOP/B", ".3g"),
+            number("efficiency", "share of the peak rate", format_=".0%"), text("bound"),
+        ]  # fmt: skip
+        table = Table(columns, list(self.every_gemm))
+        return scatter(
+            "GEMMs by intensity and rate", table, x="intensity", y="efficiency", facet="precision", color="bound",
+            log_x=True, percent=True, looks=looks.spread(table.distinct("bound")),
+        ).captioned(
+            "Each dot a GEMM of a layer or the head, forward or a gradient. Those of attention do a tenth of the "
+            "work per byte and wait for memory or cache; gradients of small weights fill the GPU badly."
+        )  # fmt: skip
+
+    def _variants_figure(self) -> Figure:
+        columns = [text("how"), text("group"), number("time_ms", "time", "ms", ".1f"), text("whole")]
+        table = Table(columns, list(self.variant_bars))
+        return stacked_bars(
+            "Ways to run phase 1", table, lane="how", part="group", value="time_ms", label="whole", looks=LOOKS,
+        ).captioned(
+            "Fused: softmax with scale and mask, bias with GeLU, bias with dropout and sum, Q, K and V as one "
+            "GEMM. Fusing removes trips to memory, so it gains more where matrix units are faster; checkpointing "
+            "repeats every forward pass. The last two ways change the first alone."
+        )  # fmt: skip
+
+    def _replicas_figure(self) -> Figure:
+        columns = [text("what"), number("gpus", "GPUs"), number("share", "share of the step", format_=".1%")]
+        table = Table(columns, list(self.replica_shares))
+        return curves(
+            f"Replicas of {self.gpu}, 32 sequences each", table, x="gpus", y="share", series="what", log_x=True,
+            percent=True,
+        ).captioned(
+            "Gradients are summed after the backward pass, as in the trainer; an update after each micro-batch "
+            "is the worst case, and accumulation divides both shares alike. Beside the backward pass they travel "
+            "in buckets of 25 MB, whose latency costs more than they hide where rings are long."
+        )  # fmt: skip
 
 
 STUDY = BertStudy

@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from weft.core.report import Part
+from weft.core.report import Part, Section, filled
+from weft.core.report.table import Table, number, text
 from weft.core.units import format_bytes
 from weft.graph import Collective, Gemm
 from weft.overlaps import STRATEGIES
@@ -29,8 +30,11 @@ from weft.simulate.result.metrics import CLASSES
 from weft.simulate.result.timeline import REASONS
 from weft.sweep.simulations import Alone, Bench, Runs, Simulation
 from weft.sweep.tasks import Progress
+from weft.view import looks
 from weft.view.corun import held_units
 from weft.view.explorer import timeline, waits_table
+from weft.view.figure import Figure, Lines, bars, curves, scatter
+from weft.view.predictions import SIZES
 from weft.view.words import percent, us
 
 RANKS = 8
@@ -231,6 +235,178 @@ class C3Study(PaperStudy):
         )
         shown = {name: run.run for name, run in runs.items()}
         return [said, timeline(shown), waits_table(shown), *(held_units(run, until) for run in runs.values())]
+
+    @property
+    def work(self) -> str:
+        """How much was simulated, in words."""
+        return f"{self.runs} runs of {self.events:,} events in {self.simulated_s:.0f} s of one core."
+
+    @property
+    def elsewhere(self) -> str:
+        """The headline's title on machines for which nothing is published."""
+        return f"Figures for {self.ranks} x {self.gpu}"
+
+    def tables(self) -> list[Table]:
+        """The tables of the terminal."""
+        return filled(self._speedups_table(), self._classes_table())
+
+    def sections(self, watched: Any = None) -> list[Part]:
+        """The sections of the page."""
+        return [
+            Section("How much of the ideal", filled(self._shares_figure())),
+            Section("What each costs the other", filled(self._slowdowns_figure())),
+            Section("Why", filled(self._gemms_figure(), self._bandwidth_figure(), self._drivers_figure())),
+            Section("Who held which compute unit", [] if watched is None else self.timelines(watched)),
+            Section(
+                "Mean share of the ideal by class",
+                filled(
+                    "G-long: the GEMM takes more than 1.15 times as long as the collective; C-long: the reverse.",
+                    self._classes_table(),
+                ),
+            ),
+            Section(
+                "Every scenario",
+                filled(
+                    "Share of the ideal under each strategy, with compute units as published; ideal and fastest "
+                    "of all that was searched as speedups over serial execution.",
+                    self._shares_table(),
+                ),
+            ),
+            Section(
+                "Slowdowns of every scenario under every strategy, and where its time goes",
+                filled(
+                    "What a workgroup does or waits for longest, all that run in its place added up; copies by "
+                    "DMA engines have no workgroups. Slowdowns are over the time alone, by compute units.",
+                    self._waits_table(),
+                ),
+                folded=True,
+            ),
+            Section("How the scenarios were chosen", filled(self.suite.rule)),
+        ]
+
+    def _speedups_table(self) -> Table:
+        columns = [
+            text("gemm", "GEMM"), text("beside"), text("class"), number("gemm_us", "GEMM", "µs", ",.0f"),
+            number("collective_us", "collective", "µs", ",.0f"), number("ideal", format_=".2f"),
+            *(number(name, format_=".2f") for name in self.strategies), text("best", prose=True),
+        ]  # fmt: skip
+        rows = [
+            (one.scenario.shape, one.scenario.beside, one.kind, one.alone.gemm_s * 1e6, one.alone.collective_s * 1e6,
+             one.alone.ideal, *(one.speedup(name) for name in self.strategies), one.best.words)
+            for one in self.cases
+        ]  # fmt: skip
+        return Table(
+            columns, rows, f"{self.suite.title}: {self.ranks} x {self.gpu}, times alone, speedups over serial execution"
+        )
+
+    def _shares_table(self) -> Table:
+        columns = [
+            text("gemm", "GEMM"), text("beside"), text("class"), number("gemm_us", "GEMM", "µs", ",.0f"),
+            number("collective_us", "collective", "µs", ",.0f"), number("ideal", format_=".2f"),
+            *(number(name, format_=percent) for name in self.strategies), number("fastest"),
+        ]  # fmt: skip
+        rows = [
+            (one.scenario.shape, one.scenario.beside, one.kind, one.alone.gemm_s * 1e6, one.alone.collective_s * 1e6,
+             one.alone.ideal, *(one.share(name) for name in self.strategies), one.fastest)
+            for one in self.cases
+        ]  # fmt: skip
+        return Table(columns, rows, "")
+
+    def _classes_table(self) -> Table:
+        columns = [
+            text("strategy"), number("all", format_=percent),
+            number("G-long", "G-long: GEMM is longer", format_=percent),
+            number("GC-equal", "GC-equal: both alike", format_=percent),
+            number("C-long", "C-long: collective is longer", format_=percent),
+        ]  # fmt: skip
+        rows = list(self.class_rows)
+        return Table(columns, rows, "Mean share of the ideal speedup")
+
+    def _waits_table(self) -> Table:
+        columns = [
+            text("layer"), text("gemm", "GEMM"), text("beside"), text("strategy"),
+            text("gemm_most_of_its_time", "GEMM: most of its time"),
+            text("collective_most_of_its_time", "collective: most of its time"),
+            number("GEMM_slowdown", "GEMM", format_="{:.2f}×"),
+            number("collective_slowdown", "collective", format_="{:.2f}×"),
+        ]  # fmt: skip
+        rows = list(self.waits)
+        return Table(columns, rows, "")
+
+    def _shares_figure(self) -> Figure:
+        columns = [
+            text("class"), text("strategy"), number("share", "share of the ideal speedup", format_=".1%"),
+            text("said", " "),
+        ]  # fmt: skip
+        table = Table(columns, list(self.mean_shares))
+        marked = [text("class"), text("strategy"), number("share", "published mean", format_=".0%")]
+        marks = Table(marked, list(self.published_shares))
+        return bars(
+            "How much of what overlap could save does each strategy save?", table, lane="class", offset="strategy",
+            kind="strategy", end="share", label="said", percent=True, looks=looks.STRATEGIES,
+            marks=Lines(marks, "share", "strategy", "class") if marks.rows else None,
+        ).captioned(
+            "Serial execution with the collective on compute units is 0 %, hiding the shorter of both at no cost "
+            "100 %. Where the collective is the longer one, faster DMA engines may exceed it."
+        )  # fmt: skip
+
+    def _slowdowns_figure(self) -> Figure:
+        columns = [
+            text("strategy"), text("scenario"), text("class"), number("gemm", "GEMM over alone", "×", ".2f"),
+            number("collective", "collective over alone", "×", ".2f"),
+        ]  # fmt: skip
+        table = Table(columns, list(self.slowdowns))
+        return scatter(
+            "What does each strategy cost the GEMM and the collective?", table, x="gemm", y="collective", color="class",
+            facet="strategy", cross=1.0,
+            looks={"GEMM is longer": looks.BLUE, "both alike": looks.RED, "collective is longer": looks.GREEN},
+        ).captioned(
+            "A dot per scenario. To the right the GEMM suffers, upwards the collective does; a collective that "
+            "waits for the GEMM to leave compute units free lies far up."
+        )  # fmt: skip
+
+    def _gemms_figure(self) -> Figure:
+        columns = [
+            text("bound", "means of GEMMs"), number("lost", "compute units lost"),
+            number("slower", "time over that on all", "×", ".3f"),
+        ]  # fmt: skip
+        table = Table(columns, list(self.curves.gemm_means))
+        thin = [
+            text("gemm", "GEMM"), text("bound"), number("lost", "compute units lost"),
+            number("slower", "time over that on all", "×", ".3f"),
+        ]  # fmt: skip
+        faint = Table(thin, list(self.curves.each_gemm))
+        return curves(
+            "What does a GEMM lose?", table, x="lost", y="slower", series="bound", zero=False,
+            looks={"compute-bound": looks.BLUE, "memory-bound": looks.RED}, faint=faint,
+        ).captioned("Thin lines are single GEMMs, whose tiles come in waves.")  # fmt: skip
+
+    def _bandwidth_figure(self) -> Figure:
+        columns = [
+            text("collective"), number("units", "compute units given"),
+            number("share", "share of its best bandwidth", format_=".1%"),
+        ]  # fmt: skip
+        table = Table(columns, list(self.curves.bandwidth_shares))
+        return curves(
+            "How many compute units does a collective need?", table, x="units", y="share", series="collective",
+            log_x=True, percent=True, ticks=sorted(table.distinct("units")),
+        ).captioned(
+            "A workgroup has only so many bytes in flight, so that few of them do not fill the links."
+        )  # fmt: skip
+
+    def _drivers_figure(self) -> Figure:
+        columns = [
+            text("collective"), number("mib", "size of the whole buffer", "MiB", ".4g"), text("size"),
+            number("ratio", "DMA engines over compute units", "×", ".2f"),
+        ]  # fmt: skip
+        table = Table(columns, list(self.curves.drivers))
+        return curves(
+            "From which size on are DMA engines the faster driver?", table, x="mib", y="ratio", series="collective",
+            log_x=True, log_y=True, labels=SIZES, level=1.0,
+        ).captioned(
+            "Below 1 the engines are faster. Small collectives pay for the host, which enqueues a copy per peer "
+            "and waits for their completion."
+        )  # fmt: skip
 
 
 STUDY = C3Study

@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from weft.core.report import Part
-from weft.core.report.table import Shown
+from weft.core.report import Part, Section, filled
+from weft.core.report.table import Shown, Table, number, text
 from weft.graph import Gemm, gemm_queue
 from weft.kernels import GemmTiling
 from weft.papers.goldyloc.cases import Case, solve
@@ -28,7 +28,8 @@ from weft.plan.tune.queues import DEFAULT, DEGREES, GoKernels, Watched, watched
 from weft.simulate.result import Timeline
 from weft.sweep.simulations import Bench, Runs, Simulation, drained
 from weft.sweep.tasks import Progress
-from weft.view.figure import Figure
+from weft.view import looks
+from weft.view.figure import Figure, Lines, bars, curves, scatter
 from weft.view.tune import held_by_gemms
 
 
@@ -291,6 +292,109 @@ class GoldylocStudy(PaperStudy):
         fixed = [(f"degree {degree}", self.at_degree(degree)) for degree in DEGREES]
         oracle = geometric_mean(case.judged.default / case.judged.oracle for case in self.cases)
         return [*fixed, ("GOLDYLOC", self.gain("over_default")), ("oracle", oracle)]
+
+    @property
+    def work(self) -> str:
+        """How much was simulated, in words."""
+        return f"{self.runs} runs of {self.events:,} events; compute units at the {self.clock} clock."
+
+    def tables(self) -> list[Table]:
+        """The tables of the terminal."""
+        return filled(self._queues_table())
+
+    def sections(self, watched: Any = None) -> list[Part]:
+        """The sections of the page."""
+        return [
+            Section("Every way to run a queue", filled(self._ways_figure(), self._degrees_figure())),
+            Section("One queue, compute unit by compute unit", [] if watched is None else [self.held(watched)]),
+            Section("What GO-kernels change", filled(self._changes_figure(), self._losses_figure())),
+            Section(
+                "Kernels tuned alone, and for the share they get",
+                filled(
+                    "Waves: workgroups of all copies over what the GPU holds at once. Units busy: share of time "
+                    "that matrix units compute.",
+                    self._kernels_table(),
+                ),
+            ),
+            Section("Every queue", filled(self._queues_table())),
+            Section("How the suite was chosen", filled(*self.chosen)),
+        ]
+
+    def _queues_table(self) -> Table:
+        columns = [
+            text("queue"), number("sequential_us", "sequential", format_=",.1f"),
+            number("default_us", "default", format_=",.1f"),
+            *(number(f"go_{name}_us", f"GO {name}", format_=",.1f", spare=True) for name in self.degrees),
+            number("degree"), number("goldyloc_us", "GOLDYLOC", format_=",.1f"),
+            number("over_default", "over default", format_="{:.2f}×"),
+            number("over_sequential", "over sequential", format_="{:.2f}×"),
+            number("of_oracle", "of oracle", format_=".1%"),
+        ]  # fmt: skip
+        rows = list(self.queue_rows)
+        return Table(columns, rows, f"{self.suite.title}: {self.gpu}, times [µs]")
+
+    def _kernels_table(self) -> Table:
+        columns = [
+            text("copies"), text("kernel"), text("tile"), number("waves", format_=".2f"),
+            number("resident", "a unit holds"), number("busy", "units busy", format_=".0%"),
+            number("hits", "cache hits", format_=".0%"), number("dram_mb", "DRAM", "MB", ".1f"),
+            number("time_us", "time", "µs", ",.1f"),
+        ]  # fmt: skip
+        rows = list(self.kernels)
+        return Table(columns, rows, "")
+
+    def _ways_figure(self) -> Figure:
+        columns = [text("queue"), text("way"), number("speed", "speed over default concurrency", "×", ".2f")]
+        table = Table(columns, list(self.chosen_ways))
+        marked = [text("queue"), text("other", "way"), number("speed", "speed over default concurrency", "×", ".2f")]
+        marks = Table(marked, list(self.other_ways))
+        return bars(
+            "How fast does each queue run, in every way?", table, lane="queue", kind="way", end="speed", level=1.0,
+            looks={"GOLDYLOC": looks.BLUE}, marks=Lines(marks, "speed", "other", "queue") if marks.rows else None,
+        ).captioned(
+            "The longest queue of each layer. Bars: GO-kernels at the chosen degree; marks: every other way. "
+            "Right of 1 is faster than all at once with kernels tuned alone."
+        )  # fmt: skip
+
+    def _degrees_figure(self) -> Figure:
+        columns = [
+            text("way"),
+            text("kind"),
+            number("speed", "over default concurrency", "×", ".3f"),
+            text("said", " "),
+        ]
+        table = Table(columns, list(self.fixed_degrees))
+        return bars(
+            "How much does the choice of the degree bring?", table, lane="way", kind="kind", end="speed", label="said",
+            looks={"fixed": looks.GREY, "chosen": looks.BLUE},
+        ).captioned("Geometric means over all queues.")  # fmt: skip
+
+    def _changes_figure(self) -> Figure:
+        columns = [
+            text("what"), text("gemms", "GEMMs"), number("ratio", "GO-kernel / kernel tuned alone", "×", ".3f"),
+            number("faster", "times faster", "×", ".2f"),
+        ]  # fmt: skip
+        table = Table(columns, list(self.counted))
+        return scatter(
+            "What do kernels for the share that they get change?", table, x="ratio", y="faster", facet="what",
+        ).captioned(
+            "Kernels tuned alone cut a GEMM small, to fill the GPU; larger tiles load each operand fewer times "
+            "and gain where other GEMMs fill the GPU anyway."
+        )  # fmt: skip
+
+    def _losses_figure(self) -> Figure:
+        columns = [
+            text("share"), number("gemm", "GEMMs, the least loss first"),
+            number("loss", "longer than the best", format_=".1%"),
+        ]  # fmt: skip
+        table = Table(columns, list(self.sorted_losses))
+        return curves(
+            "What does the whole GPU's best kernel lose on a part of it?", table, x="gemm", y="loss", series="share",
+            percent=True, looks={"on half of the units": looks.SKY, "on a quarter of the units": looks.RED},
+        ).captioned(
+            f"Of {self.losses.changed:.0%} of the GEMMs the best tile changes on a half or a quarter of the "
+            "compute units."
+        )  # fmt: skip
 
 
 _COUNTED = {

@@ -14,8 +14,8 @@ from typing import Any
 from weft import hardware
 from weft.core.errors import InputError, check_name
 from weft.core.options import RunOptions
-from weft.core.report import Part, Section
-from weft.core.report.table import Table
+from weft.core.report import Part, Section, filled
+from weft.core.report.table import Table, number, text
 from weft.estimate import Estimate, estimate
 from weft.graph import Gemv, Graph, Node
 from weft.hardware import Gpu
@@ -140,9 +140,7 @@ class PyTorchOnSimulatorStudy(PaperStudy):
     def tables(self) -> list[Table]:
         """Programs, kernels beside measured ones, sectors, and camping."""
         camped = [(replace(run, overlap=f"GEMV, {word}"), run.heat) for word, run in self.camped.items() if run.heat]
-        declared = [self.table(name) for name in ("programs", "timed", "moved")]
-        shown = [declared[0], heat_table(camped), *declared[1:]]
-        return [table for table in shown if table.rows]
+        return filled(self._programs_table(), heat_table(camped), self._timed_table(), self._moved_table())
 
     @property
     def ran(self) -> tuple[Program, ...]:
@@ -169,6 +167,41 @@ class PyTorchOnSimulatorStudy(PaperStudy):
         parts.append(Section("Channels that camp", camped))
         parts.append(Section("Figures", self.tables()))
         return parts
+
+    def _programs_table(self) -> Table:
+        columns = [
+            text("program"), text("gpu", "GPU"), number("operators"), number("time_ms", "engine", "ms", ",.3f"),
+            number("closed_ms", "closed form", "ms", ",.3f"), number("apart", "by it", format_="+.0%"),
+            number("traffic_mb", "DRAM traffic", "MB", ",.1f"), number("camping", "camping index", format_=".3f"),
+            number("cpu_s", "to simulate", "s", ".1f"),
+        ]  # fmt: skip
+        rows = [
+            (str(one.run.graph), one.run.gpu.name, len(one.run.graph), one.run.seconds * 1e3,
+             one.closed.seconds * 1e3, one.apart, one.run.total_bytes / 1e6, one.run.heat and one.run.heat.camping,
+             one.run.cpu_s)
+            for one in self.ran
+        ]  # fmt: skip
+        return Table(columns, rows, "Programs, operator by operator in the engine")
+
+    def _timed_table(self) -> Table:
+        columns = [
+            text("op", "operator"), number("rows"), number("engine", "engine, mean error", format_=".1%"),
+            number("bias", "its bias", format_="+.1%"), number("closed", "closed form, mean error", format_=".1%"),
+        ]  # fmt: skip
+        rows = [(one.op, one.rows, one.engine, one.bias, one.closed) for one in self.timed]
+        return Table(columns, rows, "Kernels of PyTorch on V100, as the host times them")
+
+    def _moved_table(self) -> Table:
+        columns = [
+            text("kernel"), number("measured_read", "read, measured", format_=",.0f"), number("read", format_=",.0f"),
+            number("measured_written", "written, measured", format_=",.0f"), number("written", format_=",.0f"),
+            number("error", "error of both", format_="+.1%"), number("used", "of the memory's rate", format_=".0%"),
+        ]  # fmt: skip
+        rows = [
+            (one.kernel, one.measured_read, one.read, one.measured_written, one.written, one.error, one.used)
+            for one in self.sectors
+        ]
+        return Table(columns, rows, "DRAM sectors of 32 B that streaming kernels move on V100")
 
 
 def _ran(name: str, gpu: Gpu, options: RunOptions) -> Program:

@@ -15,6 +15,8 @@ import numpy as np
 
 from weft import hardware
 from weft.core.errors import InputError
+from weft.core.report import Part, Section, filled
+from weft.core.report.table import Table, number, text
 from weft.lab.tables import data_folder
 from weft.papers.headline import Conditions, Measured, Option, PaperStudy, declared
 from weft.papers.sample import iterations, sample, seqpoints
@@ -22,6 +24,8 @@ from weft.papers.sample.seqpoint import Points
 from weft.papers.seqpoint.epochs import Epoch, Floats, speech, translation, variants
 from weft.papers.seqpoint.logs import Carried, Held, carried, held, read_logs
 from weft.papers.seqpoint.methods import INTERVAL, ITERATIONS, SEQPOINT, Noisy, Outcome, geomean, noisy, outcomes
+from weft.view import looks
+from weft.view.figure import Figure, bars, curves, scatter
 
 DECLARED = declared(__file__)
 SEQPOINTS_BOUND = 0.0011
@@ -211,6 +215,81 @@ class SeqPointStudy(PaperStudy):
         """What was timed, and where."""
         counts = " and ".join(f"{len(one.epoch):,} iterations of {one.epoch.network}" for one in self.networks)
         return f"{counts} on {self.gpu} and {len(self.networks[0].times) - 1} other machines."
+
+    def tables(self) -> list[Table]:
+        """The tables of the terminal."""
+        return filled(self._methods_table(), self._noise_table(), self._logs_table(), self._speedups_table())
+
+    def sections(self, watched: Any = None) -> list[Part]:
+        """The sections of the page."""
+        return [
+            Section("Which iterations", filled(self._lengths_figure())),
+            Section("How near the total", filled(self._totals_figure(), self._methods_table())),
+            Section("When times are noisy", filled(self._noise_figure(), self._noise_table())),
+            Section("Measured iterations", filled(self._logs_table(), self._speedups_table())),
+        ]
+
+    def _methods_table(self) -> Table:
+        columns = [
+            text("network"), text("method"), number("machines"), number("total", "error of totals", format_=".2%"),
+            number("speedup", "of speedups", format_=".2%"),
+            number("worst_total", "worst total, all GPUs", format_=".2%"),
+            number("worst_speedup", "worst speedup", format_=".2%"),
+        ]  # fmt: skip
+        rows = list(self.methods)
+        return Table(columns, rows, "Errors by method: geometric means on the paper's machines, the worst on all")
+
+    def _noise_table(self) -> Table:
+        columns = [
+            number("noise", format_=".1%"), number("seqpoint", "SeqPoint's error", format_=".2%"),
+            number("sample", "error of 12 sampled", format_=".2%"), number("covered", "interval holds", format_=".0%"),
+            number("half", "half width", format_=".2%"),
+        ]  # fmt: skip
+        rows = [(one.noise, one.seqpoint, one.sample, one.covered, one.half_width) for one in self.noise]
+        return Table(columns, rows, "DeepSpeech2 with noise: mean errors over redrawn epochs")
+
+    def _logs_table(self) -> Table:
+        columns = [
+            text("network"), text("system"), number("iterations"), number("covered", "interval holds", format_=".1%"),
+            number("half", "half width", format_=".2%"),
+        ]  # fmt: skip
+        rows = [(one.network, one.system, one.iterations, one.covered, one.half_width) for one in self.logs]
+        return Table(columns, rows, "Measured iterations of MLPerf, redrawn: how often the interval holds the total")
+
+    def _speedups_table(self) -> Table:
+        columns = [
+            text("before"), text("after"), number("speedup", "measured", format_=".3f"),
+            number("error", "from five buckets", format_="+.2%"), number("one", "from the commonest", format_="+.1%"),
+        ]  # fmt: skip
+        rows = [(one.before, one.after, one.speedup, one.error, one.one_bucket) for one in self.speedups]
+        return Table(columns, rows, "Speedups between MLPerf systems, from mean times of GNMT's buckets")
+
+    def _lengths_figure(self) -> Figure:
+        columns = [
+            text("network"), number("length", "padded length", format_=",.0f"), number("time", "time", "ms", ",.4g"),
+            text("which"), number("weight", "stands for", format_=",d"),
+        ]  # fmt: skip
+        table = Table(columns, list(self.chosen))
+        return scatter(
+            "Which iterations stand for an epoch", table, x="length", y="time", facet="network", color="which",
+            looks={"others": looks.GREY, "SeqPoint": looks.ORANGE},
+        ).captioned("Length: frames of 10 ms for speech, tokens of the longer sentence for translation.")  # fmt: skip
+
+    def _totals_figure(self) -> Figure:
+        columns = [text("lane", " "), text("network"), number("error", "error of the total", format_=".2%")]
+        table = Table(columns, list(self.totals))
+        return bars(
+            "How far off is the projected total?", table, lane="lane", end="error", kind="network", percent=True,
+            looks=looks.spread(table.distinct("network")),
+        ).captioned("Geometric mean over the paper's machines.")  # fmt: skip
+
+    def _noise_figure(self) -> Figure:
+        columns = [
+            text("series", " "), number("noise", "noise of an iteration", format_=".1%"),
+            number("error", "error of the total", format_=".2%"),
+        ]  # fmt: skip
+        table = Table(columns, list(self.noisy_errors))
+        return curves("What noise does to the total", table, x="noise", y="error", series="series", percent=True)
 
 
 _JUDGED = 0.01
