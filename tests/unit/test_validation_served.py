@@ -1,6 +1,7 @@
 """Rows of kernels of inference: what is read from them, and rows with their GPU left out."""
 
 import pytest
+from weft.lab.library_values import gpus_left_out
 
 import weft
 from weft.core.options import SHORT
@@ -8,7 +9,6 @@ from weft.estimate import estimate
 from weft.estimate.errors import CARRIED, served_error
 from weft.graph import Attention
 from weft.lab.classes import SERVED_CLASSES
-from weft.lab.library_values import gpus_left_out
 from weft.lab.served import SERVED, tables_of
 
 ATTENTION = (

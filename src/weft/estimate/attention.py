@@ -132,29 +132,27 @@ _BLENDED = 4.0
 """How sharply the longest of compute units, cache and memory decides [assumed, 2 to infinity: it alone counts]."""
 
 
-def served_attention(op: Attention, machine: Target, values: Mapping[str, float] | None = None) -> Estimate:
+def served_attention(op: Attention, machine: Target) -> Estimate:
     """Attention by a library of inference, as frameworks run it: a prompt ("context") or the next token ("generation").
 
     One query that looks at several keys of each sequence is generation, all else context. The time is the launch and
-    what surrounds the kernel, and the longest of compute units, cache and memory, blended. `values` replace shipped
-    ones by path. Raises UnknownNameError for an unknown library, InputError for what it has no values of.
+    what surrounds the kernel, and the longest of compute units, cache and memory, blended. Raises
+    UnknownNameError for an unknown library, InputError for what it has no values of.
     """
     of = library("attention", op.library)
     alone = (floats(op.query) == 1) & (floats(op.keys) > 1)
     cases = {"context": ~alone, "generation": alone}
-    done = [(here, _phase(phase, op, machine, of, values)) for phase, here in cases.items() if np.any(here)]
+    done = [(here, _phase(phase, op, machine, of)) for phase, here in cases.items() if np.any(here)]
     if len(done) == 1:
         return from_parts(done[0][1])
     (first, ours), (_, others) = done
     return from_parts({name: np.where(first, ours[name], others[name]) for name in ours})
 
 
-def _phase(
-    phase: str, op: Attention, machine: Target, of: Library, values: Mapping[str, float] | None
-) -> dict[str, FloatArray]:
+def _phase(phase: str, op: Attention, machine: Target, of: Library) -> dict[str, FloatArray]:
     names = ["bf16" if dtype == "fp16" else dtype for dtype in (op.dtype, op.kv_dtype or op.dtype)]
     place = table_of("attention", of.name, f"{phase}.{'-'.join(names)}", machine.gpu.architecture)
-    own = values_of(place, values)
+    own = values_of(place, machine.harness.values)
     if phase not in of.how:
         raise InputError(f"{of.name} has no {phase}; choose another library")
     return (_context if phase == "context" else _generation)(op, machine, of.how[phase], own)

@@ -6,7 +6,6 @@ latencies and efficiencies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -168,11 +167,10 @@ _ONESHOT_BYTES = 8 * MiB
 """Buffer size of TensorRT-LLM's own all-reduce [bytes]."""
 
 
-def collective(op: Collective, machine: Target, values: Mapping[str, float] | None = None) -> Estimate:
+def collective(op: Collective, machine: Target) -> Estimate:
     """How long a collective takes [s], what bounds it, and by which algorithm and protocol it runs.
 
     The harness may name a server's library: its custom all-reduce in one node, and the vendor's library for all else.
-    `values` of such libraries replace shipped ones by path.
     Raises InputError for ranks that cannot be spread evenly over the nodes, for an algorithm that the library does not
     have there, and for copy engines that would have to reduce.
     """
@@ -181,7 +179,7 @@ def collective(op: Collective, machine: Target, values: Mapping[str, float] | No
     by = np.empty(size.shape, dtype=_NAMES)
     for count in _different(op.ranks):
         of = ranks == count
-        found, by[of] = _among(count, size[of], op, machine, values)
+        found, by[of] = _among(count, size[of], op, machine)
         _fill(parts, of, found)
     return from_parts(parts, by)
 
@@ -199,9 +197,7 @@ def _fill(parts: dict[str, FloatArray], cases: npt.NDArray[np.bool_], times: Par
         parts.setdefault(part, np.zeros(cases.shape))[cases] = seconds
 
 
-def _among(
-    ranks: int, size: FloatArray, op: Collective, machine: Target, values: Mapping[str, float] | None = None
-) -> tuple[Parts, Names]:
+def _among(ranks: int, size: FloatArray, op: Collective, machine: Target) -> tuple[Parts, Names]:
     """The parts of every size [s] for one number of ranks, and the algorithm that is used."""
     harness, nodes = machine.harness, machine.nodes(ranks)
     group = _group(ranks, nodes, op, machine)
@@ -213,7 +209,7 @@ def _among(
         return copied(size, group), np.full(size.shape, "copy engines", dtype=_NAMES)
     named = harness.library or ""
     if named in libraries("all_reduce") and group.name == "all_reduce" and nodes == 1:
-        return custom(size, group, named, harness.host, values)
+        return custom(size, group, named, harness)
     algorithm, protocol = _ways(size, group, op.dtype in FLOATS, machine)
     if harness.channels is not None or harness.compute_units is not None:
         algorithm, protocol = _rings(algorithm, protocol, size, group, harness)

@@ -8,7 +8,7 @@ local copies count as `copy` further shares of 1/n.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from weft.core.errors import InputError, UnknownNameError
 from weft.estimate.answer import FloatArray, Parts
+from weft.estimate.target import Harness
 from weft.hardware import system
 from weft.kernels.channels import ChannelTiling
 from weft.kernels.library.collectives import (
@@ -270,9 +271,7 @@ _ON_PACKAGE = 150e9
 """Rate beyond any PCIe at which a GPU reaches the memory of a host that is on its package: Grace [bytes/s]."""
 
 
-def custom(
-    size: FloatArray, group: Group, name: str, host: str, values: Mapping[str, float] | None = None
-) -> tuple[Parts, npt.NDArray[np.str_]]:
+def custom(size: FloatArray, group: Group, name: str, harness: Harness) -> tuple[Parts, npt.NDArray[np.str_]]:
     """The all-reduce of a server's own kernels in one node, and whether it runs in one shot or two.
 
     Below a limit (always between two GPUs) every GPU reads all others' buffers and adds them up; else each reduces its
@@ -282,7 +281,7 @@ def custom(
     """
     of, gpu, ranks = library("all_reduce", name), group.fabric.gpu, group.ranks
     place = table_of("all_reduce", of.name, "nvlink" if gpu.link.links else "pcie", gpu.architecture)
-    own = values_of(place, values)
+    own = values_of(place, harness.values)
     bridged = not gpu.link.links and ranks > 2
     most = np.inf if ranks == 2 else next((most for count, most in of.how["once"] if ranks <= count), 0)
     once = (size < most) & (not bridged)
@@ -294,7 +293,7 @@ def custom(
         "latency": (ranks - 2) * own["peer"] + np.where(once, 0.0, own["second"]),
         "link": np.where(once, ranks - 1.0, 2 * (ranks - 1) / ranks) * size / rate,
     }
-    if host == "eager":
+    if harness.host == "eager":
         parts["copy"] = 2 * size / (own["copy"] * gpu.memory.bandwidth)
         device = sum(parts.values(), np.zeros_like(size))
         call = own["grace"] if "grace" in own and gpu.host.bandwidth > _ON_PACKAGE else own["host"]

@@ -16,7 +16,7 @@ from weft.core.errors import InputError, UnknownNameError, shown
 from weft.core.options import RunOptions
 from weft.estimate.answer import Estimate, FloatArray, blended, from_parts
 from weft.estimate.collective import collective
-from weft.estimate.target import Target, target
+from weft.estimate.target import Harness, Target, target
 from weft.graph import Collective, TokenExchange
 from weft.graph.routing import MOST_EXPERTS, check_groups, reached
 from weft.hardware import Described
@@ -118,11 +118,11 @@ def exchange(
     *,
     compute_units: Any = None,
     options: RunOptions | None = None,
-    values: Mapping[str, float] | None = None,
+    harness: Harness | None = None,
 ) -> Estimate:
     """How long one exchange takes with a library, what bounds it, and where the time goes.
 
-    `compute_units` are those that the library takes (None: its own number), `values` replace shipped ones by path.
+    `compute_units` are those that the library takes (None: its own number); of the `harness` only its `values` count.
     Raises UnknownNameError for an unknown library or system, InputError for what the library cannot do.
 
     >>> from weft.estimate.exchange import Exchange, exchange
@@ -132,9 +132,9 @@ def exchange(
     """
     if compute_units is not None and not np.all(np.asarray(compute_units) >= 1):
         raise InputError(f"compute_units is {shown(compute_units)}; give 1 or more, or leave it out")
-    of, machine = dispatcher(library), target(system, options)
+    of, machine = dispatcher(library), target(system, options, harness)
     nodes = machine.nodes(what.ranks)
-    found = timed(what, machine, of, nodes, compute_units, {**shipped(), **(values or {})})
+    found = timed(what, machine, of, nodes, compute_units)
     return found.case() if np.ndim(found.seconds) == 0 else found
 
 
@@ -142,7 +142,7 @@ def of_operator(op: TokenExchange, machine: Target) -> Estimate:
     """How long an exchange of a graph takes: what `exchange` says of it."""
     reach = (op.reach, op.groups) if op.reach else None
     what = Exchange(op.operation, op.tokens, op.hidden, op.top_k, op.experts, op.ranks, op.dtype, reach)
-    return timed(what, machine, dispatcher(op.library), machine.nodes(op.ranks), op.units or None, shipped())
+    return timed(what, machine, dispatcher(op.library), machine.nodes(op.ranks), op.units or None)
 
 
 def traffic(what: Exchange, system: Described, library: str = "deepep", *, compute_units: Any = None) -> dict[str, Any]:
@@ -165,15 +165,14 @@ def traffic(what: Exchange, system: Described, library: str = "deepep", *, compu
     }
 
 
-def timed(
-    what: Exchange, machine: Target, of: Dispatcher, nodes: int, compute_units: Any, values: Mapping[str, float]
-) -> Estimate:
+def timed(what: Exchange, machine: Target, of: Dispatcher, nodes: int, compute_units: Any) -> Estimate:
     """The exchange over so many nodes by values of the library, as arrays; see `exchange`."""
     host = {"host": np.asarray(HOST_SYNC)} if of.host_sync and what.operation == "dispatch" else {}
     if of.name == "nccl":
         return _by_collective(what, machine, of, nodes, host)
     place = table_of(of, what.operation, nodes, machine.gpu.architecture)
-    given = {key: values.get(f"{place}.{key}", 0.0) for key in _VALUES}
+    paths, changed = {key: f"{place}.{key}" for key in _VALUES}, machine.harness.values or {}
+    given = {key: changed.get(path, shipped().get(path, 0.0)) for key, path in paths.items()}
     amount, gpu = moved(what, of, nodes), machine.gpu
     tokens = np.asarray(what.tokens, dtype=np.float64)
     units = of.units(what.experts, gpu.compute.compute_units) if compute_units is None else compute_units

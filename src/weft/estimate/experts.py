@@ -296,14 +296,14 @@ class Layer:
         return 2 * self.load.rows * floats(self.hidden) * floats(self.ffn) * (2 + floats(self.gated))
 
 
-def served_layer(what: Layer, of: Library, machine: Target, values: Mapping[str, float] | None = None) -> Estimate:
+def served_layer(what: Layer, of: Library, machine: Target) -> Estimate:
     """The experts of a layer by a library of inference: one call, with all its kernels.
 
     Beside its grouped GEMMs: launches, passes over rows (permuted and quantised, activation, results added up), of
     which some libraries have a row for each token's every expert wherever it lies, and time for each of these rows
     that the router sorts. A host that calls eagerly hides behind the device or waits for it.
     """
-    own = own_values(table_for(of, what.kind, machine.gpu.architecture), values)
+    own = own_values(table_for(of, what.kind, machine.gpu.architecture), machine.harness.values)
     what = replace(what, kind=of.how.get("stored", {}).get(what.kind, what.kind))
     first, second = (grouped(each, machine, own) for each in what.products)
     parts = {name: first[name] + second[name] for name in first}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -102,20 +101,19 @@ _CONVERTED = 4.0
 stay in registers."""
 
 
-def served_gemm(op: Gemm, machine: Target, values: Mapping[str, float] | None = None) -> Estimate:
+def served_gemm(op: Gemm, machine: Target) -> Estimate:
     """A GEMM of a narrow format by a library of inference, which the harness names, with its conversion of A.
 
     Of the library's tiles the one with the least time is taken. A workgroup goes through K in steps of 128, each as
     long as its products or as its loads take to arrive; the longest of them counts while all run at once, else all work
     over the compute units and half a workgroup for the tail. Weights that are narrower than the products become 16 bits
-    on their way. `after_others`, as in a step, no call of the host is waited for. `values` replace shipped ones by
-    path. Raises UnknownNameError for an unknown library, InputError for
-    a format that it has no values of.
+    on their way. `after_others`, as in a step, no call of the host is waited for. Raises UnknownNameError for an
+    unknown library, InputError for a format that it has no values of.
     """
     gpu, harness = machine.gpu, machine.harness
     of = library("gemm", harness.served)
     what = f"{op.dtype}-{harness.weights}" if harness.weights else op.dtype
-    own = values_of(table_of("gemm", of.name, what, gpu.architecture), values)
+    own = values_of(table_of("gemm", of.name, what, gpu.architecture), harness.values)
     m, n, k, batch = map(floats, (op.m, op.n, op.k, op.batch))
     units = gpu.compute.compute_units
     rate = own["peak"] * main_loop_flops(op.dtype, gpu, machine.options)

@@ -26,15 +26,15 @@ REGISTERS = 0.5
 """Share of the register files that holds the weights of a persistent kernel [assumed; 0.4 to 0.7]."""
 
 
-def recurrent(op: Recurrent, machine: Target, values: Mapping[str, float] | None = None) -> Estimate:
+def recurrent(op: Recurrent, machine: Target) -> Estimate:
     """The time of a recurrent layer's pass; parts: launch, latency, memory, cache and compute.
 
-    `values` replace those of the GPU's library (weft.kernels.library.tiles), by path. Raises InputError for a dtype
-    that the GPU lacks, and for a persistent kernel whose weights its registers cannot hold.
+    The harness's `values` replace those of the GPU's library (weft.kernels.library.tiles). Raises InputError for a
+    dtype that the GPU lacks, and for a persistent kernel whose weights its registers cannot hold.
     """
     if op.computes == "weights":
         return _simple(gemm(op.weight_product, machine))
-    known = {**recurrent_values(machine.gpu.architecture), **(values or {})}
+    known = {**recurrent_values(machine.gpu.architecture), **(machine.harness.values or {})}
     step = _persistent(op, machine, known) if op.persistent else _step(op, machine, known)
     steps = from_parts({name: part * floats(op.steps) for name, part in step.items()})
     product = op.input_product

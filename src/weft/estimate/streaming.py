@@ -71,15 +71,15 @@ def streaming(op: Streaming, machine: Target) -> Estimate:
     return found[0] if len(found) == 1 else in_sequence(found)
 
 
-def served_streaming(op: Streaming, machine: Target, values: Mapping[str, float] | None = None) -> Estimate:
+def served_streaming(op: Streaming, machine: Target) -> Estimate:
     """The time of a streaming operator by a library of inference, which the harness names.
 
     The launch, and the bytes at a share of the rate of the memory, or of the cache where that holds them, as the kernel
-    is timed repeatedly. `values` replace shipped ones by path. Raises UnknownNameError for an unknown library,
-    InputError for an operator that it has no values of.
+    is timed repeatedly. Raises UnknownNameError for an unknown library, InputError for an operator that it has no
+    values of.
     """
     gpu, of = machine.gpu, library("streaming", machine.harness.served)
-    own = values_of(table_of("streaming", of.name, op.name, gpu.architecture), values)
+    own = values_of(table_of("streaming", of.name, op.name, gpu.architecture), machine.harness.values)
     size = floats(op.least_bytes)
     held = Residency(size, gpu).cache
     return from_parts(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Literal, get_args
@@ -42,7 +43,8 @@ class Harness:
     of the library.
 
     GEMMs and streaming operators may be `served` by a library of inference (`weft.kernels.library.served`), GEMMs with
-    `weights` of a narrower format ("int8", "int4") that become 16 bits on their way to the matrix units.
+    `weights` of a narrower format ("int8", "int4") that become 16 bits on their way to the matrix units. `values`
+    replace shipped ones of libraries by path, like {"gemm.trtllm.fp8.hopper.start": 3e-6} [base units].
 
     Of collectives: `library` carries them out (None: the vendor's), of `version`, with a `profile` of its own (None:
     the machine's), by `algorithm` ("auto", or one like "ring", "nvls", "direct", "tree" or "ring-ll128"), with `driver`
@@ -71,6 +73,7 @@ class Harness:
     network: float | str | None = None
     served: str = ""
     weights: str = ""
+    values: Mapping[str, float] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         named: tuple[tuple[str, object, tuple[str, ...]], ...] = (

@@ -11,14 +11,19 @@ import numpy as np
 
 from weft.core.catalog import read_toml
 from weft.lab.calibration import hold_out, leave_one_out
-from weft.lab.exchanges import ranks_left_out
-from weft.lab.experts import formats_left_out
-from weft.lab.left_out import by_method, by_system, left_out, steps_left_out
-from weft.lab.library_values import gpus_left_out
+from weft.lab.classes import SERVED_CLASSES
+from weft.lab.left_out import (  # fmt: skip
+    by_method,
+    by_system,
+    formats_left_out,
+    gpus_left_out,
+    left_out,
+    ranks_left_out,
+    steps_left_out,
+)
 from weft.lab.overlaps import FLUX, right_signs
 from weft.lab.ranking import dispatchers_ranked, ranking, replicas_ranked
 from weft.lab.run import Validation
-from weft.lab.served import SERVED, tables_of
 from weft.lab.serving import loads_left_out
 from weft.lab.subjects import BoolArray, Predicted, Progress, Subject, errors_of, joined
 
@@ -137,13 +142,22 @@ def predicted_by(validation: Validation, progress: Progress | None = None) -> di
         "framework left out": steps_left_out(_of_kind(validation, "step"), "framework"),
         "ranks left out": ranks_left_out(_of_kind(validation, "exchange")),
         "GPU left out": [
-            *(each for kind in SERVED for each in gpus_left_out(_of_kind(validation, kind), tables_of)),
+            *(
+                each
+                for kind in SERVED_CLASSES
+                for each in gpus_left_out(_of_kind(validation, kind))
+                if kind != "serving"
+            ),
             *loads_left_out(_of_kind(validation, "serving"), "gpu"),
             *steps_left_out(_of_kind(validation, "step"), "gpu"),
         ],
         "model left out": loads_left_out(_of_kind(validation, "serving"), "model"),
-        "format left out": formats_left_out(_of_kind(validation, "experts"), tables_of),
+        "format left out": formats_left_out(_of_kind(validation, "experts")),
     }
+
+
+_TABLED = tuple(kind for kind in SERVED_CLASSES if kind != "serving")
+"""Kinds whose rows depend on tables of libraries' values."""
 
 
 def _of_kind(validation: Validation, kind: str) -> list[Subject]:

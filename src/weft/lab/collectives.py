@@ -1,9 +1,11 @@
-"""Measured collectives by everything but their bytes, with a library's profile; some also in the engine."""
+"""Measured collectives by everything but their bytes: what a library chooses, rings of n channels on m compute units,
+and some in the engine. The first two are `weft.estimate` (`weft predict collective`), the last `weft.simulate`.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -13,17 +15,18 @@ import pandas as pd
 from weft import hardware
 from weft.core.errors import InputError
 from weft.core.options import SHORT, RunOptions
-from weft.estimate import collective_parameters, estimate
+from weft.estimate import Harness, collective_parameters, estimate
 from weft.graph import Collective
 from weft.hardware import Gpu, System
-from weft.kernels.library.collectives import canonical
-from weft.kernels.library.profiles import Profile, relative_latency
+from weft.kernels.library.collectives import SHAPES, Protocol, canonical, library_vendor, protocol_of
+from weft.kernels.library.interconnect import interconnect
+from weft.kernels.library.profiles import relative_latency
 from weft.lab.checks import Unfit, collective_floor, unfit_rows
-from weft.lab.closed_forms import ClosedForm, Columns, parts
+from weft.lab.kinds import Columns, Machine, Query, RowKind
 from weft.lab.problems import Problem
 from weft.lab.rigs import Rig, rig_of
 from weft.lab.seen import seen_collectives
-from weft.lab.subjects import BoolArray, Subject
+from weft.lab.subjects import BoolArray
 from weft.lab.tables import FloatArray, Measurements
 
 LARGE, MEDIUM, ALL = ">= 16 MiB", ">= 1 MiB", "all sizes"
@@ -44,48 +47,8 @@ SIMULATED_REQUEST = 1024
 idle."""
 
 
-@dataclass(frozen=True)
-class _Case:
-    """Rows that differ only in bytes: their machine and conditions."""
-
-    collective: str
-    ranks: int
-    system: System
-    rig: Rig
-
-    def seconds(self, rows: Columns, target: Profile) -> FloatArray:
-        """Times with a library's profile [s]."""
-        size: Any = rows["bytes"]
-        op = Collective(self.collective, size, self.ranks, self.rig.dtype)
-        harness = self.rig.harness(self.ranks, self.system.nodes, target)
-        return estimate(op, self.system, SHORT, harness).seconds
-
-    def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
-        """Lower bounds of the times by the links of a GPU [s]."""
-        link, node = max(gpu.link.bandwidth, gpu.host.bandwidth), self.system.node
-        return collective_floor(
-            self.collective, self.ranks, rows["bytes"], link, node is not None and node.switch_reduces
-        )
-
-    @property
-    def labels(self) -> dict[str, object]:
-        """Labels by which errors of its rows are grouped, besides the system's name."""
-        rig, nodes = self.rig, self.system.nodes
-        network = FROM_ROWS if rig.network_from_rows and nodes > 1 else FROM_MACHINE
-        return {
-            "dtype": rig.dtype,
-            "ranks": self.ranks,
-            "collective": self.collective,
-            "library": rig.library,
-            "host": rig.host,
-            "nodes": nodes,
-            "network": network,
-        }
-
-
-def _cases(rows: pd.DataFrame) -> Iterator[_Case]:
-    for row in rows.itertuples():
-        yield _Case(canonical(row.collective), int(row.ranks), _system(row.system, row.ranks), _rig(row))
+def _query(system: str, ranks: float, collective: str, notes: str, source: str) -> Query:
+    return canonical(collective), int(ranks), _system(system, ranks), rig_of(system, notes, source)
 
 
 @lru_cache(maxsize=1024)
@@ -94,13 +57,36 @@ def _system(text: str, ranks: float) -> System:
     return hardware.system(text, gpus=int(ranks))
 
 
-def _rig(row: Any) -> Rig:
-    return rig_of(row.system, row.notes, row.source)
+def _collective(rows: Columns, machine: Machine, name: str, ranks: int, system: System, rig: Rig) -> FloatArray:
+    size: Any = rows["bytes"]
+    harness = rig.harness(ranks, system.nodes, machine.profile)
+    return estimate(Collective(name, size, ranks, rig.dtype), system, SHORT, harness).seconds
 
 
-def _labels(rows: pd.DataFrame, gpu: Gpu, profile: Profile) -> dict[str, Any]:
-    each = pd.DataFrame([case.labels for case in _cases(rows)], rows.index)
-    return {**each, "seen": seen_collectives(gpu, profile)}
+def _floor(rows: Columns, gpu: Gpu, name: str, ranks: int, system: System, rig: Rig) -> FloatArray:
+    link, node = max(gpu.link.bandwidth, gpu.host.bandwidth), system.node
+    return collective_floor(name, ranks, rows["bytes"], link, node is not None and node.switch_reduces)
+
+
+def _labels(rows: pd.DataFrame, machine: Machine, queries: Sequence[Any]) -> dict[str, Any]:
+    each = [
+        {
+            "dtype": rig.dtype,
+            "ranks": ranks,
+            "collective": name,
+            "library": rig.library,
+            "host": rig.host,
+            "nodes": system.nodes,
+            "network": FROM_ROWS if rig.network_from_rows and system.nodes > 1 else FROM_MACHINE,
+        }
+        for name, ranks, system, rig in queries
+    ]
+    return {**pd.DataFrame(each, rows.index), "seen": _seen(machine)}
+
+
+def _seen(machine: Machine) -> str:
+    assert machine.profile is not None
+    return seen_collectives(machine.gpu, machine.profile)
 
 
 def _ranges(rows: pd.DataFrame) -> dict[str, BoolArray]:
@@ -108,8 +94,10 @@ def _ranges(rows: pd.DataFrame) -> dict[str, BoolArray]:
     return {LARGE: size >= 16 * _MiB, MEDIUM: size >= _MiB, ALL: np.ones(len(rows), dtype=np.bool_)}
 
 
-def _more(profile: Profile, labels: pd.DataFrame) -> dict[str, Any]:
+def _more(machine: Machine, rows: pd.DataFrame, labels: pd.DataFrame) -> dict[str, Any]:
     """Rows that set the rate of their network must not calibrate the library as well."""
+    profile = machine.profile
+    assert profile is not None
     relative = {one.path: relative_latency(one.path, profile.architecture) for one in collective_parameters(profile)}
     return {"teaches": (labels["network"] != FROM_ROWS).to_numpy(), "relative": relative}
 
@@ -119,7 +107,7 @@ def _checks(checked: Measurements) -> Sequence[Iterable[Problem]]:
     rows = checked.rows
     forced = (rows["protocol"] != "") | (rows["channels"] != "")
     rule = "protocol and channels are forced in these rows; Weft predicts what the library chooses"
-    rigs = [_rig(row) for row in rows.itertuples()]
+    rigs = list(map(rig_of, rows["system"], rows["notes"], rows["source"]))
     library = pd.Series([rig.library for rig in rigs], rows.index, dtype=object)
     modelled = np.array([rig.modelled for rig in rigs], dtype=np.bool_)
     without = (
@@ -139,66 +127,136 @@ def _check_ranks(line: int, row: Mapping[str, Any]) -> None:
         raise Unfit("ranks", str(int(row["ranks"])), rule)
 
 
-def _in_engine(collectives: Subject) -> list[Subject]:
-    """The collectives of a GPU within one node that are also simulated, request by request.
+def _simulated(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The rows within one node that are also simulated, request by request.
 
     All-reduces are those that the library reduces in the switch or pushes to all peers: of floating-point data on a
     whole node.
     """
-    labels, size = collectives.labels, collectives.rows["bytes"]
-    wanted = pd.Series(False, labels.index)
-    for name, largest in SIMULATED.get(collectives.machine, {}).items():
-        wanted |= (labels["collective"] == name) & (size >= SMALLEST_SIMULATED) & (size <= largest)
-    wanted &= (labels["collective"] != "all_reduce") | ((labels["ranks"] == 8) & (labels["dtype"] != "int8"))
-    wanted &= labels["library"].isin(("nccl", "rccl")) & (labels["nodes"] == 1) & (labels["host"] == "")
-    if not wanted.any():
-        return []
-    some = collectives.take(wanted)
-    labels = some.rows[["system", "ranks", "collective"]].astype({"ranks": np.int64}).assign(seen=some.labels["seen"])
-    return [
-        Subject(
-            kind="ring",
-            machine=some.machine,
-            file=some.file,
-            rows=some.rows,
-            measured=some.measured,
-            labels=labels,
-            predict=lambda given, values: _simulated(given),
-            slow=True,
-        )
-    ]
+    rows, wanted = checked.rows, []
+    for text, ranks, collective, notes, source, size in zip(*(rows[name] for name in _BY), rows["bytes"], strict=True):
+        name, _, system, rig = _query(text, ranks, collective, notes, source)
+        largest = SIMULATED.get(system.gpu.name, {}).get(str(name), 0.0)
+        whole = name != "all_reduce" or (ranks == 8 and rig.dtype != "int8")
+        own = rig.library in ("nccl", "rccl") and system.nodes == 1 and not rig.host
+        wanted.append(SMALLEST_SIMULATED <= size <= largest and whole and own)
+    yield "ring", rows[np.array(wanted, dtype=np.bool_)]
 
 
-def _simulated(rows: pd.DataFrame) -> FloatArray:
-    """Simulated seconds of each row."""
-    seconds = np.empty(len(rows))
-    for case, at, columns in parts(rows, _cases):
-        seconds[at] = [_run(case, int(size)) for size in columns["bytes"].tolist()]
-    return seconds
-
-
-def _run(case: _Case, size: int) -> float:
+def _run(rows: Columns, machine: Machine, name: str, ranks: int, system: System, rig: Rig) -> list[float]:
     from weft.simulate import alone
     from weft.simulate.single import simulate
 
-    dtype = "int8" if case.rig.dtype == "int8" else "bf16"
-    grain = min(SIMULATED_REQUEST, case.system.gpu.memory.interleave)
-    graph = alone(Collective(case.collective, size, case.ranks, dtype))
-    return simulate(graph, case.system, "streams", RunOptions(clock="short", request_bytes=grain)).makespan
+    dtype = "int8" if rig.dtype == "int8" else "bf16"
+    options = RunOptions(clock="short", request_bytes=min(SIMULATED_REQUEST, system.gpu.memory.interleave))
+    graphs = (alone(Collective(name, int(size), ranks, dtype)) for size in rows["bytes"].tolist())
+    return [simulate(graph, system, "streams", options).makespan for graph in graphs]
 
 
-COLLECTIVES = ClosedForm(
+_BY = ("system", "ranks", "collective", "notes", "source")
+RINGS = RowKind(
+    kind="ring",
+    by=_BY,
+    query=_query,
+    call=_run,
+    expand=_simulated,
+    labels=lambda rows, machine, _: {
+        **rows[["ranks", "collective"]].astype({"ranks": np.int64}),
+        "seen": _seen(machine),
+    },
+    column="system",
+)
+"""Collectives of a GPU within one node, simulated request by request."""
+COLLECTIVES = RowKind(
     kind="collective",
-    cases=_cases,
+    by=_BY,
+    query=_query,
+    call=_collective,
+    floor=_floor,
     labels=_labels,
     ranges=_ranges,
     checks=_checks,
-    target=lambda gpu, machines: machines.profile(gpu),
-    changed=lambda profile, values: profile.replace(values),
-    parameters=collective_parameters,
+    fits="profile",
+    parameters=lambda machine: collective_parameters(machine.profile) if machine.profile else (),
+    start=lambda machine, path: float(machine.profile.value(path)) if machine.profile else 0.0,
     column="system",
     blamed="collective",
     more=_more,
-    also=_in_engine,
+    also=(RINGS,),
 )
 """Collectives on one GPU's systems, fitted by the parameters of the library's profile."""
+
+MASKED, FREE = "fewer than channels", "one per channel"
+"""The compute units of a row, against its channels."""
+_WARPS = re.compile(r"\bwarps=(\d+)")
+
+
+def _ring_query(
+    text: str, ranks: float, name: str, named: str, channels: float, sms: float, library: str, notes: str, source: str
+) -> Query:
+    try:
+        protocol = protocol_of(named.lower())
+    except InputError as error:
+        raise Unfit("protocol", named, str(error)) from None
+    try:
+        rig = rig_of(text, f"{library} {notes}", source)
+        system = hardware.system(rig.machine or text, gpus=int(ranks))
+        units = None if np.isnan(sms) else int(sms)
+        return canonical(name), int(ranks), protocol, int(channels), units, system, rig
+    except InputError as error:
+        raise Unfit("ranks", str(int(ranks)), str(error)) from None
+
+
+def _ring(
+    rows: Columns, machine: Machine, name: str, ranks: int, protocol: Protocol, channels: int, units: int | None,
+    system: System, rig: Rig,
+) -> FloatArray:  # fmt: skip
+    size: Any = rows["bytes"]
+    harness = Harness(
+        version=rig.version, profile=machine.profile, algorithm=f"ring-{protocol.name.lower()}", channels=channels,
+        compute_units=units,
+    )  # fmt: skip
+    return estimate(Collective(name, size, ranks, rig.dtype), system, SHORT, harness).seconds
+
+
+def _ring_checks(checked: Measurements) -> Sequence[Iterable[Problem]]:
+    """Rows of unknown protocols or impossible ranks, and those with another number of threads than the library's."""
+    checked.drop(unfit_rows(checked, lambda line, row: _ring_query(*(row[name] for name in _RING_BY))))
+    rule = "the number of threads per channel is forced in these rows; Weft predicts the library's own"
+    return [checked.problem([_forces_threads(row) for row in checked.rows.to_dict("records")], rule)]
+
+
+def _forces_threads(row: Mapping[str, Any]) -> bool:
+    stated = _WARPS.search(row["notes"])
+    fabric = interconnect(hardware.system(row["system"]))
+    threads = SHAPES[library_vendor(fabric)][protocol_of(row["protocol"].lower())].threads
+    return stated is not None and int(stated[1]) * fabric.gpu.compute.wavefront_size != threads
+
+
+_RING_BY = ("system", "ranks", "collective", "protocol", "channels", "sms", "library", "notes", "source")
+CHANNELS = RowKind(
+    kind="channels",
+    by=_RING_BY,
+    query=_ring_query,
+    call=_ring,
+    floor=lambda rows, gpu, name, ranks, *_: collective_floor(
+        name, ranks, rows["bytes"], gpu.link.bandwidth, in_switch=False
+    ),
+    labels=lambda rows, machine, queries: pd.DataFrame(
+        [
+            {
+                "ranks": ranks,
+                "collective": name,
+                "protocol": protocol.name.lower(),
+                "compute_units": MASKED if units is not None and units < channels else FREE,
+            }
+            for name, ranks, protocol, channels, units, *_ in queries
+        ],
+        rows.index,
+    ),
+    checks=_ring_checks,
+    fits="profile",
+    column="system",
+    blamed="system",
+)
+"""Rings on one GPU's systems with forced protocol, channels and compute units; nothing is fitted to these rows."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
+from weft.core.options import SHORT
 from weft.estimate.answer import Estimate
 from weft.estimate.experts import (
     FORMATS,
@@ -26,15 +26,15 @@ from weft.estimate.experts import (
     table_for,
 )
 from weft.estimate.streaming import streaming
-from weft.estimate.target import Harness, Target
+from weft.estimate.target import Target, target
 from weft.graph import Streaming
 from weft.graph.routing import Routing
 from weft.hardware import Gpu
 from weft.kernels.library.served import library
-from weft.lab.closed_forms import ClosedForm, Columns
-from weft.lab.library_values import Changed, TablesOf, changed, fitted, of_table, on, start
+from weft.lab.kinds import Columns, Machine, RowKind
+from weft.lab.operators import least_time
 from weft.lab.seen import YES
-from weft.lab.subjects import Predicted, Subject, predicted
+from weft.lab.served import start
 from weft.lab.tables import FloatArray, Measurements
 
 _KINDS = (
@@ -125,43 +125,27 @@ def _spread(rows: FloatArray, ranks: int, slots: int) -> FloatArray:
     return np.asarray(own[:, own.sum(axis=0).argmax()])
 
 
-@dataclass(frozen=True)
-class ExpertsCase:
-    """Rows of one library and format."""
+def _layer(rows: Columns, dtype: str) -> Layer:
+    """The layer on the measured GPU, with an array for each dimension."""
+    load = Load(rows["rows"], rows["busiest"], rows["active"], np.stack([rows[f"blocks{h}"] for h in TILES]))
+    wide = rows["inter"] / rows["moe_tp"]
+    return Layer(load, rows["tokens"], rows["topk"], rows["hidden"], wide, dtype, rows["gated"])
 
-    library: str
-    dtype: str
 
-    def made(self, rows: Columns) -> Layer:
-        """The layer on the measured GPU, with an array for each dimension."""
-        load = Load(rows["rows"], rows["busiest"], rows["active"], np.stack([rows[f"blocks{h}"] for h in TILES]))
-        wide = rows["inter"] / rows["moe_tp"]
-        return Layer(load, rows["tokens"], rows["topk"], rows["hidden"], wide, self.dtype, rows["gated"])
+def _layered(rows: Columns, machine: Machine, name: str, dtype: str) -> FloatArray:
+    """What `weft predict experts` says of all rows at once: one call, repeated, so that weights stay in the cache."""
+    where = target(machine.gpu, SHORT, machine.harness(rotation=1.0))
+    return served_layer(_layer(rows, dtype), library("experts", name), where).seconds
 
-    def seconds(self, rows: Columns, target: Changed) -> FloatArray:
-        """Times on a GPU [s], repeated, so that weights stay in the cache as far as they fit."""
-        machine = replace(target.machine, harness=Harness(rotation=1.0))
-        of = library("experts", self.library)
-        return np.asarray(served_layer(self.made(rows), of, machine, target.values).seconds)
 
-    def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
-        """Lower bounds of the times [s]: products of a GPU's even share at the highest clock."""
-        rate = max(gpu.matrix_rate(FORMATS[self.dtype].products, clock) for clock in ("peak", "boost"))
-        even = rows["tokens"] * rows["topk"] / rows["moe_ep"]
-        return np.asarray(2 * even * rows["hidden"] * rows["inter"] / rows["moe_tp"] * (2 + rows["gated"]) / rate)
-
-    def table(self, gpu: Gpu) -> str:
-        """The path of the values that its rows depend on."""
-        return table_for(library("experts", self.library), self.dtype, gpu.architecture)
+def _share_floor(rows: Columns, gpu: Gpu, name: str, dtype: str) -> FloatArray:
+    """Products of a GPU's even share at the highest clock [s]."""
+    products = 2 * rows["tokens"] * rows["topk"] / rows["moe_ep"] * rows["hidden"] * rows["inter"] / rows["moe_tp"]
+    return least_time(products * (2 + rows["gated"]), FORMATS[dtype].products, gpu)
 
 
 def _libraries(rows: pd.DataFrame) -> list[str]:
     return [library_of(*each) for each in zip(rows["fw"], rows["op"], rows["kernel"], strict=True)]
-
-
-def _cases(rows: pd.DataFrame) -> Iterator[ExpertsCase]:
-    for name, dtype in zip(_libraries(rows), rows["dtype"], strict=True):
-        yield ExpertsCase(name, DTYPES[dtype])
 
 
 def _checks(checked: Measurements) -> list[Any]:
@@ -191,19 +175,21 @@ def _checks(checked: Measurements) -> list[Any]:
     return problems
 
 
-EXPERTS = ClosedForm(
+EXPERTS = RowKind(
     kind="experts",
-    cases=_cases,
-    labels=lambda rows, gpu, target: {
-        "library": _libraries(rows),
-        "dtype": rows["dtype"].map(DTYPES),
+    by=("fw", "op", "kernel", "dtype"),
+    query=lambda fw, op, kernel, dtype: (library_of(fw, op, kernel), DTYPES[dtype]),
+    call=_layered,
+    floor=_share_floor,
+    labels=lambda rows, machine, queries: {
+        "library": [name for name, _ in queries],
+        "dtype": [dtype for _, dtype in queries],
         "load": np.where(rows["distribution"].str.startswith("power_law"), "power law", "even"),
         "seen": YES,
     },
     checks=_checks,
-    target=on,
-    changed=changed,
     start=start,
+    table=lambda gpu, name, dtype: table_for(library("experts", name), dtype, gpu.architecture),
     blamed="kernel",
 )
 """Experts of a layer by libraries of inference, on one GPU."""
@@ -222,70 +208,54 @@ _TILE = 128
 """Rows and columns of a workgroup of VeOmni's Triton kernels; one is launched in each cycle [assumed, 0.5 to 2]."""
 
 
-@dataclass(frozen=True)
-class LayerCase:
-    """Rows of one kind: a whole layer of experts, or a grouped GEMM, and the library that runs it."""
+def _trained(rows: Columns, machine: Machine, kind: str, name: str, dtype: str) -> FloatArray:
+    """Whole layers by `weft predict experts`, and grouped GEMMs by the form below it."""
+    gpu = machine.gpu
+    sizes = [rows[column] for column in ("tokens", "hidden", "inter", "topk", "experts")]
+    if kind == "moe_layer_local":
+        whole = np.stack(sizes, axis=1).astype(int).tolist()
+        made = [Experts(Routing(row[0], row[3], row[4], 1), row[1], row[2], dtype) for row in whole]
+        found = [experts(each, gpu, name, options=SHORT) for each in made]
+        return np.array([one.seconds for one in found]) + _apart(rows, target(gpu, SHORT), name, dtype, found)
+    tokens, hidden, columns, _, count = sizes
+    own = own_values(table_for(library("experts", name), dtype, gpu.architecture))
+    what = Grouped(Load.shared(tokens, count), columns, hidden, FORMATS[dtype])
+    parts = grouped(what, target(gpu, SHORT), own).values()
+    return sum(parts, np.full(len(tokens), gpu.compute.launch_latency))
 
-    kind: str
-    library: str
-    dtype: str
 
-    def seconds(self, rows: Columns, target: Changed) -> FloatArray:
-        """Times on a GPU [s], by the values of the library as they are."""
-        machine = target.machine
-        sizes = [rows[name] for name in ("tokens", "hidden", "inter", "topk", "experts")]
-        if self.kind == "moe_layer_local":
-            whole = np.stack(sizes, axis=1).astype(int).tolist()
-            made = [Experts(Routing(row[0], row[3], row[4], 1), row[1], row[2], self.dtype) for row in whole]
-            found = [experts(each, machine.gpu, self.library, options=machine.options) for each in made]
-            return np.array([one.seconds for one in found]) + self._apart(rows, machine, found)
-        tokens, hidden, columns, _, count = sizes
-        own = own_values(table_for(library("experts", self.library), self.dtype, machine.gpu.architecture))
-        what = Grouped(Load.shared(tokens, count), columns, hidden, FORMATS[self.dtype])
-        return sum(grouped(what, machine, own).values(), np.full(len(tokens), machine.gpu.compute.launch_latency))
+def _apart(rows: Columns, machine: Target, name: str, dtype: str, of: Sequence[Estimate]) -> FloatArray:
+    """What VeOmni's layers do beyond those of the library that stands for them [s].
 
-    def _apart(self, rows: Columns, machine: Target, of: Sequence[Estimate]) -> FloatArray:
-        """What VeOmni's layers do beyond those of the library that stands for them [s].
-
-        By its source (ByteDance-Seed/VeOmni @3227dbe): gate and up are GEMMs of their own, which each read the rows;
-        SiLU, product and weight of a row are three kernels. Around torch._grouped_mm all rows are joined with an empty
-        one, padded by expert, put back, and scattered into zeros.
-        Triton's GEMMs (gate, up and down) launch, for each expert, workgroups for all rows, which end at once if they
-        have none, beside those that multiply.
-        """
-        routed, wide = rows["tokens"] * rows["topk"], rows["inter"]
-        passes = [Streaming("elementwise", cast("Any", routed * wide), 1, "bf16")] * 2
-        if self.library == TRAINING:
-            passes += [Streaming("elementwise", cast("Any", routed * rows["hidden"]), 1, "bf16")] * 4
-        moved = np.asarray(sum((streaming(one, machine).seconds for one in passes), np.zeros(len(wide))))
-        own = own_values(table_for(library("experts", self.library), self.dtype, machine.gpu.architecture))
-        load, launch = Load.shared(routed, rows["experts"]), machine.gpu.compute.launch_latency
-        gate, both = (
-            sum(grouped(Grouped(load, each, rows["hidden"], FORMATS[self.dtype]), machine, own).values(), 0.0 * wide)
-            for each in (wide, 2 * wide)
-        )
-        moved = moved + 2 * gate + launch - both
-        if self.library == TRAINING:
-            return moved
-        columns = 2 * np.ceil(wide / _TILE) + np.ceil(rows["hidden"] / _TILE)
-        launched = rows["experts"] * np.ceil(routed / _TILE) * columns / machine.gpu.compute.clock
-        products = np.array([sum(one.parts[name] for name in ("compute", "tail", "fill", "memory")) for one in of])
-        return np.asarray(moved + np.maximum(launched - products, 0.0))
-
-    def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
-        """Lower bounds of the times [s]: a grouped GEMM's products at the highest clock."""
-        rate = max(gpu.matrix_rate(FORMATS[self.dtype].products, clock) for clock in ("peak", "boost"))
-        return np.asarray(2 * rows["tokens"] * rows["hidden"] * rows["inter"] / rate)
+    By its source (ByteDance-Seed/VeOmni @3227dbe): gate and up are GEMMs of their own, which each read the rows;
+    SiLU, product and weight of a row are three kernels. Around torch._grouped_mm all rows are joined with an empty
+    one, padded by expert, put back, and scattered into zeros.
+    Triton's GEMMs (gate, up and down) launch, for each expert, workgroups for all rows, which end at once if they
+    have none, beside those that multiply.
+    """
+    routed, wide = rows["tokens"] * rows["topk"], rows["inter"]
+    passes = [Streaming("elementwise", cast("Any", routed * wide), 1, "bf16")] * 2
+    if name == TRAINING:
+        passes += [Streaming("elementwise", cast("Any", routed * rows["hidden"]), 1, "bf16")] * 4
+    moved = np.asarray(sum((streaming(one, machine).seconds for one in passes), np.zeros(len(wide))))
+    own = own_values(table_for(library("experts", name), dtype, machine.gpu.architecture))
+    load, launch = Load.shared(routed, rows["experts"]), machine.gpu.compute.launch_latency
+    gate, both = (
+        sum(grouped(Grouped(load, each, rows["hidden"], FORMATS[dtype]), machine, own).values(), 0.0 * wide)
+        for each in (wide, 2 * wide)
+    )
+    moved = moved + 2 * gate + launch - both
+    if name == TRAINING:
+        return moved
+    columns = 2 * np.ceil(wide / _TILE) + np.ceil(rows["hidden"] / _TILE)
+    launched = rows["experts"] * np.ceil(routed / _TILE) * columns / machine.gpu.compute.clock
+    products = np.array([sum(one.parts[name] for name in ("compute", "tail", "fill", "memory")) for one in of])
+    return np.asarray(moved + np.maximum(launched - products, 0.0))
 
 
 def _named(rows: pd.DataFrame) -> list[str]:
     """The first word of each row's implementation."""
     return [text.partition(" ")[0] for text in rows["implementation"]]
-
-
-def _layer_cases(rows: pd.DataFrame) -> Iterator[LayerCase]:
-    for kind, name in zip(rows["kind"], _named(rows), strict=True):
-        yield LayerCase(kind, *_LAYERS[kind, name])
 
 
 def _layer_checks(checked: Measurements) -> list[Any]:
@@ -294,51 +264,16 @@ def _layer_checks(checked: Measurements) -> list[Any]:
     return [checked.by_value(np.logical_not(known), "kind", "layers of this kind and library are not compared here")]
 
 
-EXPERT_LAYERS = ClosedForm(
+EXPERT_LAYERS = RowKind(
     kind="expert_layers",
-    cases=_layer_cases,
-    labels=lambda rows, gpu, target: {"what": rows["kind"], "library": _named(rows), "seen": YES},
+    by=("kind", "implementation"),
+    query=lambda kind, text: (kind, *_LAYERS[kind, text.partition(" ")[0]]),
+    call=_trained,
+    floor=lambda rows, gpu, kind, name, dtype: least_time(
+        2 * rows["tokens"] * rows["hidden"] * rows["inter"], FORMATS[dtype].products, gpu
+    ),
+    labels=lambda rows, machine, _: {"what": rows["kind"], "library": _named(rows), "seen": YES},
     checks=_layer_checks,
-    target=on,
-    changed=lambda target, values: target,
     blamed="kind",
 )
 """Layers of experts and grouped GEMMs that their libraries' authors report; two rows are fitted, those of torch."""
-
-
-def formats_left_out(subjects: Sequence[Subject], tables_of: TablesOf) -> list[Predicted]:
-    """Predict the rows of each format with values fitted to other formats, as if the format had not been measured.
-
-    Those of the same kernels on the architecture, by any library, count; of the same library where there are none. Rows
-    that have no other format to go by are left out.
-    """
-    owned = [(subject, np.array(tables_of(subject), dtype=np.str_)) for subject in subjects]
-    every = sorted({name for _, names in owned for name in names.tolist()})
-    done = []
-    for table in every:
-        _, name, kind, architecture = table.split(".")
-        apart = [one for one in every if one.split(".")[2] != kind and one.split(".")[3] == architecture]
-        alike = [one for one in apart if _kernels(one) == _kernels(table)]
-        others = alike or [one for one in apart if one.split(".")[1] == name]
-        known = [_sharing(part, others) for subject, of in owned if len(part := subject.take(np.isin(of, others)))]
-        if known:
-            values = fitted(known, of_table(table))
-            done += [predicted(part, values) for subject, of in owned if len(part := subject.take(of == table))]
-    return done
-
-
-def _kernels(table: str) -> str:
-    """Which kernels the library of a table runs for its format: libraries share them."""
-    _, name, kind, _ = table.split(".")
-    kernels = library("experts", name).how.get("kernels", {})
-    return str(kernels.get(kind, kernels.get("default", name)))
-
-
-def _sharing(subject: Subject, tables: Sequence[str]) -> Subject:
-    """The subject predicted with the values of one table in the place of those of all `tables`."""
-
-    def predict(rows: pd.DataFrame, values: Mapping[str, float]) -> FloatArray:
-        own = {path.rpartition(".")[2]: value for path, value in values.items()}
-        return subject.predict(rows, {f"{table}.{key}": value for table in tables for key, value in own.items()})
-
-    return replace(subject, predict=predict)

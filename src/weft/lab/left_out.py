@@ -1,18 +1,24 @@
-"""Rows predicted with one system, one method of overlap or one framework of steps left out of every fit."""
+"""Rows predicted with their system, method, framework, GPU, number of ranks or format left out of every fit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
 from weft import hardware
 from weft.core.errors import InputError
 from weft.core.units import Dimension
 from weft.estimate import Parameter
+from weft.hardware import Gpu
+from weft.kernels.library import served
 from weft.kernels.library.software import RULES, bounds, leaves, residual_leaves
 from weft.lab.calibration import fit
+from weft.lab.exchanges import of_exchange
 from weft.lab.overlaps import family
 from weft.lab.steps import CALIBRATION
 from weft.lab.subjects import Predicted, Subject, predicted
@@ -100,18 +106,22 @@ def _residual(plain: FloatArray, streaming: FloatArray, hidden: FloatArray, meas
         return start
 
 
-def _fitted(subjects: Sequence[Subject]) -> Mapping[str, float]:
-    """The software costs that fit the rows of these subjects, by path."""
+def _fitted(subjects: Sequence[Subject], parameters: Sequence[Parameter] | None = None) -> dict[str, float]:
+    """The values that fit the rows of subjects, by path; the middle of their ranges without enough rows.
+
+    Without parameters, the costs of software.
+    """
+    parameters = _COSTS if parameters is None else parameters
+    middle = {one.path: float(np.sqrt(one.low * one.high)) for one in parameters}
     some = [subject for subject in subjects if len(subject)]
-    start = {one.path: float(np.sqrt(one.low * one.high)) for one in _PARAMETERS}
 
     def model(values: Mapping[str, float]) -> FloatArray:
         return np.concatenate([subject.predict(subject.rows, values) for subject in some])
 
     try:
-        return fit(model, np.concatenate([one.measured for one in some]), _PARAMETERS, start).values()
-    except (InputError, ValueError):  # too few rows depend on any cost, or none are left
-        return start
+        return fit(model, np.concatenate([one.measured for one in some]), parameters, middle).values()
+    except (InputError, ValueError):  # too few rows depend on any value, or none are left
+        return middle
 
 
 def _parameter(path: str) -> Parameter:
@@ -120,4 +130,120 @@ def _parameter(path: str) -> Parameter:
     return Parameter(path, low, high, unit, _NEEDS_ROWS, leaves()[path].provenance.source)
 
 
-_PARAMETERS = tuple(map(_parameter, RULES))
+_COSTS = tuple(map(_parameter, RULES))
+
+
+def tables_of(subject: Subject) -> npt.NDArray[np.str_]:
+    """The path of the libraries' values that each row of a subject depends on."""
+    assert subject.tables is not None
+    return subject.tables
+
+
+def of_table(place: str) -> list[Parameter]:
+    """The parameters of a table of `served.toml`, with their ranges."""
+    known = served.parameters(place.partition(".")[0])
+    units = {"us": "s", "GB/s": "bytes/s"}
+    return [
+        Parameter(f"{place}.{key}", of.low, of.high, units.get(of.unit, ""), _NEEDS_ROWS, of.about)
+        for key, of in ((key, known[key]) for key in served.tables()[place])
+    ]
+
+
+def gpus_left_out(subjects: Sequence[Subject]) -> list[Predicted]:
+    """Predict the rows of each GPU with values fitted to those of all others, table by table.
+
+    A table whose rows are all of one GPU takes the values of the library on the nearest other architecture; rows that
+    nothing else is like are left out.
+    """
+    done = []
+    owned = [(subject, tables_of(subject)) for subject in subjects]
+    for subject, names in owned:
+        for table in sorted(set(names.tolist())):
+            others = [each.take(of == table) for each, of in owned if each is not subject and table in of]
+            if others:
+                values: Mapping[str, float] | None = _fitted(others, of_table(table))
+            else:
+                values = _of_another(table, hardware.gpu(subject.machine))
+            if values:
+                done.append(predicted(subject.take(names == table), values))
+    return done
+
+
+def _of_another(table: str, gpu: Gpu) -> dict[str, float] | None:
+    """The values of the same library on the nearest other architecture, by the paths of a table; None without one."""
+    operator, name, rest = table.split(".", 2)
+    what = rest.rpartition(".")[0]
+    known = [place for place in served.places(operator, name, what) if place != table]
+    if not known:
+        return None
+    other = known[served.nearest(gpu.architecture, [place.rpartition(".")[2] for place in known])]
+    own = {f"{table}.{key}": value for key, value in served.tables()[other].items()}
+    return own if len(own) == len(served.tables()[table]) else {**_middle(table), **own}
+
+
+def _middle(table: str) -> dict[str, float]:
+    return {one.path: float(np.sqrt(one.low * one.high)) for one in of_table(table)}
+
+
+def ranks_left_out(subjects: Sequence[Subject]) -> list[Predicted]:
+    """Predict the rows of each number of ranks with values fitted to those of all other numbers, table by table.
+
+    A table whose rows all have one number of ranks is predicted for each GPU from those of the others; rows that
+    nothing else is like are left out.
+    """
+    done = []
+    owned = [(subject, tables_of(subject)) for subject in subjects]
+    for table in sorted({name for _, names in owned for name in names.tolist()}):
+        rows = [subject.take(names == table) for subject, names in owned if table in names]
+        ranks = sorted({float(one) for subject in rows for one in subject.labels["ranks"]})
+        if len(ranks) > 1:
+            parts = [[(subject.labels["ranks"] == one).to_numpy() for subject in rows] for one in ranks]
+        elif len(rows) > 1:
+            parts = [[np.full(len(subject), subject is one) for subject in rows] for one in rows]
+        else:
+            continue
+        for masks in parts:
+            others = [subject.take(~mask) for subject, mask in zip(rows, masks, strict=True)]
+            values = _fitted(others, of_exchange(table))
+            done += [
+                predicted(subject.take(mask), values) for subject, mask in zip(rows, masks, strict=True) if any(mask)
+            ]
+    return done
+
+
+def formats_left_out(subjects: Sequence[Subject]) -> list[Predicted]:
+    """Predict the rows of each format with values fitted to other formats, as if the format had not been measured.
+
+    Those of the same kernels on the architecture, by any library, count; of the same library where there are none. Rows
+    that have no other format to go by are left out.
+    """
+    owned = [(subject, tables_of(subject)) for subject in subjects]
+    every = sorted({name for _, names in owned for name in names.tolist()})
+    done = []
+    for table in every:
+        _, name, kind, architecture = table.split(".")
+        apart = [one for one in every if one.split(".")[2] != kind and one.split(".")[3] == architecture]
+        alike = [one for one in apart if _kernels(one) == _kernels(table)]
+        others = alike or [one for one in apart if one.split(".")[1] == name]
+        known = [_sharing(part, others) for subject, of in owned if len(part := subject.take(np.isin(of, others)))]
+        if known:
+            values = _fitted(known, of_table(table))
+            done += [predicted(part, values) for subject, of in owned if len(part := subject.take(of == table))]
+    return done
+
+
+def _kernels(table: str) -> str:
+    """Which kernels the library of a table runs for its format: libraries share them."""
+    _, name, kind, _ = table.split(".")
+    kernels = served.library("experts", name).how.get("kernels", {})
+    return str(kernels.get(kind, kernels.get("default", name)))
+
+
+def _sharing(subject: Subject, tables: Sequence[str]) -> Subject:
+    """The subject predicted with the values of one table in the place of those of all `tables`."""
+
+    def predict(rows: pd.DataFrame, values: Mapping[str, float]) -> FloatArray:
+        own = {path.rpartition(".")[2]: value for path, value in values.items()}
+        return subject.predict(rows, {f"{table}.{key}": value for table in tables for key, value in own.items()})
+
+    return replace(subject, predict=predict)

@@ -19,7 +19,7 @@ def _library(name: str) -> Profile:
     try:
         return load_library(name)
     except InputError:
-        if not _knows(hardware.gpu, name):
+        if not knows(hardware.gpu, name):
             raise
         raise InputError(
             f"'{name}' describes a GPU, not a library profile; name it with --gpu (weft calibrate --system "
@@ -27,7 +27,8 @@ def _library(name: str) -> Profile:
         ) from None
 
 
-def _knows(find: Callable[[str], Gpu], name: str) -> bool:
+def knows(find: Callable[[str], Gpu], name: str) -> bool:
+    """Return whether a GPU of that name is found."""
     try:
         find(name)
     except InputError:
@@ -86,7 +87,7 @@ class Machines:
         if not {"gpu", "system"} & {*rows}:  # a trace names none
             return rows
         column, find = ("gpu", self.find) if "gpu" in rows else ("system", self._of_system)
-        return rows[rows[column].isin([name for name in rows[column].unique() if _knows(find, name)])]
+        return rows[rows[column].isin([name for name in rows[column].unique() if knows(find, name)])]
 
     def _of_system(self, text: str) -> Gpu:
         return self._if_chosen(hardware.system(text).gpu)

@@ -1,4 +1,4 @@
-"""Measured GEMMs with a collective before, after or beside them as subjects: by the engine and by closed forms.
+"""Measured GEMMs with a collective before, after or beside them: by the engine and by closed forms.
 
 Kernels fused tile by tile, and chunks on several streams, are simulated where the engine can cut the shape; software
 costs are added (`weft.overlaps`). Sequences and async TP are in closed form.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,11 +23,12 @@ from weft.graph.collective import Form
 from weft.hardware import System
 from weft.kernels.library.collectives import canonical
 from weft.lab.checks import Unfit, check_multiplies, unfit_rows
-from weft.lab.machines import Machines
+from weft.lab.kinds import Columns, Machine, RowKind
+from weft.lab.problems import Problem
 from weft.lab.rigs import rig_of
 from weft.lab.seen import seen_overlap, seen_systems
-from weft.lab.subjects import BoolArray, Predicted, Subject
-from weft.lab.tables import TABLES, FloatArray, Measurements
+from weft.lab.subjects import BoolArray, Predicted
+from weft.lab.tables import FloatArray, Measurements
 from weft.models.parallel import dependent, share_of
 from weft.overlaps import OVERLAPS, SEQUENTIAL, STRATEGIES
 from weft.overlaps.lower.machine import default_request_bytes
@@ -127,30 +128,36 @@ class Overlapped:
             return np.nan
 
 
-class _Compared(NamedTuple):
-    """A value of a row: who is measured and what, how both are joined, the pair, and the measured time or speedup."""
-
-    method: str
-    quantity: str
-    join: str
-    pair: PairTimes
-    measured: float
-
-
-def overlap_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
-    """The rows of an overlap file with a shape and a pattern that has a model, by measured system and quantity."""
-    rule = f"Weft has no model of this pattern; it has {', '.join(_COLLECTIVES)}"
-    checked.drop(checked.by_value(~checked.rows["pattern"].isin([*_COLLECTIVES]), "pattern", rule))
-    found: dict[tuple[str, str], dict[int, _Compared]] = {}
+def _pairs(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
+    """What is comparable in each row with a model, by measured system and quantity: the sequence first, then times."""
+    found: dict[tuple[str, str, str], dict[int, tuple[PairTimes, float]]] = {}
 
     def compare(line: int, row: dict[str, Any]) -> None:
-        for one in _compared(row, _overlapped(row)):
-            found.setdefault((one.method, one.quantity), {})[line] = one
+        for method, quantity, join, pair, measured in _compared(row, _overlapped(row)):
+            found.setdefault((method, quantity, join), {})[line] = pair, measured
 
     checked.drop(unfit_rows(checked, compare))
-    # The sequence first, then system by system; times before speedups.
-    keys = sorted(found, key=lambda key: (key[0] != SEQUENTIAL, key[0], key[1] != "time"))
-    return [_subject(checked, found[key]) for key in keys]
+    for key in sorted(found, key=lambda key: (key[0] != SEQUENTIAL, key[0], key[1] != "time")):
+        rows = checked.rows[checked.rows.index.isin([*found[key]])]
+        pairs, measured = zip(*(found[key][line] for line in rows.index), strict=True)
+        times = pd.DataFrame([vars(pair) for pair in pairs], rows.index).add_prefix("_")
+        yield "overlap", rows.assign(**dict(zip(_COMPARED, key, strict=True)), measured=measured, **times)
+
+
+_COMPARED = ("method", "quantity", "join")
+"""What a figure of a row is of: who is measured, a time or a speedup, and how both are joined."""
+
+
+def _joined(rows: Columns, machine: Machine, join: str, quantity: str) -> FloatArray:
+    """The time [s] of a pair joined in a way, or its speedup over the sequence, with the machine's software costs."""
+    pairs = PairTimes(**{one.name: rows[f"_{one.name}"] for one in fields(PairTimes)})
+    seconds = OVERLAPS[join].seconds(pairs, machine.values)
+    return OVERLAPS[SEQUENTIAL].seconds(pairs, machine.values) / seconds if quantity == "speedup" else seconds
+
+
+def _checks(checked: Measurements) -> list[Iterator[Problem]]:
+    rule = f"Weft has no model of this pattern; it has {', '.join(_COLLECTIVES)}"
+    return [checked.by_value(~checked.rows["pattern"].isin([*_COLLECTIVES]), "pattern", rule)]
 
 
 def _overlapped(row: Mapping[str, Any]) -> Overlapped:
@@ -190,8 +197,10 @@ def _overlapped(row: Mapping[str, Any]) -> Overlapped:
     )
 
 
-def _compared(row: Mapping[str, Any], case: Overlapped) -> Iterator[_Compared]:
-    """Everything comparable in a row; if it has only a speedup, the speedup is compared.
+def _compared(row: Mapping[str, Any], case: Overlapped) -> Iterator[tuple[str, str, str, PairTimes, float]]:
+    """Everything comparable in a row: method, quantity, way to join, pair, and the measured time [s] or speedup.
+
+    If it has only a speedup, the speedup is compared.
 
     Raises Unfit if there is nothing.
     """
@@ -205,38 +214,10 @@ def _compared(row: Mapping[str, Any], case: Overlapped) -> Iterator[_Compared]:
     except InputError as error:
         raise Unfit("system", case.system.name, str(error)) from None
     if np.isfinite(row["sequential_us"]):
-        yield _Compared(SEQUENTIAL, "time", "sequential", pair, row["sequential_us"] * 1e-6)
+        yield SEQUENTIAL, "time", "sequential", pair, row["sequential_us"] * 1e-6
     if join is not None and overlaps:
         measured = row["overlap_us"] * 1e-6 if timed else row["speedup"]
-        yield _Compared(case.measured_by, "time" if timed else "speedup", join, pair, measured)
-
-
-def _subject(checked: Measurements, found: Mapping[int, _Compared]) -> Subject:
-    """Measured and predicted times [s], or speedups over the sequence, of one measured system, by line."""
-    rows = checked.rows[checked.rows.index.isin(list(found))]
-    every = [found[line] for line in rows.index.tolist()]
-    one, pairs = every[0], PairTimes.stack([each.pair for each in every])
-
-    def predict(some: pd.DataFrame, values: Mapping[str, float]) -> FloatArray:
-        chosen = pairs.take(np.searchsorted(rows.index, some.index))
-        seconds = OVERLAPS[one.join].seconds(chosen, values)
-        return OVERLAPS[SEQUENTIAL].seconds(chosen, values) / seconds if one.quantity == "speedup" else seconds
-
-    return Subject(
-        kind="overlap",
-        machine="",
-        file=checked.file,
-        rows=rows,
-        measured=np.array([each.measured for each in every]),
-        labels=rows[["system", "collective", "pattern"]].assign(
-            join=one.join,
-            method=one.method,
-            quantity=one.quantity,
-            seen=[seen_overlap(system, one.method) for system in rows["system"]],
-        ),
-        ranges={FLUX: _is_flux(rows)},
-        predict=predict,
-    )
+        yield case.measured_by, "time" if timed else "speedup", join, pair, measured
 
 
 def _is_flux(rows: pd.DataFrame) -> BoolArray:
@@ -244,6 +225,22 @@ def _is_flux(rows: pd.DataFrame) -> BoolArray:
     source, system = rows["source"].str, rows["system"].str
     paper = source.startswith("Flux paper") & system.contains("SXM") & ~system.contains("nodes")
     return np.asarray(paper | source.startswith("bytedance/flux README"), dtype=np.bool_)
+
+
+OVERLAP = RowKind(
+    kind="overlap",
+    by=("join", "quantity"),
+    query=lambda join, quantity: (join, quantity),
+    call=_joined,
+    checks=_checks,
+    expand=_pairs,
+    column="",
+    labels=lambda rows, machine, _: rows[["system", "collective", "pattern", "join", "method", "quantity"]].assign(
+        seen=list(map(seen_overlap, rows["system"], rows["method"]))
+    ),
+    ranges=lambda rows: {FLUX: _is_flux(rows)},
+)
+"""GEMMs with a collective before or after them, by measured system and quantity."""
 
 
 def right_signs(predictions: Sequence[Predicted], within: str | None = FLUX) -> tuple[int, int]:
@@ -268,67 +265,52 @@ def right_signs(predictions: Sequence[Predicted], within: str | None = FLUX) -> 
     return int(((gains[0] > 1) == (gains[1] > 1))[known].sum()), int(known.sum())
 
 
-def contention_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
-    """The rows of a contention file that can be simulated, one subject for each quantity."""
-    checked.drop(unfit_rows(checked, _check_cell))
-    return [_quantity(checked, quantity) for quantity in QUANTITIES if len(checked.rows)]
-
-
 def _check_cell(line: int, row: Mapping[str, Any]) -> None:
-    """Simulate a row; raises Unfit if that is impossible."""
+    """Raise Unfit for a row that no GPU can have."""
     check_multiplies(hardware.system(row["system"]).gpu, row["dtype"])
     for what in ("gemm", "collective"):
         beside = row[f"{what}_concurrent_us"]
         if beside < row[f"{what}_alone_us"] / 2:
             rule = "this is less than half of the time alone; nothing runs faster beside something else"
             raise Unfit(f"{what}_concurrent_us", f"{beside:g}", rule)
-    try:
-        _corun(_cell(row))
-    except InputError as error:
-        raise Unfit("system", row["system"], str(error)) from None
 
 
-def _quantity(checked: Measurements, quantity: str) -> Subject:
+def _quantities(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
     rows = checked.rows
-    return Subject(
-        kind="contention",
-        machine="",
-        file=checked.file,
-        rows=rows,
-        measured=_measured(rows, quantity),
-        labels=rows[["system", "collective"]].assign(
-            quantity=quantity, seen=seen_systems("contention", rows["system"])
-        ),
-        predict=lambda some, values: np.array([_corun(_cell(row))[quantity] for row in some.to_dict("records")]),
-        slow=True,
-    )
-
-
-def _measured(rows: pd.DataFrame, quantity: str) -> FloatArray:
-    if quantity == "makespan":
-        return np.asarray(rows["makespan_us"] * 1e-6, dtype=np.float64)
-    what = "gemm" if quantity.startswith("GEMM") else "collective"
-    return np.asarray(rows[f"{what}_concurrent_us"] / rows[f"{what}_alone_us"], dtype=np.float64)
-
-
-def _cell(row: Mapping[str, Any]) -> Any:
-    """The fields of a row that decide its prediction."""
-    return TABLES["contention"].model_validate({**row, "source": "", "notes": ""})
+    gemm, moved = (rows[f"{what}_concurrent_us"] / rows[f"{what}_alone_us"] for what in ("gemm", "collective"))
+    for quantity, measured in zip(QUANTITIES, (gemm, moved, rows["makespan_us"] * 1e-6), strict=True):
+        yield "contention", rows.assign(quantity=quantity, measured=measured)
 
 
 @lru_cache(maxsize=256)
-def _corun(row: Any) -> Mapping[str, float]:
-    """Every quantity of a row, simulated at the clock of runs too short to reach the power limit.
+def _corun(
+    where: str, dtype: str, name: str, m: float, n: float, k: float, gemms: float, size: float, collectives: float
+) -> Mapping[str, float]:
+    """Every quantity of a row by `weft.compare`, at the clock of runs too short to reach the power limit.
 
     The sources do not say which loop was launched first; here the collectives' is.
     """
     from weft.simulate import compare
 
-    on = hardware.system(row.system)
-    collective = Collective(canonical(row.collective), int(row.bytes), on.gpus, row.dtype)
-    gemm = Gemm(int(row.m), int(row.n), int(row.k), row.dtype)
-    graph = concurrent(gemm, collective, int(row.gemms), int(row.collectives))
-    overlap = replace(STRATEGIES["streams"], first="collective")
-    found = compare(graph, on, [overlap], SHORT).corun()
+    on = hardware.system(where)
+    collective = Collective(canonical(name), int(size), on.gpus, dtype)
+    graph = concurrent(Gemm(int(m), int(n), int(k), dtype), collective, int(gemms), int(collectives))
+    found = compare(graph, on, [replace(STRATEGIES["streams"], first="collective")], SHORT).corun()
     times = (found.gemm.slowdown, found.collective.slowdown, found.makespan)
     return dict(zip(QUANTITIES, times, strict=True))
+
+
+CONTENTION = RowKind(
+    kind="contention",
+    by=("system", "dtype", "collective", "m", "n", "k", "gemms", "bytes", "collectives", "quantity"),
+    query=lambda *cells: cells,
+    call=lambda rows, machine, *cells: _corun(*cells[:-1])[cells[-1]],
+    checks=lambda checked: [unfit_rows(checked, _check_cell)],
+    expand=_quantities,
+    column="",
+    labels=lambda rows, machine, _: rows[["system", "collective", "quantity"]].assign(
+        seen=seen_systems("contention", rows["system"])
+    ),
+    blamed="system",
+)
+"""A loop of GEMMs beside a loop of collectives, simulated request by request."""

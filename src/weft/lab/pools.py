@@ -65,7 +65,7 @@ def workers(of: Mapping[str, int]) -> Workers | None:
 
 
 @dataclass(frozen=True)
-class Pools:
+class PooledLoop:
     """A closed loop of `clients` on two pools of GPUs, with prompts and answers of up to so many tokens."""
 
     model: str

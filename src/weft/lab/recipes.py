@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft.lab.serving import Point
+    from weft.lab.serving import ClosedLoop
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Recipe:
 DEFAULTS = Recipe()
 
 
-def recipe(of: Point, architecture: str) -> Recipe:
+def recipe(of: ClosedLoop, architecture: str) -> Recipe:
     """The recipe of a measured server."""
     make = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}.get(of.framework)
     return make(of, architecture) if make else DEFAULTS
 
 
-def _vllm(of: Point, architecture: str) -> Recipe:
+def _vllm(of: ClosedLoop, architecture: str) -> Recipe:
     """`max-cudagraph-capture-size` and `max-num-batched-tokens`; `FULL_DECODE_ONLY` graphs nothing with a prompt."""
     if of.model == "gpt-oss-120b":
         return Recipe(tokens=8192, graphed=2048)
@@ -43,7 +43,7 @@ def _vllm(of: Point, architecture: str) -> Recipe:
     return DEFAULTS
 
 
-def _sglang(of: Point, architecture: str) -> Recipe:
+def _sglang(of: ClosedLoop, architecture: str) -> Recipe:
     """`--chunked-prefill-size`, and `--scheduler-recv-interval`: steps between looks, each of next tokens counts once.
 
     Source: sgl-project/sglang python/sglang/srt/managers/scheduler_recv_skipper.py.
@@ -55,7 +55,7 @@ def _sglang(of: Point, architecture: str) -> Recipe:
     return Recipe(tokens=16384 if of.dtype == "nvfp4" else 32768, waits=(10 if of.clients < 16 else 30) / 2)
 
 
-def _trtllm(of: Point, _: str) -> Recipe:
+def _trtllm(of: ClosedLoop, _: str) -> Recipe:
     """`--max_num_tokens`, and `batch_wait_timeout_iters`: steps for which prompts wait until they fill most of one.
 
     Source: NVIDIA/TensorRT-LLM tensorrt_llm/_torch/pyexecutor/py_executor.py, _waiting_requests.

@@ -14,51 +14,33 @@ from weft import hardware
 from weft.core.answer import Answer
 from weft.core.errors import InputError
 from weft.kernels.library.collectives import canonical
-from weft.lab.channels import CHANNELS
 from weft.lab.checks import duplicates, unknown_names
-from weft.lab.collectives import COLLECTIVES
-from weft.lab.convolutions import CONVOLUTIONS
+from weft.lab.collectives import CHANNELS, COLLECTIVES
 from weft.lab.exchanges import EXCHANGES
-from weft.lab.experts import EXPERT_LAYERS
-from weft.lab.gemms import GEMMS
-from weft.lab.kernels import KERNELS, OPERATORS_ALONE
-from weft.lab.layers import layer_subjects
+from weft.lab.experts import EXPERT_LAYERS, EXPERTS
+from weft.lab.kinds import RowKind
+from weft.lab.layers import LAYER
 from weft.lab.machines import Machines
-from weft.lab.overlaps import contention_subjects, overlap_subjects
+from weft.lab.operators import CONVOLUTIONS, GEMMS, KERNELS, OPERATORS_ALONE, RECURRENT
+from weft.lab.overlaps import CONTENTION, OVERLAP
 from weft.lab.problems import Problem, consistent, gathered
-from weft.lab.recurrent import RECURRENT
-from weft.lab.served import SERVED
-from weft.lab.serving import serving_subjects
-from weft.lab.steps import step_subjects
-from weft.lab.streams import stream_subjects
+from weft.lab.served import SERVED_ALL_REDUCES, SERVED_ATTENTION, SERVED_GEMMS, SERVED_LATENT, SERVED_SMALL
+from weft.lab.serving import SERVING
+from weft.lab.steps import STEPS
+from weft.lab.streams import DRAM, read_streams
 from weft.lab.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, joined, predicted
 from weft.lab.tables import TABLES, Kind, Measurements, data_folder, read_folder
-from weft.lab.traces import trace_subjects
+from weft.lab.traces import EXPERT_TRACE
 
-READERS: Mapping[Kind, Callable[[Measurements, Machines], list[Subject]]] = {
-    **{
-        form.kind: form.subjects
-        for form in (
-            GEMMS,
-            COLLECTIVES,
-            CHANNELS,
-            KERNELS,
-            OPERATORS_ALONE,
-            RECURRENT,
-            CONVOLUTIONS,
-            EXCHANGES,
-            EXPERT_LAYERS,
-            *SERVED.values(),
-        )
-    },
-    "expert_trace": trace_subjects,
-    "layer": layer_subjects,
-    "overlap": overlap_subjects,
-    "contention": contention_subjects,
-    "serving": serving_subjects,
-    "step": step_subjects,
-}
-"""For each kind of rows, the function that checks them further and assigns their model."""
+ROW_KINDS: Mapping[str, RowKind] = {
+    one.kind: one
+    for one in (
+        GEMMS, COLLECTIVES, CHANNELS, OVERLAP, CONTENTION, LAYER, KERNELS, OPERATORS_ALONE, RECURRENT, CONVOLUTIONS,
+        EXCHANGES, SERVED_ATTENTION, SERVED_LATENT, SERVED_ALL_REDUCES, SERVED_GEMMS, EXPERTS, EXPERT_LAYERS,
+        EXPERT_TRACE, SERVED_SMALL, SERVING, STEPS, DRAM,
+    )
+}  # fmt: skip
+"""Every kind of rows, by the kind of its files."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,40 +130,36 @@ def validate(
     `weft.validate("gemm.csv", gpus=["h100-sxm"]).groups()` holds the mean, median and 90th percentile of the errors of
     each data type; `worst()` the rows that are furthest off, with their lines.
     """
-    subjects, problems, count = subjects_of(data_folder(place), Machines.of(gpus, libraries), kinds)
-    predictions = []
-    for position, subject in enumerate(subjects):
-        if progress is not None and subject.slow:
-            progress(position, len(subjects), f"{subject.kind} {subject.machine}")
-        predictions.append(predicted(subject))
-    return Validation(tuple(predictions), tuple(problems), count)
+    subjects, problems, count = subjects_of(data_folder(place), Machines.of(gpus, libraries), kinds, progress)
+    return Validation(tuple(map(predicted, subjects)), tuple(problems), count)
 
 
 def subjects_of(
-    place: Path, machines: Machines, kinds: Sequence[Kind] | None = None
+    place: Path, machines: Machines, kinds: Sequence[Kind] | None = None, progress: Progress | None = None
 ) -> tuple[list[Subject], list[Problem], int]:
     """The subjects of a folder's rows, the problems of rows, and the number of rows of the chosen machines.
 
     Raises InputError, with the first problem, if no row is left.
     """
-    streams = list(stream_subjects(place)) if (kinds is None or "dram" in kinds) and not machines.chosen else []
+    streams = read_streams(place) if (kinds is None or "dram" in kinds) and not machines.chosen else []
     wanted: list[Kind] | None = None if kinds is None else [*kinds, *(("step",) if "memory" in kinds else ())]
-    files = [] if streams and _no_tables(place, kinds) else read_folder(place, wanted)
+    files = [*streams, *([] if streams and _no_tables(place, kinds) else read_folder(place, wanted))]
     problems = [problem for file in files for problem in file.problems]
-    unread = {(problem.file, line) for problem in problems for line in problem.lines}
-    subjects = [one for one in streams if isinstance(one, Subject)]
-    problems += [one for one in streams if isinstance(one, Problem)]
-    count = len(unread) + sum(map(len, subjects))
+    count = len({(problem.file, line) for problem in problems for line in problem.lines})
     find: dict[str, Callable[[str], object]]
     find = {"gpu": machines.find, "system": hardware.system, "collective": canonical}
-    for file in files:
+    subjects: list[Subject] = []
+    for position, file in enumerate(files):
         if file.kind is None:
             continue
+        if progress is not None:
+            progress(position, len(files), f"{file.kind} {file.file}")
         checked = file.some(machines.of_chosen(file.rows))
         count += len(checked.rows)
-        names = (unknown_names(checked, name, find[name]) for name in TABLES[file.kind].named)
-        checked.drop(duplicates(checked), *names)
-        found = READERS[file.kind](checked, machines)
+        if file.kind in TABLES:
+            names = (unknown_names(checked, name, find[name]) for name in TABLES[file.kind].named)
+            checked.drop(duplicates(checked), *names)
+        found = ROW_KINDS[file.kind].subjects(checked, machines)
         subjects += [one for one in found if kinds is None or file.kind != "step" or one.kind.startswith(tuple(kinds))]
         problems += checked.problems
     if not subjects:

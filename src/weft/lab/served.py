@@ -1,30 +1,24 @@
-"""Measured kernels of inference by the library that runs them: attention of prompts and next tokens, all-reduces."""
+"""Measured kernels of inference by the library that runs them: attention, all-reduces, GEMMs and small operators.
+
+All are predicted by `weft.estimate` with the library that an operator or the harness names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from weft import hardware
 from weft.core.options import SHORT
-from weft.estimate.attention import served_attention
-from weft.estimate.collective import collective
-from weft.estimate.gemm import served_gemm
-from weft.estimate.streaming import served_streaming
-from weft.estimate.target import Harness
-from weft.estimate.target import target as target_of
+from weft.estimate import estimate
 from weft.graph import Attention, Collective, Gemm, Streaming
 from weft.hardware import Gpu
-from weft.kernels.library.served import library, table_of
-from weft.lab.closed_forms import ClosedForm, Columns
-from weft.lab.experts import EXPERTS
-from weft.lab.library_values import Changed, changed, on, start
+from weft.kernels.library.served import library, shipped, table_of
+from weft.lab.kinds import Columns, Machine, Query, RowKind
+from weft.lab.operators import least_time
 from weft.lab.seen import YES
-from weft.lab.subjects import Subject
 from weft.lab.tables import FloatArray, Measurements
 
 ATTENTION_KERNELS: Mapping[str, str] = {
@@ -47,41 +41,35 @@ ATTENTION_KERNELS: Mapping[str, str] = {
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 
 
-@dataclass(frozen=True)
-class AttentionCase:
-    """Rows of one library, phase and pair of data types."""
-
-    library: str
-    phase: str
-    dtype: str
-    kv_dtype: str
-
-    def made(self, rows: Columns) -> Attention:
-        """The attention, with an array for each dimension."""
-        sizes: Any = [rows[name] for name in ("batch", "heads", "q_len", "kv_len", "head_dim", "kv_heads")]
-        window: Any = np.nan_to_num(rows["window_size"])
-        batch, heads, query, keys, head, shared = sizes
-        types: Any = {"dtype": self.dtype, "kv_dtype": self.kv_dtype, "library": self.library}
-        return Attention(batch, heads, query, keys, head, shared, causal=1, window=window, **types)
-
-    def seconds(self, rows: Columns, target: Changed) -> FloatArray:
-        """Times on a GPU [s]."""
-        return np.asarray(served_attention(self.made(rows), target.machine, target.values).seconds)
-
-    def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
-        """Lower bounds of the times [s]: products at the highest clock, half of them where keys are of 8 bits."""
-        rate = max(gpu.matrix_rate(self.dtype, clock) for clock in ("peak", "boost"))
-        return np.asarray(self.made(rows).flops / rate / (2 if self.kv_dtype != self.dtype else 1))
-
-    def table(self, gpu: Gpu) -> str:
-        """The path of the values that its rows depend on."""
-        return table_of("attention", self.library, f"{self.phase}.{self.dtype}-{self.kv_dtype}", gpu.architecture)
+def _shape(rows: Columns, *names: str) -> list[Any]:
+    """Columns as dimensions of operators, which may be arrays."""
+    return [rows[name] for name in names]
 
 
-def _attention_cases(rows: pd.DataFrame) -> Iterator[AttentionCase]:
-    columns = (rows[name] for name in ("kernel", "phase", "dtype", "kv_cache_dtype"))
-    for kernel, phase, dtype, kept in zip(*columns, strict=True):
-        yield AttentionCase(ATTENTION_KERNELS[kernel], phase, _DTYPES.get(dtype, dtype), _DTYPES.get(kept, kept))
+def _query(kernel: str, phase: str, dtype: str, kept: str) -> Query:
+    return ATTENTION_KERNELS[kernel], phase, _DTYPES.get(dtype, dtype), _DTYPES.get(kept, kept)
+
+
+def _attention(rows: Columns, library: str, phase: str, dtype: str, kv_dtype: str) -> Attention:
+    """The attention of rows, with an array for each dimension."""
+    window: Any = np.nan_to_num(rows["window_size"])
+    batch, heads, query, keys, head, shared = _shape(rows, "batch", "heads", "q_len", "kv_len", "head_dim", "kv_heads")
+    types: Any = {"dtype": dtype, "kv_dtype": kv_dtype, "library": library}
+    return Attention(batch, heads, query, keys, head, shared, causal=1, window=window, **types)
+
+
+def _least_attention(work: Attention | Gemm, gpu: Gpu, dtype: str, kv_dtype: str) -> FloatArray:
+    """Products at the highest clock, half of them where keys are of 8 bits [s]."""
+    return least_time(work.flops, dtype, gpu, 2.0 if kv_dtype != dtype else 1.0)
+
+
+def _attention_table(gpu: Gpu, library: str, phase: str, dtype: str, kv_dtype: str) -> str:
+    return table_of("attention", library, f"{phase}.{dtype}-{kv_dtype}", gpu.architecture)
+
+
+def start(machine: Machine, path: str) -> float:
+    """A shipped value of a library."""
+    return shipped()[path]
 
 
 def _known(kernels: Mapping[str, Any], checked: Measurements) -> list[Any]:
@@ -91,23 +79,23 @@ def _known(kernels: Mapping[str, Any], checked: Measurements) -> list[Any]:
     return [checked.by_value(unknown, "kernel", "kernels of this name are not compared here")]
 
 
-def _attention_checks(checked: Measurements) -> list[Any]:
-    return _known(ATTENTION_KERNELS, checked)
-
-
-SERVED_ATTENTION = ClosedForm(
+SERVED_ATTENTION = RowKind(
     kind="attention",
-    cases=_attention_cases,
-    labels=lambda rows, gpu, target: {
+    by=("kernel", "phase", "dtype", "kv_cache_dtype"),
+    query=_query,
+    call=lambda rows, machine, *query: (
+        estimate(_attention(rows, *query), machine.gpu, SHORT, machine.harness()).seconds
+    ),
+    floor=lambda rows, gpu, *query: _least_attention(_attention(rows, *query), gpu, *query[2:]),
+    labels=lambda rows, machine, queries: {
         "library": rows["kernel"].map(ATTENTION_KERNELS),
         "phase": rows["phase"],
-        "dtype": [f"{each.dtype}-{each.kv_dtype}" for each in _attention_cases(rows)],
+        "dtype": [f"{dtype}-{kv_dtype}" for _, _, dtype, kv_dtype in queries],
         "seen": YES,
     },
-    checks=_attention_checks,
-    target=on,
-    changed=changed,
+    checks=lambda checked: _known(ATTENTION_KERNELS, checked),
     start=start,
+    table=_attention_table,
     blamed="kernel",
 )
 """Attention in context and generation by libraries of inference, on one GPU."""
@@ -120,48 +108,30 @@ ALL_REDUCES: Mapping[str, tuple[str, str]] = {
 """The library and the host of each kernel of the rows: in a graph the device launches it."""
 
 
-@dataclass(frozen=True)
-class AllReduceCase:
-    """Rows of one library, way of calling and number of ranks."""
-
-    library: str
-    host: str
-    ranks: int
-
-    def seconds(self, rows: Columns, target: Changed) -> FloatArray:
-        """Times in one node [s]."""
-        harness = Harness(library=self.library, host=self.host)
-        size: Any = rows["bytes"]
-        machine = replace(target.machine, harness=harness)
-        return np.asarray(collective(Collective("all_reduce", size, self.ranks), machine, target.values).seconds)
-
-    def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
-        """Lower bounds of the times [s]: each rank's links at their rate."""
-        return np.asarray(2 * (self.ranks - 1) / self.ranks * rows["bytes"] / gpu.link.bandwidth)
-
-    def table(self, gpu: Gpu) -> str:
-        """The path of the values that its rows depend on."""
-        return table_of("all_reduce", self.library, "nvlink" if gpu.link.links else "pcie", gpu.architecture)
+def _all_reduce(rows: Columns, machine: Machine, library: str, host: str, ranks: int) -> FloatArray:
+    (size,), where = _shape(rows, "bytes"), hardware.system(f"8x{machine.gpu.name}")
+    return estimate(
+        Collective("all_reduce", size, ranks), where, SHORT, machine.harness(library=library, host=host)
+    ).seconds
 
 
-def _all_reduce_cases(rows: pd.DataFrame) -> Iterator[AllReduceCase]:
-    for kernel, ranks in zip(rows["kernel"], rows["ranks"], strict=True):
-        yield AllReduceCase(*ALL_REDUCES[kernel], int(ranks))
-
-
-SERVED_ALL_REDUCES = ClosedForm(
+SERVED_ALL_REDUCES = RowKind(
     kind="all_reduce",
-    cases=_all_reduce_cases,
-    labels=lambda rows, gpu, target: {
-        "library": [ALL_REDUCES[kernel][0] for kernel in rows["kernel"]],
-        "called": [ALL_REDUCES[kernel][1] or "graph" for kernel in rows["kernel"]],
+    by=("kernel", "ranks"),
+    query=lambda kernel, ranks: (*ALL_REDUCES[kernel], int(ranks)),
+    call=_all_reduce,
+    floor=lambda rows, gpu, library, host, ranks: 2 * (ranks - 1) / ranks * rows["bytes"] / gpu.link.bandwidth,
+    labels=lambda rows, machine, queries: {
+        "library": [library for library, _, _ in queries],
+        "called": [host or "graph" for _, host, _ in queries],
         "ranks": rows["ranks"],
         "seen": YES,
     },
     checks=lambda checked: _known(ALL_REDUCES, checked),
-    target=lambda gpu, machines: Changed(target_of(hardware.system(f"8x{gpu.name}"), SHORT), {}),
-    changed=changed,
     start=start,
+    table=lambda gpu, library, host, ranks: table_of(
+        "all_reduce", library, "nvlink" if gpu.link.links else "pcie", gpu.architecture
+    ),
     blamed="kernel",
 )
 """Custom all-reduces of servers, in one node."""
@@ -192,38 +162,17 @@ def _gemm_library(kernel: str) -> str:
     return next((name for start, name in GEMM_KERNELS.items() if kernel.startswith(start)), "")
 
 
-@dataclass(frozen=True)
-class GemmCase:
-    """Rows of one library and format."""
-
-    library: str
-    dtype: str
-    weights: str
-
-    def made(self, rows: Columns) -> Gemm:
-        """The GEMM, with an array for each dimension."""
-        m, n, k = (cast("Any", rows[name]) for name in "mnk")
-        return Gemm(m, n, k, self.dtype)
-
-    def seconds(self, rows: Columns, target: Changed) -> FloatArray:
-        """Times on a GPU [s]."""
-        machine = replace(target.machine, harness=Harness(served=self.library, weights=self.weights))
-        return np.asarray(served_gemm(self.made(rows), machine, target.values).seconds)
-
-    def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
-        """Lower bounds of the times [s]: products at the highest clock."""
-        rate = max(gpu.matrix_rate(self.dtype, clock) for clock in ("peak", "boost"))
-        return np.asarray(self.made(rows).flops / rate)
-
-    def table(self, gpu: Gpu) -> str:
-        """The path of the values that its rows depend on."""
-        what = f"{self.dtype}-{self.weights}" if self.weights else self.dtype
-        return table_of("gemm", self.library, what, gpu.architecture)
+def _product(rows: Columns, dtype: str) -> Gemm:
+    m, n, k = _shape(rows, "m", "n", "k")
+    return Gemm(m, n, k, dtype)
 
 
-def _gemm_cases(rows: pd.DataFrame) -> Iterator[GemmCase]:
-    for kernel, dtype in zip(rows["kernel"], rows["dtype"], strict=True):
-        yield GemmCase(_gemm_library(kernel), *FORMATS[dtype])
+def _gemm(rows: Columns, machine: Machine, library: str, dtype: str, weights: str) -> FloatArray:
+    return estimate(_product(rows, dtype), machine.gpu, SHORT, machine.harness(served=library, weights=weights)).seconds
+
+
+def _format(dtype: str, weights: str) -> str:
+    return f"{dtype}-{weights}" if weights else dtype
 
 
 def _gemm_checks(checked: Measurements) -> list[Any]:
@@ -236,18 +185,20 @@ def _gemm_checks(checked: Measurements) -> list[Any]:
     ]
 
 
-SERVED_GEMMS = ClosedForm(
+SERVED_GEMMS = RowKind(
     kind="gemm_lowbit",
-    cases=_gemm_cases,
-    labels=lambda rows, gpu, target: {
-        "library": rows["kernel"].map(_gemm_library),
-        "dtype": [f"{each.dtype}-{each.weights}" if each.weights else each.dtype for each in _gemm_cases(rows)],
+    by=("kernel", "dtype"),
+    query=lambda kernel, dtype: (_gemm_library(kernel), *FORMATS[dtype]),
+    call=_gemm,
+    floor=lambda rows, gpu, library, dtype, weights: least_time(_product(rows, dtype).flops, dtype, gpu),
+    labels=lambda rows, machine, queries: {
+        "library": [library for library, _, _ in queries],
+        "dtype": [_format(dtype, weights) for _, dtype, weights in queries],
         "seen": YES,
     },
     checks=_gemm_checks,
-    target=on,
-    changed=changed,
     start=start,
+    table=lambda gpu, library, *formats: table_of("gemm", library, _format(*formats), gpu.architecture),
     blamed="kernel",
 )
 """GEMMs of narrow formats by libraries of inference."""
@@ -265,59 +216,35 @@ _LATENT, _ROTARY, _PLAIN = 512, 64, 128
 """Elements of the compressed key, of its part with positions, and of a head without (DeepSeek-V3, arXiv:2412.19437)."""
 
 
-@dataclass(frozen=True)
-class LatentCase:
-    """Rows of latent attention of one library, phase and pair of data types, or of its absorbed products."""
-
-    library: str
-    op: str
-    phase: str
-    dtype: str
-    kv_dtype: str
-
-    def made(self, rows: Columns) -> Attention | Gemm:
-        """The attention, over the compressed cache where the library absorbs its up-projection; or the product."""
-        batch, heads, query, keys = (cast("Any", rows[name]) for name in ("batch", "heads", "q_len", "kv_len"))
-        if self.op != "mla_kernel":
-            n, k = (_LATENT, _PLAIN) if self.op == "mla_gen_pre" else (_PLAIN, _LATENT)
-            return Gemm(batch, n, k, self.dtype, heads)
-        types: Any = {"dtype": self.dtype, "kv_dtype": self.kv_dtype, "library": self.library, "causal": 1}
-        if self.absorbed:
-            wide: Any = _LATENT + _ROTARY
-            return Attention(batch, heads, query, keys, wide, 1, value=_LATENT, **types)
-        return Attention(batch, heads, query, keys, _PLAIN + _ROTARY, value=_PLAIN, **types)
-
-    @property
-    def absorbed(self) -> bool:
-        """Whether all heads look at the compressed cache."""
-        return self.phase == "generation" or bool(library("attention", self.library).how["context"].get("latent"))
-
-    def seconds(self, rows: Columns, target: Changed) -> FloatArray:
-        """Times on a GPU [s]."""
-        made = self.made(rows)
-        if isinstance(made, Gemm):
-            machine = replace(target.machine, harness=Harness(served=self.library))
-            return np.asarray(served_gemm(made, machine, target.values).seconds)
-        return np.asarray(served_attention(made, target.machine, target.values).seconds)
-
-    def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
-        """Lower bounds of the times [s]: products at the highest clock, half of them where keys are of 8 bits."""
-        rate = max(gpu.matrix_rate(self.dtype, clock) for clock in ("peak", "boost"))
-        return np.asarray(self.made(rows).flops / rate / (2 if self.kv_dtype != self.dtype else 1))
-
-    def table(self, gpu: Gpu) -> str:
-        """The path of the values that its rows depend on."""
-        if self.op != "mla_kernel":
-            return table_of("gemm", self.library, self.dtype, gpu.architecture)
-        return table_of("attention", self.library, f"{self.phase}.{self.dtype}-{self.kv_dtype}", gpu.architecture)
+def _latent_query(fw: str, kernel: str, op: str, phase: str, dtype: str, kept: str) -> Query:
+    own = _DTYPES.get(dtype, dtype)
+    name = LATENT_KERNELS.get((fw, kernel), "") if op == "mla_kernel" else f"{fw}-bmm"
+    return name, op, phase, own, _DTYPES.get(kept, kept or own)
 
 
-def _latent_cases(rows: pd.DataFrame) -> Iterator[LatentCase]:
-    columns = (rows[name] for name in ("fw", "kernel", "op", "phase", "dtype", "kv_cache_dtype"))
-    for fw, kernel, op, phase, dtype, kept in zip(*columns, strict=True):
-        own = _DTYPES.get(dtype, dtype)
-        name = LATENT_KERNELS.get((fw, kernel), "") if op == "mla_kernel" else f"{fw}-bmm"
-        yield LatentCase(name, op, phase, own, _DTYPES.get(kept, kept or own))
+def _latent(rows: Columns, name: str, op: str, phase: str, dtype: str, kv_dtype: str) -> Attention | Gemm:
+    """The attention, over the compressed cache where the library absorbs its up-projection; or the product."""
+    batch, heads, query, keys = _shape(rows, "batch", "heads", "q_len", "kv_len")
+    if op != "mla_kernel":
+        n, k = (_LATENT, _PLAIN) if op == "mla_gen_pre" else (_PLAIN, _LATENT)
+        return Gemm(batch, n, k, dtype, heads)
+    types: Any = {"dtype": dtype, "kv_dtype": kv_dtype, "library": name, "causal": 1}
+    if phase == "generation" or library("attention", name).how["context"].get("latent"):
+        wide: Any = _LATENT + _ROTARY
+        return Attention(batch, heads, query, keys, wide, 1, value=_LATENT, **types)
+    return Attention(batch, heads, query, keys, _PLAIN + _ROTARY, value=_PLAIN, **types)
+
+
+def _latent_seconds(rows: Columns, machine: Machine, name: str, *query: Any) -> FloatArray:
+    work = _latent(rows, name, *query)
+    harness = machine.harness(served=name) if isinstance(work, Gemm) else machine.harness()
+    return estimate(work, machine.gpu, SHORT, harness).seconds
+
+
+def _latent_table(gpu: Gpu, name: str, op: str, phase: str, dtype: str, kv_dtype: str) -> str:
+    if op != "mla_kernel":
+        return table_of("gemm", name, dtype, gpu.architecture)
+    return _attention_table(gpu, name, phase, dtype, kv_dtype)
 
 
 def _latent_checks(checked: Measurements) -> list[Any]:
@@ -334,19 +261,21 @@ def _latent_checks(checked: Measurements) -> list[Any]:
     ]
 
 
-SERVED_LATENT = ClosedForm(
+SERVED_LATENT = RowKind(
     kind="mla",
-    cases=_latent_cases,
-    labels=lambda rows, gpu, target: {
-        "library": [each.library for each in _latent_cases(rows)],
+    by=("fw", "kernel", "op", "phase", "dtype", "kv_cache_dtype"),
+    query=_latent_query,
+    call=_latent_seconds,
+    floor=lambda rows, gpu, *query: _least_attention(_latent(rows, *query), gpu, *query[3:]),
+    labels=lambda rows, machine, queries: {
+        "library": [name for name, *_ in queries],
         "op": rows["op"].map({"mla_kernel": "attention"}).fillna("absorbed"),
         "phase": rows["phase"],
         "seen": YES,
     },
     checks=_latent_checks,
-    target=on,
-    changed=changed,
     start=start,
+    table=_latent_table,
     blamed="kernel",
 )
 """Latent attention by libraries of inference, and the products that it absorbs in generation."""
@@ -362,37 +291,17 @@ SMALL_OPERATORS: Mapping[str, str] = {
 _VLLM = "vllm"
 
 
-@dataclass(frozen=True)
-class SmallCase:
-    """Rows of one small operator of a layer."""
-
-    op: str
-
-    def made(self, rows: Columns) -> Streaming:
-        """The operator, with an array for each dimension."""
-        tokens, hidden, tp = rows["tokens"], rows["hidden"], rows["tp"]
-        name, sizes = SMALL_OPERATORS[self.op], (tokens, hidden)
-        if name == "rotary":
-            sizes = (np.ceil(tokens * hidden * (1 + rows["kv_heads"] / rows["heads"]) / tp), np.ones_like(tokens))
-        elif name == "swiglu":
-            sizes = (np.ceil(tokens * rows["expanded"] / tp), np.ones_like(tokens))
-        elif name == "residual_add":
-            sizes = (tokens * hidden, np.ones_like(tokens))
-        first, second = (cast("Any", size) for size in sizes)
-        return Streaming(name, first, second, "fp16")
-
-    def seconds(self, rows: Columns, target: Changed) -> FloatArray:
-        """Times on a GPU [s]."""
-        machine = replace(target.machine, harness=Harness(served=_VLLM))
-        return np.asarray(served_streaming(self.made(rows), machine, target.values).seconds)
-
-    def floor(self, rows: Columns, gpu: Gpu) -> FloatArray:
-        """Lower bounds of the times [s]: none, as they are rounded to microseconds."""
-        return np.zeros(len(rows["tokens"]))
-
-    def table(self, gpu: Gpu) -> str:
-        """The path of the values that its rows depend on."""
-        return table_of("streaming", _VLLM, SMALL_OPERATORS[self.op], gpu.architecture)
+def _small(rows: Columns, op: str) -> Streaming:
+    """The operator of rows, with an array for each dimension."""
+    tokens, hidden, tp = _shape(rows, "tokens", "hidden", "tp")
+    name, sizes = SMALL_OPERATORS[op], (tokens, hidden)
+    if name == "rotary":
+        sizes = (np.ceil(tokens * hidden * (1 + rows["kv_heads"] / rows["heads"]) / tp), np.ones_like(tokens))
+    elif name == "swiglu":
+        sizes = (np.ceil(tokens * rows["expanded"] / tp), np.ones_like(tokens))
+    elif name == "residual_add":
+        sizes = (tokens * hidden, np.ones_like(tokens))
+    return Streaming(name, *sizes, "fp16")
 
 
 def _small_checks(checked: Measurements) -> list[Any]:
@@ -401,23 +310,18 @@ def _small_checks(checked: Measurements) -> list[Any]:
     return [checked.by_value(unknown, "op", "operators of this name are not compared here")]
 
 
-SERVED_SMALL = ClosedForm(
+SERVED_SMALL = RowKind(
     kind="small_operators",
-    cases=lambda rows: map(SmallCase, rows["op"]),
-    labels=lambda rows, gpu, target: {"operator": rows["op"].map(SMALL_OPERATORS), "seen": YES},
+    by=("op",),
+    query=lambda op: (op,),
+    call=lambda rows, machine, op: (
+        estimate(_small(rows, op), machine.gpu, SHORT, machine.harness(served=_VLLM)).seconds
+    ),
+    floor=lambda rows, gpu, op: np.zeros(len(rows["tokens"])),  # they are rounded to microseconds
+    labels=lambda rows, machine, _: {"operator": rows["op"].map(SMALL_OPERATORS), "seen": YES},
     checks=_small_checks,
-    target=on,
-    changed=changed,
     start=start,
+    table=lambda gpu, op: table_of("streaming", _VLLM, SMALL_OPERATORS[op], gpu.architecture),
     blamed="op",
 )
 """Small operators of a layer beside its GEMMs and its attention, as vLLM ran them in vidur's profiles."""
-_FORMS = (SERVED_ATTENTION, SERVED_LATENT, SERVED_ALL_REDUCES, SERVED_GEMMS, SERVED_SMALL, EXPERTS)
-SERVED: Mapping[str, ClosedForm] = {form.kind: form for form in _FORMS}
-"""Every kind of kernels that are predicted by values of libraries."""
-
-
-def tables_of(subject: Subject) -> list[str]:
-    """The table of values that each row of a subject depends on."""
-    gpu: Gpu = subject.predict.target.machine.gpu  # type: ignore[attr-defined]
-    return [case.table(gpu) for case in SERVED[subject.kind].cases(subject.rows)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -15,12 +15,12 @@ from weft import hardware
 from weft.core.errors import InputError
 from weft.hardware import Gpu
 from weft.kernels.library.kits import KITS
-from weft.lab.machines import Machines
-from weft.lab.pools import Pools, sizes, with_version, workers
+from weft.lab.kinds import Columns, Machine, Query, RowKind
+from weft.lab.pools import PooledLoop, sizes, with_version, workers
 from weft.lab.problems import Problem
 from weft.lab.recipes import DEFAULTS, Recipe, recipe
 from weft.lab.subjects import BoolArray, Predicted, Subject, predicted
-from weft.lab.tables import FloatArray, Measurements
+from weft.lab.tables import Measurements
 from weft.models import load_model
 from weft.serving.framework import Serves, serves
 from weft.serving.steady import Steady, steady
@@ -78,7 +78,7 @@ HOSTS = np.linspace(0.0, 5e-3, 51)
 
 
 @dataclass(frozen=True)
-class Point:
+class ClosedLoop:
     """A closed loop of `clients` that one replica of `gpus` GPUs serves, with prompts and answers of so many tokens.
 
     Each GPU holds a slice of all experts, or with `ep` = `gpus` whole ones. `alike` are requests of equal lengths that
@@ -149,62 +149,44 @@ def _deployed(
 
 QUANTITIES: Mapping[str, str] = {"TPOT": "tpot_s", "TTFT": "ttft_s", "throughput": "tokens_per_s_per_gpu"}
 """The column of each quantity."""
+_KNOBS = ("host", "frontend", "launch")
+"""What a fit may change of a framework: times of its host for each step, each request and each launch [s]."""
 
 
-@dataclass(frozen=True)
-class _Model:
-    """A quantity of each row, whose `points` are known by line, for values of "host." and "frontend.FRAMEWORK" [s]."""
-
-    quantity: str
-    points: Mapping[Any, Point | Pools]
-
-    def __call__(self, rows: pd.DataFrame, values: Mapping[str, float]) -> FloatArray:
-        lines = zip(rows.index, rows["throughput_kind"], strict=True)
-        return np.array([self._value(self.points[line], kind, values) for line, kind in lines], dtype=np.float64)
-
-    def _value(self, point: Point | Pools, kind: str, values: Mapping[str, float]) -> float:
-        found = point.served(*(values.get(f"{name}.{point.framework}") for name in ("host", "frontend", "launch")))
-        if self.quantity == "throughput":
-            prompt, answer = point.tokens
-            return found.rate * (answer + (prompt if kind == "in+out" else 0)) / point.gpus
-        return found.tpot if self.quantity == "TPOT" else found.ttft
+def _quantities(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Replicas that do both, of kind "serving", and pools that do one each, "disaggregated", by quantity."""
+    rows = checked.rows
+    for kind, some in rows.groupby(rows["kind"], sort=False):
+        for quantity, column in QUANTITIES.items():
+            stated = some[_stated(some, quantity)]
+            yield str(kind), stated.assign(quantity=quantity, measured=stated[column])
 
 
-def serving_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
-    """The points of a file by kind, GPU and quantity, without those that have no model; the problems say which and why.
-
-    Replicas that do both are of kind "serving", pools that do one each of kind "disaggregated".
-    """
-    checked.drop(*_checks(checked))
-    points = {line: _point(row, machines) for line, row in checked.rows.to_dict("index").items()}
-    checked.drop(_without_quantity(checked))
-    checked.drop(_without_room(checked, {line: points[line] for line in checked.rows.index}))
-    rows = checked.rows = checked.rows.assign(gpus=[float(points[line].gpus) for line in checked.rows.index])
-    found = []
-    for (kind, name), some in rows.groupby([rows["kind"], [points[line].gpu for line in rows.index]], sort=False):
-        gpu = machines.find(str(name))
-        found += [_subject(checked, str(kind), gpu, quantity, some, points) for quantity in QUANTITIES]
-    return [one for one in found if len(one)]
+def _query(row: Mapping[str, Any], machine: Machine) -> Query:
+    loop = _loop(row, machine.gpu)
+    if isinstance(loop, ClosedLoop) and not loop.alike:
+        loop = replace(loop, recipe=recipe(loop, machine.gpu.architecture))
+    return row["quantity"], row["throughput_kind"], loop
 
 
-def _subject(
-    checked: Measurements, kind: str, gpu: Gpu, quantity: str, rows: pd.DataFrame, points: Mapping[Any, Point | Pools]
-) -> Subject:
-    """The rows of a GPU that state a quantity."""
-    column = QUANTITIES[quantity]
-    rows = rows[_stated(rows, quantity)].assign(quantity=quantity)
-    models = [points[line].model for line in rows.index]
-    labels = {
-        "gpu": gpu.name,
+def _served(rows: Columns, machine: Machine, quantity: str, kind: str, loop: ClosedLoop | PooledLoop) -> float:
+    """A quantity of one row, for values of "host.FRAMEWORK", "frontend.FRAMEWORK" and "launch.FRAMEWORK" [s]."""
+    found = loop.served(*(machine.values.get(f"{name}.{loop.framework}") for name in _KNOBS))
+    if quantity == "throughput":
+        prompt, answer = loop.tokens
+        return found.rate * (answer + (prompt if kind == "in+out" else 0)) / loop.gpus
+    return found.tpot if quantity == "TPOT" else found.ttft
+
+
+def _labels(rows: pd.DataFrame, machine: Machine, queries: Sequence[Any]) -> dict[str, Any]:
+    models = [loop.model for *_, loop in queries]
+    return {
+        "gpu": machine.gpu.name,
         "framework": rows["framework"],
         "model": models,
-        "quantity": quantity,
+        "quantity": rows["quantity"],
         "layers": ["mixture" if load_model(model).experts else "dense" for model in models],
     }
-    return Subject(
-        kind, gpu.name, rows, rows[column].to_numpy(np.float64), pd.DataFrame(labels, rows.index),
-        _Model(quantity, points), checked.file, vendor=gpu.vendor,
-    )  # fmt: skip
 
 
 def _stated(rows: pd.DataFrame, quantity: str) -> pd.Series[bool]:
@@ -217,7 +199,23 @@ def _stated(rows: pd.DataFrame, quantity: str) -> pd.Series[bool]:
     return stated
 
 
-def _checks(checked: Measurements) -> Iterator[Iterator[Problem]]:
+def _checks(checked: Measurements) -> Iterable[Iterable[Problem]]:
+    """Loads without a model or a figure; the others are given their clients, degrees and number of GPUs."""
+    checked.drop(*_without_model(checked))
+    rows = checked.rows
+    gpus = [
+        sum(pool.workers * pool.gpus for pool in map(workers, plan.values()) if pool)
+        if (plan := sizes(text) if kind == POOLS else None)
+        else of_replica
+        for text, kind, of_replica in zip(
+            rows["plan"], rows["kind"], np.where(_square(rows), rows["moe_tp"], rows["tp"]), strict=True
+        )
+    ]
+    checked.rows = rows.assign(gpus=np.array(gpus, dtype=np.float64))
+    return [_without_quantity(checked)]
+
+
+def _without_model(checked: Measurements) -> Iterator[Iterator[Problem]]:
     rows = checked.rows
     checked.rows = rows = rows.assign(
         clients=pd.to_numeric(rows["concurrency"], errors="coerce"), prompt=pd.to_numeric(rows["isl"], errors="coerce"),
@@ -261,8 +259,8 @@ def _square(rows: Any) -> Any:
     return (rows["moe_ep"] > 1) & (rows["moe_ep"] == rows["moe_tp"]) & (rows["tp"] == rows["moe_tp"] * rows["moe_ep"])
 
 
-def _point(row: Mapping[str, Any], machines: Machines) -> Point | Pools:
-    model, gpu = MODELS[row["model"]], machines.find(row["gpu"])
+def _loop(row: Mapping[str, Any], gpu: Gpu) -> ClosedLoop | PooledLoop:
+    model = MODELS[row["model"]]
     dtype, weights = _RELEASED.get(model, FORMATS[row["precision"]])
     if dtype == "fp8" and (model in _IN_BLOCKS or "fp8_block" in (row["gemm_dtype"], row["moe_dtype"])):
         dtype = "fp8-block"
@@ -273,23 +271,12 @@ def _point(row: Mapping[str, Any], machines: Machines) -> Point | Pools:
     plan = sizes(row["plan"])
     if plan and (reads := workers(plan["reads"])) and (writes := workers(plan["writes"])):
         formats = dtype, weights, kv_dtype
-        return Pools(model, gpu.name, reads, writes, row["framework"], *formats, *lengths, version)
-    gpus = int(row["moe_tp"] if _square(row) else row["tp"])
+        return PooledLoop(model, gpu.name, reads, writes, row["framework"], *formats, *lengths, version)
+    gpus, alike = int(row["gpus"]), bool(_OF_GPU.match(row["upstream"]))
     ep = gpus if row["moe_ep"] > 1 else 1
-    alike = bool(_OF_GPU.match(row["upstream"]))
-    point = Point(
+    return ClosedLoop(
         model, gpu.name, gpus, ep, row["framework"], dtype, weights, kv_dtype, *lengths, alike, version,
     )  # fmt: skip
-    return point if alike else replace(point, recipe=recipe(point, gpu.architecture))
-
-
-def _without_room(checked: Measurements, points: Mapping[Any, Point | Pools]) -> Iterator[Problem]:
-    """Points that Weft refuses, with its reason."""
-    for line, point in points.items():
-        try:
-            point.served()
-        except InputError as error:
-            yield Problem(checked.file, (line,), "model", point.model, str(error))
 
 
 def _without_quantity(checked: Measurements) -> Iterator[Problem]:
@@ -297,6 +284,18 @@ def _without_quantity(checked: Measurements) -> Iterator[Problem]:
     compared = np.any([_stated(checked.rows, name) for name in QUANTITIES], axis=0)
     rule = f"only times to the first token at up to {_LOW} clients, and others at up to {_HIGH}, are compared"
     yield from checked.by_value(~compared, "concurrency", rule)
+
+
+SERVING = RowKind(
+    kind="serving",
+    query=_query,
+    call=_served,
+    checks=_checks,
+    expand=_quantities,
+    labels=_labels,
+    blamed="model",
+)
+"""Served loads by GPU and quantity, closed loops of clients on replicas or pools."""
 
 
 def hosts(subjects: Sequence[Subject]) -> dict[str, float]:

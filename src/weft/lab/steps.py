@@ -1,13 +1,13 @@
-"""Measured training steps as subjects: the plan, the framework and the machine of each row, and its predicted time."""
+"""Measured training steps: the plan, the framework and the machine of each row, which `weft.step` is asked."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,12 +17,11 @@ from weft.core.catalog import read_toml
 from weft.core.errors import InputError
 from weft.core.units import Dimension
 from weft.core.units import format as format_quantity
-from weft.hardware import System
+from weft.hardware import Gpu, System
 from weft.kernels.library.dispatchers import dispatcher
 from weft.kernels.library.software import RESIDUAL_RULES, Residual
-from weft.lab.checks import Unfit, unfit_rows
-from weft.lab.machines import Machines
-from weft.lab.subjects import Subject
+from weft.lab.checks import Unfit
+from weft.lab.kinds import Columns, Machine, RowKind
 from weft.lab.tables import Measurements
 from weft.models import Transformer, load_model, model_names
 from weft.models.parallel.framework import Framework, framework
@@ -33,126 +32,95 @@ _RATE = re.compile(r"(?:(\d+) x )?[^0-9]*(\d+) Gb/s")
 _FSDP = 3
 
 
-@dataclass(frozen=True)
-class Case:
-    """What one row ran: a model under a plan, in a framework on a machine.
-
-    `unfitted` is the same without what was fitted to steps: the host's launches, and the calibration residual (None: as
-    shipped).
-    """
+class Trained(NamedTuple):
+    """What one row ran: a model on a machine under a plan, in a framework."""
 
     model: Transformer
     system: System
     plan: TrainingPlan
     framework: Framework
-    unfitted: Case | None = None
-    calibration: Residual | None = None
-
-    def unseen(self, calibration: Residual) -> Case:
-        """Return the case with another residual, and the host's launches in the middle of their range."""
-        of = self.framework
-        framework = of.launching(of.likely_launch, of.likely_launch_experts, of.likely_launch_each)
-        return replace(self, framework=framework, unfitted=None, calibration=calibration)
-
-    @property
-    def step(self) -> Step:
-        """The predicted step; InputError for a plan that the model or the machine does not fit."""
-        return _stepped(self)
 
 
 @lru_cache(maxsize=4096)
-def _stepped(case: Case) -> Step:
+def stepped(of: Trained) -> Step:
+    """Return the step of `weft.step`, in closed form; InputError for a plan that the model or machine does not fit."""
+    from weft.step.named import step
+
+    return step(of.model, of.system, of.plan, framework=of.framework, fidelity="estimate", compare=False)
+
+
+@lru_cache(maxsize=4096)
+def _recalibrated(of: Trained, residual: Residual) -> float:
+    """Seconds of the step with another calibration residual, which `weft.step` does not take."""
     from weft.step.clock import train
 
-    return train(case.model, case.system, case.plan, case.framework, fidelity="estimate", calibration=case.calibration)
-
-
-def step_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
-    """The rows of steps by GPU, predicted in closed form: times, and peaks of memory.
-
-    Rows that cannot be modelled are reported with the reason.
-    """
-    cases: dict[int, Case] = {}
-    found: dict[str, dict[int, float]] = {"step": {}, UNFITTED: {}, "memory": {}}
-
-    def predict(line: int, row: dict[str, Any]) -> None:
-        case = cases[line] = case_of(row, machines)
-        if not any(np.isfinite(row[column]) for column in _MEASURED.values()):
-            raise Unfit("step_time_s", "", "this row states neither the time of a step nor its memory")
-        try:
-            if np.isfinite(row["step_time_s"]):
-                found["step"][line] = case.step.seconds
-                if case.unfitted is not None:
-                    found[UNFITTED][line] = case.unfitted.step.seconds
-            if np.isfinite(row["peak_mem_gb"]):
-                found["memory"][line] = _peak(case, row["mem_kind"])
-        except InputError as error:
-            raise Unfit("model", row["model"], str(error)) from None
-
-    checked.drop(unfit_rows(checked, predict))
-    subjects = []
-    for kind, values in found.items():
-        rows = checked.rows[checked.rows.index.isin(list(values))]
-        gpus = [cases[line].system.gpu.name for line in rows.index]
-        parts = rows.groupby(gpus, sort=False)
-        subjects += [_subject(kind, checked.some(part), cases, values) for _, part in parts]
-    return subjects
+    return train(of.model, of.system, of.plan, of.framework, fidelity="estimate", calibration=residual).seconds
 
 
 UNFITTED = "step, nothing fitted"
-"""The kind of subjects that repeat rows of steps without what was fitted to them."""
+"""The kind of subjects that repeat rows of steps without what was fitted to them: launches and residual."""
 CALIBRATION = tuple(RESIDUAL_RULES)
 """The values by which a subject of steps is predicted with another residual, and without what its own framework's rows
 say of the host: those of `Residual`, by path."""
-_MEASURED = {"step": "step_time_s", UNFITTED: "step_time_s", "memory": "peak_mem_gb"}
-"""The column that each kind of subject compares."""
 
 
-def _subject(kind: str, checked: Measurements, cases: Mapping[int, Case], found: Mapping[int, float]) -> Subject:
-    """Times [s], or peaks of memory [bytes], of one GPU."""
-    rows = checked.rows
-    mine = [cases[line] for line in rows.index]
-    unit = 1.0 if kind != "memory" else np.where(rows["mem_kind"].str.contains("GiB"), 2.0**30, 1e9)
-    labels = {
-        "gpu": [case.system.gpu.name for case in mine],
-        "framework": [case.framework.name for case in mine],
-        "layers": [_layers_of(case, named) for case, named in zip(mine, _named(rows), strict=True)],
-        **({"quantity": rows["mem_kind"]} if kind == "memory" else {}),
+def _figures(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The times [s] of rows, twice, and their peaks of memory [bytes]."""
+    timed, held = (checked.rows[np.isfinite(checked.rows[name])] for name in ("step_time_s", "peak_mem_gb"))
+    for kind in ("step", UNFITTED):
+        yield kind, timed.assign(compared=kind, measured=timed["step_time_s"])
+    unit = np.where(held["mem_kind"].str.contains("GiB"), 2.0**30, 1e9)
+    yield "memory", held.assign(compared="memory", measured=held["peak_mem_gb"] * unit)
+
+
+def _step(rows: Columns, machine: Machine, compared: str, quantity: str, ran: Trained) -> float:
+    """The figure of one row: seconds, or the peak of memory [bytes]."""
+    used = ran.framework
+    if machine.values:
+        used = used.launching(used.likely_launch, used.likely_launch_experts, used.likely_launch_each)
+        return _recalibrated(ran._replace(framework=used), Residual(*(machine.values[name] for name in CALIBRATION)))
+    if compared == "memory":
+        return _peak(ran, quantity)
+    if compared == UNFITTED:
+        return _recalibrated(ran._replace(framework=used.launching(0.0, 0.0, 0.0)), Residual())
+    return stepped(ran).seconds
+
+
+def _labels(rows: pd.DataFrame, machine: Machine, queries: Sequence[Any]) -> dict[str, Any]:
+    named = rows["dispatcher"] != "" if "dispatcher" in rows else pd.Series(False, rows.index)
+    ran = [of for _, _, of in queries]
+    layers = ["mixture" if of.model.experts else "dense" for of in ran]
+    return {
+        "gpu": machine.gpu.name,
+        "framework": [of.framework.name for of in ran],
+        "layers": ["mixture-by-dispatcher" if by else name for by, name in zip(named, layers, strict=True)],
+        **({"quantity": rows["mem_kind"]} if set(rows["compared"]) == {"memory"} else {}),
     }
-    return Subject(
-        kind=kind,
-        machine=mine[0].system.gpu.name,
-        file=checked.file,
-        rows=rows,
-        measured=np.asarray(rows[_MEASURED[kind]] * unit, dtype=np.float64),
-        labels=pd.DataFrame(labels, rows.index),
-        predict=lambda some, values: np.array(
-            [
-                cases[line].unseen(Residual(*(values[name] for name in CALIBRATION))).step.seconds
-                if values
-                else found[line]
-                for line in some.index
-            ]
-        ),
-    )
 
 
-def _layers_of(case: Case, named: bool) -> str:
-    """The class of a row: of steps whose rows name a dispatcher, or by whether the model is a mixture."""
-    return "mixture-by-dispatcher" if named else "mixture" if case.model.experts else "dense"
+STEPS = RowKind(
+    kind="step",
+    query=lambda row, machine: (row["compared"], row["mem_kind"], trained(row, machine.gpu)),
+    call=_step,
+    checks=lambda checked: [
+        checked.problem(
+            checked.rows[["step_time_s", "peak_mem_gb"]].isna().all(axis=1),
+            "this row states neither the time of a step nor its memory",
+            "step_time_s",
+        )
+    ],
+    expand=_figures,
+    labels=_labels,
+    blamed="model",
+)
+"""Training steps by GPU: times, and peaks of memory, by `weft.step` and `weft.memory`."""
 
 
-def _named(rows: pd.DataFrame) -> pd.Series:
-    """Whether rows name who exchanges their tokens."""
-    return rows["dispatcher"] != "" if "dispatcher" in rows else pd.Series(False, rows.index)
-
-
-def _peak(case: Case, quantity: str) -> float:
+def _peak(ran: Trained, quantity: str) -> float:
     """The peak of memory that a row means [bytes]: of the device, the allocator, or the tensors; of which ranks."""
-    from weft.step.memory import memory
+    from weft.step.named import memory
 
-    found = memory(case.model, case.system, case.plan, case.framework)
-    devices = found.devices
+    devices = memory(ran.model, ran.system, ran.plan, framework=ran.framework).devices
     if "first/last stage" in quantity:
         devices = (devices[0], devices[-1])
     elif "rank reported" in quantity:  # of the first rank
@@ -172,8 +140,8 @@ def _longest(table: str, text: str) -> Any:
     return _known()[table][max(words, key=len)] if words else None
 
 
-def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
-    """The case of a row; raises Unfit for what it does not state, and for what there is no model of."""
+def trained(row: Mapping[str, Any], gpu: Gpu) -> Trained:
+    """What a row ran on a GPU; raises Unfit for what it does not state, and for what there is no model of."""
     if row["task"] == "lora":
         raise Unfit("task", row["task"], "adapters on frozen weights have no model")
     if "binned by length" in row["notes"]:
@@ -183,47 +151,38 @@ def case_of(row: Mapping[str, Any], machines: Machines) -> Case:
         model = _model(row)
         plan = _plan(row, used, model)
         plan = replace(plan, layers=_layers(len(model.layer_kinds), plan, used))
-        system = _system(row, machines)
-        case = _fitted(Case(model, system, plan, used))
+        ran = Trained(model, _system(row, gpu), plan, used)
         if np.isfinite(row["mbs_seq"]):
-            return case
-        return _with_micro_batch(case, _one_for_each_stage(case)) if used.name == "torchtitan" else _fastest(case)
+            return ran
+        return _with_micro_batch(ran, _one_for_each_stage(plan)) if used.name == "torchtitan" else _fastest(ran)
     except InputError as error:
         raise Unfit("model", row["model"], str(error)) from None
 
 
-def _fitted(case: Case) -> Case:
-    """Return the case with that before anything was fitted to rows of steps."""
-    plain = replace(case, framework=case.framework.launching(0.0, 0.0, 0.0), calibration=Residual())
-    return replace(case, unfitted=plain)
-
-
-def _one_for_each_stage(case: Case) -> int:
+def _one_for_each_stage(plan: TrainingPlan) -> int:
     """The micro-batch by which a pipeline gets as many micro-batches as it has stages.
 
     Default of torchtitan (pytorch/torchtitan @0012eca, parallelisms/pipeline_llama.py).
     """
-    return max(case.plan.batch // case.plan.dp // case.plan.pp, 1)
+    return max(plan.batch // plan.dp // plan.pp, 1)
 
 
-def _fastest(case: Case) -> Case:
-    """The case with the micro-batch, of powers of two, that fits and is fastest, where a row does not state it."""
-    each = case.plan.batch // case.plan.dp
-    sizes = [size for size in (1, 2, 4, 8, 16, 32) if each % size == 0]
-    cases = [_with_micro_batch(case, size) for size in sizes]
-    fitting = [one for one in cases if _fits(one)]
-    return min(fitting or cases[:1], key=lambda one: one.step.seconds)
+def _fastest(ran: Trained) -> Trained:
+    """The same with the micro-batch, of powers of two, that fits and is fastest, where a row does not state it."""
+    each = ran.plan.batch // ran.plan.dp
+    every = [_with_micro_batch(ran, size) for size in (1, 2, 4, 8, 16, 32) if each % size == 0]
+    fitting = [one for one in every if _fits(one)]
+    return min(fitting or every[:1], key=lambda one: stepped(one).seconds)
 
 
-def _with_micro_batch(case: Case, size: int) -> Case:
-    plain = case.unfitted and _with_micro_batch(case.unfitted, size)
-    return replace(case, plan=replace(case.plan, micro_batch=size), unfitted=plain)
+def _with_micro_batch(ran: Trained, size: int) -> Trained:
+    return ran._replace(plan=replace(ran.plan, micro_batch=size))
 
 
-def _fits(case: Case) -> bool:
-    """Whether a case's plan works and its memory suffices."""
+def _fits(ran: Trained) -> bool:
+    """Whether a plan works and its memory suffices."""
     try:
-        return _peak(case, "device total") <= case.system.gpu.memory.capacity and case.step.seconds > 0
+        return _peak(ran, "device total") <= ran.system.gpu.memory.capacity and stepped(ran).seconds > 0
     except InputError:
         return False
 
@@ -366,9 +325,8 @@ def _plain(text: str) -> str:
     return re.sub(r"[^a-z0-9.]", "", text.lower())
 
 
-def _system(row: Mapping[str, Any], machines: Machines) -> System:
+def _system(row: Mapping[str, Any], gpu: Gpu) -> System:
     """The GPUs of a row in their usual node, joined by the network that the row states."""
-    gpu = machines.find(row["gpu"])
     found = hardware.system(gpu, gpus=_whole(row, "gpus"))
     rate = _RATE.search(row["network"])
     if rate is None or found.node is None:

@@ -8,8 +8,9 @@ time at which the last data of the request had passed the bus [ns].
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from weft import hardware
 from weft.core.errors import InputError
 from weft.core.files import LARGEST_UNPACKED, read_text
 from weft.hardware import Gpu
+from weft.lab.kinds import RowKind
 from weft.lab.problems import Problem
-from weft.lab.subjects import Subject
-from weft.lab.tables import FloatArray
+from weft.lab.tables import Measurements
 from weft.overlaps.lower.machine import default_request_bytes
 from weft.simulate.channel import IntArray, Requests, one_channel, replay_requests
 
@@ -102,33 +103,46 @@ def stream_files(place: Path) -> list[Path]:
     return sorted(place.glob("dram/*.csv*"))
 
 
-def stream_subjects(place: Path) -> Iterator[Subject | Problem]:
-    """What each stream of a folder puts to the test, in bursts and in the engine's default requests."""
-    gpu = peers_channel()
-    for file in stream_files(place):
-        stream = read_stream(file)
-        yield stream if isinstance(stream, Problem) else _subject(stream, gpu)
+def read_streams(place: Path) -> list[Measurements]:
+    """Every stream of a folder: a row for each simulator, size of requests and quantity that it puts to the test."""
+    return [_compared(file, read_stream(file)) for file in stream_files(place)]
 
 
-def _subject(stream: Stream, gpu: Gpu) -> Subject:
-    sizes = {"bursts": FINEST, "default": default_request_bytes(gpu)}
-    theirs = {peer: stream.figures(done) for peer, done in stream.peers.items()}
+def _compared(file: Path, stream: Stream | Problem) -> Measurements:
+    if isinstance(stream, Problem):
+        return Measurements(None, file.name, pd.DataFrame(), [stream])
     rows = [
         (peer, size, quantity, value)
-        for peer, values in theirs.items()
-        for size in sizes
-        for quantity, value in zip(QUANTITIES, values, strict=True)
+        for peer, done in stream.peers.items()
+        for size in _PIECES
+        for quantity, value in zip(QUANTITIES, stream.figures(done), strict=True)
         if not np.isnan(value)
     ]
     table = pd.DataFrame(rows, range(1, len(rows) + 1), ["peer", "requests", "quantity", "theirs"])
-    name = stream.file.split(".csv")[0]
-    labels = table.drop(columns="theirs")
-    labels.insert(0, "stream", name)
+    name = file.name.split(".csv")[0]
+    return Measurements("dram", file.name, table.assign(stream=name, measured=table["theirs"], _path=str(file)))
 
-    def predict(rows: pd.DataFrame, _: Mapping[str, float]) -> FloatArray:
-        asked = set(rows["requests"])
-        ours = {size: stream.figures(stream.simulated(gpu, piece)) for size, piece in sizes.items() if size in asked}
-        places = zip(rows["requests"], rows["quantity"], strict=True)
-        return np.array([ours[size][QUANTITIES.index(quantity)] for size, quantity in places])
 
-    return Subject("dram", name, table, table["theirs"].to_numpy(), labels, predict, stream.file, slow=True)
+_PIECES = ("bursts", "default")
+"""Sizes of requests: the bursts that other simulators are given, and the engine's default."""
+
+
+@lru_cache(maxsize=64)
+def _simulated(path: str, requests: str) -> Mapping[str, float]:
+    """What the engine reaches of a stream. No public call takes single requests: the channel is the engine's own."""
+    stream, gpu = read_stream(Path(path)), peers_channel()
+    assert isinstance(stream, Stream)
+    piece = FINEST if requests == "bursts" else default_request_bytes(gpu)
+    return dict(zip(QUANTITIES, stream.figures(stream.simulated(gpu, piece)), strict=True))
+
+
+DRAM = RowKind(
+    kind="dram",
+    by=("_path", "requests", "quantity"),
+    query=lambda *cells: cells,
+    call=lambda rows, machine, path, requests, quantity: _simulated(path, requests)[quantity],
+    column="stream",
+    labels=lambda rows, machine, _: rows[["stream", "peer", "requests", "quantity"]],
+    blamed="requests",
+)
+"""Streams of memory requests on one channel."""

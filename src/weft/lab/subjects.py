@@ -61,7 +61,8 @@ class Subject:
     catalogue. `vendor` says whose other machines are relatives; a `slow` subject is simulated, request by request.
     `teaches` marks the rows that a fit may use (None: all); the others are only predicted. `relative` holds, by path,
     what a parameter is divided by before it is compared with that of other machines (1 where it is missing). `added`
-    are further lines of the file, which its rows add up.
+    are further lines of the file, which its rows add up. `shipped` are the predictions by the shipped values; `tables`
+    the paths of the libraries' values that each row depends on.
     """
 
     kind: str
@@ -79,6 +80,8 @@ class Subject:
     teaches: BoolArray | None = None
     relative: Mapping[str, float] = field(default_factory=dict)
     added: tuple[int, ...] = ()
+    shipped: FloatArray | None = None
+    tables: npt.NDArray[np.str_] | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -98,6 +101,8 @@ class Subject:
             labels=self.labels.iloc[which],
             ranges={name: mask[which] for name, mask in self.ranges.items()},
             teaches=None if self.teaches is None else self.teaches[which],
+            shipped=None if self.shipped is None else self.shipped[which],
+            tables=None if self.tables is None else self.tables[which],
         )
 
     def teaching(self) -> Subject:
@@ -223,7 +228,7 @@ class Predicted:
         rows = self.subject.rows.iloc[at]
         return [
             {"kind": self.subject.kind, "file": self.subject.file, "line": line}
-            | {name: _plain(cell) for name, cell in row.items()}
+            | {name: _plain(cell) for name, cell in row.items() if name != "measured" and not name.startswith("_")}
             | {"predicted_s": ours, "measured_s": theirs, "error": ours / theirs - 1}
             for line, row, (ours, theirs) in zip(rows.index.tolist(), rows.to_dict("records"), times, strict=True)
         ]
@@ -254,6 +259,8 @@ def _plain(cell: Any) -> str | float | None:
 
 def predicted(subject: Subject, values: Mapping[str, float] | None = None) -> Predicted:
     """The subject predicted with the catalogue's parameters, or with some of them changed."""
+    if not values and subject.shipped is not None:
+        return Predicted(subject, subject.shipped)
     return Predicted(subject, subject.predict(subject.rows, values or {}))
 
 

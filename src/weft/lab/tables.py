@@ -281,6 +281,11 @@ def seconds_of(rows: pd.DataFrame) -> FloatArray:
     return np.asarray(rows["time_us"] * 1e-6, dtype=np.float64)
 
 
+def figure_of(rows: pd.DataFrame) -> FloatArray:
+    """The measured figure of each row: of its column "measured" [base unit], else its time [s]."""
+    return rows["measured"].to_numpy(np.float64) if "measured" in rows else seconds_of(rows)
+
+
 def layer_times(rows: pd.DataFrame) -> Iterator[tuple[str, int, int, FloatArray]]:
     """Phase, batch, sequence length and measured seconds per operator of each time column of a layer's file."""
     for name in rows:

@@ -1,36 +1,26 @@
-"""A trace of training a mixture as a subject: the time of each kind of kernel, and the span of a pair of passes."""
+"""A trace of training a mixture: the time of each kind of kernel, and the span of a pair of passes, by `weft.step`."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 import numpy as np
 import pandas as pd
 
 from weft import hardware
-from weft.core.options import RunOptions
 from weft.graph import Attention, Gemm, GroupedGemm, Node, Streaming, TokenExchange
-from weft.graph.op import Role
-from weft.lab.machines import Machines
+from weft.lab.kinds import RowKind
 from weft.lab.seen import YES
-from weft.lab.subjects import Subject
 from weft.lab.tables import Measurements
-from weft.models import load_model
-from weft.models.parallel.framework import framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.precision import is_narrow
-from weft.step.paired import EXPERTS, paired
-from weft.step.parts import rank_parts
-from weft.step.prices import OperatorTimes
-from weft.step.result.step import Pass
 
-_GPU, _SYSTEM, _LAYERS = "h800", "64xh800", 4
+_GPU, _SYSTEM, _LAYERS, _PAIRS = "h800", "64xh800", 4, 4096
 _RECOMPUTED = (
-    Role.ATTENTION_NORM, Role.QUERY_NORM, Role.QUERY_UP, Role.KV_NORM, Role.KV_UP, Role.ROTARY, Role.KEY_COPY,
-    Role.MLP_NORM, Role.EXPERT_INNER,
+    "norm1", "q_norm", "q_up", "kv_norm", "kv_up", "rotary", "keys", "norm2", "experts_activation", "shared_activation",
 )  # fmt: skip
 """What the trace computes again: four more norms a layer than forward, two more GEMMs and what follows, and SwiGLU."""
 KINDS: Mapping[str, str] = {
@@ -51,37 +41,16 @@ SPAN = "span of the pair"
 _CASTS = ("quantize", "amax")
 
 
-def trace_subjects(checked: Measurements, machines: Machines) -> list[Subject]:
-    """The kernels of a trace by kind, and the span from the first to the last.
-
-    DeepSeek-V3's layers on one of 64 H800, a forward pass beside the backward pass of another micro-batch
-    (deepseek-ai/profile-data @4496024).
-    """
-    if machines.chosen and hardware.gpu(_GPU) not in machines.chosen:
-        return []
-    unknown = ~checked.rows["kind"].isin([*KINDS])
-    checked.drop(checked.by_value(unknown, "kind", "kernels of this kind are not compared here"))
+def _kernels(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The kernels of a trace by kind, and the span from the first to the last [s]."""
     rows = checked.rows
     if not len(rows):
-        return []
+        return
     measured = {str(kind): _covered(of) for kind, of in rows.groupby(rows["kind"].map(KINDS))}
     measured[SPAN] = (rows["start_s"] + rows["time_s"]).max() - rows["start_s"].min()
     lines = {KINDS[kind]: line for line, kind in reversed([*rows["kind"].items()])} | {SPAN: rows.index[0]}
-    found = predicted_kinds()
-    table = pd.DataFrame({"what": [*measured]}, index=[lines[name] for name in measured])
-    labels = table.assign(gpu=_GPU, seen=YES)
-    return [
-        Subject(
-            kind="expert_trace",
-            machine=_GPU,
-            file=checked.file,
-            rows=table,
-            measured=np.array([*measured.values()]),
-            labels=labels[["gpu", "what", "seen"]],
-            added=tuple(rows.index.tolist()),
-            predict=lambda some, values: np.array([found[name] for name in some["what"]]),
-        )
-    ]
+    table = pd.DataFrame({"what": [*measured], "measured": [*measured.values()]}, [lines[name] for name in measured])
+    yield "expert_trace", table.assign(gpu=_GPU, _lines=[tuple(rows.index.tolist())] * len(table))
 
 
 def _covered(rows: pd.DataFrame) -> float:
@@ -95,39 +64,32 @@ def _covered(rows: pd.DataFrame) -> float:
 
 @cache
 def predicted_kinds() -> Mapping[str, float]:
-    """Seconds of each kind of kernel and of the span, as `weft step` prices the layers of the trace.
+    """Seconds of each kind of kernel and of the span, as `weft.step` gives for the layers of the trace.
 
-    Computing takes longer by the compute units that exchanges hold, norms by the waves that a
-    workgroup or three for each unit of the whole GPU then take (grids of 132 and 396 in the trace).
+    DeepSeek-V3's layers on one of 64 H800, each forward pass beside the backward pass of another micro-batch
+    (deepseek-ai/profile-data @4496024). Computing takes longer by the compute units that exchanges hold, norms by the
+    waves that a workgroup or three for each unit of the whole GPU then take (grids of 132 and 396 in the trace).
     """
-    used, model, system = framework("deepseek"), load_model("deepseek-v3"), hardware.system(_SYSTEM)
-    plan = TrainingPlan(dp=64, ep=64, batch=64, sequence=4096, precision="fp8-block", dispatcher="deepep")
-    part = rank_parts(model, plan, used)["moe"]
-    prices, kinds, passes = OperatorTimes(system, plan, RunOptions()), Counter[str](), list[Pass]()
-    again = [node for node in part.forward if _runs_again(node)]
-    for nodes in (part.forward, [*again, *part.backward]):
-        own: Counter[str] = Counter()
-        for node in nodes:
-            own[_kind(node)] += prices.of(node.op, node.stream)  # type: ignore[assignment]
-        moved, residual = own["dispatch"] + own["combine"], sum(prices.residual(node.op) for node in nodes)
-        passes.append(Pass(sum(own.values()) + residual, {EXPERTS: moved}))
-        kinds += own
-    taken = prices.taken("deepep", used.dispatcher_units)
-    both = paired(passes[0], passes[1], 1.0, taken, used.dispatcher_holds)
-    computing = sum(one.seconds - one.parts[EXPERTS] for one in passes)
-    slower = 1 + sum(one.parts.get("contention", 0.0) for one in both) / computing
-    waves = math.ceil(1 / (1 - taken))
-    times = {
-        kind: _LAYERS * seconds * {"dispatch": 1.0, "combine": 1.0, "norms": waves}.get(kind, slower)
-        for kind, seconds in kinds.items()
-    }
-    return {**times, SPAN: _LAYERS * sum(one.seconds for one in both)}
+    from weft.step.named import step
 
-
-def _runs_again(node: Node) -> bool:
-    """Whether the trace computes a node of the forward pass again: those of `_RECOMPUTED`, and SwiGLU."""
-    shared = node.role is Role.SHARED_EXPERT and isinstance(node.op, Streaming) and node.op.name == "swiglu"
-    return shared or node.role in _RECOMPUTED
+    plan = TrainingPlan(
+        dp=64, ep=64, batch=64 * _PAIRS, micro_batch=1, sequence=4096, precision="fp8-block", dispatcher="deepep",
+        recompute=_RECOMPUTED,
+    )  # fmt: skip
+    found = step("deepseek-v3", _SYSTEM, plan, framework="deepseek", fidelity="estimate", compare=False)
+    part = next(part for part in found.chunks[0].parts if part.name == "moe")
+    passes, kinds = (part.forward, part.recompute, part.backward), Counter[str]()
+    for one in passes:
+        for node in one.graph or ():
+            begin, end = one.times[node.id]
+            kinds[_kind(node)] += end - begin  # type: ignore[assignment]
+    span = sum(one.seconds for one in passes)
+    waits = sum(one.parts.get(name, 0.0) for one in passes for name in ("contention", "exposed ep"))
+    slower = 1 + sum(one.parts.get("contention", 0.0) for one in passes) / (span - waits)
+    units = found.framework.dispatcher_units / hardware.gpu(_GPU).compute.compute_units
+    own = {"dispatch": 1.0, "combine": 1.0, "norms": math.ceil(1 / (1 - units))}
+    times = {kind: _LAYERS * seconds * own.get(kind, slower) for kind, seconds in kinds.items()}
+    return {**times, SPAN: _LAYERS * span}
 
 
 def _kind(node: Node) -> str:
@@ -145,3 +107,19 @@ def _kind(node: Node) -> str:
     if turned or (isinstance(op, Streaming) and op.name.startswith(_CASTS)):
         return KINDS["cast_transpose"]
     return KINDS["norm" if isinstance(op, Streaming) and "norm" in op.name else "other"]
+
+
+EXPERT_TRACE = RowKind(
+    kind="expert_trace",
+    by=("what",),
+    query=lambda what: (what,),
+    call=lambda rows, machine, what: predicted_kinds()[what],
+    checks=lambda checked: [
+        checked.by_value(~checked.rows["kind"].isin([*KINDS]), "kind", "kernels of this kind are not compared here")
+    ],
+    expand=_kernels,
+    labels=lambda rows, machine, _: {"what": rows["what"], "seen": YES},
+    more=lambda machine, rows, labels: {"added": rows["_lines"].iloc[0]},
+    blamed="what",
+)
+"""The kernels of a pair of passes by kind, and their span."""

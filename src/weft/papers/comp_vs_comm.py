@@ -25,9 +25,8 @@ from weft.graph import DTYPE_BYTES, Collective
 from weft.hardware import System
 from weft.kernels.library.software import Residual
 from weft.lab.collectives import COLLECTIVES
-from weft.lab.gemms import GEMMS
-from weft.lab.kernels import KERNELS
 from weft.lab.machines import Machines
+from weft.lab.operators import GEMMS, KERNELS
 from weft.lab.projection import HIDDEN, Projection, flops_of, of_bert, projection, sparse_sizes
 from weft.lab.subjects import Subject, errors_of
 from weft.lab.tables import Measurements, data_folder, read_folder

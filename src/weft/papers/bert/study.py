@@ -20,8 +20,7 @@ from weft.core.report.table import Table, number, text
 from weft.core.units import Dimension, format_bytes, parse
 from weft.hardware import Gpu, System
 from weft.lab.checks import Unfit
-from weft.lab.machines import Machines
-from weft.lab.steps import case_of
+from weft.lab.steps import stepped, trained
 from weft.lab.tables import data_folder, read_folder
 from weft.models import load_model
 from weft.models.parallel.framework import Framework, framework
@@ -559,12 +558,12 @@ _APEX = "PyTorch 21.11, apex"
 def _measured(row: Mapping[str, Any]) -> MeasuredRow:
     name = str(row["id"])
     try:
-        case = case_of(row, Machines())
+        ran = trained(row, hardware.gpu(row["gpu"]))
     except Unfit as unfit:
         column, value, rule = unfit.args
         raise InputError(f"the measured step '{name}' cannot be predicted: {column} '{value}': {rule}") from None
-    seconds, system = float(row["step_time_s"]), case.system
-    return MeasuredRow(name, system.gpu.name, system.gpus, str(row["precision"]), seconds, case.step.seconds)
+    seconds, system = float(row["step_time_s"]), ran.system
+    return MeasuredRow(name, system.gpu.name, system.gpus, str(row["precision"]), seconds, stepped(ran).seconds)
 
 
 @dataclass(frozen=True)

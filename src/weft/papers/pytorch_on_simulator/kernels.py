@@ -16,8 +16,8 @@ from weft.estimate import Harness, estimate
 from weft.estimate.target import seen_by_host
 from weft.graph import Call, Graph, Node, Op, Tensor
 from weft.hardware import Gpu, gpu
-from weft.lab.closed_forms import parts
-from weft.lab.kernels import OPERATORS, kernel_cases
+from weft.lab.kinds import Machine
+from weft.lab.operators import KERNELS, KERNELS_COMPARED, kernel_operator
 from weft.lab.tables import read_file, seconds_of
 from weft.simulate.single import simulate
 
@@ -65,30 +65,30 @@ def timed(folder: Path, each: int, products: int, seed: int = 1) -> tuple[Timed,
     machine, rng = gpu(MEASURED_ON), np.random.default_rng(seed)
     mine = file.rows["gpu"].str.startswith("v100").to_numpy()
     found = []
-    for case, at, _ in parts(file.rows, kernel_cases):
-        if case.op not in OPERATORS:
+    for (op, _), at, _ in KERNELS.parts(file.rows, Machine(machine)):
+        if op not in KERNELS_COMPARED:
             continue
-        some = rng.permutation(at[mine[at]])[: products if case.op in ("linear", "bmm") else each]
+        some = rng.permutation(at[mine[at]])[: products if op in ("linear", "bmm") else each]
         errors = [_errors(file.rows.iloc[[place]], machine) for place in np.sort(some).tolist()]
         kept = np.array([one for one in errors if one is not None])
         if len(kept):
             engine, closed = kept.T
             means = abs(engine).mean(), engine.mean(), abs(closed).mean()
-            found.append(Timed(case.op, len(kept), *map(float, means)))
+            found.append(Timed(op, len(kept), *map(float, means)))
     return tuple(found)
 
 
 def _errors(row: pd.DataFrame, machine: Gpu) -> tuple[float, float] | None:
     """Errors of the engine and of the closed form on one row; None for an operator that is too large."""
-    ((case, _, columns),) = parts(row, kernel_cases)
-    op = _single(case.made(columns))
+    ((query, _, columns),) = KERNELS.parts(row, Machine(machine))
+    op = _single(kernel_operator(columns, *query))
     if op.least_bytes > LARGEST:
         return None
     ran = simulate(_alone(op), machine, "in-order", SHORT)
     launch = estimate(op, machine, harness=Harness(timed="host")).parts["launch"]
-    engine = seen_by_host(case.op, ran.seconds - machine.compute.launch_latency, launch)
+    engine = seen_by_host(query[0], ran.seconds - machine.compute.launch_latency, launch)
     measured = seconds_of(row)[0]
-    return float(engine / measured - 1), float(case.seconds(columns, machine)[0] / measured - 1)
+    return float(engine / measured - 1), float(KERNELS.call(columns, Machine(machine), *query)[0] / measured - 1)
 
 
 def _single(op: Op) -> Op:
