@@ -18,8 +18,8 @@ from weft.estimate.target import Harness, target
 from weft.graph import GroupedGemm
 from weft.kernels.library.kits import KITS
 from weft.kernels.library.served import libraries, tables
-from weft.lab.experts import drawn, formats_left_out
-from weft.lab.served import tables_of
+from weft.lab.experts import drawn
+from weft.lab.left_out import formats_left_out
 from weft.models import block, load_model
 from weft.models.block import FusionStyle, Tokens
 from weft.models.parallel.framework import Framework
@@ -164,7 +164,7 @@ def test_rows_of_experts_are_read_and_formats_left_out_of_the_fit(tmp_path):
     assert found.rows_used == 2 * len(sizes)
     assert any("'magic'" in text for text in found.complaints())
     assert max(group.errors.mean_abs_err for group in found.groups()) < 0.01
-    left = formats_left_out([one.subject for one in found.predictions], tables_of)
+    left = formats_left_out([one.subject for one in found.predictions])
     assert sum(len(one.subject) for one in left) == 2 * len(sizes)
 
 
@@ -216,7 +216,7 @@ def test_a_format_left_out_takes_the_same_kernels_of_another_library(tmp_path):
     ]
     (tmp_path / "moe_kernels.csv.gz").write_bytes(gzip.compress("\n".join([HEAD, *rows, ""]).encode()))
     found = weft.validate(tmp_path / "moe_kernels.csv.gz", kinds=["experts"])
-    left = formats_left_out([one.subject for one in found.predictions], tables_of)
+    left = formats_left_out([one.subject for one in found.predictions])
     assert sum(len(one.subject) for one in left) == 10
 
 

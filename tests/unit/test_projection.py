@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from weft.lab.kernels import KERNELS
 
 from weft.core.errors import InputError
 from weft.lab.machines import Machines
+from weft.lab.operators import KERNELS
 from weft.lab.projection import flops_of, of_bert, projection, sparse_sizes
 from weft.lab.subjects import Subject
 from weft.lab.tables import read_file

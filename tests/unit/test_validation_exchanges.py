@@ -7,7 +7,7 @@ import pytest
 import weft
 from weft.estimate.exchange import Exchange, exchange
 from weft.graph.routing import reached
-from weft.lab.exchanges import ranks_left_out
+from weft.lab.left_out import ranks_left_out
 
 HEAD = (
     "gpu,kernel,op,nodes,ranks,tokens_per_rank,hidden,topk,experts,dtype,sms,time_s,notify_s,reported_GBps,notes,source,"

@@ -9,7 +9,7 @@ import pytest
 from weft.estimate import Parameter
 from weft.lab.bar import Demand, demands
 from weft.lab.calibration import borrowed, calibrated, leave_one_out
-from weft.lab.served import SERVED
+from weft.lab.run import ROW_KINDS
 from weft.lab.subjects import Predicted, Subject, errors_of, grouped, predicted, worst
 
 PACE = Parameter("pace", 0.1, 10.0, "", 5, "seconds per unit of work")
@@ -100,8 +100,7 @@ def test_rows_of_several_nodes_and_without_a_label_are_told_apart():
 
 
 def test_every_demand_is_about_a_kind_that_there_is_by_statistics_that_there_are():
-    known = {"gemm", "collective", "channels", "layer", "ring", "contention", "overlap", "step", "memory"}
-    known |= {"kernel", "rnn", "conv", "exchange", "expert_layers", "expert_trace", "serving", "disaggregated", *SERVED}
+    known = {*ROW_KINDS, "ring", "memory", "disaggregated"} - {"dram", "operator"}
     assert {demand.kind for demand in demands()} == known
     assert {name for demand in demands() for name in demand.limits} == {"mean", "p90", "geomean"}
 

@@ -1,7 +1,6 @@
 """Rows of kernels of inference: what is read from them, and rows with their GPU left out."""
 
 import pytest
-from weft.lab.library_values import gpus_left_out
 
 import weft
 from weft.core.options import SHORT
@@ -9,7 +8,7 @@ from weft.estimate import estimate
 from weft.estimate.errors import CARRIED, served_error
 from weft.graph import Attention
 from weft.lab.classes import SERVED_CLASSES
-from weft.lab.served import SERVED, tables_of
+from weft.lab.left_out import gpus_left_out
 
 ATTENTION = (
     "gpu,fw,phase,kernel,dtype,kv_cache_dtype,batch,q_len,kv_len,heads,kv_heads,head_dim,window_size,time_s,source,"
@@ -55,19 +54,18 @@ def test_a_gpu_left_out_is_predicted_from_the_others(tmp_path):
         for keys in (128, 1024, 8192, 32768)
     ]
     found = weft.validate(written(tmp_path, *rows), kinds=["attention"])
-    left = gpus_left_out([part.subject for part in found.predictions], tables_of)
+    left = gpus_left_out([part.subject for part in found.predictions])
     assert sum(len(part.subject) for part in left) == len(rows)
     assert max(abs(part.seconds / part.subject.measured - 1).mean() for part in left) < 0.15
 
 
 def test_the_only_gpu_of_an_architecture_takes_the_values_of_another(tmp_path):
     found = weft.validate(written(tmp_path, attention("a100_sxm")), kinds=["attention"])
-    (left,) = gpus_left_out([part.subject for part in found.predictions], tables_of)
+    (left,) = gpus_left_out([part.subject for part in found.predictions])
     assert left.seconds != pytest.approx(found.predictions[0].seconds)
 
 
-@pytest.mark.parametrize("kind", SERVED)
+@pytest.mark.parametrize("kind", [kind for kind in SERVED_CLASSES if kind != "serving"])
 def test_answers_carry_the_errors_of_every_kind_and_name_libraries_without_rows(kind):
-    assert kind in SERVED_CLASSES
     assert all(value < 1.5 and rows and machines for value, rows, machines, *_ in CARRIED[kind].values())
     assert "no public row" in served_error(kind, "magic").why

@@ -10,10 +10,10 @@ from weft.estimate import errors
 from weft.estimate.errors import load_error
 from weft.lab.bar import demands, lines
 from weft.lab.classes import class_errors
-from weft.lab.pools import Pools, Workers, sizes, workers
+from weft.lab.pools import PooledLoop, Workers, sizes, workers
 from weft.lab.ranking import replicas_ranked
 from weft.lab.recipes import DEFAULTS, Recipe, recipe
-from weft.lab.serving import MODELS, Point, hosts, loads_left_out
+from weft.lab.serving import MODELS, ClosedLoop, hosts, loads_left_out
 
 HEAD = (
     "system,model,framework,version,precision,gemm_dtype,moe_dtype,mode,plan,isl,osl,concurrency,ttft_s,tpot_s,"
@@ -23,7 +23,7 @@ NAMES = {"llama-3-8b": "meta-llama/Llama-3.1-8B-Instruct", "llama-3-70b": "meta-
 
 
 def point(model="llama-3-8b", tp=1, clients=4, framework="vllm", gpu="h100-sxm"):
-    return Point(model, gpu, tp, 1, framework, "bf16", "", "bf16", 1024, 256, clients, alike=False)
+    return ClosedLoop(model, gpu, tp, 1, framework, "bf16", "", "bf16", 1024, 256, clients, alike=False)
 
 
 def row(of, host=2e-3, mode="agg", name="", plan="", tokens=True):
@@ -84,7 +84,9 @@ POOLS = f"prefill:workers=1 {_ONE} decode:workers=2 {_TWO}"
 
 
 def test_pools_of_prompts_and_of_answers_are_simulated_each_in_its_layout(tmp_path):
-    of = Pools("llama-3-8b", "h100-sxm", Workers(1, 1, 1), Workers(2, 2, 1), "vllm", "bf16", "", "bf16", 1024, 256, 4)
+    of = PooledLoop(
+        "llama-3-8b", "h100-sxm", Workers(1, 1, 1), Workers(2, 2, 1), "vllm", "bf16", "", "bf16", 1024, 256, 4
+    )
     assert of.gpus == 5
     seen, (prompt, answer) = of.served(), of.tokens
     rate = seen.rate * (prompt + answer) / 5
@@ -100,7 +102,7 @@ def test_pools_of_prompts_and_of_answers_are_simulated_each_in_its_layout(tmp_pa
 def test_a_pool_that_reads_faster_answers_sooner_and_writes_as_fast():
     of = {"framework": "vllm", "dtype": "bf16", "weights": "", "kv_dtype": "bf16", "prompt": 4096, "answer": 64}
     one, two = (
-        Pools("llama-3-8b", "h100-sxm", Workers(each, 1, 1), Workers(1, 1, 1), clients=16, **of).served()
+        PooledLoop("llama-3-8b", "h100-sxm", Workers(each, 1, 1), Workers(1, 1, 1), clients=16, **of).served()
         for each in (1, 2)
     )
     assert two.ttft < 0.7 * one.ttft

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from step_rows import table, validated
 
-from weft.lab.machines import Machines
+import weft
+from weft.hardware import gpu
 from weft.lab.run import validate
-from weft.lab.steps import UNFITTED, case_of
+from weft.lab.steps import UNFITTED, stepped, trained
 from weft.lab.tables import read_file
 from weft.models.parallel.plan import TrainingPlan
-from weft.step.clock import train
 from weft.step.memory import memory
 
 VTRAIN = (
@@ -21,7 +21,12 @@ VTRAIN = (
 def case(folder, **changes):
     found = read_file(table(folder, changes))
     assert not found.problems
-    return case_of(found.rows.to_dict("records")[0], Machines())
+    return ran(found)
+
+
+def ran(read):
+    row = read.rows.to_dict("records")[0]
+    return trained(row, gpu(row["gpu"]))
 
 
 def reasons(done):
@@ -99,7 +104,9 @@ def test_operators_that_torchtitan_keeps_are_not_computed_again(tmp_path):
     row = {"framework": "torchtitan 2025-06 (FSDP2)", "model": "Llama-3-8B", "gpu": "H100-SXM-96GB-HBM2e", "tp": "1"}
     row |= {"layers": "32", "hidden": "4096", "ffn": "14336", "heads": "32", "kv_heads": "8", "vocab": "128256"}
     row |= {"dp": "8", "gbs_seq": "32", "zero_stage": "3", "precision": "BF16"}
-    times = {how: case(tmp_path, **row, recompute=how).step.seconds for how in ("none", "selective (per op)", "full")}
+    times = {
+        how: stepped(case(tmp_path, **row, recompute=how)).seconds for how in ("none", "selective (per op)", "full")
+    }
     assert times["none"] < times["selective (per op)"] < times["full"]
 
 
@@ -122,8 +129,8 @@ def test_fsdp_that_keeps_its_weights_is_sharded_all_the_same(tmp_path):
 )
 def test_a_row_of_a_published_recipe_recomputes_and_spreads_experts_as_it_does(tmp_path, framework, gpu, ep, recompute):
     mixture = {"experts": "128", "topk": "4", "hidden": "2880", "ffn": "2880", "layers": "36", "heads": "64", "tp": "1"}
-    ran = {"gpu": gpu, "gpus": "64", "dp": "64", "ep": "8", "gbs_seq": "1280", "recompute": "", "precision": "BF16"}
-    plan = case(tmp_path, model="GPT-OSS-120B", framework=framework, kv_heads="8", **mixture, **ran).plan
+    at = {"gpu": gpu, "gpus": "64", "dp": "64", "ep": "8", "gbs_seq": "1280", "recompute": "", "precision": "BF16"}
+    plan = case(tmp_path, model="GPT-OSS-120B", framework=framework, kv_heads="8", **mixture, **at).plan
     assert (plan.ep, plan.recompute) == (ep, recompute)
 
 
@@ -132,7 +139,7 @@ def test_a_micro_batch_that_is_not_stated_is_the_fastest_that_fits(tmp_path):
     found = case(tmp_path, **row)
     others = [case(tmp_path, **{**row, "mbs_seq": str(size)}) for size in (1, 2, 4, 8)]
     fitting = [one for one in others if memory(one.model, one.system, one.plan, one.framework).fits]
-    assert found.step.seconds == min(one.step.seconds for one in fitting)
+    assert stepped(found).seconds == min(stepped(one).seconds for one in fitting)
 
 
 def test_torchtitan_splits_a_batch_into_as_many_micro_batches_as_stages(tmp_path):
@@ -146,7 +153,8 @@ def test_a_prediction_is_the_time_of_the_step(tmp_path):
     done = validated(tmp_path, {})
     found = case(tmp_path)
     part, _ = done.predictions
-    assert part.seconds[0] == train(found.model, found.system, found.plan, found.framework, fidelity="estimate").seconds
+    asked = weft.step(found.model, found.system, found.plan, framework=found.framework, fidelity="estimate")
+    assert part.seconds[0] == asked.seconds
     assert part.subject.measured[0] == 1.5
 
 
@@ -214,7 +222,7 @@ def test_vtrains_files_are_read_by_their_own_headings_in_milliseconds(tmp_path):
     (tmp_path / "mine.csv").write_text(f"{VTRAIN}\n8,32,4,1024,16,24,1024,2,2,2,219.5\n")
     read = read_file(tmp_path / "mine.csv")
     assert not read.problems
-    found = case_of(read.rows.to_dict("records")[0], Machines())
+    found = ran(read)
     assert read.rows["step_time_s"].tolist() == [pytest.approx(0.2195)]
     assert (found.plan.tp, found.plan.dp, found.plan.pp, found.plan.micro_batches) == (2, 2, 2, 4)
     assert (found.model.hidden, found.plan.recompute, found.framework.name) == (1024, "full", "vtrain")
@@ -244,7 +252,7 @@ def test_a_row_that_names_its_dispatcher_runs_as_its_script_does(tmp_path, model
     }  # fmt: skip
     file = tmp_path / "moe_steps.csv"
     file.write_text("\n".join(",".join(f'"{one}"' for one in line) for line in (values, values.values())) + "\n")
-    found = case_of(read_file(file).rows.to_dict("records")[0], Machines())
+    found = ran(read_file(file))
     assert (found.plan.recompute, found.plan.schedule, found.model.layers) == (recompute, schedule, layers)
     assert found.framework.paired == (paired == "on")
     assert not found.framework.tp
