@@ -12,6 +12,7 @@ has `report` (sentences, tables and figures), `to_dict`, `to_pandas`, `plot` and
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from types import FunctionType
 
 TYPE_CHECKING = False  # typing's own takes most of the import, in which Ctrl-C is not handled yet
@@ -108,7 +109,6 @@ __version__ = "0.1.0"
 # Room -> the public names that live there, with another name than there as "name=there". A room is imported when one of
 # its names is first used, so that `import weft` costs neither a compiler nor a plotting library.
 _ROOMS = {
-    "weft.torch.capture": "capture capturing",
     "weft.core.errors": "WeftError",
     "weft.estimate": "Harness estimate",
     "weft.graph": (
@@ -133,33 +133,25 @@ _ROOMS = {
     "weft.core.contrast": "Contrast",
     "weft.serving.result": "Limits",
     "weft.step.result.step": "Step",
-    "weft.rewrite": "rewrite",
     "weft.simulate": "balanced compare simulate",
-    "weft.torch.chakra": "write_chakra",
     "weft.simulate.replay": "replay",
     "weft.step.inference": "decode prefill",
     "weft.step.named": "memory step step_overlaps",
     "weft.step.roofline": "roofline",
     "weft.step.serving_plan": "ServingPlan",
-    "weft.torch.compare": "compare_trace",
-    "weft.papers.sample": "sample",
     "weft.overlaps": "overlaps=overlap_names register_overlap",
     "weft.overlaps.arbiters": "arbiter",
     "weft.serving.load": "Load",
     "weft.plan.serving": "plan_serving",
     "weft.serving.serve": "serve",
-    "weft.papers": "papers",
     "weft.sweep": "sweep",
     "weft.sweep.answer": "Sweep",
     "weft.sweep.run": "sweep_file",
     "weft.testing": "testing",
-    "weft.torch.traces": "read_execution_trace read_graph read_trace",
     "weft.plan.tune": "tune",
     "weft.plan.tune.advisor": "advise",
     "weft.plan.tune.perturb": "perturb",
     "weft.plan.tune.tiles": "tiles",
-    "weft.lab.catalog": "calibrate",
-    "weft.lab.run": "validate",
 }
 _HOMES = {
     name: (room, there or name)
@@ -167,26 +159,35 @@ _HOMES = {
     for name, _, there in (each.partition("=") for each in names.split())
 }
 
-__all__ = sorted(["__version__", *_HOMES])  # noqa: PLE0605
-
 
 def __getattr__(name: str) -> object:
-    """Import the room of a public name when the name is first used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'weft' has no attribute '{name}'; public names: {', '.join(__all__)}")
-    room, attribute = _HOMES[name]
+    """Import the package of a public name when the name is first used; extensions add names of their own."""
+    if name == "__all__":
+        return __dir__()
+    if name not in _HOMES and importlib.util.find_spec(f"weft.{name}"):
+        return importlib.import_module(f"weft.{name}")
+    room, attribute = _HOMES.get(name) or _find_in_extensions(name)
     module = importlib.import_module(room)
     # `weft.estimate` is a callable module: the name is the same object whether module or function is imported first.
     value: object = module if room == f"weft.{name}" else getattr(module, attribute)
     if isinstance(value, FunctionType):
-        from weft.core.arguments import (
-            answering,  # not before: the command handles Ctrl-C once this package is imported
-        )
+        from weft.core.arguments import answering  # not before: Ctrl-C is handled once this package is imported
 
         value = answering(value)
     globals()[name] = value
     return value
 
 
+def _find_in_extensions(name: str) -> list[str]:
+    from weft.core.extensions import find_public_name
+
+    target = None if name.startswith("__") else find_public_name(name)
+    if target is None:
+        raise AttributeError(f"module 'weft' has no attribute '{name}'; public names: {', '.join(__dir__())}")
+    return target.split(":")
+
+
 def __dir__() -> list[str]:
-    return list(__all__)
+    from weft.core.extensions import extensions
+
+    return sorted(["__version__", *_HOMES, *(name for each in extensions() for name in each.names)])

@@ -10,9 +10,9 @@ from weft.papers import STUDIES
 from weft.papers import study as find
 from weft.papers.command import show_sensitivity, show_study
 from weft.papers.headline import HeadlineRow
+from weft.papers.headline_table import headline_table
 from weft.papers.page import StudyReport
 from weft.plan.tune.perturb import Row, Sensitivity
-from weft.view.words import headline_table
 
 ROWS = [
     HeadlineRow("a", "a speedup", 1.2, 1.3174, "ratio"),

@@ -16,10 +16,11 @@ from weft.core.errors import OutputError
 from weft.models import SubLayer
 from weft.models.parallel import split
 from weft.papers import STUDIES, study
+from weft.papers.headline_table import amount, gap
 from weft.papers.t3 import T3Study, published_means, telling_case
 from weft.simulate.result import Comparison, Timeline
 from weft.view.page import explanations, write_report
-from weft.view.words import amount, gap, percent
+from weft.view.words import percent
 
 
 @functools.cache

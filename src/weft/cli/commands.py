@@ -1,4 +1,4 @@
-"""The commands of `weft` by what a user is about, in the order of the help page."""
+"""The commands of `weft` by what a user is about, in the order of the help page; extensions add theirs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ GROUPS: Mapping[str, Mapping[str, LazyCommand | Plugin]] = {
         "plan": LazyCommand("weft.cli.plan:plan", "Find the best plan for a model on a machine."),
         "memory": LazyCommand("weft.cli.train:memory", "Say whether a training step fits, and who holds the memory."),
         "schedule": LazyCommand("weft.cli.schedule:schedule", "Find or check the schedule of a pipeline."),
-        "sample": LazyCommand("weft.cli.data:sample", "Choose iterations that stand for all, and total them."),
     },
     "Serve a model": {
         "prefill": LazyCommand("weft.cli.inference:prefill", "Time the prompt of a model, up to its first token."),
@@ -25,25 +24,18 @@ GROUPS: Mapping[str, Mapping[str, LazyCommand | Plugin]] = {
         "advise": LazyCommand("weft.cli.kernels:advise", "Say how a GEMM and a collective should share a GPU."),
         "tune": LazyCommand("weft.cli.kernels:tune", "Tune independent GEMMs that share a GPU."),
         "tiles": LazyCommand("weft.cli.kernels:tiles", "Search the tiles of a GEMM's kernel."),
-        "rewrite": LazyCommand("weft.cli.kernels:rewrite", "Fuse and rewrite the operators of a layer or a graph."),
         "roofline": LazyCommand("weft.cli.train:roofline", "Show a model's operators on a GPU's roofline."),
         "overlaps": LazyCommand("weft.cli.catalogues:overlaps", "List the ways to overlap compute and communication."),
     },
     "Hardware studies": {
-        "study": LazyCommand("weft.papers.command:study", "Repeat a paper's study and compare its figures."),
         "sweep": LazyCommand("weft.cli.sweep:sweep", "Run a question under every combination of values."),
         "scale": LazyCommand("weft.cli.train:scale", "Scale a model's training into the future."),
         "replay": LazyCommand("weft.cli.replay:replay", "Perform T3's collectives on real numbers."),
     },
     "Your own programs, traces and machines": {
-        "capture": LazyCommand("weft.cli.data:capture", "Capture a PyTorch model as a graph of operators."),
-        "import": LazyCommand("weft.cli.data:import_", "Read a trace of PyTorch's profiler, and compare it."),
-        "export": LazyCommand("weft.cli.data:export", "Write a graph as Chakra's traces, for other simulators."),
         "measure": Plugin("weft-measure", "measure", "Time the GPU at hand and write tables of it."),
-        "calibrate": LazyCommand("weft.lab.command:calibrate", "Fit a machine to its own measurements."),
     },
     "Trust and tools": {
-        "validate": LazyCommand("weft.lab.command:validate", "Compare the models with measured times."),
         "hardware": LazyCommand("weft.cli.catalogues:hardware", "List and show machines, each value with its source."),
         "models": LazyCommand("weft.cli.catalogues:models", "List and show models and their sub-layers."),
         "frameworks": LazyCommand("weft.cli.catalogues:frameworks", "List and show training frameworks."),

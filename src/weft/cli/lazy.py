@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -14,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from weft.core.errors import InputError, UnknownNameError
+from weft.core.extensions import extensions
 
 
 @dataclass(frozen=True)
@@ -57,19 +59,41 @@ Commands = Mapping[str, LazyCommand | Plugin]
 class LazyGroup(click.Group):
     """A click group whose help and shell completion import none of its commands.
 
-    The help page lists `groups` of commands under their titles, or the commands of `lazy` under one.
+    The help page lists `groups` of commands under their titles, or the commands of `lazy` under one. With `extends`,
+    extensions of Weft add commands to the groups; a command of `groups` is found without looking for them.
     """
 
     def __init__(
-        self, *args: Any, groups: Mapping[str, Commands] | None = None, lazy: Commands | None = None, **kwargs: Any
-    ) -> None:
+        self, *args: Any, groups: Mapping[str, Commands] | None = None, lazy: Commands | None = None,
+        extends: bool = False, **kwargs: Any,
+    ) -> None:  # fmt: skip
         super().__init__(*args, **kwargs)
-        self.groups = groups or {"Commands": lazy or {}}
+        self.built_in, self.extends = groups or {"Commands": lazy or {}}, extends
+
+    @cached_property
+    def groups(self) -> Mapping[str, Commands]:
+        """The commands by the title of their group, those of extensions behind the others."""
+        if not self.extends:
+            return self.built_in
+        groups: dict[str, dict[str, LazyCommand | Plugin]] = {t: dict(each) for t, each in self.built_in.items()}
+        for title, name, home, short_help in (
+            (title, name, *about)
+            for each in extensions()
+            for title, commands in each.commands.items()
+            for name, about in commands.items()
+        ):
+            groups.setdefault(title, {})[name] = LazyCommand(home, short_help)
+        return groups
 
     @property
     def lazy(self) -> Commands:
         """Every command by name, in the order of the groups."""
         return {name: command for commands in self.groups.values() for name, command in commands.items()}
+
+    def find(self, name: str) -> LazyCommand | Plugin | None:
+        """Return the command of that name, or None if there is none."""
+        built_in = next((commands[name] for commands in self.built_in.values() if name in commands), None)
+        return built_in or self.lazy.get(name)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run the command line, then release the paths that it reserved and restore stdout."""
@@ -82,7 +106,8 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, or None if there is none."""
-        return self.lazy[cmd_name].load() if cmd_name in self.lazy else None
+        command = self.find(cmd_name)
+        return command.load() if command else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The commands or options that begin with the typed text."""
@@ -109,7 +134,7 @@ class LazyGroup(click.Group):
         Raises:
             UnknownNameError: no command has that name.
         """
-        if args[0] not in self.lazy and not args[0].startswith("-") and not ctx.resilient_parsing:
+        if not args[0].startswith("-") and not ctx.resilient_parsing and self.find(args[0]) is None:
             raise UnknownNameError("command", args[0], self.lazy)
         return super().resolve_command(ctx, args)
 

@@ -29,6 +29,7 @@ _LISTS = dict.fromkeys(("GPU", "system"), "; see 'weft hardware list'")
 @click.command(
     cls=LazyGroup,
     groups=GROUPS,
+    extends=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples("weft study t3 --out out/t3"),
 )

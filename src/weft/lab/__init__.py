@@ -5,25 +5,31 @@ measures the errors on the others and writes the machine. `weft validate` and `w
 command line.
 """
 
-from weft.lab.calibration import Calibrated, Fit, Fitted, calibrated, fit, hold_out, leave_one_out
-from weft.lab.catalog import Calibration, calibrate
-from weft.lab.run import Validation, validate
-from weft.lab.subjects import Predicted, Subject
-from weft.lab.tables import data_folder
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Calibrated",
-    "Calibration",
-    "Fit",
-    "Fitted",
-    "Predicted",
-    "Subject",
-    "Validation",
-    "calibrate",
-    "calibrated",
-    "data_folder",
-    "fit",
-    "hold_out",
-    "leave_one_out",
-    "validate",
-]
+from weft.core.rooms import lazy_names
+
+if TYPE_CHECKING:
+    from weft.lab.calibration import Calibrated as Calibrated
+    from weft.lab.calibration import Fit as Fit
+    from weft.lab.calibration import Fitted as Fitted
+    from weft.lab.calibration import calibrated as calibrated
+    from weft.lab.calibration import fit as fit
+    from weft.lab.calibration import hold_out as hold_out
+    from weft.lab.calibration import leave_one_out as leave_one_out
+    from weft.lab.catalog import Calibration as Calibration
+    from weft.lab.catalog import calibrate as calibrate
+    from weft.lab.run import Validation as Validation
+    from weft.lab.run import validate as validate
+    from weft.lab.subjects import Predicted as Predicted
+    from weft.lab.subjects import Subject as Subject
+    from weft.lab.tables import data_folder as data_folder
+
+__getattr__, __all__ = lazy_names(
+    __name__,
+    calibration="Calibrated Fit Fitted calibrated fit hold_out leave_one_out",
+    catalog="Calibration calibrate",
+    run="Validation validate",
+    subjects="Predicted Subject",
+    tables="data_folder",
+)

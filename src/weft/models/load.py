@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from weft.core.catalog import Shelf, is_file
-from weft.core.errors import ConfigError, check_type
+from weft.core.errors import ConfigError, InputError, check_type
+from weft.core.extensions import find_reader
 from weft.core.files import beginning
-from weft.graph import Graph
+from weft.graph import Graph, read_graph
+from weft.graph.kinds import file_kind
 from weft.models.huggingface import from_config
 from weft.models.transformer import Transformer
 
@@ -42,9 +44,16 @@ def graph_in(work: object) -> Graph | None:
     """The graph in a file that a user names where a model could stand, by its content; None for all else."""
     if not isinstance(work, str | Path) or not _names_file(work):
         return None
-    from weft.torch.traces import file_kind, read_graph
-
-    return read_graph(work) if file_kind(work) in ("graph", "execution trace") else None
+    kind = file_kind(work)
+    if kind == "graph":
+        return read_graph(work)
+    if kind != "execution trace":
+        return None
+    reader = find_reader(kind)
+    if reader is None:
+        raise InputError(f"'{work}' is an {kind}, which the extension 'torch' of Weft reads; it is not installed")
+    graph: Graph = reader(work)
+    return graph
 
 
 def _names_file(name: str | Path) -> bool:
@@ -64,8 +73,6 @@ def _is_json(name: str | Path) -> bool:
     """Whether a file describes a model in JSON, by its content. Raises ConfigError for a file of something else."""
     if not _names_file(name) or not _is_regular(name):
         return str(name).endswith(".json")
-    from weft.torch.traces import file_kind
-
     kind = file_kind(name)
     if kind in _OTHERS:
         raise ConfigError(_OTHERS[kind], str(name))

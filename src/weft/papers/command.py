@@ -29,8 +29,9 @@ from weft.papers import STUDIES
 from weft.papers import sensitivity as moved
 from weft.papers import study as find
 from weft.papers.headline import PaperStudy
-from weft.papers.page import SensitivityReport, StudyReport
+from weft.papers.page import StudyReport
 from weft.plan.tune.perturb import Sensitivity
+from weft.view.sensitivity import SensitivityReport
 
 _TAKES: dict[str, Any] = {
     "names": NAMES,

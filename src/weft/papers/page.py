@@ -6,15 +6,15 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from weft.core.report import Part, Report, Section
-from weft.core.report.table import Table, number, text, texts, times_faster
+from weft.core.report.table import Table, text, times_faster
+from weft.papers.headline_table import amount, headline_table
 from weft.view import looks
 from weft.view.figure import Figure, Lines, bars
 from weft.view.page import SIMULATED, how, machine_section
-from weft.view.words import amount, headline_table, sentence
+from weft.view.words import sentence
 
 if TYPE_CHECKING:
     from weft.papers.headline import HeadlineRow, PaperStudy
-    from weft.plan.tune.perturb import Sensitivity
 
 
 def as_sentences(rows: Sequence[HeadlineRow], ids: Collection[str]) -> list[str]:
@@ -116,49 +116,3 @@ def ratio_figure(answer: PaperStudy) -> list[Figure]:
         marks=Lines(lines, "ratio", "mark", "figure") if marks else None,
     )
     return [drawn]
-
-
-class SensitivityReport(Report["Sensitivity"]):
-    """What figures become when assumed values are moved to the ends of their ranges."""
-
-    def __init__(self, answer: Sensitivity, title: str = "") -> None:
-        super().__init__(answer)
-        self.head = title or f"{answer.study}: what the figures become at either end of each range"
-
-    def sentences(self) -> list[str]:
-        """How far the first figure moves, and by which value most."""
-        name, how = next(iter(self.answer.formats.items()))
-        chosen, *moved = self.answer.rows
-        base = chosen.figures[name]
-        if not moved:
-            return [f"{name} is {format(base, how)}; no value was moved."]
-        most = max(moved, key=lambda row: abs(row.figures[name] - base))
-        low, high = (format(end([base, *(row.figures[name] for row in moved)]), how) for end in (min, max))
-        end = f"{format(most.figures[name], how)} at {most.setting}"
-        return [f"{name} is {format(base, how)}, {low} to {high} at the ends; {most.what} moves it most, to {end}."]
-
-    def tables(self) -> list[Table]:
-        """A row per value: its range and the figures at both ends."""
-        heads, rows = self.answer.table()
-        return [Table(texts(heads), rows, self.head)]
-
-    def figures(self) -> Sequence[Figure]:
-        """The first figure at both ends of each range."""
-        return [sensitivity_figure(self.answer)]
-
-
-def sensitivity_figure(answer: Sensitivity) -> Figure:
-    """The first figure at both ends of each range, around its unmoved value."""
-    name, how = next(iter(answer.formats.items()))
-    chosen, *moved = answer.rows
-    ends: dict[str, int] = {}
-    rows = []
-    for row in moved:
-        end = ("low", "high")[min(ends.setdefault(row.what, 0), 1)]
-        ends[row.what] += 1
-        rows.append((row.what, end, row.figures[name], f"{row.setting}: {format(row.figures[name], how)}"))
-    columns = [text("what", "value"), text("end"), number("figure", name, format_=how), text("said", " ")]
-    return bars(
-        f"What do uncertain values do to {name}?", Table(columns, rows), lane="what", offset="end",
-        kind="end", end="figure", looks={"low": looks.SKY, "high": looks.RED}, start=chosen.figures[name], label="said",
-    )  # fmt: skip

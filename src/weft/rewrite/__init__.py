@@ -1,10 +1,20 @@
 """Cost-based rewriting of graphs: rules that are proven on small arrays, and the search for their best order."""
 
-from weft.core.rooms import callable_room
-from weft.rewrite.answer import Rewriting
-from weft.rewrite.rules import RULES, Rule
-from weft.rewrite.run import rewrite
+from typing import TYPE_CHECKING
 
-__all__ = ["RULES", "Rewriting", "Rule", "rewrite"]
+from weft.core.rooms import callable_room, lazy_names
+
+if TYPE_CHECKING:
+    from weft.rewrite.answer import Rewriting as Rewriting
+    from weft.rewrite.rules import RULES as RULES
+    from weft.rewrite.rules import Rule as Rule
+    from weft.rewrite.run import rewrite as rewrite
+
+__getattr__, __all__ = lazy_names(
+    __name__,
+    answer="Rewriting",
+    rules="RULES Rule",
+    run="rewrite",
+)
 
 callable_room(__name__, "weft.rewrite.run", "rewrite")

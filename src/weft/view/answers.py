@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from html import escape
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from weft.core.errors import InputError
+from weft.core.extensions import find_report, load_target
 from weft.core.report import Figure, Report, Table
 from weft.view.page import report_page
 from weft.view.terminal import table_text
@@ -24,20 +24,14 @@ REPORTS = {
     "comparison": "corun:comparison_report",
     "estimate": "estimates:EstimateReport",
     "sweep": "sweeps:SweepReport",
-    "trace": "weft.torch.traces.page:TraceReport",
-    "trace comparison": "weft.torch.traces.page:TraceComparisonReport",
-    "sensitivity": "weft.papers.page:SensitivityReport",
-    "study": "weft.papers.page:StudyReport",
+    "sensitivity": "sensitivity:SensitivityReport",
     "tuning": "tune:TuningReport",
-    "validation": "weft.lab.page:ValidationReport",
     "advice": "advice:AdviceReport",
     "step": "step:StepReport",
     "memory": "memory:MemoryReport",
     "recomputation": "recompute:RecomputationReport",
-    "sample": "weft.papers.sample.page:SampleReport",
     "scaling": "scale:ScalingReport",
     "schedule": "schedules:ScheduleReport",
-    "rewriting": "weft.rewrite.page:RewritingReport",
     "graph step": "step:GraphStepReport",
     "roofline": "roofline:RooflineReport",
     "tiles": "tiles:TilesReport",
@@ -47,14 +41,14 @@ REPORTS = {
     "serving plans": "serving_plans:ServingPlansReport",
     "contrast": "contrast:ContrastReport",
 }
-"""The report of an answer by the `kind` of its class: "module:name", imported when one is shown; a module of this
-package without its path."""
+"""The report of an answer by the `kind` of its class: "module:name" in this package, imported when one is shown; an
+extension registers the reports of its answers."""
 
 
 def report(answer: Answer) -> Report[Any]:
     """What an answer shows."""
-    module, _, name = REPORTS[answer.kind].partition(":")
-    made: Report[Any] = getattr(import_module(module if "." in module else f"weft.view.{module}"), name)(answer)
+    home = REPORTS.get(answer.kind)
+    made: Report[Any] = load_target(f"weft.view.{home}" if home else find_report(answer.kind) or "")(answer)
     return made
 
 

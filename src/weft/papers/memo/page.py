@@ -9,6 +9,7 @@ import numpy as np
 
 from weft.core.report import Part, Section
 from weft.core.report.table import NONE, Table, number, text, texts, times_faster
+from weft.papers.headline_table import amount
 from weft.papers.memo import parallel
 from weft.papers.memo.values import case
 from weft.papers.page import StudyReport
@@ -19,7 +20,6 @@ from weft.papers.textbook.replicas import zero_stages
 from weft.view import looks
 from weft.view.figure import Figure, Lines, bars, curves, dots_below, stacked_bars
 from weft.view.page import machine_section
-from weft.view.words import amount
 
 if TYPE_CHECKING:
     from weft.papers.headline import HeadlineRow

@@ -5,8 +5,8 @@ from pathlib import Path
 from weft import graph
 from weft.core.errors import ConfigError
 from weft.graph import Graph
+from weft.graph.kinds import file_kind
 from weft.torch.traces.chakra import ExecutionTrace, read_execution_trace
-from weft.torch.traces.kinds import file_kind
 from weft.torch.traces.kineto import read_trace
 from weft.torch.traces.trace import Found, Group, Trace
 

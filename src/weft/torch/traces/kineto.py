@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from weft.core.errors import ConfigError, InputError, check_type, shown
 from weft.graph import Collective, Convolution, Gemm, Op
+from weft.graph.kinds import NO_TRACE, file_kind
 from weft.torch.traces.events import events
-from weft.torch.traces.kinds import NO_TRACE, file_kind
 from weft.torch.traces.operators import Called, collective_of, operator_of
 from weft.torch.traces.trace import Found, Trace
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from weft.core.errors import ConfigError, reason
 from weft.core.files import beginning, parse_json, read_unpacked
+from weft.graph.kinds import is_messages
 from weft.torch.traces import messages
 
 _OF_CHAKRA = tuple(f"{version}-chakra.0.0.4" for version in ("1.0.2", "1.0.3", "1.0.4", "1.1.0", "1.1.1"))
@@ -143,7 +144,7 @@ def read_records(path: str | Path) -> Records:
     one.
     """
     start = beginning(path)
-    if messages.is_messages(start):
+    if is_messages(start):
         head, nodes = messages.read_messages(path)
         return _records(path, messages.attributes(head), map(_of_message, nodes))
     content = _json(path)

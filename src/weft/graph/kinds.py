@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 from weft.core.files import beginning, check_path
-from weft.torch.traces.messages import is_messages
 
 FileKind = Literal["graph", "trace", "execution trace", "model", ""]
 """What a file holds: a graph of Weft's, a trace of PyTorch's profiler, an execution trace, a model, something else."""
@@ -43,3 +42,29 @@ def file_kind(path: str | Path) -> FileKind:
     if not _JSON.match(start):
         return "execution trace" if is_messages(start) else ""
     return next((kind for kind, marks in _MARKS if all(mark in start for mark in marks)), "")
+
+
+def is_messages(start: bytes) -> bool:
+    """Whether a file that starts like this holds Chakra's messages: metadata of its two fields, as long as it says."""
+    length, begin = _varint(start, 0)
+    place, end = begin, begin + length
+    if not length:
+        return len(start) > place + 1 and start[place + 1] in (0x08, 0x12)  # a node: behind its length, id or name
+    while place < min(end, len(start)):
+        if start[place] not in (0x0A, 0x12):  # version, attribute
+            return False
+        size, place = _varint(start, place + 1)
+        place += size
+    return place > begin and (place == end or end > len(start))
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    """A number of protobuf's variable length, and the place behind it."""
+    value = shift = 0
+    while place < len(data):
+        byte, place = data[place], place + 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    return value, place
