@@ -42,7 +42,7 @@ def test_where_nothing_can_be_written_no_code_is_kept_beside_the_sources(tmp_pat
 
 @pytest.mark.parametrize("variable", ["WEFT_CACHE", "XDG_CACHE_HOME"])
 def test_the_environment_names_the_folder(tmp_path, monkeypatch, variable):
-    from weft.engine.code import cache_root
+    from weft.core.cache import cache_root
 
     monkeypatch.delenv("WEFT_CACHE", raising=False)
     monkeypatch.setenv(variable, str(tmp_path))

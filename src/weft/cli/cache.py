@@ -12,13 +12,13 @@ import click
 
 from weft.cli.options import examples, option
 from weft.cli.values import Value
+from weft.core.cache import cache_root
 from weft.core.errors import OutputError
 from weft.core.files import check_out_dir
 from weft.core.report.table import Table, number, text
 from weft.core.store import Store
 from weft.core.store.records import checked_cache, checkpoints
 from weft.core.units import format_bytes
-from weft.engine.code import cache_root
 from weft.view.terminal import print_table
 
 _SECONDS = {"h": 3600, "d": 86400, "w": 7 * 86400}

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal, Protocol
 
 from weft.core.errors import InputError, is_whole, shown
 from weft.core.fields import check_fields, declared
-
-if TYPE_CHECKING:
-    from weft.kernels.pim import MemoryWork
-    from weft.overlaps.arbiters import ArbiterPolicy
 
 Clock = Literal["short", "sustained", "boost"]
 """Clock of the compute units: that of a short run (boost where power allows), that of a long run at the power limit, or
@@ -31,6 +27,38 @@ MOST_SPREAD = 0.5
 
 Fidelity = Literal["estimate", "windows"]
 """Where a step's durations come from: closed forms, or also the engine where kernels and collectives run at once."""
+
+
+class Arbiter(Protocol):
+    """What a run asks of an arbiter, such as `weft.overlaps.arbiters.ArbiterPolicy`."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+
+    @property
+    def compiled(self) -> Any:
+        """Return the function that the engine calls."""
+
+
+class ChannelWork(Protocol):
+    """What a run asks of commands in memory, such as `weft.kernels.pim.MemoryWork`."""
+
+    @property
+    def stream(self) -> Any:
+        """Return the commands of a channel."""
+
+    @property
+    def pim(self) -> Any:
+        """Return the memory that carries them out."""
+
+    @property
+    def every(self) -> float:
+        """Return the time from one group of commands to the next [s]."""
+
+    @property
+    def patience(self) -> float:
+        """Return how long a group gives way to queued requests [s]."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +93,7 @@ class RunOptions:
     )
     mode: Mode = declared("auto", "Simulate one GPU for all, or each of them.")
     event_budget: int | None = declared(None, "Most events of a run.", least=0, default="no limit")
-    arbiter: ArbiterPolicy | str | None = None
+    arbiter: Arbiter | str | None = None
     progress: Callable[[int, int, Callable[[], int]], None] | None = None
     interference: bool = declared(
         False, "Record what compute and communication cost each other in memory: latencies, queues, who delays whom."
@@ -75,7 +103,7 @@ class RunOptions:
         "Detail of the DRAM: banks, rows and refreshes, or only the bandwidth of each channel, which is faster.",
         noun="detail of the memory",
     )
-    memory_work: MemoryWork | None = None
+    memory_work: ChannelWork | None = None
     heatmap: Heatmap | None = declared(
         None,
         "Record what every memory channel, or every bank, does over time: load, efficiency, row hits, camping index.",

@@ -13,14 +13,14 @@ import functools
 import hashlib
 import itertools
 import os
-import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from weft.core.cache import cache_root, open_to_others
 from weft.engine.jit import Entry, checks_bounds, is_plain, register_loader
 
 _SUFFIX = ".code"
@@ -183,12 +183,6 @@ def say(sentence: str) -> None:
         sys.stderr.flush()
 
 
-def cache_root() -> Path:
-    """The folder of all caches of Weft: $WEFT_CACHE, or `weft` in the user's cache folder."""
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("WEFT_CACHE") or caches / "weft")
-
-
 @functools.cache
 def cache_directory() -> Path:
     """The directory of this engine's machine code: one per version of its sources and family of processors."""
@@ -206,20 +200,6 @@ def cache_directory() -> Path:
 def foreign() -> str:
     """Why another user could have written machine code into the cache; empty if none could."""
     return open_to_others((cache_root(), cache_directory(), *cache_directory().rglob("*")))
-
-
-def open_to_others(paths: Iterable[Path]) -> str:
-    """Why another user, except the system's administrator, could have written one of those files or folders."""
-    for path in paths:
-        try:
-            found = path.stat()
-        except OSError:  # gone since, or never there
-            continue
-        if found.st_uid not in (os.geteuid(), 0):
-            return f"'{path}' belongs to user {found.st_uid}, and you are user {os.geteuid()}"
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return f"others may write to '{path}'"
-    return ""
 
 
 @functools.cache

@@ -15,8 +15,9 @@ from weft.estimate.answer import Bound, Estimate, FloatArray, Words, blended, fl
 from weft.estimate.target import Harness, Target, target
 from weft.graph import DTYPE_BYTES, Gemm
 from weft.graph.op import OUTPUT_DTYPES, width
+from weft.graph.tiling import GemmTiling
 from weft.hardware import Gpu
-from weft.kernels.gemm import GemmTiling, main_loop_flops, promoted_share, running_clock
+from weft.kernels.gemm import main_loop_flops, promoted_share, running_clock
 from weft.kernels.library.served import library, table_of, values_of
 from weft.kernels.library.tiles import Candidate, batched_candidates, candidates, most_parts
 

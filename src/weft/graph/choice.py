@@ -15,10 +15,10 @@ from weft.core.fields import check_fields, declared
 from weft.graph.collective import COLLECTIVES, EXCHANGES
 from weft.graph.gemm import Gemm
 from weft.graph.routing import Routing
+from weft.graph.tiling import GemmTiling
 
 if TYPE_CHECKING:
     from weft.graph.execution_plan import ExecutionPlan
-    from weft.kernels import GemmTiling
 
 LibraryAlgorithm = Literal["ring", "direct", "nvls", "pairwise"]
 """A ring, pushes to all peers, a switch that reduces (NVLS), or the sends and receives of an all-to-all."""
@@ -31,10 +31,6 @@ class Driver(StrEnum):
 
     CU = "cu"
     DMA = "dma"
-
-
-class Tiling:
-    """The base class of `weft.kernels.GemmTiling`, which a graph holds without knowing its fields."""
 
 
 class CollectivePlan:
@@ -339,7 +335,7 @@ def kernel_with_tiling(tiling: GemmTiling | None) -> TiledGemm | None:
 
 
 def _check_tiling(tiling: object) -> None:
-    check_type("tiling", tiling, Tiling, "give a weft.kernels.GemmTiling")
+    check_type("tiling", tiling, GemmTiling, "give a weft.kernels.GemmTiling")
 
 
 def _check_routing(routing: object) -> None:

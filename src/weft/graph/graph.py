@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, get_args
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 
@@ -17,10 +17,7 @@ from weft.graph.collective import Collective
 from weft.graph.gemm import Gemm
 from weft.graph.named import Named, check_names
 from weft.graph.op import Op, Role, Tensor
-
-if TYPE_CHECKING:
-    from weft.kernels import GemmTiling
-
+from weft.graph.tiling import GemmTiling
 
 MOST_ITERATIONS = 1000
 """Most iterations of a loop in a graph."""

@@ -1,7 +1,7 @@
 """How one operator runs on one GPU: tiles and their order, workgroup scripts, what a workgroup needs."""
 
+from weft.graph.tiling import GemmTiling
 from weft.kernels.gemm import (
-    GemmTiling,
     adding_kernel,
     claims,
     gemm_kernel,

@@ -7,9 +7,10 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from weft.core.errors import InputError, check_name, shown
+from weft.core.errors import InputError, check_name, check_type, shown
+from weft.core.options import Arbiter
 
 COMPUTE = 0
 COMMUNICATION = 1
@@ -88,10 +89,11 @@ class _UntranslatableError(Exception):
     """numba cannot translate a rule."""
 
 
-def find_policy(policy: str | ArbiterPolicy) -> ArbiterPolicy:
-    """The policy itself, or the built-in one of that name; UnknownNameError lists the built-in ones."""
-    if isinstance(policy, ArbiterPolicy):
-        return policy
+def find_policy(policy: str | Arbiter) -> ArbiterPolicy:
+    """Return the policy itself, or the built-in one of that name; UnknownNameError lists the built-in ones."""
+    if not isinstance(policy, str):
+        check_type("the arbiter", policy, ArbiterPolicy, "give what weft.arbiter makes of a function")
+        return cast("ArbiterPolicy", policy)
     check_name("arbiter", policy, POLICIES)
     return POLICIES[policy]
 

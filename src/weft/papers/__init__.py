@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from weft.core.errors import InputError
 from weft.core.rooms import callable_room
 
 if TYPE_CHECKING:
@@ -36,8 +37,16 @@ __all__ = ["STUDIES", "study"]
 
 
 def study(name: str) -> type[PaperStudy]:
-    """The class `STUDY` of a study's module."""
-    found: type[PaperStudy] = import_module(f"weft.papers.{name.replace('-', '_')}").STUDY
+    """Return the class `STUDY` of a study's module; InputError if it needs an extension that is not installed."""
+    try:
+        found: type[PaperStudy] = import_module(f"weft.papers.{name.replace('-', '_')}").STUDY
+    except ModuleNotFoundError as error:
+        needs = (error.name or "").split(".")
+        if needs[0] != "weft":
+            raise
+        raise InputError(
+            f"the study '{name}' needs the extension '{needs[1]}' of Weft, which is not installed"
+        ) from error
     return found
 
 

@@ -275,8 +275,9 @@ def prepare_engine() -> None:
 
     Raises InputError if other users could have written machine code there.
     """
+    from weft.core.cache import cache_root
     from weft.core.store.records import checked_cache, say
-    from weft.engine.code import cache_root, is_compiled, keeps_code
+    from weft.engine.code import is_compiled, keeps_code
     from weft.engine.loop import run
 
     checked_cache()

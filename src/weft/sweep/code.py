@@ -23,7 +23,8 @@ def stand_in() -> Path | None:
     It is removed when this process ends. None if the cache is writable (or nothing is compiled), and if no temporary
     folder can be made. Raises InputError for a cache that others can write to.
     """
-    from weft.engine.code import cache_root, is_compiled, keeps_code
+    from weft.core.cache import cache_root
+    from weft.engine.code import is_compiled, keeps_code
 
     checked_cache()
     if keeps_code() or is_compiled():

@@ -19,7 +19,7 @@ from weft.core.catalog import Whole, unknown_key
 from weft.core.errors import ConfigError, InputError, check_type, check_whole
 from weft.core.fields import described, from_options, in_words_of_options
 from weft.core.files import finite
-from weft.core.options import SUSTAINED, Fidelity, RunOptions
+from weft.core.options import SUSTAINED, Arbiter, Fidelity, RunOptions
 from weft.core.store import Record
 from weft.core.units import parse_collective, parse_shape
 from weft.estimate import Estimate, estimate
@@ -30,7 +30,7 @@ from weft.models.parallel import split, work_of
 from weft.models.parallel.deployment import overlap_of
 from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps import OverlapMethod, find_simulated
-from weft.overlaps.arbiters import ArbiterPolicy, find_policy
+from weft.overlaps.arbiters import find_policy
 from weft.serving.load import Load
 from weft.serving.result import Limits, Serving
 from weft.serving.serve import serve
@@ -378,7 +378,7 @@ def content(value: Any) -> Any:
     return plain(value) if isinstance(value, Op) else value
 
 
-def _policy(arbiter: ArbiterPolicy | str | None) -> list[str] | None:
+def _policy(arbiter: Arbiter | str | None) -> list[str] | None:
     return None if arbiter is None else policy_identity(find_policy(arbiter))
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from weft.core.report.table import Table
-
-if TYPE_CHECKING:
-    from weft.hardware import Gpu, System
 
 
 class Figure(Protocol):
@@ -71,7 +68,7 @@ class OnSystem(Recorded, Protocol):
     """Something computed for a system."""
 
     @property
-    def system(self) -> System:
+    def system(self) -> Any:
         """The system."""
 
 
@@ -140,14 +137,14 @@ class Report(Generic[A]):
         """What --csv writes: the rows of the main table as objects."""
         return self.tables()[0].records()
 
-    def gpu(self) -> Gpu | None:
-        """The GPU whose values, with their sources, end the page."""
+    def gpu(self) -> Any:
+        """Return the `weft.hardware.Gpu` whose values, with their sources, end the page; None for none."""
         return None
 
 
 class SystemReport(Report[S]):
     """What an answer on a system shows; the values of its GPU, with their sources, end the page."""
 
-    def gpu(self) -> Gpu:
-        """The GPU of the system."""
+    def gpu(self) -> Any:
+        """Return the `weft.hardware.Gpu` of the system."""
         return self.answer.system.gpu

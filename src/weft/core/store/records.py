@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from weft.core.cache import cache_root, open_to_others
 from weft.core.errors import InputError, OutputError
 from weft.core.files import parse_json, read_stored, write_atomically
 from weft.core.store.fingerprint import fingerprint_of
@@ -54,8 +55,6 @@ def checked_cache() -> Path:
 
     The engine's machine code is executed as found there, and records are trusted.
     """
-    from weft.engine.code import cache_root, open_to_others
-
     root = cache_root()
     held = (root.glob(pattern) for pattern in ("engine-*", "engine-*/**/*", "runs", "runs/??", "checkpoints"))
     why = open_to_others((root, *chain.from_iterable(held)))

@@ -12,7 +12,7 @@ from typing import Any
 from weft.core.catalog import Leaf, Quantity, Rules, read_leaves, read_toml
 from weft.core.units import Dimension
 from weft.graph.op import width
-from weft.kernels.gemm import GemmTiling
+from weft.graph.tiling import GemmTiling
 
 MOST_PARTS = 64
 """Most parts into which K is cut where no lower limit of the library is known [assumed]."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from weft.core.errors import InputError
-from weft.core.options import RunOptions
+from weft.core.options import ChannelWork, RunOptions
 from weft.core.units import format_rate, to_fs
 from weft.engine import layout as y
 from weft.engine.program import Hardware
 from weft.engine.state import Table
 from weft.hardware import Gpu
 from weft.hardware.pim import Pim
-from weft.kernels.pim import MemoryWork
 from weft.overlaps.lower.machine import bus_share, ganged
 
 
@@ -31,7 +30,7 @@ def take_delays(row: Table, pim: Pim, read_efficiency: float) -> None:
     row[..., y.GPU_REFRESH_BANKS] = c.banks
 
 
-def take_commands(hardware: Hardware, gpu: Gpu, work: MemoryWork, options: RunOptions) -> Table:
+def take_commands(hardware: Hardware, gpu: Gpu, work: ChannelWork, options: RunOptions) -> Table:
     """The commands of `work` as the engine's table, the machine having taken the delays of its memory that computes.
 
     Raises InputError where the channels are not those of the GPU, or stand for several, or have no banks.
@@ -54,4 +53,5 @@ def take_commands(hardware: Hardware, gpu: Gpu, work: MemoryWork, options: RunOp
         )
     take_delays(hardware.gpu, work.pim, memory.read_efficiency)
     hardware.gpu[:, y.GPU_PIM_EVERY], hardware.gpu[:, y.GPU_PIM_PATIENCE] = to_fs(work.every), to_fs(work.patience)
-    return work.stream.runs
+    runs: Table = work.stream.runs
+    return runs

@@ -27,8 +27,9 @@ from weft.estimate import gemm_kernel
 from weft.estimate.gemm import RankedPlan, effective_rates, ranked_plans, time_each
 from weft.estimate.target import Harness, target
 from weft.graph import Gemm
+from weft.graph.tiling import GemmTiling
 from weft.hardware import Gpu
-from weft.kernels.gemm import OVERHEAD_REGISTERS, GemmTiling
+from weft.kernels.gemm import OVERHEAD_REGISTERS
 from weft.kernels.library.tiles import MOST_SLOTS
 
 KNOBS = ("rows", "columns", "step", "stages", "threads", "splits")

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.options import ChannelWork
 from weft.engine import layout as y
 from weft.engine.program import Program, tiles_of
 from weft.engine.state import Machine, Table
-from weft.kernels.pim import MemoryWork
 from weft.simulate.result.heat import recorded_heat
 from weft.simulate.result.interference import recorded
 from weft.simulate.result.timeline import (
@@ -305,7 +305,7 @@ def _residency(program: Program, m: Machine) -> Residency:
     return Residency(program.kernel_names, np.concatenate(rows), int(m.gpu[0, y.GPU_CUS]))
 
 
-def carried_out(work: MemoryWork, m: Machine) -> MemoryCommands:
+def carried_out(work: ChannelWork, m: Machine) -> MemoryCommands:
     """Return what memory that computes has done beside a run."""
     begin, end = m.pim_log[:, :, y.PIM_BEGIN].copy(), m.pim_log[:, :, y.PIM_END].copy()
     words = work.stream.count("read", "write", "update") * work.pim.together
