@@ -186,11 +186,9 @@ def check_fields(options: Any, sizes: bool = True) -> None:
     Raises UnknownNameError for an unknown name, InputError for a number out of its range, and for another type.
     """
     owner: Any = type(options)
-    for name, check, one in _rules(owner):
+    for name, passes, check, one in _rules(owner, sizes):
         value = getattr(options, name)
-        if value is None and one.optional:
-            continue
-        if check is _check_whole and not sizes:
+        if type(value) is passes or (value is None and one.optional):
             continue
         found = check(one, value)
         if found is not value:
@@ -260,8 +258,6 @@ def _check_texts(one: Described, value: Any) -> Any:
 
 def _check_member(one: Described, value: Any) -> Any:
     members: Any = one.kinds[0]
-    if type(value) is members:
-        return value
     check_name(one.declared.noun or one.name, value, [member.value for member in members])
     return members(value)
 
@@ -279,8 +275,11 @@ _CHECKS: dict[Any, _Check] = {
 
 
 @cache
-def _rules(owner: Any) -> list[tuple[str, _Check, Described]]:
-    """Of each field of one known type its name and its check: plans are checked by the 100,000."""
+def _rules(owner: Any, sizes: bool) -> list[tuple[str, type | None, _Check, Described]]:
+    """Of each field of one known type its name, the type whose values all pass, and its check.
+
+    Plans and operators are checked by the 100,000.
+    """
     found = []
     for field_ in fields(owner):
         one = _described_field(owner, field_)
@@ -289,6 +288,7 @@ def _rules(owner: Any) -> list[tuple[str, _Check, Described]]:
         check = _check_choice if one.named else _CHECKS.get(kind)
         if isinstance(kind, type) and issubclass(kind, StrEnum):
             check = _check_member
-        if check is not None:
-            found.append((one.name, check, one))
+        passes = kind if check in (_check_text, _check_flag, _check_member) else None
+        if check is not None and (sizes or check is not _check_whole):
+            found.append((one.name, passes, check, one))
     return found

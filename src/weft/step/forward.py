@@ -21,6 +21,7 @@ from weft.models import Transformer
 from weft.models.block import LAYERS, FusionStyle, LayerKind, LayerOp, Tokens, embedding, head, layer
 from weft.models.counts import parameters
 from weft.models.formats import FP8_BLOCK, served_format
+from weft.models.parallel.cut import cut
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.rank import forward_graph
@@ -33,7 +34,7 @@ from weft.step.paired import EXPERTS, Beside
 from weft.step.prices import DurationCache, OperatorTimes
 from weft.step.result.step import Pass, exposed, sum_layers
 from weft.step.serving_plan import ServingPlan
-from weft.step.spans import CONTENTION, timed
+from weft.step.spans import CONTENTION, class_of, timed
 from weft.step.stages import ForwardStages
 
 _ACTIVATIONS = "bf16"
@@ -275,7 +276,7 @@ class Forward:
         """The norm and the logits of the last token of each of `sequences`, without a loss and further predictions."""
         kept = self.model.model_copy(update={"predict_layers": 0})
         pieces = head(kept, Tokens(sequences, 1), _SERVER.style, _ACTIVATIONS)
-        return self._timed("head", (piece for piece in pieces if piece.role is not Role.LOSS))
+        return self._priced("head", self._graph("head", (one for one in pieces if one.role is not Role.LOSS)))
 
     @cached_property
     def launches(self) -> int:
@@ -297,9 +298,14 @@ class Forward:
 
     def attention(self, group: Group) -> Pass:
         """The attention of a group in all layers."""
-        kernels = self._kernels(group)
-        kinds = self._kinds.items()
-        return sum_layers((self._timed(kind, self._attend(kind, group), kernels), count) for kind, count in kinds)
+        return sum_layers(
+            (self._alone(op), count) for kind, count in self._kinds.items() for op in self._attend(kind, group)
+        )
+
+    def _alone(self, op: Attention) -> Pass:
+        """The pass over an operator by itself."""
+        seconds = self._prices.of(op)
+        return Pass(seconds, {class_of(op): seconds})
 
     @cached_property
     def weights(self) -> int:
@@ -366,28 +372,28 @@ class Forward:
             else:
                 yield piece
 
-    def _attend(self, kind: str, group: Group) -> Iterator[LayerOp]:
-        """The attention of a group in a layer; of next tokens on the compressed cache, where attention is latent.
+    def _attend(self, kind: str, group: Group) -> Iterator[Attention]:
+        """The attention of a group in a layer, by one rank; of next tokens on the compressed cache, where it is latent.
 
         Source: arXiv:2405.04434.
         """
-        model = self.model
-        for piece in layer(model, kind, group.tokens, _SERVER.style, _ACTIVATIONS):
-            if isinstance(piece.op, Attention):
-                yield replace(piece, op=self._attention(piece.op, group))
-                if not LAYERS[kind].cross:
-                    return
-
-    def _attention(self, op: Attention, group: Group) -> Attention:
-        """The attention of a group; of next tokens on the compressed cache, where attention is latent."""
         model, kernels = self.model, self._kernels(group)
-        if model.kv_rank and (group.new == 1 or group.writes or (kernels and _absorbs(kernels))):
-            wide, keys = model.kv_rank + model.rotary_head, group.cached + group.new
-            op = replace(op, head=wide, value=model.kv_rank, kv_heads=1, keys=keys)
-        if group.writes and group.new > 1:  # as heads that share keys
-            op = replace(op, query=1, heads=op.heads * group.new, kv_heads=op.kv_heads or op.heads)
-        expanded = self.kit and model.kv_rank and kernels in self.kit.attention
-        return replace(op, kv_dtype=_ACTIVATIONS if expanded else self.plan.kv_dtype)
+        for piece in layer(model, kind, group.tokens, _SERVER.style, _ACTIVATIONS):
+            op = piece.op
+            if not isinstance(op, Attention):
+                continue
+            if model.kv_rank and (group.new == 1 or group.writes or (kernels and _absorbs(kernels))):
+                wide, keys = model.kv_rank + model.rotary_head, group.cached + group.new
+                op = replace(op, head=wide, value=model.kv_rank, kv_heads=1, keys=keys)
+            if group.writes and group.new > 1:  # as heads that share keys
+                op = replace(op, query=1, heads=op.heads * group.new, kv_heads=op.kv_heads or op.heads)
+            expanded = self.kit and model.kv_rank and kernels in self.kit.attention
+            dtype = _ACTIVATIONS if expanded else self.plan.kv_dtype
+            mine = cut(replace(piece, op=replace(op, kv_dtype=dtype)), self.ranks)
+            assert isinstance(mine, Attention)
+            yield replace(mine, library=kernels) if kernels else mine
+            if not LAYERS[kind].cross:
+                return
 
     def _kernels(self, group: Group) -> str:
         """The library of the attention of a group; "" for the vendor's.
@@ -410,16 +416,6 @@ class Forward:
     def _graph(self, name: str, pieces: Iterable[LayerOp], of: Framework = _SERVER) -> Graph:
         products = self.ranks.dtype if name in LAYERS else ""
         return forward_graph(name, tuple(pieces), self.ranks, of, products)
-
-    def _timed(self, name: str, pieces: Iterable[LayerOp], attention: str = "") -> Pass:
-        """One rank's forward pass over a part of the model, in a layer with weights of a format.
-
-        Its attention is of a library of inference, if one is named.
-        """
-        graph = self._graph(name, pieces)
-        if attention:
-            graph = replace(graph, nodes=tuple(_by_library(node, attention) for node in graph))
-        return self._priced(name, graph)
 
     def _priced(self, name: str, graph: Graph, hides: bool = False) -> Pass:
         seconds = self._prices.graph(graph)
@@ -457,11 +453,6 @@ def _alike_but_attention(kinds: Mapping[str, int]) -> Mapping[str, int]:
         first, before = found.get(key, (kind, 0))
         found[key] = first, before + count
     return dict(found.values())
-
-
-def _by_library(node: Node, name: str) -> Node:
-    """A node of attention by a library of inference."""
-    return replace(node, op=replace(node.op, library=name)) if isinstance(node.op, Attention) else node
 
 
 def _absorbs(library: str) -> bool:

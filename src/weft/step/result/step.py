@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -79,10 +78,11 @@ class Pass:
 
 def added(*shares: Mapping[str, float]) -> dict[str, float]:
     """Seconds by name, summed over several mappings."""
-    total: Counter[str] = Counter()
+    total: dict[str, float] = {}
     for share in shares:
-        total.update(share)
-    return dict(total)
+        for name, seconds in share.items():
+            total[name] = total.get(name, 0.0) + seconds
+    return total
 
 
 def _times(shares: Mapping[str, float], count: float) -> dict[str, float]:
