@@ -53,8 +53,8 @@ def test_clear_removes_what_lay_longer_than_asked(folder, capsys):
 
 
 def test_states_of_interrupted_runs_are_shown_and_cleared(folder, capsys):
-    (folder / "checkpoints").mkdir(mode=0o700)
-    state, part = (folder / "checkpoints" / name for name in ("0123.state", ".0123.state.part"))
+    (folder / "checkpoints" / "01").mkdir(mode=0o700, parents=True)
+    state, part = (folder / "checkpoints" / "01" / name for name in ("0123.json.gz", ".0123.json.gz.part"))
     for file in (state, part):
         file.write_bytes(b"0" * 3000)
     assert weft("cache", "show") == 0

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
+import base64
+import gzip
 import json
 import pickle
 
-import numpy as np
 import pytest
 from deployments import plan_with, serve_with
 
@@ -61,16 +60,16 @@ def served(**more):
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
 def test_an_interrupted_run_resumes_and_answers_the_same(load, tmp_path, capsys):
     whole = served(**load)
-    assert not list(tmp_path.rglob("*.state"))
+    assert not list(tmp_path.rglob("*.json.gz"))
     with pytest.raises(Interrupted):
         served(**load, progress=interrupt)
-    assert len(list(tmp_path.rglob("*.state"))) == 1
+    assert len(list(tmp_path.rglob("*.json.gz"))) == 1
     capsys.readouterr()
     again = served(**load)
     assert "resumes after" in capsys.readouterr().err
     assert json.dumps(again.to_dict()) == json.dumps(whole.to_dict())
     assert again.requests == whole.requests
-    assert not list(tmp_path.rglob("*.state"))
+    assert not list(tmp_path.rglob("*.json.gz"))
 
 
 def test_another_load_does_not_resume_there(capsys):
@@ -84,7 +83,7 @@ def test_another_load_does_not_resume_there(capsys):
 def test_a_damaged_checkpoint_is_named_and_the_run_begins_anew(tmp_path, capsys):
     with pytest.raises(Interrupted):
         served(rate=30, progress=interrupt)
-    (file,) = tmp_path.rglob("*.state")
+    (file,) = tmp_path.rglob("*.json.gz")
     file.write_bytes(file.read_bytes()[:-9])
     assert served(rate=30).completed == 120
     assert "is damaged" in capsys.readouterr().err
@@ -94,19 +93,15 @@ def interrupted(tmp_path):
     """The checkpoint of a run that was interrupted."""
     with pytest.raises(Interrupted):
         served(rate=30, progress=interrupt)
-    (file,) = tmp_path.rglob("*.state")
+    (file,) = tmp_path.rglob("*.json.gz")
     return file
 
 
-def sealed(payload):
-    """A checkpoint's bytes with a right checksum."""
-    return checkpoint._MAGIC + hashlib.sha256(payload).digest() + payload
-
-
-def arrays(**some):
-    whole = io.BytesIO()
-    np.savez(whole, **some)
-    return whole.getvalue()
+def rewrite(file, record):
+    """Write another record under the key of a checkpoint, with a right checksum."""
+    entry = json.loads(gzip.decompress(file.read_bytes()))
+    entry |= {"record": record, "checksum": records._checksum(entry["inputs"], record)}
+    file.write_bytes(gzip.compress(json.dumps(entry).encode()))
 
 
 class Ran(Exception):
@@ -118,37 +113,42 @@ class Trap:
         return exec, ("raise __import__('test_serving_checkpoints').Ran",)
 
 
-PAYLOADS = {
-    "empty": b"",
-    "a pickle": pickle.dumps(Trap()),
-    "an array of objects": arrays(json=np.array([Trap()], dtype=object)),
-    "no array": arrays(),
-    "another record": arrays(json=np.frombuffer(b"[]", np.uint8)),
-    "an empty record": arrays(json=np.frombuffer(b"{}", np.uint8)),
-}
+TRAP = pickle.dumps(Trap())
 
 
-@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
-@pytest.mark.parametrize("seal", [sealed, lambda payload: payload], ids=["sealed", "as it is"])
-def test_no_content_of_a_checkpoint_is_run_and_another_form_begins_the_run_anew(payload, seal, tmp_path, capsys):
-    interrupted(tmp_path).write_bytes(seal(payload))
+@pytest.mark.parametrize("content", [b"", TRAP, gzip.compress(TRAP), gzip.compress(b"[]"), gzip.compress(b"{}")])
+def test_no_content_of_a_checkpoint_is_run_and_other_content_begins_the_run_anew(content, tmp_path, capsys):
+    interrupted(tmp_path).write_bytes(content)
     assert served(rate=30).completed == 120
     assert "the run begins anew" in capsys.readouterr().err
 
 
-def test_a_sealed_state_of_another_form_begins_the_run_anew(tmp_path, capsys):
-    file = interrupted(tmp_path)
-    found = file.read_bytes()[len(checkpoint._MAGIC) + 32 :]
-    with np.load(io.BytesIO(found)) as state:
-        kept = dict(state)
-    for change in (
-        {"arrival": kept["arrival"][:-3]},
-        {"json": kept["json"][:-40]},
-        {"held": kept["held"].astype("U9")},
-    ):
-        if not file.exists():
-            file = interrupted(tmp_path)
-        file.write_bytes(sealed(arrays(**{**kept, **change})))
+def text_of(content, dtype="|O", shape=(1,)):
+    return {"base64": base64.b64encode(content).decode(), "dtype": dtype, "shape": list(shape)}
+
+
+RECORDS = {
+    "a list": [],
+    "nothing": {},
+    "an array of objects": {"arrival": text_of(TRAP)},
+    "no base64": {"arrival": {"base64": "!", "dtype": "<f8", "shape": [1]}},
+    "another shape": {"arrival": text_of(bytes(16), "<f8", (3,))},
+}
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+def test_a_sound_record_of_another_form_begins_the_run_anew(record, tmp_path, capsys):
+    rewrite(interrupted(tmp_path), record)
+    capsys.readouterr()
+    assert served(rate=30).completed == 120
+    assert "it has another form" in capsys.readouterr().err
+
+
+def test_arrays_of_another_length_or_type_begin_the_run_anew(tmp_path, capsys):
+    kept = json.loads(gzip.decompress(interrupted(tmp_path).read_bytes()))["record"]
+    shorter = text_of(base64.b64decode(kept["arrival"]["base64"])[:-24], "<f8", (117,))
+    for change in ({"arrival": shorter}, {"held": {**kept["held"], "dtype": "<f8"}}, {"replicas": []}):
+        rewrite(interrupted(tmp_path), {**kept, **change})
         capsys.readouterr()
         assert served(rate=30).completed == 120
         assert "begins anew" in capsys.readouterr().err
@@ -203,7 +203,7 @@ def test_an_interrupted_plan_simulates_no_layout_again(load, tmp_path, capsys):
 
     whole = plan_with("llama-3-8b", "2xh100", progress=note, **asked)
     every = begun.copy()
-    assert not list(tmp_path.rglob("*.state"))
+    assert not list(tmp_path.rglob("*.json.gz"))
     with pytest.raises(Interrupted):
         plan_with("llama-3-8b", "2xh100", progress=stop, **asked)
     begun.clear()
@@ -213,4 +213,4 @@ def test_an_interrupted_plan_simulates_no_layout_again(load, tmp_path, capsys):
     assert begun == every[4:]
     same = [{**one.to_dict(), "wall_s": 0} for one in (whole, again)]
     assert json.dumps(same[0]) == json.dumps(same[1])
-    assert not list(tmp_path.rglob("*.state"))
+    assert not list(tmp_path.rglob("*.json.gz"))

@@ -60,8 +60,8 @@ def test_a_step_in_closed_form_loads_no_compiler_and_no_rare_formats():
 def test_a_kept_simulation_loads_no_compiler(tmp_path, monkeypatch):
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
     look_up = """
-from weft import parallel
 import weft
+from weft.models import parallel
 from weft.simulate import kept
 from weft.core.store import Store, task
 graph = parallel.sublayer("t-nlg", "fc2", tp=8)

@@ -27,6 +27,8 @@ SCHEMA = 1
 Answer = tuple[Record, str]
 """A record, and why it could not be stored (empty if it was stored, or there is no store)."""
 _ENTRIES = "??/*.json.gz"
+_COMPRESSION = 6
+"""Level of compression: half the time of the highest, and files of equal size within 2 %."""
 _PART = ".*.part"
 """The name of temporary files that a killed writer leaves behind."""
 
@@ -46,8 +48,8 @@ def runs_folder() -> Path:
 
 
 def checkpoints() -> Store:
-    """The states of interrupted runs of many requests, in the user's cache."""
-    return Store(checked_cache() / "checkpoints", "*.state")
+    """Return the store of the states of interrupted runs, in the user's cache."""
+    return Store(checked_cache() / "checkpoints", called="checkpoint", again="the run begins anew")
 
 
 def checked_cache() -> Path:
@@ -56,7 +58,10 @@ def checked_cache() -> Path:
     The engine's machine code is executed as found there, and records are trusted.
     """
     root = cache_root()
-    held = (root.glob(pattern) for pattern in ("engine-*", "engine-*/**/*", "runs", "runs/??", "checkpoints"))
+    held = (
+        root.glob(pattern)
+        for pattern in ("engine-*", "engine-*/**/*", "runs", "runs/??", "checkpoints", "checkpoints/??")
+    )
     why = open_to_others((root, *chain.from_iterable(held)))
     if why:
         raise InputError(
@@ -69,16 +74,19 @@ def checked_cache() -> Path:
 class Store:
     """Records by their questions, in `folder` (None: the user's cache); `keeps` says whether new ones are stored.
 
-    `entries` is the pattern of its files, for folders of other files, too, that `contents` and `clear` may count.
-
-    A damaged entry is reported on stderr, removed and computed again; a store that does not `mend` leaves it and takes
-    it for missing. If nothing can be written, that is reported once, and runs continue without being stored.
+    A damaged entry is reported on stderr, as what it is `called`, removed and computed `again`; a store that does not
+    `mend` leaves it and takes it for missing. In the user's cache, so is an entry that another user could have written.
+    If nothing can be written, that is reported once, and runs continue without being stored.
     """
 
-    def __init__(self, folder: str | Path | None = None, entries: str = _ENTRIES, mends: bool = True) -> None:
+    def __init__(
+        self, folder: str | Path | None = None, mends: bool = True, called: str = "", again: str = "it is made again"
+    ) -> None:
         self.folder = runs_folder() if folder is None else Path(folder)
-        self.entries = entries
         self.mends = mends
+        self._own = folder is None or bool(called)
+        self._called = called or "cached run"
+        self._again = again if mends else "it counts as missing"
         self.keeps = True
         self.given_up = ""
         """Why new records are not stored; empty while they are."""
@@ -93,20 +101,27 @@ class Store:
         """The record that answers a question, or None; a damaged entry is reported."""
         path = self.path(asked)
         try:
-            record = _checked(parse_json(read_stored(path), any_number=True), asked)
+            record = _checked(parse_json(read_stored(path, self._own), any_number=True), asked)
         except OSError:
             return None
         except (InputError, ValueError, KeyError, TypeError) as error:
-            what = "it is made again" if self.mends else "it counts as missing"
-            say(f"the cached run '{path}' is damaged ({_reason(error)}); {what}")
-            if self.mends:
-                with suppress(OSError):
-                    path.unlink()
+            self.discard(asked, _reason(error))
             return None
         self.found += 1
         with suppress(OSError):
             os.utime(path)  # marks the entry as used, for `clear`
         return record
+
+    def discard(self, asked: Question, why: str) -> None:
+        """Say why an entry is damaged, and remove it if the store mends."""
+        say(f"the {self._called} '{self.path(asked)}' is damaged ({why}); {self._again}")
+        if self.mends:
+            self.remove(asked)
+
+    def remove(self, asked: Question) -> None:
+        """Remove a record, if it is there and may be removed."""
+        with suppress(OSError):
+            self.path(asked).unlink()
 
     def put(self, asked: Question, record: Record) -> None:
         """Store a record; OutputError if it cannot be written."""
@@ -120,7 +135,8 @@ class Store:
             "checksum": _checksum(inputs, record),
         }
         # No time stamp in the header, so that equal records are equal files.
-        write_atomically(self.path(asked), gzip.compress(as_json(entry).encode(), mtime=0), private=True)
+        whole = gzip.compress(as_json(entry).encode(), _COMPRESSION, mtime=0)
+        write_atomically(self.path(asked), whole, private=True)
 
     def keep(self, asked: Question, record: Record) -> None:
         """Store a record unless the store gave up; if it cannot be written, give up."""
@@ -135,7 +151,7 @@ class Store:
 
     def contents(self) -> Contents:
         """How much the store holds."""
-        return _contents([stat for _, stat in self._files(self.entries)])
+        return _contents([stat for _, stat in self._files(_ENTRIES)])
 
     def clear(self, unused_s: float = 0.0) -> Contents:
         """Remove entries unused for `unused_s` [s], and return what was removed.
@@ -144,11 +160,11 @@ class Store:
         """
         limit = time.time() - unused_s
         removed = []
-        for pattern in (self.entries, str(Path(self.entries).with_name(_PART))):
+        for pattern in (_ENTRIES, f"??/{_PART}"):
             for path, stat in self._files(pattern):
                 if stat.st_mtime <= limit:
                     _remove(path)
-                    removed += [stat] if pattern == self.entries else []
+                    removed += [stat] if pattern == _ENTRIES else []
         return _contents(removed)
 
     def _files(self, pattern: str) -> Iterator[tuple[Path, os.stat_result]]:
