@@ -171,9 +171,9 @@ def __getattr__(name: str) -> object:
     # `weft.estimate` is a callable module: the name is the same object whether module or function is imported first.
     value: object = module if room == f"weft.{name}" else getattr(module, attribute)
     if isinstance(value, FunctionType):
-        from weft.core.arguments import answering  # not before: Ctrl-C is handled once this package is imported
+        from weft.core.arguments import checked  # not before: Ctrl-C is handled once this package is imported
 
-        value = answering(value)
+        value = checked(value)
     globals()[name] = value
     return value
 

@@ -328,7 +328,7 @@ def test_a_run_of_experts_is_read_from_disk_as_it_was(tmp_path):
         (lambda: weft.Routing(8, 2, 4, 4, loads=(1, -1, 0, 2)), "a load of an expert is -1; give finite numbers"),
         (lambda: weft.Routing(0, 2, 4, 4), "tokens of a routing is 0; it must be a whole number"),
         (lambda: weft.Routing.by_power_law(8, 2, 4, 4, -1), "exponent of the loads is -1; give a number from zero on"),
-        (lambda: weft.experts("even", 64, 64), "the routing"),
+        (lambda: weft.experts("even", 64, 64), "routing is 'even'; it takes a routing like weft.Routing"),
         (
             lambda: weft.simulate("t-nlg/fc2", "t3-paper", "t3-all-to-all", tp=8),
             "'t3-all-to-all' is for an MoE layer, but .* choose 'sequential'",

@@ -1,15 +1,16 @@
-"""Arguments of public functions: a call that fails because of a wrong type is answered by a sentence that names it."""
+"""Check the types of public functions' arguments at the border; one that does not fit is named in a sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import wraps
-from inspect import signature
+import builtins
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, ValuesView
+from functools import cache, wraps
+from inspect import Parameter, Signature, signature
 from numbers import Real
 from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from weft.core.errors import InputError, WeftError, is_whole, shown
+from weft.core.errors import InputError, is_whole, shown
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,68 +27,76 @@ _WORDS = {
     "Mapping": "a mapping",
     "Callable": "a function",
     "ndarray": "an array",
+    "Op": "an operator like weft.gemm(8192, 8192, 8192)",
+    "Gemm": "a GEMM like weft.gemm(8192, 8192, 8192)",
+    "Collective": "a collective like weft.all_gather('896 MiB', ranks=8)",
+    "Routing": "a routing like weft.Routing(tokens=4096, top_k=2, experts=64, ranks=8)",
+    "Graph": "a graph like weft.sublayer('t-nlg/fc2', tp=8)",
+    "Gpu": "a GPU like weft.gpu('h100-sxm')",
+    "Node": "a node",
+    "System": "a system like weft.system('8xh100')",
+    "Transformer": "a model like weft.load_model('gpt-3')",
+    "RunOptions": "options like weft.RunOptions(request_bytes=512)",
+    "TrainingPlan": "a plan like weft.TrainingPlan(tp=8)",
+    "ServingPlan": "a plan like weft.ServingPlan(tp=8)",
+    "Load": "a load like weft.Load(rate=4)",
+    "Limits": "limits like weft.Limits(ttft='1 s')",
 }
+"""Types in words, those of Weft with an example."""
 
 
-def answering(function: Callable[P, T]) -> Callable[P, T]:
-    """The same function; where it fails on an argument of another type than it declares, InputError names the argument.
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """Return the function with a check of its arguments before each call.
 
-    Arguments are looked at only after a call has failed: what a function accepts beyond its annotations stays
-    accepted, and errors that have another cause stay as they are.
+    An argument of another type than declared raises InputError, and so does a path that this computer cannot use.
     """
 
     @wraps(function)
     def call(*args: P.args, **named: P.kwargs) -> T:
+        _check(function, args, named)
         try:
             return function(*args, **named)
-        except WeftError:
-            raise
         except OSError as error:
             if error.filename is None:
                 raise
             rule = "give a path that this computer can use"
             raise InputError(f"{shown(str(error.filename))}: {error.strerror}; {rule}") from None
-        except Exception:
-            wrong = _misfit(function, args, named)
-            if wrong is None:
-                raise
-        raise InputError(wrong)
 
     return call
 
 
-def _misfit(function: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> str | None:
-    """The first argument that has another type than its annotation says, in a sentence; None if all fit."""
-    declared = signature(function)
+@cache
+def _declared(function: Callable[..., Any]) -> tuple[Signature, Mapping[str, Any]]:
+    """Return the signature and the types of the parameters; Any for types that only a type checker imports."""
+
+    class Names(dict[str, Any]):
+        def __missing__(self, name: str) -> Any:
+            return getattr(function, "__globals__", {}).get(name, getattr(builtins, name, Any))
+
+    return signature(function), get_type_hints(function, localns=Names())
+
+
+def _check(function: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+    declared, kinds = _declared(function)
     try:
         given = declared.bind(*args, **named).arguments
-    except TypeError:  # Python names the argument that is missing or unknown
-        return None
+    except TypeError:  # the call itself names the argument that is missing or unknown
+        return
     for name, value in given.items():
-        parameter = declared.parameters[name]
-        kind, values = _kind(parameter.annotation, function), [value]
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            values = list(value)
-        elif parameter.kind is parameter.VAR_KEYWORD:
-            values = list(value.values())
+        values = (value,)
+        if declared.parameters[name].kind is Parameter.VAR_POSITIONAL:
+            values = value
+        elif declared.parameters[name].kind is Parameter.VAR_KEYWORD:
+            values = tuple(value.values())
         for each in values:
-            if not _fits(each, kind):
-                return f"{name} is {shown(each)}; it takes {_sentence(kind)}"
-    return None
-
-
-def _kind(annotation: Any, function: Callable[..., Any]) -> Any:
-    """The type that an annotation names; Any for one that only a type checker imports."""
-    if not isinstance(annotation, str):
-        return annotation
-    try:
-        return eval(annotation, function.__globals__)
-    except (NameError, TypeError):
-        return Any
+            if not _fits(each, kinds.get(name, Any)):
+                given_class = f"the class {each.__name__}" if isinstance(each, type) else shown(each)
+                rule = f"; give an object, like {each.__name__}()" if isinstance(each, type) else ""
+                raise InputError(f"{name} is {given_class}; it takes {_sentence(kinds[name])}{rule}")
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value has a type, as far as that shows at run time."""
+    """Return whether a value has a type, as far as that shows without computing anything."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return any(_fits(value, part) for part in parts)
@@ -100,25 +109,31 @@ def _fits(value: Any, kind: Any) -> bool:
     plain = NoneType if kind is None else origin or kind
     if plain is Any or not isinstance(plain, type) or getattr(plain, "_is_protocol", False):
         return True
+    if issubclass(plain, Iterable) and plain.__module__ == "collections.abc" and not isinstance(value, str | bytes):
+        if not issubclass(plain, Mapping):
+            return isinstance(value, Iterable) and _each_fits(value, parts)
+        return isinstance(value, Mapping) and _each_fits(value, parts[:1]) and _each_fits(value.values(), parts[1:])
     if not isinstance(value, plain) or (isinstance(value, str | bytes) and plain not in (type(value), object)):
         return False
     if isinstance(value, tuple) and plain is tuple and parts and parts[-1] is not Ellipsis:
         return len(value) == len(parts) and all(map(_fits, value, parts))
-    if isinstance(value, Mapping) and issubclass(plain, Mapping) and parts:
-        return all(_fits(key, parts[0]) and _fits(each, parts[1]) for key, each in value.items())
-    if isinstance(value, Collection) and not isinstance(value, str | bytes) and parts:
-        return all(_fits(each, parts[0]) for each in value)
-    return True
+    return not isinstance(value, Collection) or isinstance(value, str | bytes) or _each_fits(value, parts)
+
+
+def _each_fits(values: Iterable[Any], parts: Sequence[Any]) -> bool:
+    """Return whether each element has a type; elements of an iterator or an array are left to the function."""
+    known = isinstance(values, list | tuple | set | frozenset | Mapping | ValuesView)
+    return not parts or not known or all(_fits(each, parts[0]) for each in values)
 
 
 def _sentence(kind: Any) -> str:
-    """A type in words: "text, a path or None"."""
+    """Return a type in words: "text, a path or None"."""
     *most, last = dict.fromkeys(_words(kind))
     return f"{', '.join(most)} or {last}" if most else last
 
 
 def _words(kind: Any) -> Iterator[str]:
-    """A type in words, each of several alone."""
+    """Yield a type in words, each of several alone."""
     origin, parts = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         for part in parts:

@@ -9,7 +9,7 @@ from inspect import Signature, cleandoc, signature
 from types import ModuleType
 from typing import Any
 
-from weft.core.arguments import answering
+from weft.core.arguments import checked
 
 
 def callable_room(package: str, module: str, function: str) -> None:
@@ -24,7 +24,7 @@ def callable_room(package: str, module: str, function: str) -> None:
 
     class Room(ModuleType):
         def __call__(self, *args: Any, **named: Any) -> Any:
-            return answering(called())(*args, **named)
+            return checked(called())(*args, **named)
 
         @property
         def __signature__(self) -> Signature:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import NamedTuple
 
+import numpy as np
+
 from weft.graph import Collective, Gemm
-from weft.plan.tune.tables import CollectiveTable, GemmProfile, SlowdownTables, between, interpolate
+from weft.plan.tune.tables import CollectiveTable, GemmProfile, SlowdownTables, between
 from weft.simulate.result.metrics import ideal_speedup, share_of_ideal
 
 DMA_SPLITS = 3
@@ -232,7 +234,7 @@ def _tiles(case: Case) -> tuple[int, float]:
 def _with_units(case: Case, units: int) -> float:
     """The collective's time on `units` units [s], interpolated in the table and no longer than with the fewest."""
     times = [between(column, *case.place) for column in case.table.units.values()]
-    return interpolate(tuple(case.table.units), times, units) * case.scale_c
+    return float(np.interp(units, list(case.table.units), times)) * case.scale_c
 
 
 def last_start(tiles: int, slots: float, held: float, tile_s: float, until: float) -> float:

@@ -13,6 +13,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 from pydantic import TypeAdapter
 
 from weft.core.errors import ConfigError, UnknownNameError
@@ -81,9 +82,8 @@ class Interference:
 
     def at(self, boundness: float) -> tuple[float, float]:
         """Both slowdowns at a boundness, interpolated linearly."""
-        return interpolate(self.boundness, self.gemm, boundness), interpolate(
-            self.boundness, self.collective, boundness
-        )
+        gemm, collective = (np.interp(boundness, self.boundness, each) for each in (self.gemm, self.collective))
+        return float(gemm), float(collective)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Curve:
 
     def at(self, place: float) -> float:
         """The value at a place."""
-        return interpolate(self.places, self.values, place)
+        return float(np.interp(place, self.places, self.values))
 
 
 @dataclass(frozen=True)
@@ -239,14 +239,3 @@ def _adapter() -> TypeAdapter[Any]:
 def load_tables(path: str | Path) -> SlowdownTables:
     """Load tables from a file; InputError if it cannot be read, ConfigError if it holds something else."""
     return SlowdownTables.from_record(read_json(path, KIND, AGAIN), str(path))
-
-
-def interpolate(known: Sequence[float], values: Sequence[float], at: float) -> float:
-    """The value at a place, interpolated linearly between ascending known places, constant beyond the ends."""
-    if at <= known[0]:
-        return values[0]
-    if at >= known[-1]:
-        return values[-1]
-    right = bisect_right(known, at)
-    share = (at - known[right - 1]) / (known[right] - known[right - 1])
-    return values[right - 1] + share * (values[right] - values[right - 1])
