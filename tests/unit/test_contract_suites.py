@@ -376,9 +376,7 @@ def test_a_class_in_place_of_an_object_is_refused_with_what_to_write():
         lambda method: weft.simulate(graph, "a100", method),
         lambda method: weft.compare(graph, "a100", [method]),
     ):
-        with pytest.raises(
-            InputError, match=r"the class Halves; .*OverlapMethod.*; give an object, like Halves\(\)|Halves\(\), not"
-        ):
+        with pytest.raises(InputError, match=r"Halves.*; give an object.* Halves\(\)"):
             give(Halves)
     with pytest.raises(InputError, match=r"3 is no overlap method.*weft\.overlaps\.OverlapMethod"):
         check_overlap(3)

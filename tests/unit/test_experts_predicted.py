@@ -13,11 +13,11 @@ from weft import Routing
 from weft.cli.predict import predict
 from weft.core.errors import InputError, UnknownNameError
 from weft.core.options import RunOptions
-from weft.estimate.experts import FORMATS, TILES, Experts, Grouped, Load, experts, grouped
+from weft.estimate.experts import TILES, Experts, Grouped, Load, experts, grouped
 from weft.estimate.target import Harness, target
 from weft.graph import GroupedGemm
 from weft.kernels.library.kits import KITS
-from weft.kernels.library.served import libraries, tables
+from weft.kernels.library.served import EXPERT_FORMATS, libraries, tables
 from weft.lab.experts import drawn
 from weft.lab.left_out import formats_left_out
 from weft.models import block, load_model
@@ -195,7 +195,7 @@ def test_sglang_streams_mxfp4_weights_as_16_bits_and_vllm_as_4():
 def test_sums_of_scaled_blocks_are_added_on_vector_units():
     """Each costs an instruction a sum of 128 products: as a main loop of the same rate, that much longer."""
     machine = target("h100-sxm", RunOptions(clock="short"))
-    what = Grouped(Load.shared(128 * 1024, 128), 4096, 4096, FORMATS["fp8-block"])
+    what = Grouped(Load.shared(128 * 1024, 128), 4096, 4096, EXPERT_FORMATS["fp8-block"])
     own = {"peak": 1.0, "begin": 0.0, "memory": 1.0}
     plain, promoted = (sum(grouped(what, machine, own | {"promoted": each}).values()) for each in (0, 1))
     tiles, gpu = 128 * 1024 / 128 * 32 * 32, machine.gpu

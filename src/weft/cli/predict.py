@@ -31,15 +31,13 @@ from weft.core.files import write_json
 from weft.core.options import RunOptions
 from weft.core.report.table import Table, texts
 from weft.estimate import Estimate, Harness
-from weft.estimate.experts import FORMATS
 from weft.graph import OPERATORS, Driver
 from weft.graph.collective import Form
 from weft.graph.routing import loads_of
 from weft.graph.streaming import STREAMING
 from weft.hardware import Gpu, System
-from weft.kernels.library.collectives import canonical, volume
 from weft.kernels.library.profiles import load_library
-from weft.kernels.library.served import libraries
+from weft.kernels.library.served import EXPERT_FORMATS, libraries
 from weft.view import predictions
 from weft.view.predictions import Predicted
 from weft.view.terminal import print_table
@@ -209,6 +207,8 @@ def collective(
 
 def _collectives(name: str, sizes: Any, ranks: int, system: System, label: str, harness: Harness) -> Predicted:
     """Times of a collective on a system, who moves its data (CUs or DMA), and its nccl-tests bandwidth [GB/s]."""
+    from weft.kernels.library.collectives import canonical, volume
+
     proper = canonical(name)
     prediction = weft.estimate(weft.Collective(proper, sizes, ranks), system, harness=harness)
     rate = sizes / prediction.seconds / 1e9
@@ -290,7 +290,7 @@ def exchange(
     Value("LOADS", loads_of),
     default="even",
 )
-@option("--dtype", f"Format: {', '.join(FORMATS)}.", metavar="NAME", default="bf16")
+@option("--dtype", f"Format: {', '.join(EXPERT_FORMATS)}.", metavar="NAME", default="bf16")
 @option(
     "--library",
     f"Libraries side by side: {', '.join(libraries('experts'))}; grouped stands for those of training.",

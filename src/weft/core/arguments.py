@@ -89,10 +89,28 @@ def _check(function: Callable[..., Any], args: tuple[Any, ...], named: Mapping[s
         elif declared.parameters[name].kind is Parameter.VAR_KEYWORD:
             values = tuple(value.values())
         for each in values:
-            if not _fits(each, kinds.get(name, Any)):
-                given_class = f"the class {each.__name__}" if isinstance(each, type) else shown(each)
-                rule = f"; give an object, like {each.__name__}()" if isinstance(each, type) else ""
-                raise InputError(f"{name} is {given_class}; it takes {_sentence(kinds[name])}{rule}")
+            misfit = _misfit(name, each, kinds.get(name, Any))
+            if misfit:
+                raise InputError(misfit)
+
+
+def _misfit(name: str, value: Any, kind: Any) -> str | None:
+    """Return a sentence on a value, or the first element of a list or mapping, that has another type than declared."""
+    if _fits(value, kind):
+        return None
+    for part in get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,):
+        origin, parts = get_origin(part), get_args(part)
+        if isinstance(origin, type) and isinstance(value, origin) and isinstance(value, list | tuple | Mapping):
+            pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+            found = (
+                _misfit(f"{name}[{at!r}]", each, parts[-1 if isinstance(value, Mapping) else 0]) for at, each in pairs
+            )
+            return next(filter(None, found), None) or f"{name} is {shown(value)}; it takes {_sentence(kind)}"
+    if isinstance(value, type):
+        return (
+            f"{name} is the class {value.__name__}; it takes {_sentence(kind)}; give an object, like {value.__name__}()"
+        )
+    return f"{name} is {shown(value)}; it takes {_sentence(kind)}"
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -12,14 +12,7 @@ import numpy as np
 from weft.core.errors import InputError, check_type, join_or
 from weft.core.options import RunOptions
 from weft.estimate.answer import Bound, Estimate, in_sequence, side_by_side
-from weft.estimate.attention import attention
-from weft.estimate.collective import collective
-from weft.estimate.convolution import convolution
-from weft.estimate.exchange import of_operator
-from weft.estimate.experts import grouped_gemm
 from weft.estimate.gemm import gemm
-from weft.estimate.recurrent import recurrent
-from weft.estimate.streaming import ctc, gemv, opaque, pooling, streaming
 from weft.estimate.target import Harness, Target, check_held, target
 from weft.graph import (
     Attention,
@@ -45,37 +38,58 @@ from weft.graph import (
 )
 from weft.graph.graph import check_alike, check_choice
 from weft.hardware import Described
-from weft.kernels.library.collectives import KERNELS
-from weft.models.parallel.named import work_of
 
 
-def _send(op: Send, machine: Target) -> Estimate:
-    return collective(Collective("send_recv", op.bytes, 2), machine)
+def _form(op: Op) -> Callable[[Any, Target], Estimate]:
+    """Return the closed form of an operator, whose module is imported when one asks for it."""
+    if isinstance(op, Gemm):
+        return gemm
+    if isinstance(op, GroupedGemm):
+        from weft.estimate.experts import grouped_gemm
+
+        return grouped_gemm
+    if isinstance(op, Attention):
+        from weft.estimate.attention import attention
+
+        return attention
+    if isinstance(op, Convolution):
+        from weft.estimate.convolution import convolution
+
+        return convolution
+    if isinstance(op, Recurrent):
+        from weft.estimate.recurrent import recurrent
+
+        return recurrent
+    if isinstance(op, TokenExchange):
+        from weft.estimate.exchange import of_operator
+
+        return of_operator
+    if isinstance(op, Collective | Send):
+        from weft.estimate.collective import collective
+
+        if isinstance(op, Send):
+            return lambda send, machine: collective(Collective("send_recv", send.bytes, 2), machine)
+        return collective
+    if isinstance(op, Call):
+        return _call
+    from weft.estimate import streaming
+
+    moved: dict[type[Op], Callable[[Any, Target], Estimate]] = {
+        Gemv: streaming.gemv,
+        Pooling: streaming.pooling,
+        Ctc: streaming.ctc,
+        Streaming: streaming.streaming,
+    }
+    return next((form for kind, form in moved.items() if isinstance(op, kind)), streaming.opaque)
 
 
 def _call(op: Call, machine: Target) -> Estimate:
-    """The products of a call, one after the other; without any, its tensors' bytes, which `by` says."""
+    """Time the products of a call, one after the other; without any, its tensors' bytes, which `by` says."""
     if op.products:
         return in_sequence([gemm(product, machine) for product in op.products])
+    from weft.estimate.streaming import opaque
+
     return replace(opaque(op, machine), by=np.array("bytes"))
-
-
-_MODELS: Mapping[type[Op], Callable[[Any, Target], Estimate]] = {
-    Gemm: gemm,
-    GroupedGemm: grouped_gemm,
-    Gemv: gemv,
-    Convolution: convolution,
-    Pooling: pooling,
-    Recurrent: recurrent,
-    Ctc: ctc,
-    Attention: attention,
-    Streaming: streaming,
-    TokenExchange: of_operator,
-    Collective: collective,
-    Send: _send,
-    Call: _call,
-}
-"""The model of each kind of operator; `opaque` times all others."""
 
 
 def estimate(
@@ -107,7 +121,10 @@ def estimate(
     >>> print(estimate(Gemm(8192, 8192, 8192, "bf16"), ["h100-sxm", "mi300x"]).bound)
     ['compute' 'compute']
     """
-    work = work_of(work, tp, dtype)
+    if isinstance(work, str) or (tp, dtype) != (None, None):
+        from weft.models.parallel.named import work_of  # models are imported where one is named
+
+        work = work_of(work, tp, dtype)
     if isinstance(system, Sequence) and not isinstance(system, str | bytes):
         if not system:
             raise InputError("there is no system to estimate on; name one, like 'h100-sxm'")
@@ -138,8 +155,7 @@ def _plain(answer: Estimate) -> Estimate:
 
 def _estimated(op: Op, machine: Target) -> Estimate:
     check_held(op, machine.gpu)
-    model = next((model for kind, model in _MODELS.items() if isinstance(op, kind)), opaque)
-    found = model(op, machine)
+    found = _form(op)(op, machine)
     waits = machine.harness.timed == "host" and not isinstance(op, Gemm | GroupedGemm | Collective | Send)
     return _awaited(found, machine) if waits else found
 
@@ -183,6 +199,8 @@ def _as_chosen(node: Node, machine: Target) -> Target:
         return machine
     timed = kernel is None or isinstance(kernel, _TIMED)
     if not timed or (isinstance(kernel, MoEExchange) and kernel.dispatcher is not None):
+        from weft.kernels.library.collectives import KERNELS
+
         raise InputError(
             f"no closed form times the {type(kernel).__name__} of '{node.id}'; choose a LibraryCollective, like "
             f"{join_or(KERNELS)}, or ask weft.simulate"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,11 +19,21 @@ from weft.estimate.gemm import gemm
 from weft.estimate.streaming import streaming
 from weft.estimate.target import Harness, Target, target
 from weft.graph import DTYPE_BYTES, Gemm, GroupedGemm, Streaming
-from weft.graph.op import BLOCK_BYTES, OUTPUT_DTYPES
+from weft.graph.op import OUTPUT_DTYPES
 from weft.graph.routing import Counts, Routing
 from weft.hardware import Described
 from weft.kernels.gemm import main_loop_flops, promoted_share
-from weft.kernels.library.served import ARCHITECTURES, Library, kernels_of, library, table_of, tables, values_of
+from weft.kernels.library.served import (
+    ARCHITECTURES,
+    EXPERT_FORMATS,
+    ExpertFormat,
+    Library,
+    kernels_of,
+    library,
+    table_of,
+    tables,
+    values_of,
+)
 
 TILES = (16, 32, 64, 128)
 """Rows of a library's tiles; all have 128 columns."""
@@ -42,29 +52,6 @@ CONVERSION = 2.0
 once, and the product with a scale [assumed, 1 to 4]."""
 _STAND_IN = "trtllm"
 """Whose grouped GEMMs stand for formats and GPUs on which none of a training library was measured."""
-
-
-class Format(NamedTuple):
-    """Products' number format, bytes of an element of weights, and of rows, scales included."""
-
-    products: str
-    weight: float
-    row: float
-
-
-_MXFP4 = BLOCK_BYTES["mxfp4"]
-FORMATS: Mapping[str, Format] = {
-    "bf16": Format("bf16", 2, 2),
-    "fp16": Format("fp16", 2, 2),
-    "fp8": Format("fp8", 1, 1),
-    "fp8-block": Format("fp8", 1, 1 + 4 / 128),
-    "mxfp8": Format("mxfp8", BLOCK_BYTES["mxfp8"], BLOCK_BYTES["mxfp8"]),
-    "nvfp4": Format("nvfp4", BLOCK_BYTES["nvfp4"], BLOCK_BYTES["nvfp4"]),
-    "bf16-mxfp4": Format("bf16", _MXFP4, 2),
-    "fp8-mxfp4": Format("fp8", _MXFP4, BLOCK_BYTES["mxfp8"]),
-    "bf16-int4": Format("bf16", 0.5 + 2 / 128, 2),
-}
-"""Formats of experts: "fp8-block" has a scale for 128 elements; "bf16-mxfp4" weights narrower than the products."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +98,7 @@ class Grouped:
     load: Load
     n: Any
     k: Any
-    kind: Format
+    kind: ExpertFormat
     over_rows: bool = False
     written: float = 2.0
 
@@ -177,15 +164,15 @@ def grouped_gemm(op: GroupedGemm, machine: Target) -> Estimate:
     Those in one launch go by the form of `grouped`, with values of the harness's library (`served`, else of training
     libraries) where the GPU's architecture has any; other architectures take a batch of GEMMs. Raises as `gemm`.
     """
-    if not (op.fused and machine.gpu.architecture in ARCHITECTURES and op.dtype in FORMATS):
+    if not (op.fused and machine.gpu.architecture in ARCHITECTURES and op.dtype in EXPERT_FORMATS):
         return _by_gemms(op, machine)
     machine.gpu.matrix_rate(op.dtype)  # raises the InputError that lists the supported data types
     of = library("experts", machine.harness.served or TRAINING)
     load = Load.shared(op.rows, op.groups, op.busiest)
     written = 8.0 if op.accumulates else float(DTYPE_BYTES[OUTPUT_DTYPES.get(op.dtype, op.dtype)])
-    what = Grouped(load, op.n, op.k, FORMATS[op.dtype], op.over_rows, written)
+    what = Grouped(load, op.n, op.k, EXPERT_FORMATS[op.dtype], op.over_rows, written)
     own = values_of(table_for(of, op.dtype, machine.gpu.architecture))
-    own["peak"] *= promoted_share(op.scaled, FORMATS[op.dtype].products, machine.gpu, machine.options)
+    own["peak"] *= promoted_share(op.scaled, EXPERT_FORMATS[op.dtype].products, machine.gpu, machine.options)
     parts = grouped(what, machine, own)
     return from_parts({"launch": _launch(machine) + 0.0 * parts["memory"], **parts})
 
@@ -225,7 +212,7 @@ def own_values(place: str, changed: Mapping[str, float] | None = None) -> dict[s
     how = library("experts", name).how
     kind = how.get("stored", {}).get(kind, kind)
     promoted = how.get("promoted", {}).get(architecture, 0.0) if kind == "fp8-block" else 0.0
-    converted = CONVERSION if FORMATS[kind].products == "bf16" and FORMATS[kind].weight < 1 else 0.0
+    converted = CONVERSION if EXPERT_FORMATS[kind].products == "bf16" and EXPERT_FORMATS[kind].weight < 1 else 0.0
     return {**values_of(place, changed), "promoted": promoted, "converted": converted}
 
 
@@ -264,7 +251,7 @@ class Layer:
     """What the experts of one layer do on one GPU: `tokens` of all GPUs that share them, each to `top_k` experts.
 
     `hidden` and `ffn` are elements of a token and of an expert's inner width, that a `gated` activation halves from
-    twice as many. All but `kind`, a name of `FORMATS`, may be arrays.
+    twice as many. All but `kind`, a name of `EXPERT_FORMATS`, may be arrays.
     """
 
     load: Load
@@ -278,7 +265,7 @@ class Layer:
     @property
     def products(self) -> tuple[Grouped, Grouped]:
         """The grouped GEMMs into the inner width and back."""
-        kind, wide = FORMATS[self.kind], floats(self.ffn)
+        kind, wide = EXPERT_FORMATS[self.kind], floats(self.ffn)
         return (
             Grouped(self.load, wide * (1 + floats(self.gated)), self.hidden, kind),
             Grouped(self.load, self.hidden, wide, kind),
@@ -288,7 +275,7 @@ class Layer:
     def least_bytes(self) -> FloatArray:
         """Weights of the experts that have rows, which are read at least once [bytes]."""
         weights = self.load.active * floats(self.hidden) * floats(self.ffn) * (2 + floats(self.gated))
-        return weights * FORMATS[self.kind].weight
+        return weights * EXPERT_FORMATS[self.kind].weight
 
     @property
     def flops(self) -> FloatArray:
@@ -324,7 +311,7 @@ def _passed(what: Layer, of: Library, chosen: Any) -> FloatArray:
     kernels of their own ("apart"), which read 16 bits again; and added up.
     """
     kind, how = what.kind, of.how
-    row, tokens, rows = FORMATS[kind].row, floats(what.tokens), what.load.rows
+    row, tokens, rows = EXPERT_FORMATS[kind].row, floats(what.tokens), what.load.rows
     hidden, wide = floats(what.hidden), floats(what.ffn)
     handled = chosen if kind in how.get("all", ()) else rows
     again = 2 + row if kind in how.get("apart", ()) else 0.0
@@ -340,7 +327,8 @@ def _passed(what: Layer, of: Library, chosen: Any) -> FloatArray:
 class Experts:
     """The experts of one layer as `weft predict experts` takes them: how tokens are routed, sizes, and the format.
 
-    `dtype` is a name of `FORMATS`. Raises InputError for sizes below one, UnknownNameError for an unknown format.
+    `dtype` is a name of `EXPERT_FORMATS`. Raises InputError for sizes below one, UnknownNameError for an unknown
+    format.
     """
 
     routing: Routing
@@ -353,7 +341,7 @@ class Experts:
         check_type("the routing", self.routing, Routing, "give weft.Routing(tokens, top_k, experts, ranks)")
         check_whole("hidden", self.hidden, 1, 4096)
         check_whole("ffn", self.ffn, 1, 4096)
-        check_name("format of experts", self.dtype, tuple(FORMATS))
+        check_name("format of experts", self.dtype, tuple(EXPERT_FORMATS))
 
     def layer(self, counts: Any) -> Layer:
         """The layer on a GPU whose experts have these rows."""
@@ -387,7 +375,9 @@ def _trained(what: Experts, layer: Layer, of: Library, machine: Target) -> list[
     rows, most = max(int(load.rows), 1), int(load.busiest)
     widths = (what.ffn * (1 + what.gated), what.hidden), (what.hidden, what.ffn)
     groups = len(what.busiest)
-    return [grouped_gemm(GroupedGemm(groups, rows, n, k, FORMATS[kind].products, most), machine) for n, k in widths]
+    return [
+        grouped_gemm(GroupedGemm(groups, rows, n, k, EXPERT_FORMATS[kind].products, most), machine) for n, k in widths
+    ]
 
 
 def experts(
@@ -412,7 +402,7 @@ def experts(
     """
     machine = target(system, options, Harness(rotation=rotation, after_others=True))
     of, layer = library("experts", library_name), what.layer(what.busiest)
-    machine.gpu.matrix_rate(FORMATS[what.dtype].products)
+    machine.gpu.matrix_rate(EXPERT_FORMATS[what.dtype].products)
     if of.name != TRAINING:
         return served_layer(layer, of, machine).case()
     first, second = _trained(what, layer, of, machine)

@@ -12,7 +12,6 @@ import pandas as pd
 from weft.core.options import SHORT
 from weft.estimate.answer import Estimate
 from weft.estimate.experts import (
-    FORMATS,
     TILES,
     TRAINING,
     Experts,
@@ -30,7 +29,7 @@ from weft.estimate.target import Target, target
 from weft.graph import Streaming
 from weft.graph.routing import Routing
 from weft.hardware import Gpu
-from weft.kernels.library.served import library
+from weft.kernels.library.served import EXPERT_FORMATS, library
 from weft.lab.kinds import Columns, Machine, RowKind
 from weft.lab.operators import least_time
 from weft.lab.seen import YES
@@ -141,7 +140,7 @@ def _layered(rows: Columns, machine: Machine, name: str, dtype: str) -> FloatArr
 def _share_floor(rows: Columns, gpu: Gpu, name: str, dtype: str) -> FloatArray:
     """Products of a GPU's even share at the highest clock [s]."""
     products = 2 * rows["tokens"] * rows["topk"] / rows["moe_ep"] * rows["hidden"] * rows["inter"] / rows["moe_tp"]
-    return least_time(products * (2 + rows["gated"]), FORMATS[dtype].products, gpu)
+    return least_time(products * (2 + rows["gated"]), EXPERT_FORMATS[dtype].products, gpu)
 
 
 def _libraries(rows: pd.DataFrame) -> list[str]:
@@ -219,7 +218,7 @@ def _trained(rows: Columns, machine: Machine, kind: str, name: str, dtype: str) 
         return np.array([one.seconds for one in found]) + _apart(rows, target(gpu, SHORT), name, dtype, found)
     tokens, hidden, columns, _, count = sizes
     own = own_values(table_for(library("experts", name), dtype, gpu.architecture))
-    what = Grouped(Load.shared(tokens, count), columns, hidden, FORMATS[dtype])
+    what = Grouped(Load.shared(tokens, count), columns, hidden, EXPERT_FORMATS[dtype])
     parts = grouped(what, target(gpu, SHORT), own).values()
     return sum(parts, np.full(len(tokens), gpu.compute.launch_latency))
 
@@ -241,7 +240,7 @@ def _apart(rows: Columns, machine: Target, name: str, dtype: str, of: Sequence[E
     own = own_values(table_for(library("experts", name), dtype, machine.gpu.architecture))
     load, launch = Load.shared(routed, rows["experts"]), machine.gpu.compute.launch_latency
     gate, both = (
-        sum(grouped(Grouped(load, each, rows["hidden"], FORMATS[dtype]), machine, own).values(), 0.0 * wide)
+        sum(grouped(Grouped(load, each, rows["hidden"], EXPERT_FORMATS[dtype]), machine, own).values(), 0.0 * wide)
         for each in (wide, 2 * wide)
     )
     moved = moved + 2 * gate + launch - both
@@ -270,7 +269,7 @@ EXPERT_LAYERS = RowKind(
     query=lambda kind, text: (kind, *_LAYERS[kind, text.partition(" ")[0]]),
     call=_trained,
     floor=lambda rows, gpu, kind, name, dtype: least_time(
-        2 * rows["tokens"] * rows["hidden"] * rows["inter"], FORMATS[dtype].products, gpu
+        2 * rows["tokens"] * rows["hidden"] * rows["inter"], EXPERT_FORMATS[dtype].products, gpu
     ),
     labels=lambda rows, machine, _: {"what": rows["kind"], "library": _named(rows), "seen": YES},
     checks=_layer_checks,

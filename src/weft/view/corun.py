@@ -346,7 +346,7 @@ def stream_waits(answer: CoRun) -> Figure:
     table = Table([text("side"), text("what"), microseconds("time", "time of a workgroup's place")], rows)
     return stacked_bars(
         f"Where the time of a place for one workgroup goes ({answer.run.overlap})", table, lane="side", part="what",
-        value="time_us", looks=looks.PLACE,
+        value="time_us", looks={REASONS[reason]: color for reason, color in looks.PLACE.items()},
     ).captioned(
         "On average over the iterations of a loop. Waves of workgroups in one place add up: a GEMM that needs a wave "
         "more on fewer compute units computes longer."

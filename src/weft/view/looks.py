@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from weft.simulate.result.timeline import REASONS, Cause, words_of
+if TYPE_CHECKING:
+    from weft.simulate.result.timeline import Cause
 
 BLUE, SKY, GREEN, ORANGE, RED = "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00"
 PINK, YELLOW, GREY, DARK = "#CC79A7", "#F0E442", "#999999", "#666666"
@@ -53,17 +55,17 @@ WAITS: Mapping[str, tuple[str, str]] = {
 }
 """Activities and waits of a kernel's workgroups: label and colour."""
 PLACE: Looks = {
-    REASONS["dispatch"]: "#BBBBBB",
-    REASONS["cache"]: "#F5B9A0",
-    REASONS["memory_cache"]: "#E08A5C",
-    REASONS["memory"]: RED,
-    REASONS["store"]: YELLOW,
-    REASONS["link"]: GREEN,
-    REASONS["chunk"]: PINK,
-    REASONS["begin"]: GREY,
-    REASONS["compute"]: SKY,
+    "dispatch": "#BBBBBB",
+    "cache": "#F5B9A0",
+    "memory_cache": "#E08A5C",
+    "memory": RED,
+    "store": YELLOW,
+    "link": GREEN,
+    "chunk": PINK,
+    "begin": GREY,
+    "compute": SKY,
 }
-"""Activities and waits of a workgroup slot."""
+"""Colours of the activities and waits of a workgroup slot, by the keys of `REASONS`."""
 
 
 def cause_color(cause: Cause) -> str:
@@ -75,6 +77,8 @@ def cause_color(cause: Cause) -> str:
 
 def cause_looks(causes: Collection[Cause]) -> Looks:
     """The colours of causes by their labels, the GEMM's first."""
+    from weft.simulate.result.timeline import words_of
+
     known = [cause for cause in _CAUSES if cause in causes]
     return {words_of(cause): cause_color(cause) for cause in dict.fromkeys((*known, *causes))}
 

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.core.catalog import Quantity, parse_value, read_toml
 from weft.core.errors import ConfigError, InputError, UnknownNameError
 from weft.core.units import Dimension
+from weft.graph.op import BLOCK_BYTES
 
 _FILE = resources.files("weft.kernels.library") / "served.toml"
 _DIMENSIONS: Mapping[str, Dimension] = {
@@ -28,6 +29,29 @@ ARCHITECTURES: Mapping[str, int] = {"ampere": 0, "ada": 1, "blackwell-rtx": 1, "
 instructions of a warp, Hopper and Blackwell by asynchronous ones, fed by copy engines. One without values takes those
 of the nearest."""
 _KERNELS_OF = {"blackwell-rtx": "ada"}
+
+
+class ExpertFormat(NamedTuple):
+    """Products' number format, bytes of an element of weights, and of rows, scales included."""
+
+    products: str
+    weight: float
+    row: float
+
+
+_MXFP4 = BLOCK_BYTES["mxfp4"]
+EXPERT_FORMATS: Mapping[str, ExpertFormat] = {
+    "bf16": ExpertFormat("bf16", 2, 2),
+    "fp16": ExpertFormat("fp16", 2, 2),
+    "fp8": ExpertFormat("fp8", 1, 1),
+    "fp8-block": ExpertFormat("fp8", 1, 1 + 4 / 128),
+    "mxfp8": ExpertFormat("mxfp8", BLOCK_BYTES["mxfp8"], BLOCK_BYTES["mxfp8"]),
+    "nvfp4": ExpertFormat("nvfp4", BLOCK_BYTES["nvfp4"], BLOCK_BYTES["nvfp4"]),
+    "bf16-mxfp4": ExpertFormat("bf16", _MXFP4, 2),
+    "fp8-mxfp4": ExpertFormat("fp8", _MXFP4, BLOCK_BYTES["mxfp8"]),
+    "bf16-int4": ExpertFormat("bf16", 0.5 + 2 / 128, 2),
+}
+"""Formats of experts: "fp8-block" has a scale for 128 elements; "bf16-mxfp4" weights narrower than the products."""
 
 
 def kernels_of(architecture: str) -> str:
