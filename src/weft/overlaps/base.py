@@ -18,7 +18,7 @@ from weft.graph.choice import Kernel
 from weft.graph.collective import Form
 from weft.hardware import Gpu, System
 from weft.kernels.library.software import costs as shipped_costs
-from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.deployment import Deployment
 from weft.overlaps.arbiters import ROUND_ROBIN, ArbiterPolicy
 from weft.overlaps.graphs import PATTERNS, Pattern, find_pattern
 
@@ -270,7 +270,7 @@ class OverlapMethod(ABC):
         return True
 
     def check_plan(  # noqa: B027  (most methods have nothing to refuse)
-        self, axis: str, plan: TrainingPlan, system: System
+        self, axis: str, plan: Deployment, system: System
     ) -> None:
         """Raise InputError for a plan on a system that cannot use the method for the collectives of an axis."""
 
@@ -284,7 +284,7 @@ class OverlapMethod(ABC):
             return ""
         return f"{self.name} needs hardware that no GPU on sale has: {', '.join(self.hardware_needs)}."
 
-    def check_in_node(self, axis: str, how: str, plan: TrainingPlan, system: System, instead: str) -> None:
+    def check_in_node(self, axis: str, how: str, plan: Deployment, system: System, instead: str) -> None:
         """Raise InputError for ranks of an axis in several nodes; `how` says what the method does within one."""
         each = system.gpus_per_node if system.node else system.gpus
         if plan.stride(axis) * plan.degree(axis) > each:

@@ -27,7 +27,7 @@ from weft.graph import (
 from weft.graph.choice import Alone, LibraryAlgorithm
 from weft.hardware import Gpu, System
 from weft.kernels.library.collectives import KERNELS
-from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.deployment import Deployment
 from weft.overlaps.base import AXES, Axis, OverlapMethod
 from weft.overlaps.graphs import Pattern
 from weft.overlaps.lower.collectives import units_held
@@ -181,7 +181,7 @@ class CoRunStrategy(OverlapMethod):
         """Return whether formulas are not all that there is, or time the strategy."""
         return fidelity != "estimate" or self.estimates(axis)
 
-    def check_plan(self, axis: str, plan: TrainingPlan, system: System) -> None:
+    def check_plan(self, axis: str, plan: Deployment, system: System) -> None:
         """Raise InputError for copies by DMA engines of collectives that add, or between nodes."""
         if self.driver is Driver.CU:
             return

@@ -30,7 +30,7 @@ from weft.hardware import Gpu, System
 from weft.kernels import GemmTiling, gemm_kernel, operand_sizes
 from weft.kernels.channels import ChannelTiling
 from weft.kernels.ring import RING
-from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.deployment import Deployment
 from weft.overlaps.base import OverlapMethod
 from weft.overlaps.graphs import find_moe_layer
 from weft.overlaps.lower import Lowered
@@ -82,7 +82,7 @@ class ExpertMethod(OverlapMethod):
         """Return how exchanges are cut, as `layer_class` takes it, and the system as their stores see its links."""
         return (on_all_units(system.gpu),), system
 
-    def check_plan(self, axis: str, plan: TrainingPlan, system: System) -> None:
+    def check_plan(self, axis: str, plan: Deployment, system: System) -> None:
         """Raise InputError for experts in several nodes, and for a plan with uneven loads of experts."""
         if axis == "ep":
             how = "sends tokens straight to their experts, among"

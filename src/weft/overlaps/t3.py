@@ -18,7 +18,7 @@ from weft.hardware import Gpu, System
 from weft.kernels import gather_kernel
 from weft.kernels.gemm import in_parts, owner_by_owner
 from weft.kernels.ring import RING, direct_reduce_scatter, fused_reduce_scatter, two_level_reduce_scatter
-from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.deployment import Deployment
 from weft.overlaps.arbiters import COMPUTE_FIRST, CRITICAL_FIRST
 from weft.overlaps.base import OverlapMethod
 from weft.overlaps.graphs import Pattern, scatter
@@ -60,7 +60,7 @@ class T3(OverlapMethod):
         """Return the GEMM and the reduce-scatter, joined by tiles, then the all-gather."""
         return scatter(graph, self.kernel, by="tile")
 
-    def check_plan(self, axis: str, plan: TrainingPlan, system: System) -> None:
+    def check_plan(self, axis: str, plan: Deployment, system: System) -> None:
         """Raise InputError for tiles that are stored at owners in other nodes."""
         if isinstance(self.kernel, TrackedDirect):
             self.check_in_node(axis, "stores tiles at their owners, among", plan, system, "t3 or t3-mca")

@@ -115,7 +115,7 @@ def _room(
     name: str, table: Mapping[str, Any], forward: Forward, tokens: int, sequences: int, share: float | None
 ) -> int:
     """Memory for keys and values on each GPU [bytes]."""
-    capacity, tp = int(forward.system.gpu.memory.capacity), forward.plan.tp
+    capacity, tp, pp = int(forward.system.gpu.memory.capacity), forward.plan.tp, forward.plan.pp
     share = share or _value(table["memory_share"])
     beside = table.get("reserved")
     if beside:
@@ -125,7 +125,7 @@ def _room(
         working += size["each_graph"] * graphs + size["each_gpu"] * tp
     else:
         working = activations(forward, tokens, sequences)
-    held = forward.weights + working + outside(forward.ranks)
+    held = forward.weights + working + outside(tp, forward.replicas // pp, pp, pp)
     room = int(_value(table["free_share"]) * (share * capacity - held))
     if room <= 0:
         raise InputError(

@@ -22,8 +22,8 @@ from weft.models.block import LAYERS, FusionStyle, LayerKind, LayerOp, Tokens, e
 from weft.models.counts import parameters
 from weft.models.formats import FP8_BLOCK, served_format
 from weft.models.parallel.cut import cut
+from weft.models.parallel.deployment import Deployment
 from weft.models.parallel.framework import Framework
-from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.rank import forward_graph
 from weft.overlaps import OVERLAPS
 from weft.step.called import ExpertCalls, sliced
@@ -111,11 +111,10 @@ class Forward:
         if self.format:
             _check_weights(self.format, self.dtype)
         self.model, self.system, self.plan, self.replicas = model, system, plan, system.gpus // plan.tp
-        pipelines = self.replicas // plan.pp
-        self.ranks = TrainingPlan(
-            tp=plan.tp, pp=plan.pp, dp=pipelines, ep=plan.ep if plan.wide else 1, batch=pipelines, sequence=1,
-            dtype=self.dtype.removesuffix("-block"), order=("tp", "cp", "pp", "dp"), overlap=plan.overlap,
-            expert_load=(plan.expert_load or ()) if plan.wide else (),
+        self.products = self.dtype.removesuffix("-block")
+        self.ranks = Deployment(
+            tp=plan.tp, pp=plan.pp, ep=plan.ep if plan.wide else 1, dtype=self.products,
+            overlap=plan.overlap, expert_load=plan.expert_load if plan.wide else None,
         )  # fmt: skip
         check_served(self.ranks, system, plan.ep)
         self.kit = kit(plan.operators)
@@ -311,7 +310,7 @@ class Forward:
     def weights(self) -> int:
         """Weights of one GPU [bytes]; embedding and head keep 16 bits where layers have fewer."""
         found = parameters(self.model)
-        each = quantized_format(self.format).bytes(1) if self.format else width(self.ranks.dtype)
+        each = quantized_format(self.format).bytes(1) if self.format else width(self.products)
         elsewhere = found.experts - -(-found.experts // self.plan.ep) if self.plan.wide else 0
         stages = -(-self.model.layers // self.plan.pp) / self.model.layers  # of the fullest
         padded = (found.experts - elsewhere) * (self._calls.padding - 1) if self._calls else 0.0
@@ -414,7 +413,7 @@ class Forward:
         return found
 
     def _graph(self, name: str, pieces: Iterable[LayerOp], of: Framework = _SERVER) -> Graph:
-        products = self.ranks.dtype if name in LAYERS else ""
+        products = self.products if name in LAYERS else ""
         return forward_graph(name, tuple(pieces), self.ranks, of, products)
 
     def _priced(self, name: str, graph: Graph, hides: bool = False) -> Pass:

@@ -30,8 +30,8 @@ from weft.models.parallel.cut import (
     routing_of,
     token_ranks,
 )
+from weft.models.parallel.deployment import Deployment
 from weft.models.parallel.framework import Framework
-from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.rank import RankPart
 from weft.step.parts import Parts
 from weft.step.prices import Case, OperatorTimes
@@ -90,7 +90,7 @@ class LeastPasses:
                     if self.exchanges(prices.plan):
                         yield self.exchange(piece, operation, prices)
 
-    def kernels(self, piece: LayerOp, op: Op, plan: TrainingPlan) -> _Kernels:
+    def kernels(self, piece: LayerOp, op: Op, plan: Deployment) -> _Kernels:
         """Return the kernels of a piece that surely run on the compute stream."""
         ring = plan.cp > 1 and isinstance(op, Attention)
         inside = piece.cut in ("dispatch", "combine")
@@ -101,7 +101,7 @@ class LeastPasses:
             self._kernels[key] = op, self._listed(piece, op, plan)
         return self._kernels[key][1]
 
-    def _ordered(self, piece: LayerOp, ops: Sequence[Op], plan: TrainingPlan) -> tuple[Op, ...]:
+    def _ordered(self, piece: LayerOp, ops: Sequence[Op], plan: Deployment) -> tuple[Op, ...]:
         """Return the kernels that order tokens by expert, by the sender or, of even loads, by the receiver."""
         routing = routing_of(piece)
         if EXCHANGES[plan.dispatcher or self.framework.dispatcher] != "rank":
@@ -113,7 +113,7 @@ class LeastPasses:
         streams = (op for op in ops if isinstance(op, Streaming))
         return tuple(replace(op, inputs=each) if op.name == "permute" else replace(op, outputs=each) for op in streams)
 
-    def _listed(self, piece: LayerOp, op: Op, plan: TrainingPlan) -> _Kernels:
+    def _listed(self, piece: LayerOp, op: Op, plan: Deployment) -> _Kernels:
         if piece.cut in ("dispatch", "combine"):
             return _Kernels(self._ordered(piece, (op,), plan), self._ordered(piece, op.backward.inputs, plan), ())
         if isinstance(op, Attention) and plan.cp > 1:
@@ -151,7 +151,7 @@ class LeastPasses:
             self._kernels[key] = op, _Kernels((op,), (), ())
         return self.seconds(self._kernels[key][0], prices)
 
-    def exchanges(self, plan: TrainingPlan) -> bool:
+    def exchanges(self, plan: Deployment) -> bool:
         """Whether exchanges of tokens have nothing beside them."""
         hides = self.framework.paired or self.framework.style.beside or plan.overlap
         return plan.ep > 1 and not hides and not plan.expert_load

@@ -73,7 +73,7 @@ def _devices(
         needed = np.where(is_forward, forward, backward)
         shares = structure.counts[mine]
         fixed = _throughout(plan, parts, shares, framework)
-        fixed |= {"weight versions": int(versions[device]), "outside": outside(plan)}
+        fixed |= {"weight versions": int(versions[device]), "outside": outside(*_groups(plan))}
         fixed = {name: size for name, size in fixed.items() if size}
         activations = parts.by_operator(shares.sum(axis=0).tolist())
         found.append(DeviceMemory(fixed, counts @ saved[mine], float(left @ saved[mine]), needed, activations))
@@ -95,10 +95,17 @@ def throughout(
     return {**static, "gathered weights": gathered(largest, count, plan, framework)}
 
 
-def outside(plan: TrainingPlan) -> int:
-    """Memory of a rank's process outside the framework's allocator [bytes]: its context, and buffers of its groups."""
-    groups = sum(degree > 1 for degree in (plan.tp, plan.cp, plan.dp * plan.cp, plan.pp, plan.pp)) + 1
+def outside(*degrees: int) -> int:
+    """Memory of a rank's process outside the framework's allocator [bytes]: its context, and buffers of its groups.
+
+    Of the groups, `degrees` are the sizes, that of a pipeline twice: for either direction.
+    """
+    groups = sum(degree > 1 for degree in degrees) + 1
     return CONTEXT + COMMUNICATOR * groups
+
+
+def _groups(plan: TrainingPlan) -> tuple[int, ...]:
+    return plan.tp, plan.cp, plan.dp * plan.cp, plan.pp, plan.pp
 
 
 def _throughout(plan: TrainingPlan, parts: Parts, shares: NDArray[np.int64], framework: Framework) -> dict[str, int]:
@@ -175,7 +182,7 @@ def _held(job: PlanJob, framework: Framework, memo: dict[Key, FloatArray]) -> Fl
     key = *attrgetter(*HELD)(plan), id(structure)
     if key not in memo:
         each = [sum(_throughout(plan, parts, shares, framework).values()) for shares in structure.of_stages]
-        memo[key] = np.append(np.array(each, np.float64)[structure.kind] + _versions(job), outside(plan))
+        memo[key] = np.append(np.array(each, np.float64)[structure.kind] + _versions(job), outside(*_groups(plan)))
     return memo[key]
 
 

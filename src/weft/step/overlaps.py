@@ -20,6 +20,7 @@ from weft.graph import Collective, Driver, Gemm, Graph, Node
 from weft.graph.collective import Form
 from weft.hardware import System
 from weft.kernels.library.software import costs
+from weft.models.parallel.deployment import Deployment
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps import (
@@ -219,7 +220,7 @@ def _check_apart(names: str) -> None:
             taken[form] = name
 
 
-def check_overlap(plan: TrainingPlan, system: System, fidelity: Fidelity = "windows") -> None:
+def check_overlap(plan: Deployment, system: System, fidelity: Fidelity = "windows") -> None:
     """Raise InputError for a method that a plan on a system cannot use, and what `check_methods` raises."""
     check_methods(plan.overlap, fidelity)
     _check_apart(plan.overlap.get("tp", ""))
@@ -246,7 +247,7 @@ def served(axis: str) -> list[str]:
     return [name for name in names if OVERLAPS[name].applies_to("gemm_ar") and not OVERLAPS[name].fills_waves]
 
 
-def check_served(plan: TrainingPlan, system: System, ep: int) -> None:
+def check_served(plan: Deployment, system: System, ep: int) -> None:
     """Raise InputError for a method that a forward pass on `plan` cannot use, `ep` GPUs of which hold whole experts."""
     check_methods(plan.overlap, "windows")
     for axis, name in _each(plan.overlap):
@@ -264,7 +265,7 @@ def check_served(plan: TrainingPlan, system: System, ep: int) -> None:
     check_overlap(plan, system)
 
 
-def _check_forms(method: OverlapMethod, plan: TrainingPlan) -> None:
+def _check_forms(method: OverlapMethod, plan: Deployment) -> None:
     """Raise InputError for a method that joins none of the collectives that tensor-parallel ranks of the plan run."""
     run: tuple[Form, ...] = ("ag_gemm", "gemm_rs") if plan.sp else ("gemm_ar",)
     if any(map(method.applies_to, run)):
@@ -388,13 +389,13 @@ def overlapped(
     return Overlapped(seconds, alone, frozenset(joined))
 
 
-def needs(plan: TrainingPlan, system: System) -> tuple[str, ...]:
+def needs(plan: Deployment, system: System) -> tuple[str, ...]:
     """Sentences on the hardware that a plan's methods take and that GPUs on sale, or the system, lack."""
     asked = [name for axis, name in _each(plan.overlap) if axis in ("tp", routed.AXIS)]
     return tuple(filter(None, (OVERLAPS[name].missing_hardware(system) for name in asked)))
 
 
-def engine_note(plan: TrainingPlan, when: str = "") -> tuple[str, ...]:
+def engine_note(plan: Deployment, when: str = "") -> tuple[str, ...]:
     """A sentence on a method that runs the engine, and `when`."""
     found = []
     for axis, name in _each(plan.overlap):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from weft.graph import TokenExchange
-from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.deployment import Deployment
 from weft.step.result.step import Pass, added, exposed
 from weft.step.spans import CONTENTION
 
@@ -37,7 +37,7 @@ class Beside(NamedTuple):
         return cls(slower, max(exchange - computing - slower, 0.0))
 
 
-def paired_share(plan: TrainingPlan) -> float:
+def paired_share(plan: Deployment) -> float:
     """The share of a device's forward passes beside which a backward pass of another micro-batch runs.
 
     Not those of the warm-up of 1F1B, on average over the stages, nor the first after it, which has no partner.

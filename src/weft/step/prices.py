@@ -19,7 +19,7 @@ from weft.hardware import Gpu, System
 from weft.kernels.library.dispatchers import dispatcher
 from weft.kernels.library.kits import Kit
 from weft.kernels.library.software import Residual, shipped_residual
-from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.deployment import Deployment
 from weft.overlaps import find_strategy
 from weft.step.meeting import Waves
 from weft.step.windows import Windows
@@ -28,7 +28,7 @@ FloatArray = NDArray[np.float64]
 T = TypeVar("T")
 
 
-def group(system: System, plan: TrainingPlan, axis: str, size: int | None = None) -> System:
+def group(system: System, plan: Deployment, axis: str, size: int | None = None) -> System:
     """The GPUs of one group of an axis, as a system: as many to a node as the plan's placement puts there.
 
     `size` overrides the degree of the axis, as for pairs of neighbours; the replicas of the same weights ("dp") may
@@ -38,7 +38,7 @@ def group(system: System, plan: TrainingPlan, axis: str, size: int | None = None
     return system.with_gpus(*place(each, plan, axis, plan.degree(axis) if size is None else size))
 
 
-def place(each: int, plan: TrainingPlan, axis: str, count: int) -> Place:
+def place(each: int, plan: Deployment, axis: str, count: int) -> Place:
     """The GPUs of one group of an axis, and the nodes of `each` GPUs over which the plan's placement spreads them."""
     outer = "cp" if axis == "dp" and count > plan.dp else axis
     together = max(each // plan.stride(outer), 1)
@@ -217,7 +217,7 @@ class OperatorTimes:
     def __init__(
         self,
         system: System,
-        plan: TrainingPlan,
+        plan: Deployment,
         options: RunOptions,
         fidelity: Fidelity = "estimate",
         known: DurationCache | None = None,
@@ -231,7 +231,7 @@ class OperatorTimes:
     def windows(self) -> Windows:
         """What kernels and collectives cost each other while they run at once."""
         plan, waves = self._plan, self.known.waves
-        return Windows(self.among, plan.overlap, plan.dtype, self.options, engine=self._engine, waves=waves)
+        return Windows(self.among, plan.overlap, plan.dtype or "bf16", self.options, engine=self._engine, waves=waves)
 
     def taken(self, library: str, units: int = 0) -> float:
         """The share of a GPU's compute units that a library takes for an exchange of tokens."""
@@ -239,7 +239,7 @@ class OperatorTimes:
         return (units or own) / self.gpu.compute.compute_units
 
     @property
-    def plan(self) -> TrainingPlan:
+    def plan(self) -> Deployment:
         """The plan."""
         return self._plan
 

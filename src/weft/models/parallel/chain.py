@@ -39,9 +39,9 @@ from weft.models.parallel.cut import (
     routing_of,
     token_ranks,
 )
+from weft.models.parallel.deployment import Deployment
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.memory import casting_ranks
-from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.precision import casts, is_narrow
 
 Phase = Literal["forward", "recompute", "input", "weight"]
@@ -61,8 +61,9 @@ class RankGraphBuilder:
     starts at the `fork` before the exchange and is joined after the next one. Only then `received` tokens are sorted.
     """
 
-    def __init__(self, plan: TrainingPlan, framework: Framework, phase: Phase = "forward") -> None:
+    def __init__(self, plan: Deployment, framework: Framework, phase: Phase = "forward") -> None:
         self.plan, self.framework, self.phase = plan, framework, phase
+        self.dtype = plan.dtype or "bf16"
         self.dispatcher = plan.dispatcher or framework.dispatcher
         self.once_a_rank = EXCHANGES[self.dispatcher] == "rank"
         self.fused_experts = framework.fused_experts and bool(plan.recipe.operands)
@@ -159,7 +160,7 @@ class RankGraphBuilder:
         self._cast(piece, ".weights", -(-math.prod(weights.shape) // casting_ranks(self.plan, self.framework)), phase)
 
     def _cast(self, piece: LayerOp, suffix: str, count: int, phase: Phase) -> None:
-        for number, op in enumerate(casts(count, self.plan.recipe, self.plan.dtype)):
+        for number, op in enumerate(casts(count, self.plan.recipe, self.dtype)):
             self.then(f"{suffix}.{number}", op, piece, phase)
 
     def _attention_cast(self, piece: LayerOp, suffix: str, tensors: Iterable[Tensor], phase: Phase) -> None:
@@ -183,7 +184,7 @@ class RankGraphBuilder:
         """Copy the rows of experts to whole blocks of the recipe or back, at the `side` of the experts that does it."""
         if piece.role is side and self.pads and isinstance(op, GroupedGemm):
             hidden = op.k if side is Role.EXPERT_UP else op.n
-            self.then(".blocks", Streaming("elementwise", op.rows * hidden, 1, self.plan.dtype), piece, phase)
+            self.then(".blocks", Streaming("elementwise", op.rows * hidden, 1, self.dtype), piece, phase)
 
     def _quantized(self, piece: LayerOp, suffix: str, tensor: Tensor, phase: Phase, gathered: bool) -> None:
         """Cast a 16-bit tensor to a recipe's operands; of one that is `gathered` after, the rank's own tokens."""
@@ -225,7 +226,7 @@ class RankGraphBuilder:
         self._streamed(replace(piece, role=Role.KEPT_CAST), ".kept", "quantize", count, phase)
 
     def _streamed(self, piece: LayerOp, suffix: str, name: str, count: int, phase: Phase) -> None:
-        dtype = self.plan.recipe.operands if name == "transpose" else self.plan.dtype
+        dtype = self.plan.recipe.operands if name == "transpose" else self.dtype
         self.then(suffix, Streaming(name, count, 1, dtype), piece, phase)
 
     def _gathered(self, piece: LayerOp, phase: Phase) -> None:

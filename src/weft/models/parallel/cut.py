@@ -13,15 +13,16 @@ from weft.graph.routing import Loads, reached
 from weft.graph.routing import Routing as Routed
 from weft.models import Transformer
 from weft.models.block import LayerOp, Routing
+from weft.models.parallel.deployment import Deployment
 from weft.models.parallel.plan import TrainingPlan
 
 
-def cut(piece: LayerOp, plan: TrainingPlan) -> Op:
+def cut(piece: LayerOp, plan: Deployment) -> Op:
     """One rank's share of an operator; dimensions that do not divide are rounded up, as for the fullest rank.
 
     Equal shares are one object, so that what follows from an operator is found once for all plans that have it.
     """
-    ep, loads = (plan.ep, plan.expert_load) if piece.routing else (1, ())
+    ep, loads = (plan.ep, plan.expert_load or ()) if piece.routing else (1, ())
     return _cut(piece, plan.tp, token_ranks(plan), expert_tp(plan), ep, loads)
 
 
@@ -77,9 +78,9 @@ def _crowding(piece: LayerOp, token_ranks: int, ep: int, loads: Loads) -> float:
     return sum(_fullest(routing, token_ranks, ep, loads)) / (-(-routing.tokens // token_ranks) * routing.each)
 
 
-def crowding(piece: LayerOp, plan: TrainingPlan) -> float:
+def crowding(piece: LayerOp, plan: Deployment) -> float:
     """Rows that the experts of the rank with most get, over the mean of all ranks."""
-    return _crowding(piece, token_ranks(plan), plan.ep, plan.expert_load)
+    return _crowding(piece, token_ranks(plan), plan.ep, plan.expert_load or ())
 
 
 def _share(size: int, ranks: int, unit: int) -> int:
@@ -87,12 +88,12 @@ def _share(size: int, ranks: int, unit: int) -> int:
     return -(-size // (unit * ranks)) * unit
 
 
-def expert_tp(plan: TrainingPlan) -> int:
+def expert_tp(plan: Deployment) -> int:
     """Ranks that share each expert: those of tensor parallelism, if they see the same tokens."""
     return 1 if plan.sp else plan.tp
 
 
-def token_ranks(plan: TrainingPlan) -> int:
+def token_ranks(plan: Deployment) -> int:
     """Ranks of a tensor-parallel group that hold different tokens between its GEMMs."""
     return plan.tp if plan.sp else 1
 
@@ -149,14 +150,14 @@ def hops(op: Attention, ranks: int) -> list[Attention]:
     return [first] + [other] * (ranks - 1)
 
 
-def local(op: Op, plan: TrainingPlan) -> Op:
+def local(op: Op, plan: Deployment) -> Op:
     """One rank's own queries, keys and values, or part of the heads, of attention; any other operator unchanged."""
     if plan.cp == 1 or not isinstance(op, Attention):
         return op
     return _heads(op, plan.cp) if plan.context == "all_to_all" else hops(op, plan.cp)[0]
 
 
-def of_context(op: Attention, plan: TrainingPlan) -> Attention:
+def of_context(op: Attention, plan: Deployment) -> Attention:
     """One rank's attention when it has all keys: of its own queries, or of its part of the heads.
 
     A causal query sees half of the keys on average, or its window.
@@ -176,7 +177,7 @@ def routing_of(piece: LayerOp) -> Routing:
     return piece.routing
 
 
-def routed_tokens(piece: LayerOp, plan: TrainingPlan) -> int:
+def routed_tokens(piece: LayerOp, plan: Deployment) -> int:
     """Tokens that one rank routes."""
     return -(-output_of(piece.op)[0] // token_ranks(plan))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -12,6 +13,7 @@ from weft.core.fields import Options, check_fields, declared
 from weft.graph import DTYPE_BYTES, EXCHANGES
 from weft.graph.op import BLOCK_BYTES
 from weft.graph.routing import Loads, check_loads, loads_of
+from weft.models.parallel.precision import RECIPES, Recipe
 
 
 def overlap_of(text: str) -> dict[str, str]:
@@ -55,6 +57,10 @@ class Deployment(Options, Record):
     overlap: Mapping[str, str] = declared(
         dict, "Overlap methods by axis, such as tp=t3-mca, see 'weft overlaps list --axis tp'.", default="in sequence"
     )
+
+    # What only a plan of training divides: its fields take the place of these.
+    dp = cp = micro_batch = 1
+    sp, zero = False, 0
 
     def __post_init__(self) -> None:
         if isinstance(self.overlap, str):
@@ -101,6 +107,59 @@ class Deployment(Options, Record):
         found = object.__new__(type(self))
         vars(found).update(vars(self), **fields)
         return found
+
+    @property
+    def shard(self) -> int | None:
+        """Replicas among which weights and their states are sharded."""
+        return None
+
+    @property
+    def context(self) -> str:
+        """How attention sees the keys of context-parallel ranks."""
+        return "ring"
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The axes as they are placed, the innermost first."""
+        return "tp", "cp", "pp", "dp"
+
+    @property
+    def chunks(self) -> int:
+        """Parts of the model on each stage."""
+        return 1
+
+    @property
+    def recipe(self) -> Recipe:
+        """Which tensors have fewer bits than `dtype`."""
+        return RECIPES["bf16"]
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of each pipeline per step."""
+        return 1
+
+    @property
+    def gathers_each_pass(self) -> bool:
+        """Whether sharded weights are gathered for every pass, rather than once a step."""
+        return False
+
+    def degree(self, axis: str) -> int:
+        """The degree of an axis; "dp" counts the ranks that hold the same weights, context-parallel ones included."""
+        degree: int = getattr(self, axis)
+        return degree
+
+    def stride(self, axis: str) -> int:
+        """Distance between neighbours of a group, in GPUs counted through the machine.
+
+        The groups "ep" join neighbours with different tokens, and the groups "experts" the ranks that hold the same
+        experts.
+        """
+        if axis == "experts":
+            return self.stride("ep") * self.ep
+        if axis == "ep":
+            return 1 if self.sp else self.stride("cp" if self.cp > 1 else "dp")
+        inner = self.order[: self.order.index(axis)] if axis in self.order else ()
+        return math.prod(self.degree(name) for name in inner)
 
     def __hash__(self) -> int:
         return hash(tuple(value for name, value in vars(self).items() if name != "overlap"))

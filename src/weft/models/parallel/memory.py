@@ -10,6 +10,7 @@ from weft.graph import DTYPE_BYTES, Attention, Gemm, Op, Streaming, Tensor
 from weft.graph.op import Role, width
 from weft.models.block import PREDICTION, LayerOp
 from weft.models.parallel.again import Saved, check_again, left_by, saved_of
+from weft.models.parallel.deployment import Deployment
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
 
@@ -200,7 +201,7 @@ def words(count: float, narrow: float, plan: TrainingPlan, framework: Framework)
     return count - narrow * (1 - width(low) / DTYPE_BYTES[plan.dtype]) if low else count
 
 
-def casting_ranks(plan: TrainingPlan, framework: Framework) -> int:
+def casting_ranks(plan: Deployment, framework: Framework) -> int:
     """Ranks that share the cast of weights in each pass: those that gather them in the recipe's format, else one."""
     shared = framework.casts_each_pass and framework.keeps_low and plan.recipe.shared and plan.gathers_each_pass
     return (plan.shard or plan.dp * plan.cp) if shared else 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -309,23 +308,11 @@ class TrainingPlan(Deployment):
         """The kind and the options of the schedule."""
         return schedule_name(self.schedule)
 
-    def degree(self, axis: str) -> int:
-        """The degree of an axis; "dp" counts the ranks that hold the same weights, context-parallel ones included."""
-        degree: int = getattr(self, axis)
-        return degree
-
     def stride(self, axis: str) -> int:
         """Distance between neighbours of a group, in GPUs counted through the machine.
 
-        The groups "replica" join the ranks that hold the same shard, the groups "ep" neighbours with different tokens,
-        and the groups "experts" the ranks that hold the same experts.
+        The groups "replica" join the ranks that hold the same shard; the others are as of `Deployment.stride`.
         """
-        if axis == "experts":
-            return self.stride("ep") * self.ep
-        if axis == "ep":
-            return 1 if self.sp else self.stride("cp" if self.cp > 1 else "dp")
         if axis == "replica":
             return self.stride("cp" if self.cp > 1 else "dp") * (self.shard or 1)
-        names: tuple[str, ...] = self.order
-        inner = names[: names.index(axis)] if axis in names else ()
-        return math.prod(self.degree(name) for name in inner)
+        return super().stride(axis)

@@ -12,6 +12,7 @@ from weft.graph.op import Role
 from weft.models.block import LayerOp
 from weft.models.parallel.chain import RankGraphBuilder
 from weft.models.parallel.cut import cut, expert_tp, local
+from weft.models.parallel.deployment import Deployment
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.memory import Kept, kept, remaining
 from weft.models.parallel.plan import TrainingPlan
@@ -56,7 +57,7 @@ class RankPart:
 
 
 def forward_graph(
-    name: str, pieces: Sequence[LayerOp], plan: TrainingPlan, framework: Framework, products: str = ""
+    name: str, pieces: Sequence[LayerOp], plan: Deployment, framework: Framework, products: str = ""
 ) -> Graph:
     """Return one rank's forward pass over the pieces in their order, without what a backward pass would need.
 
@@ -95,7 +96,7 @@ def part(
 def _pass(
     name: str,
     mine: Sequence[tuple[LayerOp, Op]],
-    plan: TrainingPlan,
+    plan: Deployment,
     framework: Framework,
     direction: Literal["forward", "backward"],
 ) -> Graph:
