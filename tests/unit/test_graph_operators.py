@@ -177,3 +177,14 @@ def test_attention_of_pytorch_is_behind_the_newest_kernels_of_both_vendors(gpu, 
             for one in (0, 2)
         )
         assert low <= pytorch / newest <= high
+
+
+def test_a_kind_of_operator_that_names_no_tensors_is_refused():
+    with pytest.raises(TypeError, match="operator Silent has no writes; define each as a property"):
+
+        class Silent(Op):
+            kind = "silent"
+
+            @property
+            def reads(self):
+                return ()

@@ -60,7 +60,7 @@ def check_name(kind: str, name: object, known: Collection[str], listed: bool = F
 
 def is_whole(value: object) -> bool:
     """Whether a value is a whole number; False for booleans."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
 def check_whole(what: str, value: object, least: int, example: int) -> None:

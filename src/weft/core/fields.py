@@ -223,6 +223,8 @@ def _check_flag(one: Described, value: Any) -> Any:
 
 def _check_number(one: Described, value: Any) -> Any:
     bounds = one.declared.bounds
+    if bounds is None and type(value) is float and 0 <= value < math.inf:
+        return value  # without a look at abstract classes: operators are checked by the 100,000
     if bounds is not None:
         low, high = bounds
         if isinstance(value, bool) or not (isinstance(value, Real) and low <= float(value) <= high):
