@@ -104,13 +104,20 @@ class StepTimes:
 
     def seconds(self, step: Shape) -> float:
         """Seconds of a step: on the GPU, or of the host that launches it if that takes longer."""
-        return max(self._on_gpu(step), self._on_host(step))
+        return max(self._composed(step).latency, self._on_host(step))
+
+    def stages(self, step: Shape) -> list[float]:
+        """Seconds of a step in each stage of a pipeline, the send to the next included; the last has the logits."""
+        found = self._composed(step)
+        waits = max(self._on_host(step) - found.latency, 0.0)
+        return found._replace(layers=found.layers + waits).each
 
     def _on_host(self, step: Shape) -> float:
         graphed = not step.prefills or step.decodes * self.queries + step.new <= self._graphed
         return max(self._pieces if graphed else self._launching, self.forward.launching)
 
-    def _on_gpu(self, step: Shape) -> float:
+    def _composed(self, step: Shape) -> ForwardStages:
+        """A step on the GPU, composed as a pass is."""
         one = step.half if self.forward.plan.two_batch_overlap else step
         tokens = one.decodes * self.queries + one.new
         took = self._shared(tokens)
@@ -122,21 +129,12 @@ class StepTimes:
             took += self._prompts(one.prefills, new, cached + 1)
         if self.forward.plan.two_batch_overlap:
             took = self.forward.paired(Pass(took, {EXPERTS: self._exchange(tokens)}), tokens).seconds
-        took += self._logits(step.decodes * self.queries + step.prefills)
-        if self.forward.plan.pp > 1:
-            took = ForwardStages(self.forward.plan.pp, took, 0.0, self._send(tokens)).latency
+        drafts, again = 0.0, Shape(step.decodes, step.context)
         if self.first and self.later:
-            took += self.first.seconds(step)
-            if step.decodes:
-                drafts = self.forward.speculation.tokens
-                took += (drafts - 1) * self.later.seconds(Shape(step.decodes, step.context))
-        return took
-
-    def stages(self, step: Shape) -> list[float]:
-        """Seconds of a step in each stage of a pipeline, the send to the next included; the last has the logits."""
-        count, tokens = self.forward.plan.pp, step.decodes * self.queries + step.new
-        logits, send = self._logits(step.decodes * self.queries + step.prefills), self._send(tokens)
-        return ForwardStages(count, self.seconds(step) - logits - (count - 1) * send, logits, send).each
+            later = self.later.seconds(again) if step.decodes else 0.0
+            drafts = self.forward.drafting(self.first.seconds(step), later)
+        logits = self._logits(step.decodes * self.queries + step.prefills)
+        return self.forward.compose(took, logits, drafts, self._send(tokens) if self.forward.plan.pp > 1 else 0.0)
 
     def next_tokens(self, decodes: int, context: int, steps: int) -> Iterator[float]:
         """Seconds of equal steps of next tokens, each with what one writes more of context in each sequence."""

@@ -197,30 +197,38 @@ class Forward:
         found = sum((self.attention(one) for one in halves), self.shared(tokens))
         if self.plan.two_batch_overlap:
             found = self.paired(found, tokens)
-        layers = found.seconds
-        found += self.logits(sum(one.sequences * (one.new if one.writes else 1) for one in groups))
+        logits = self.logits(sum(one.sequences * (one.new if one.writes else 1) for one in groups))
+        again = [replace(one, new=1) for one in groups if one.writes]
+        drafts = 0.0
         if self.draft:
-            again = [replace(one, new=1) for one in groups if one.writes]
-            drafts = self.draft.batch(groups).seconds
-            drafts += (self.speculation.tokens - 1) * self.draft.batch(again).seconds if again else 0.0
-            found += Pass(drafts, {"draft": drafts})
-        if self.plan.pp > 1:
-            stages = self.stages(layers, found.seconds - layers, sum(one.tokens.count for one in groups))
-            found += Pass(stages.sends, {exposed("pp"): stages.sends})
-            if any(one.writes for one in groups):  # as many equal batches as stages follow each other
-                waits = self.plan.pp * max(stages.each) - stages.latency
-                found += Pass(waits, {"bubble": waits})
+            first, later = (self.draft.batch(each).seconds if each else 0.0 for each in (groups, again))
+            drafts = self.drafting(first, later)
+        send = self.send(sum(one.tokens.count for one in groups)) if self.plan.pp > 1 else 0.0
+        stages = self.compose(found.seconds, logits.seconds, drafts, send)
+        # with next tokens, as many equal batches as stages follow each other
+        bubble = max(stages.each) * stages.stages - stages.latency if again else 0.0
+        more = {"draft": drafts, exposed("pp"): stages.sends, "bubble": bubble}
+        found += logits
+        for name, seconds in more.items():
+            found += Pass(seconds, {name: seconds}) if seconds else Pass()
         waits = self.launching - found.seconds
         return found + Pass(waits, {"host": waits}) if waits > 0 else found
+
+    def compose(self, layers: float, logits: float, drafts: float, send: float) -> ForwardStages:
+        """Return the stages of an iteration of a batch whose parts take so long [s]; the last one has all but layers.
+
+        Iterations of a server, whose parts are interpolated, and single passes are composed alike.
+        """
+        return ForwardStages(self.plan.pp, layers, logits + drafts, send)
+
+    def drafting(self, first: float, again: float) -> float:
+        """Seconds of a drafter: over all tokens of a batch, then over the next of each sequence for further drafts."""
+        return first + max(self.speculation.tokens - 1, 0) * again
 
     @property
     def launching(self) -> float:
         """Seconds that the host takes at least to launch all kernels of a pass in eager mode; 0 by CUDA graphs."""
         return self.launches * self.kit.launch if self.plan.enforce_eager and self.kit else 0.0
-
-    def stages(self, layers: float, last: float, tokens: int) -> ForwardStages:
-        """Return the stages of a pass of `tokens` whose layers take so long, and the last stage `last` longer [s]."""
-        return ForwardStages(self.plan.pp, layers, last, self.send(tokens))
 
     def send(self, tokens: int) -> float:
         """Seconds in which a stage sends the hidden states of so many tokens to the next: each of its ranks a part."""
