@@ -6,6 +6,7 @@ import weft
 from weft.core.errors import ConfigError, InputError, UnknownNameError
 from weft.models import SubLayer
 from weft.models.parallel import split
+from weft.sweep.questions import StepQuestion
 
 SMALL = split(SubLayer.custom(512, 512, 128), 4)
 LINKS = {"link.bandwidth": ["150 GB/s", "0.3 TB/s"]}
@@ -127,3 +128,11 @@ def test_what_is_wrong_is_said(call, error, words):
     with pytest.raises(error) as caught:
         call()
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "loads"), [("even", ()), ("power:0.6", 0.6), ("3,2,2,1", (3.0, 2.0, 2.0, 1.0))], ids=str
+)
+def test_a_training_question_takes_the_loads_of_experts_as_the_command_does(text, loads):
+    question = StepQuestion(model="gpt-oss-120b", system="8xh100", expert_load=text)
+    assert question.stated()["expert_load"] == loads

@@ -24,6 +24,7 @@ from weft.core.store import Record
 from weft.core.units import parse_collective, parse_shape
 from weft.estimate import Estimate, estimate
 from weft.graph import Collective, Gemm, Graph, Op, concurrent
+from weft.graph.routing import loads_of
 from weft.hardware import Described, Gpu, Node, System
 from weft.models import SubLayer, Transformer, load_model
 from weft.models.parallel import split, work_of
@@ -160,6 +161,12 @@ class Planned(_PLAN):
     def _methods(cls, value: Any) -> Any:
         """Methods by axis, also from a text such as "tp=flux,dp=dma"."""
         return overlap_of(value) if isinstance(value, str) else value
+
+    @field_validator("expert_load", mode="before", check_fields=False)
+    @classmethod
+    def _loads(cls, value: Any) -> Any:
+        """Loads of experts, also from a text such as "even" or "power:0.6"."""
+        return loads_of(value) if isinstance(value, str) else value
 
     def stated(self) -> dict[str, Any]:
         """The fields of the plan that are given."""
