@@ -106,9 +106,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Room -> the public names that live there, with another name than there as "name=there". A room is imported when one of
+# Module -> the public names that it defines, another name than there as "name=there". A module is imported when one of
 # its names is first used, so that `import weft` costs neither a compiler nor a plotting library.
-_ROOMS = {
+_MODULES = {
     "weft.core.errors": "WeftError",
     "weft.estimate": "Harness estimate",
     "weft.graph": (
@@ -154,8 +154,8 @@ _ROOMS = {
     "weft.plan.tune.tiles": "tiles",
 }
 _HOMES = {
-    name: (room, there or name)
-    for room, names in _ROOMS.items()
+    name: (home, there or name)
+    for home, names in _MODULES.items()
     for name, _, there in (each.partition("=") for each in names.split())
 }
 
@@ -166,10 +166,10 @@ def __getattr__(name: str) -> object:
         return __dir__()
     if name not in _HOMES and importlib.util.find_spec(f"weft.{name}"):
         return importlib.import_module(f"weft.{name}")
-    room, attribute = _HOMES.get(name) or _find_in_extensions(name)
-    module = importlib.import_module(room)
+    home, attribute = _HOMES.get(name) or _find_in_extensions(name)
+    module = importlib.import_module(home)
     # `weft.estimate` is a callable module: the name is the same object whether module or function is imported first.
-    value: object = module if room == f"weft.{name}" else getattr(module, attribute)
+    value: object = module if home == f"weft.{name}" else getattr(module, attribute)
     if isinstance(value, FunctionType):
         from weft.core.arguments import checked  # not before: Ctrl-C is handled once this package is imported
 

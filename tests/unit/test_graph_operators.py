@@ -153,11 +153,11 @@ def test_a_kind_that_a_user_adds_is_timed_by_its_flops_and_bytes():
     assert np.all(estimate(Convolution(np.array([1, 64]), 1024, 32), gpu).seconds[1] == computed.seconds)
 
 
-def test_the_room_is_called_as_its_one_function():
-    import weft.estimate as room
+def test_the_package_is_called_as_its_one_function():
+    import weft.estimate as package
 
     work = Gemm(4096, 4096, 4096, "bf16")
-    assert room(work, "h100-sxm").seconds == estimate(work, "h100-sxm").seconds
+    assert package(work, "h100-sxm").seconds == estimate(work, "h100-sxm").seconds
 
 
 @pytest.mark.parametrize(

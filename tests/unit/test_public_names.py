@@ -40,19 +40,19 @@ def test_a_public_name_that_is_also_a_module_can_be_called_whichever_was_importe
     ("name", "home"),
     [
         ("estimate", "weft.estimate.dispatch"),
-        ("plan", "weft.plan.search"),
+        ("plan", "weft.plan.training"),
         ("rewrite", "weft.rewrite.run"),
         ("simulate", "weft.simulate.single"),
         ("step", "weft.step.named"),
     ],
 )
-def test_help_on_a_room_shows_the_function_that_a_call_runs(name, home):
-    room = getattr(weft, name)
+def test_help_on_a_package_shows_the_function_that_a_call_runs(name, home):
+    package = getattr(weft, name)
     function = getattr(importlib.import_module(home), name)
-    text = pydoc.plain(pydoc.render_doc(room))
+    text = pydoc.plain(pydoc.render_doc(package))
     assert inspect.cleandoc(function.__doc__).partition("\n")[0] in text
     assert f"{name}({next(iter(inspect.signature(function).parameters))}" in text
-    assert inspect.signature(room) == inspect.signature(function)
+    assert inspect.signature(package) == inspect.signature(function)
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""The command line: one module per command group; each command calls one public function."""
+"""The commands of `weft`: one module per group; each command parses values and calls one public function."""

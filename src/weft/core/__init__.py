@@ -1,1 +1,1 @@
-"""Errors, units, declared options, files and records on disk; what an answer and its report are."""
+"""Errors, units, declared options, files and cached records; what answers, reports and extensions are."""

@@ -74,7 +74,7 @@ def plain(value: Any) -> Any:
 
 
 def _renderer() -> Renderer:
-    """The room that shows answers, imported when one is first shown: computing needs no library that draws."""
+    """The package that shows answers, imported when one is first shown: computing needs no library that draws."""
     return cast("Renderer", import_module("weft.view.answers"))
 
 

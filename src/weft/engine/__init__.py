@@ -1,3 +1,3 @@
-"""The request-level simulator: deterministic and event-driven, on arrays of integers alone."""
+"""The request-level simulator: events on arrays of integers, deterministic; one file per block of hardware."""
 
 from weft.engine import code as code  # it registers itself as the loader of machine code

@@ -1,6 +1,6 @@
 """Closed-form times: `weft.estimate(work, system)`, vectorised, with the bound that was hit and where the time goes."""
 
-from weft.core.rooms import callable_room
+from weft.core.callables import make_callable
 from weft.estimate.answer import Bound, Estimate, Parameter
 from weft.estimate.dispatch import estimate
 from weft.estimate.gemm import ranked_plans
@@ -17,4 +17,4 @@ __all__ = [
     "ranked_plans",
 ]
 
-callable_room(__name__, "weft.estimate.dispatch", "estimate")
+make_callable(__name__, "weft.estimate.dispatch", "estimate")

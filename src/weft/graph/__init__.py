@@ -1,4 +1,4 @@
-"""What to compute, independent of a machine: operators, their data, and their dependencies."""
+"""Work on no machine yet: operators, tensors, and the graphs of their dependencies."""
 
 from weft.graph.attention import Attention
 from weft.graph.choice import (

@@ -1,4 +1,4 @@
-"""The machines: GPUs, nodes and systems, every value with a unit and a source."""
+"""GPUs, nodes, fabrics and systems; every value has a unit and a source."""
 
 from weft.core.catalog import Provenance
 from weft.hardware.fabric import FABRICS, Fabric

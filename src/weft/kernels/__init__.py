@@ -1,4 +1,4 @@
-"""How one operator runs on one GPU: tiles and their order, workgroup scripts, what a workgroup needs."""
+"""How one operator runs on one GPU: workgroup scripts, tiles, DMA commands; `library` is what vendors choose."""
 
 from weft.graph.tiling import GemmTiling
 from weft.kernels.gemm import (

@@ -7,7 +7,7 @@ command line.
 
 from typing import TYPE_CHECKING
 
-from weft.core.rooms import lazy_names
+from weft.core.callables import lazy_names
 
 if TYPE_CHECKING:
     from weft.lab.calibration import Calibrated as Calibrated

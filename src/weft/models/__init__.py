@@ -1,10 +1,10 @@
-"""Models, their sub-layers, and the GEMMs inside them."""
+"""Transformers and their sub-layers: operators, parameters and FLOPs; `parallel` splits them over GPUs."""
 
-from weft.core.rooms import callable_room
+from weft.core.callables import make_callable
 from weft.models.load import graph_in, load_model, model_names
 from weft.models.sublayer import SUBLAYERS, SubLayer, SubLayerKind, sublayer
 from weft.models.transformer import Transformer
 
 __all__ = ["SUBLAYERS", "SubLayer", "SubLayerKind", "Transformer", "graph_in", "load_model", "model_names", "sublayer"]
 
-callable_room(__name__, "weft.models.load", "model_names")
+make_callable(__name__, "weft.models.load", "model_names")

@@ -1,6 +1,6 @@
 """Overlap methods and co-run strategies, one class each: where it applies, how it runs, what it takes; arbiters."""
 
-from weft.core.rooms import callable_room
+from weft.core.callables import make_callable
 from weft.overlaps.base import AXES, FORMS, PLACES, SEQUENTIAL, Axis, Clock, OverlapMethod, Part, Place
 from weft.overlaps.corun import CoRunStrategy
 from weft.overlaps.graphs import Pattern
@@ -48,4 +48,4 @@ __all__ = [
     "simulated",
 ]
 
-callable_room(__name__, "weft.overlaps.registry", "overlap_names")
+make_callable(__name__, "weft.overlaps.registry", "overlap_names")

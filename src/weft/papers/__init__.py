@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from weft.core.callables import make_callable
 from weft.core.errors import InputError
-from weft.core.rooms import callable_room
 
 if TYPE_CHECKING:
     from weft.papers.headline import PaperStudy
@@ -55,4 +55,4 @@ def study_names() -> list[str]:
     return list(STUDIES)
 
 
-callable_room(__name__, __name__, "study_names")
+make_callable(__name__, __name__, "study_names")

@@ -1,9 +1,9 @@
-"""The best plan of a model on a system, with its launch file; what it recomputes, and the order of its pipeline."""
+"""The best deployment for training or serving, with its launch file; recomputation, pipeline orders, tuning."""
 
-from weft.core.rooms import callable_room
+from weft.core.callables import make_callable
 from weft.plan.plans import Planned, Plans
 from weft.plan.training import plan
 
 __all__ = ["Planned", "Plans", "plan"]
 
-callable_room(__name__, "weft.plan.training", "plan")
+make_callable(__name__, "weft.plan.training", "plan")

@@ -1,8 +1,8 @@
-"""Cost-based rewriting of graphs: rules that are proven on small arrays, and the search for their best order."""
+"""Cheaper graphs by rules that are proven on small arrays, and the search for the best order of rules."""
 
 from typing import TYPE_CHECKING
 
-from weft.core.rooms import callable_room, lazy_names
+from weft.core.callables import lazy_names, make_callable
 
 if TYPE_CHECKING:
     from weft.rewrite.answer import Rewriting as Rewriting
@@ -17,4 +17,4 @@ __getattr__, __all__ = lazy_names(
     run="rewrite",
 )
 
-callable_room(__name__, "weft.rewrite.run", "rewrite")
+make_callable(__name__, "weft.rewrite.run", "rewrite")

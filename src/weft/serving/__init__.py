@@ -1,1 +1,1 @@
-"""Serving: loads of requests on replicas of a model, by the rules of serving frameworks' schedulers."""
+"""Serve a load of requests on replicas of a model: schedulers, KV cache, routers, disaggregated prefill."""

@@ -1,8 +1,8 @@
-"""Run a graph on a system: once, under several overlaps, or as many runs on several processes."""
+"""Run a graph on a system, request by request: once, under several overlap methods, or on real numbers."""
 
 from typing import TYPE_CHECKING
 
-from weft.core.rooms import callable_room, lazy_names
+from weft.core.callables import lazy_names, make_callable
 
 if TYPE_CHECKING:
     from weft.simulate.several import balanced as balanced
@@ -16,4 +16,4 @@ __getattr__, __all__ = lazy_names(
     single="alone baseline",
 )
 
-callable_room(__name__, "weft.simulate.single", "simulate")
+make_callable(__name__, "weft.simulate.single", "simulate")

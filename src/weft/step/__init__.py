@@ -5,6 +5,6 @@ many, from the durations of `prices` by the keys of `keys`; `forward` and `infer
 `pipeline` has the pipeline schedules, `result` the answers.
 """
 
-from weft.core.rooms import callable_room
+from weft.core.callables import make_callable
 
-callable_room(__name__, "weft.step.named", "step")
+make_callable(__name__, "weft.step.named", "step")

@@ -1,5 +1,5 @@
-"""Many questions: every combination of their values, on processes or a cluster, each kept on disk."""
+"""Many queries: every combination of values, on processes or a cluster, each result cached on disk."""
 
-from weft.core.rooms import callable_room
+from weft.core.callables import make_callable
 
-callable_room(__name__, "weft.sweep.run", "sweep")
+make_callable(__name__, "weft.sweep.run", "sweep")

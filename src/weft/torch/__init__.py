@@ -1,1 +1,1 @@
-"""PyTorch programs as graphs, and runs that its profiler and other tools recorded."""
+"""PyTorch programs captured as graphs, and runs that its profiler and other tools recorded."""

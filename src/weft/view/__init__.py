@@ -5,7 +5,7 @@ Tables are written to a terminal, CSV, JSON and HTML; figures are interactive in
 
 from typing import TYPE_CHECKING
 
-from weft.core.rooms import lazy_names
+from weft.core.callables import lazy_names
 
 if TYPE_CHECKING:
     from weft.view.corun import held_units as held_units

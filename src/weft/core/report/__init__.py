@@ -1,4 +1,4 @@
-"""What a result shows, as data: sentences, tables, figures and sections, which the room `view` renders."""
+"""What a result shows, as data: sentences, tables, figures and sections, which `weft.view` renders."""
 
 from weft.core.report.report import Figure, Part, Report, Section, SystemReport, filled
 from weft.core.report.table import Column, Table

@@ -77,7 +77,7 @@ S = TypeVar("S", bound=OnSystem)
 
 
 class Report(Generic[A]):
-    """What an answer shows: subclasses say it, the room `view` renders it to terminals, pages, files and notebooks.
+    """What an answer shows: subclasses say it, `weft.view` renders it to terminals, pages, files and notebooks.
 
     Everything is computed when it is asked for, so that a terminal pays for no picture.
     """

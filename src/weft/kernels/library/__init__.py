@@ -1,1 +1,1 @@
-"""The choices of a vendor's library: algorithm, protocol, channels and tiles, and the cost of its kernels."""
+"""What vendors' libraries choose (algorithm, protocol, channels, tiles), and what it costs."""

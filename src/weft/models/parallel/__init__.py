@@ -1,8 +1,8 @@
-"""A graph split over GPUs: tensor parallelism."""
+"""What each rank of a deployment computes, sends and stores, and what training frameworks do by default."""
 
 from typing import TYPE_CHECKING
 
-from weft.core.rooms import lazy_names
+from weft.core.callables import lazy_names
 
 if TYPE_CHECKING:
     from weft.models.parallel.inference import layer as layer

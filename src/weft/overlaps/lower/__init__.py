@@ -1,4 +1,4 @@
-"""Kernels and buffers of operators that share only the GPU; `weft.overlaps` lowers those that share buffers."""
+"""Lower operators that share only the GPU to kernels and buffers, and a system to the integers of the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How kernels share a GPU: strategies, splits, degrees, kernels and tiles, from simulated runs and tables of them."""
+"""How kernels share a GPU: co-run strategies, splits, kernels and tiles, simulated and from tables."""
 
 from weft.plan.tune.advisor import advise
 from weft.plan.tune.heuristics import Choice, choose

@@ -1,8 +1,8 @@
-"""The result of a run as one timeline, and comparisons of several runs."""
+"""The timeline of a run, comparisons and co-runs, and the metrics that follow from them."""
 
 from typing import TYPE_CHECKING
 
-from weft.core.rooms import lazy_names
+from weft.core.callables import lazy_names
 
 if TYPE_CHECKING:
     from weft.simulate.result.comparison import Comparison as Comparison

@@ -1,4 +1,4 @@
-"""Pipeline schedules as data, by name, and their clock."""
+"""Pipeline schedules as data, by name; their clock, and the search for an order of tasks."""
 
 from __future__ import annotations
 

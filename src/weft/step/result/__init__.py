@@ -1,1 +1,1 @@
-"""The answers of a training step, a prefill and a decode iteration."""
+"""The answers of a training step, a prefill and a decode iteration: time, memory, roofline."""

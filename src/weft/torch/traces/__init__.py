@@ -1,4 +1,4 @@
-"""Recorded runs of other tools as Weft's graphs: traces of PyTorch's profiler, and execution traces."""
+"""Recorded runs as graphs: traces of PyTorch's profiler, execution traces of Chakra and PyTorch."""
 
 from pathlib import Path
 

@@ -12,7 +12,7 @@ from typing import Any
 from weft.core.arguments import checked
 
 
-def callable_room(package: str, module: str, function: str) -> None:
+def make_callable(package: str, module: str, function: str) -> None:
     """Make a call of `package` one of `module`'s `function`, which is imported at the first call.
 
     `help(package)` shows the function's text, with its signature below the first line.
@@ -22,7 +22,7 @@ def callable_room(package: str, module: str, function: str) -> None:
         found: Callable[..., Any] = getattr(import_module(module), function)
         return found
 
-    class Room(ModuleType):
+    class CallablePackage(ModuleType):
         def __call__(self, *args: Any, **named: Any) -> Any:
             return checked(called())(*args, **named)
 
@@ -35,7 +35,7 @@ def callable_room(package: str, module: str, function: str) -> None:
             first, _, rest = cleandoc(called().__doc__ or "").partition("\n")
             return f"{first}\n\n``{function}{signature(called())}``\n{rest}"
 
-    sys.modules[package].__class__ = Room
+    sys.modules[package].__class__ = CallablePackage
 
 
 def lazy_names(package: str, **homes: str) -> tuple[Callable[[str], Any], list[str]]:
@@ -43,13 +43,13 @@ def lazy_names(package: str, **homes: str) -> tuple[Callable[[str], Any], list[s
 
     `homes` has the names of each module of the package, with spaces between them.
     """
-    rooms = {name: home for home, names in homes.items() for name in names.split()}
+    modules = {name: home for home, names in homes.items() for name in names.split()}
 
     def get(name: str) -> Any:
-        if name not in rooms:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'; public: {', '.join(rooms)}")
-        value = getattr(import_module(f"{package}.{rooms[name]}"), name)
+        if name not in modules:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'; public: {', '.join(modules)}")
+        value = getattr(import_module(f"{package}.{modules[name]}"), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return get, sorted(rooms)
+    return get, sorted(modules)
