@@ -11,7 +11,18 @@ from machines import BIN, NS, gpu, steps
 from weft.core.options import RunOptions
 from weft.engine import layout as y
 from weft.engine.loop import run
-from weft.engine.program import Buffer, ChunkRule, Kernel, Load, Phase, PlacedKernel, Plan, RemoteMap, Store, build
+from weft.engine.program import (
+    Buffer,
+    ChunkLoad,
+    ChunkRule,
+    ChunkStore,
+    Kernel,
+    Phase,
+    PlacedKernel,
+    Plan,
+    RemoteMap,
+    build,
+)
 from weft.engine.state import allocate, margin_events, margin_requests
 from weft.hardware import System
 from weft.hardware.fabric import switch
@@ -45,12 +56,12 @@ def machine(phase: Phase, gpus: int = GPUS, slow: int | None = None):
 
 def loading() -> Phase:
     """A loop that loads sums of all GPUs' data."""
-    return Phase(COUNT, 3, 0, (Load("data", 0, "sum", PIECE, members=GPUS, member_stride=PIECE * COUNT),))
+    return Phase(COUNT, 3, 0, (ChunkLoad("data", 0, "sum", PIECE, members=GPUS, member_stride=PIECE * COUNT),))
 
 
 def storing() -> Phase:
     """A loop whose stores the switch copies to all GPUs."""
-    return Phase(COUNT, 3, 0, (), (Store("copied", 0, "sum", PIECE),))
+    return Phase(COUNT, 3, 0, (), (ChunkStore("copied", 0, "sum", PIECE),))
 
 
 def taken(m, bytes_: int, g: int = 0) -> int:

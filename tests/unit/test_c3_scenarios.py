@@ -7,7 +7,7 @@ from estimates import gemm
 
 from weft import hardware
 from weft.core.errors import ConfigError, InputError
-from weft.papers.c3 import Suite
+from weft.papers.c3 import ScenarioSuite
 from weft.papers.c3.scenarios import LAYERS, ROWS, candidates
 
 TOGETHER = (("QKV",), ("O",), ("gate",), ("down",), ("QKV", "O"), ("gate", "gate"), ("gate", "gate", "down"))
@@ -29,11 +29,11 @@ size = "16 MiB"
 def suite(tmp_path, text):
     file = tmp_path / "mine.toml"
     file.write_text(f'title = "mine"\n{text}')
-    return Suite.load(file)
+    return ScenarioSuite.load(file)
 
 
 def test_the_declared_suite_fills_classes_collectives_and_bounds_evenly():
-    scenarios = Suite.declared().scenarios
+    scenarios = ScenarioSuite.declared().scenarios
     assert len(scenarios) == 30
     assert set(Counter(s.kind for s in scenarios).values()) == {10}
     assert set(Counter((s.kind, s.collective) for s in scenarios).values()) == {5}
@@ -42,13 +42,13 @@ def test_the_declared_suite_fills_classes_collectives_and_bounds_evenly():
 
 def test_what_the_declared_suite_calls_memory_bound_is_so_by_the_closed_form():
     gpu = hardware.gpu("mi300x")
-    for scenario in Suite.declared().scenarios:
+    for scenario in ScenarioSuite.declared().scenarios:
         found = gemm(*scenario.gemm, scenario.dtype, gpu, clock="sustained").bound
         assert scenario.bound in str(found)
 
 
 def test_gemms_and_sizes_of_the_declared_suite_are_those_of_its_rule():
-    for scenario in Suite.declared().scenarios:
+    for scenario in ScenarioSuite.declared().scenarios:
         assert LAYERS[scenario.layer] == scenario.gemm[1:]
         assert scenario.gemm[0] in ROWS[scenario.bound]
         assert scenario.size in SIZES
@@ -56,7 +56,7 @@ def test_gemms_and_sizes_of_the_declared_suite_are_those_of_its_rule():
 
 def test_gemms_of_the_declared_suite_are_among_the_candidates_of_its_rule():
     gemms = list(candidates(hardware.gpu("mi300x")))
-    assert {(s.layer, s.gemm, s.bound) for s in Suite.declared().scenarios} <= set(gemms)
+    assert {(s.layer, s.gemm, s.bound) for s in ScenarioSuite.declared().scenarios} <= set(gemms)
     assert all(gemm[0] >= 8192 for _, gemm, bound in gemms if bound == "compute")
 
 
@@ -91,4 +91,4 @@ def test_a_class_that_there_is_not_is_refused(tmp_path):
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"nothing\.toml' does not exist"):
-        Suite.load(tmp_path / "nothing.toml")
+        ScenarioSuite.load(tmp_path / "nothing.toml")

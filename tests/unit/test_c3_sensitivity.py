@@ -9,7 +9,7 @@ from weft import hardware
 from weft.graph import Collective, Driver
 from weft.overlaps import STRATEGIES
 from weft.overlaps.lower.collectives import collective_kernel
-from weft.papers.c3 import C3Study, Suite, sensitivity
+from weft.papers.c3 import C3Study, ScenarioSuite, sensitivity
 from weft.papers.c3.runs import ScenarioRuns
 from weft.papers.c3.scenarios import Scenario
 from weft.papers.c3.sensitivity import _moves, _tasks, representatives
@@ -48,7 +48,7 @@ def test_every_kernel_says_how_many_bytes_it_may_have_in_flight(system):
 
 def test_every_move_changes_something():
     """At least one run of the scenarios is another one."""
-    chosen = [ScenarioRuns(one, BENCH) for one in representatives(Suite.declared().scenarios)]
+    chosen = [ScenarioRuns(one, BENCH) for one in representatives(ScenarioSuite.declared().scenarios)]
     tasks = {task for one in chosen for task in _tasks(one).values()}
     moved = list(_moves(BENCH.system))
     for move in moved:
@@ -58,7 +58,7 @@ def test_every_move_changes_something():
 
 
 def test_both_rates_of_copies_move_together():
-    copies = ScenarioRuns(Suite.declared().scenarios[0], BENCH).collective(Driver.DMA)
+    copies = ScenarioRuns(ScenarioSuite.declared().scenarios[0], BENCH).collective(Driver.DMA)
     low, high = (
         move(copies).system.gpu
         for move in _moves(BENCH.system)
@@ -69,7 +69,7 @@ def test_both_rates_of_copies_move_together():
 
 
 def test_the_part_of_a_suite_that_is_moved_has_every_class_and_boundness():
-    chosen = representatives(Suite.declared().scenarios)
+    chosen = representatives(ScenarioSuite.declared().scenarios)
     assert sorted((s.kind, s.bound) for s in chosen) == sorted(product(CLASSES, ("compute", "memory")))
     assert {s.collective for s in chosen} == {"all_gather", "all_to_all"}
 
@@ -78,7 +78,7 @@ def test_a_suite_of_ones_own_gives_the_share_of_every_strategy_at_both_ends(monk
     window = Values(("dma.window",), "how much an engine has in flight", frozenset({"dma"}))
     monkeypatch.setattr(sensitivity, "sharing_values", lambda *_: (window,))
     small = Scenario(layer="mine", gemm=(4096, 4096, 1024), collective="all_gather", size="64 MiB")
-    done = C3Study.sensitivity(Suite(title="small", scenarios=(small,)), jobs=1)
+    done = C3Study.sensitivity(ScenarioSuite(title="small", scenarios=(small,)), jobs=1)
     chosen, low, high = (row.figures for row in done.rows[:3])
     assert set(chosen) == set(STRATEGIES)
     assert low["dma"] < chosen["dma"] <= high["dma"]

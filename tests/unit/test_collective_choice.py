@@ -3,7 +3,16 @@ import pytest
 
 from weft import hardware
 from weft.core.errors import InputError, UnknownNameError
-from weft.kernels.library.collectives import Algorithm, Call, MiB, Protocol, canonical, choose, estimates, steps
+from weft.kernels.library.collectives import (
+    Algorithm,
+    CollectiveCall,
+    MiB,
+    Protocol,
+    canonical,
+    choose,
+    estimates,
+    steps,
+)
 from weft.kernels.library.interconnect import interconnect
 
 SIZES = 2.0 ** np.arange(9, 32)
@@ -109,7 +118,7 @@ def test_nodes_without_a_reducing_switch_are_joined_by_trees():
 
 
 def test_the_estimate_is_latency_plus_bytes_by_bandwidth():
-    keys, times = estimates(Call("all_gather", 2, interconnect(hardware.system("dgx-a100"))), [0.0, 480e9])
+    keys, times = estimates(CollectiveCall("all_gather", 2, interconnect(hardware.system("dgx-a100"))), [0.0, 480e9])
     simple = times[keys.index((Algorithm.RING, Protocol.SIMPLE))]
     assert simple == pytest.approx([11.8e-6, 1.0 + 11.8e-6])
 

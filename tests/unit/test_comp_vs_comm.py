@@ -3,10 +3,10 @@
 import pytest
 
 from weft.hardware import System, gpu
-from weft.papers.comp_vs_comm import DECLARED, Scenario, _layer, _projections, scenarios
+from weft.papers.comp_vs_comm import DECLARED, ScaledLayer, _layer, _projections, scenarios
 
 ON = System(gpu=gpu("mi210"), gpus=1)
-GPT3 = Scenario("GPT-3", 2020, 12288, 2048, 96, 32, 1, 1, True)
+GPT3 = ScaledLayer("GPT-3", 2020, 12288, 2048, 96, 32, 1, 1, True)
 
 
 def test_there_are_hundreds_of_scenarios_each_once():

@@ -13,7 +13,7 @@ from weft import Routing
 from weft.cli.predict import predict
 from weft.core.errors import InputError, UnknownNameError
 from weft.core.options import RunOptions
-from weft.estimate.experts import TILES, Experts, Grouped, Load, experts, grouped
+from weft.estimate.experts import TILES, ExpertRows, Experts, Grouped, experts, grouped
 from weft.estimate.target import Harness, target
 from weft.graph import GroupedGemm
 from weft.kernels.library.kits import KITS
@@ -37,7 +37,7 @@ def layer(tokens=4096, loads=(), dtype="bf16", ranks=8, hidden=2048, ffn=768):
 
 
 def test_an_expert_pads_its_rows_to_whole_tiles_of_its_own():
-    load = Load.of([129, 1, 0, 128])
+    load = ExpertRows.of([129, 1, 0, 128])
     assert dict(zip(TILES, load.blocks.tolist(), strict=True)) == {16: 18, 32: 10, 64: 6, 128: 4}
     assert (load.rows, load.busiest, load.active) == (258, 129, 3)
 
@@ -48,7 +48,7 @@ def test_a_shared_load_is_that_of_its_counts(rows, groups, busiest):
         counts = [busiest] + [(rows - busiest) / (groups - 1)] * (groups - 1)
     else:
         counts = [max(rows / groups, 1)] * min(rows, groups)
-    shared, of = Load.shared(rows, groups, busiest), Load.of(counts)
+    shared, of = ExpertRows.shared(rows, groups, busiest), ExpertRows.of(counts)
     assert float(shared.rows) == of.rows
     assert shared.busiest == of.busiest
     assert shared.blocks[-1] == pytest.approx(of.blocks[-1], rel=0.5)
@@ -195,7 +195,7 @@ def test_sglang_streams_mxfp4_weights_as_16_bits_and_vllm_as_4():
 def test_sums_of_scaled_blocks_are_added_on_vector_units():
     """Each costs an instruction a sum of 128 products: as a main loop of the same rate, that much longer."""
     machine = target("h100-sxm", RunOptions(clock="short"))
-    what = Grouped(Load.shared(128 * 1024, 128), 4096, 4096, EXPERT_FORMATS["fp8-block"])
+    what = Grouped(ExpertRows.shared(128 * 1024, 128), 4096, 4096, EXPERT_FORMATS["fp8-block"])
     own = {"peak": 1.0, "begin": 0.0, "memory": 1.0}
     plain, promoted = (sum(grouped(what, machine, own | {"promoted": each}).values()) for each in (0, 1))
     tiles, gpu = 128 * 1024 / 128 * 32 * 32, machine.gpu

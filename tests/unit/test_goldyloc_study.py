@@ -11,7 +11,7 @@ from weft import hardware
 from weft.core.errors import WeftError
 from weft.graph import Gemm
 from weft.kernels import GemmTiling
-from weft.papers.goldyloc import GoldylocStudy, Suite, run
+from weft.papers.goldyloc import GoldylocStudy, QueueSuite, run
 from weft.papers.goldyloc.shares import ShareLoss, ShareLosses
 from weft.papers.goldyloc.study import FIGURES
 
@@ -38,11 +38,11 @@ gemms = [[64, 192, 64], [192, 64, 128]]
 def done(tmp_path_factory):
     file = tmp_path_factory.mktemp("suite") / "tiny.toml"
     file.write_text(SUITE)
-    return run(Suite.load(file), jobs=1, gpu=small_mi100())
+    return run(QueueSuite.load(file), jobs=1, gpu=small_mi100())
 
 
 def test_the_declared_suite_names_the_source_of_every_network():
-    suite = Suite.declared()
+    suite = QueueSuite.declared()
     assert {entry.network for entry in suite.entries} == set(suite.networks)
     assert {len(queue.gemms) for entry in suite.entries for queue in entry.queues()} >= {2, 4, 8, 16}
     assert len(suite.shapes) == len([entry for entry in suite.entries if hasattr(entry, "queued")])
@@ -68,9 +68,9 @@ def test_published_figures_stand_only_beside_their_own_suite_and_gpu(done):
     assert "no published figures stand beside these: the machine was changed" in done.notes[-1]
     alone = replace(done, machine=hardware.gpu("mi100"))
     assert "the suite is not the declared one" in alone.notes[-1]
-    renamed = replace(alone, suite=done.suite.model_copy(update={"title": Suite.declared().title}))
+    renamed = replace(alone, suite=done.suite.model_copy(update={"title": QueueSuite.declared().title}))
     assert not renamed.comparable
-    assert replace(alone, suite=Suite.declared()).comparable
+    assert replace(alone, suite=QueueSuite.declared()).comparable
 
 
 def test_a_wrong_degree_costs_what_the_runs_say(done):
@@ -171,7 +171,7 @@ def test_suites_that_cannot_be_run_are_told_by_entry(tmp_path, old, new, words):
     file = tmp_path / "bad.toml"
     file.write_text(SUITE.replace(old, new, 1))
     with pytest.raises(WeftError) as error:
-        Suite.load(file)
+        QueueSuite.load(file)
     assert words in str(error.value)
 
 
@@ -179,4 +179,4 @@ def test_a_suite_without_gemms_is_refused(tmp_path):
     file = tmp_path / "empty.toml"
     file.write_text('title = "nothing"\n')
     with pytest.raises(WeftError, match="there is no GEMM"):
-        Suite.load(file)
+        QueueSuite.load(file)

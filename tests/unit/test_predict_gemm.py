@@ -142,7 +142,7 @@ def test_what_is_left_out_untimed_is_never_the_best(name: str) -> None:
         gemm_kernel.Tile(*(float(getattr(one, f)) for f in fields)) for one in candidates(gpu.architecture, "bf16")
     ]
     for m, n, k in zip(*random_shapes(100, seed=4), strict=True):
-        shape = gemm_kernel.Shape(m, n, k, 1.0)
+        shape = gemm_kernel.GemmShape(m, n, k, 1.0)
         moved = gemm_kernel.traffic(shape, on)
         tried = [tiles[0], *(tile for tile in tiles[1:] if not gemm_kernel.wasteful(shape, tile, on))]
         every = [gemm_kernel.under(shape, moved, tile, gemm_kernel.costs(tile, on), np.inf, on)[0] for tile in tried]

@@ -6,7 +6,7 @@ from estimates import time_of
 
 from weft import hardware
 from weft.core.errors import InputError, UnknownNameError
-from weft.estimate.kernel import Kernel, Sweep, idle_latency, kernel_time, memory_seconds
+from weft.estimate.kernel import DataSweep, SweepKernel, idle_latency, kernel_time, memory_seconds
 from weft.graph import OPERATORS, STREAMING, Streaming, operator
 from weft.graph.op import BLOCK_BYTES
 
@@ -116,8 +116,8 @@ def test_long_softmax_rows_are_limited_by_exponentials_where_lanes_are_few():
 
 def test_sweeps_follow_each_other_and_within_one_the_slowest_sets_the_pace():
     bytes_, operations = np.float64(4e9), np.float64(2e10)
-    both = kernel_time(Kernel((Sweep(reads=bytes_, operations=operations),), 1e6, 256), A100)
-    parted = kernel_time(Kernel((Sweep(reads=bytes_), Sweep(operations=operations)), 1e6, 256), A100)
+    both = kernel_time(SweepKernel((DataSweep(reads=bytes_, operations=operations),), 1e6, 256), A100)
+    parted = kernel_time(SweepKernel((DataSweep(reads=bytes_), DataSweep(operations=operations)), 1e6, 256), A100)
     assert both.parts["memory"] * both.parts["compute"] == 0
     assert min(parted.parts["memory"], parted.parts["compute"]) > 0
     assert parted.seconds > 1.5 * both.seconds

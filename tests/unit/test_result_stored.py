@@ -12,7 +12,7 @@ from weft.graph import Collective, Gemm, concurrent
 from weft.models import SubLayer
 from weft.models.parallel import split
 from weft.simulate import compare
-from weft.simulate.result import Interference, Residency, Series, Timeline
+from weft.simulate.result import MemoryInterference, Residency, Series, Timeline
 from weft.simulate.result.stored import as_record, from_record, summary
 from weft.simulate.single import simulate
 
@@ -37,7 +37,7 @@ def same(one, two):
     """Whether two values of a timeline are equal, arrays by their elements."""
     if isinstance(one, np.ndarray):
         return one.dtype == two.dtype and np.array_equal(one, two)
-    if isinstance(one, Interference | Series | Residency | Timeline):
+    if isinstance(one, MemoryInterference | Series | Residency | Timeline):
         return all(same(getattr(one, field.name), getattr(two, field.name)) for field in fields(one))
     if isinstance(one, dict):
         return list(one) == list(two) and all(same(one[key], two[key]) for key in one)

@@ -12,7 +12,7 @@ from weft.hardware import system
 from weft.models.block import Tokens, layer
 from weft.models.load import load_model
 from weft.models.parallel.plan import TrainingPlan
-from weft.papers.textbook.shard import Part, Problem, cheapest, shard_layer
+from weft.papers.textbook.shard import ChoiceCosts, ShardedPart, cheapest, shard_layer
 from weft.papers.textbook.strategies import Mesh, MeshPrices, Training
 
 NODE = system("8xv100-16gb")
@@ -34,7 +34,7 @@ def problems(draw):
     edges = {
         pair: drawn.integers(0, 20, [counts[at] for at in pair]).astype(float) for pair in pairs if drawn.random() < 0.6
     }
-    return Problem(costs, sizes, edges)
+    return ChoiceCosts(costs, sizes, edges)
 
 
 @settings(max_examples=40, deadline=None)
@@ -49,7 +49,7 @@ def test_the_integer_program_equals_all_combinations(problem, limit):
 
 
 def test_choices_that_cost_nothing_are_made_all_the_same():
-    problem = Problem([np.zeros(2), np.zeros(1)], [np.array([5.0, 1.0]), np.ones(1)], {})
+    problem = ChoiceCosts([np.zeros(2), np.zeros(1)], [np.array([5.0, 1.0]), np.ones(1)], {})
     assert cheapest(problem, 3.0) == (1, 0)
 
 
@@ -57,7 +57,7 @@ def part(mesh, micro_batch=8, **training):
     tokens = Tokens(micro_batch, 1024)
     how = Training(64, **training)
     pieces = list(layer(MODEL, "dense", tokens, how.framework.style, how.dtype))
-    return Part(pieces, (tokens.count, MODEL.hidden), MeshPrices(Mesh(NODE, *mesh)), how)
+    return ShardedPart(pieces, (tokens.count, MODEL.hidden), MeshPrices(Mesh(NODE, *mesh)), how)
 
 
 def test_a_layer_on_one_axis_costs_what_the_best_of_all_combinations_costs():

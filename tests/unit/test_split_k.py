@@ -29,8 +29,8 @@ from weft.overlaps import lower
 from weft.overlaps.flux import GatherGemm, GemmScatter
 from weft.overlaps.lower.fit import tiling_for
 from weft.overlaps.userbuffers import ChunkedGather, ChunkedScatter
-from weft.plan.tune.lists import Kernel
-from weft.plan.tune.queues import Watched
+from weft.plan.tune.lists import GoKernel
+from weft.plan.tune.queues import WatchedQueue
 from weft.view.run_trace import write_trace
 from weft.view.tune import held_by_gemms
 
@@ -169,14 +169,14 @@ def test_alone_and_beside_a_collective_k_is_cut_as_the_library_would():
 
 def test_a_kernel_library_keeps_the_parts_and_reads_tiles_of_one_piece_without_them():
     written = asdict(CUT)
-    assert Kernel(tile=written, seconds=1.0).tile == CUT
+    assert GoKernel(tile=written, seconds=1.0).tile == CUT
     del written["splits"]
-    assert Kernel(tile=written, seconds=1.0).tile == TILE
+    assert GoKernel(tile=written, seconds=1.0).tile == TILE
 
 
 def test_pictures_and_traces_show_both_kernels_as_the_gemms_own(tmp_path):
     found = run(gemm_queue([DEEP] * 2, 2, [CUT, TILE]), GPU, "streams")
-    queue = Watched("two", ("in parts", "whole"), (found,), (found,), (2,))
+    queue = WatchedQueue("two", ("in parts", "whole"), (found,), (found,), (2,))
     assert "in parts" in held_by_gemms(queue).svg()
     (file, *_) = write_trace(found, tmp_path / "two.json")
     names = {event["name"] for event in json.loads(file.read_text())["traceEvents"]}

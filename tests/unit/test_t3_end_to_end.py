@@ -12,7 +12,7 @@ from weft.graph import Gemm
 from weft.models import load_model
 from weft.models.parallel import sublayer
 from weft.models.parallel.plan import TrainingPlan
-from weft.papers.composed import COMMUNICATION, Composed, Work, work
+from weft.papers.composed import COMMUNICATION, Composed, StepWork, work
 from weft.papers.t3_end_to_end import ACCUMULATED, DECLARED, MEASURES, accumulated
 from weft.step.overlaps import SEQUENTIAL
 
@@ -37,7 +37,9 @@ class Runs(dict):
 
 
 RUNS = Runs({SEQUENTIAL: Run(4.0, gemm=2.0, reduce_scatter=1.0, all_gather=1.0), "t3-mca": Run(3.0)})
-STEP = Composed("t-nlg", 8, "training", Work({SHAPE: 3}, {"gemm": 4.0, "norm": 3.0, "optimizer": 8.0}), {SHAPE: RUNS})
+STEP = Composed(
+    "t-nlg", 8, "training", StepWork({SHAPE: 3}, {"gemm": 4.0, "norm": 3.0, "optimizer": 8.0}), {SHAPE: RUNS}
+)
 
 
 def tally(name, tp, phase, **plan):

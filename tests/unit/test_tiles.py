@@ -33,7 +33,7 @@ def test_the_best_equals_a_loop_over_all_candidates(found):
     """One by one, with the occupancy of the hardware, instead of arrays."""
     gpu = hardware.gpu("h100-sxm")
     rates = effective_rates("bf16", target(gpu))
-    shape, best = gemm_kernel.Shape(512, 1024, 4096, 1), np.inf
+    shape, best = gemm_kernel.GemmShape(512, 1024, 4096, 1), np.inf
     for rows, columns, step, stages, threads, splits in product(*(getattr(SMALL, name) for name in KNOBS)):
         local, registers = stages * (rows + columns) * step * 2, rows * columns * 4 + 32 * threads * 4
         if local > gpu.compute.lds_per_cu or registers > min(gpu.compute.registers_per_cu, 255 * 4 * threads):
@@ -83,7 +83,7 @@ def test_pruning_never_removes_a_kernel_that_is_faster_than_the_best_by_more_tha
 
 def test_each_tile_is_timed_as_if_alone():
     rates = effective_rates("bf16", target(hardware.gpu("mi300x")))
-    shape = gemm_kernel.Shape(300, 700, 900, 2)
+    shape = gemm_kernel.GemmShape(300, 700, 900, 2)
     shapes = np.array([[64, 128, 64, 3, 2, 0, 1], [16, 32, 32, 2, 4, 0, 1.0]])
     times = np.empty(2)
     gemm_kernel.each(shape, shapes, np.array([1.0, 3.0]), rates, times)

@@ -12,8 +12,8 @@ from weft import hardware
 from weft.core.errors import InputError
 from weft.graph import Gemm
 from weft.papers.textbook.kernels import (
-    Limits,
-    Product,
+    MatrixProduct,
+    TileLimits,
     attainable,
     best_rectangle,
     bucket_padding,
@@ -35,9 +35,9 @@ from weft.papers.textbook.kernels import (
     view_bytes,
 )
 
-CUBE = Product(1024, 1024, 1024)
+CUBE = MatrixProduct(1024, 1024, 1024)
 sides = st.integers(1, 12)
-products = st.builds(Product, sides, sides, sides)
+products = st.builds(MatrixProduct, sides, sides, sides)
 
 
 class Words:
@@ -128,7 +128,7 @@ def test_shared_tiles_read_what_their_loops_load(shape, across, down, side):
     memory, shared = Words(), Words()
     run_register_tiles(shape, rows, columns, 1, memory)
     for tile_rows, tile_columns in pairs(blocks(shape.m, rows), blocks(shape.n, columns)):
-        part = Product(len(tile_rows), len(tile_columns), shape.k)
+        part = MatrixProduct(len(tile_rows), len(tile_columns), shape.k)
         run_register_tiles(part, side, side, 1, shared)
     found = shared_tiled(shape, (rows, columns), side)
     assert (found.reads["memory"], found.reads["shared"]) == (memory.counts, shared.counts)
@@ -156,17 +156,17 @@ def test_a_cache_of_the_bands_size_misses_as_often_as_the_form_says():
         for k in range(n)
         for word in (("a", i, k), ("b", k, j))
     ]
-    form = cache_tiled(Product(n, n, n), band, 1)
+    form = cache_tiled(MatrixProduct(n, n, n), band, 1)
     assert least_recently_used(order, form.held["cache"] + n) == form.words("memory")
-    assert least_recently_used(order, 2) == untiled(Product(n, n, n)).words("memory")
+    assert least_recently_used(order, 2) == untiled(MatrixProduct(n, n, n)).words("memory")
 
 
 @given(
-    st.builds(Product, *[st.integers(16, 400)] * 3), st.integers(2048, 1 << 17), st.integers(256, 1 << 14),
+    st.builds(MatrixProduct, *[st.integers(16, 400)] * 3), st.integers(2048, 1 << 17), st.integers(256, 1 << 14),
     st.sampled_from([1, 2, 3]),
 )  # fmt: skip
 def test_no_tile_that_fits_moves_less_than_the_best_rectangle(shape, shared, accumulators, stages):
-    limits = Limits(shared, accumulators, step=16, stages=stages)
+    limits = TileLimits(shared, accumulators, step=16, stages=stages)
     sizes = range(16, 16 * (accumulators // 16 // 16 + 1) + 1, 16)
     fitting = [(a, b) for a, b in pairs(sizes, sizes) if a * b <= accumulators and limits.slab(a, b) <= shared]
     if not fitting:
@@ -182,7 +182,7 @@ def test_no_tile_that_fits_moves_less_than_the_best_rectangle(shape, shared, acc
 
 
 def test_the_best_tile_of_a_large_cube_is_square_where_accumulators_bind():
-    best = best_rectangle(Product(8192, 8192, 8192), Limits(1 << 20, 128 * 128))
+    best = best_rectangle(MatrixProduct(8192, 8192, 8192), TileLimits(1 << 20, 128 * 128))
     assert (best.rows, best.columns) == (128, 128)
 
 
@@ -262,11 +262,11 @@ def test_a_graph_removes_the_idle_time_of_short_kernels():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: Product(0, 1, 1), "m is 0"),
+        (lambda: MatrixProduct(0, 1, 1), "m is 0"),
         (lambda: shared_tiled(CUBE, 60, 8), "multiples of it"),
         (lambda: cache_and_register_tiled(CUBE, (60, 64), (8, 8)), "multiples of the register tile"),
         (lambda: untiled(CUBE).words("shared"), "the levels are memory"),
-        (lambda: best_rectangle(CUBE, Limits(1024, 256)), "no tile fits"),
+        (lambda: best_rectangle(CUBE, TileLimits(1024, 256)), "no tile fits"),
         (lambda: bucket_padding([]), "at least one"),
         (lambda: bucket_padding([3], 1), "above 1"),
         (lambda: launched([], 1e-6), "at least one"),

@@ -16,7 +16,7 @@ from weft.core.errors import ConfigError, InputError
 from weft.graph import Attention, Call, Collective, Convolution, Gemm
 from weft.torch.traces import events as reading
 from weft.torch.traces import read_trace
-from weft.torch.traces.operators import Called, operator_of
+from weft.torch.traces.operators import RecordedCall, operator_of
 
 SAMPLES = Path(__file__).parents[1] / "traces"
 MM = [[1024, 256], [256, 512]]
@@ -27,7 +27,9 @@ def ops(trace):
 
 
 def one(name, shapes, types=None, values=()):
-    return operator_of(Called(name, shapes, types or tuple("float" if shape else "Scalar" for shape in shapes), values))
+    return operator_of(
+        RecordedCall(name, shapes, types or tuple("float" if shape else "Scalar" for shape in shapes), values)
+    )
 
 
 def test_a_kernel_is_what_the_innermost_call_with_shapes_around_its_launch_computes(tmp_path):

@@ -14,7 +14,7 @@ from weft.core.errors import ConfigError, InputError, UnknownNameError
 from weft.graph import Collective, Gemm
 from weft.plan.tune import Choice, SlowdownTables, choose, load_tables
 from weft.plan.tune.heuristics import Forecast, both, case_of, forecasts, last_start, plainest
-from weft.plan.tune.tables import CollectiveTable, Curve, GemmTable, Interference, profile_of
+from weft.plan.tune.tables import CollectiveTable, Curve, GemmTable, MutualSlowdowns, profile_of
 
 MIB = 1 << 20
 SHAPE = Gemm(4096, 8192, 8192, "bf16")
@@ -112,7 +112,7 @@ def test_a_collective_behind_a_gemm_that_leaves_no_place_waits_for_its_end():
 
 
 def test_what_both_cost_each_other_lengthens_every_way_to_share():
-    costly = Interference((0.0, 1.0), (1.5, 1.5), (2.0, 2.0), rate=1e8)
+    costly = MutualSlowdowns((0.0, 1.0), (1.5, 1.5), (2.0, 2.0), rate=1e8)
     interference = {"all_gather": dict.fromkeys((0, 8, 32), costly)}
     quiet, loud = (
         {one[:2]: one.makespan_s for one in forecasts(case_of(SHAPE, of("all_gather", 64 * MIB), known))}
@@ -165,7 +165,7 @@ def test_an_unknown_collective_and_an_empty_one_are_refused():
 
 
 def test_tables_come_back_from_their_file(tmp_path):
-    interference = {"all_gather": {8: Interference((0.1, 0.9), (1.0, 1.1), (1.2, 1.3), 1e11)}}
+    interference = {"all_gather": {8: MutualSlowdowns((0.1, 0.9), (1.0, 1.1), (1.2, 1.3), 1e11)}}
     made = tables(interference=interference)
     back = load_tables(made.save(tmp_path / "tables.json"))
     assert back == made

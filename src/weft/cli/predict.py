@@ -25,7 +25,19 @@ from weft.cli.options import (
     together,
 )
 from weft.cli.output import Outputs, file_option, folder_option, pass_outputs
-from weft.cli.values import COUNT, GPU, GPUS, MODEL_NAME, NAMES, RANKS, SHAPE, SYSTEM_NAME, SYSTEM_NAMES, Value, names
+from weft.cli.values import (
+    COUNT,
+    GPU,
+    GPUS,
+    MODEL_NAME,
+    NAMES,
+    RANKS,
+    SHAPE,
+    SYSTEM_NAME,
+    SYSTEM_NAMES,
+    Value,
+    names,
+)
 from weft.core.errors import InputError
 from weft.core.files import write_json
 from weft.core.options import RunOptions

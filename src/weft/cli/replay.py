@@ -61,7 +61,9 @@ _SLOWER = 0.5
     Value("TOKENSxHIDDENxFFN,topK/EXPERTS", layer_of_experts),
 )
 @option(
-    "--expert-load", "Tokens by expert of --experts: even, power:1.1, or a number for each.", Value("LOADS", loads_of)
+    "--expert-load",
+    "Tokens by expert of --experts: even, power:1.1, or a number for each.",
+    Value("LOADS", loads_of),
 )
 @option("--dtype", "Format of the sums.", click.Choice([*ROUNDED]), default="fp16")
 @option("--seed", "Of the random operands.", click.IntRange(0), default=0)

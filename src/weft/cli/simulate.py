@@ -57,7 +57,7 @@ Shown = tuple[Comparison | Report[Timeline], Timeline]
 
 
 @dataclass(frozen=True)
-class _Run:
+class _SimulationOptions:
     """The machine and the options that all simulations of one command share."""
 
     gpu: Gpu
@@ -118,7 +118,9 @@ def _simulation(requests: str) -> Callable[[Callable[..., Shown]], Any]:
             **values: Any,
         ) -> None:
             with simulation_status() as watch:
-                run = _Run(gpu, changes, replace(options, progress=watch), store, outputs.trace is not None)
+                run = _SimulationOptions(
+                    gpu, changes, replace(options, progress=watch), store, outputs.trace is not None
+                )
                 answer, traced = command(run, **values)
             outputs.show(answer, traced=traced)
             if store is not None and store.found:
@@ -224,7 +226,7 @@ _stragglers_option = option(
 @_stragglers_option
 @_simulation(_FINE)
 def sublayer(
-    run: _Run,
+    run: _SimulationOptions,
     model: str | None,
     kind: str | None,
     gemm: tuple[int, int, int] | None,
@@ -301,7 +303,7 @@ def _sublayer_graph(
 @_stragglers_option
 @_simulation(_COARSE)
 def moe(
-    run: _Run,
+    run: _SimulationOptions,
     layer: Mapping[str, int],
     ep: int,
     expert_load: float | tuple[float, ...],
@@ -320,7 +322,7 @@ def moe(
 
 
 def _overlapped(
-    run: _Run,
+    run: _SimulationOptions,
     graph: Graph,
     gpus: int,
     shown: str,
@@ -455,7 +457,7 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 )
 @_simulation(_COARSE)
 def corun(
-    run: _Run,
+    run: _SimulationOptions,
     gemm: tuple[int, int, int],
     beside: tuple[str | Path, Any],
     ranks: int | None,
@@ -537,7 +539,7 @@ def _strategies(
 @click.argument("plan", type=Value("FILE:SIZE", _sized_plan))
 @dtype_option("the buffer")
 @_simulation(_COARSE)
-def collective(run: _Run, plan: tuple[Path, str], dtype: str) -> Shown:
+def collective(run: _SimulationOptions, plan: tuple[Path, str], dtype: str) -> Shown:
     """Simulate the collective that an execution plan of MSCCL++ carries out on a buffer of SIZE.
 
     The plan says how many GPUs take part. To run it beside a GEMM, see 'weft simulate corun'.
@@ -559,7 +561,7 @@ def collective(run: _Run, plan: tuple[Path, str], dtype: str) -> Shown:
 @option("--shape", "Its dimensions, see 'weft predict ops'.", NAMES)
 @dtype_option("its tensors")
 @_simulation(_FINE)
-def op(run: _Run, name: str, shape: tuple[str, ...] | None, dtype: str) -> Shown:
+def op(run: _SimulationOptions, name: str, shape: tuple[str, ...] | None, dtype: str) -> Shown:
     """Simulate one operator on one GPU, beside its closed form; 'weft predict ops' lists the operators."""
     work = operator(name, dtype, **dimensions(shape or ()))
     return _program(run, Graph((Node(work, name),), title=str(work)))
@@ -572,12 +574,12 @@ def op(run: _Run, name: str, shape: tuple[str, ...] | None, dtype: str) -> Shown
 )
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @_simulation(_FINE)
-def graph(run: _Run, file: Path) -> Shown:
+def graph(run: _SimulationOptions, file: Path) -> Shown:
     """Simulate a graph that 'weft capture' or 'weft import' wrote, operator after operator on one GPU."""
     return _program(run, weft.read_graph(file))
 
 
-def _program(run: _Run, work: Graph) -> Shown:
+def _program(run: _SimulationOptions, work: Graph) -> Shown:
     """Simulate a program on one GPU, and set it beside its closed form."""
     from weft.view.program import ProgramReport
 

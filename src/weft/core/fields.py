@@ -21,7 +21,7 @@ _KEY = "declared"
 
 
 @dataclass(frozen=True)
-class Declared:
+class FieldDeclaration:
     """What is said of a field beside its type and default.
 
     `help` is its line on a help page, in which {names} stands for the known names. `least` and `most` bound a whole
@@ -46,8 +46,8 @@ class Declared:
 
 
 def declared(value: Any, help: str, **more: Any) -> Any:
-    """A field of a dataclass with its default, or the class that makes it, and its declaration (`Declared`)."""
-    metadata = {_KEY: Declared(help, **more)}
+    """A field of a dataclass with its default, or the class that makes it, and its declaration (`FieldDeclaration`)."""
+    metadata = {_KEY: FieldDeclaration(help, **more)}
     return (
         field(default_factory=value, metadata=metadata)
         if isinstance(value, type)
@@ -69,7 +69,7 @@ class Described:
     name: str
     value: Any
     kinds: tuple[Any, ...]
-    declared: Declared
+    declared: FieldDeclaration
     optional: bool = False
 
     @property
@@ -120,7 +120,7 @@ def _described_field(owner: Any, one: Field[Any]) -> Described:
     return Described(one.name, value, _kinds(hint[one.name]), declaration, type(None) in get_args(hint[one.name]))
 
 
-_UNDECLARED = Declared("", least=0)
+_UNDECLARED = FieldDeclaration("", least=0)
 
 
 class Options:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.cache import cache_root, open_to_others
-from weft.engine.jit import Entry, checks_bounds, is_plain, register_loader
+from weft.engine.jit import EntryPoint, checks_bounds, is_plain, register_loader
 
 _SUFFIX = ".code"
 _V3 = ("avx2", "bmi", "bmi2", "fma", "f16c", "lzcnt", "movbe")
@@ -53,7 +53,7 @@ def _linker() -> Any:
     return llvm.create_lljit_compiler(use_jit_link=True)
 
 
-def load_entry(entry: Entry) -> Callable[..., int]:
+def load_entry(entry: EntryPoint) -> Callable[..., int]:
     """The machine code of an entry point, as a function of addresses and integers; made if it is in no folder."""
 
     def make() -> Any:

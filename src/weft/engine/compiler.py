@@ -34,7 +34,7 @@ from numba.extending import (
 
 from weft.engine import layout, state
 from weft.engine.bits import lowest_bit, prefetch
-from weft.engine.jit import MARKED, Entry, checks_bounds
+from weft.engine.jit import MARKED, EntryPoint, checks_bounds
 from weft.engine.memory import consult
 
 _WORD = ir.IntType(64)
@@ -165,20 +165,24 @@ def _place(context: Any, builder: Any, kinds: Sequence[Any], args: Sequence[Any]
         for part, each in zip(parts, indices, strict=True)
     ]
     free = len(parts) - len(table.fixed)
-    sizes = [*(_Later(builder, args[0], axis) for axis in range(free)), *table.fixed]
+    sizes = [*(_LateDimension(builder, args[0], axis) for axis in range(free)), *table.fixed]
     if checks_bounds():
         _check(
-            context, builder, args[0], values, [size() if isinstance(size, _Later) else _WORD(size) for size in sizes]
+            context,
+            builder,
+            args[0],
+            values,
+            [size() if isinstance(size, _LateDimension) else _WORD(size) for size in sizes],
         )
     offset = values[0]
     for value, size in zip(values[1:], sizes[1:], strict=True):
-        offset = builder.add(builder.mul(offset, size() if isinstance(size, _Later) else _WORD(size)), value)
+        offset = builder.add(builder.mul(offset, size() if isinstance(size, _LateDimension) else _WORD(size)), value)
     start = builder.inttoptr(_field(builder, args[0], state.RECORD_ADDRESS), _pointer())
     known = isinstance(parts[-1], types.Literal) and (table.fixed or len(parts) == 1)
     return _word(builder, start, offset), parts[-1].literal_value if known else None
 
 
-class _Later:
+class _LateDimension:
     """The size of a dimension that only a run knows, loaded where it is needed."""
 
     def __init__(self, builder: Any, table: Any, axis: int) -> None:
@@ -326,7 +330,7 @@ class Session:
         return whole
 
 
-def engine_module(entry: Entry, made: Callable[[int, int], None]) -> Any:
+def engine_module(entry: EntryPoint, made: Callable[[int, int], None]) -> Any:
     """An LLVM module of an entry point with all that it calls, under the symbol of its name.
 
     `made(functions, of)` is called while it is translated: how many of all functions have been.

@@ -42,7 +42,7 @@ def checks_bounds() -> bool:
     return os.environ.get("NUMBA_BOUNDSCHECK", "0") not in ("", "0")
 
 
-class Entry:
+class EntryPoint:
     """An entry point of the engine: a function of a machine, further tables, an arbiter policy and integers."""
 
     def __init__(self, function: Callable[..., int]) -> None:
@@ -74,10 +74,10 @@ class Entry:
             self._call = _loaders[0](self)
 
 
-_loaders: list[Callable[[Entry], Callable[..., int]]] = []
+_loaders: list[Callable[[EntryPoint], Callable[..., int]]] = []
 
 
-def register_loader(load: Callable[[Entry], Callable[..., int]]) -> None:
+def register_loader(load: Callable[[EntryPoint], Callable[..., int]]) -> None:
     """Have `load` return the machine code of an entry point, as a function of addresses and integers."""
     _loaders[:] = [load]
 
@@ -91,7 +91,7 @@ def _native(argument: Any) -> Any:
     return getattr(argument, "address", argument)
 
 
-def entry(function: Callable[..., int]) -> Entry:
+def entry(function: Callable[..., int]) -> EntryPoint:
     """Mark an entry point of the engine."""
     shared(function)
-    return Entry(function)
+    return EntryPoint(function)

@@ -11,7 +11,7 @@ import numpy as np
 from weft.core.errors import InputError
 from weft.estimate.answer import Estimate, FloatArray, blended, floats, from_parts, in_sequence, slowest
 from weft.estimate.gemm import gemm
-from weft.estimate.kernel import SPECIALS_PER_CLOCK, Residency, idle_latency, memory_seconds
+from weft.estimate.kernel import SPECIALS_PER_CLOCK, CacheShare, idle_latency, memory_seconds
 from weft.estimate.streaming import streaming
 from weft.estimate.target import Target
 from weft.graph import DTYPE_BYTES, Attention, Gemm, Streaming
@@ -58,31 +58,36 @@ _GENERATION = _Generation(6.0, 1.0, 0.5)
 (FlashAttention-3, arXiv:2407.08608: both kinds of overlap gain 14 % over either) [hidden: assumed; 0.3 to 0.8]."""
 
 
-class _Older(NamedTuple):
+class _OlderKernel(NamedTuple):
     """What an older generation of fused kernels reaches, by the newest on an architecture."""
 
     forward: float
     gradient: float
 
 
-_FIRST = _Older(0.68, 0.56)
+_FIRST = _OlderKernel(0.68, 0.56)
 """FlashAttention by FlashAttention-2: up to 0.50 beside 0.73 of the peak forward, 0.35 beside 0.63 for the gradient
 (arXiv:2307.08691, sections 1 and 4, A100)."""
-_AOTRITON = _Older(0.71, 0.71)
+_AOTRITON = _OlderKernel(0.71, 0.71)
 """Kernels that PyTorch has on AMD's GPUs (AOTriton) by AITER's on MI300X, which are 1.18 to 1.62 times as fast forward
 (midiareshadi.github.io/blog/attn-dsl-bench, 2026, seen in an excerpt) [assumed from it, 0.6 to 0.85; gradient and
 CDNA4: assumed alike]."""
-_SECOND = {"hopper": _Older(0.57, 0.62), "blackwell": _Older(0.57, 0.62), "cdna3": _AOTRITON, "cdna4": _AOTRITON}
+_SECOND = {
+    "hopper": _OlderKernel(0.57, 0.62),
+    "blackwell": _OlderKernel(0.57, 0.62),
+    "cdna3": _AOTRITON,
+    "cdna4": _AOTRITON,
+}
 """FlashAttention-2 by FlashAttention-3 on H100, which is 1.5 to 2.0 times as fast forward and 1.5 to 1.75 times for the
 gradient (arXiv:2407.08608) [middle of both; Blackwell: assumed alike]."""
 
 
-def _older(op: Attention, gpu: Gpu) -> _Older:
+def _older(op: Attention, gpu: Gpu) -> _OlderKernel:
     """Rate of the kernels of an attention's generation by that of the newest."""
-    newest = _Older(1.0, 1.0)
+    newest = _OlderKernel(1.0, 1.0)
     second = _SECOND.get(gpu.architecture, newest)
     if op.generation == 1:
-        return _Older(_FIRST.forward * second.forward, _FIRST.gradient * second.gradient)
+        return _OlderKernel(_FIRST.forward * second.forward, _FIRST.gradient * second.gradient)
     return second if op.generation == 2 else newest
 
 
@@ -231,7 +236,7 @@ def _generation(
     longest = begin + np.ceil(reach / splits / KEY_TILE) * step
     stored = floats(op.head) if how.get("latent") else widths  # a latent key holds its value
     kept, passed = kv_count * reach * stored * element, count * widths * DTYPE_BYTES[op.dtype]
-    held = Residency(kept, gpu)
+    held = CacheShare(kept, gpu)
     busy = blended(
         {
             "compute": _spread(workgroups, units, workgroups * longest, longest),
@@ -340,7 +345,7 @@ def _moved(
     `own` counts the bytes of queries and output; `kept` those of keys and values, which come from DRAM, since other
     layers have used the cache since they were written.
     """
-    held = Residency(2 * own, gpu)
+    held = CacheShare(2 * own, gpu)
     dram = memory_seconds(gpu, held.dram * own + kept, held.dram * own)
     idle = np.broadcast_to(idle_latency(gpu), np.shape(dram))
     return dram, through / (gpu.cache.bandwidth * gpu.cache.efficiency), idle

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from weft.core.errors import InputError, join_or
 from weft.estimate.answer import Estimate, FloatArray, Parts, floats, from_parts
 from weft.estimate.collective_forms import (
-    Group,
+    RankGroup,
     copied,
     custom,
     direct,
@@ -58,7 +58,7 @@ _TWO_STAGES = 3.0
 [assumed; 1 is one after the other, infinity the slower alone]."""
 
 
-def across(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Group) -> Parts:
+def across(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     """A collective of ranks on several nodes."""
     if algorithm is Algorithm.PAIRWISE:
         return _pairwise(protocol, size, group)
@@ -67,26 +67,26 @@ def across(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Gr
     return (_tree if algorithm is Algorithm.TREE else _ring)(protocol, size, group)
 
 
-def _network(group: Group) -> float:
+def _network(group: RankGroup) -> float:
     """Rate of all network adapters of a node [bytes/s]."""
     return group.fabric.nic * group.per_node * group.value("network.efficiency")
 
 
-def _hop(group: Group) -> float:
+def _hop(group: RankGroup) -> float:
     return group.fabric.nic_latency + group.value("network.step")
 
 
-def _launch(group: Group) -> float:
+def _launch(group: RankGroup) -> float:
     return group.fabric.nic_launch + group.value("network.launch")
 
 
-def _local_hop(protocol: Protocol, group: Group) -> float:
+def _local_hop(protocol: Protocol, group: RankGroup) -> float:
     flagged = {Protocol.LL: "ring.ll_step", Protocol.LL128: "ring.ll128_step"}
     return group.value(flagged.get(protocol, "simple_step"))
 
 
 def _combined(
-    protocol: Protocol, hops: FloatArray, transfer: FloatArray, group: Group
+    protocol: Protocol, hops: FloatArray, transfer: FloatArray, group: RankGroup
 ) -> tuple[FloatArray, FloatArray]:
     """Combine hops and transfer: in sequence for protocols with flags, overlapped as inside a node for Simple.
 
@@ -97,13 +97,13 @@ def _combined(
     return together(hops, transfer, max(group.value("simple_overlap"), 1.0))
 
 
-def _inside(protocol: Protocol, group: Group) -> float:
+def _inside(protocol: Protocol, group: RankGroup) -> float:
     """Rate of a ring through one node [bytes/s]."""
     figure = group.fabric.figure(max(group.per_node, 2))
     return figure * group.value("simple_efficiency") * PAYLOAD[protocol]
 
 
-def _tree(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
+def _tree(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     """A chain in each node and a double binary tree between nodes, up and down; long messages first fill a pipeline."""
     local, nodes = group.per_node, group.nodes
     between = 2 * np.ceil(np.log2(nodes))
@@ -117,7 +117,7 @@ def _tree(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
     return {"launch": np.full_like(size, _launch(group)), "latency": latency + filling, "network": moving}
 
 
-def _switched_tree(size: FloatArray, group: Group) -> Parts:
+def _switched_tree(size: FloatArray, group: RankGroup) -> Parts:
     """The switch reduces in each node, a tree joins the nodes (NVLS-Tree)."""
     local, nodes = group.per_node, group.nodes
     hops = 2 * np.ceil(np.log2(nodes)) * _hop(group)
@@ -135,7 +135,7 @@ def _side(transfer: FloatArray, outside: npt.NDArray[np.bool_]) -> Parts:
     return {"network": np.where(outside, transfer, 0.0), "link": np.where(outside, 0.0, transfer)}
 
 
-def _ring(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
+def _ring(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     local, nodes, ranks, hops = group.per_node, group.nodes, group.ranks, group.hops
     between = hops // (ranks - 1) * (nodes - 1) if ranks > 1 else 0
     latency = (hops - between) * _local_hop(protocol, group) + between * _hop(group)
@@ -147,7 +147,7 @@ def _ring(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
     return {"launch": np.full_like(size, _launch(group)), "latency": waiting, **_side(moving, side)}
 
 
-def _pairwise(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
+def _pairwise(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     """All pairs at once: traffic between nodes shares each GPU's adapter, traffic inside a node the links."""
     local, ranks = group.per_node, group.ranks
     outside = size * (ranks - local) / ranks / (group.fabric.nic * group.value("network.efficiency"))
@@ -227,7 +227,7 @@ def _among(ranks: int, size: FloatArray, op: Collective, machine: Target) -> tup
     return parts, by
 
 
-def _ways(size: FloatArray, group: Group, floating: bool, machine: Target) -> tuple[IntArray, IntArray]:
+def _ways(size: FloatArray, group: RankGroup, floating: bool, machine: Target) -> tuple[IntArray, IntArray]:
     """The `Algorithm` and `Protocol` of each size: the library's choice, or the one that the harness names."""
     profile, wanted = group.profile, machine.harness.algorithm
     first, second = parsed_way(wanted)
@@ -253,7 +253,7 @@ def _ways(size: FloatArray, group: Group, floating: bool, machine: Target) -> tu
 
 
 def _rings(
-    algorithm: IntArray, protocol: IntArray, size: FloatArray, group: Group, harness: Harness
+    algorithm: IntArray, protocol: IntArray, size: FloatArray, group: RankGroup, harness: Harness
 ) -> tuple[IntArray, IntArray]:
     """The ring and protocol of each size where channels or compute units are given: the library's best ring.
 
@@ -281,7 +281,7 @@ def _rings(
     return np.full(size.shape, int(Algorithm.RING)), best
 
 
-def _in_rounds(protocol: Protocol, size: FloatArray, group: Group, harness: Harness) -> Parts:
+def _in_rounds(protocol: Protocol, size: FloatArray, group: RankGroup, harness: Harness) -> Parts:
     """The ring with the harness's channels on its compute units; the library's own channels grow with the size."""
     if harness.channels is None:
         channels = own_channels(size, group.ranks, group.fabric, protocol)
@@ -292,17 +292,17 @@ def _in_rounds(protocol: Protocol, size: FloatArray, group: Group, harness: Harn
     return ring_in_rounds(protocol, size, group, channels, at_once)
 
 
-def _group(ranks: int, nodes: int, op: Collective, machine: Target) -> Group:
+def _group(ranks: int, nodes: int, op: Collective, machine: Target) -> RankGroup:
     """The ranks with their links, and the library's profile for its release and for the clock of the GPUs."""
     fabric, harness = machine.fabric, machine.harness
     library = harness.library or ("rccl" if fabric.gpu.vendor == "amd" else "nccl")
     known = harness.profile or profile_for(fabric.gpu.name, fabric.gpu.architecture, library)
     known = at_clock(of_release(known, harness.version), fabric.gpu.compute.clock)
     links = fabric.among(ranks // nodes)
-    return Group(op.name, ranks, links, nodes, profile=over_links(known, links), bytewise=op.dtype == "int8")
+    return RankGroup(op.name, ranks, links, nodes, profile=over_links(known, links), bytewise=op.dtype == "int8")
 
 
-def _form(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Group, harness: Harness) -> Parts:
+def _form(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: RankGroup, harness: Harness) -> Parts:
     """The parts [s] of the sizes that one algorithm and protocol serve."""
     if group.nodes > 1:
         whole = algorithm is Algorithm.PAIRWISE and group.name == "send_recv" and group.ranks == 2
@@ -323,7 +323,7 @@ def _form(algorithm: Algorithm, protocol: Protocol, size: FloatArray, group: Gro
     return _no_faster_than_the_wire(parts, protocol, size, group)
 
 
-def _no_faster_than_the_wire(parts: Parts, protocol: Protocol, size: FloatArray, group: Group) -> Parts:
+def _no_faster_than_the_wire(parts: Parts, protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     """Raise the link part to the wire time where it is lower, as a profile fitted on fast links may be on slow ones."""
     wire = size * group.volume / (PAYLOAD[protocol] * group.figure / group.fabric.gpu.link.kernel_efficiency)
     lacking = np.maximum(wire - parts["link"], 0)
@@ -331,7 +331,7 @@ def _no_faster_than_the_wire(parts: Parts, protocol: Protocol, size: FloatArray,
     return {**parts, "link": parts["link"] + lacking, "latency": parts["latency"] - hidden}
 
 
-def _or_oneshot(parts: Parts, by: Names, size: FloatArray, group: Group) -> tuple[dict[str, FloatArray], Names]:
+def _or_oneshot(parts: Parts, by: Names, size: FloatArray, group: RankGroup) -> tuple[dict[str, FloatArray], Names]:
     """The one-shot all-reduce where it is faster and its buffers hold the data, else the library's choice."""
     shot = oneshot(size, group)
     faster = (size <= _ONESHOT_BYTES) & (_total(shot) < _total(parts))
@@ -339,7 +339,7 @@ def _or_oneshot(parts: Parts, by: Names, size: FloatArray, group: Group) -> tupl
     return {part: np.where(faster, shot[part], parts[part]) for part in shot}, np.where(faster, name, by)
 
 
-def _host(parts: Parts, size: FloatArray, group: Group, harness: Harness) -> FloatArray:
+def _host(parts: Parts, size: FloatArray, group: RankGroup, harness: Harness) -> FloatArray:
     """Time that the caller adds [s]: its call, packing lists of tensors, or waiting for a rank that begins late."""
     if harness.host == "profiler":
         return np.maximum(group.value("host.floor") - _total(parts), 0)

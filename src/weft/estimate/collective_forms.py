@@ -24,7 +24,7 @@ from weft.kernels.library.collectives import (
     P2P_LL_BYTES,
     PAYLOAD,
     SHAPES,
-    Call,
+    CollectiveCall,
     KiB,
     MiB,
     Protocol,
@@ -47,7 +47,7 @@ _P2P_SECOND_STEP = 16 * MiB
 
 
 @dataclass(frozen=True)
-class Group(Call):
+class RankGroup(CollectiveCall):
     """The ranks of a collective, their links, and the library's profile.
 
     `paired` ranks all send to each other. `bytewise` says that the elements are one-byte integers, which take more
@@ -89,19 +89,19 @@ class Group(Call):
         """A value of the profile [base unit], from the collective's own table or, without one, from the rings'."""
         return self.profile.value(path if "." in path else f"{self.table}.{path}")
 
-    def pairs(self, ranks: int) -> Group:
+    def pairs(self, ranks: int) -> RankGroup:
         """A group of `ranks` ranks in one node that all send to each other."""
         return replace(self, ranks=ranks, nodes=1, paired=True)
 
 
-def ring(protocol: Protocol, size: FloatArray, group: Group, channels: FloatArray | None = None) -> Parts:
+def ring(protocol: Protocol, size: FloatArray, group: RankGroup, channels: FloatArray | None = None) -> Parts:
     """A ring collective with one protocol, by so many `channels` at once (None: the library's own number)."""
     form = {Protocol.LL: _ring_ll, Protocol.LL128: _ring_ll128, Protocol.SIMPLE: _ring_simple}[protocol]
     return form(size, group, channels)
 
 
 def ring_in_rounds(
-    protocol: Protocol, size: FloatArray, group: Group, channels: FloatArray, at_once: FloatArray
+    protocol: Protocol, size: FloatArray, group: RankGroup, channels: FloatArray, at_once: FloatArray
 ) -> Parts:
     """A ring collective by `channels` workgroups of which compute units hold `at_once`; both as the sizes' shape.
 
@@ -136,7 +136,7 @@ _CHANNEL_COPY = 0.5
 
 
 def _moved(
-    protocol: Protocol, size: FloatArray, share: float, copy: float, group: Group, channels: FloatArray | None
+    protocol: Protocol, size: FloatArray, share: float, copy: float, group: RankGroup, channels: FloatArray | None
 ) -> tuple[FloatArray, FloatArray]:
     """Times of link and local copies [s] at a `share` of the library's link figure and a weight of copies.
 
@@ -156,7 +156,7 @@ def _moved(
     return link, total - link
 
 
-def _ring_ll(size: FloatArray, group: Group, channels: FloatArray | None) -> Parts:
+def _ring_ll(size: FloatArray, group: RankGroup, channels: FloatArray | None) -> Parts:
     """A ring with LL: workgroups are added in proportion to the size.
 
     Time rises as the first workgroup fills and a second joins it (from half to twice its chunk), then stays flat until
@@ -178,7 +178,7 @@ def _ring_ll(size: FloatArray, group: Group, channels: FloatArray | None) -> Par
     }
 
 
-def _ring_ll128(size: FloatArray, group: Group, channels: FloatArray | None) -> Parts:
+def _ring_ll128(size: FloatArray, group: RankGroup, channels: FloatArray | None) -> Parts:
     share = _ll128_share(group.ranks, group.profile)
     link, copied = _moved(Protocol.LL128, size, share, group.value("ll_copy"), group, channels)
     return {
@@ -189,7 +189,7 @@ def _ring_ll128(size: FloatArray, group: Group, channels: FloatArray | None) -> 
     }
 
 
-def _ring_simple(size: FloatArray, group: Group, channels: FloatArray | None) -> Parts:
+def _ring_simple(size: FloatArray, group: RankGroup, channels: FloatArray | None) -> Parts:
     share = group.value("simple_efficiency")
     if group.bytewise and group.table != "all_gather":
         share *= group.value("bytewise_efficiency")
@@ -216,7 +216,7 @@ _STAGES, _HALF_STAGES = 3, 2
 """Stages of an all-reduce by the switch (copy in, reduce and send, copy out), and of a reduce-scatter or all-gather."""
 
 
-def nvls(size: FloatArray, group: Group) -> Parts:
+def nvls(size: FloatArray, group: RankGroup) -> Parts:
     """Return the parts of a collective that the switch reduces or copies (NVLS).
 
     The busier direction of a GPU's link carries S + S/n bytes of an all-reduce, S of a reduce-scatter or all-gather.
@@ -238,7 +238,7 @@ def _launch_and_link(size: FloatArray, launch: float, link: FloatArray) -> Parts
     return {"launch": np.full_like(size, launch), "latency": none, "link": link, "copy": none}
 
 
-def direct(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
+def direct(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     """The all-pairs all-reduce of a full mesh: every rank reduces its share from all others, then sends it to them.
 
     An all-gather or all-to-all takes one of the two steps, without the kernel's synchronization and one hop; as nothing
@@ -257,7 +257,7 @@ def direct(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
     return _launch_and_link(size, launch, size * group.volume / rate)
 
 
-def oneshot(size: FloatArray, group: Group) -> Parts:
+def oneshot(size: FloatArray, group: RankGroup) -> Parts:
     """The one-shot all-reduce of inference libraries: every GPU reads all others' buffers and adds them up itself."""
     rate = group.value("oneshot.efficiency") * group.figure
     return _launch_and_link(size, group.value("oneshot.launch"), size * (group.ranks - 1) / rate)
@@ -271,7 +271,7 @@ _ON_PACKAGE = 150e9
 """Rate beyond any PCIe at which a GPU reaches the memory of a host that is on its package: Grace [bytes/s]."""
 
 
-def custom(size: FloatArray, group: Group, name: str, harness: Harness) -> tuple[Parts, npt.NDArray[np.str_]]:
+def custom(size: FloatArray, group: RankGroup, name: str, harness: Harness) -> tuple[Parts, npt.NDArray[np.str_]]:
     """The all-reduce of a server's own kernels in one node, and whether it runs in one shot or two.
 
     Below a limit (always between two GPUs) every GPU reads all others' buffers and adds them up; else each reduces its
@@ -301,7 +301,7 @@ def custom(size: FloatArray, group: Group, name: str, harness: Harness) -> tuple
     return parts, np.where(once, "one-shot", "two-shot")
 
 
-def pairwise(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
+def pairwise(protocol: Protocol, size: FloatArray, group: RankGroup) -> Parts:
     """Send and receive between all pairs at once; each rank sends `size` bytes, its own part included."""
     n = group.ranks
     part = np.maximum(size / n, 1)
@@ -322,7 +322,7 @@ def pairwise(protocol: Protocol, size: FloatArray, group: Group) -> Parts:
     }
 
 
-def _pairwise_ll(part: FloatArray, group: Group) -> Parts:
+def _pairwise_ll(part: FloatArray, group: RankGroup) -> Parts:
     """All-pairs with LL: few workgroups limit the rate, not the links, unless the links are slower still."""
     n, share = group.ranks, group.value("all_to_all.ll_efficiency")
     rate = share * group.figure
@@ -346,7 +346,7 @@ _MEASURED_RANKS = 8
 """The most ranks inside one node for which LL128 was measured."""
 
 
-def switch_limit(ranks: int, group: Group) -> float:
+def switch_limit(ranks: int, group: RankGroup) -> float:
     """The highest rate per GPU and direction where the switch reduces [bytes/s]; 0 where none does.
 
     The library's search rounds to whole rings. That is right where the profile was fitted; on other machines it decides
@@ -412,7 +412,7 @@ BY_DMA = ("all_gather", "all_to_all", "broadcast", "send_recv")
 """Collectives that copy engines can run; they cannot reduce."""
 
 
-def copied(size: FloatArray, group: Group) -> Parts:
+def copied(size: FloatArray, group: RankGroup) -> Parts:
     """A collective by copy engines inside one node, in parts; InputError for one that must reduce.
 
     Every GPU pushes its parts to all peers at once, without compute units; with fewer engines than peers, an engine

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.estimate.answer import Estimate, FloatArray, floats, from_parts, in_sequence
 from weft.estimate.gemm import Inside, gemm
-from weft.estimate.kernel import Kernel, Sweep, kernel_time
+from weft.estimate.kernel import DataSweep, SweepKernel, kernel_time
 from weft.estimate.streaming import THREADS
 from weft.estimate.target import Target
 from weft.graph.convolution import Convolution
@@ -184,4 +184,4 @@ def _moved(reads: FloatArray, writes: FloatArray, machine: Target) -> Estimate:
     """The time of a transform that reads and writes so many bytes."""
     per_workgroup = THREADS * 16
     workgroups = np.ceil((reads + writes) / per_workgroup)
-    return kernel_time(Kernel((Sweep(reads, writes),), workgroups, floats(THREADS)), machine.gpu)
+    return kernel_time(SweepKernel((DataSweep(reads, writes),), workgroups, floats(THREADS)), machine.gpu)

@@ -76,7 +76,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Moved:
+class ExchangedBytes:
     """What an exchange moves for each rank: copies of a token, and bytes by level.
 
     `copies` are the rows that a rank's compute units handle for each token, one to itself included; `link_bytes` cross
@@ -89,7 +89,7 @@ class Moved:
     wire: FloatArray
 
 
-def moved(what: Exchange, of: Dispatcher, nodes: int) -> Moved:
+def moved(what: Exchange, of: Dispatcher, nodes: int) -> ExchangedBytes:
     """The copies and bytes of an exchange over so many nodes, by the library's rule."""
     wire = np.asarray(what.hidden) * PAYLOAD[_dtype(what, of)] * (what.operation != "prepare")
     per_node = what.ranks // nodes
@@ -102,7 +102,7 @@ def moved(what: Exchange, of: Dispatcher, nodes: int) -> Moved:
     away = np.asarray(what.tokens) * on_nodes * (1 - 1 / nodes) * wire
     # What a two-level library forwards inside a node, or a flat one sends to the node's other ranks.
     inside = ranks * (1 - 1 / per_node) if of.two_level else ranks * (per_node - 1) / what.ranks
-    return Moved(ranks, np.asarray(what.tokens) * inside * wire, away, np.asarray(wire, dtype=np.float64))
+    return ExchangedBytes(ranks, np.asarray(what.tokens) * inside * wire, away, np.asarray(wire, dtype=np.float64))
 
 
 def _dtype(what: Exchange, of: Dispatcher) -> str:

@@ -55,7 +55,7 @@ _STAND_IN = "trtllm"
 
 
 @dataclass(frozen=True)
-class Load:
+class ExpertRows:
     """Rows of a GPU's experts: all, of the busiest, how many experts have any, and blocks of so many rows.
 
     `blocks` counts them for each of `TILES`, the last block of each expert padded. All may be arrays.
@@ -67,14 +67,14 @@ class Load:
     blocks: FloatArray
 
     @classmethod
-    def of(cls, counts: Any) -> Load:
+    def of(cls, counts: Any) -> ExpertRows:
         """The load of a list of rows, one number for each expert."""
         rows = floats(counts)
         blocks = [np.ceil(rows / height).sum() for height in TILES]
         return cls(rows.sum(), rows.max(), (rows > 0).sum(), np.array(blocks))
 
     @classmethod
-    def shared(cls, rows: Any, groups: Any, busiest: Any = 0) -> Load:
+    def shared(cls, rows: Any, groups: Any, busiest: Any = 0) -> ExpertRows:
         """`rows` shared evenly by `groups` experts, beside the `busiest` one, if it has more."""
         rows, groups = floats(rows), floats(groups)
         mean = rows / groups
@@ -85,17 +85,19 @@ class Load:
         blocks = [np.ceil(most / height) + others * np.ceil(rest / height) for height in TILES]
         return cls(rows, most, active, np.stack(np.broadcast_arrays(*blocks)))
 
-    def beside(self, other: Load) -> Load:
+    def beside(self, other: ExpertRows) -> ExpertRows:
         """The load of these experts and others on the same GPU."""
         blocks = self.blocks + other.blocks
-        return Load(self.rows + other.rows, np.maximum(self.busiest, other.busiest), self.active + other.active, blocks)
+        return ExpertRows(
+            self.rows + other.rows, np.maximum(self.busiest, other.busiest), self.active + other.active, blocks
+        )
 
 
 @dataclass(frozen=True)
 class Grouped:
     """C_e = A_e B_e of a GPU's experts: columns of C, elements of K; over rows, the gradient of weights K x N."""
 
-    load: Load
+    load: ExpertRows
     n: Any
     k: Any
     kind: ExpertFormat
@@ -168,7 +170,7 @@ def grouped_gemm(op: GroupedGemm, machine: Target) -> Estimate:
         return _by_gemms(op, machine)
     machine.gpu.matrix_rate(op.dtype)  # raises the InputError that lists the supported data types
     of = library("experts", machine.harness.served or TRAINING)
-    load = Load.shared(op.rows, op.groups, op.busiest)
+    load = ExpertRows.shared(op.rows, op.groups, op.busiest)
     written = 8.0 if op.accumulates else float(DTYPE_BYTES[OUTPUT_DTYPES.get(op.dtype, op.dtype)])
     what = Grouped(load, op.n, op.k, EXPERT_FORMATS[op.dtype], op.over_rows, written)
     own = values_of(table_for(of, op.dtype, machine.gpu.architecture))
@@ -247,14 +249,14 @@ def _mixed(ends: Sequence[Estimate], first: FloatArray) -> Estimate:
 
 
 @dataclass(frozen=True)
-class Layer:
+class GpuExperts:
     """What the experts of one layer do on one GPU: `tokens` of all GPUs that share them, each to `top_k` experts.
 
     `hidden` and `ffn` are elements of a token and of an expert's inner width, that a `gated` activation halves from
     twice as many. All but `kind`, a name of `EXPERT_FORMATS`, may be arrays.
     """
 
-    load: Load
+    load: ExpertRows
     tokens: Any
     top_k: Any
     hidden: Any
@@ -283,7 +285,7 @@ class Layer:
         return 2 * self.load.rows * floats(self.hidden) * floats(self.ffn) * (2 + floats(self.gated))
 
 
-def served_layer(what: Layer, of: Library, machine: Target) -> Estimate:
+def served_layer(what: GpuExperts, of: Library, machine: Target) -> Estimate:
     """The experts of a layer by a library of inference: one call, with all its kernels.
 
     Beside its grouped GEMMs: launches, passes over rows (permuted and quantised, activation, results added up), of
@@ -304,7 +306,7 @@ def served_layer(what: Layer, of: Library, machine: Target) -> Estimate:
     return from_parts(parts)
 
 
-def _passed(what: Layer, of: Library, chosen: Any) -> FloatArray:
+def _passed(what: GpuExperts, of: Library, chosen: Any) -> FloatArray:
     """Bytes that the passes of a library beside its grouped GEMMs move, for so many chosen experts of all tokens.
 
     Rows are permuted, unless the GEMM gathers them; activated, unless the GEMM does; quantised, by these passes or in
@@ -343,11 +345,11 @@ class Experts:
         check_whole("ffn", self.ffn, 1, 4096)
         check_name("format of experts", self.dtype, tuple(EXPERT_FORMATS))
 
-    def layer(self, counts: Any) -> Layer:
+    def layer(self, counts: Any) -> GpuExperts:
         """The layer on a GPU whose experts have these rows."""
         routing = self.routing
         tokens = routing.tokens * routing.ranks
-        return Layer(Load.of(counts), tokens, routing.top_k, self.hidden, self.ffn, self.dtype, self.gated)
+        return GpuExperts(ExpertRows.of(counts), tokens, routing.top_k, self.hidden, self.ffn, self.dtype, self.gated)
 
     @property
     def busiest(self) -> Counts:
@@ -365,7 +367,7 @@ class Experts:
         return replace(self, routing=replace(self.routing, loads=()))
 
 
-def _trained(what: Experts, layer: Layer, of: Library, machine: Target) -> list[Estimate]:
+def _trained(what: Experts, layer: GpuExperts, of: Library, machine: Target) -> list[Estimate]:
     """The grouped GEMMs of training libraries, each with its launch."""
     kind, load = what.dtype, layer.load
     if machine.gpu.architecture in ARCHITECTURES:

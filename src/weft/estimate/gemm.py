@@ -19,10 +19,10 @@ from weft.graph.tiling import GemmTiling
 from weft.hardware import Gpu
 from weft.kernels.gemm import main_loop_flops, promoted_share, running_clock
 from weft.kernels.library.served import library, table_of, values_of
-from weft.kernels.library.tiles import Candidate, batched_candidates, candidates, most_parts
+from weft.kernels.library.tiles import KernelCandidate, batched_candidates, candidates, most_parts
 
 Shapes = Any
-"""A `gemm_kernel.Shape` whose fields are arrays over the cases."""
+"""A `gemm_kernel.GemmShape` whose fields are arrays over the cases."""
 
 _COMPILE_FROM = 2000  # number of shapes from which compiled code pays for its loading or compilation
 _COMPILE_EACH_FROM = 50_000  # number of tiles of one shape, likewise
@@ -35,11 +35,11 @@ class Inside:
     """What sets a product inside another operator's kernel apart from a GEMM of the library.
 
     `kernels` are those that it chooses from (none: the library's), `distinct` is how many elements A and B have in
-    memory, as shares of the product's (see `gemm_kernel.Shape`). It reaches `rate` of the GPU's rate of products,
+    memory, as shares of the product's (see `gemm_kernel.GemmShape`). It reaches `rate` of the GPU's rate of products,
     writes `stored` of C, and never cuts a `whole` K.
     """
 
-    kernels: tuple[Candidate, ...] = ()
+    kernels: tuple[KernelCandidate, ...] = ()
     distinct: tuple[FloatArray | float, FloatArray | float] = (1.0, 1.0)
     rate: float = 1.0
     stored: float = 1.0
@@ -62,7 +62,7 @@ def gemm(op: Gemm, machine: Target, inside: Inside = _ALONE) -> Estimate:
         return served_gemm(op, machine)
     given = np.broadcast_arrays(*map(floats, (op.m, op.n, op.k, op.batch, *inside.distinct)))
     flat: Any = map(np.ravel, given)
-    shapes: Shapes = gemm_kernel.Shape(*flat)
+    shapes: Shapes = gemm_kernel.GemmShape(*flat)
     harness, achieved = machine.harness, machine.gpu.achieved
     library = inside.kernels or _library(op.dtype, machine)
     rates = effective_rates(op.dtype, machine)
@@ -141,18 +141,18 @@ _WEIGHTS = {"int8": 1.0, "int4": 0.5}
 """Bytes of an element of weights that are narrower than the products."""
 
 
-def _library(dtype: str, machine: Target) -> tuple[Candidate, ...]:
+def _library(dtype: str, machine: Target) -> tuple[KernelCandidate, ...]:
     machine.gpu.matrix_rate(dtype)  # raises the InputError that lists the supported data types
     if machine.harness.quantize and DTYPE_BYTES.get(dtype) != 1:
         raise InputError(f"operands of {dtype} need no conversion; quantize goes with fp8 or int8")
     return candidates(machine.gpu.architecture, dtype, scaled=machine.harness.quantize)
 
 
-def effective_rates(dtype: str, machine: Target) -> gemm_kernel.Machine:
+def effective_rates(dtype: str, machine: Target) -> gemm_kernel.KernelMachine:
     """The GPU's effective rates and costs for a data type."""
     gpu, achieved = machine.gpu, machine.gpu.achieved
     unhashed = gpu.architecture in _UNHASHED
-    return gemm_kernel.Machine(
+    return gemm_kernel.KernelMachine(
         units=float(gpu.compute.compute_units),
         unit_flops=main_loop_flops(dtype, gpu, machine.options),
         cache_rate=gpu.cache.bandwidth * achieved.gemm_cache,
@@ -175,7 +175,7 @@ def effective_rates(dtype: str, machine: Target) -> gemm_kernel.Machine:
 _seen = 0
 
 
-def _run(shapes: Shapes, library: tuple[Candidate, ...], rates: gemm_kernel.Machine) -> gemm_kernel.Attempt:
+def _run(shapes: Shapes, library: tuple[KernelCandidate, ...], rates: gemm_kernel.KernelMachine) -> gemm_kernel.Attempt:
     """The Attempt under the best candidate, each field an array over the shapes."""
     global _seen  # noqa: PLW0603 - how much was asked in this process decides whether machine code pays
     count = len(shapes.m)
@@ -184,19 +184,19 @@ def _run(shapes: Shapes, library: tuple[Candidate, ...], rates: gemm_kernel.Mach
     chosen = np.empty(count, dtype=np.int64)
     times = np.empty((count, len(gemm_kernel.Attempt._fields)))
     tiles = np.array([as_tile(one) for one in library])
-    scratch = np.empty((len(tiles), len(gemm_kernel.Costs._fields))), np.empty(len(tiles))
+    scratch = np.empty((len(tiles), len(gemm_kernel.WorkgroupCosts._fields))), np.empty(len(tiles))
     run(np.stack(shapes, axis=1), tiles, rates, chosen, times, *scratch)
     return gemm_kernel.Attempt(*times.T)
 
 
-def time_each(op: Gemm, tiles: FloatArray, splits: Any, rates: gemm_kernel.Machine) -> FloatArray:
+def time_each(op: Gemm, tiles: FloatArray, splits: Any, rates: gemm_kernel.KernelMachine) -> FloatArray:
     """Time of one GEMM under each tile, without the launch [s]; `tiles` has rows of gemm_kernel.Tile.
 
     K is cut into the number of `splits` of each.
     """
     times = np.empty(len(tiles))
     run: Any = gemm_kernel.compiled("each") if len(tiles) > _COMPILE_EACH_FROM else gemm_kernel.each
-    run(gemm_kernel.Shape(op.m, op.n, op.k, op.batch), tiles, np.asarray(splits, dtype=float), rates, times)
+    run(gemm_kernel.GemmShape(op.m, op.n, op.k, op.batch), tiles, np.asarray(splits, dtype=float), rates, times)
     return times
 
 
@@ -211,12 +211,12 @@ def _first_loads(dtype: str, gpu: Gpu, options: RunOptions) -> float:
     )
 
 
-def as_tile(one: Candidate) -> gemm_kernel.Tile:
+def as_tile(one: KernelCandidate) -> gemm_kernel.Tile:
     """A kernel of a library as numbers."""
     return gemm_kernel.Tile(*(float(getattr(one, field)) for field in gemm_kernel.Tile._fields))
 
 
-def _parts(shapes: Shapes, times: Any, rates: gemm_kernel.Machine) -> dict[str, FloatArray]:
+def _parts(shapes: Shapes, times: Any, rates: gemm_kernel.KernelMachine) -> dict[str, FloatArray]:
     compute = 2 * shapes.m * shapes.n * shapes.k * shapes.batch / (rates.units * rates.unit_flops)
     return {
         "compute": compute,
@@ -229,7 +229,7 @@ def _parts(shapes: Shapes, times: Any, rates: gemm_kernel.Machine) -> dict[str, 
     }
 
 
-def _conversion(shapes: Shapes, machine: Target, rates: gemm_kernel.Machine) -> FloatArray:
+def _conversion(shapes: Shapes, machine: Target, rates: gemm_kernel.KernelMachine) -> FloatArray:
     """A kernel before the GEMM that converts A: each row is read twice (largest value, scaling) and written.
 
     One workgroup per row, two at a time on a compute unit, two memory round trips each.
@@ -274,19 +274,21 @@ def ranked_plans(
     The operands come from memory; without options the run is a long one. Raises InputError for a dtype that the GPU
     lacks.
     """
-    rates, shape = cold_rates(gemm.dtype, gpu, options), gemm_kernel.Shape(gemm.m, gemm.n, gemm.k, 1)
+    rates, shape = cold_rates(gemm.dtype, gpu, options), gemm_kernel.GemmShape(gemm.m, gemm.n, gemm.k, 1)
     plans = [_ranked(shape, one, rates, split) for one in candidates(gpu.architecture, gemm.dtype)]
     return tuple(sorted(plans, key=lambda plan: plan.seconds))
 
 
-def cold_rates(dtype: str, gpu: Gpu, options: RunOptions | None = None) -> gemm_kernel.Machine:
+def cold_rates(dtype: str, gpu: Gpu, options: RunOptions | None = None) -> gemm_kernel.KernelMachine:
     """The GPU's effective rates in the engine: operands in memory, and a launch for the kernel that adds split sums."""
     rates = effective_rates(dtype, target(gpu, options, Harness(rotation=float("inf"))))
     # MI210's and MI100's rows hardly constrain the cost of splitting K: the fit is below the cost of a launch.
     return rates._replace(split=max(rates.split, gpu.compute.launch_latency))
 
 
-def _ranked(shape: gemm_kernel.Shape, one: Candidate, rates: gemm_kernel.Machine, split: bool) -> RankedPlan:
+def _ranked(
+    shape: gemm_kernel.GemmShape, one: KernelCandidate, rates: gemm_kernel.KernelMachine, split: bool
+) -> RankedPlan:
     tile, splits = as_tile(one), 1.0
     columns, _, _ = gemm_kernel.fitted(shape, tile, rates)
     if split:

@@ -32,7 +32,7 @@ SAME = 1 + 1e-12
 _PARTIAL_BYTES = 8  # a partial sum is written and read
 
 
-class Machine(NamedTuple):
+class KernelMachine(NamedTuple):
     """A GPU as the GEMM model sees it: effective rates of the whole GPU, and costs."""
 
     units: float
@@ -53,7 +53,7 @@ class Machine(NamedTuple):
     own_parts: float  # most parts into which the library cuts K by itself
 
 
-class Shape(NamedTuple):
+class GemmShape(NamedTuple):
     """`batch` GEMMs of one shape in one launch, and how much of their matrices is distinct in memory.
 
     A matrix whose elements overlap, as the windows of an image do, is read from memory once, not once for each.
@@ -79,7 +79,7 @@ class Tile(NamedTuple):
     cluster: float
 
 
-class Costs(NamedTuple):
+class WorkgroupCosts(NamedTuple):
     """What a candidate's workgroup costs on a machine [s], and how many are resident."""
 
     slots: float
@@ -95,7 +95,7 @@ class Costs(NamedTuple):
     pace: float  # lower bound of a workgroup's K step
 
 
-class Traffic(NamedTuple):
+class GemmTraffic(NamedTuple):
     """Bytes that one GEMM of a batch moves between memory and cache, the same under every candidate."""
 
     operands: float  # A and B
@@ -128,7 +128,7 @@ def fitted_columns(n: float, grid_rows: float, tile: Tile, units: float) -> floa
     return min(narrow, tile.columns) if 2 * narrow > tile.columns else tile.columns
 
 
-def traffic(shape: Shape, machine: Machine) -> Traffic:
+def traffic(shape: GemmShape, machine: KernelMachine) -> GemmTraffic:
     """Which bytes of the operands and of C the cache holds before and after; the same under every candidate.
 
     A and C count as cached when they fit beside one B; B only if `rotation` of them fit. Nothing is shared between the
@@ -138,11 +138,17 @@ def traffic(shape: Shape, machine: Machine) -> Traffic:
     a, b, c = m * k * machine.element * distinct_a, n * k * machine.element * distinct_b, m * n * machine.output
     near = _held(machine.resident / (batch * (a + b + c)))
     far = _held(machine.resident / (batch * (a + machine.rotation * b + c)))
-    return Traffic(a + b, min(1.0, machine.resident / (a + b)), (a + c) * (1 - near), b * (1 - far))
+    return GemmTraffic(a + b, min(1.0, machine.resident / (a + b)), (a + c) * (1 - near), b * (1 - far))
 
 
 def memory_bytes(
-    shape: Shape, moved: Traffic, tile: Tile, columns: float, grid_rows: float, grid_columns: float, machine: Machine
+    shape: GemmShape,
+    moved: GemmTraffic,
+    tile: Tile,
+    columns: float,
+    grid_rows: float,
+    grid_columns: float,
+    machine: KernelMachine,
 ) -> float:
     """Bytes moved to and from DRAM: operands once, again where the cache evicts them between waves, and C.
 
@@ -162,7 +168,7 @@ def memory_bytes(
     return shape.batch * (moved.others + again / 2 + (moved.b + again / 2) * crowd)
 
 
-def crowding(stride: float, span: float, machine: Machine) -> float:
+def crowding(stride: float, span: float, machine: KernelMachine) -> float:
     """Slowdown of reading B when its rows, `stride` bytes apart, map to few memory channels.
 
     Without an address hash, rows whose distance is a multiple of channels x interleave all begin in one channel; `span`
@@ -184,7 +190,7 @@ def _held(ratio: float) -> float:
     return min(1.0, max(0.0, (ratio - RAMP) / (1 - RAMP)))
 
 
-def costs(tile: Tile, machine: Machine) -> Costs:
+def costs(tile: Tile, machine: KernelMachine) -> WorkgroupCosts:
     """The costs of a candidate's workgroup that do not depend on the shape."""
     slots = machine.units * tile.resident
     slab = tile.step * machine.element / machine.cache_rate
@@ -193,7 +199,7 @@ def costs(tile: Tile, machine: Machine) -> Costs:
     fed = (max(tile.rows, tile.columns) / tile.cluster + min(tile.rows, tile.columns)) * slab
     turn = max(matrix * tile.columns / machine.units + machine.issue / slots, wait / slots)
     narrow = tile.columns / 2 if tile.granule > 0 else tile.columns
-    return Costs(
+    return WorkgroupCosts(
         slots,
         matrix,
         slab,
@@ -208,19 +214,21 @@ def costs(tile: Tile, machine: Machine) -> Costs:
     )
 
 
-def feed(tile: Tile, columns: float, alone: bool, cost: Costs) -> float:
+def feed(tile: Tile, columns: float, alone: bool, cost: WorkgroupCosts) -> float:
     """Time to load both slabs of a K step through the cache [s]; a cluster loads the longer slab once."""
     longer = max(tile.rows, columns) * (cost.slab if alone else cost.shared_slab)
     return longer + min(tile.rows, columns) * cost.slab
 
 
-def step_time(deep: float, busy: float, matrix: float, fed: float, cost: Costs, machine: Machine) -> float:
+def step_time(
+    deep: float, busy: float, matrix: float, fed: float, cost: WorkgroupCosts, machine: KernelMachine
+) -> float:
     """Time of a K step of `deep` resident workgroups [s]: the longest of products, cache loads, and latency."""
     return max(deep * matrix + machine.issue, deep * fed * busy, cost.wait)
 
 
 def units_time(
-    work: float, steps: float, tile: Tile, columns: float, fed: float, cost: Costs, machine: Machine
+    work: float, steps: float, tile: Tile, columns: float, fed: float, cost: WorkgroupCosts, machine: KernelMachine
 ) -> float:
     """Time of whole rounds of resident workgroups on every unit, and of the remainder [s]."""
     matrix, store = cost.matrix * columns, cost.store * columns
@@ -237,7 +245,9 @@ def units_time(
     return time
 
 
-def attempt(shape: Shape, tile: Tile, columns: float, splits: float, memory_time: float, machine: Machine) -> Attempt:
+def attempt(
+    shape: GemmShape, tile: Tile, columns: float, splits: float, memory_time: float, machine: KernelMachine
+) -> Attempt:
     """One shape under one candidate: rounds of resident workgroups on every unit, overlapped with memory.
 
     Unit time and memory time overlap in part: the total is the root of the sum of their squares.
@@ -267,14 +277,14 @@ def attempt(shape: Shape, tile: Tile, columns: float, splits: float, memory_time
     return Attempt(total, columns, splits, units, memory_time, matrix_time, cache_time, latency_time, split_time)
 
 
-def split_cost(shape: Shape, splits: float, machine: Machine) -> float:
+def split_cost(shape: GemmShape, splits: float, machine: KernelMachine) -> float:
     """Time to write the partial sums of a split K through the cache and to add them [s]; 0 without a split."""
     if splits == 1:
         return 0.0
     return machine.split + shape.batch * shape.m * shape.n * _PARTIAL_BYTES * splits / machine.cache_rate
 
 
-def wasteful(shape: Shape, tile: Tile, machine: Machine) -> bool:
+def wasteful(shape: GemmShape, tile: Tile, machine: KernelMachine) -> bool:
     """Whether a library would not try the tile: three quarters of it are padding, or it is small for many waves."""
     if (tile.rows > SMALL and tile.rows >= 4 * shape.m) or (tile.columns > SMALL and tile.columns >= 4 * shape.n):
         return True
@@ -283,7 +293,13 @@ def wasteful(shape: Shape, tile: Tile, machine: Machine) -> bool:
 
 
 def least_time(
-    shape: Shape, tile: Tile, grid: float, depth: float, columns: float, cost: Costs, machine: Machine
+    shape: GemmShape,
+    tile: Tile,
+    grid: float,
+    depth: float,
+    columns: float,
+    cost: WorkgroupCosts,
+    machine: KernelMachine,
 ) -> float:
     """Lower bound of the units' time under one candidate, for any split of K; cheaper than the time itself.
 
@@ -304,7 +320,7 @@ def least_time(
     return least
 
 
-def quick_time(shape: Shape, tile: Tile, depth: float, cost: Costs, machine: Machine) -> float:
+def quick_time(shape: GemmShape, tile: Tile, depth: float, cost: WorkgroupCosts, machine: KernelMachine) -> float:
     """Lower bound of the units' time under one candidate of any width; cheaper still than `least_time`."""
     columns = ceil(shape.m / tile.rows) * shape.n * shape.batch
     least = machine.fill + columns * (depth * cost.column + cost.store)
@@ -312,13 +328,13 @@ def quick_time(shape: Shape, tile: Tile, depth: float, cost: Costs, machine: Mac
     return max(least, machine.fill + min(depth * cost.pace, depth / parts * cost.pace + machine.split))
 
 
-def most_parts(depth: float, grid: float, cost: Costs, machine: Machine) -> float:
+def most_parts(depth: float, grid: float, cost: WorkgroupCosts, machine: KernelMachine) -> float:
     """The most parts that K is cut into: each of some steps, up to the library's limit or a few fills of the GPU."""
     most = min(machine.parts, floor(depth / SPLIT_STEPS), floor(SPLIT_WAVES * cost.slots / grid))
     return max(1.0, most)
 
 
-def parts_tried(turn: int, most: float, work: float, cost: Costs, machine: Machine) -> float:
+def parts_tried(turn: int, most: float, work: float, cost: WorkgroupCosts, machine: KernelMachine) -> float:
     """The parts of K tried in a turn: one, up to the library's limit, then whole fills of the GPU."""
     if turn == 0:
         return 1.0
@@ -326,7 +342,7 @@ def parts_tried(turn: int, most: float, work: float, cost: Costs, machine: Machi
     return min(most, fills, machine.own_parts) if turn == 1 else min(most, fills)
 
 
-def fitted(shape: Shape, tile: Tile, machine: Machine) -> tuple[float, float, float]:
+def fitted(shape: GemmShape, tile: Tile, machine: KernelMachine) -> tuple[float, float, float]:
     """Columns of the tile, and rows and columns of its grid."""
     grid_rows = ceil(shape.m / tile.rows)
     columns = fitted_columns(shape.n, grid_rows * shape.batch, tile, machine.units)
@@ -334,7 +350,7 @@ def fitted(shape: Shape, tile: Tile, machine: Machine) -> tuple[float, float, fl
 
 
 def under(
-    shape: Shape, moved: Traffic, tile: Tile, cost: Costs, limit: float, machine: Machine
+    shape: GemmShape, moved: GemmTraffic, tile: Tile, cost: WorkgroupCosts, limit: float, machine: KernelMachine
 ) -> tuple[float, float, float, float]:
     """The best way to run the shape with one candidate: time, columns, parts of K, and memory time.
 
@@ -374,14 +390,14 @@ def under(
     return found, columns, parts, memory_time
 
 
-def fixed(shape: Shape, tile: Tile, columns: float, splits: float, machine: Machine) -> Attempt:
+def fixed(shape: GemmShape, tile: Tile, columns: float, splits: float, machine: KernelMachine) -> Attempt:
     """Times of the shape under one candidate with given columns and parts of K."""
     grid_rows, grid_columns = ceil(shape.m / tile.rows), ceil(shape.n / columns)
     moved = memory_bytes(shape, traffic(shape, machine), tile, columns, grid_rows, grid_columns, machine)
     return attempt(shape, tile, columns, splits, moved / machine.memory_rate, machine)
 
 
-def best(shape: Shape, tiles: Any, prepared: Any, least: Any, machine: Machine) -> tuple[int, Attempt]:
+def best(shape: GemmShape, tiles: Any, prepared: Any, least: Any, machine: KernelMachine) -> tuple[int, Attempt]:
     """The fastest candidate and its times; the first on a tie.
 
     The candidate with the least lower bound is tried first, so that few others need a full evaluation. `prepared` holds
@@ -412,19 +428,19 @@ def best(shape: Shape, tiles: Any, prepared: Any, least: Any, machine: Machine) 
     return chosen, attempt(shape, _tile(tiles[chosen]), found[1], found[2], found[3], machine)
 
 
-def _shape(row: Any) -> Shape:
-    return Shape(row[0], row[1], row[2], row[3], row[4], row[5])
+def _shape(row: Any) -> GemmShape:
+    return GemmShape(row[0], row[1], row[2], row[3], row[4], row[5])
 
 
 def _tile(row: Any) -> Tile:
     return Tile(row[0], row[1], row[2], row[3], row[4], row[5], row[6])
 
 
-def _costs(row: Any) -> Costs:
-    return Costs(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10])
+def _costs(row: Any) -> WorkgroupCosts:
+    return WorkgroupCosts(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8], row[9], row[10])
 
 
-def run(shapes: Any, tiles: Any, machine: Machine, chosen: Any, times: Any, prepared: Any, least: Any) -> None:
+def run(shapes: Any, tiles: Any, machine: KernelMachine, chosen: Any, times: Any, prepared: Any, least: Any) -> None:
     """Fill `chosen` and a row of `times` (the fields of Attempt) for every row of `shapes` (the fields of Shape).
 
     `prepared` (tiles, fields of Costs) and `least` (tiles) are scratch space.
@@ -439,7 +455,7 @@ def run(shapes: Any, tiles: Any, machine: Machine, chosen: Any, times: Any, prep
             times[i, field] = found[field]
 
 
-def each(shape: Shape, tiles: Any, splits: Any, machine: Machine, times: Any) -> None:
+def each(shape: GemmShape, tiles: Any, splits: Any, machine: KernelMachine, times: Any) -> None:
     """Fill `times` with the time of a shape under every tile, K in the parts given for each."""
     for i in range(len(tiles)):
         tile = _tile(tiles[i])

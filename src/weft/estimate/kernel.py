@@ -34,7 +34,7 @@ Amount = FloatArray | float
 
 
 @dataclass(frozen=True)
-class Sweep:
+class DataSweep:
     """One pass over a kernel's data, summed over its workgroups.
 
     `reads` and `writes` go to memory unless the cache holds them [bytes]. `rereads` repeat reads of the previous sweep
@@ -50,14 +50,14 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class SweepKernel:
     """A kernel's sweeps, run by `workgroups` of `threads` threads; a workgroup touches `footprint` bytes per sweep.
 
     A thread has `in_flight` bytes under way, reads and writes together. `shared` bytes of the rereads are parameters
     that every compute unit reads, and waits for as long as the first one.
     """
 
-    sweeps: Sequence[Sweep]
+    sweeps: Sequence[DataSweep]
     workgroups: Amount
     threads: Amount
     footprint: Amount = 0.0
@@ -65,7 +65,7 @@ class Kernel:
     shared: Amount = 0.0
 
 
-def kernel_time(kernel: Kernel, gpu: Gpu, recent: Amount = np.inf) -> Estimate:
+def kernel_time(kernel: SweepKernel, gpu: Gpu, recent: Amount = np.inf) -> Estimate:
     """The time of a kernel on its own, its operands in the cache if they fit; parts as in `PARTS`.
 
     At most `recent` bytes of them have been used so recently that they may be there. The vector units run at the boost
@@ -76,9 +76,9 @@ def kernel_time(kernel: Kernel, gpu: Gpu, recent: Amount = np.inf) -> Estimate:
     computed = sum((sweep.operations + sweep.specials for sweep in kernel.sweeps), start=np.zeros(()))
     each = (touched, computed, kernel.workgroups, kernel.threads)
     shape = np.broadcast_shapes(*(np.shape(amount) for amount in each))
-    cached = Residency(touched, gpu, np.minimum(recent / np.maximum(touched, 1.0), 1.0))
-    latency = Residency(touched, gpu, np.minimum(recent / np.maximum(touched + kernel.shared, 1.0), 1.0)).latency
-    again = Residency(at_work.resident * kernel.footprint, gpu, emptied=_IN_PROGRESS)
+    cached = CacheShare(touched, gpu, np.minimum(recent / np.maximum(touched, 1.0), 1.0))
+    latency = CacheShare(touched, gpu, np.minimum(recent / np.maximum(touched + kernel.shared, 1.0), 1.0)).latency
+    again = CacheShare(at_work.resident * kernel.footprint, gpu, emptied=_IN_PROGRESS)
     parts = {name: np.zeros(shape) for name in PARTS}
     parts["launch"] += gpu.compute.launch_latency
     for sweep in kernel.sweeps:
@@ -93,7 +93,7 @@ def kernel_time(kernel: Kernel, gpu: Gpu, recent: Amount = np.inf) -> Estimate:
 class _Occupancy:
     """How many workgroups are resident, and the largest share of the work on one compute unit."""
 
-    def __init__(self, kernel: Kernel, gpu: Gpu) -> None:
+    def __init__(self, kernel: SweepKernel, gpu: Gpu) -> None:
         units = gpu.compute.compute_units
         slots = np.floor(gpu.compute.threads_per_cu / np.maximum(kernel.threads, gpu.compute.wavefront_size))
         slots = np.clip(slots, 1, gpu.compute.max_workgroups_per_cu)
@@ -111,7 +111,7 @@ _IN_PROGRESS = 2.0
 of the others' bytes come between [measured on V100: LayerNorm within 3 % from 0.9 to 2 times; range 1.25 to 2.5]."""
 
 
-class Residency:
+class CacheShare:
     """Which share of `touched` bytes the cache and the memory-side cache hold, and the rate of the rest.
 
     Of the `recent` share, all bytes up to the capacity, none beyond `emptied` times that, a falling share between.
@@ -148,7 +148,7 @@ def memory_seconds(gpu: Gpu, reads: FloatArray, writes: FloatArray) -> FloatArra
     return (total * read_cost + 2 * np.minimum(reads, writes) * (copy_cost - read_cost)) / gpu.memory.bandwidth
 
 
-def _memory_time(sweep: Sweep, cached: Residency, again: Residency, gpu: Gpu) -> FloatArray:
+def _memory_time(sweep: DataSweep, cached: CacheShare, again: CacheShare, gpu: Gpu) -> FloatArray:
     """Time of cache misses in DRAM or in the memory-side cache, whichever is longer [s]."""
     missed = (1 - cached.cache) * (sweep.reads + sweep.writes + (1 - again.cache) * sweep.rereads)
     read = cached.dram * sweep.reads + np.minimum(cached.dram, again.dram) * sweep.rereads
@@ -158,7 +158,7 @@ def _memory_time(sweep: Sweep, cached: Residency, again: Residency, gpu: Gpu) ->
 
 
 def _add_sweep(
-    parts: dict[str, FloatArray], sweep: Sweep, cached: Residency, loads: FloatArray, again: Residency,
+    parts: dict[str, FloatArray], sweep: DataSweep, cached: CacheShare, loads: FloatArray, again: CacheShare,
     at_work: _Occupancy, gpu: Gpu,
 ) -> None:  # fmt: skip
     """Add the sweep's time to its longest part, and the latency of its first `loads` [s]."""

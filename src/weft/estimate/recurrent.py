@@ -15,7 +15,7 @@ from weft.core.errors import InputError
 from weft.core.units import format_bytes
 from weft.estimate.answer import Estimate, FloatArray, floats, from_parts, side_by_side
 from weft.estimate.gemm import gemm
-from weft.estimate.kernel import Residency
+from weft.estimate.kernel import CacheShare
 from weft.estimate.target import Target
 from weft.graph.op import width
 from weft.graph.recurrent import Recurrent
@@ -85,7 +85,7 @@ def _multiplied(op: Recurrent, machine: Target) -> FloatArray:
 def _weights_loaded(op: Recurrent, machine: Target) -> FloatArray:
     """Time to load the weights, from the cache as far as it holds them between steps [s]."""
     size, gpu = _weight_bytes(op), machine.gpu
-    cached = Residency(size, gpu).cache
+    cached = CacheShare(size, gpu).cache
     missed = (1 - cached) * size / (gpu.memory.bandwidth * gpu.achieved.gemm_memory)
     return missed + cached * size / (gpu.cache.bandwidth * gpu.cache.efficiency)
 

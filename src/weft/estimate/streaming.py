@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.core.errors import InputError
 from weft.estimate.answer import Estimate, FloatArray, floats, from_parts, in_sequence
-from weft.estimate.kernel import REDUCTION_CLOCKS, Kernel, Residency, Sweep, kernel_time
+from weft.estimate.kernel import REDUCTION_CLOCKS, CacheShare, DataSweep, SweepKernel, kernel_time
 from weft.estimate.target import Target
 from weft.graph import Ctc, Gemv, Op, Opaque, Pooling, Streaming
 from weft.graph.op import BLOCK_BYTES, width
@@ -37,7 +37,7 @@ STATE_BYTES = 12
 """Optimizer state per parameter [bytes]: master weight and two moments in fp32."""
 
 
-class Step(NamedTuple):
+class StreamingStep(NamedTuple):
     """A kernel of an element-wise operator: dtypes that it reads and writes, operations and specials of an element.
 
     It works on a `share` of the operator's elements. Where it goes `singly`, a thread loads an element only after it
@@ -81,7 +81,7 @@ def served_streaming(op: Streaming, machine: Target) -> Estimate:
     gpu, of = machine.gpu, library("streaming", machine.harness.served)
     own = values_of(table_of("streaming", of.name, op.name, gpu.architecture), machine.harness.values)
     size = floats(op.least_bytes)
-    held = Residency(size, gpu).cache
+    held = CacheShare(size, gpu).cache
     return from_parts(
         {
             "launch": np.broadcast_to(own["start"], size.shape),
@@ -102,7 +102,7 @@ def opaque(op: Op, machine: Target) -> Estimate:
     return kernel_time(_opaque_kernel(op, machine), machine.gpu)
 
 
-def kernels_of(op: Op, machine: Target) -> tuple[Kernel, ...]:
+def kernels_of(op: Op, machine: Target) -> tuple[SweepKernel, ...]:
     """The kernels of an operator without matrix products, in their order; one of a single sweep where only bytes are
     known.
     """
@@ -116,12 +116,12 @@ def pooling(op: Pooling, machine: Target) -> Estimate:
     return kernel_time(_pooled(op), machine.gpu)
 
 
-def _pooled(op: Pooling) -> Kernel:
+def _pooled(op: Pooling) -> SweepKernel:
     elements = floats(op.reads[0].bytes) / width(op.dtype)
     written = floats(op.writes[0].bytes) / width(op.dtype)
     work = floats(op.flops) if not op.gradient else elements
-    sweep = Sweep(_bytes(op.reads), _bytes(op.writes), operations=work)
-    return Kernel((sweep,), np.ceil(written / THREADS), floats(THREADS))
+    sweep = DataSweep(_bytes(op.reads), _bytes(op.writes), operations=work)
+    return SweepKernel((sweep,), np.ceil(written / THREADS), floats(THREADS))
 
 
 def ctc(op: Ctc, machine: Target) -> Estimate:
@@ -129,8 +129,8 @@ def ctc(op: Ctc, machine: Target) -> Estimate:
 
     A step exchanges sums between the workgroup's threads, like a sum over them, and stores what it reached.
     """
-    sweep = Sweep(_bytes(op.reads), _bytes(op.writes), operations=floats(op.flops) * EXP)
-    found = kernel_time(Kernel((sweep,), floats(op.batch), floats(THREADS)), machine.gpu)
+    sweep = DataSweep(_bytes(op.reads), _bytes(op.writes), operations=floats(op.flops) * EXP)
+    found = kernel_time(SweepKernel((sweep,), floats(op.batch), floats(THREADS)), machine.gpu)
     clock = machine.gpu.compute.clock
     waves = np.ceil(floats(op.batch) / machine.gpu.compute.compute_units)
     return from_parts({**found.parts, "latency": found.parts["latency"] + waves * op.steps * REDUCTION_CLOCKS / clock})
@@ -141,28 +141,28 @@ def gemv(op: Gemv, machine: Target) -> Estimate:
     return kernel_time(_rows_summed(op), machine.gpu)
 
 
-def _rows_summed(op: Gemv) -> Kernel:
+def _rows_summed(op: Gemv) -> SweepKernel:
     elements = floats(op.rows) * op.columns
-    sweep = Sweep(_bytes(op.reads), _bytes(op.writes), operations=elements)
-    return Kernel((sweep,), np.ceil(floats(op.rows) / GEMV_ROWS), floats(THREADS))
+    sweep = DataSweep(_bytes(op.reads), _bytes(op.writes), operations=elements)
+    return SweepKernel((sweep,), np.ceil(floats(op.rows) / GEMV_ROWS), floats(THREADS))
 
 
-def _opaque_kernel(op: Op, machine: Target) -> Kernel:
+def _opaque_kernel(op: Op, machine: Target) -> SweepKernel:
     compute, gpu = machine.gpu.compute, machine.gpu
     rate = 2 * gpu.vector_lanes * compute.clock
     if op.matrix_dtype is not None:
         rate = main_loop_flops(op.matrix_dtype, gpu, machine.options)
     cycles = floats(op.flops) / rate * compute.clock * gpu.vector_lanes
-    sweep = Sweep(_bytes(op.reads), _bytes(op.writes), operations=cycles)
+    sweep = DataSweep(_bytes(op.reads), _bytes(op.writes), operations=cycles)
     resident = max(compute.threads_per_cu // THREADS, 1) * compute.compute_units
-    return Kernel((sweep,), floats(resident), floats(THREADS))
+    return SweepKernel((sweep,), floats(resident), floats(THREADS))
 
 
 def _bytes(tensors: tuple[object, ...]) -> FloatArray:
     return floats(sum(tensor.bytes for tensor in tensors))  # type: ignore[attr-defined]
 
 
-def _kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+def _kernels(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
     """The kernels of an operator, in their order: one sweep over its tensors, unless its kind needs more."""
     special = _SPECIAL.get(op.name)
     if special:
@@ -171,7 +171,7 @@ def _kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
     return (_elementwise(elements, _bytes(op.reads), _bytes(op.writes), op.operations, op.about.specials, size),)
 
 
-def _optimizer(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+def _optimizer(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
     """Adam in one kernel; LAMB in two, the norms of weights and update known only after the first."""
     elements, size, specials = floats(op.elements), width(op.dtype), op.about.specials
     # Besides the fp32 state, a working copy of the weights is written in the dtype.
@@ -185,10 +185,10 @@ def _optimizer(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
     )
 
 
-def _in_steps(*steps: Step) -> Callable[[Streaming, Gpu], tuple[Kernel, ...]]:
+def _in_steps(*steps: StreamingStep) -> Callable[[Streaming, Gpu], tuple[SweepKernel, ...]]:
     """Kernels that each go once over elements, as a framework runs them without fusing."""
 
-    def kernel(op: Streaming, step: Step) -> Kernel:
+    def kernel(op: Streaming, step: StreamingStep) -> SweepKernel:
         elements, own = floats(op.elements) * step.share, width(op.dtype)
         read, written = _wide(step.reads, own), _wide(step.writes, own)
         found = _elementwise(elements, read * elements, written * elements, step.operations, step.specials, 4)
@@ -202,7 +202,7 @@ def _wide(dtypes: tuple[str, ...], own: float) -> float:
     return sum(own if dtype == OWN else width(dtype) for dtype in dtypes)
 
 
-def _scattered(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+def _scattered(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
     """Gradients of rows added to a table's: a sort of the rows by their places, then one sweep over them."""
     rows, size = floats(op.rows), width(op.dtype)
     sort = _elementwise(rows, SORTED_BYTES * rows, SORTED_BYTES * rows, 10.0, 0.0, 8)
@@ -212,14 +212,14 @@ def _scattered(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
 
 def _elementwise(
     elements: FloatArray, reads: FloatArray, writes: FloatArray, operations: float, specials: float, size: float
-) -> Kernel:
+) -> SweepKernel:
     """A kernel that reads and writes `reads` and `writes` bytes, with `operations` on each element."""
-    sweep = Sweep(reads, writes, operations=operations * elements, specials=specials * elements)
+    sweep = DataSweep(reads, writes, operations=operations * elements, specials=specials * elements)
     per_workgroup = THREADS * np.maximum(16 // size, 1)
-    return Kernel((sweep,), np.ceil(elements / per_workgroup), floats(THREADS))
+    return SweepKernel((sweep,), np.ceil(elements / per_workgroup), floats(THREADS))
 
 
-def _softmax(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+def _softmax(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
     """Rows of elements: the largest, the sum of exponentials, then the quotients.
 
     As PyTorch does it: fp32 inside, short rows held in registers by a wavefront each, longer ones read again in every
@@ -227,24 +227,24 @@ def _softmax(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
     """
     elements, size, again, threads = _rows(op, gpu)
     sweeps = (
-        Sweep(reads=size, operations=elements),
-        Sweep(rereads=again, operations=(EXP + 2) * elements, specials=elements),
-        Sweep(writes=size, rereads=again, operations=(EXP + DIVIDE + 1) * elements, specials=2 * elements),
+        DataSweep(reads=size, operations=elements),
+        DataSweep(rereads=again, operations=(EXP + 2) * elements, specials=elements),
+        DataSweep(writes=size, rereads=again, operations=(EXP + DIVIDE + 1) * elements, specials=2 * elements),
     )
-    return (Kernel(sweeps, floats(op.rows), threads, footprint=2 * size / op.rows),)
+    return (SweepKernel(sweeps, floats(op.rows), threads, footprint=2 * size / op.rows),)
 
 
-def _softmax_backward(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+def _softmax_backward(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
     """Rows of the output and of its gradient: the sum of their products, then the differences from it."""
     elements, size, again, threads = _rows(op, gpu)
     sweeps = (
-        Sweep(reads=2 * size, operations=2 * elements),
-        Sweep(writes=size, rereads=2 * again, operations=(op.operations - 2) * elements),
+        DataSweep(reads=2 * size, operations=2 * elements),
+        DataSweep(writes=size, rereads=2 * again, operations=(op.operations - 2) * elements),
     )
-    return (Kernel(sweeps, floats(op.rows), threads, footprint=3 * size / op.rows),)
+    return (SweepKernel(sweeps, floats(op.rows), threads, footprint=3 * size / op.rows),)
 
 
-def _eager_softmax_backward(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+def _eager_softmax_backward(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
     """A kernel that multiplies output and gradient, and the one of `_softmax_backward` on the products."""
     elements, own = floats(op.elements), width(op.dtype)
     product = _elementwise(elements, 2 * own * elements, own * elements, 1.0, 0.0, own)
@@ -259,48 +259,48 @@ def _rows(op: Streaming, gpu: Gpu) -> tuple[FloatArray, FloatArray, FloatArray, 
     return elements, size, np.where(short, 0.0, size), threads
 
 
-def _normalised(scaled: float, parameters: int) -> Callable[[Streaming, Gpu], tuple[Kernel, ...]]:
+def _normalised(scaled: float, parameters: int) -> Callable[[Streaming, Gpu], tuple[SweepKernel, ...]]:
     """Normalisation of rows: a sweep for the moments, one that reads the rows again, scales and writes them.
 
     The parameters come from memory once, and from the cache to every other compute unit that has a row.
     """
 
-    def kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+    def kernels(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
         elements, weights = floats(op.elements), parameters * floats(op.columns) * width(op.dtype)
         size = elements * width(op.dtype)
         shared = weights * (np.minimum(floats(op.rows), gpu.compute.compute_units) - 1)
         first, more = _bytes(op.reads), _bytes(op.writes[1:])  # what is added, and what is kept of the sum
         sweeps = (
-            Sweep(reads=first, writes=more, operations=(op.operations - scaled) * elements),
-            Sweep(reads=weights, writes=size, rereads=size + shared, operations=scaled * elements),
+            DataSweep(reads=first, writes=more, operations=(op.operations - scaled) * elements),
+            DataSweep(reads=weights, writes=size, rereads=size + shared, operations=scaled * elements),
         )
-        return (Kernel(sweeps, floats(op.rows), floats(ROW_THREADS), footprint=2 * size / op.rows, shared=shared),)
+        return (SweepKernel(sweeps, floats(op.rows), floats(ROW_THREADS), footprint=2 * size / op.rows, shared=shared),)
 
     return kernels
 
 
-def _normalised_backward(parameters: int) -> Callable[[Streaming, Gpu], tuple[Kernel, ...]]:
+def _normalised_backward(parameters: int) -> Callable[[Streaming, Gpu], tuple[SweepKernel, ...]]:
     """Gradients of a normalisation: sums over each row, then their use; and a kernel for those of the parameters.
 
     As in Apex and Transformer Engine: a workgroup on each compute unit goes through rows, which it holds in registers,
     and keeps fp32 partial sums of the gradients of scale and shift, which the second kernel adds up.
     """
 
-    def kernels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+    def kernels(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
         elements, gradients = floats(op.elements), parameters * floats(op.columns)
         size, half = elements * width(op.dtype), op.operations / 2 * elements
         partial = 4 * gradients * np.minimum(floats(op.rows), gpu.compute.compute_units)
         sweeps = (
-            Sweep(reads=2 * size, operations=half),
-            Sweep(writes=size + partial, operations=half),
+            DataSweep(reads=2 * size, operations=half),
+            DataSweep(writes=size + partial, operations=half),
         )
-        rows = Kernel(sweeps, floats(op.rows), floats(ROW_THREADS))
+        rows = SweepKernel(sweeps, floats(op.rows), floats(ROW_THREADS))
         return rows, _elementwise(partial / 4, partial, gradients * width(op.dtype), 1.0, 0.0, 4)
 
     return kernels
 
 
-def _over_channels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
+def _over_channels(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
     """A normalisation over the batch: a kernel that sums over each channel, and one that reads everything again."""
     elements, read = floats(op.elements), _bytes(op.reads)
     half, size = op.operations / 2, width(op.dtype)
@@ -308,7 +308,7 @@ def _over_channels(op: Streaming, gpu: Gpu) -> tuple[Kernel, ...]:
     return sums, _elementwise(elements, read, _bytes(op.writes), half, 0.0, size)
 
 
-_SPECIAL: Mapping[str, Callable[[Streaming, Gpu], tuple[Kernel, ...]]] = {
+_SPECIAL: Mapping[str, Callable[[Streaming, Gpu], tuple[SweepKernel, ...]]] = {
     "softmax": _softmax,
     "softmax_backward": _softmax_backward,
     "eager_softmax": _softmax,
@@ -327,80 +327,84 @@ _SPECIAL: Mapping[str, Callable[[Streaming, Gpu], tuple[Kernel, ...]]] = {
     "lamb": _optimizer,
     "embedding_backward": _scattered,
     # PyTorch's masked_fill out of place (TensorAdvancedIndexing.cpp): clone, then masked_fill_.
-    "masked_fill_backward": _in_steps(Step((OWN,), (OWN,), 1), Step((OWN,), (OWN,), 1)),
+    "masked_fill_backward": _in_steps(StreamingStep((OWN,), (OWN,), 1), StreamingStep((OWN,), (OWN,), 1)),
     # PyTorch's infinitely_differentiable_native_dropout_backward: the mask converted, scaled, times the gradient.
     "dropout_backward_again": _in_steps(
-        Step(("int8",), (OWN,), 1), Step((OWN,), (OWN,), 1), Step((OWN, OWN), (OWN,), 1)
+        StreamingStep(("int8",), (OWN,), 1), StreamingStep((OWN,), (OWN,), 1), StreamingStep((OWN, OWN), (OWN,), 1)
     ),
     # Megatron-LM: a copy in fp32, the largest of each row, its subtraction, exponentials, their sum, quotients.
     "cross_entropy": _in_steps(
-        Step((OWN,), ("fp32",), 1),
-        Step(("fp32",), (), 1),
-        Step(("fp32",), ("fp32",), 1),
-        Step(("fp32",), ("fp32",), EXP, 1),
-        Step(("fp32",), (), 1),
-        Step(("fp32",), ("fp32",), DIVIDE, 1),
+        StreamingStep((OWN,), ("fp32",), 1),
+        StreamingStep(("fp32",), (), 1),
+        StreamingStep(("fp32",), ("fp32",), 1),
+        StreamingStep(("fp32",), ("fp32",), EXP, 1),
+        StreamingStep(("fp32",), (), 1),
+        StreamingStep(("fp32",), ("fp32",), DIVIDE, 1),
     ),
     # The probabilities minus one at the target, times the loss's gradient; then a copy in the dtype of the logits.
-    "cross_entropy_backward": _in_steps(Step(("fp32",), ("fp32",), 2), Step(("fp32",), (OWN,), 1)),
+    "cross_entropy_backward": _in_steps(StreamingStep(("fp32",), ("fp32",), 2), StreamingStep(("fp32",), (OWN,), 1)),
     # PyTorch's: a copy in fp32, the logarithm of softmax; zeros but for targets, its gradient, a copy in the dtype.
-    "eager_cross_entropy": _in_steps(Step((OWN,), ("fp32",), 1), Step(("fp32",), ("fp32",), 2 * EXP + 4, 2)),
+    "eager_cross_entropy": _in_steps(
+        StreamingStep((OWN,), ("fp32",), 1), StreamingStep(("fp32",), ("fp32",), 2 * EXP + 4, 2)
+    ),
     "eager_cross_entropy_backward": _in_steps(
-        Step((), ("fp32",), 1), Step(("fp32", "fp32"), ("fp32",), EXP + 2, 1), Step(("fp32",), (OWN,), 1)
+        StreamingStep((), ("fp32",), 1),
+        StreamingStep(("fp32", "fp32"), ("fp32",), EXP + 2, 1),
+        StreamingStep(("fp32",), (OWN,), 1),
     ),
     # Megatron-LM's router: probabilities, the largest of them, and zeros with these and with ones at their places.
     "top_k": _in_steps(
-        Step((OWN,), ("fp32",), 2 * EXP + DIVIDE + 4, 2),
-        Step(("fp32",), (), SELECT),
-        Step((), ("fp32",), 1),
-        Step((), ("int8",), 1),
+        StreamingStep((OWN,), ("fp32",), 2 * EXP + DIVIDE + 4, 2),
+        StreamingStep(("fp32",), (), SELECT),
+        StreamingStep((), ("fp32",), 1),
+        StreamingStep((), ("int8",), 1),
     ),
     # Megatron Core's rotation (rope_utils.py): times the cosine, the second half negated, halves joined, times the
     # sine, the sum, joined with no elements that pass. Backward: both products, half negated, joined, the sum; zeros
     # for those that passed, added.
     "scaled_rotary": _in_steps(
-        Step((OWN,), (OWN,), 1, singly=True),
-        Step((OWN,), (OWN,), 1, share=0.5, singly=True),
-        Step((OWN,), (OWN,), 1, singly=True),
-        Step((OWN,), (OWN,), 1, singly=True),
-        Step((OWN, OWN), (OWN,), 1),
-        Step((OWN,), (OWN,), 1),
+        StreamingStep((OWN,), (OWN,), 1, singly=True),
+        StreamingStep((OWN,), (OWN,), 1, share=0.5, singly=True),
+        StreamingStep((OWN,), (OWN,), 1, singly=True),
+        StreamingStep((OWN,), (OWN,), 1, singly=True),
+        StreamingStep((OWN, OWN), (OWN,), 1),
+        StreamingStep((OWN,), (OWN,), 1),
     ),
     "scaled_rotary_backward": _in_steps(
-        Step((OWN,), (OWN,), 1, singly=True),
-        Step((OWN,), (OWN,), 1, singly=True),
-        Step((OWN,), (OWN,), 1, share=0.5, singly=True),
-        Step((OWN,), (OWN,), 1, singly=True),
-        Step((OWN, OWN), (OWN,), 1),
-        Step((), (OWN,), 1),
-        Step((OWN, OWN), (OWN,), 1),
+        StreamingStep((OWN,), (OWN,), 1, singly=True),
+        StreamingStep((OWN,), (OWN,), 1, singly=True),
+        StreamingStep((OWN,), (OWN,), 1, share=0.5, singly=True),
+        StreamingStep((OWN,), (OWN,), 1, singly=True),
+        StreamingStep((OWN, OWN), (OWN,), 1),
+        StreamingStep((), (OWN,), 1),
+        StreamingStep((OWN, OWN), (OWN,), 1),
     ),
     # Megatron Core's bias of experts (experts.py, _apply_bias): times the weights of tokens, added, joined, cast.
     "weighted_bias_add": _in_steps(
-        Step((), ("fp32",), 1, singly=True),
-        Step((OWN, "fp32"), ("fp32",), 1),
-        Step(("fp32",), ("fp32",), 1),
-        Step(("fp32",), (OWN,), 1),
+        StreamingStep((), ("fp32",), 1, singly=True),
+        StreamingStep((OWN, "fp32"), ("fp32",), 1),
+        StreamingStep(("fp32",), ("fp32",), 1),
+        StreamingStep(("fp32",), (OWN,), 1),
     ),
     # Cast; the gradient of the tokens, cast and joined; of bias and weights, each a product and its sum.
     "weighted_bias_add_backward": _in_steps(
-        Step((OWN,), ("fp32",), 1),
-        Step(("fp32",), (OWN,), 1),
-        Step((OWN,), (OWN,), 1),
-        Step(("fp32",), ("fp32",), 1, singly=True),
-        Step(("fp32",), (), 1),
-        Step(("fp32",), ("fp32",), 1, singly=True),
-        Step(("fp32",), (), 1),
+        StreamingStep((OWN,), ("fp32",), 1),
+        StreamingStep(("fp32",), (OWN,), 1),
+        StreamingStep((OWN,), (OWN,), 1),
+        StreamingStep(("fp32",), ("fp32",), 1, singly=True),
+        StreamingStep(("fp32",), (), 1),
+        StreamingStep(("fp32",), ("fp32",), 1, singly=True),
+        StreamingStep(("fp32",), (), 1),
     ),
     # Megatron Core's limits of a gated activation (fused_bias_geglu.py): both halves, which lie apart, and a copy that
     # joins them. Backward (PyTorch's clamp_backward): one comparison of the gate, two of the rest and their "and", the
     # gradient or zero by half, and a copy that joins them.
-    "clamp": _in_steps(Step((OWN,), (OWN,), 1, singly=True), Step((OWN,), (OWN,), 1)),
+    "clamp": _in_steps(StreamingStep((OWN,), (OWN,), 1, singly=True), StreamingStep((OWN,), (OWN,), 1)),
     "clamp_backward": _in_steps(
-        *(Step((OWN,), ("int8",), 1, share=0.5, singly=True) for _ in range(3)),
-        Step(("int8", "int8"), ("int8",), 1, share=0.5),
-        Step(("int8", OWN), (OWN,), 1, singly=True),
-        Step((OWN,), (OWN,), 1),
+        *(StreamingStep((OWN,), ("int8",), 1, share=0.5, singly=True) for _ in range(3)),
+        StreamingStep(("int8", "int8"), ("int8",), 1, share=0.5),
+        StreamingStep(("int8", OWN), (OWN,), 1, singly=True),
+        StreamingStep((OWN,), (OWN,), 1),
     ),
 }
 """The kernels of the kinds that take more than one sweep."""

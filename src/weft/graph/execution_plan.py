@@ -20,7 +20,7 @@ LEAST_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
-class Part:
+class BufferPart:
     """`size` chunks of a rank's buffer from chunk `index` on; at rank None, of all ranks, through the switch.
 
     `packets`: with a flag in every packet, so that a reader needs no signal.
@@ -43,15 +43,15 @@ class Channel:
 
 
 @dataclass(frozen=True)
-class Move:
+class PlanMove:
     """The sum of all sources (one: a copy) goes to every target."""
 
-    sources: tuple[Part, ...]
-    targets: tuple[Part, ...]
+    sources: tuple[BufferPart, ...]
+    targets: tuple[BufferPart, ...]
 
 
 @dataclass(frozen=True)
-class Step:
+class PlanStep:
     """One step of a workgroup, named as in the file.
 
     It waits for `waits`, makes `moves` (by a `port`: DMA engines make them) and then signals `signals`; `flushes` waits
@@ -62,7 +62,7 @@ class Step:
 
     name: str
     waits: tuple[Channel, ...] = ()
-    moves: tuple[Move, ...] = ()
+    moves: tuple[PlanMove, ...] = ()
     port: bool = False
     signals: tuple[Channel, ...] = ()
     flushes: tuple[Channel, ...] = ()
@@ -70,7 +70,7 @@ class Step:
     barrier: tuple[int, int] | None = None
     acquires: tuple[int, ...] = ()
     releases: tuple[int, ...] = ()
-    inner: tuple[Step, ...] = ()
+    inner: tuple[PlanStep, ...] = ()
     unit: int = 0
     chunks: int = 0
 
@@ -102,7 +102,7 @@ class ExecutionPlan(CollectivePlan):
     name: str
     collective: str
     chunks: tuple[Chunks, ...]
-    steps: tuple[tuple[tuple[Step, ...], ...], ...]
+    steps: tuple[tuple[tuple[PlanStep, ...], ...], ...]
     semaphores: tuple[tuple[int, ...], ...] = ()
     packets: bool = False
     in_place: bool = False
@@ -123,7 +123,7 @@ class ExecutionPlan(CollectivePlan):
         """Most workgroups of a rank."""
         return max(map(len, self.steps))
 
-    def _every_step(self) -> Iterator[Step]:
+    def _every_step(self) -> Iterator[PlanStep]:
         return (step for rank in self.steps for block in rank for outer in block for step in (outer, *outer.inner))
 
     @property

@@ -187,7 +187,7 @@ class Memory(Part):
         return self.bandwidth / (self.channels * self.bytes_per_clock)
 
 
-class Arbiter(Part):
+class ArbiterThresholds(Part):
     """Communication-aware arbitration: the queue occupancy up to which communication may enter.
 
     Beside a kernel of at least `intensity_high` [fraction of peak bandwidth] the limit is `threshold_high` [32-B
@@ -422,7 +422,7 @@ class Gpu(Sourced):
     cache: Cache
     memory_cache: MemoryCache
     memory: Memory
-    arbiter: Arbiter
+    arbiter: ArbiterThresholds
     tracker: Tracker
     dma: Dma
     link: GpuLink

@@ -24,7 +24,7 @@ from weft.hardware.systems import Node, System
 _FILE = "index.json"
 
 
-class Entry(NamedTuple):
+class CatalogEntry(NamedTuple):
     """What names a GPU or a node; of a node also its GPU, how many it holds, and whether the GPU's name means it."""
 
     name: str
@@ -45,13 +45,13 @@ def _catalog() -> Traversable:
 
 
 @cache
-def entries(folder: str) -> Mapping[str, Entry]:
+def entries(folder: str) -> Mapping[str, CatalogEntry]:
     """The entries of the folder "gpus" or "nodes" by name; a file that the index lacks is read."""
     held, found = _held()[folder], {}
     for file in sorted((_catalog() / folder).iterdir(), key=lambda file: file.name):
         name, dot, suffix = file.name.rpartition(".")
         if dot and suffix == "toml":
-            found[name] = Entry(**_typed(held[name])) if name in held else _head(file)
+            found[name] = CatalogEntry(**_typed(held[name])) if name in held else _head(file)
     return found
 
 
@@ -65,11 +65,11 @@ def _typed(held: Mapping[str, Any]) -> dict[str, Any]:
     return {**held, "aliases": tuple(held["aliases"])}
 
 
-def _head(file: Traversable) -> Entry:
+def _head(file: Traversable) -> CatalogEntry:
     """The entry of a file."""
     document = _document(file)
     count = document.get("gpus_per_node", 0)
-    return Entry(
+    return CatalogEntry(
         document.get("name", file.name.removesuffix(".toml")),
         document["title"],
         tuple(document.get("aliases", ())),

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.core.options import RunOptions
 from weft.engine import layout as y
-from weft.engine.program import Kernel, Load, Phase, Store
+from weft.engine.program import ChunkLoad, ChunkStore, Kernel, Phase
 from weft.engine.program.plan import Work
 from weft.graph import Attention
 from weft.graph.op import width
@@ -76,23 +76,23 @@ def attention_kernel(
     softmax = held * TAKEN * SOFTMAX_OPERATIONS / gpu.vector_lanes
     cycles = max(multiplied, softmax) + (1 - HIDDEN) * min(multiplied, softmax)
 
-    def walk(which: str, columns: int) -> Load:
+    def walk(which: str, columns: int) -> ChunkLoad:
         row = int(columns * size)
-        return Load(*at[which], operator, TAKEN * row, 0, column_stride=walked * row, cached=True)
+        return ChunkLoad(*at[which], operator, TAKEN * row, 0, column_stride=walked * row, cached=True)
 
-    def hold(which: str, columns: int) -> Load:
+    def hold(which: str, columns: int) -> ChunkLoad:
         row, length = int(columns * size), op.keys if op.gradient else op.query
         every = length * row // -(-length // HELD)
-        return Load(*at[which], operator, row, 0, every, row, extent=y.EXTENT_ROWS, cached=True)
+        return ChunkLoad(*at[which], operator, row, 0, every, row, extent=y.EXTENT_ROWS, cached=True)
 
-    own: tuple[Load, ...] = (hold("query", op.head),)
+    own: tuple[ChunkLoad, ...] = (hold("query", op.head),)
     taken = walk("keys", op.head), walk("values", op.value_head)
-    sums: tuple[Store, ...] = ()
+    sums: tuple[ChunkStore, ...] = ()
     if op.gradient:
         own = hold("keys", op.head), hold("values", op.value_head)
         taken = walk("query", op.head), walk("output", op.value_head)
         row, tiles = int(op.head * 4), -(-op.keys // HELD)
-        sums = (Store(*at["sums"], operator, TAKEN * row, 0, op.query * row // tiles, TAKEN * row),)
+        sums = (ChunkStore(*at["sums"], operator, TAKEN * row, 0, op.query * row // tiles, TAKEN * row),)
     return Kernel(
         name=name,
         workgroups=len(attention_tiles(op)),
@@ -102,7 +102,7 @@ def attention_kernel(
         phases=(
             Phase(1, 1, 0, loads=own),
             Phase(iterations, min(2, iterations), cycles, loads=taken, stores=sums),
-            Phase(1, 1, 0, stores=(Store("output", 0, operator),)),
+            Phase(1, 1, 0, stores=(ChunkStore("output", 0, operator),)),
         ),
         tiled=True,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, TypeVar
 
 from weft.core.units import to_fs
-from weft.engine.program import Access, Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.engine.program import Buffer, ChunkAccess, ChunkLoad, ChunkRule, ChunkStore, Kernel, Phase, RemoteMap, Wait
 from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
 
@@ -26,7 +26,7 @@ LEAST_SLICE = 32 * 1024
 PAGE = 4096
 """Parts of receive buffers start on multiples of this [bytes] (NCCL device.h, ncclP2pPartBounds)."""
 
-Kind = TypeVar("Kind", bound=Access)
+Kind = TypeVar("Kind", bound=ChunkAccess)
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,9 @@ class ChannelTiling:
         """Bytes reserved in a receive buffer for a slice of `data` bytes."""
         return -(-self.on_wire(data) // PAGE) * PAGE
 
-    def move(self, data: int, piece: int | None = None) -> Move:
+    def move(self, data: int, piece: int | None = None) -> ChannelMove:
         """The loop that moves `data` bytes in pieces of at most `piece` bytes (None: as `in_flight` requires)."""
-        return Move(self, data, min(piece or self.in_flight // self.slots, data))
+        return ChannelMove(self, data, min(piece or self.in_flight // self.slots, data))
 
     def kernel(self, name: str, phases: tuple[Phase, ...], script_of: tuple[int, ...] = ()) -> Kernel:
         """The kernel, one workgroup per channel."""
@@ -89,7 +89,7 @@ class ChannelTiling:
         return Kernel(name, self.channels, self.threads, registers, self.lds, phases, script_of=script_of)
 
 
-class Move(NamedTuple):
+class ChannelMove(NamedTuple):
     """A loop whose iterations move `data` bytes in pieces of `piece` bytes."""
 
     tiling: ChannelTiling
@@ -108,7 +108,7 @@ class Move(NamedTuple):
         return kind(buffer, position, operator, unit, last, row_stride, offset=offset)
 
     def phase(
-        self, loads: list[Load], stores: list[Store], wait: Wait | None, delay: float, cycles: float = 0
+        self, loads: list[ChunkLoad], stores: list[ChunkStore], wait: Wait | None, delay: float, cycles: float = 0
     ) -> Phase:
         """The phase of a script that waits, lets `delay` [s] pass, and moves the data."""
         count, slots = -(-self.data // self.piece), self.tiling.slots
@@ -240,16 +240,16 @@ class ChannelRing:
         offset = part.step % self.ranks * self.share + part.offset
         loads, stores = [], []
         if own:
-            loads.append(move.access(Load, "data", 0, operator, self.lane, offset))
+            loads.append(move.access(ChunkLoad, "data", 0, operator, self.lane, offset))
         if source is not None:
-            loads.append(move.access(Load, source[0], 0, operator, self.fifo, source[1], wired=True))
+            loads.append(move.access(ChunkLoad, source[0], 0, operator, self.fifo, source[1], wired=True))
         if target is not None:
             sender = "reduce_scatter" if target[0] == "staged" else "all_gather"
-            stores.append(move.access(Store, target[0], 0, sender, self.fifo, target[1], wired=True))
+            stores.append(move.access(ChunkStore, target[0], 0, sender, self.fifo, target[1], wired=True))
         if self._keeps(part.step):
             scatters = self.collective == "reduce_scatter"
             keeper, kept = ("reduce_scatter", part.offset) if scatters else ("all_gather", offset)
-            stores.append(move.access(Store, "collected", 0, keeper, self.lane, kept))
+            stores.append(move.access(ChunkStore, "collected", 0, keeper, self.lane, kept))
         adds = (len(loads) - 1) * move.piece // self.element_bytes
         rate = gpu.compute.vector_flops_per_clock if self.element_bytes > 1 else BYTE_ADDS_PER_CLOCK
         delay = self.tiling.start if part.first else 0.0 if wait is None else self.tiling.sync

@@ -15,13 +15,13 @@ from typing import ClassVar, NamedTuple
 from weft.core.errors import InputError
 from weft.core.fields import check_fields, declared
 from weft.core.units import to_fs
-from weft.engine.program import Buffer, ChunkRule, Command, DmaMap, Kernel
+from weft.engine.program import Buffer, ChunkRule, DmaCommand, DmaMap, Kernel
 from weft.hardware import Gpu
 
 ALIGNMENT = 4096
 
 
-class Piece(NamedTuple):
+class CopyPiece(NamedTuple):
     """Data that a command moves: `bytes_` to the GPU `distance` ranks below, and to the one `also` below unless 0.
 
     It is read here or, with `source`, at the GPU that many ranks below, from which distances then count. `part` numbers
@@ -84,36 +84,36 @@ class DmaGather:
         return -(-self.bytes_ // (self.ranks * ALIGNMENT)) * ALIGNMENT
 
     @cached_property
-    def commands(self) -> tuple[tuple[Piece, ...], ...]:
+    def commands(self) -> tuple[tuple[CopyPiece, ...], ...]:
         """The pieces that every command of a GPU moves, one after another."""
         if self.broadcast:
             return tuple(
-                (Piece(distance, self.share, also=distance + 1 if distance + 1 < self.ranks else 0),)
+                (CopyPiece(distance, self.share, also=distance + 1 if distance + 1 < self.ranks else 0),)
                 for distance in range(1, self.ranks, 2)
             )
         if self.swap:
             return self._swaps()
         return tuple(
-            (Piece(distance, bytes_, part),)
+            (CopyPiece(distance, bytes_, part),)
             for distance in range(1, self.ranks)
             for part, bytes_ in enumerate(_cut(self.share, self.engines_per_peer))
         )
 
-    def _swaps(self) -> tuple[tuple[Piece, ...], ...]:
+    def _swaps(self) -> tuple[tuple[CopyPiece, ...], ...]:
         """One exchange per pair of GPUs; opposite GPUs do one half each, so that all GPUs have the same commands."""
-        found: list[tuple[Piece, ...]] = [
-            (Piece(distance, self.share), Piece(self.ranks - distance, self.share, source=distance))
+        found: list[tuple[CopyPiece, ...]] = [
+            (CopyPiece(distance, self.share), CopyPiece(self.ranks - distance, self.share, source=distance))
             for distance in range(1, (self.ranks + 1) // 2)
         ]
         if self.ranks % 2 == 0:
             opposite = self.ranks // 2
             sent, fetched = _cut(self.share, 2) if self.share > ALIGNMENT else (self.share, 0)
-            legs = Piece(opposite, sent), Piece(opposite, fetched, 1, source=opposite)
+            legs = CopyPiece(opposite, sent), CopyPiece(opposite, fetched, 1, source=opposite)
             found.append(legs if fetched else legs[:1])
         return tuple(found)
 
     @cached_property
-    def _parts(self) -> tuple[tuple[Piece, ...], ...]:
+    def _parts(self) -> tuple[tuple[CopyPiece, ...], ...]:
         """The pieces grouped by their part of a peer's data."""
         pieces = [piece for legs in self.commands for piece in legs]
         return tuple(
@@ -154,7 +154,7 @@ class DmaGather:
         """
         ready = self.ready(gpu)
         copies = tuple(
-            Command(self._chunks(numbers), to_fs(when), engine)
+            DmaCommand(self._chunks(numbers), to_fs(when), engine)
             for engine, (numbers, when) in enumerate(zip(self.dealt(gpu), ready, strict=True))
         )
         completion = to_fs(self.completion(gpu))

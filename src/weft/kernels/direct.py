@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from weft.engine.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.engine.program import Buffer, ChunkLoad, ChunkRule, ChunkStore, Kernel, Phase, RemoteMap, Wait
 from weft.engine.program.plan import scripts
 from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
-from weft.kernels.channels import ALIGNMENT, BYTE_ADDS_PER_CLOCK, ChannelTiling, Move
+from weft.kernels.channels import ALIGNMENT, BYTE_ADDS_PER_CLOCK, ChannelMove, ChannelTiling
 
 _Job = tuple[str, int, int]
 """A workgroup's job ("send", "receive" or "copy"), the distance of the peer in ranks, and the index of the part."""
@@ -99,10 +99,10 @@ class DirectExchange:
         """Load a part of the data, and store it at the peer or, if it is the GPU's own, into the result."""
         move, name = self.tiling.move(self.part), self.collective
         row = 0 if name == "all_gather" else distance
-        load = move.access(Load, "data", 0, name, offset=row * self.share + index * self.part)
-        store = move.access(Store, "collected", 0, name, offset=index * self.part)
+        load = move.access(ChunkLoad, "data", 0, name, offset=row * self.share + index * self.part)
+        store = move.access(ChunkStore, "collected", 0, name, offset=index * self.part)
         if kind == "send":
-            store = move.access(Store, "staged", self._place(distance, index), name, wired=True)
+            store = move.access(ChunkStore, "staged", self._place(distance, index), name, wired=True)
         return move.phase([load], [store], None, delay)
 
     def _receive(self, distance: int, index: int, earlier: int) -> Iterator[Phase]:
@@ -112,8 +112,8 @@ class DirectExchange:
         for begin, chunk in self.tiling.chunks(self.part):
             for offset, data in self.tiling.cut(chunk):
                 at, move = begin + offset, self.tiling.move(data)
-                load = move.access(Load, "staged", place, name, offset=wire(at), wired=True)
-                store = move.access(Store, "collected", 0, name, offset=kept + at)
+                load = move.access(ChunkLoad, "staged", place, name, offset=wire(at), wired=True)
+                store = move.access(ChunkStore, "collected", 0, name, offset=kept + at)
                 wait = Wait("staged", place, bytes=earlier * self._staged + wire(at + data))
                 yield move.phase([load], [store], wait, self.tiling.sync)
 
@@ -191,8 +191,8 @@ class DirectReduce:
     def _push(self, index: int, peer: int) -> Phase:
         """Push a part of the data to the peer that adds it up."""
         move = self.tiling.move(self.part)
-        load = move.access(Load, "data", 0, _SCATTER, offset=peer * self.share + index * self.part)
-        store = move.access(Store, "staged", self._place(peer, index), _SCATTER, wired=True)
+        load = move.access(ChunkLoad, "data", 0, _SCATTER, offset=peer * self.share + index * self.part)
+        store = move.access(ChunkStore, "staged", self._place(peer, index), _SCATTER, wired=True)
         return move.phase([load], [store], None, self.tiling.start)
 
     def _receive(self, buffer: str, index: int, peer: int, earlier: int) -> Iterator[Phase]:
@@ -203,8 +203,8 @@ class DirectReduce:
         for begin, chunk in self.tiling.chunks(self.part):
             for offset, data in self.tiling.cut(chunk):
                 at, move = begin + offset, self.tiling.move(data)
-                load = move.access(Load, buffer, place, operator, offset=wire(at), wired=True)
-                store = move.access(Store, target, position, operator, offset=start + at)
+                load = move.access(ChunkLoad, buffer, place, operator, offset=wire(at), wired=True)
+                store = move.access(ChunkStore, target, position, operator, offset=start + at)
                 wait = Wait(buffer, place, bytes=earlier * wire(self.part) + wire(at + data))
                 yield move.phase([load], [store], wait, self.tiling.sync)
 
@@ -215,14 +215,14 @@ class DirectReduce:
         yield from (Phase(0, 1, 0, wait=wait) for wait in others)
         move, at = self._move(2 * self.ranks), own * self.piece
         places = (self._place(peer, index) for peer in range(1, self.ranks))
-        own_data = move.access(Load, "data", 0, _SCATTER, offset=index * self.part + at)
-        loads = [own_data, *(move.access(Load, "kept", place, _SCATTER, offset=at) for place in places)]
-        store = move.access(Store, "collected", 0, _SCATTER, offset=index * self.part + at)
+        own_data = move.access(ChunkLoad, "data", 0, _SCATTER, offset=index * self.part + at)
+        loads = [own_data, *(move.access(ChunkLoad, "kept", place, _SCATTER, offset=at) for place in places)]
+        store = move.access(ChunkStore, "collected", 0, _SCATTER, offset=index * self.part + at)
         rate = gpu.compute.vector_flops_per_clock if self.element_bytes > 1 else BYTE_ADDS_PER_CLOCK
         adds = (self.ranks - 1) * move.piece // self.element_bytes
         yield move.phase(loads, [store], last, self.tiling.sync, adds / rate)
 
-    def _move(self, share: int) -> Move:
+    def _move(self, share: int) -> ChannelMove:
         """The loop over a piece, with a `share`-th of the workgroup's bytes in flight.
 
         Each GPU's data is one of `ranks` to be loaded or stored at once; unlike copies, additions are not unrolled
@@ -233,7 +233,7 @@ class DirectReduce:
     def _forward(self, index: int, own: int) -> Phase:
         """Push the piece that this workgroup has added up to all peers."""
         move, offset = self._move(self.ranks), self.tiling.on_wire(own * self.piece)
-        load = move.access(Load, "collected", 0, _GATHER, offset=index * self.part + own * self.piece)
+        load = move.access(ChunkLoad, "collected", 0, _GATHER, offset=index * self.part + own * self.piece)
         places = (self._place(peer, index) for peer in range(1, self.ranks))
-        stores = [move.access(Store, "forwarded", place, _GATHER, offset=offset, wired=True) for place in places]
+        stores = [move.access(ChunkStore, "forwarded", place, _GATHER, offset=offset, wired=True) for place in places]
         return move.phase([load], stores, None, 0.0)

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from weft.engine.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.engine.program import Buffer, ChunkLoad, ChunkRule, ChunkStore, Kernel, Phase, RemoteMap, Wait
 from weft.engine.program.plan import scripts
 from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
-from weft.kernels.channels import PAGE, ChannelTiling, Kind, Move
+from weft.kernels.channels import PAGE, ChannelMove, ChannelTiling, Kind
 
 BEHIND = 2
 """Slices by which receiving lags behind sending, since the two halves of a workgroup do not wait for each other."""
@@ -112,32 +112,32 @@ class ChannelExchange:
         """All threads copy the GPU's own part from the data to the result."""
         move = self.tiling.move(self.part, 2 * self.tiling.move(self.slice).piece)
         at = self._offset(0, place)
-        return move.phase([self._access(Load, move, at)], [self._access(Store, move, at)], None, delay)
+        return move.phase([self._access(ChunkLoad, move, at)], [self._access(ChunkStore, move, at)], None, delay)
 
     def _round(self, turn: int, place: int, earlier: int, delay: float) -> Iterator[Phase]:
         """Send to the peer `turn` ranks ahead and receive from the peer `turn` ranks behind, slice after slice."""
         move, staged = self.tiling.move(self.slice), ("staged", turn - 1, self.collective, self.fifo)
         behind = min(BEHIND, self.slices)
         for number in range(self.slices + behind):
-            loads: list[Load] = []
-            stores: list[Store] = []
+            loads: list[ChunkLoad] = []
+            stores: list[ChunkStore] = []
             wait = None
             if number < self.slices:
                 slot = number % self.tiling.depth * self._slot
-                loads.append(self._access(Load, move, self._offset(turn, place, number)))
-                stores.append(move.access(Store, *staged, slot, wired=True))
+                loads.append(self._access(ChunkLoad, move, self._offset(turn, place, number)))
+                stores.append(move.access(ChunkStore, *staged, slot, wired=True))
             if (arrived := number - behind) >= 0:
                 came = earlier * self.slices + arrived + 1
                 wait = Wait("staged", turn - 1, bytes=came * self.tiling.on_wire(self.slice))
                 slot = arrived % self.tiling.depth * self._slot
-                loads.append(move.access(Load, *staged, slot, wired=True))
-                stores.append(self._access(Store, move, self._offset(turn, place, arrived)))
+                loads.append(move.access(ChunkLoad, *staged, slot, wired=True))
+                stores.append(self._access(ChunkStore, move, self._offset(turn, place, arrived)))
             yield move.phase(loads, stores, wait, delay)
             delay = self.tiling.sync
 
-    def _access(self, kind: type[Kind], move: Move, offset: int) -> Kind:
+    def _access(self, kind: type[Kind], move: ChannelMove, offset: int) -> Kind:
         """The load of data to send, or the store of data received, in a channel's part of a peer's share."""
-        buffer = "data" if kind is Load else "collected"
+        buffer = "data" if kind is ChunkLoad else "collected"
         return move.access(kind, buffer, 0, self.collective, self.part // self.stride, offset)
 
     def _offset(self, turn: int, place: int, number: int = 0) -> int:

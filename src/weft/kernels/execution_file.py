@@ -17,12 +17,12 @@ from weft.graph import COLLECTIVES
 from weft.graph.execution_plan import (
     LEAST_ALIGNMENT,
     BufferName,
+    BufferPart,
     Channel,
     Chunks,
     ExecutionPlan,
-    Move,
-    Part,
-    Step,
+    PlanMove,
+    PlanStep,
     named,
 )
 
@@ -133,7 +133,7 @@ def _plan(data: Mapping[str, Any]) -> ExecutionPlan:
         raise _BrokenPlan(
             f"the ids of 'gpus' are {[gpu['id'] for gpu in gpus]}; they must count up from 0, two at least"
         )
-    reader = _Newer if "input_chunks" in gpus[0] else _Older
+    reader = _Newer if "input_chunks" in gpus[0] else _OlderReader
     chunks = tuple(map(reader.chunks, gpus))
     for rank, each in enumerate(chunks):
         if each.input < 1 and each.output < 1:
@@ -163,7 +163,7 @@ def _plan(data: Mapping[str, Any]) -> ExecutionPlan:
 class _Rank:
     """Reads the steps of one rank."""
 
-    operations: ClassVar[Mapping[str, Callable[[Any, Mapping[str, Any]], Step]]]
+    operations: ClassVar[Mapping[str, Callable[[Any, Mapping[str, Any]], PlanStep]]]
 
     def __init__(self, rank: int, gpu: Mapping[str, Any], chunks: tuple[Chunks, ...]) -> None:
         self.rank, self.gpu, self.every, self.ranks = rank, gpu, chunks, len(chunks)
@@ -175,7 +175,7 @@ class _Rank:
         """The chunks of a rank's buffers."""
         raise NotImplementedError
 
-    def workgroups(self) -> Iterator[tuple[Step, ...]]:
+    def workgroups(self) -> Iterator[tuple[PlanStep, ...]]:
         """The steps of every workgroup of the rank."""
         blocks = sorted(self.gpu["threadblocks"], key=lambda block: block["id"])
         if [block["id"] for block in blocks] != list(range(len(blocks))):
@@ -183,7 +183,7 @@ class _Rank:
         for self.block in blocks:
             yield tuple(self._step(op, str(index)) for index, op in enumerate(self.block["ops"]))
 
-    def _step(self, op: Mapping[str, Any], index: str) -> Step:
+    def _step(self, op: Mapping[str, Any], index: str) -> PlanStep:
         self.doing = named(self.rank, self.block["id"], index, op["name"])
         if op["name"] not in self.operations:
             raise _BrokenPlan(f"{self.doing} is unknown; the operations are {join_or(sorted(self.operations))}")
@@ -198,7 +198,7 @@ class _Rank:
             step = replace(step, inner=inner)
         return step
 
-    def _check(self, part: Part) -> None:
+    def _check(self, part: BufferPart) -> None:
         rank = self.rank if part.rank is None else part.rank
         held = self.every[rank].of(part.buffer)
         if part.index < 0 or part.size < 1 or part.index + part.size > held:
@@ -228,29 +228,29 @@ class _Rank:
                 so_far[peer] += 1
         return found
 
-    def _nothing(self, op: Mapping[str, Any]) -> Step:
-        return Step("")
+    def _nothing(self, op: Mapping[str, Any]) -> PlanStep:
+        return PlanStep("")
 
-    def _pairs(self, sources: Sequence[Part], targets: Sequence[Part]) -> tuple[Move, ...]:
+    def _pairs(self, sources: Sequence[BufferPart], targets: Sequence[BufferPart]) -> tuple[PlanMove, ...]:
         """Copies, one source each, or one for all."""
         if not sources or not targets or len(sources) not in (1, len(targets)):
             raise _BrokenPlan(f"{self.doing} has {len(sources)} sources for {len(targets)} targets; give each its own")
         each = [*sources] * len(targets) if len(sources) == 1 else sources
-        return tuple(Move((source,), (target,)) for source, target in zip(each, targets, strict=True))
+        return tuple(PlanMove((source,), (target,)) for source, target in zip(each, targets, strict=True))
 
-    def _sum(self, sources: Sequence[Part], targets: Sequence[Part]) -> tuple[Move, ...]:
+    def _sum(self, sources: Sequence[BufferPart], targets: Sequence[BufferPart]) -> tuple[PlanMove, ...]:
         if not sources or not targets:
             raise _BrokenPlan(
                 f"{self.doing} has {len(sources)} sources and {len(targets)} targets; give it some of each"
             )
-        return (Move(tuple(sources), tuple(targets)),)
+        return (PlanMove(tuple(sources), tuple(targets)),)
 
 
 def _kind(op: Mapping[str, Any], key: str) -> str:
     return _KINDS.get(op.get(key, "none"), "none")
 
 
-def _packets(parts: Sequence[Part], first: int = 0) -> list[Part]:
+def _packets(parts: Sequence[BufferPart], first: int = 0) -> list[BufferPart]:
     """Parts of which those from number `first` on hold packets."""
     return [replace(part, packets=at >= first) for at, part in enumerate(parts)]
 
@@ -273,13 +273,13 @@ class _Newer(_Rank):
             for one in op.get("channel_ids", ())
         )
 
-    def _parts(self, op: Mapping[str, Any], key: str) -> list[Part]:
+    def _parts(self, op: Mapping[str, Any], key: str) -> list[BufferPart]:
         return [self._part(one, _kind(op, "channel_type")) for one in op.get(key, ())]
 
-    def _part(self, one: Mapping[str, Any], kind: str) -> Part:
+    def _part(self, one: Mapping[str, Any], kind: str) -> BufferPart:
         where = one["index"], one["size"]
         if "switch_channel_id" in one:
-            return Part(None, self._switched(one["switch_channel_id"]), *where)
+            return BufferPart(None, self._switched(one["switch_channel_id"]), *where)
         if "buffer_id" in one:
             refs = self.block.get("remote_buffer_refs", ())
             ids = [
@@ -287,8 +287,8 @@ class _Newer(_Rank):
             ]
             number = self._pick("remote buffer of its threadblock", ids, one["buffer_id"])
             buffer = self._pick("remote buffer", self.gpu["remote_buffers"], number)
-            return Part(self._peer(buffer["rank"]), _BUFFERS[buffer["type"]], *where)
-        return Part(self.rank, _BUFFERS[one["type"]], *where)
+            return BufferPart(self._peer(buffer["rank"]), _BUFFERS[buffer["type"]], *where)
+        return BufferPart(self.rank, _BUFFERS[one["type"]], *where)
 
     def _switched(self, number: int) -> BufferName:
         """The buffer behind a channel through the switch, which must join all ranks."""
@@ -307,10 +307,10 @@ class _Newer(_Rank):
             raise _BrokenPlan(f"{self.doing} joins ranks {ranks} through the switch; only all ranks together can be")
         return _BUFFERS[buffer]
 
-    def _copy(self, op: Mapping[str, Any]) -> Step:
-        return Step("", moves=self._pairs(self._parts(op, "src_buff"), self._parts(op, "dst_buff")))
+    def _copy(self, op: Mapping[str, Any]) -> PlanStep:
+        return PlanStep("", moves=self._pairs(self._parts(op, "src_buff"), self._parts(op, "dst_buff")))
 
-    def _put(self, op: Mapping[str, Any], signals: bool = False, flushes: bool = False) -> Step:
+    def _put(self, op: Mapping[str, Any], signals: bool = False, flushes: bool = False) -> PlanStep:
         channels = self._channels(op)
         return replace(
             self._copy(op),
@@ -319,47 +319,47 @@ class _Newer(_Rank):
             flushes=channels if flushes else (),
         )
 
-    def _reduce(self, op: Mapping[str, Any]) -> Step:
-        return Step("", moves=self._sum(self._parts(op, "src_buff"), self._parts(op, "dst_buff")))
+    def _reduce(self, op: Mapping[str, Any]) -> PlanStep:
+        return PlanStep("", moves=self._sum(self._parts(op, "src_buff"), self._parts(op, "dst_buff")))
 
-    def _reduce_packets(self, op: Mapping[str, Any]) -> Step:
+    def _reduce_packets(self, op: Mapping[str, Any]) -> PlanStep:
         sources, targets = self._parts(op, "src_buff"), self._parts(op, "dst_buff")
-        return Step("", moves=self._sum(_packets(sources, 1), _packets(targets, 1)))
+        return PlanStep("", moves=self._sum(_packets(sources, 1), _packets(targets, 1)))
 
-    def _put_packets(self, op: Mapping[str, Any]) -> Step:
+    def _put_packets(self, op: Mapping[str, Any]) -> PlanStep:
         port = _kind(op, "channel_type") == "port"
         sources, targets = self._parts(op, "src_buff"), _packets(self._parts(op, "dst_buff"))
-        return Step("", moves=self._pairs(_packets(sources) if port else sources, targets), port=port)
+        return PlanStep("", moves=self._pairs(_packets(sources) if port else sources, targets), port=port)
 
-    def _pass_packets(self, op: Mapping[str, Any]) -> Step:
+    def _pass_packets(self, op: Mapping[str, Any]) -> PlanStep:
         moves = self._pairs(_packets(self._parts(op, "src_buff")), _packets(self._parts(op, "dst_buff")))
-        return Step("", moves=moves, port=_kind(op, "channel_type") == "port")
+        return PlanStep("", moves=moves, port=_kind(op, "channel_type") == "port")
 
-    def _pack(self, op: Mapping[str, Any]) -> Step:
-        return Step("", moves=self._pairs(self._parts(op, "src_buff"), _packets(self._parts(op, "dst_buff"))))
+    def _pack(self, op: Mapping[str, Any]) -> PlanStep:
+        return PlanStep("", moves=self._pairs(self._parts(op, "src_buff"), _packets(self._parts(op, "dst_buff"))))
 
-    def _unpack(self, op: Mapping[str, Any]) -> Step:
-        return Step("", moves=self._pairs(_packets(self._parts(op, "src_buff")), self._parts(op, "dst_buff")))
+    def _unpack(self, op: Mapping[str, Any]) -> PlanStep:
+        return PlanStep("", moves=self._pairs(_packets(self._parts(op, "src_buff")), self._parts(op, "dst_buff")))
 
-    def _pipeline(self, op: Mapping[str, Any]) -> Step:
+    def _pipeline(self, op: Mapping[str, Any]) -> PlanStep:
         context = op["iter_context"]
         if context["unit_size"] < 1:
             raise _BrokenPlan(f"{self.doing} has a unit_size of {context['unit_size']}; it must be at least 1 B")
-        return Step("", unit=context["unit_size"], chunks=context["num_chunks"])
+        return PlanStep("", unit=context["unit_size"], chunks=context["num_chunks"])
 
     operations: ClassVar = {
         "nop": _Rank._nothing,
-        "barrier": lambda self, op: Step("", barrier=(op["barrier_id"], op["num_threadblocks"])),
+        "barrier": lambda self, op: PlanStep("", barrier=(op["barrier_id"], op["num_threadblocks"])),
         "put": _put,
         "pws": lambda self, op: self._put(op, signals=True),
         "pwsf": lambda self, op: self._put(op, signals=True, flushes=True),
         "get": _copy,
         "copy": _copy,
-        "signal": lambda self, op: Step("", signals=self._channels(op)),
-        "rlxsignal": lambda self, op: Step("", signals=self._channels(op)),
-        "wait": lambda self, op: Step("", waits=self._channels(op)),
-        "rlxwait": lambda self, op: Step("", waits=self._channels(op)),
-        "flush": lambda self, op: Step("", flushes=self._channels(op)),
+        "signal": lambda self, op: PlanStep("", signals=self._channels(op)),
+        "rlxsignal": lambda self, op: PlanStep("", signals=self._channels(op)),
+        "wait": lambda self, op: PlanStep("", waits=self._channels(op)),
+        "rlxwait": lambda self, op: PlanStep("", waits=self._channels(op)),
+        "flush": lambda self, op: PlanStep("", flushes=self._channels(op)),
         "re": _reduce,
         "res": _reduce,
         "rre": _reduce,
@@ -376,12 +376,12 @@ class _Newer(_Rank):
         "gstore": _copy,
         "gstorepkt": _pass_packets,
         "pipeline": _pipeline,
-        "sem_acquire": lambda self, op: Step("", acquires=tuple(op["semaphore_ids"])),
-        "sem_release": lambda self, op: Step("", releases=tuple(op["semaphore_ids"])),
+        "sem_acquire": lambda self, op: PlanStep("", acquires=tuple(op["semaphore_ids"])),
+        "sem_release": lambda self, op: PlanStep("", releases=tuple(op["semaphore_ids"])),
     }
 
 
-class _Older(_Rank):
+class _OlderReader(_Rank):
     """Reads the layout before August 2025."""
 
     @staticmethod
@@ -408,30 +408,30 @@ class _Older(_Rank):
             for one in op[ids]
         )
 
-    def _far(self, op: Mapping[str, Any], ids: str, buffers: str) -> list[Part]:
+    def _far(self, op: Mapping[str, Any], ids: str, buffers: str) -> list[BufferPart]:
         """The parts at other ranks, or through the switch at all ranks."""
         size = op["cnt"]
         if _kind(op, "ctype") == "switch":
             near = "src" if ids == "i_cids" else "dst"
-            return [Part(None, _BUFFERS[op[f"{near}buff"]], op[f"{near}off"], size)]
+            return [BufferPart(None, _BUFFERS[op[f"{near}buff"]], op[f"{near}off"], size)]
         far = _BUFFERS[op[buffers]["dst"]]
         channels = self._channels(op, ids, buffers)
-        return [Part(c.peer, far, one["off"], size) for c, one in zip(channels, op[ids], strict=True)]
+        return [BufferPart(c.peer, far, one["off"], size) for c, one in zip(channels, op[ids], strict=True)]
 
-    def _near(self, op: Mapping[str, Any], key: str) -> list[Part]:
+    def _near(self, op: Mapping[str, Any], key: str) -> list[BufferPart]:
         """The parts of the rank itself that a step lists as `srcs` or `dsts`."""
         size = op["cnt"]
-        return [Part(self.rank, _BUFFERS[one["buff"]], one["off"], size) for one in op.get(key, ())]
+        return [BufferPart(self.rank, _BUFFERS[one["buff"]], one["off"], size) for one in op.get(key, ())]
 
-    def _own(self, op: Mapping[str, Any], end: str) -> Part:
-        return Part(self.rank, _BUFFERS[op[f"{end}buff"]], op[f"{end}off"], op["cnt"])
+    def _own(self, op: Mapping[str, Any], end: str) -> BufferPart:
+        return BufferPart(self.rank, _BUFFERS[op[f"{end}buff"]], op[f"{end}off"], op["cnt"])
 
-    def _out(self, op: Mapping[str, Any]) -> list[Part]:
+    def _out(self, op: Mapping[str, Any]) -> list[BufferPart]:
         return self._far(op, "o_cids", "o_buff") if op.get("o_cids") else []
 
-    def _put(self, op: Mapping[str, Any], signals: bool = False, flushes: bool = False) -> Step:
+    def _put(self, op: Mapping[str, Any], signals: bool = False, flushes: bool = False) -> PlanStep:
         channels = self._channels(op, "o_cids", "o_buff")
-        return Step(
+        return PlanStep(
             "",
             moves=self._pairs(self._near(op, "srcs"), self._out(op)),
             port=_kind(op, "ctype") == "port",
@@ -439,42 +439,42 @@ class _Older(_Rank):
             flushes=channels if flushes else (),
         )
 
-    def _get(self, op: Mapping[str, Any]) -> Step:
-        return Step("", moves=self._pairs(self._far(op, "i_cids", "i_buff"), self._near(op, "dsts")))
+    def _get(self, op: Mapping[str, Any]) -> PlanStep:
+        return PlanStep("", moves=self._pairs(self._far(op, "i_cids", "i_buff"), self._near(op, "dsts")))
 
-    def _reduce(self, op: Mapping[str, Any]) -> Step:
+    def _reduce(self, op: Mapping[str, Any]) -> PlanStep:
         far = self._far(op, "i_cids", "i_buff") if op.get("i_cids") else self._near(op, "srcs")
-        return Step("", moves=self._sum([self._own(op, "src"), *far], [self._own(op, "dst"), *self._out(op)]))
+        return PlanStep("", moves=self._sum([self._own(op, "src"), *far], [self._own(op, "dst"), *self._out(op)]))
 
-    def _reduce_packets(self, op: Mapping[str, Any]) -> Step:
+    def _reduce_packets(self, op: Mapping[str, Any]) -> PlanStep:
         sources = [self._own(op, "src"), *_packets(self._near(op, "srcs"))]
-        return Step("", moves=self._sum(sources, [self._own(op, "dst"), *_packets(self._out(op))]))
+        return PlanStep("", moves=self._sum(sources, [self._own(op, "dst"), *_packets(self._out(op))]))
 
-    def _put_packets(self, op: Mapping[str, Any], read: bool = False) -> Step:
+    def _put_packets(self, op: Mapping[str, Any], read: bool = False) -> PlanStep:
         port = _kind(op, "ctype") == "port"
         sources = self._near(op, "srcs")
         moves = self._pairs(_packets(sources) if port or read else sources, _packets(self._out(op)))
-        return Step("", moves=moves, port=port)
+        return PlanStep("", moves=moves, port=port)
 
-    def _local(self, op: Mapping[str, Any], packed: bool = False, unpacked: bool = False) -> Step:
+    def _local(self, op: Mapping[str, Any], packed: bool = False, unpacked: bool = False) -> PlanStep:
         source, target = self._own(op, "src"), self._own(op, "dst")
-        move = Move((replace(source, packets=unpacked),), (replace(target, packets=packed),))
-        return Step("", moves=(move,))
+        move = PlanMove((replace(source, packets=unpacked),), (replace(target, packets=packed),))
+        return PlanStep("", moves=(move,))
 
-    def _multimem(self, op: Mapping[str, Any]) -> Step:
-        return Step("", moves=self._sum(self._far(op, "i_cids", ""), self._far(op, "o_cids", "")))
+    def _multimem(self, op: Mapping[str, Any]) -> PlanStep:
+        return PlanStep("", moves=self._sum(self._far(op, "i_cids", ""), self._far(op, "o_cids", "")))
 
     operations: ClassVar = {
         "nop": _Rank._nothing,
-        "barrier": lambda self, op: Step("", barrier=(op["barrier_id"], op["nthread_blocks"])),
+        "barrier": lambda self, op: PlanStep("", barrier=(op["barrier_id"], op["nthread_blocks"])),
         "put": _put,
         "pws": lambda self, op: self._put(op, signals=True),
         "pwsf": lambda self, op: self._put(op, signals=True, flushes=True),
         "get": _get,
         "copy": _local,
-        "signal": lambda self, op: Step("", signals=self._channels(op, "o_cids", "o_buff")),
-        "wait": lambda self, op: Step("", waits=self._channels(op, "i_cids", "i_buff")),
-        "flush": lambda self, op: Step("", flushes=self._channels(op, "o_cids", "o_buff")),
+        "signal": lambda self, op: PlanStep("", signals=self._channels(op, "o_cids", "o_buff")),
+        "wait": lambda self, op: PlanStep("", waits=self._channels(op, "i_cids", "i_buff")),
+        "flush": lambda self, op: PlanStep("", flushes=self._channels(op, "o_cids", "o_buff")),
         "re": _reduce,
         "rs": _reduce,
         "rrc": _reduce,

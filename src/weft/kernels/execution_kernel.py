@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from weft.core.units import to_fs
-from weft.engine.program import Buffer, ChunkRule, Kernel, Load, Phase, PlacedKernel, RemoteMap, Store, Wait
-from weft.engine.program.plan import Command, DmaMap, scripts
+from weft.engine.program import Buffer, ChunkLoad, ChunkRule, ChunkStore, Kernel, Phase, PlacedKernel, RemoteMap, Wait
+from weft.engine.program.plan import DmaCommand, DmaMap, scripts
 from weft.graph.execution_plan import Channel, ExecutionPlan
 from weft.hardware import Gpu
 from weft.kernels.channels import BYTE_ADDS_PER_CLOCK, ChannelTiling
 from weft.kernels.execution_replay import Order, replayed
-from weft.kernels.execution_steps import Action, Motion, Span, Unfolded
+from weft.kernels.execution_steps import Action, ByteRange, Motion, Unfolded
 
 FLAG = 32
 """Bytes of a signal: one access."""
@@ -28,7 +28,7 @@ _Place = tuple[int, int, int]
 _Key = tuple[object, ...]
 
 
-class _Names:
+class _ChunkNumbers:
     """Chunks of one buffer, numbered as they are first asked for."""
 
     def __init__(self) -> None:
@@ -112,10 +112,10 @@ class _Scripts:
         self.whole = Unfolded(kernel.plan, kernel.bytes_)
         self.order: Order = replayed(kernel.plan, kernel.bytes_)
         self.memories = [self.whole.memories(rank) for rank in range(self.plan.ranks)]
-        self.names: dict[str, _Names] = defaultdict(_Names)
+        self.names: dict[str, _ChunkNumbers] = defaultdict(_ChunkNumbers)
         self.totals = self._totals()
-        self.sends: dict[tuple[str, int], list[Span | None]] = defaultdict(lambda: [None] * self.plan.ranks)
-        self.lands: dict[tuple[str, int], list[Span | None]] = defaultdict(lambda: [None] * self.plan.ranks)
+        self.sends: dict[tuple[str, int], list[ByteRange | None]] = defaultdict(lambda: [None] * self.plan.ranks)
+        self.lands: dict[tuple[str, int], list[ByteRange | None]] = defaultdict(lambda: [None] * self.plan.ranks)
         self.commands: dict[_Command, list[int]] = defaultdict(list)
         self.operator = self.plan.collective
         self.phases = [
@@ -232,7 +232,7 @@ class _Scripts:
 
     def _small(self, *places: tuple[str, int] | float, delay: float = 0.0) -> Phase:
         """Small stores, one to each place."""
-        stores = tuple(Store(one[0], one[1], self.operator, FLAG) for one in places if isinstance(one, tuple))
+        stores = tuple(ChunkStore(one[0], one[1], self.operator, FLAG) for one in places if isinstance(one, tuple))
         return Phase(1, 1, 0, stores=stores, delay_fs=to_fs(delay))
 
     def _waits(self, place: _Place, action: Action) -> Iterator[Wait]:
@@ -280,7 +280,7 @@ class _Scripts:
         sources = []
         for span in motion.sources:
             begin = self.tiling.on_wire(span.begin) if span.packets else span.begin
-            load = move.access(Load, span.memory, 0, self.operator, offset=begin, wired=span.packets)
+            load = move.access(ChunkLoad, span.memory, 0, self.operator, offset=begin, wired=span.packets)
             if span.rank is None:
                 load = replace(load, members=self.plan.ranks)
             elif span.rank != rank:
@@ -299,12 +299,12 @@ class _Scripts:
             else:
                 buffer = f"{span.memory} elsewhere"
                 at = self._away(buffer, (), self._distance(rank, span.rank))
-            stores.append(move.access(Store, buffer, at, self.operator, offset=begin, wired=span.packets))
+            stores.append(move.access(ChunkStore, buffer, at, self.operator, offset=begin, wired=span.packets))
         return move.phase(sources, stores, None, 0.0, (loads - 1) * move.piece)
 
     # -- ports
 
-    def _landing(self, rank: int, block: int, number: int, index: int, span: Span) -> tuple[str, int]:
+    def _landing(self, rank: int, block: int, number: int, index: int, span: ByteRange) -> tuple[str, int]:
         """Buffer and position of the bytes that a rank's put through a port fills at its peer."""
         assert span.rank is not None
         buffer = f"{span.memory} by ports"
@@ -313,7 +313,7 @@ class _Scripts:
         self.lands[buffer, at][span.rank] = span._replace(begin=begin, size=size)
         return buffer, at
 
-    def _sizes(self, span: Span) -> tuple[int, int]:
+    def _sizes(self, span: ByteRange) -> tuple[int, int]:
         wire = self.tiling.on_wire if span.packets else int
         return wire(span.size), wire(span.begin)
 
@@ -361,7 +361,7 @@ class _Scripts:
     def copies(self, name: str, earlier: int, engines: int) -> Iterator[PlacedKernel]:
         """The kernels of the host's thread, which hand commands to DMA engines, those for one peer to the same one."""
         for one, ranks in self.commands.items():
-            command = Command(one.chunks, engine=(one.distance - 1) % engines)
+            command = DmaCommand(one.chunks, engine=(one.distance - 1) % engines)
             kernel = Kernel(f"{name} port {one.at}", 0, 0, 0, 0, (), copies=(command,), completion_fs=0)
             gpus = None if len(ranks) == self.plan.ranks else tuple(ranks)
             started = Wait("commands", one.at, bytes=(earlier + 1) * FLAG)
@@ -392,9 +392,13 @@ class _Scripts:
                 found.append(Buffer(buffer, sizes, tuple(names.rule), within=(memory, 0)))
         return tuple(found)
 
-    def _cut(self, buffer: str, memory: str, spans: list[list[Span | None]], rules: tuple[ChunkRule, ...]) -> Buffer:
+    def _cut(
+        self, buffer: str, memory: str, spans: list[list[ByteRange | None]], rules: tuple[ChunkRule, ...]
+    ) -> Buffer:
         """Names of parts of a memory, each of its own size and place on each GPU."""
-        each = [[one[rank] or Span(rank, memory, 0, FLAG, False) for one in spans] for rank in range(self.plan.ranks)]
+        each = [
+            [one[rank] or ByteRange(rank, memory, 0, FLAG, False) for one in spans] for rank in range(self.plan.ranks)
+        ]
         sizes = self._per_gpu([tuple(span.size for span in row) for row in each])
         offsets = self._per_gpu([tuple(span.begin for span in row) for row in each])
         return Buffer(buffer, sizes, rules, within=(memory, 0), offsets=offsets)

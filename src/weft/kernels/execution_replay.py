@@ -19,7 +19,7 @@ import numpy.typing as npt
 from weft.core.errors import InputError
 from weft.core.units import format_bytes
 from weft.graph.execution_plan import Channel, ExecutionPlan
-from weft.kernels.execution_steps import Action, Motion, Span, Unfolded
+from weft.kernels.execution_steps import Action, ByteRange, Motion, Unfolded
 
 LARGEST = 1 << 20
 """Most pieces of a rank's buffer that are replayed one by one; more of them are replayed at a smaller size."""
@@ -36,7 +36,7 @@ class _Cells(NamedTuple):
     reader: npt.NDArray[np.int64]
 
 
-class _Event(NamedTuple):
+class _MotionEvent(NamedTuple):
     """A read (motion -1), or the write of a target of a motion, and what was known to have happened by then."""
 
     place: _Place
@@ -95,7 +95,7 @@ class _Replay:
             for packets in (False, True)
             if not packets or name == "scratch" or plan.packets
         }
-        self.events: list[_Event] = []
+        self.events: list[_MotionEvent] = []
         self.sent: dict[tuple[int, Channel], list[Any]] = defaultdict(list)
         self.taken: dict[tuple[int, Channel], int] = defaultdict(int)
         self.freed: dict[tuple[int, int], list[Any]] = defaultdict(list)
@@ -201,10 +201,10 @@ class _Replay:
 
     # -- data
 
-    def _slice(self, span: Span) -> slice:
+    def _slice(self, span: ByteRange) -> slice:
         return slice(span.begin // self.grain, -(-(span.begin + span.size) // self.grain))
 
-    def _at(self, rank: int, span: Span) -> Iterator[tuple[int, _Cells]]:
+    def _at(self, rank: int, span: ByteRange) -> Iterator[tuple[int, _Cells]]:
         """The memory of a span, or of all ranks."""
         for one in range(self.plan.ranks) if span.rank is None else (span.rank,):
             yield one, self.memory[one, span.memory, span.packets]
@@ -231,9 +231,11 @@ class _Replay:
                 self._ordered(cells.reader[part], action, "writes", "read", of, span, me)
                 cells.value[part], cells.held[part] = total, held
                 cells.writer[part] = len(self.events)
-            self.events.append(_Event(place, index, at, self.clock[me].copy()))
+            self.events.append(_MotionEvent(place, index, at, self.clock[me].copy()))
 
-    def _read(self, cells: _Cells, part: slice, action: Action, place: _Place, span: Span, of: int, me: int) -> None:
+    def _read(
+        self, cells: _Cells, part: slice, action: Action, place: _Place, span: ByteRange, of: int, me: int
+    ) -> None:
         if span.packets:  # each packet says by itself that it is there
             writers = [self.events[one] for one in np.unique(cells.writer[part]).tolist()]
             for one in writers:  # what the sender did before made the packet, or is in it
@@ -244,10 +246,10 @@ class _Replay:
         else:
             self._ordered(cells.writer[part], action, "reads", "wrote", of, span, me)
         cells.reader[part] = len(self.events)
-        self.events.append(_Event(place, -1, -1, self.clock[me].copy()))
+        self.events.append(_MotionEvent(place, -1, -1, self.clock[me].copy()))
 
     def _ordered(
-        self, last: npt.NDArray[np.int64], action: Action, does: str, did: str, of: int, span: Span, me: int
+        self, last: npt.NDArray[np.int64], action: Action, does: str, did: str, of: int, span: ByteRange, me: int
     ) -> None:
         """Raise InputError if an action touches bytes that another workgroup wrote or read, and nothing orders them."""
         if self.plan.trusted:

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from weft.core.errors import InputError
 from weft.core.units import format_bytes
-from weft.graph.execution_plan import BufferName, ExecutionPlan, Part, Step, named
+from weft.graph.execution_plan import BufferName, BufferPart, ExecutionPlan, PlanStep, named
 
 REUSED_SCRATCH = 64 << 20
 """Scratch buffer of plans that reuse it [bytes] (assumed; MSCCL++'s constant is a size of its build)."""
 
 
-class Span(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes of the memory "data" (the input), "collected" (the output unless in place) or "scratch" of a rank.
 
     At rank None, of every rank.
@@ -29,14 +29,14 @@ class Span(NamedTuple):
 class Motion(NamedTuple):
     """The sum of all sources goes to every target; all are equally long."""
 
-    sources: tuple[Span, ...]
-    targets: tuple[Span, ...]
+    sources: tuple[ByteRange, ...]
+    targets: tuple[ByteRange, ...]
 
 
 class Action(NamedTuple):
     """A step, or one turn of a step in a pipeline, with the bytes that it moves."""
 
-    step: Step
+    step: PlanStep
     place: str
     motions: tuple[Motion, ...]
 
@@ -104,7 +104,7 @@ class Unfolded:
         least, longer = divmod(each, per)
         return (group * each + within * least + min(within, longer)) * grain
 
-    def _actions(self, rank: int, block: int, steps: Sequence[Step]) -> Iterator[Action]:
+    def _actions(self, rank: int, block: int, steps: Sequence[PlanStep]) -> Iterator[Action]:
         for index, step in enumerate(steps):
             if step.name != "pipeline":
                 yield Action(step, named(rank, block, index, step.name), self._motions(rank, step, 0, 1 << 62))
@@ -115,7 +115,7 @@ class Unfolded:
                     place = named(rank, block, f"{index}.{at}, turn {turn},", inner.name)
                     yield Action(inner, place, self._motions(rank, inner, turn * step.unit, step.unit))
 
-    def _motions(self, rank: int, step: Step, begin: int, unit: int) -> tuple[Motion, ...]:
+    def _motions(self, rank: int, step: PlanStep, begin: int, unit: int) -> tuple[Motion, ...]:
         found = []
         for move in step.moves:
             spans = [self._span(rank, part, step.share, begin, unit) for part in (*move.sources, *move.targets)]
@@ -130,7 +130,7 @@ class Unfolded:
                 found.append(Motion(tuple(spans[: len(move.sources)]), tuple(spans[len(move.sources) :])))
         return tuple(found)
 
-    def _span(self, rank: int, part: Part, share: tuple[int, int], begin: int, unit: int) -> Span:
+    def _span(self, rank: int, part: BufferPart, share: tuple[int, int], begin: int, unit: int) -> ByteRange:
         """The bytes of a part that a workgroup takes in a turn that begins `begin` bytes into it."""
         of = rank if part.rank is None else part.rank
         first, end = self._offset(of, part.index), self._offset(of, part.index + part.size)
@@ -144,7 +144,7 @@ class Unfolded:
         at = first + low + begin
         if self.plan.reuse and part.buffer == "scratch":
             at = self._reused(of, part.index, low + begin, at)
-        return Span(part.rank, memory, base + at, size, part.packets)
+        return ByteRange(part.rank, memory, base + at, size, part.packets)
 
     def _reused(self, rank: int, index: int, within: int, at: int) -> int:
         """Where a chunk of scratch lies if the buffer is smaller than all its chunks: pieces take turns in it."""

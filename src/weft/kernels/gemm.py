@@ -7,7 +7,7 @@ import numpy as np
 from weft.core.errors import UnknownNameError
 from weft.core.options import SUSTAINED, RunOptions
 from weft.engine import layout as y
-from weft.engine.program import Buffer, Kernel, Load, Phase, Store
+from weft.engine.program import Buffer, ChunkLoad, ChunkStore, Kernel, Phase
 from weft.engine.program.plan import Work, scripts
 from weft.graph import Gemm
 from weft.graph.tiling import GemmTiling
@@ -58,11 +58,11 @@ def _script(
     # Time to begin and end a workgroup, without the fetch of the first slabs [s].
     fetch = (slab_a + slab_b) / (gpu.compute.port_bytes_per_clock * running_clock(gpu, options))
     begin = max(0.0, gpu.achieved.gemm_fill - gpu.cache.latency - gpu.memory.latency - fetch)
-    load_a = Load(
+    load_a = ChunkLoad(
         f"{prefix}a", 0, operator, unit, last, slab_a * steps[0], slab_a,
         extent=y.EXTENT_ROWS, cached=True, shared_by_columns=min(tiling.share_columns, columns),
     )  # fmt: skip
-    load_b = Load(
+    load_b = ChunkLoad(
         f"{prefix}b", 0, operator, unit, last, 0, slab_b,
         extent=y.EXTENT_COLUMNS, column_stride=slab_b * steps[0], cached=True,
         shared_by_rows=min(tiling.share_rows, rows),
@@ -76,7 +76,7 @@ def _script(
             delay_fs=round(begin * 1e15),
             staged=gpu.vendor != "none",  # the paper's kernel keeps the order under which its stages were studied
         ),
-        Phase(1, 1, 0, stores=(Store("output", 0, operator),)),
+        Phase(1, 1, 0, stores=(ChunkStore("output", 0, operator),)),
     )
 
 
@@ -311,8 +311,8 @@ def adding_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, operator: str, first
         iterations=1,
         slots=1,
         cycles=(tiling.splits - 1) * elements / gpu.vector_lanes,
-        loads=tuple(Load("output", part, operator, partial, 0, partial, 0, cached=True) for part in parts),
-        stores=(Store(result, 0, operator, whole, 0, whole, 0),),
+        loads=tuple(ChunkLoad("output", part, operator, partial, 0, partial, 0, cached=True) for part in parts),
+        stores=(ChunkStore(result, 0, operator, whole, 0, whole, 0),),
     )
     workgroups = -(-gemm.m * gemm.n // elements)
     return Kernel("sum", workgroups, THREADS, THREADS * REGISTERS * 4, 0, (phase,))

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from weft.engine.program import Buffer, ChunkRule, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.engine.program import Buffer, ChunkLoad, ChunkRule, ChunkStore, Kernel, Phase, RemoteMap, Wait
 from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
-from weft.kernels.channels import ALIGNMENT, ChannelTiling, Move
+from weft.kernels.channels import ALIGNMENT, ChannelMove, ChannelTiling
 
 FLAG = 32
 """Bytes that tell the other GPUs that a chunk is ready: one access."""
@@ -95,7 +95,7 @@ class SwitchCollective:
         """Turn after turn: the stages of up to three chunks, then a flag to all GPUs."""
         stages = self._stages
         turns = self.turns + len(stages) - 1
-        flag = Store("ready", 0, self._flags, FLAG, row_stride=FLAG * self.ranks)
+        flag = ChunkStore("ready", 0, self._flags, FLAG, row_stride=FLAG * self.ranks)
         for turn in range(turns):
             flags = earlier * (turns - 1) + turn
             wait = Wait("ready", 0, bytes=flags * FLAG * self.ranks) if turn else None
@@ -107,28 +107,28 @@ class SwitchCollective:
                 yield Phase(1, 1, 0, stores=(flag,))
 
     @property
-    def _one(self) -> Move:
+    def _one(self) -> ChannelMove:
         """The loop over a chunk of one head."""
         return self.tiling.move(self.chunk, self.tiling.in_flight // (self.tiling.slots * self.ranks))
 
-    def _stage(self, stage: str, number: int) -> tuple[Load, Store]:
+    def _stage(self, stage: str, number: int) -> tuple[ChunkLoad, ChunkStore]:
         """What a workgroup loads and stores for one stage of a chunk; it copies all heads, and owns one."""
         one, n = self._one, self.ranks
-        every = Move(self.tiling, one.data * n, one.piece * n)
+        every = ChannelMove(self.tiling, one.data * n, one.piece * n)
         slot, turn = number % self.tiling.depth * self.chunk * n, self.chunk * n
         fifo = turn * self.tiling.depth
         if stage == "scatter":
-            load = every.access(Load, "data", 0, "reduce_scatter", turn * self.turns, number * turn)
-            return load, every.access(Store, "staged", 0, "reduce_scatter", fifo, slot)
+            load = every.access(ChunkLoad, "data", 0, "reduce_scatter", turn * self.turns, number * turn)
+            return load, every.access(ChunkStore, "staged", 0, "reduce_scatter", fifo, slot)
         if stage == "gather":
-            load = every.access(Load, "copied", 0, "all_gather", fifo, slot)
-            return load, every.access(Store, "collected", 0, "all_gather", turn * self.turns, number * turn)
+            load = every.access(ChunkLoad, "copied", 0, "all_gather", fifo, slot)
+            return load, every.access(ChunkStore, "collected", 0, "all_gather", turn * self.turns, number * turn)
         lane, own = self.chunk * self.turns, number * self.chunk
         if self.collective == "all_gather":
-            load = one.access(Load, "data", 0, "all_gather", lane, own)
+            load = one.access(ChunkLoad, "data", 0, "all_gather", lane, own)
         else:
-            load = one.access(Load, "staged", 0, "reduce_scatter", fifo, slot)
+            load = one.access(ChunkLoad, "staged", 0, "reduce_scatter", fifo, slot)
             load = replace(load, members=n, member_stride=self.chunk)
         if self.collective == "reduce_scatter":
-            return load, one.access(Store, "collected", 0, "reduce_scatter", lane, own)
-        return load, one.access(Store, "copied", 0, "all_gather", fifo, slot)
+            return load, one.access(ChunkStore, "collected", 0, "reduce_scatter", lane, own)
+        return load, one.access(ChunkStore, "copied", 0, "all_gather", fifo, slot)

@@ -87,7 +87,7 @@ STREAMING: Mapping[str, Streamed] = {
 """Streaming kernels by name."""
 
 
-class _Writer:
+class _RunWriter:
     """Writes runs for one configuration: which banks a command touches, how long it takes, and how the bus is used."""
 
     def __init__(self, pim: Pim) -> None:
@@ -129,7 +129,7 @@ def encode(
             f"{words} words of {pim.units.word_bytes} B at {pim.units.registers} registers cannot be encoded; give a "
             f"multiple of {GROUP} words of 32 B, and at least {chosen.working + int(each) + 1} registers"
         )
-    body = _encoded(_Writer(pim), chosen, words // GROUP, each, held, across)
+    body = _encoded(_RunWriter(pim), chosen, words // GROUP, each, held, across)
     title = f"{format}, {instructions}{', across lanes' * across}"
     return PimStream.of(title, words, _within_mode(body, pim) if modes else body)
 
@@ -139,7 +139,7 @@ MICROEXPONENTS = tuple(name for name, one in FORMATS.items() if isinstance(one, 
 
 
 def _encoded(
-    write: _Writer, chosen: InstructionSet, groups: int, each: float, held: int, across: bool
+    write: _RunWriter, chosen: InstructionSet, groups: int, each: float, held: int, across: bool
 ) -> Iterator[tuple[int, ...]]:
     """The runs of all groups: `held` groups, each read twice, then their results, `each` words a group."""
     rows, done, side = write.words, 0, 0
@@ -167,7 +167,7 @@ def _next_row(group: int, words: int) -> int:
     return (group // per + 1) * per
 
 
-def _results(write: _Writer, begin: int, end: int, side: int) -> Iterator[tuple[int, ...]]:
+def _results(write: _RunWriter, begin: int, end: int, side: int) -> Iterator[tuple[int, ...]]:
     """Writes of the result's words `begin` to `end`, a run for each row, then a barrier."""
     while begin < end:
         row = begin // write.words
@@ -178,7 +178,7 @@ def _results(write: _Writer, begin: int, end: int, side: int) -> Iterator[tuple[
 
 def _within_mode(body: Iterator[tuple[int, ...]], pim: Pim) -> Iterator[tuple[int, ...]]:
     """The runs with the writes before and after them: program and mode, and back."""
-    write, modes = _Writer(pim), pim.modes
+    write, modes = _RunWriter(pim), pim.modes
     bus = to_fs(pim.word_seconds)
     before = -(-pim.units.command_file // modes.instructions_per_write) * bool(modes.enter_writes) + modes.enter_writes
     if before:
@@ -200,7 +200,7 @@ def stream(kernel: str, words: int, pim: Pim) -> PimStream:
     """
     check_name("streaming kernel", kernel, STREAMING)
     check_whole("words", words, 1, 1024)
-    return PimStream.of(kernel, words, _streamed(_Writer(pim), STREAMING[kernel], words, pim.units.registers))
+    return PimStream.of(kernel, words, _streamed(_RunWriter(pim), STREAMING[kernel], words, pim.units.registers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +220,7 @@ class MemoryWork:
         check_fields(self)
 
 
-def _streamed(write: _Writer, kernel: Streamed, words: int, registers: int) -> Iterator[tuple[int, ...]]:
+def _streamed(write: _RunWriter, kernel: Streamed, words: int, registers: int) -> Iterator[tuple[int, ...]]:
     """The runs of a streaming kernel: in each row as many words of every operand and of the result as fit."""
     per_row = write.words // (kernel.reads + kernel.writes)
     group = registers // 2 if kernel.writes else registers

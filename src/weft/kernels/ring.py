@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from weft.core.errors import InputError
 from weft.core.units import format_bytes
-from weft.engine.program import Buffer, ChunkRule, DmaMap, Kernel, Load, Phase, RemoteMap, Store, Wait
+from weft.engine.program import Buffer, ChunkLoad, ChunkRule, ChunkStore, DmaMap, Kernel, Phase, RemoteMap, Wait
 from weft.engine.program.plan import PLAIN_STORE
 from weft.hardware import Gpu
 
@@ -63,8 +63,8 @@ def _phase(
         iterations=None,
         slots=tiling.slots,
         cycles=additions / gpu.compute.vector_flops_per_clock,
-        loads=tuple(Load(buffer, position, operator, piece) for buffer, position in sources),
-        stores=(Store(*target, operator, piece),),
+        loads=tuple(ChunkLoad(buffer, position, operator, piece) for buffer, position in sources),
+        stores=(ChunkStore(*target, operator, piece),),
         wait=wait,
         shared=True,
     )

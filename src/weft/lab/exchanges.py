@@ -11,7 +11,7 @@ import pandas as pd
 from weft import hardware
 from weft.core.options import SHORT
 from weft.estimate import Parameter
-from weft.estimate.exchange import Exchange, Moved, exchange, moved
+from weft.estimate.exchange import Exchange, ExchangedBytes, exchange, moved
 from weft.kernels.library.dispatchers import ABOUT, bounds, dispatcher, places, shipped, table_of
 from weft.lab.kinds import Columns, Machine, Query, RowKind
 from weft.lab.problems import Problem
@@ -46,7 +46,9 @@ def _query(gpu: str, kernel: str, operation: str, ranks: float, nodes: float, dt
     return LIBRARIES[kernel], operation, int(ranks), int(nodes), kind, 4 if _GROUPS in notes else None
 
 
-def _moved(rows: Columns, library: str, operation: str, ranks: int, nodes: int, *more: Any) -> tuple[Exchange, Moved]:
+def _moved(
+    rows: Columns, library: str, operation: str, ranks: int, nodes: int, *more: Any
+) -> tuple[Exchange, ExchangedBytes]:
     """The exchange with an array for each dimension, and what it moves."""
     tokens, hidden, top_k, experts = (rows[name] for name in ("tokens_per_rank", "hidden", "topk", "experts"))
     what = Exchange(operation, tokens, hidden, top_k, experts, ranks, *more)

@@ -14,10 +14,10 @@ from weft.estimate.answer import Estimate
 from weft.estimate.experts import (
     TILES,
     TRAINING,
+    ExpertRows,
     Experts,
+    GpuExperts,
     Grouped,
-    Layer,
-    Load,
     experts,
     grouped,
     own_values,
@@ -75,7 +75,7 @@ def library_of(fw: str, op: str, kernel: str) -> str:
 
 
 @cache
-def drawn(tokens: int, top_k: int, experts: int, ranks: int, how: str, slots: int) -> Load:
+def drawn(tokens: int, top_k: int, experts: int, ranks: int, how: str, slots: int) -> ExpertRows:
     """The load of the measured GPU, drawn as the source of the rows draws it (its collector/helper.py).
 
     Experts' relative loads come from a density x ** -exponent, 1 to 0.8 x tokens (0.01 to 2 where there are fewer rows
@@ -86,13 +86,13 @@ def drawn(tokens: int, top_k: int, experts: int, ranks: int, how: str, slots: in
     if not how.startswith("power_law"):
         few = tokens * top_k < experts
         active = min(max(round(tokens * top_k / ranks), 1), each) if few else each
-        return Load.of(np.where(np.arange(each) < active, 1.0 if few else tokens * top_k / experts, 0.0))
+        return ExpertRows.of(np.where(np.arange(each) < active, 1.0 if few else tokens * top_k / experts, 0.0))
     exponent, shared = float(how.removesuffix("_eplb").rpartition("_")[2]), how.endswith("_eplb")
     found = []
     for seed in range(_DRAWS):
         rows = _rows(tokens, top_k, experts, ranks, exponent, np.random.default_rng(seed))
         found.append(_spread(rows.ravel(), ranks, slots) if shared else rows[rows.sum(axis=1).argmax()])
-    return Load.of(sorted(found, key=lambda own: (own.sum(), own.max()))[_DRAWS // 2])
+    return ExpertRows.of(sorted(found, key=lambda own: (own.sum(), own.max()))[_DRAWS // 2])
 
 
 def _rows(
@@ -124,11 +124,11 @@ def _spread(rows: FloatArray, ranks: int, slots: int) -> FloatArray:
     return np.asarray(own[:, own.sum(axis=0).argmax()])
 
 
-def _layer(rows: Columns, dtype: str) -> Layer:
+def _layer(rows: Columns, dtype: str) -> GpuExperts:
     """The layer on the measured GPU, with an array for each dimension."""
-    load = Load(rows["rows"], rows["busiest"], rows["active"], np.stack([rows[f"blocks{h}"] for h in TILES]))
+    load = ExpertRows(rows["rows"], rows["busiest"], rows["active"], np.stack([rows[f"blocks{h}"] for h in TILES]))
     wide = rows["inter"] / rows["moe_tp"]
-    return Layer(load, rows["tokens"], rows["topk"], rows["hidden"], wide, dtype, rows["gated"])
+    return GpuExperts(load, rows["tokens"], rows["topk"], rows["hidden"], wide, dtype, rows["gated"])
 
 
 def _layered(rows: Columns, machine: Machine, name: str, dtype: str) -> FloatArray:
@@ -218,7 +218,7 @@ def _trained(rows: Columns, machine: Machine, kind: str, name: str, dtype: str) 
         return np.array([one.seconds for one in found]) + _apart(rows, target(gpu, SHORT), name, dtype, found)
     tokens, hidden, columns, _, count = sizes
     own = own_values(table_for(library("experts", name), dtype, gpu.architecture))
-    what = Grouped(Load.shared(tokens, count), columns, hidden, EXPERT_FORMATS[dtype])
+    what = Grouped(ExpertRows.shared(tokens, count), columns, hidden, EXPERT_FORMATS[dtype])
     parts = grouped(what, target(gpu, SHORT), own).values()
     return sum(parts, np.full(len(tokens), gpu.compute.launch_latency))
 
@@ -238,7 +238,7 @@ def _apart(rows: Columns, machine: Target, name: str, dtype: str, of: Sequence[E
         passes += [Streaming("elementwise", cast("Any", routed * rows["hidden"]), 1, "bf16")] * 4
     moved = np.asarray(sum((streaming(one, machine).seconds for one in passes), np.zeros(len(wide))))
     own = own_values(table_for(library("experts", name), dtype, machine.gpu.architecture))
-    load, launch = Load.shared(routed, rows["experts"]), machine.gpu.compute.launch_latency
+    load, launch = ExpertRows.shared(routed, rows["experts"]), machine.gpu.compute.launch_latency
     gate, both = (
         sum(grouped(Grouped(load, each, rows["hidden"], EXPERT_FORMATS[dtype]), machine, own).values(), 0.0 * wide)
         for each in (wide, 2 * wide)

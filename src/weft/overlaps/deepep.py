@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import ClassVar, NamedTuple
 
 from weft.core.units import to_fs
-from weft.engine.program import Buffer, ChunkRule, Kernel, Load, Phase, PlacedKernel, Plan, Store, Wait
+from weft.engine.program import Buffer, ChunkLoad, ChunkRule, ChunkStore, Kernel, Phase, PlacedKernel, Plan, Wait
 from weft.graph import Graph, KernelChoice, MoEExchange
 from weft.graph.choice import Kernel as ChosenKernel
 from weft.hardware import Gpu, System
@@ -90,7 +90,7 @@ At = tuple[str, int, int]
 """A place in memory: buffer, position and offset [bytes]."""
 
 
-class Part(NamedTuple):
+class SumPart(NamedTuple):
     """`size` bytes that a kernel reads at each of `sources`, adds up, and stores at each of `targets`."""
 
     sources: tuple[At, ...]
@@ -98,7 +98,7 @@ class Part(NamedTuple):
     size: int
 
 
-class Rows(NamedTuple):
+class TokenRows(NamedTuple):
     """Rows of `tokens` tokens from `first` on, which lie at `place`."""
 
     first: int
@@ -106,7 +106,7 @@ class Rows(NamedTuple):
     place: At
 
 
-def _together(rows: list[Rows], row: int) -> Iterator[tuple[int, int, tuple[At, ...]]]:
+def _together(rows: list[TokenRows], row: int) -> Iterator[tuple[int, int, tuple[At, ...]]]:
     """Tokens whose rows lie in the same lists: the first one, how many, and the places; a row takes `row` bytes."""
     edges = sorted({edge for one in rows for edge in (one.first, one.first + one.tokens)})
     for begin, end in pairwise(edges):
@@ -189,19 +189,19 @@ class PerRankLayer(ExpertLayer):
 
     # -- what the kernels on all compute units do
 
-    def expanded(self, g: int) -> list[Part]:
+    def expanded(self, g: int) -> list[SumPart]:
         """The copies of what GPU g received into the lines of its experts."""
-        return [Part((at,), rows, size) for at, rows, size in self._of_tokens(g, "received", 0, "landed")]
+        return [SumPart((at,), rows, size) for at, rows, size in self._of_tokens(g, "received", 0, "landed")]
 
-    def folded(self, g: int) -> list[Part]:
+    def folded(self, g: int) -> list[SumPart]:
         """The sums of what the experts of GPU g answer to a token, for every token that it received."""
-        return [Part(rows, (at,), size) for at, rows, size in self._of_tokens(g, "output", 1, "partial")]
+        return [SumPart(rows, (at,), size) for at, rows, size in self._of_tokens(g, "output", 1, "partial")]
 
     def _of_tokens(self, g: int, lines: str, position: int, landed: str) -> Iterator[tuple[At, tuple[At, ...], int]]:
         """Tokens that GPU g received: their place in `landed`, those in its experts' lines, and their size [bytes]."""
         for distance in range(self.routing.ranks):
             rows = [
-                Rows(piece.row % self.routing.tokens, piece.rows, (lines, position, self._in_lines(g, slot)[1]))
+                TokenRows(piece.row % self.routing.tokens, piece.rows, (lines, position, self._in_lines(g, slot)[1]))
                 for slot in self.slots
                 if slot.distance == distance and (piece := self.came(g, slot))
             ]
@@ -209,17 +209,17 @@ class PerRankLayer(ExpertLayer):
                 at = self.landed_row(g, distance, token) * self.row_bytes
                 yield (landed, 0, at), places, count * self.row_bytes
 
-    def summed(self, g: int, block: int) -> list[Part]:
+    def summed(self, g: int, block: int) -> list[SumPart]:
         """The sums of what came back to GPU g for the tokens of a block."""
         rows = [
-            Rows(run.row, run.rows, ("returned", distance, run.row * self.row_bytes))
+            TokenRows(run.row, run.rows, ("returned", distance, run.row * self.row_bytes))
             for distance in range(self.routing.ranks)
             for run in self._runs[g if self.gpus > 1 else 0, distance]
             if run.line == block
         ]
         together = _together(rows, self.row_bytes)
         return [
-            Part(places, (("result", 0, token * self.row_bytes),), count * self.row_bytes)
+            SumPart(places, (("result", 0, token * self.row_bytes),), count * self.row_bytes)
             for token, count, places in together
         ]
 
@@ -294,7 +294,7 @@ class PerRankLayer(ExpertLayer):
             for p, place, run in sorted(runs, key=lambda one: (one[1].distance - channel) % ranks):
                 loop = tiling.move(run.rows * self.row_bytes)
                 stored = source if place.distance else target
-                load, store = loop.access(Load, source, p, operator), loop.access(Store, stored, p, operator)
+                load, store = loop.access(ChunkLoad, source, p, operator), loop.access(ChunkStore, stored, p, operator)
                 found.append(loop.phase([load], [store], None, 0.0 if found else tiling.start))
         return tuple(found)
 
@@ -313,17 +313,19 @@ class PerRankLayer(ExpertLayer):
             found += [*signals, *(self._part(tiling, operator, part) for part in sums)]
         return tuple(found)
 
-    def _part(self, tiling: ChannelTiling, operator: str, part: Part, begin: int = 0, end: int | None = None) -> Phase:
+    def _part(
+        self, tiling: ChannelTiling, operator: str, part: SumPart, begin: int = 0, end: int | None = None
+    ) -> Phase:
         """The loop that adds up a part, or its bytes from `begin` to `end`."""
         most = max(len(part.sources), len(part.targets))
         each = max(tiling.in_flight // tiling.slots // most // GRAIN, 1) * GRAIN
         loop = tiling.move((part.size if end is None else end) - begin, each)
-        loads = [loop.access(Load, name, p, operator, offset=at + begin) for name, p, at in part.sources]
-        stores = [loop.access(Store, name, p, operator, offset=at + begin) for name, p, at in part.targets]
+        loads = [loop.access(ChunkLoad, name, p, operator, offset=at + begin) for name, p, at in part.sources]
+        stores = [loop.access(ChunkStore, name, p, operator, offset=at + begin) for name, p, at in part.targets]
         adds = (len(loads) - 1) * loop.piece // (self.row_bytes // self.up.k)
         return loop.phase(loads, stores, None, 0.0, adds / self.gpu.compute.vector_flops_per_clock)
 
-    def _local(self, name: str, operator: str, parts: list[list[Part]]) -> Kernel:
+    def _local(self, name: str, operator: str, parts: list[list[SumPart]]) -> Kernel:
         """A kernel on all compute units that shares the bytes of each GPU's parts evenly."""
         tiling = on_all_units(self.gpu)
         by_gpu: list[list[tuple[Phase, ...]]] = []

@@ -11,7 +11,7 @@ import numpy as np
 from weft.core.errors import InputError
 from weft.core.options import SUSTAINED, RunOptions
 from weft.engine import layout as y
-from weft.engine.program import Buffer, ChunkRule, Command, Kernel, PlacedKernel, Plan, Wait
+from weft.engine.program import Buffer, ChunkRule, DmaCommand, Kernel, PlacedKernel, Plan, Wait
 from weft.engine.program.plan import CACHED_STORE, Work
 from weft.graph import Collective, Gemm, Graph, Node
 from weft.graph.choice import InSubLayer, OfRows, TiledGemm
@@ -154,10 +154,10 @@ def repeat_tiles(part: Gemm, tiling: GemmTiling, parts: int) -> tuple[Work, Work
 
 def copy_kernel(buffer: str, number: int, positions: Iterable[int]) -> Kernel:
     """Chunks sent one behind the other by a DMA engine, as an entry of a stream with a number."""
-    return copying_kernel(number, [Command(tuple((buffer, position) for position in positions))])
+    return copying_kernel(number, [DmaCommand(tuple((buffer, position) for position in positions))])
 
 
-def copying_kernel(number: int, commands: Iterable[Command]) -> Kernel:
+def copying_kernel(number: int, commands: Iterable[DmaCommand]) -> Kernel:
     """Commands of DMA engines, as an entry of a stream with a number."""
     return Kernel(f"copy {number}", 0, 0, 0, 0, (), copies=tuple(commands))
 

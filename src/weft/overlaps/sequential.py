@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from weft.core.errors import InputError, check_name
 from weft.core.options import RunOptions
 from weft.core.units import to_fs
-from weft.engine.program import Buffer, Kernel, Load, Phase, PlacedKernel, Plan, Store, Wait
+from weft.engine.program import Buffer, ChunkLoad, ChunkStore, Kernel, Phase, PlacedKernel, Plan, Wait
 from weft.engine.program.plan import CACHED_STORE
 from weft.graph import Collective, Graph, KernelChoice, LibraryCollective, MoEExchange, Node, PaperRing
 from weft.graph.choice import Kernel as ChosenKernel
@@ -281,8 +281,8 @@ class SequentialExperts(ExpertLayer):
             begin = min(part * each, size)
             if move := min(each, size - begin):
                 loop = self.channels.move(move)
-                load = loop.access(Load, source, p, operator, offset=begin)
-                store = loop.access(Store, stored, p, operator, offset=begin)
+                load = loop.access(ChunkLoad, source, p, operator, offset=begin)
+                store = loop.access(ChunkStore, stored, p, operator, offset=begin)
                 found.append(loop.phase([load], [store], None, delay))
                 delay = 0.0
         signals = [Phase(0, 1, 0, wait=Wait(awaited, p)) for p in waits]

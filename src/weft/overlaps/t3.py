@@ -10,7 +10,7 @@ import numpy as np
 from weft.core.errors import InputError, check_type
 from weft.core.options import RunOptions
 from weft.engine import layout as y
-from weft.engine.program import Command, Kernel, PlacedKernel, Plan, Wait
+from weft.engine.program import DmaCommand, Kernel, PlacedKernel, Plan, Wait
 from weft.engine.program.plan import Work
 from weft.graph import Graph, TrackedDirect, TrackedRing
 from weft.graph.choice import Kernel as ChosenKernel
@@ -181,7 +181,7 @@ class TrackedPair(RingPair):
         if gathers:
             kernels.append(PlacedKernel(gather, after=(0,), after_chunks=over, operator="all_gather"))
         if gathers and self.nodes > 1:
-            commands = tuple(Command((("own", q),)) for q in range(self.nodes - 1))
+            commands = tuple(DmaCommand((("own", q),)) for q in range(self.nodes - 1))
             copies = Kernel("all_gather over nodes", 0, 0, 0, 0, (), copies=commands)
             kernels.append(PlacedKernel(copies, (0,), over, stream=1, operator="all_gather"))
         work = tuple(self._tracked(tiles, direct=direct) for tiles in self._work(gpus))

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from weft.core.errors import InputError, check_type
 from weft.core.options import RunOptions
-from weft.engine.program import Buffer, ChunkRule, Command, DmaMap, PlacedKernel, Wait
+from weft.engine.program import Buffer, ChunkRule, DmaCommand, DmaMap, PlacedKernel, Wait
 from weft.engine.program.plan import PLAIN_STORE
 from weft.graph import Graph, TrackedArrivals
 from weft.graph.choice import Kernel as ChosenKernel
@@ -98,7 +98,7 @@ class PassedLines(GatherByLines):
         """
         pieces, engines = self._pieces, min(PASSING_ENGINES, gpu.dma.engines)
         last = len(self._peers) * pieces
-        sends = [Command((("a", p),), engine=p % engines) for p in range(last)]
+        sends = [DmaCommand((("a", p),), engine=p % engines) for p in range(last)]
         own, *others = sends[:pieces], *([send] for send in sends[pieces:])
         copies = [PlacedKernel(copying_kernel(0, own), operator="all_gather")]
         for p, each in enumerate(others, pieces):

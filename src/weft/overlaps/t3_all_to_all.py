@@ -11,7 +11,18 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from weft.core.errors import InputError
-from weft.engine.program import Buffer, ChunkRule, Command, DmaMap, Kernel, Phase, PlacedKernel, Plan, Store, Wait
+from weft.engine.program import (
+    Buffer,
+    ChunkRule,
+    ChunkStore,
+    DmaCommand,
+    DmaMap,
+    Kernel,
+    Phase,
+    PlacedKernel,
+    Plan,
+    Wait,
+)
 from weft.engine.program.plan import CACHED_STORE, PLAIN_STORE
 from weft.graph import Edge, Graph, KernelChoice, MoEExchange, TrackedMoEExchange
 from weft.graph.choice import Kernel as ChosenKernel
@@ -104,7 +115,7 @@ class TrackedExperts(ExpertLayer):
     def _copies(self, g: int) -> PlacedKernel:
         """The DMA commands of GPU g, piece by piece."""
         sent = (p for p, slot in enumerate(self.slots) if slot.distance and self.sent(g, slot))
-        commands = tuple(Command((("sent", p),)) for p in sent)
+        commands = tuple(DmaCommand((("sent", p),)) for p in sent)
         kernel = Kernel("dispatch", 0, 0, 0, 0, (), copies=commands)
         return PlacedKernel(kernel, operator="dispatch", gpus=(g,) if self.gpus > 1 else None)
 
@@ -136,6 +147,6 @@ class TrackedExperts(ExpertLayer):
                 wide = piece.rows * self.tiling.columns * element
                 first = -slot.expert * columns * wide
                 buffer = "leaving" if slot.distance else "summed"
-                stores.append(Store(buffer, p, "combine", wide, offset=first, column_stride=wide))
+                stores.append(ChunkStore(buffer, p, "combine", wide, offset=first, column_stride=wide))
             found[line] = (main, Phase(1, 1, 0, stores=tuple(stores)))
         return found

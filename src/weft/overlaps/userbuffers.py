@@ -16,15 +16,15 @@ from weft.core.options import RunOptions
 from weft.engine import layout as y
 from weft.engine.program import (
     Buffer,
+    ChunkLoad,
     ChunkRule,
+    ChunkStore,
     DmaMap,
     Kernel,
-    Load,
     Phase,
     PlacedKernel,
     Plan,
     RemoteMap,
-    Store,
     Wait,
 )
 from weft.engine.program.plan import PLAIN_STORE
@@ -181,11 +181,11 @@ class ChunkedScatter(JoinedPair):
         """Size of an owner's share of a part [bytes]."""
         return self.gemm.output_bytes // SPLITS // self.ranks
 
-    def _load(self, buffer: str, position: int, offset: int = 0) -> Load:
-        return Load(buffer, position, "reduce_scatter", PIECE, offset=offset)
+    def _load(self, buffer: str, position: int, offset: int = 0) -> ChunkLoad:
+        return ChunkLoad(buffer, position, "reduce_scatter", PIECE, offset=offset)
 
-    def _phase(self, loads: list[Load], buffer: str, position: int, cycles: float = 0) -> Phase:
-        store = Store(buffer, position, "reduce_scatter", PIECE)
+    def _phase(self, loads: list[ChunkLoad], buffer: str, position: int, cycles: float = 0) -> Phase:
+        store = ChunkStore(buffer, position, "reduce_scatter", PIECE)
         return Phase(-(-self._share // PIECE), 4, cycles, tuple(loads), (store,), shared=True)
 
     @staticmethod

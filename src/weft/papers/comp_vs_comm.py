@@ -34,7 +34,7 @@ from weft.models import Transformer, load_model
 from weft.models.parallel.framework import Framework, framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.scaling import all_reduce_rate, edge, share
-from weft.papers.headline import Conditions, Measured, Option, PaperStudy, declared
+from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, declared
 from weft.plan.scale import AS_PLANNED, faster
 from weft.step.clock import train
 from weft.step.named import step
@@ -53,7 +53,7 @@ _T3_DEGREE = 32
 """Largest degree at which T3 runs in the engine: larger ones are no degree of a model that was trained."""
 
 
-class Scenario(NamedTuple):
+class ScaledLayer(NamedTuple):
     """A layer of a model on a machine with `compute` times today's rate of computing.
 
     `own` marks the degree and the sequence length that the model is trained with.
@@ -81,14 +81,14 @@ class Scenario(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerShares:
     """A layer's forward and backward pass in a scenario: `seconds`, of which computing waits `exposed` [s].
 
     `closed` is the share of communication in closed form, by the rates of the data sheet; `backward` the computing of
     the backward pass, `gradients` the all-reduce among replicas that it could hide [s].
     """
 
-    scenario: Scenario
+    scenario: ScaledLayer
     seconds: float
     exposed: float
     closed: float
@@ -118,7 +118,7 @@ class Layer:
         }
 
 
-class Variant(NamedTuple):
+class BandVariant(NamedTuple):
     """The least and the largest share of the band's scenarios if something is different."""
 
     what: str
@@ -140,7 +140,7 @@ class CompVsCommStudy(PaperStudy):
 
     DECLARED = DECLARED
     OPTIONS = (
-        Option(
+        StudyOption(
             "--data",
             "data",
             "file",
@@ -149,9 +149,9 @@ class CompVsCommStudy(PaperStudy):
         ),
     )
 
-    layers: tuple[Layer, ...]
-    changed: Mapping[str, tuple[Layer, ...]]
-    variants: tuple[Variant, ...]
+    layers: tuple[LayerShares, ...]
+    changed: Mapping[str, tuple[LayerShares, ...]]
+    variants: tuple[BandVariant, ...]
     projections: Mapping[str, tuple[Projection, ...]]
     megascale: tuple[Reached, ...]
     left_out: tuple[str, ...]
@@ -173,7 +173,7 @@ class CompVsCommStudy(PaperStudy):
             "megascale": tuple(_megascale()),
         }
 
-    def band(self) -> list[Layer]:
+    def band(self) -> list[LayerShares]:
         """The scenarios of the published band: 2 to 4 times the compute, models at their own degrees."""
         return _band(self.layers)
 
@@ -187,28 +187,28 @@ class CompVsCommStudy(PaperStudy):
         )
         return (*unmeasured, *self.left_out)
 
-    def figures(self) -> Iterator[Measured]:
+    def figures(self) -> Iterator[StudyFigure]:
         """The band, errors of the projections, the profiling saved, and what overlap is worth to MegaScale."""
         band = self.band()
         shares = [one.share for one in band]
         words = {"count": len(band)}
-        yield Measured("comm_share.low", min(shares), words)
-        yield Measured("comm_share.high", max(shares), words)
+        yield StudyFigure("comm_share.low", min(shares), words)
+        yield StudyFigure("comm_share.high", max(shares), words)
         today = [one.share for one in self.layers if one.scenario.own and one.scenario.compute == 1]
-        yield Measured("comm_share.today", max(today))
+        yield StudyFigure("comm_share.today", max(today))
         most = max(DECLARED.cases["compute"])
         late = [one for one in self.layers if one.scenario.own and one.scenario.compute == most]
         over = max(one.gradients / one.backward for one in late)
-        yield Measured("comm_share.overlapped", over, {"times": most})
+        yield StudyFigure("comm_share.overlapped", over, {"times": most})
         for kind, found in self.projections.items():
             yield _projected(f"{kind}_projection.error", found)
         if self.projections:
-            yield Measured("profiling.saved", self.saved, {"count": len(self._today)}, always=True)
+            yield StudyFigure("profiling.saved", self.saved, {"count": len(self._today)}, always=True)
         first, *_, last = self.megascale
-        yield Measured("megascale.overlap", last.mfu - first.mfu, always=True)
+        yield StudyFigure("megascale.overlap", last.mfu - first.mfu, always=True)
 
     @property
-    def _today(self) -> list[Layer]:
+    def _today(self) -> list[LayerShares]:
         return [one for one in self.layers if one.scenario.compute == 1]
 
     @property
@@ -269,14 +269,14 @@ class CompVsCommStudy(PaperStudy):
         return found
 
     @property
-    def today(self) -> list[Layer]:
+    def today(self) -> list[LayerShares]:
         """The layers of models at their own degrees on every machine."""
         return [one for one in self.layers if one.scenario.own]
 
     @property
     def models(self) -> list[tuple[Any, ...]]:
         """Each model at its own degree: its sizes, and shares as computing grows faster than links."""
-        by_label: dict[tuple[str, int], list[Layer]] = {}
+        by_label: dict[tuple[str, int], list[LayerShares]] = {}
         for one in self.today:
             by_label.setdefault((one.scenario.label, one.scenario.batch), []).append(one)
         rows = []
@@ -325,13 +325,13 @@ class CompVsCommStudy(PaperStudy):
         )
 
     @property
-    def single(self) -> list[Layer]:
+    def single(self) -> list[LayerShares]:
         """The layers of one sequence per micro-batch."""
         least = min(one.scenario.batch for one in self.layers)
         return [one for one in self.layers if one.scenario.batch == least]
 
     @property
-    def largest(self) -> list[Layer]:
+    def largest(self) -> list[LayerShares]:
         """Each model at the largest of its own degrees, of one sequence."""
         every = [one for one in self.single if one.scenario.own]
         degree = {model: max(tps) for model, *_, tps in DECLARED.cases["models"]}
@@ -494,7 +494,7 @@ STUDY = CompVsCommStudy
 run = CompVsCommStudy.run
 
 
-def scenarios() -> list[Scenario]:
+def scenarios() -> list[ScaledLayer]:
     """The declared scenarios: models, degrees, lengths and batches on every machine."""
     cases, found = DECLARED.cases, []
     for name, year, hidden, sequence, layers, degrees in cases["models"]:
@@ -503,11 +503,11 @@ def scenarios() -> list[Scenario]:
         for tp, times, batch, compute in product(every, cases["sequences"], cases["batches"], cases["compute"]):
             own = tp in degrees and times == 1
             if (own or times == 1 or tp in degrees) and (hidden // cases["head"]) % tp == 0:
-                found.append(Scenario(name, year, hidden, sequence * times, layers, tp, batch, compute, own))
+                found.append(ScaledLayer(name, year, hidden, sequence * times, layers, tp, batch, compute, own))
     return found
 
 
-def _band(layers: Iterable[Layer]) -> list[Layer]:
+def _band(layers: Iterable[LayerShares]) -> list[LayerShares]:
     return [one for one in layers if one.scenario.own and one.scenario.compute >= _FASTER]
 
 
@@ -515,12 +515,14 @@ _FASTER = 2
 """Rate of computing from which a scenario is of the published band."""
 
 
-def _model(of: Scenario) -> Transformer:
+def _model(of: ScaledLayer) -> Transformer:
     sizes = {"hidden": of.hidden, "heads": of.hidden // DECLARED.cases["head"], "sequence_length": of.sequence}
     return load_model("gpt-3").model_copy(update={**sizes, "layers": LAYERS, "name": of.model, "title": of.model})
 
 
-def _layer(of: Scenario, on: System, method: str = SEQUENTIAL, dtype: str = "", memory: float | None = None) -> Layer:
+def _layer(
+    of: ScaledLayer, on: System, method: str = SEQUENTIAL, dtype: str = "", memory: float | None = None
+) -> LayerShares:
     """Time a scenario on a machine of today, made faster; InputError if its memory cannot hold an operator's data.
 
     As the source projects profiled operators, a layer is the sum of its kernels, without the calibration residual.
@@ -539,19 +541,19 @@ def _layer(of: Scenario, on: System, method: str = SEQUENTIAL, dtype: str = "", 
     reduced = Collective("all_reduce", part.parameters * DTYPE_BYTES[dtype], replicas, dtype)
     gradients = float(estimate(reduced, machine.with_gpus(replicas)).seconds)
     closed, backward = _closed(of, machine, dtype), part.backward.seconds - _exposed(part.backward)
-    return Layer(of, both.seconds, _exposed(both), closed, backward, gradients)
+    return LayerShares(of, both.seconds, _exposed(both), closed, backward, gradients)
 
 
 def _exposed(of: Pass) -> float:
     return float(of.parts.get(exposed("tp"), 0.0))
 
 
-def _closed(of: Scenario, machine: System, dtype: str) -> float:
+def _closed(of: ScaledLayer, machine: System, dtype: str) -> float:
     flops = edge(of.hidden, of.sequence, of.tp, DTYPE_BYTES[dtype])
     return share(flops, machine.gpu.matrix_rate(dtype), all_reduce_rate(machine.gpu.link.bandwidth, of.tp))
 
 
-def _timed(found: Sequence[Scenario], at: Conditions) -> tuple[tuple[Layer, ...], tuple[str, ...]]:
+def _timed(found: Sequence[ScaledLayer], at: Conditions) -> tuple[tuple[LayerShares, ...], tuple[str, ...]]:
     """The layers of scenarios, and a sentence on those that the machine cannot hold."""
     layers, large = [], 0
     on = System(gpu=at.gpu, gpus=1)
@@ -568,7 +570,7 @@ def _timed(found: Sequence[Scenario], at: Conditions) -> tuple[tuple[Layer, ...]
     return tuple(layers), (rule,) * bool(large)
 
 
-def _changed(base: Sequence[Scenario], method: str, at: Conditions) -> tuple[Layer, ...]:
+def _changed(base: Sequence[ScaledLayer], method: str, at: Conditions) -> tuple[LayerShares, ...]:
     """The layers of scenarios under a method; T3 for one sequence, today and on the fastest machine."""
     ends = {min(DECLARED.cases["compute"]), max(DECLARED.cases["compute"])}
     some = base
@@ -577,7 +579,7 @@ def _changed(base: Sequence[Scenario], method: str, at: Conditions) -> tuple[Lay
     return tuple(_layer(one, System(gpu=at.gpu, gpus=1), method) for one in some)
 
 
-def _variants(base: Sequence[Scenario], at: Conditions) -> Iterator[Variant]:
+def _variants(base: Sequence[ScaledLayer], at: Conditions) -> Iterator[BandVariant]:
     """The band as declared, and when one thing is different."""
     gpu, on = at.gpu, System(gpu=at.gpu, gpus=1)
     band = [one for one in base if one.compute >= _FASTER]
@@ -598,9 +600,9 @@ _LONGEST = 2**16
 """Hidden size from which twice the sequence has scores that no memory holds."""
 
 
-def _variant(what: str, band: Sequence[Scenario], on: System, **given: Any) -> Variant:
+def _variant(what: str, band: Sequence[ScaledLayer], on: System, **given: Any) -> BandVariant:
     shares = [_layer(one, on, **given).share for one in band]
-    return Variant(what, min(shares), max(shares))
+    return BandVariant(what, min(shares), max(shares))
 
 
 def _projections(data: str | Path | None) -> dict[str, tuple[Projection, ...]]:
@@ -680,12 +682,12 @@ _READ: Mapping[str, Callable[[Measurements], Iterator[tuple[str, Projection]]]] 
 }
 
 
-def _projected(id_: str, found: Sequence[Projection]) -> Measured:
+def _projected(id_: str, found: Sequence[Projection]) -> StudyFigure:
     measured = np.concatenate([one.unseen.measured for one in found])
     errors = errors_of(np.concatenate([one.seconds for one in found]), measured)
     scaled = errors_of(np.concatenate([one.scaled for one in found]), measured)
     words = {"rows": errors.rows, "p90": errors.p90_abs_err, "scaled": scaled.mean_abs_err}
-    return Measured(id_, errors.mean_abs_err, words, always=True)
+    return StudyFigure(id_, errors.mean_abs_err, words, always=True)
 
 
 def _megascale() -> Iterator[Reached]:

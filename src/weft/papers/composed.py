@@ -30,7 +30,7 @@ ROOM = {"memory.capacity": "4 TiB"}
 
 
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """What a step does: how often each sub-layer's GEMM occurs, and seconds of everything else by class.
 
     `gathers` counts all-gathers of a sub-layer's size that sequence parallelism (`sp`) has apart from the sub-layers.
@@ -44,7 +44,7 @@ class Work:
 
 def work(
     model: Transformer, gpu: Gpu, plan: TrainingPlan, phase: Phase, options: RunOptions, called: str = "megatron-2022"
-) -> Work:
+) -> StepWork:
     """Tally one step of a model on the ranks of a tensor-parallel ring: closed forms, collectives in sequence.
 
     Heads that the ranks do not divide are rounded up to as many as they do, which together stay as wide. A prompt is
@@ -63,7 +63,7 @@ def work(
     if phase == "training":
         for name, seconds in step.tails[0].items():
             tally.rest[name] += seconds
-    return Work(dict(tally.sublayers), dict(tally.rest), tally.gathers, plan.sp)
+    return StepWork(dict(tally.sublayers), dict(tally.rest), tally.gathers, plan.sp)
 
 
 class _Tally:
@@ -116,7 +116,7 @@ class Composed:
     model: str
     tp: int
     phase: Phase
-    work: Work
+    work: StepWork
     runs: Mapping[Gemm, Comparison]
 
     @property

@@ -17,7 +17,7 @@ from weft.core.report.table import Table, number, text
 from weft.graph import Collective, Gemm, Graph
 from weft.hardware import Gpu
 from weft.overlaps.lower.masks import split_units
-from weft.papers.headline import DEGREES, MODELS, Conditions, Measured, Option, PaperStudy, declared
+from weft.papers.headline import DEGREES, MODELS, Conditions, PaperStudy, StudyFigure, StudyOption, declared
 from weft.papers.page import as_sentences
 from weft.papers.t3 import MAIN, MAIN_CASES, select
 from weft.simulate.result import Timeline
@@ -26,7 +26,7 @@ from weft.sweep.simulations import Bench, Runs, Simulation
 from weft.sweep.tasks import Progress
 from weft.view import looks
 from weft.view.figure import Figure, Lines, bars, curves
-from weft.view.units import Way, units_by_way
+from weft.view.units import ShownRun, units_by_way
 from weft.view.words import case_label
 
 DECLARED = declared(__file__)
@@ -110,7 +110,7 @@ class CuSplitStudy(PaperStudy):
 
     DECLARED = DECLARED
     OPTIONS = (
-        Option(
+        StudyOption(
             "--split",
             "splits",
             "splits",
@@ -119,7 +119,7 @@ class CuSplitStudy(PaperStudy):
         ),
         MODELS,
         DEGREES,
-        Option(
+        StudyOption(
             "--in-flight",
             "in_flight",
             "size",
@@ -186,15 +186,15 @@ class CuSplitStudy(PaperStudy):
             apart: simulate(task.graph, task.system, task.overlap, task.options) for apart, task in tasks.items()
         }
 
-    def figures(self) -> Iterator[Measured]:
+    def figures(self) -> Iterator[StudyFigure]:
         """Means over the sub-layers for every simulated split, and for the ideal."""
         for apart in self.splits:
             words = {"ring": apart, "gemm": self.machine.compute.compute_units - apart}
             for measure, figure in _MEASURES.items():
                 like = f"cu_split.split.{measure}"
                 value = mean(self.cases, figure, apart, DECLARED.claims[like].unit)
-                yield Measured(f"{self.id(apart)}.{measure}", value, words, like=like)
-        yield Measured("cu_split.ideal.speedup", mean(self.cases, SplitCase.speedup, 0, "ratio"))
+                yield StudyFigure(f"{self.id(apart)}.{measure}", value, words, like=like)
+        yield StudyFigure("cu_split.ideal.speedup", mean(self.cases, SplitCase.speedup, 0, "ratio"))
 
     def own(self) -> dict[str, Any]:
         """Splits, curve and every case as plain data."""
@@ -283,7 +283,7 @@ class CuSplitStudy(PaperStudy):
         """Which operator held which compute unit under every split."""
         name, runs = watched
         ways = [
-            Way(self._words(apart), [run], [lambda kernel: kernel.operator == "all_reduce"])
+            ShownRun(self._words(apart), [run], [lambda kernel: kernel.operator == "all_reduce"])
             for apart, run in runs.items()
         ]
         return units_by_way(ways, {"GEMM": looks.BLUE, "all-reduce": looks.ORANGE}).captioned(

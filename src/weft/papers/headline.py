@@ -57,7 +57,7 @@ class HeadlineRow:
         return {**asdict(self), "difference": self.difference}
 
 
-class Measured(NamedTuple):
+class StudyFigure(NamedTuple):
     """Weft's value for the claim `id`; `words` fill the placeholders of its text, `part` says how many cases were run.
 
     If no claim of that id is declared, text and unit are those of the claim `like`. With `always` the published figure
@@ -87,14 +87,14 @@ class Claim(Part):
     miss: float | None = None
     cause: str = ""
 
-    def row(self, figure: Measured, comparable: bool) -> HeadlineRow:
+    def row(self, figure: StudyFigure, comparable: bool) -> HeadlineRow:
         """The headline row, with the published figure if it applies to what was run (`comparable`)."""
         words = f"{self.what.format(**figure.words)}{', ' * bool(self.covers)}{self.covers}{figure.part}"
         published = self.published if comparable or figure.always else None
         return HeadlineRow(figure.id, words, published, figure.value, self.unit)
 
 
-class Declared(Part):
+class StudyDeclaration(Part):
     """The declaration of a study: its name, its paper (`called`, citation), and the GPU of the published figures.
 
     `asks` is its question, `takes` its usual time on two cores, `title` that of its page, `lead` the line below it,
@@ -128,7 +128,7 @@ class Declared(Part):
     requests: str = "as suits the GPU"
 
 
-def declared(module: str) -> Declared:
+def declared(module: str) -> StudyDeclaration:
     """Read the TOML file beside a study's module (its `__file__`).
 
     Raises ConfigError for an unknown or a missing key.
@@ -137,10 +137,10 @@ def declared(module: str) -> Declared:
     content = read_toml(file)
     rows = content.get("claims", {}).items()
     claims = {id_: Claim.from_table({"id": id_, **row}, f"{file}: claims.{id_}") for id_, row in rows}
-    return Declared.from_table({**content, "claims": claims}, str(file))
+    return StudyDeclaration.from_table({**content, "claims": claims}, str(file))
 
 
-class Option(NamedTuple):
+class StudyOption(NamedTuple):
     """A command-line option of one study: its `flag`, the argument of `run` that it sets, and its type."""
 
     flag: str
@@ -150,9 +150,9 @@ class Option(NamedTuple):
     help: str
 
 
-MODELS = Option("--models", "models", "names", "A,B", "Only these models of the study.")
-DEGREES = Option("--tp", "tps", "numbers", "8,16", "Only these degrees of tensor parallelism.")
-RANKS = Option("--ranks", "ranks", "gpus", "N", "GPUs that the collectives join.  [default: 8]")
+MODELS = StudyOption("--models", "models", "names", "A,B", "Only these models of the study.")
+DEGREES = StudyOption("--tp", "tps", "numbers", "8,16", "Only these degrees of tensor parallelism.")
+RANKS = StudyOption("--ranks", "ranks", "gpus", "N", "GPUs that the collectives join.  [default: 8]")
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,8 @@ class PaperStudy(Answer):
     """
 
     kind = "study"
-    DECLARED: ClassVar[Declared]
-    OPTIONS: ClassVar[Sequence[Option]] = ()
+    DECLARED: ClassVar[StudyDeclaration]
+    OPTIONS: ClassVar[Sequence[StudyOption]] = ()
     REPORT: ClassVar[type[StudyReport]] = StudyReport
 
     machine: Gpu
@@ -289,14 +289,14 @@ class PaperStudy(Answer):
         return ()
 
     @abstractmethod
-    def figures(self) -> Iterable[Measured]:
+    def figures(self) -> Iterable[StudyFigure]:
         """Weft's values of the claims, in the order of the headline; claims that were not run are left out."""
 
     def headline(self) -> list[HeadlineRow]:
         """Weft's figures, beside the published ones where those apply."""
         return [self._claim(figure).row(figure, self.comparable) for figure in self.figures()]
 
-    def _claim(self, figure: Measured) -> Claim:
+    def _claim(self, figure: StudyFigure) -> Claim:
         """The claim of a figure; if it has no text of its own, with that of the claim `figure.like`."""
         claims = self.DECLARED.claims
         found = [claims[id_] for id_ in (figure.id, figure.like) if id_ in claims]

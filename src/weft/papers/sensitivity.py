@@ -19,7 +19,7 @@ from weft.hardware import Gpu, System
 from weft.kernels import GemmTiling
 from weft.models.parallel import sublayer
 from weft.overlaps.ideals import IDEALS
-from weft.plan.tune.perturb import ENDS, Move, Sensitivity, Values, moves, perturb
+from weft.plan.tune.perturb import ENDS, Sensitivity, ValueMove, Values, moves, perturb
 from weft.simulate.result.metrics import speedup
 from weft.simulate.single import assembled
 from weft.sweep.simulations import Jobs, Runs, Simulation
@@ -84,7 +84,7 @@ def run(
     return Sensitivity("t3", tuple(cases), rows, FORMATS)
 
 
-def _moves(system: System, paths: Sequence[str] | None = None) -> Iterator[Move]:
+def _moves(system: System, paths: Sequence[str] | None = None) -> Iterator[ValueMove]:
     known = assumed(system.gpu)
     for path in paths or ():
         if path not in known:
@@ -93,7 +93,7 @@ def _moves(system: System, paths: Sequence[str] | None = None) -> Iterator[Move]
     yield from moves(system, values)
     for what, tilings in TILINGS.items() if paths is None else ():
         for end, tiling in zip(ENDS, tilings, strict=True):
-            yield Move(what, end, change=partial(_cut, tiling))
+            yield ValueMove(what, end, change=partial(_cut, tiling))
 
 
 def _cut(tiling: GemmTiling, task: Simulation) -> Simulation:

@@ -18,7 +18,7 @@ from weft.core.fields import from_options
 from weft.core.report import Part, Section, filled
 from weft.core.report.table import Table, number, text
 from weft.models import Transformer, load_model
-from weft.papers.headline import Conditions, Measured, PaperStudy, declared
+from weft.papers.headline import Conditions, PaperStudy, StudyFigure, declared
 from weft.serving.load import Load
 from weft.serving.policies import first_come, running_first
 from weft.serving.replica import Replica
@@ -118,17 +118,17 @@ class ServingStudy(PaperStudy):
         first = told(lambda _: _first_tokens(cases["mooncake"]), "first tokens", next(counts))
         return {"capacities": capacities, "experts": experts, "gains": gains, "first_tokens": tuple(first)}
 
-    def figures(self) -> Iterator[Measured]:
+    def figures(self) -> Iterator[StudyFigure]:
         """Gains, tokens per second and errors, each on the GPUs of its source."""
         for one in self.capacities:
-            yield Measured(one.id, one.gain, {"readers": one.readers}, always=True)
+            yield StudyFigure(one.id, one.gain, {"readers": one.readers}, always=True)
         for step in self.experts:
-            yield Measured(step.id, step.rate, always=True)
+            yield StudyFigure(step.id, step.rate, always=True)
         for name, gain in self.gains.items():
-            yield Measured(name, gain, always=True)
+            yield StudyFigure(name, gain, always=True)
         rows = self.first_tokens
-        yield Measured("mooncake.ttft", _mean(abs(one.weft / one.published - 1) for one in rows), always=True)
-        yield Measured("mooncake.sent", _mean(abs(one.weft_sent / one.sent - 1) for one in rows), always=True)
+        yield StudyFigure("mooncake.ttft", _mean(abs(one.weft / one.published - 1) for one in rows), always=True)
+        yield StudyFigure("mooncake.sent", _mean(abs(one.weft_sent / one.sent - 1) for one in rows), always=True)
 
     @property
     def gains_shown(self) -> Iterator[tuple[str, float, str]]:
@@ -264,12 +264,12 @@ def _largest(case: Mapping[str, Any], how: Mapping[str, Any], asked: Sequence[As
         server = ready(_model(case["model"]), hardware.system(case["system"]), plan, load).server
         # the papers' own engines pass the first token on, and ask no second server for it
         server = replace(server, how=replace(server.how, asks_again=False))
-        limits = _Limits(case, server, asked)
+        limits = _LimitCheck(case, server, asked)
         found.append((limits.largest(), readers))
     return max(found)
 
 
-class _Limits:
+class _LimitCheck:
     """Whether a deployment keeps the limits of a case at a rate."""
 
     def __init__(self, case: Mapping[str, Any], server: Server, asked: Sequence[Asked]) -> None:

@@ -21,7 +21,7 @@ from weft.graph import Collective, Graph
 from weft.models import SUBLAYERS
 from weft.models.parallel import sublayer
 from weft.overlaps.lower.machine import ring_note
-from weft.papers.headline import DEGREES, MODELS, Conditions, HeadlineRow, Measured, PaperStudy, declared
+from weft.papers.headline import DEGREES, MODELS, Conditions, HeadlineRow, PaperStudy, StudyFigure, declared
 from weft.simulate.result import Comparison, Timeline
 from weft.simulate.single import simulate
 from weft.sweep.simulations import comparisons
@@ -253,7 +253,7 @@ class T3Study(PaperStudy):
             *_on_op(found, self.free.values(), self.comparable),
         ]
 
-    def figures(self) -> Iterator[Measured]:
+    def figures(self) -> Iterator[StudyFigure]:
         """The claims of which at least one case was run; the text says so if not all were."""
         for id_, measure in MEASURES.items():
             wanted = CASES[DECLARED.claims[id_].cases]
@@ -261,7 +261,7 @@ class T3Study(PaperStudy):
             found = [runs[graph] for graph in wanted if graph in runs]
             if found:
                 part = "" if len(found) == len(wanted) else f" ({len(found)} of {len(wanted)})"
-                yield Measured(id_, measure(found), part=part)
+                yield StudyFigure(id_, measure(found), part=part)
 
     def own(self) -> dict[str, Any]:
         """One plain record per sub-layer and configuration; under "free", those with free stages."""

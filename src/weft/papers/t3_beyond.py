@@ -22,14 +22,14 @@ from weft.models.parallel import dependent, share_of, split, sublayer
 from weft.models.sublayer import sublayer as whole
 from weft.overlaps import SEQUENTIAL
 from weft.papers.composed import PHASES, Phase
-from weft.papers.headline import Conditions, Measured, PaperStudy, declared
+from weft.papers.headline import Conditions, PaperStudy, StudyFigure, declared
 from weft.papers.sensitivity import COUPLED
 from weft.papers.t3 import HYPOTHETICAL, MAIN_CASES
 from weft.plan.tune.perturb import AS_CHOSEN, Row, Values, moves
 from weft.simulate.result import Comparison, Timeline
 from weft.step.named import step
 from weft.step.result.step import LAUNCH_GAPS
-from weft.sweep.simulations import Compared, Simulation
+from weft.sweep.simulations import ComparedGraph, Simulation
 from weft.sweep.tasks import results
 from weft.view import looks
 from weft.view.figure import Figure, bars, curves
@@ -56,7 +56,7 @@ OVERLAPS: Mapping[str, Sequence[str]] = CASES["overlaps"]
 """What each question compares, the baseline first."""
 
 
-class Point(NamedTuple):
+class SettingPoint(NamedTuple):
     """A sub-layer at one `setting` of what a question changes; `at` is the setting as a number."""
 
     layer: str
@@ -86,7 +86,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Whole:
+class ModelSteps:
     """A training step of a whole model, a task of a sweep: by `weft.step`, under each of the `overlaps`.
 
     `where` says on which nodes; the plan is given as the keywords of `weft.step`, in closed form but for the methods
@@ -130,7 +130,7 @@ class Whole:
 class WholeStep(NamedTuple):
     """A whole step, and its times [s] by overlap, the baseline first."""
 
-    asked: Whole
+    asked: ModelSteps
     found: Mapping[str, Mapping[str, float]]
 
     def speedup(self, phase: Phase, overlap: str) -> float:
@@ -138,7 +138,7 @@ class WholeStep(NamedTuple):
         return next(iter(self.found.values()))[phase] / self.found[overlap][phase]
 
 
-class Asked(NamedTuple):
+class PlannedPoint(NamedTuple):
     """A point before it is simulated."""
 
     layer: str
@@ -156,16 +156,16 @@ class T3Beyond(PaperStudy):
 
     DECLARED = DECLARED
 
-    twice: tuple[Point, ...]
-    routes: tuple[Point, ...]
-    merges: tuple[Point, ...]
-    loads: tuple[Point, ...]
-    libraries: tuple[Point, ...]
-    nodes: tuple[Point, ...]
-    gathers: tuple[Point, ...]
-    parts: tuple[Point, ...]
-    experts: tuple[Point, ...]
-    late: tuple[Point, ...]
+    twice: tuple[SettingPoint, ...]
+    routes: tuple[SettingPoint, ...]
+    merges: tuple[SettingPoint, ...]
+    loads: tuple[SettingPoint, ...]
+    libraries: tuple[SettingPoint, ...]
+    nodes: tuple[SettingPoint, ...]
+    gathers: tuple[SettingPoint, ...]
+    parts: tuple[SettingPoint, ...]
+    experts: tuple[SettingPoint, ...]
+    late: tuple[SettingPoint, ...]
     steps: tuple[WholeStep, ...]
     ranges: tuple[Row, ...]
     expert_ranges: tuple[Row, ...]
@@ -186,8 +186,8 @@ class T3Beyond(PaperStudy):
             "late": list(_late(at.gpu)),
         }
         moved = {
-            "ranges": Moved(at, at.gpu, CASES["moved"], PROBED),
-            "expert_ranges": Moved(at, _beside_libraries(at.gpu), CASES["experts"]["moved"], EXPERTS),
+            "ranges": MovedValues(at, at.gpu, CASES["moved"], PROBED),
+            "expert_ranges": MovedValues(at, _beside_libraries(at.gpu), CASES["experts"]["moved"], EXPERTS),
         }
         compared = {
             name: [(one, _compared(one, at.options, name)) for one in asked] for name, asked in questions.items()
@@ -196,7 +196,8 @@ class T3Beyond(PaperStudy):
         made = at.jobs.run([*runs, *(task for each in moved.values() for task in each.tasks)])
         return {
             **{
-                name: tuple(Point(*one[:4], each.of(made)) for one, each in points) for name, points in compared.items()
+                name: tuple(SettingPoint(*one[:4], each.of(made)) for one, each in points)
+                for name, points in compared.items()
             },
             "steps": tuple(_steps(at)),
             **{name: tuple(each.rows(made)) for name, each in moved.items()},
@@ -375,11 +376,11 @@ class T3Beyond(PaperStudy):
             f"({BOTH}): {'; '.join(said)}"
         )
 
-    def mean(self, points: Iterable[Point], overlap: str, setting: str) -> float:
+    def mean(self, points: Iterable[SettingPoint], overlap: str, setting: str) -> float:
         """The geometric mean of an overlap's speedups at a setting."""
         return geometric_mean(point.run.speedup(overlap) for point in points if point.setting == setting)
 
-    def lost(self, point: Point, overlap: str) -> float:
+    def lost(self, point: SettingPoint, overlap: str) -> float:
         """How much longer a point with a slow GPU takes than with equal ones, as a share."""
         equal = next(one for one in self.late if one.title == point.title and one.at == 0)
         return point.run[overlap].seconds / equal.run[overlap].seconds - 1
@@ -388,12 +389,12 @@ class T3Beyond(PaperStudy):
         """The range of a figure over assumed values, in words: "0.98 to 1.07"."""
         return _ends([row.figures[figure] for row in (self.ranges if figure in PROBED else self.expert_ranges)], ".2f")
 
-    def figures(self) -> Iterator[Measured]:
+    def figures(self) -> Iterator[StudyFigure]:
         """The means, and the figures of the sub-layers that show each question."""
         for id_, setting in (("today", TODAY), ("twice_units", TWICE_UNITS), ("twice_rate", TWICE_RATE)):
             for name in OVERLAPS["twice"][1:]:
                 value = self.mean(self.twice, name, setting)
-                yield Measured(
+                yield StudyFigure(
                     f"beyond.{id_}.{name}.geomean", value, {"name": name, "setting": setting}, like="beyond.twice"
                 )
         for point in self.routes:
@@ -401,43 +402,45 @@ class T3Beyond(PaperStudy):
             for name in shown.get(point.setting, ()):
                 id_ = f"beyond.routes.{point.layer}.tp{point.tp}.{name}"
                 words = {"name": name, "place": point.place}
-                yield Measured(id_, point.run.speedup(name), words, like="beyond.routes")
+                yield StudyFigure(id_, point.run.speedup(name), words, like="beyond.routes")
         room = _room(**CASES["table"])
         for id_, ratios in (
             ("sent", self.of_loads("sent", 0.0)),
             ("sent.late", self.of_loads("sent", SHOWN_SHARE)),
             ("took", self.of_loads("took", 0.0)),
         ):
-            yield Measured(f"beyond.loads.{id_}", ratios[room], {"room": room})
+            yield StudyFigure(f"beyond.loads.{id_}", ratios[room], {"room": room})
         for point in self.gathers:
             for name in (FLUX, LINES):
                 id_ = f"beyond.gathers.{point.layer}.tp{point.tp}.{point.setting}.{name}"
                 words = {"name": name, "place": point.place}
-                yield Measured(id_, point.run.speedup(name), words, like="beyond.gathers")
+                yield StudyFigure(id_, point.run.speedup(name), words, like="beyond.gathers")
         yield from self._further()
 
-    def _further(self) -> Iterator[Measured]:
+    def _further(self) -> Iterator[StudyFigure]:
         """The figures of experts, of K in parts, of slow GPUs and of whole steps."""
         for point in self.experts:
             for name in (PER_RANK, EXCHANGE):
                 id_ = f"beyond.experts.{point.layer}.{point.at:g}.{name}"
                 words = {"name": name, "place": f"{point.layer}, {point.setting}"}
-                yield Measured(id_, point.run.speedup(name), words, like="beyond.experts")
+                yield StudyFigure(id_, point.run.speedup(name), words, like="beyond.experts")
         for point in self.parts:
             if point.at == min(CASES["parts"]["tokens"]):
                 gain = point.run["t3"].seconds / point.run[PARTS].seconds
-                yield Measured(f"beyond.parts.{point.layer}", gain, {"place": point.place}, like="beyond.parts")
+                yield StudyFigure(f"beyond.parts.{point.layer}", gain, {"place": point.place}, like="beyond.parts")
         for point in self.late:
             for name in point.run.timelines if point.at == SHOWN_SHARE else ():
                 words = {"name": name, "place": point.place}
-                yield Measured(f"beyond.late.{point.layer}.{name}", self.lost(point, name), words, like="beyond.late")
+                yield StudyFigure(
+                    f"beyond.late.{point.layer}.{name}", self.lost(point, name), words, like="beyond.late"
+                )
 
         for one in self.steps:
             for name in (CHUNKS, MCA, BOTH):
                 for phase in PHASES:
                     words = {"name": name, "place": one.asked.title, "phase": phase}
                     id_ = f"beyond.steps.{phase}.{one.asked.model}.{one.asked.system}.{name}"
-                    yield Measured(id_, one.speedup(phase, f"tp={name}"), words, like="beyond.steps")
+                    yield StudyFigure(id_, one.speedup(phase, f"tp={name}"), words, like="beyond.steps")
 
     def own(self) -> dict[str, Any]:
         """Every point as plain data, and the figures with moved values."""
@@ -703,9 +706,9 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
 eight GPUs of a node take larger requests."""
 
 
-def _compared(one: Asked, options: RunOptions, question: str) -> Compared:
+def _compared(one: PlannedPoint, options: RunOptions, question: str) -> ComparedGraph:
     """A point's simulations, with the options that its question replaces."""
-    return Compared(one.graph, one.system, one.overlaps, replace(options, **OPTIONS.get(question, {})))
+    return ComparedGraph(one.graph, one.system, one.overlaps, replace(options, **OPTIONS.get(question, {})))
 
 
 def _gains(steps: Sequence[WholeStep], method: str) -> str:
@@ -722,7 +725,7 @@ def _steps(at: Conditions) -> Iterator[WholeStep]:
         routed = about["experts"] if load_model(one["model"]).experts else []
         plan = {name: tuple(value) if isinstance(value, list) else value for name, value in one["plan"].items()}
         overlaps = (*about["overlaps"], *routed)
-        asked.append(Whole(one["model"], one["where"], one["system"], tuple(plan.items()), overlaps))
+        asked.append(ModelSteps(one["model"], one["where"], one["system"], tuple(plan.items()), overlaps))
     jobs = at.jobs
     found = results(asked, dict, jobs.count, jobs.progress, jobs.store)
     return (WholeStep(one, found[one]) for one in asked)
@@ -738,26 +741,26 @@ def faster(gpu: Gpu) -> Mapping[str, Gpu]:
     }
 
 
-def _twice(gpu: Gpu) -> Iterator[Asked]:
+def _twice(gpu: Gpu) -> Iterator[PlannedPoint]:
     for at, (setting, machine) in enumerate(faster(gpu).items()):
         for graph in MAIN_CASES:
             labels = graph.labels
             on = hardware.system(machine, gpus=graph.ranks)
             layer = f"{labels['model']} {labels['sublayer']}"
-            yield Asked(layer, graph.ranks, setting, at, graph, on, OVERLAPS["twice"])
+            yield PlannedPoint(layer, graph.ranks, setting, at, graph, on, OVERLAPS["twice"])
 
 
-def _routes(gpu: Gpu) -> Iterator[Asked]:
+def _routes(gpu: Gpu) -> Iterator[PlannedPoint]:
     for layer in LAYERS:
         for tp in CASES["degrees"]:
             for at, fabric in enumerate(CASES["fabrics"]):
                 kept = {"ring": (SEQUENTIAL, MCA, FLUX), ADDING: OVERLAPS["routes"], MERGING: (SEQUENTIAL, SUMMED)}
                 others = [name for name in OVERLAPS["routes"] if name != SUMMED]
                 alone = [name for name in OVERLAPS["routes"] if name in kept.get(fabric, others)]
-                yield Asked(layer, tp, fabric, at, sublayer(MODEL, layer, tp), joined(gpu, fabric, tp), alone)
+                yield PlannedPoint(layer, tp, fabric, at, sublayer(MODEL, layer, tp), joined(gpu, fabric, tp), alone)
 
 
-def _merges(gpu: Gpu) -> Iterator[Asked]:
+def _merges(gpu: Gpu) -> Iterator[PlannedPoint]:
     """A few tokens on four GPUs that each run, equal or one of them slower, behind switches with room for less."""
     about = CASES["merges"]
     graph = _short(about["layer"], about["tokens"], about["tp"])
@@ -765,7 +768,7 @@ def _merges(gpu: Gpu) -> Iterator[Asked]:
         yield asked._replace(overlaps=OVERLAPS["merges"])
 
 
-def _loads(gpu: Gpu) -> Iterator[Asked]:
+def _loads(gpu: Gpu) -> Iterator[PlannedPoint]:
     """The same tables, where the tiles of a forward GEMM load the rows of as few tokens from their owners.
 
     Beside the first one stand the ways that copy the rows.
@@ -776,7 +779,7 @@ def _loads(gpu: Gpu) -> Iterator[Asked]:
         yield asked._replace(overlaps=(LOADS,) if place else OVERLAPS["loads"])
 
 
-def _tables(gpu: Gpu, layer: str, graph: Graph, without: str) -> Iterator[Asked]:
+def _tables(gpu: Gpu, layer: str, graph: Graph, without: str) -> Iterator[PlannedPoint]:
     """A graph behind switches of several tables and, in the words `without`, of none."""
     about = CASES["merges"]
     for entries, window in ((0, 0.0), *about["sizes"]):
@@ -786,7 +789,7 @@ def _tables(gpu: Gpu, layer: str, graph: Graph, without: str) -> Iterator[Asked]
         equal = System(gpu=gpu, gpus=about["tp"], fabric=fabric)
         for share in (0.0, SHOWN_SHARE):
             on = Stragglers("one", share).systems(equal)[0] if share else equal
-            yield Asked(layer, about["tp"], words, share, graph, on, ())
+            yield PlannedPoint(layer, about["tp"], words, share, graph, on, ())
 
 
 def _ends(values: Collection[float], format_: str) -> str:
@@ -799,25 +802,25 @@ def _room(merge_entries: int, merge_window: float) -> str:
     return f"{merge_entries:,} requests, {merge_window * 1e6:g} µs"
 
 
-def _libraries(gpu: Gpu) -> Iterator[Asked]:
+def _libraries(gpu: Gpu) -> Iterator[PlannedPoint]:
     on = hardware.system(_beside_libraries(gpu), gpus=8)
     for layer in LAYERS:
-        yield Asked(layer, 8, on.name, 8, sublayer(MODEL, layer, 8), on, OVERLAPS["libraries"])
+        yield PlannedPoint(layer, 8, on.name, 8, sublayer(MODEL, layer, 8), on, OVERLAPS["libraries"])
 
 
-def _nodes(gpu: Gpu) -> Iterator[Asked]:
+def _nodes(gpu: Gpu) -> Iterator[PlannedPoint]:
     for layer in LAYERS:
         for count in CASES["nodes"]:
             tp, on = 8 * count, joined(gpu, "nodes", 8 * count)
-            yield Asked(layer, tp, f"{count} nodes", count, sublayer(MODEL, layer, tp), on, OVERLAPS["nodes"])
+            yield PlannedPoint(layer, tp, f"{count} nodes", count, sublayer(MODEL, layer, tp), on, OVERLAPS["nodes"])
 
 
-def _gathers(gpu: Gpu) -> Iterator[Asked]:
+def _gathers(gpu: Gpu) -> Iterator[PlannedPoint]:
     for layer in CASES["gathers"]["layers"]:
         for tp in CASES["degrees"]:
             for at, fabric in enumerate(CASES["gathers"]["fabrics"]):
                 graph, on = _forward(layer, tp), joined(gpu, fabric, tp)
-                yield Asked(layer, tp, fabric, at, graph, on, OVERLAPS["gathers"])
+                yield PlannedPoint(layer, tp, fabric, at, graph, on, OVERLAPS["gathers"])
 
 
 def _forward(layer: str, tp: int, tokens: int | None = None) -> Graph:
@@ -847,14 +850,14 @@ def _beside_libraries(gpu: Gpu) -> Gpu:
     return hardware.gpu(CASES["experts"]["gpu"]) if gpu.vendor == "none" else gpu
 
 
-def _experts(gpu: Gpu) -> Iterator[Asked]:
+def _experts(gpu: Gpu) -> Iterator[PlannedPoint]:
     about = CASES["experts"]
     on = hardware.system(_beside_libraries(gpu), gpus=about["ep"])
     for layer in about["layers"]:
         for exponent in about["exponents"]:
             words = f"loads by a power law of {exponent}" if exponent else "even loads"
             graph = _layer_of(about["layers"][layer], about["ep"], exponent)
-            yield Asked(layer, about["ep"], words, exponent, graph, on, OVERLAPS["experts"])
+            yield PlannedPoint(layer, about["ep"], words, exponent, graph, on, OVERLAPS["experts"])
 
 
 def _layer_of(layer: Mapping[str, int], ep: int, exponent: float, tokens: int | None = None) -> Graph:
@@ -863,12 +866,14 @@ def _layer_of(layer: Mapping[str, int], ep: int, exponent: float, tokens: int | 
     return experts(Routing.by_power_law(*sizes, exponent, layer["reach"]), layer["hidden"], layer["ffn"])
 
 
-def _parts(gpu: Gpu) -> Iterator[Asked]:
+def _parts(gpu: Gpu) -> Iterator[PlannedPoint]:
     tp = CASES["parts"]["tp"]
     on = hardware.system(gpu, gpus=tp)
     for layer in LAYERS:
         for tokens in CASES["parts"]["tokens"]:
-            yield Asked(layer, tp, f"{tokens:,} tokens", tokens, _short(layer, tokens, tp), on, OVERLAPS["parts"])
+            yield PlannedPoint(
+                layer, tp, f"{tokens:,} tokens", tokens, _short(layer, tokens, tp), on, OVERLAPS["parts"]
+            )
 
 
 def _short(layer: str, tokens: int, tp: int) -> Graph:
@@ -877,14 +882,14 @@ def _short(layer: str, tokens: int, tp: int) -> Graph:
     return split(SubLayer.custom(tokens, gemm.n, gemm.k, gemm.dtype, name=layer), tp)
 
 
-def _late(gpu: Gpu) -> Iterator[Asked]:
+def _late(gpu: Gpu) -> Iterator[PlannedPoint]:
     tp = CASES["late"]["tp"]
     equal = hardware.system(gpu, gpus=tp)
     for layer in LAYERS:
         for share in (0.0, *CASES["late"]["shares"]):
             on = Stragglers("one", share).systems(equal)[0] if share else equal
             words = f"one GPU {share:.0%} slower" if share else "equal GPUs"
-            yield Asked(layer, tp, words, share, sublayer(MODEL, layer, tp), on, OVERLAPS["late"])
+            yield PlannedPoint(layer, tp, words, share, sublayer(MODEL, layer, tp), on, OVERLAPS["late"])
 
 
 class Probe(NamedTuple):
@@ -902,7 +907,7 @@ STEP_LOOKS: looks.Looks = {
 """Colours of the overlaps of whole steps."""
 
 
-def _speedup_table(title: str, points: Sequence[Point], overlaps: Sequence[str], setting: str = "") -> Table:
+def _speedup_table(title: str, points: Sequence[SettingPoint], overlaps: Sequence[str], setting: str = "") -> Table:
     """Times of the sequential run, and speedups over it."""
     columns = [
         text("layer"), text("tp", "TP"), text("setting", setting), number("sequential_us", "sequential", "µs", ",.0f"),
@@ -915,7 +920,7 @@ def _speedup_table(title: str, points: Sequence[Point], overlaps: Sequence[str],
     return Table(columns, rows, title)
 
 
-def _speedups(points: Sequence[Point], overlaps: Sequence[str]) -> list[tuple[str, str, float]]:
+def _speedups(points: Sequence[SettingPoint], overlaps: Sequence[str]) -> list[tuple[str, str, float]]:
     """The speedup of every overlap that applies at every point."""
     found = ((point.place, name, point.speedup(name)) for point in points for name in overlaps[1:])
     return [(place, name, speedup) for place, name, speedup in found if speedup is not None]
@@ -1010,7 +1015,7 @@ EXPERTS: Mapping[str, Probe] = {
 """The same of a layer of experts, on the GPU of its libraries."""
 
 
-class Moved:
+class MovedValues:
     """The probed figures with a GPU's deciding assumed values at either end of their ranges."""
 
     def __init__(self, at: Conditions, gpu: Gpu, paths: Sequence[str], probed: Mapping[str, Probe]) -> None:
@@ -1033,7 +1038,7 @@ class Moved:
             yield Row(move.what, move.setting, {name: one.of(seconds[name]) for name, one in self.probed.items()})
 
 
-def _record(point: Point) -> dict[str, Any]:
+def _record(point: SettingPoint) -> dict[str, Any]:
     return {
         "layer": point.layer,
         "tp": point.tp,

@@ -22,8 +22,8 @@ from weft.models import Transformer, load_model
 from weft.models.parallel.framework import framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps import SEQUENTIAL
-from weft.papers.composed import PHASES, ROOM, Composed, Phase, Work, work
-from weft.papers.headline import DEGREES, MODELS, Conditions, Measured, PaperStudy, declared
+from weft.papers.composed import PHASES, ROOM, Composed, Phase, StepWork, work
+from weft.papers.headline import DEGREES, MODELS, Conditions, PaperStudy, StudyFigure, declared
 from weft.papers.t3 import HYPOTHETICAL, OVERLAPS, select
 from weft.step.clock import train
 from weft.step.result.step import Step
@@ -162,7 +162,7 @@ class T3EndToEnd(PaperStudy):
         why = f"most for {most.title} ({most.phase}), where communication takes {most.share():.0%}"
         return [f"T3-MCA makes whole steps faster: {gained}; {why}"]
 
-    def figures(self) -> Iterator[Measured]:
+    def figures(self) -> Iterator[StudyFigure]:
         """The claims of which at least one case was run; the text says so if not all were."""
         for id_, measure in MEASURES.items():
             found = measure.steps(self)
@@ -171,7 +171,7 @@ class T3EndToEnd(PaperStudy):
                     measure.phases
                 )
                 part = "" if len(found) == wanted else f" ({len(found)} of {wanted})"
-                yield Measured(id_, measure.value(found), part=part)
+                yield StudyFigure(id_, measure.value(found), part=part)
 
     def own(self) -> dict[str, Any]:
         """Every step as plain data."""
@@ -398,7 +398,7 @@ def _gemm(graph: Graph) -> Gemm:
 
 def _work(
     model: Transformer, gpu: Gpu, tp: int, phase: Phase, options: RunOptions, sequence: int = 0, sp: bool = False
-) -> Work:
+) -> StepWork:
     """One step of as many tokens as the sub-layers have, in sequences of the given length (0: the model's)."""
     length = sequence or model.sequence_length
     batch = model.tokens // length

@@ -14,7 +14,7 @@ FloatArray = npt.NDArray[np.float64]
 Columns = npt.NDArray[np.int_]
 
 
-class Program:
+class LinearProgram:
     """The unknowns of least cost under linear constraints; an unknown is known by its column."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ from weft.models.parallel.framework import Framework
 from weft.models.parallel.memory import saved_by_operator
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.precision import narrowed
-from weft.plan.program import Program
+from weft.plan.program import LinearProgram
 from weft.step.clock import train
 from weft.step.memory import memory
 from weft.step.named import asked
@@ -71,7 +71,7 @@ def cheapest(kinds: Sequence[Layers], budget: float) -> tuple[str, ...] | None:
     fixed = {name for kind in kinds for name in kind.seconds if name not in kind.free}
     free = [name for name in _order(kinds) if name not in fixed]
     costs = np.array([sum(kind.added([name]) for kind in kinds) for name in free])
-    program, limit = Program(), math.floor(budget)
+    program, limit = LinearProgram(), math.floor(budget)
     # A hair for each operator, so that none runs again for nothing.
     again = dict(zip(free, program.unknowns(costs / (costs.max(initial=0.0) or 1.0) + 1e-9).tolist(), strict=True))
     places = [(k, source) for k, kind in enumerate(kinds) for source in extra_sources(kind.saved)]

@@ -15,7 +15,7 @@ from weft.rewrite.execute import Proof
 
 
 @dataclass(frozen=True)
-class Step(Record):
+class RewriteStep(Record):
     """A rule at a place of the graph, and what the graph cost before and after; `choice` numbers its ways there."""
 
     rule: str
@@ -80,7 +80,7 @@ class Rewriting(Answer):
     rewritten: Graph
     before: Cost
     after: Cost
-    steps: tuple[Step, ...]
+    steps: tuple[RewriteStep, ...]
     alternatives: tuple[Alternative, ...]
     refused: tuple[Refusal, ...]
     proofs: Mapping[str, Proof]

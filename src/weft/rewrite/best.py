@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from weft.core.errors import InputError
 from weft.graph import Graph
-from weft.rewrite.answer import Alternative, Refusal, Step
+from weft.rewrite.answer import Alternative, Refusal, RewriteStep
 from weft.rewrite.cost import Cost, Prices
-from weft.rewrite.flow import Change, Flow, applied
+from weft.rewrite.flow import Flow, GraphChange, applied
 from weft.rewrite.rules import Rule
 
 ALPHA = 1.05
@@ -22,28 +22,28 @@ KEPT = 5
 
 
 @dataclass(frozen=True)
-class State:
+class RewriteState:
     """A graph on the way, its cost, and the steps that led to it."""
 
     graph: Graph
     cost: Cost
-    steps: tuple[Step, ...] = ()
+    steps: tuple[RewriteStep, ...] = ()
 
 
 @dataclass
-class Search:
+class RewriteSearch:
     """A search for the cheapest graph; after `run`, the `states` that were costed."""
 
     prices: Prices
     rules: Sequence[Rule]
     alpha: float = ALPHA
     most: int = MOST
-    states: list[State] = field(default_factory=list)
+    states: list[RewriteState] = field(default_factory=list)
     exhausted: bool = True
 
-    def run(self, graph: Graph) -> State:
+    def run(self, graph: Graph) -> RewriteState:
         """The cheapest state that rules lead to from a graph, of equals the one of fewest kernels and launches."""
-        best = State(graph, self.prices.cost(graph))
+        best = RewriteState(graph, self.prices.cost(graph))
         self.states = [best]
         seen = {_key(graph)}
         waiting = [(_rank(best), 0, best)]
@@ -60,7 +60,7 @@ class Search:
                 heapq.heappush(waiting, (_rank(found), len(self.states), found))
         return best
 
-    def _next(self, state: State, seen: set[Hashable]) -> Iterator[State]:
+    def _next(self, state: RewriteState, seen: set[Hashable]) -> Iterator[RewriteState]:
         """States one step further that have not been seen."""
         flow = Flow(state.graph)
         for rule in self.rules:
@@ -72,12 +72,12 @@ class Search:
                 if key not in seen:
                     seen.add(key)
                     cost = self.prices.cost(graph)
-                    step = Step(rule.name, nodes, choice, state.cost, cost)
-                    yield State(graph, cost, (*state.steps, step))
+                    step = RewriteStep(rule.name, nodes, choice, state.cost, cost)
+                    yield RewriteState(graph, cost, (*state.steps, step))
 
-    def alternatives(self, best: State) -> tuple[Alternative, ...]:
+    def alternatives(self, best: RewriteState) -> tuple[Alternative, ...]:
         """The cheapest state of each set of rules that the best does without."""
-        found: dict[frozenset[str], State] = {}
+        found: dict[frozenset[str], RewriteState] = {}
         for state in sorted(self.states, key=_rank):
             more = _names(state) - _names(best)
             if more:
@@ -93,7 +93,7 @@ def refusals(graph: Graph, rules: Sequence[Rule]) -> tuple[Refusal, ...]:
     return tuple(Refusal(name, nodes, why) for name, nodes, _, why in places if isinstance(why, str))
 
 
-def numbered(rule: Rule, flow: Flow) -> Iterator[tuple[tuple[str, ...], int, Change | str]]:
+def numbered(rule: Rule, flow: Flow) -> Iterator[tuple[tuple[str, ...], int, GraphChange | str]]:
     """The places of a rule: nodes, the number of the change among those at the same nodes, and the change or reason."""
     counts: dict[tuple[str, ...], int] = {}
     for found in rule.find(flow):
@@ -104,12 +104,12 @@ def numbered(rule: Rule, flow: Flow) -> Iterator[tuple[tuple[str, ...], int, Cha
             yield found.nodes, counts[found.nodes], found.change
 
 
-def replayed(graph: Graph, steps: Iterable[Step], rules: Mapping[str, Rule]) -> Graph:
+def replayed(graph: Graph, steps: Iterable[RewriteStep], rules: Mapping[str, Rule]) -> Graph:
     """A graph of equal node names after the same steps; InputError if one of them has no place there."""
     for step in steps:
         places = numbered(rules[step.rule], Flow(graph))
         change = next((one for nodes, choice, one in places if (nodes, choice) == (step.nodes, step.choice)), None)
-        if not isinstance(change, Change):
+        if not isinstance(change, GraphChange):
             raise InputError(
                 f"the rule {step.rule} has no place at {', '.join(step.nodes)}; give the graph it came from"
             )
@@ -117,11 +117,11 @@ def replayed(graph: Graph, steps: Iterable[Step], rules: Mapping[str, Rule]) -> 
     return graph
 
 
-def _rank(state: State) -> tuple[float, int, int, int]:
+def _rank(state: RewriteState) -> tuple[float, int, int, int]:
     return state.cost.seconds, state.cost.launches, state.cost.kernels, state.cost.bytes
 
 
-def _names(state: State) -> frozenset[str]:
+def _names(state: RewriteState) -> frozenset[str]:
     return frozenset(step.rule for step in state.steps)
 
 

@@ -17,7 +17,7 @@ LOAD = "load"
 
 
 @dataclass(frozen=True)
-class Change:
+class GraphChange:
     """Nodes that leave a graph and those that come instead; `moved` names tensors that are read in place of others."""
 
     remove: tuple[str, ...]
@@ -28,11 +28,11 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Found:
+class MatchedPlace:
     """A place of a graph that a rule looked at: its nodes, and the change, or `why` the rule is refused there."""
 
     nodes: tuple[str, ...]
-    change: Change | None = None
+    change: GraphChange | None = None
     why: str = ""
 
 
@@ -101,7 +101,7 @@ class Flow:
         return True
 
 
-def applied(graph: Graph, change: Change) -> Graph:
+def applied(graph: Graph, change: GraphChange) -> Graph:
     """The graph after a change, its nodes in an order in which tensors are written before they are read."""
     gone = set(change.remove)
     tensors = {**graph.tensors, **change.tensors}

@@ -30,7 +30,7 @@ def layer_graph(model: Transformer, plan: TrainingPlan, dropout: bool = False) -
     _check(model)
     style = FusionStyle(flash=False, dropout=dropout, fused=False, eager=True, apart=True)
     tokens = Tokens(plan.micro_batch, plan.sequence)
-    writer = _Writer(model, plan)
+    writer = _LayerWriter(model, plan)
     writer.write(layer(model, _KIND, tokens, style, plan.dtype))
     return writer.draft.graph(writer.x, title=f"a layer of {model.title}, TP {plan.tp}")
 
@@ -62,7 +62,7 @@ def _check(model: Transformer) -> None:
             )
 
 
-class _Writer:
+class _LayerWriter:
     """Writes the pieces of a layer in their order; `x` is what the next one reads, `skip` what a sum adds to it."""
 
     def __init__(self, model: Transformer, plan: TrainingPlan) -> None:

@@ -19,7 +19,7 @@ from weft.models import Transformer, graph_in, load_model
 from weft.models.parallel.check import check_plan
 from weft.models.parallel.plan import TrainingPlan
 from weft.rewrite.answer import Rewriting
-from weft.rewrite.best import ALPHA, MOST, Search, State, refusals, replayed
+from weft.rewrite.best import ALPHA, MOST, RewriteSearch, RewriteState, refusals, replayed
 from weft.rewrite.cost import LAUNCH, Prices
 from weft.rewrite.execute import Proof, compared, executable, least_inputs, proven
 from weft.rewrite.layer import layer_graph, twin
@@ -63,7 +63,7 @@ def rewrite(
     period = parse(launch, Dimension.SECONDS) if launch else LAUNCH
     if not 0 < period < 1:
         raise InputError(f"launch is {launch}; give a time above zero and below a second, such as '5 us'")
-    search = Search(Prices(where, options, period), tuple(wanted.values()), alpha, most)
+    search = RewriteSearch(Prices(where, options, period), tuple(wanted.values()), alpha, most)
     best = search.run(graph)
     used = dict.fromkeys(step.rule for step in best.steps)
     whole = _whole(graph, best, small, wanted)
@@ -129,7 +129,7 @@ def _check(graph: Graph) -> None:
         raise InputError("the graph names no results, so every rule could drop all of it; give it results=('y',)")
 
 
-def _whole(graph: Graph, best: State, small: Graph | None, rules: dict[str, Rule]) -> Proof | None:
+def _whole(graph: Graph, best: RewriteState, small: Graph | None, rules: dict[str, Rule]) -> Proof | None:
     """The difference of the graph, or its twin, and what the steps make of it; None if NumPy cannot execute it."""
     if small is not None:
         return compared(small, replayed(small, best.steps, rules))

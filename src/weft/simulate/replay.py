@@ -51,7 +51,7 @@ ROUNDED: dict[str, Callable[[Floats], Floats]] = {"fp16": _to_fp16, "bf16": _to_
 """How sums are rounded, by the format of the output."""
 
 
-class Errors(NamedTuple):
+class ReplayErrors(NamedTuple):
     """Root mean squares of errors relative to that of the exact sum, and shares of elements whose bits are equal.
 
     Of sums `near_memory`, of sums in `fp32` that are rounded once, and of sums `by_arrival`: every GPU's part sent
@@ -79,7 +79,7 @@ class Replay:
     partials: Floats
     chunks: Floats
     updates: int
-    errors: Errors
+    errors: ReplayErrors
 
     @property
     def result(self) -> Floats:
@@ -262,7 +262,7 @@ def performed(updates: TileUpdates, partials: Floats, tiling: GemmTiling, dtype:
 
 def _errors(
     updates: TileUpdates, partials: Floats, parts: Floats, chunks: Floats, tiling: GemmTiling, dtype: str
-) -> Errors:
+) -> ReplayErrors:
     rounded = ROUNDED[dtype]
     exact = parts.astype(np.float64).sum(axis=(0, 1))
     held = _joined(chunks)
@@ -274,7 +274,7 @@ def _errors(
     fp32 = rounded(parts.astype(np.float32).sum(axis=(0, 1)))
     ring = ring_sums(partials, np.argmax(~np.isnan(chunks), axis=0), dtype)
     same = (float(np.mean(sums.astype(np.float32) == held)) for sums in (ring, direct))
-    return Errors(rms(held), rms(fp32), rms(direct), *same)
+    return ReplayErrors(rms(held), rms(fp32), rms(direct), *same)
 
 
 def _by_arrival(updates: TileUpdates, partials: Floats, tiling: GemmTiling, dtype: str) -> Floats:

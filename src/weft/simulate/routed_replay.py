@@ -64,7 +64,7 @@ def routed(run: Timeline, layer: ExpertLayer, dtype: str, seed: int, rounded: Ro
     Raises InputError for an overlap whose exchanges are those of a library of which no log tells the order,
     SimulationError for a tile, a kernel or an answer that came before its numbers, and for a token without all answers.
     """
-    memory = _Memory(layer, seed, rounded)
+    memory = _GpuNumbers(layer, seed, rounded)
     steps = _per_rank(run, layer, memory) if isinstance(layer, PerRankLayer) else _tracked(run, layer, memory)
     for event in sorted([*steps, *_tiles(run, layer, memory)], key=lambda event: event[:3]):
         event.what(event.gpu)
@@ -84,7 +84,7 @@ def routed(run: Timeline, layer: ExpertLayer, dtype: str, seed: int, rounded: Ro
     return ExpertReplay(run, dtype, result, reference, int(memory.included.sum()), rms(result), rms(fp32))
 
 
-class _Memory:
+class _GpuNumbers:
     """The numbers of all GPUs; NaN is what is not there yet. `included` counts answers in sums by token and expert."""
 
     def __init__(self, layer: ExpertLayer, seed: int, rounded: Rounding) -> None:
@@ -178,7 +178,7 @@ class _Memory:
         return exact, self.rounded(single)
 
 
-def _tiles(run: Timeline, layer: ExpertLayer, memory: _Memory) -> Iterator[Event]:
+def _tiles(run: Timeline, layer: ExpertLayer, memory: _GpuNumbers) -> Iterator[Event]:
     """Both GEMMs, tile by tile."""
     assert run.updates is not None
     for g, t in np.ndindex(run.updates.begun_fs.shape):
@@ -188,7 +188,7 @@ def _tiles(run: Timeline, layer: ExpertLayer, memory: _Memory) -> Iterator[Event
             yield Event(int(run.updates.begun_fs[g, t]), 2 if first else 3, g, _tile(memory, tuple(tile), first))
 
 
-def _tile(memory: _Memory, tile: tuple[int, ...], first: bool) -> Callable[[int], None]:
+def _tile(memory: _GpuNumbers, tile: tuple[int, ...], first: bool) -> Callable[[int], None]:
     return lambda g: memory.multiply(g, tile, first)
 
 
@@ -207,7 +207,7 @@ def _when(times: dict[tuple[int, int], int], g: int, position: int, what: str) -
     return times[g, position]
 
 
-def _tracked(run: Timeline, layer: ExpertLayer, memory: _Memory) -> Iterator[Event]:
+def _tracked(run: Timeline, layer: ExpertLayer, memory: _GpuNumbers) -> Iterator[Event]:
     """Under T3: pieces arrive in lines, and answers at their tokens."""
     arrived, summed = _times(run, "arriving"), _times(run, "summed")
     if not summed:
@@ -224,7 +224,7 @@ def _tracked(run: Timeline, layer: ExpertLayer, memory: _Memory) -> Iterator[Eve
                 yield Event(_when(summed, g, p, "the answers to piece"), 4, g, _answer(layer, memory, p))
 
 
-def _arrive(layer: ExpertLayer, memory: _Memory, p: int) -> Callable[[int], None]:
+def _arrive(layer: ExpertLayer, memory: _GpuNumbers, p: int) -> Callable[[int], None]:
     """Piece p comes to a GPU."""
 
     def act(g: int) -> None:
@@ -237,7 +237,7 @@ def _arrive(layer: ExpertLayer, memory: _Memory, p: int) -> Callable[[int], None
     return act
 
 
-def _answer(layer: ExpertLayer, memory: _Memory, p: int) -> Callable[[int], None]:
+def _answer(layer: ExpertLayer, memory: _GpuNumbers, p: int) -> Callable[[int], None]:
     """A GPU's memory has added what an expert answers to piece p that it sent."""
 
     def act(g: int) -> None:
@@ -253,7 +253,7 @@ def _answer(layer: ExpertLayer, memory: _Memory, p: int) -> Callable[[int], None
     return act
 
 
-def _per_rank(run: Timeline, layer: PerRankLayer, memory: _Memory) -> Iterator[Event]:
+def _per_rank(run: Timeline, layer: PerRankLayer, memory: _GpuNumbers) -> Iterator[Event]:
     """Under DeepEP: tokens land, are spread to lines, added up by GPU, put back, and added up by their channels."""
     ranks = layer.routing.ranks
     most = max(sum(layer.copies((g + d) % ranks, d) for d in range(ranks)) for g in range(ranks))
@@ -281,7 +281,7 @@ def _row(layer: ExpertLayer, place: At) -> int:
     return place[2] // layer.row_bytes
 
 
-def _land(layer: PerRankLayer, memory: _Memory, p: int) -> Callable[[int], None]:
+def _land(layer: PerRankLayer, memory: _GpuNumbers, p: int) -> Callable[[int], None]:
     def act(g: int) -> None:
         place = layer.places[p]
         run = layer.landing(g, place)
@@ -293,7 +293,7 @@ def _land(layer: PerRankLayer, memory: _Memory, p: int) -> Callable[[int], None]
     return act
 
 
-def _expand(layer: PerRankLayer, memory: _Memory, g: int) -> None:
+def _expand(layer: PerRankLayer, memory: _GpuNumbers, g: int) -> None:
     for part in layer.expanded(g):
         count, source = part.size // layer.row_bytes, _row(layer, part.sources[0])
         moved = memory.taken(memory.landed[g, source : source + count], f"GPU {g} spread tokens")
@@ -302,7 +302,7 @@ def _expand(layer: PerRankLayer, memory: _Memory, g: int) -> None:
             memory.rows[g, first : first + count] = moved
 
 
-def _fold(layer: PerRankLayer, memory: _Memory, g: int) -> None:
+def _fold(layer: PerRankLayer, memory: _GpuNumbers, g: int) -> None:
     for part in layer.folded(g):
         count = part.size // layer.row_bytes
         total = np.zeros((count, memory.hidden), dtype=np.float32)
@@ -322,7 +322,7 @@ def _expert(layer: ExpertLayer, g: int, row: int) -> int:
     return g * layer.routing.experts_per_rank + within
 
 
-def _return(layer: PerRankLayer, memory: _Memory, back: Floats, p: int) -> Callable[[int], None]:
+def _return(layer: PerRankLayer, memory: _GpuNumbers, back: Floats, p: int) -> Callable[[int], None]:
     def act(g: int) -> None:
         place = layer.places[p]
         run, at = layer.leaving(g, place), (g - place.distance) % memory.ranks
@@ -334,7 +334,7 @@ def _return(layer: PerRankLayer, memory: _Memory, back: Floats, p: int) -> Calla
     return act
 
 
-def _sum(layer: PerRankLayer, memory: _Memory, back: Floats, block: int) -> Callable[[int], None]:
+def _sum(layer: PerRankLayer, memory: _GpuNumbers, back: Floats, block: int) -> Callable[[int], None]:
     def act(g: int) -> None:
         for part in layer.summed(g, block):
             count, target = part.size // layer.row_bytes, _row(layer, part.targets[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from weft.core.options import RunOptions
-from weft.estimate.experts import Layer, Load, served_layer
+from weft.estimate.experts import ExpertRows, GpuExperts, served_layer
 from weft.estimate.target import target
 from weft.graph import Graph, GroupedGemm, Routing
 from weft.graph.op import Role
@@ -117,15 +117,15 @@ class ExpertCalls:
             self._known[key] = float(served_layer(self.layer(up, tokens), self.of, machine).seconds)
         return self._known[key]
 
-    def layer(self, up: GroupedGemm, tokens: int) -> Layer:
+    def layer(self, up: GroupedGemm, tokens: int) -> GpuExperts:
         """The layer of experts whose first GEMM is given, as `weft.experts` times it."""
         model, each = self.model, self.model.experts_per_token
-        load = Load.shared(up.rows, up.groups, up.busiest)
+        load = ExpertRows.shared(up.rows, up.groups, up.busiest)
         if self.shared and model.shared_experts:
-            load = load.beside(Load.shared(model.shared_experts * tokens, model.shared_experts))
+            load = load.beside(ExpertRows.shared(model.shared_experts * tokens, model.shared_experts))
             each += model.shared_experts
         hidden, wide = self.sizes
-        return Layer(load, tokens, each, hidden, wide, self.kind, model.gated)
+        return GpuExperts(load, tokens, each, hidden, wide, self.kind, model.gated)
 
     @property
     def sizes(self) -> tuple[int, int]:

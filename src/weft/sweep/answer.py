@@ -18,7 +18,7 @@ from weft.core.errors import InputError, UnitError
 from weft.core.store import Record, Store
 from weft.core.store.task import Question, question
 from weft.core.units import common_unit
-from weft.sweep.matrix import GOALS, Case, Matrix
+from weft.sweep.matrix import GOALS, Combination, Matrix
 from weft.sweep.questions import flat, named, question_of
 from weft.sweep.rows import Columns, Row, write_rows
 
@@ -36,13 +36,13 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One combination of a sweep: its `row` of values and figures by name, and its `speedup` over the first overlap.
 
     `point[name]` is a value of the row; `why` says why a combination does not work.
     """
 
-    case: Case
+    case: Combination
     record: Record
     row: Row
     speedup: float | None = None
@@ -92,7 +92,7 @@ class Summary(NamedTuple):
     """
 
     rows: int
-    best: list[Point]
+    best: list[SweepPoint]
     reasons: Mapping[str, int]
     unfit: int
 
@@ -146,12 +146,12 @@ class Sweep(Answer):
         return f"{' '.join(map(str, words))}: {varied or 'one run'}"
 
     @cached_property
-    def points(self) -> tuple[Point, ...]:
+    def points(self) -> tuple[SweepPoint, ...]:
         """Every point, all in memory."""
         return tuple(self)
 
     @property
-    def best(self) -> Point:
+    def best(self) -> SweepPoint:
         """The best combination; InputError if none works."""
         if not self.summary.best:
             raise InputError(next(iter(self.summary.reasons), "no combination fits the memory of its GPUs"))
@@ -178,7 +178,7 @@ class Sweep(Answer):
                 widest = self.axes[place], numbers, unit
         return widest
 
-    def __iter__(self) -> Iterator[Point]:
+    def __iter__(self) -> Iterator[SweepPoint]:
         """Every point in the order of the combinations."""
         first: dict[tuple[Any, ...], float] = {}
         overlap = self.axes.index("overlap") if "overlap" in self.axes and self.shard == (1, 1) else None
@@ -195,7 +195,7 @@ class Sweep(Answer):
                 if case.values[overlap] == self.matrix.axes["overlap"][0]:
                     first[others] = row["seconds"]
                 speedup = first[others] / row["seconds"] if others in first else None
-            yield Point(case, record, row, speedup)
+            yield SweepPoint(case, record, row, speedup)
 
     def __len__(self) -> int:
         return self.summary.rows
@@ -208,7 +208,7 @@ class Sweep(Answer):
         rows, unfit = reasons.total(), reasons.pop(_UNFIT, 0)
         return Summary(rows, best, {why: count for why, count in reasons.most_common() if why}, unfit)
 
-    def _working(self, reasons: Counter[str]) -> Iterator[Point]:
+    def _working(self, reasons: Counter[str]) -> Iterator[SweepPoint]:
         """The points that work and fit a GPU's memory; `reasons` counts every point by why it is not among them."""
         for point in self:
             fits = point.get("fits") is not False
@@ -229,7 +229,7 @@ class Sweep(Answer):
         return super().save(path)
 
 
-def parts_of(matrix: Matrix, version: Version, shard: tuple[int, int]) -> Iterator[tuple[Case, Question]]:
+def parts_of(matrix: Matrix, version: Version, shard: tuple[int, int]) -> Iterator[tuple[Combination, Question]]:
     """The combinations of a shard with their questions; which shard one belongs to follows from its content alone."""
     index, shards = shard
     for case in matrix.cases():
@@ -238,7 +238,7 @@ def parts_of(matrix: Matrix, version: Version, shard: tuple[int, int]) -> Iterat
             yield case, asked
 
 
-def row_of(case: Case, record: Record, version: Version) -> Row:
+def row_of(case: Combination, record: Record, version: Version) -> Row:
     """A row of the table: the question's values, the reason, the version, and the figures."""
     set_ = case.data.get("set", {})
     inputs = {**flat({name: named(value) for name, value in case.data.items() if name != "set"}), **named(set_)}

@@ -19,7 +19,7 @@ from weft.core.errors import InputError, SimulationError
 from weft.core.store.fingerprint import fingerprint_of, home, sources
 from weft.core.store.records import Store, say
 from weft.core.store.task import Question, answer
-from weft.sweep.dispatch import Worked
+from weft.sweep.dispatch import AnsweredBatch
 
 CONNECT_S = 10.0
 """How long a scheduler may take to answer [s]."""
@@ -29,7 +29,7 @@ _at_work = threading.Lock()
 """Weft answers one question at a time in a process, however many threads a worker has."""
 
 
-class Cluster:
+class DaskCluster:
     """Workers of the Dask scheduler at `address`, such as "tcp://10.0.0.1:8786", or of a scheduler file (.json)."""
 
     stores = False
@@ -76,10 +76,10 @@ class Cluster:
         with suppress(Exception):
             self._client.close()
 
-    def submit(self, batch: Sequence[Question], store: Store | None) -> Future[Worked]:
+    def submit(self, batch: Sequence[Question], store: Store | None) -> Future[AnsweredBatch]:
         """Begin to answer a batch on any worker."""
         with self._reaching():
-            future: Future[Worked] = self._executor.submit(answer_remotely, batch)
+            future: Future[AnsweredBatch] = self._executor.submit(answer_remotely, batch)
         return future
 
     def restart(self) -> None:
@@ -131,14 +131,14 @@ def _connected(address: str) -> Any:
         ) from None
 
 
-def answer_remotely(batch: Sequence[Question]) -> Worked:
+def answer_remotely(batch: Sequence[Question]) -> AnsweredBatch:
     """The answers to a batch on a worker; InputError if its sources are not those of the process that asks."""
     with _at_work:
         begin = time.perf_counter()
         for asked in batch:
             if fingerprint_of(home(type(asked.task))) != asked.code:
                 raise other_sources(f"the worker on {platform.node()} has")
-        return Worked([(answer(asked.task), "") for asked in batch], time.perf_counter() - begin)
+        return AnsweredBatch([(answer(asked.task), "") for asked in batch], time.perf_counter() - begin)
 
 
 def other_sources(who: str) -> InputError:

@@ -30,14 +30,14 @@ _TOGETHER = 2
 
 
 @dataclass(frozen=True)
-class Worked:
+class AnsweredBatch:
     """The answers of a batch, in order, and how long the worker took for them [s]."""
 
     answers: Sequence[Answer]
     seconds: float
 
 
-class Workers(Protocol):
+class WorkerPool(Protocol):
     """Processes that answer batches of questions, here or on other machines."""
 
     name: str
@@ -61,7 +61,7 @@ class Workers(Protocol):
     def __exit__(self, *problem: object) -> None:
         """End all work."""
 
-    def submit(self, batch: Sequence[Question], store: Store | None) -> Future[Worked]:
+    def submit(self, batch: Sequence[Question], store: Store | None) -> Future[AnsweredBatch]:
         """Begin to answer a batch."""
 
     def restart(self) -> None:
@@ -71,19 +71,19 @@ class Workers(Protocol):
         """Called when nothing was answered for ten seconds; SimulationError if nothing ever will be."""
 
 
-def answer_batch(batch: Sequence[Question], store: Store | None) -> Worked:
+def answer_batch(batch: Sequence[Question], store: Store | None) -> AnsweredBatch:
     """The answers to a batch in this process, each stored as soon as it is made."""
     begin = time.perf_counter()
-    return Worked([answer_here(asked, store) for asked in batch], time.perf_counter() - begin)
+    return AnsweredBatch([answer_here(asked, store) for asked in batch], time.perf_counter() - begin)
 
 
 class Dispatch:
     """One pass of questions through workers, in the order given."""
 
-    def __init__(self, asked: Sequence[Question], workers: Workers, store: Store | None) -> None:
+    def __init__(self, asked: Sequence[Question], workers: WorkerPool, store: Store | None) -> None:
         self.workers, self.store = workers, store
         self.waiting, self.again = deque(asked), deque[Question]()
-        self.flying: dict[Future[Worked], Sequence[Question]] = {}
+        self.flying: dict[Future[AnsweredBatch], Sequence[Question]] = {}
         self.deaths = Counter[Question]()
         self.each_s = BATCH_S
 
@@ -122,7 +122,7 @@ class Dispatch:
         left = math.ceil(len(self.waiting) / (2 * _AHEAD * self.workers.slots))
         return max(min(int(BATCH_S / self.each_s), left, LARGEST_BATCH), 1)
 
-    def _answered(self, future: Future[Worked]) -> Iterator[tuple[Question, Answer]]:
+    def _answered(self, future: Future[AnsweredBatch]) -> Iterator[tuple[Question, Answer]]:
         batch = self.flying.pop(future)
         try:
             worked = future.result()
@@ -136,7 +136,7 @@ class Dispatch:
         self.each_s = max((self.each_s + worked.seconds / len(batch)) / 2, 1e-9)
         yield from self._kept(batch, worked)
 
-    def _kept(self, batch: Sequence[Question], worked: Worked) -> Iterator[tuple[Question, Answer]]:
+    def _kept(self, batch: Sequence[Question], worked: AnsweredBatch) -> Iterator[tuple[Question, Answer]]:
         """The answers of a batch, stored here unless the workers did so."""
         here = None if self.workers.stores or self.store is None or not self.store.keeps else self.store
         for asked, (record, why) in zip(batch, worked.answers, strict=True):

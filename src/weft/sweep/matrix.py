@@ -23,9 +23,9 @@ from weft.serving.requests import read_requests
 from weft.sweep.questions import (
     KINDS,
     OVERLOADED,
-    Planned,
-    Question,
+    PlanQuestion,
     SimulateQuestion,
+    SweepQuestion,
     content,
     found_model,
     found_system,
@@ -44,7 +44,7 @@ GOALS = dict.fromkeys(("step", "serve", "simulate", "estimate"), "seconds") | {"
 
 
 @dataclass(frozen=True)
-class Case:
+class Combination:
     """One combination, the `number`-th: the question's `data`, and digests of the files that it names.
 
     `values` are those of the axes. The record holds the answer's figures under "found", or the reason why the
@@ -122,7 +122,7 @@ class Matrix:
         return math.prod(map(len, self.axes.values()))
 
     @cached_property
-    def kind(self) -> type[Question]:
+    def kind(self) -> type[SweepQuestion]:
         """The class of the question."""
         return KINDS[self.data["run"]]
 
@@ -137,7 +137,7 @@ class Matrix:
         """What is asked, as plain data; objects by their names."""
         return {"question": named(self.data), "vary": named(self.axes), "files": dict(self.files)}
 
-    def cases(self) -> Iterator[Case]:
+    def cases(self) -> Iterator[Combination]:
         """Every combination in order."""
         places = self._places
         for number, values in enumerate(product(*self.axes.values())):
@@ -145,7 +145,7 @@ class Matrix:
             for name, value in chosen.items():
                 data = with_value(data, places[name], value)
             title = ", ".join(f"{name}={listed(named(value))}" for name, value in chosen.items())
-            yield Case(data, self.files, title or str(data["run"]), number, values)
+            yield Combination(data, self.files, title or str(data["run"]), number, values)
 
     @cached_property
     def _places(self) -> dict[str, tuple[str, ...]]:
@@ -294,12 +294,12 @@ def with_value(data: Mapping[str, Any], path: tuple[str, ...], value: Any) -> di
     return {**data, name: with_value(data.get(name, {}), tuple(inner), value) if inner else value}
 
 
-def place(name: str, kind: type[Question], systems: Iterable[Any]) -> tuple[str, ...]:
+def place(name: str, kind: type[SweepQuestion], systems: Iterable[Any]) -> tuple[str, ...]:
     """Where the value `name` belongs in a question: a key, one of its tables, or a path of its systems.
 
     Raises ConfigError for an unknown name, with the nearest known ones.
     """
-    tables = ("options", "set", *(("overlap",) if issubclass(kind, Planned) else ()))
+    tables = ("options", "set", *(("overlap",) if issubclass(kind, PlanQuestion) else ()))
     if name in kind.model_fields and name not in tables:
         return (name,)
     table, dot, inner = name.partition(".")

@@ -16,11 +16,11 @@ from typing import Any, Self
 from weft.core.store.records import Answer, Store, answer_here
 from weft.core.store.task import Question
 from weft.sweep.code import cache_at, compile_here, is_shared, stand_in
-from weft.sweep.dispatch import Dispatch, Worked, Workers, answer_batch
+from weft.sweep.dispatch import AnsweredBatch, Dispatch, WorkerPool, answer_batch
 
 
 def answers(
-    asked: Sequence[Question], processes: int, store: Store | None, workers: Workers | None = None
+    asked: Sequence[Question], processes: int, store: Store | None, workers: WorkerPool | None = None
 ) -> Iterator[tuple[Question, Answer]]:
     """Yield every question with its answer as it is made; with one process, or one question, all in this process.
 
@@ -74,12 +74,12 @@ class Processes:
             self._executor.shutdown(wait=True, kill_workers=True)
         self._context.close()
 
-    def submit(self, batch: Sequence[Question], store: Store | None) -> Future[Worked]:
+    def submit(self, batch: Sequence[Question], store: Store | None) -> Future[AnsweredBatch]:
         """Begin to answer a batch; the process stores its records."""
         if self._executor is None:
             self._prepare()
         try:
-            future: Future[Worked] = self._executor.submit(answer_batch, batch, store)
+            future: Future[AnsweredBatch] = self._executor.submit(answer_batch, batch, store)
         except BrokenProcessPool as error:  # a process died before it was asked anything
             future = Future()
             future.set_exception(error)

@@ -67,7 +67,7 @@ def _options(raw: Any) -> Any:
     return RunOptions(**raw)
 
 
-class Question(Whole):
+class SweepQuestion(Whole):
     """Base of the questions: a system (by name, file or as an object), values of it that are `set`, and options."""
 
     run: ClassVar[str]
@@ -145,12 +145,14 @@ def _keys(*owners: Any) -> dict[str, Any]:
 
 
 _PLAN = create_model(
-    "_PLAN", __base__=Question, **{_key(name): _optional(kind) for name, kind in get_type_hints(TrainingPlan).items()}
+    "_PLAN",
+    __base__=SweepQuestion,
+    **{_key(name): _optional(kind) for name, kind in get_type_hints(TrainingPlan).items()},
 )
 """A question with the fields of a plan."""
 
 
-class Planned(_PLAN):
+class PlanQuestion(_PLAN):
     """A model under a plan, whose fields are keys of the file."""
 
     model: str
@@ -174,7 +176,7 @@ class Planned(_PLAN):
         return {name: value for name, value in fields.items() if value not in _UNSET}
 
 
-class StepQuestion(Planned):
+class StepQuestion(PlanQuestion):
     """`weft.step`."""
 
     run: ClassVar[str] = "step"
@@ -193,7 +195,7 @@ class StepQuestion(Planned):
         )
 
 
-class MemoryQuestion(Planned):
+class MemoryQuestion(PlanQuestion):
     """`weft.memory`."""
 
     run: ClassVar[str] = "memory"
@@ -207,7 +209,7 @@ class MemoryQuestion(Planned):
         return flat({**answer.to_dict(), "plan": answer.plan.to_dict()})
 
 
-_SERVED = create_model("_SERVED", __base__=Question, **_keys(ServingPlan, Load, Limits))
+_SERVED = create_model("_SERVED", __base__=SweepQuestion, **_keys(ServingPlan, Load, Limits))
 """A question with the fields of a serving plan, a load and limits."""
 
 
@@ -239,7 +241,7 @@ class ServeQuestion(_SERVED):
         )
 
 
-class Worked(Question):
+class WorkQuestion(SweepQuestion):
     """Work: a sub-layer ("t-nlg/fc2", with `tp`) or an object, a GEMM ("M,N,K"), or a collective with its `ranks`."""
 
     work: Any = None
@@ -282,7 +284,7 @@ class Worked(Question):
         return given
 
 
-class EstimateQuestion(Worked):
+class EstimateQuestion(WorkQuestion):
     """`weft.estimate`."""
 
     run: ClassVar[str] = "estimate"
@@ -303,7 +305,7 @@ class EstimateQuestion(Worked):
         return self.named_work()
 
 
-class SimulateQuestion(Worked):
+class SimulateQuestion(WorkQuestion):
     """`weft.simulate`: a sub-layer, a GEMM split over `tp` GPUs, or loops of a GEMM and a collective that co-run."""
 
     run: ClassVar[str] = "simulate"
@@ -358,13 +360,13 @@ def _runner(
     return Runner(graph, Runner(graph, system).system.replace(dict(changed)), options)
 
 
-KINDS: Mapping[str, type[Question]] = {
+KINDS: Mapping[str, type[SweepQuestion]] = {
     kind.run: kind for kind in (StepQuestion, MemoryQuestion, ServeQuestion, SimulateQuestion, EstimateQuestion)
 }
 """The questions by the key `run` of a file."""
 
 
-def question_of(data: Mapping[str, Any]) -> Question:
+def question_of(data: Mapping[str, Any]) -> SweepQuestion:
     """The checked question of plain data; ConfigError for values that it does not take."""
     values = {name: value for name, value in data.items() if name != "run"}
     return KINDS[data["run"]](**values)

@@ -16,10 +16,10 @@ from weft.core.store import Store
 from weft.core.store.fingerprint import fingerprint_of
 from weft.sweep import matrix as tasks
 from weft.sweep.answer import Sweep, Temporary, Version, parts_of, row_of
-from weft.sweep.cluster import Cluster
+from weft.sweep.cluster import DaskCluster
 from weft.sweep.code import is_shared
-from weft.sweep.dispatch import Workers
-from weft.sweep.matrix import Case, Matrix, matrix_of, several
+from weft.sweep.dispatch import WorkerPool
+from weft.sweep.matrix import Combination, Matrix, matrix_of, several
 from weft.sweep.pool import Processes
 from weft.sweep.rows import SUFFIXES, Columns, check_format
 from weft.sweep.shards import Manifest, begin
@@ -110,9 +110,9 @@ def sweep_file(
     version = Version(__version__, fingerprint_of(Path(tasks.__file__)))
     kept = None if cache or folder else Temporary()
     with ExitStack() as running:
-        workers: Workers | None = None
+        workers: WorkerPool | None = None
         if dask is not None:
-            workers = running.enter_context(Cluster(dask))  # before anything is written
+            workers = running.enter_context(DaskCluster(dask))  # before anything is written
         elif jobs > 1 and is_shared():
             workers = running.enter_context(Processes(min(jobs, max(len(matrix), 2))))
         store = (
@@ -159,7 +159,7 @@ def _run(
     version: Version,
     shard: tuple[int, int],
     store: Store,
-    workers: Workers | None,
+    workers: WorkerPool | None,
     progress: Progress | None,
 ) -> Columns:
     """Run every combination of a shard that is not in the store, and return the columns of all."""
@@ -174,7 +174,7 @@ def _run(
     return columns
 
 
-def _chunks(cases: Iterator[Case]) -> Iterator[list[Case]]:
+def _chunks(cases: Iterator[Combination]) -> Iterator[list[Combination]]:
     while chunk := list(islice(cases, _CHUNK)):
         yield chunk
 

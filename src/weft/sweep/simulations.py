@@ -48,7 +48,7 @@ def timelines(
     return {task: task.read(record) for task, record in records.items()}
 
 
-class Compared:
+class ComparedGraph:
     """A graph on a system under several overlaps, the baseline first: the simulations that it takes, and its answer.
 
     Ideals are assembled from the runs that they take their times from. Raises UnknownNameError for an unknown overlap.
@@ -84,7 +84,7 @@ def comparisons(
 
     Every run is made once.
     """
-    asked = [Compared(graph, system, overlaps, options, whole) for graph, system, overlaps in cases]
+    asked = [ComparedGraph(graph, system, overlaps, options, whole) for graph, system, overlaps in cases]
     made = timelines((task for each in asked for task in each.tasks.values()), jobs, progress, store)
     return [each.of(made) for each in asked]
 

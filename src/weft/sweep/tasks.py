@@ -8,7 +8,7 @@ from typing import TypeVar
 from weft.core.errors import InputError
 from weft.core.store import Record, Store, Task
 from weft.core.store.task import Question, question
-from weft.sweep.dispatch import Workers
+from weft.sweep.dispatch import WorkerPool
 from weft.sweep.pool import answers
 
 T = TypeVar("T", bound=Task)
@@ -26,7 +26,7 @@ def run_tasks(
     jobs: int = 1,
     progress: Progress | None = None,
     store: Store | None = None,
-    workers: Workers | None = None,
+    workers: WorkerPool | None = None,
 ) -> Iterator[tuple[T, Record]]:
     """Yield every task with its record, in any order, run on `jobs` processes; equal tasks are run once.
 
@@ -60,7 +60,7 @@ def results(
 
 
 def _answered(
-    alike: dict[Question, list[T]], jobs: int, progress: Progress, store: Store | None, workers: Workers | None
+    alike: dict[Question, list[T]], jobs: int, progress: Progress, store: Store | None, workers: WorkerPool | None
 ) -> Iterator[tuple[T, Record]]:
     found = {} if store is None else {asked: store.get(asked) for asked in alike}
     kept = {asked: record for asked, record in found.items() if record is not None}

@@ -13,7 +13,7 @@ from weft.graph import Collective, Op
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
 from weft.step.prices import BETWEEN_OTHERS, ROOM
-from weft.torch.traces.comparison import Compared, TraceComparison
+from weft.torch.traces.comparison import ComparedOperator, TraceComparison
 from weft.torch.traces.trace import PHASES, Trace
 
 
@@ -61,7 +61,7 @@ def _place(op: Op, where: System) -> System:
 
 def _rows(
     trace: Trace, times: dict[int, float], bounds: dict[int, str], where: System
-) -> tuple[tuple[Compared, ...], np.ndarray[tuple[int], np.dtype[np.float64]]]:
+) -> tuple[tuple[ComparedOperator, ...], np.ndarray[tuple[int], np.dtype[np.float64]]]:
     """What is compared, and the time of each piece of work: that of its call in proportion to what it took."""
     pieces: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for piece in np.flatnonzero(np.isin(trace.operator, [*times])).tolist():
@@ -77,7 +77,7 @@ def _rows(
         seconds[at] *= (times[number] / np.where(took > 0, took, times[number]))[call]
         measured = float(took.sum())
         rows.append(
-            Compared(
+            ComparedOperator(
                 trace.label(mine[0]), PHASES[phase], len(took), len(mine), measured, times[number] * len(took),
                 bounds[number], *_reached(op, measured / len(took), where),
             )

@@ -17,7 +17,7 @@ from weft.view.words import percent
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
-    from weft.plan.tune.advice import Advice, Option
+    from weft.plan.tune.advice import Advice, SharingOption
 
 _MIB = 1 << 20
 _RUNNING: looks.Looks = {"GEMM only": looks.BLUE, "both": looks.DARK, "collective only": looks.ORANGE}
@@ -39,7 +39,7 @@ def option_table(advice: Advice) -> Table:
     return Table(columns, [_option(advice, one) for one in advice.ranked], title)
 
 
-def _option(advice: Advice, option: Option) -> tuple[Any, ...]:
+def _option(advice: Advice, option: SharingOption) -> tuple[Any, ...]:
     run = option.run
     expected = option.forecast_s * 1e6 if advice.is_forecast(option) else None
     times: list[float | None] = [None, None, None]
@@ -81,7 +81,7 @@ def ways_to_share(advice: Advice) -> Figure:
     ).captioned("Every way that was simulated, the best last but for the ideal, with its speedup.")  # fmt: skip
 
 
-def _stretches(option: Option) -> tuple[float, float, float, float]:
+def _stretches(option: SharingOption) -> tuple[float, float, float, float]:
     """How long the GEMM ran before the collective had a unit, then both, then the rest of one of them [s]."""
     run = option.run
     assert run is not None
@@ -127,7 +127,7 @@ def gain_against_units(advice: Advice) -> Figure:
     )
 
 
-def _best_on_units(advice: Advice) -> Option | None:
+def _best_on_units(advice: Advice) -> SharingOption | None:
     """The best simulated way without DMA engines, if the best of all needs them."""
     others = [one for one in advice.simulated if not by_dma(one.strategy)]
     return max(others, key=advice.speedup_of) if by_dma(advice.best.strategy) and others else None

@@ -19,7 +19,7 @@ from weft.view.heat import heat_section
 from weft.view.interference import interference_section
 from weft.view.page import simulated_section
 from weft.view.run import RunReport, counter_table, left_out, recorded_parts, unchanged_sentence
-from weft.view.units import Way, units_by_way
+from weft.view.units import ShownRun, units_by_way
 from weft.view.words import changed, effort, percent, us
 
 GEMM, COLLECTIVE = "GEMM", "collective"
@@ -323,7 +323,9 @@ def held_units(answer: CoRun, until: float | None = None) -> Figure:
     The time axis ends at `until` [s], so that several runs can be compared, or else with the run.
     """
     # Successive kernels of a loop alternate between two shades.
-    way = Way(answer.run.overlap, [answer.run], [lambda one: 2 * (one.operator == answer.name) + one.iteration % 2])
+    way = ShownRun(
+        answer.run.overlap, [answer.run], [lambda one: 2 * (one.operator == answer.name) + one.iteration % 2]
+    )
     turns = (GEMM, f"every second {GEMM}", answer.name, f"every second {answer.name}")
     colors = dict(zip(turns, (looks.BLUE, "#5FA3CF", looks.ORANGE, "#F3C766"), strict=True))
     ends = ", ".join(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from weft.core.errors import InputError
 from weft.core.report import Section
 from weft.core.report.table import Column, Table, number, text
-from weft.simulate.result import Interference, Percentiles, StreamInterference, Timeline
+from weft.simulate.result import MemoryInterference, Percentiles, StreamInterference, Timeline
 from weft.simulate.result.metrics import stage_ends, stage_spreads
 from weft.simulate.result.timeline import words_of
 from weft.view import looks
@@ -52,8 +52,8 @@ def interference_section(runs: Sequence[Timeline]) -> Section:
 
 
 def _streams(
-    found: Sequence[tuple[Timeline, Interference]],
-) -> Iterator[tuple[tuple[str, ...], Interference, StreamInterference]]:
+    found: Sequence[tuple[Timeline, MemoryInterference]],
+) -> Iterator[tuple[tuple[str, ...], MemoryInterference, StreamInterference]]:
     """Every stream that was used: how its rows begin, and its figures; GPUs are named where several were simulated."""
     for run, met in found:
         several = any(one.gpu for one in met.streams)
@@ -62,7 +62,7 @@ def _streams(
                 yield (run.overlap, f"{one.stream}, GPU {one.gpu}" if several else one.stream), met, one
 
 
-def _latencies(found: Sequence[tuple[Timeline, Interference]]) -> Table:
+def _latencies(found: Sequence[tuple[Timeline, MemoryInterference]]) -> Table:
     rows = []
     for about, _, one in _streams(found):
         for what, took in (("kernel loads", one.load_latency_s), ("channel reads", one.read_latency_s)):
@@ -73,7 +73,7 @@ def _latencies(found: Sequence[tuple[Timeline, Interference]]) -> Table:
     return Table(columns, rows, "Latency of loads, from issue to last data, and of DRAM reads at their channel [ns]")
 
 
-def _queues(found: Sequence[tuple[Timeline, Interference]]) -> Table:
+def _queues(found: Sequence[tuple[Timeline, MemoryInterference]]) -> Table:
     rows = []
     for about, _, one in _streams(found):
         waiting = {
@@ -91,7 +91,7 @@ def _percentiles(unit: str, format_: str) -> list[Column]:
     return [number(f"{rank}_{unit}", rank, format_=format_, spare=rank in ("p50", "p90")) for rank in _RANKS]
 
 
-def _delays(found: Sequence[tuple[Timeline, Interference]]) -> Table:
+def _delays(found: Sequence[tuple[Timeline, MemoryInterference]]) -> Table:
     rows = [
         (*about, one.requests, one.ahead_bytes.mean / 1024, one.ahead_bytes.p99 / 1024, met.mean_delay(one) * 1e9,
          one.delaying_bytes / 1e6, met.delayed(one) * 1e6)

@@ -14,7 +14,18 @@ from weft.graph.choice import Tracked
 from weft.simulate.result import Span, Timeline
 from weft.simulate.result.metrics import owned_bytes
 from weft.view.explorer import chunk_moves
-from weft.view.trace import KERNELS, Event, Kernel, RankTrace, counter, instant, microseconds, named, span, write_traces
+from weft.view.trace import (
+    KERNELS,
+    Event,
+    RankTrace,
+    TraceKernel,
+    counter,
+    instant,
+    microseconds,
+    named,
+    span,
+    write_traces,
+)
 from weft.view.units import held_stretches
 
 _S_PER_FS = 1e-15
@@ -86,13 +97,13 @@ def _below_streams(run: Timeline, gpu: int) -> Iterator[tuple[str, str, str, int
         yield f"DMA engine {dma.engine}", "dma", f"dma chunk {dma.position}", dma.start_fs, dma.end_fs, more
 
 
-def _kernels(run: Timeline, gpu: int) -> Iterator[Kernel]:
+def _kernels(run: Timeline, gpu: int) -> Iterator[TraceKernel]:
     """Every kernel from its first workgroup to its end, launched when it was requested."""
     nodes = {node.name: node for node in run.graph}
     for each in (each for each in run.spans if each.gpu == gpu):
         node = nodes.get(each.operator)
         stream, number = _stream(run, each, node)
-        yield Kernel(
+        yield TraceKernel(
             _kernel_name(each, node),
             stream,
             each.first_workgroup_fs * _S_PER_FS,
@@ -124,7 +135,7 @@ def _kernel_name(each: Span, node: Node | None) -> str:
     return f"{part}_{node.op.dtype}_{node.op.m}x{node.op.n}x{node.op.k}"
 
 
-def _fused(run: Timeline, gpu: int) -> Iterator[Kernel]:
+def _fused(run: Timeline, gpu: int) -> Iterator[TraceKernel]:
     """A fused reduce-scatter, which has no kernel: from the first byte sent or received to the last complete chunk."""
     output = [chunk for chunk in run.chunks if chunk.gpu == gpu and chunk.buffer == "output"]
     starts = [t for c in output for t in (c.first_sent_fs, c.first_remote_fs) if t is not None]
@@ -133,7 +144,7 @@ def _fused(run: Timeline, gpu: int) -> Iterator[Kernel]:
     if not starts or not ends or not tracked:
         return
     start, end = min(starts) * _S_PER_FS, max(ends) * _S_PER_FS
-    yield Kernel(FUSED, "track and trigger", start, end, by_host=False)
+    yield TraceKernel(FUSED, "track and trigger", start, end, by_host=False)
 
 
 def _rates(run: Timeline, gpu: int) -> Iterator[Event]:

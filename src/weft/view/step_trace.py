@@ -14,7 +14,7 @@ from weft.graph import DTYPE_BYTES, Collective, Gemm, Node
 from weft.step.pipeline import KINDS
 from weft.step.result.graph_step import GraphStep
 from weft.step.result.step import LAUNCH_GAPS, RESIDUAL, Chunk, Pass, Step, exposed_axis
-from weft.view.trace import KERNELS, Kernel, RankTrace, write_traces
+from weft.view.trace import KERNELS, RankTrace, TraceKernel, write_traces
 
 MOST = 50_000
 """Kernels of a rank above which only the first micro-batches are unfolded."""
@@ -47,11 +47,11 @@ def write_graph_trace(answer: GraphStep, path: str | Path) -> list[Path]:
     return write_traces([RankTrace(0, answer.gpu.name, found, answer.to_dict(), step=answer.seconds)], path)
 
 
-def _kernel(node: Node, start: float, end: float, **args: Any) -> Kernel:
-    return Kernel(kernel_name(node), node.stream, start, end, args)
+def _kernel(node: Node, start: float, end: float, **args: Any) -> TraceKernel:
+    return TraceKernel(kernel_name(node), node.stream, start, end, args)
 
 
-def kernels(answer: Step, device: int, most: int = MOST) -> Iterator[Kernel]:
+def kernels(answer: Step, device: int, most: int = MOST) -> Iterator[TraceKernel]:
     """Every kernel of one GPU of a pipeline device, in seconds from the beginning of the step."""
     schedule, times = answer.pipeline.schedule, answer.pipeline
     inside = {(stage, kind): list(_inside(chunk, kind)) for stage, chunk in enumerate(answer.chunks) for kind in KINDS}
@@ -63,7 +63,7 @@ def kernels(answer: Step, device: int, most: int = MOST) -> Iterator[Kernel]:
         left -= len(within)
         where = {"stage": task.stage, "micro_batch": task.micro_batch}
         if left < 0:
-            yield Kernel(
+            yield TraceKernel(
                 f"{_TASKS[task.kind]} of a micro-batch, not unfolded", "compute", start, end, where, launched=start
             )
         else:
@@ -75,7 +75,7 @@ def kernels(answer: Step, device: int, most: int = MOST) -> Iterator[Kernel]:
     yield from _tail(answer, device)
 
 
-def _inside(chunk: Chunk, kind: str) -> Iterator[Kernel]:
+def _inside(chunk: Chunk, kind: str) -> Iterator[TraceKernel]:
     """The kernels of a task, in seconds from its beginning."""
     begin, whole = 0.0, {"F": chunk.forward, "B": chunk.backward, "W": chunk.weight}[kind]
     numbered = list(enumerate(chunk.parts))
@@ -92,7 +92,7 @@ def _inside(chunk: Chunk, kind: str) -> Iterator[Kernel]:
         begin = end
     for name, (start, end) in whole.times.items():
         if (moved := _REPLICAS.get(name.split()[0])) and end > start:
-            yield Kernel(moved, "dp", start, end, {"Collective name": name})
+            yield TraceKernel(moved, "dp", start, end, {"Collective name": name})
 
 
 _REPLICAS = {"gather": KERNELS["all_gather"], "scatter": KERNELS["reduce_scatter"]}
@@ -104,7 +104,7 @@ def _idle(each: Pass) -> float:
     return each.parts.get(RESIDUAL, 0.0) + each.parts.get(LAUNCH_GAPS, 0.0)
 
 
-def _of_pass(each: Pass) -> Iterator[Kernel]:
+def _of_pass(each: Pass) -> Iterator[TraceKernel]:
     for node in each.graph or ():
         start, end = each.times[node.id]
         yield _kernel(node, start, end, **_arguments(node))
@@ -132,16 +132,16 @@ def _arguments(node: Node) -> dict[str, Any]:
     return found
 
 
-def _sent(answer: Step, kind: str, stage: int, micro_batch: int, end: float) -> Iterator[Kernel]:
+def _sent(answer: Step, kind: str, stage: int, micro_batch: int, end: float) -> Iterator[TraceKernel]:
     """The send of a task's result to another device."""
     to = stage + {"F": 1, "B": -1}.get(kind, 0)
     device = answer.pipeline.schedule.device
     if answer.send and 0 <= to < len(device) and device[to, micro_batch] != device[stage, micro_batch]:
         args = {"Collective name": "send", "Group size": 2, "stage": stage, "micro_batch": micro_batch}
-        yield Kernel(KERNELS["send_recv"], "pp", end, end + answer.send, args)
+        yield TraceKernel(KERNELS["send_recv"], "pp", end, end + answer.send, args)
 
 
-def _tail(answer: Step, device: int) -> Iterator[Kernel]:
+def _tail(answer: Step, device: int) -> Iterator[TraceKernel]:
     """What ends the step on a device: exposed communication after its last task, computing last of all."""
     order = answer.pipeline.schedule.orders[device]
     free = float(answer.pipeline.end.flat[order].max())
@@ -150,7 +150,7 @@ def _tail(answer: Step, device: int) -> Iterator[Kernel]:
     for name, time in answer.tails[device].items():
         axis = exposed_axis(name)
         if name == "optimizer":
-            yield Kernel(name, "compute", last - time, last)
+            yield TraceKernel(name, "compute", last - time, last)
         else:
-            yield Kernel(moved if axis else name, axis or "compute", free, free + time)
+            yield TraceKernel(moved if axis else name, axis or "compute", free, free + time)
             free += time

@@ -16,7 +16,7 @@ from weft.view import looks
 from weft.view.figure import Figure, bars, choice_map, choices, curves
 
 if TYPE_CHECKING:
-    from weft.sweep.answer import Point, Sweep
+    from weft.sweep.answer import Sweep, SweepPoint
 
 _SHOWN = {
     "bound": (text("bound"), 1),
@@ -55,7 +55,7 @@ def best_table(answer: Sweep) -> Table:
     return _table(answer, answer.summary.best)
 
 
-def _table(answer: Sweep, points: Sequence[Point]) -> Table:
+def _table(answer: Sweep, points: Sequence[SweepPoint]) -> Table:
     goal = _goal(answer)
     shown = [name for name in _SHOWN if name in answer.columns.types and name != answer.goal]
     columns = [*(text(name) for name in answer.axes), goal, *(_SHOWN[name][0] for name in shown)]
@@ -77,13 +77,13 @@ def _goal(answer: Sweep) -> Column:
     return _GOALS.get(answer.matrix.data["run"]) or microseconds("time", "time", 2)
 
 
-def _reached(answer: Sweep, point: Point) -> float | None:
+def _reached(answer: Sweep, point: SweepPoint) -> float | None:
     if point.why:
         return None
     return float(point[answer.goal]) * _PER_UNIT.get(answer.matrix.data["run"], 1e6)
 
 
-def _figure(point: Point, name: str) -> Any:
+def _figure(point: SweepPoint, name: str) -> Any:
     """A figure of a point in the unit of its column."""
     value, factor = point.get(name), _SHOWN[name][1]
     if isinstance(value, bool):
@@ -140,7 +140,7 @@ def sweep_figure(answer: Sweep) -> Figure:
     return figure.captioned(left)
 
 
-def _best_map(answer: Sweep, points: Sequence[Point], across: str) -> Figure:
+def _best_map(answer: Sweep, points: Sequence[SweepPoint], across: str) -> Figure:
     """The best point for every two values of two axes, first with `across` as columns and the next longest as rows."""
     goal = _goal(answer)
     lengths = {name: len({_text(point.values[place]) for point in points}) for place, name in enumerate(answer.axes)}
@@ -150,7 +150,7 @@ def _best_map(answer: Sweep, points: Sequence[Point], across: str) -> Figure:
     cells = []
     for pair in permutations(longest, 2):
         places = [answer.axes.index(name) for name in pair]
-        best: dict[tuple[str, ...], Point] = {}
+        best: dict[tuple[str, ...], SweepPoint] = {}
         for point in sorted(points, key=lambda point: float(_reached(answer, point) or 0.0)):
             best.setdefault(tuple(_label(answer, point, place) for place in places), point)
         cells += [(*pair, *cell, _reached(answer, one), _varied(answer, one)) for cell, one in best.items()]
@@ -161,12 +161,12 @@ def _best_map(answer: Sweep, points: Sequence[Point], across: str) -> Figure:
     )  # fmt: skip
 
 
-def _label(answer: Sweep, point: Point, place: int) -> str:
+def _label(answer: Sweep, point: SweepPoint, place: int) -> str:
     axis, value = answer.axes[place], _text(point.values[place])
     return value if axis in _NAMED else f"{axis} {value}"
 
 
-def _varied(answer: Sweep, point: Point, without: str = "") -> str:
+def _varied(answer: Sweep, point: SweepPoint, without: str = "") -> str:
     """The values of a point on the axes of a sweep, but for one, in words."""
     values = zip(answer.axes, map(_text, point.values), strict=True)
     return ", ".join(value if axis in _NAMED else f"{axis} {value}" for axis, value in values if axis != without)

@@ -32,7 +32,7 @@ KERNELS = {
 
 
 @dataclass(frozen=True)
-class Kernel:
+class TraceKernel:
     """A kernel on a stream of one GPU [s].
 
     `stream` names what runs there, `number` is that of the stream where several have one name. The host launches it at
@@ -49,11 +49,11 @@ class Kernel:
     category: str = "kernel"
     by_host: bool = True
 
-    def moved(self, by: float, **more: Any) -> Kernel:
+    def moved(self, by: float, **more: Any) -> TraceKernel:
         """The same kernel, `by` seconds later and with more arguments."""
         return replace(self, start=self.start + by, end=self.end + by, args={**self.args, **more})
 
-    def slowed(self, by: float) -> Kernel:
+    def slowed(self, by: float) -> TraceKernel:
         """The same kernel, begun and ended `by` times later."""
         return self if by == 1.0 else replace(self, start=self.start * by, end=self.end * by)
 
@@ -64,7 +64,7 @@ class RankTrace:
 
     rank: int
     gpu: str
-    kernels: Sequence[Kernel]
+    kernels: Sequence[TraceKernel]
     about: Mapping[str, Any]
     world_size: int = 1
     place: str = ""
@@ -120,7 +120,7 @@ def _encoded(data: dict[str, Any], target: Path) -> bytes:
     return gzip.compress(text, mtime=0) if target.name.endswith(".gz") else text
 
 
-def _kernel_events(kernels: Sequence[Kernel], rank: int) -> Iterator[Event]:
+def _kernel_events(kernels: Sequence[TraceKernel], rank: int) -> Iterator[Event]:
     """Every kernel on its stream, its launch on the host, and the names of the streams."""
     known = dict(STREAMS)
     for kernel in kernels:

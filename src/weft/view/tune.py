@@ -9,12 +9,12 @@ from weft.core.report import Part, Report, Section
 from weft.core.report.table import Shown, Table, microseconds, number, text, times_faster
 from weft.view import looks
 from weft.view.figure import Figure, bars
-from weft.view.units import Way, units_by_way
+from weft.view.units import ShownRun, units_by_way
 
 if TYPE_CHECKING:
     from weft.hardware import Gpu
     from weft.plan.tune.lists import Gain, Tuned, TunedList
-    from weft.plan.tune.queues import Watched
+    from weft.plan.tune.queues import WatchedQueue
     from weft.simulate.result import Span, Timeline
 
 
@@ -101,14 +101,14 @@ class TuningReport(Report["TunedList"]):
         return self.answer.gpu
 
 
-def held_by_gemms(queue: Watched) -> Figure:
+def held_by_gemms(queue: WatchedQueue) -> Figure:
     """Which GEMM of a queue held which compute unit over time: all at once, and in the chosen batches."""
     sizes = queue.sizes
     first = [sum(sizes[:at]) for at in range(len(sizes))]
     batches = f"{sizes[0]} together" if len(sizes) == 1 else f"batches of {', '.join(map(str, sizes))}"
     ways = (
-        Way("all at once, kernels tuned alone", queue.default, list(map(_owners, queue.default))),
-        Way(f"GOLDYLOC, {batches}", queue.chosen, list(map(_owners, queue.chosen, first))),
+        ShownRun("all at once, kernels tuned alone", queue.default, list(map(_owners, queue.default))),
+        ShownRun(f"GOLDYLOC, {batches}", queue.chosen, list(map(_owners, queue.chosen, first))),
     )
     names = [f"{at}: {name}" for at, name in enumerate(queue.names)]
     return units_by_way(ways, looks.spread(names)).captioned(

@@ -23,7 +23,7 @@ Map = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 
 
-class Way(NamedTuple):
+class ShownRun(NamedTuple):
     """One way to run some work: consecutive runs, each with a function that maps a kernel to its owner.
 
     An owner is an index into the `looks` of `units_by_way`.
@@ -34,7 +34,7 @@ class Way(NamedTuple):
     owners: Sequence[Callable[[Span], int]]
 
 
-def units_by_way(ways: Sequence[Way], looks: Looks, until: float | None = None) -> Figure:
+def units_by_way(ways: Sequence[ShownRun], looks: Looks, until: float | None = None) -> Figure:
     """Which owner held which compute unit of one GPU over time [us], under each of several ways to run the same work.
 
     The time axis ends at `until` [s], or with the longest way.
@@ -50,7 +50,7 @@ def units_by_way(ways: Sequence[Way], looks: Looks, until: float | None = None) 
     return held_map(title, Table(columns, rows), looks, whole * 1e6, units)
 
 
-def _held(way: Way, owners: int) -> Iterator[tuple[int, float, float, float, float]]:
+def _held(way: ShownRun, owners: int) -> Iterator[tuple[int, float, float, float, float]]:
     """Owner, range of compute units, and start and end [us] of every rectangle in a way's map."""
     begin = 0.0
     for run, owner_of in zip(way.runs, way.owners, strict=True):

@@ -10,7 +10,18 @@ import numpy as np
 
 from weft.core.errors import InputError
 from weft.engine import layout as y
-from weft.engine.program.plan import Access, Buffer, DmaMap, Kernel, Load, Phase, PlacedKernel, Plan, RemoteMap, Wait
+from weft.engine.program.plan import (
+    Buffer,
+    ChunkAccess,
+    ChunkLoad,
+    DmaMap,
+    Kernel,
+    Phase,
+    PlacedKernel,
+    Plan,
+    RemoteMap,
+    Wait,
+)
 from weft.engine.state import NO_COMMANDS, Table, Tables
 
 ALIGNMENT = 1 << 21
@@ -98,10 +109,10 @@ def build(plan: Plan, hardware: Hardware, pim: Table = NO_COMMANDS) -> Program:
 
     Raises InputError where the plan sends to a GPU that they have no route to.
     """
-    return _Builder(plan, hardware, pim).program()
+    return _TableBuilder(plan, hardware, pim).program()
 
 
-class _Builder:
+class _TableBuilder:
     """The tables of a plan under construction; chunks have a `row`, operators and awaited chunks a number."""
 
     def __init__(self, plan: Plan, hardware: Hardware, pim: Table) -> None:
@@ -408,7 +419,7 @@ class _Builder:
         self.phases[g].append(_filled(y.PHASE_COLUMNS, row))
         accesses += [self._access(g, access) for access in (*phase.loads, *phase.stores)]
 
-    def _extent(self, g: int, access: Access) -> tuple[int, int]:
+    def _extent(self, g: int, access: ChunkAccess) -> tuple[int, int]:
         """Address and size of the accessed chunk or buffer [bytes]."""
         first = last = self.row[access.buffer, access.position or 0]
         if access.position is None:
@@ -416,7 +427,7 @@ class _Builder:
         base = int(self.region[g, first, y.REGION_BASE])
         return base, int(self.region[g, last, [y.REGION_BASE, y.REGION_SIZE]].sum()) - base
 
-    def _access(self, g: int, access: Access) -> list[int]:
+    def _access(self, g: int, access: ChunkAccess) -> list[int]:
         """The row of a load, whose base is an address, or of a store, whose base is an offset in its region."""
         base, size = self._extent(g, access)
         row = {
@@ -427,7 +438,7 @@ class _Builder:
             y.ACCESS_COLUMN_STRIDE: access.column_stride,
             y.ACCESS_OPERATOR: self.operator[access.operator],
         }
-        if isinstance(access, Load):
+        if isinstance(access, ChunkLoad):
             rows, columns = access.shared_by_rows, access.shared_by_columns
             row |= {
                 y.ACCESS_BASE: base + access.offset,
@@ -448,7 +459,7 @@ class _Builder:
             row |= {y.ACCESS_BASE: access.offset, y.ACCESS_LIMIT: size, y.ACCESS_REGION: region}
         return _filled(y.ACCESS_COLUMNS, row, rest=0)
 
-    def _from_afar(self, g: int, load: Load) -> dict[int, int]:
+    def _from_afar(self, g: int, load: ChunkLoad) -> dict[int, int]:
         """Columns of a load from another GPU's memory."""
         source, _ = self._to(g, load.distance, load.direct)
         back = -load.distance % self.wiring.peers

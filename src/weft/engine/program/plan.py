@@ -25,7 +25,7 @@ from weft.engine.layout import (
 
 
 @dataclass(frozen=True)
-class Access:
+class ChunkAccess:
     """Bytes of a chunk that one iteration of a workgroup loads or stores, as traffic of `operator`.
 
     The address is the chunk's base + `offset` + `row_stride` times the workgroup's row + `column_stride` times its
@@ -45,7 +45,7 @@ class Access:
 
 
 @dataclass(frozen=True)
-class Load(Access):
+class ChunkLoad(ChunkAccess):
     """A load, clipped at the chunk's end; with position None it covers all chunks of the buffer in sequence.
 
     `unit_bytes` count per unit of `extent`: one (`EXTENT_ONE` of `engine.layout`), the rows or the columns of the
@@ -70,7 +70,7 @@ class Load(Access):
 
 
 @dataclass(frozen=True)
-class Store(Access):
+class ChunkStore(ChunkAccess):
     """A store; a workgroup whose tile has a chunk stores all of it, at the tile's place in the buffer.
 
     That of a tile without one (WORK_REGION is NONE in `Work`) stores what the access says, wherever it says.
@@ -104,8 +104,8 @@ class Phase:
     iterations: int | None
     slots: int
     cycles: float
-    loads: tuple[Load, ...] = ()
-    stores: tuple[Store, ...] = ()
+    loads: tuple[ChunkLoad, ...] = ()
+    stores: tuple[ChunkStore, ...] = ()
     wait: Wait | None = None
     shared: bool = False
     delay_fs: int = 0
@@ -113,7 +113,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Command:
+class DmaCommand:
     """DMA commands enqueued together: an engine sends `chunks`, (buffer, position) each, as the address map says.
 
     They are ready `after_fs` [fs] after the kernel's launch and wait for their `engine` (None: any idle one).
@@ -145,7 +145,7 @@ class Kernel:
     phases: tuple[Phase, ...]
     tiled: bool = False
     part: tuple[int, int] | None = None
-    copies: tuple[Command, ...] = ()
+    copies: tuple[DmaCommand, ...] = ()
     completion_fs: int | None = None
     script_of: tuple[int, ...] = ()
     in_step: bool = False

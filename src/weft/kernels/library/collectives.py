@@ -59,7 +59,7 @@ PAYLOAD = {Protocol.LL: 0.5, Protocol.LL128: 0.9375, Protocol.SIMPLE: 1.0}
 """Share of the bytes on the wire that is data (NCCL src/device/prims_ll*.h)."""
 
 
-class Shape(NamedTuple):
+class ProtocolShape(NamedTuple):
     """How a protocol cuts the data [bytes]: NCCL src/device/prims_*.h and enqueue.cc, RCCL for AMD."""
 
     threads: int
@@ -69,18 +69,18 @@ class Shape(NamedTuple):
     wire: float
 
 
-SHAPES: Mapping[str, Mapping[Protocol, Shape]] = {
+SHAPES: Mapping[str, Mapping[Protocol, ProtocolShape]] = {
     # LL: 8 B of data in a 16-B line per thread. LL128: 1,920 B in 2 KiB per warp. Simple: eight 16-B words per thread.
     "nvidia": {
-        Protocol.LL: Shape(512, 32 * KiB, 1, 8, 2.0),
-        Protocol.LL128: Shape(640, 576_000, 1, 8, 16 / 15),
-        Protocol.SIMPLE: Shape(544, 2 * MiB, 2, 4, 1.0),
+        Protocol.LL: ProtocolShape(512, 32 * KiB, 1, 8, 2.0),
+        Protocol.LL128: ProtocolShape(640, 576_000, 1, 8, 16 / 15),
+        Protocol.SIMPLE: ProtocolShape(544, 2 * MiB, 2, 4, 1.0),
     },
     # 256 threads; lines of LL128 are 64 B with 56 B of data.
     "amd": {
-        Protocol.LL: Shape(256, 16 * KiB, 1, 8, 2.0),
-        Protocol.LL128: Shape(256, 256 * KiB, 1, 8, 8 / 7),
-        Protocol.SIMPLE: Shape(256, 2 * MiB, 2, 4, 1.0),
+        Protocol.LL: ProtocolShape(256, 16 * KiB, 1, 8, 2.0),
+        Protocol.LL128: ProtocolShape(256, 256 * KiB, 1, 8, 8 / 7),
+        Protocol.SIMPLE: ProtocolShape(256, 2 * MiB, 2, 4, 1.0),
     },
 }
 """The shape of each protocol, by vendor."""
@@ -103,7 +103,7 @@ _AMD_STEP = (1.0, 1.9, 3.4)
 _NVLS_LATENCY, _NVLS_NET_LATENCY, _NVLS_TREE_LATENCY = 25.0, 18.0, 20.9
 
 
-class _Limits(NamedTuple):
+class _BandwidthLimits(NamedTuple):
     """Bandwidth limits of one generation [GB/s]: LL of all rings, LL128 per ring, LL128 and Simple per tree channel."""
 
     ll: float
@@ -114,15 +114,15 @@ class _Limits(NamedTuple):
 
 
 _LIMITS = {
-    "ampere": _Limits(87.7, 20.0, 20.0, 24.0, 0.0),
-    "hopper": _Limits(141.0, 36.7, 36.7, 38.7, 0.85),
-    "blackwell": _Limits(282.0, 40.0, 55.6, 70.0, 0.74),
+    "ampere": _BandwidthLimits(87.7, 20.0, 20.0, 24.0, 0.0),
+    "hopper": _BandwidthLimits(141.0, 36.7, 36.7, 38.7, 0.85),
+    "blackwell": _BandwidthLimits(282.0, 40.0, 55.6, 70.0, 0.74),
 }
-_VOLTA = _Limits(39.0, 20.0, 20.0, 26.5, 0.0)
+_VOLTA = _BandwidthLimits(39.0, 20.0, 20.0, 26.5, 0.0)
 _NVLS_HEADS = 8
 
 
-def _limits(fabric: Interconnect) -> _Limits:
+def _limits(fabric: Interconnect) -> _BandwidthLimits:
     return _LIMITS.get(fabric.gpu.architecture, _VOLTA)
 
 
@@ -212,7 +212,7 @@ def volume(collective: str, ranks: int) -> float:
 
 
 @dataclass(frozen=True)
-class Call:
+class CollectiveCall:
     """A collective of `ranks` GPUs on `nodes` nodes, over the links between the ranks of one node.
 
     `floating` says whether the data type is a floating one: only those can be reduced by the switch. With `halved_tree`
@@ -270,7 +270,7 @@ def choose(
     for larger sizes, and up to 2.18 a tree over two nodes is no special case.
     """
     name, size, release = canonical(collective), np.asarray(bytes, dtype=np.float64), numbers(version)
-    call = Call(name, ranks, fabric.among(ranks // nodes), nodes, floating, () < release < (2, 19))
+    call = CollectiveCall(name, ranks, fabric.among(ranks // nodes), nodes, floating, () < release < (2, 19))
     if name in ("all_to_all", "send_recv"):
         peer = size / ranks if name == "all_to_all" else size
         limit = P2P_LL_BYTES_OLD if () < release < (2, 28) else P2P_LL_BYTES
@@ -293,7 +293,7 @@ def one_step_kernels(collective: str, ranks: int, fabric: Interconnect) -> tuple
     return ONE_STEP.get(collective, ()) if full else ()
 
 
-def best_ring(call: Call, bytes: npt.ArrayLike) -> IntArray:
+def best_ring(call: CollectiveCall, bytes: npt.ArrayLike) -> IntArray:
     """The `Protocol` of the ring that the library's cost model prefers for each size [bytes]."""
     ways, times = estimates(call, bytes)
     of_rings = [i for i, (algorithm, _) in enumerate(ways) if algorithm is Algorithm.RING]
@@ -337,7 +337,7 @@ def check_channels(channels: int | None, fabric: Interconnect) -> None:
         )
 
 
-def estimates(call: Call, bytes: npt.ArrayLike) -> tuple[list[Way], FloatArray]:
+def estimates(call: CollectiveCall, bytes: npt.ArrayLike) -> tuple[list[Way], FloatArray]:
     """The library's own estimates, for the links that are sold: the candidates, and one row of times [s] for each."""
     call = replace(call, fabric=call.fabric.tuned)
     size = np.asarray(bytes, dtype=np.float64)
@@ -362,7 +362,7 @@ class _Candidate(NamedTuple):
     rate: float
 
 
-def _candidates(call: Call) -> Iterator[_Candidate]:
+def _candidates(call: CollectiveCall) -> Iterator[_Candidate]:
     name, fabric = call.name, call.fabric
     for protocol in Protocol:
         if protocol is Protocol.LL128 and not _has_ll128(fabric):
@@ -379,7 +379,7 @@ def _has_ll128(fabric: Interconnect) -> bool:
     return fabric.topology != "pcie" and (fabric.gpu.vendor == "nvidia" or fabric.gpu.architecture == "cdna2")
 
 
-def _ring(call: Call, protocol: Protocol) -> _Candidate:
+def _ring(call: CollectiveCall, protocol: Protocol) -> _Candidate:
     fabric, nodes, rate = call.fabric, call.nodes, call.bus_rate
     base, step = (_AMD_BASE, _AMD_STEP) if call.amd else (_BASE[Algorithm.RING], _step(Algorithm.RING, fabric))
     if protocol is Protocol.LL:
@@ -393,7 +393,7 @@ def _ring(call: Call, protocol: Protocol) -> _Candidate:
     return _Candidate(Algorithm.RING, protocol, latency, rate / call.volume)
 
 
-def _tree(call: Call, protocol: Protocol) -> _Candidate:
+def _tree(call: CollectiveCall, protocol: Protocol) -> _Candidate:
     fabric, nodes, limits = call.fabric, call.nodes, _limits(call.fabric)
     rings = fabric.rings(call.ranks)
     rate = min(0.92 * fabric.ring_rate(max(2, call.per_node)), rings * limits.simple_tree * _GB)
@@ -409,7 +409,7 @@ def _tree(call: Call, protocol: Protocol) -> _Candidate:
     return _Candidate(Algorithm.TREE, protocol, latency, rate / 2)
 
 
-def _nvls(call: Call) -> Iterator[_Candidate]:
+def _nvls(call: CollectiveCall) -> Iterator[_Candidate]:
     share, reduces = _limits(call.fabric).nvls, call.name == "all_reduce"
     if not share or call.per_node < 3 or (call.nodes > 1 and not reduces):
         return
@@ -478,7 +478,7 @@ def parsed_way(wanted: str) -> tuple[Algorithm | None, Protocol | None]:
 
 
 def check_way(
-    algorithm: Algorithm, protocol: Protocol | None, call: Call, profile: Profile, place: str, wanted: str
+    algorithm: Algorithm, protocol: Protocol | None, call: CollectiveCall, profile: Profile, place: str, wanted: str
 ) -> None:
     """Raise InputError if the system `place` cannot run the algorithm and protocol; messages call them `wanted`."""
     possible = _possible(call, profile)
@@ -491,7 +491,7 @@ def check_way(
         raise InputError(f"{place} has no '{wanted}'; choose {join_or(names)}")
 
 
-def _possible(call: Call, profile: Profile) -> list[Way]:
+def _possible(call: CollectiveCall, profile: Profile) -> list[Way]:
     """Algorithms and protocols whose costs the library compares, and those that it takes by special rules."""
     name, one_node = call.name, call.nodes == 1
     if name in ("all_to_all", "send_recv"):
@@ -506,7 +506,7 @@ def _possible(call: Call, profile: Profile) -> list[Way]:
     return ways
 
 
-def _reason(algorithm: Algorithm, call: Call, place: str) -> str:
+def _reason(algorithm: Algorithm, call: CollectiveCall, place: str) -> str:
     if algorithm in _SWITCHED and not call.fabric.multicast:
         return f"{place} has no switch that reduces"
     where = f"on {call.nodes} nodes of {place}" if call.nodes > 1 else f"on {place}"

@@ -23,7 +23,7 @@ _TIME = Quantity(Dimension.SECONDS, zero_allowed=True)
 _RATIO = Quantity(Dimension.COUNT, zero_allowed=True)
 
 
-class Value(NamedTuple):
+class ProfileValue(NamedTuple):
     """A value that a profile may hold: its rule, its plausible range [base unit], and its description."""
 
     rule: Quantity
@@ -42,7 +42,7 @@ _ABOUT = ("name", "title", "description", "library", "version", "architecture")
 
 
 @cache
-def values() -> Mapping[str, Value]:
+def values() -> Mapping[str, ProfileValue]:
     """Every value that a profile may hold, by path, from kernels/library/values.toml."""
     tables = read_toml(resources.files("weft.kernels.library") / "values.toml")
     return {f"{name}.{key}": _value(*about) for name in tables for key, about in _with_likes(tables, name).items()}
@@ -55,10 +55,12 @@ def _with_likes(tables: Mapping[str, Any], name: str) -> dict[str, list[Any]]:
     return {**(_with_likes(tables, like) if like else {}), **own}
 
 
-def _value(unit: str, low: float, high: float, about: str) -> Value:
+def _value(unit: str, low: float, high: float, about: str) -> ProfileValue:
     if unit == "us":
-        return Value(_TIME, low * 1e-6, high * 1e-6, about)
-    return Value(_RATIO, low, high, f"{about}, as a share of the library's link figure" if unit == "share" else about)
+        return ProfileValue(_TIME, low * 1e-6, high * 1e-6, about)
+    return ProfileValue(
+        _RATIO, low, high, f"{about}, as a share of the library's link figure" if unit == "share" else about
+    )
 
 
 @cache

@@ -62,7 +62,7 @@ def kernels_of(architecture: str) -> str:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedParameter:
     """A parameter of an operator's closed form: its unit, plausible range [base units], and what it means."""
 
     unit: str
@@ -88,12 +88,12 @@ def _tables() -> Mapping[str, Any]:
 
 
 @cache
-def parameters(operator: str) -> Mapping[str, Served]:
+def parameters(operator: str) -> Mapping[str, ServedParameter]:
     """The parameters of an operator by name."""
     found = {}
     for name, (unit, low, high, about) in _tables()[operator]["parameters"].items():
         first, last = (_number(unit, f"{operator}.{name}", end) for end in (low, high))
-        found[name] = Served(unit, first, last, about)
+        found[name] = ServedParameter(unit, first, last, about)
     return found
 
 
@@ -152,7 +152,7 @@ def _walk(place: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[s
             yield from _walk(f"{place}.{key}", value)
 
 
-def _value(place: str, key: str, raw: Any, known: Mapping[str, Served]) -> float:
+def _value(place: str, key: str, raw: Any, known: Mapping[str, ServedParameter]) -> float:
     if key not in known:
         raise ConfigError(f"unknown parameter; known are {', '.join(known)}", f"{_FILE.name}, {place}", key)
     of = known[key]

@@ -21,7 +21,7 @@ MOST_SLOTS = 8
 
 
 @dataclass(frozen=True)
-class Candidate:
+class KernelCandidate:
     """A kernel of a library: its tile, its K step, and the steps and workgroups that a compute unit holds.
 
     With `granule` > 0 the library also has the kernel with fewer columns, in multiples of it. `cluster` workgroups
@@ -56,36 +56,36 @@ class Candidate:
 
 
 @cache
-def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[Candidate, ...]:
+def candidates(architecture: str, dtype: str, *, scaled: bool = False) -> tuple[KernelCandidate, ...]:
     """The kernels that a library may choose from; the K step follows the size of an element of `dtype`.
 
     `scaled` asks for the kernels of inference frameworks that multiply 8-bit operands with scale factors. The lists
     are in kernels/library/tiles.toml, with their sources.
     """
     if scaled and architecture in ("hopper", "blackwell"):
-        return tuple(replace(Candidate(*tile), threads=384) for tile in _lists()["scaled"])
+        return tuple(replace(KernelCandidate(*tile), threads=384) for tile in _lists()["scaled"])
     if dtype in ("fp32", "fp64"):
         amd = architecture.startswith("cdna") or architecture in ("t3", "vega")
-        return _mirrored(Candidate(*tile) for tile in _lists()["single-amd" if amd else "single-nvidia"])
-    found = (Candidate(*tile) for tile in _lists()[architecture])
+        return _mirrored(KernelCandidate(*tile) for tile in _lists()["single-amd" if amd else "single-nvidia"])
+    found = (KernelCandidate(*tile) for tile in _lists()[architecture])
     packed = math.floor(2 * width(dtype)) / 2  # bytes of an element without its share of a block's scale
     return _mirrored(replace(one, step=int(one.step * 2 / packed)) for one in found)
 
 
 @cache
-def batched_candidates(architecture: str, dtype: str) -> tuple[Candidate, ...]:
+def batched_candidates(architecture: str, dtype: str) -> tuple[KernelCandidate, ...]:
     """The kernels that a library chooses from for batches of products, where those are not all; else none."""
     found = _lists().get(f"batched-{architecture}", ()) if dtype == "fp32" else ()
-    return _mirrored(Candidate(*tile) for tile in found)
+    return _mirrored(KernelCandidate(*tile) for tile in found)
 
 
 @cache
-def convolution_kernels(algorithm: str) -> tuple[Candidate, ...]:
+def convolution_kernels(algorithm: str) -> tuple[KernelCandidate, ...]:
     """The fp32 kernels of an implicit product, "convolution", or of Winograd in one kernel, "winograd".
 
     Their rows are windows, or points of tiles.
     """
-    return tuple(Candidate(*tile) for tile in _lists()[algorithm])
+    return tuple(KernelCandidate(*tile) for tile in _lists()[algorithm])
 
 
 @cache
@@ -110,7 +110,7 @@ def _tables() -> Mapping[str, Mapping[str, Any]]:
     return {name: table for key, table in tables.items() for name in (key, *table.get("serves", ()))}
 
 
-def _mirrored(found: Iterable[Candidate]) -> tuple[Candidate, ...]:
+def _mirrored(found: Iterable[KernelCandidate]) -> tuple[KernelCandidate, ...]:
     """Every tile also with rows and columns exchanged."""
     both = {}
     for one in found:

@@ -41,7 +41,7 @@ from weft.kernels.library.collectives import (
     RINGS,
     SHAPES,
     Algorithm,
-    Call,
+    CollectiveCall,
     KiB,
     MiB,
     Protocol,
@@ -416,7 +416,11 @@ def library_ring(
     _check(bytes_, ranks)
     fabric = interconnect(system)
     check_channels(channels, fabric)
-    chosen = Protocol(int(best_ring(Call(name, ranks, fabric), bytes_))) if protocol is None else protocol_of(protocol)
+    chosen = (
+        Protocol(int(best_ring(CollectiveCall(name, ranks, fabric), bytes_)))
+        if protocol is None
+        else protocol_of(protocol)
+    )
     cost = fabric.kernels.cost(chosen.name.lower())
     # RCCL's reduceCopy unrolls copies from one place to one other twice as far. Two pieces in flight take as long as
     # the four wavefronts' own, to 0.3 %, and half the events.

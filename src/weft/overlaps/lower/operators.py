@@ -17,7 +17,7 @@ import numpy as np
 from weft.core.errors import InputError
 from weft.core.options import RunOptions
 from weft.engine import layout as y
-from weft.engine.program import Buffer, Kernel, Load, Phase, PlacedKernel, Plan, Store
+from weft.engine.program import Buffer, ChunkLoad, ChunkStore, Kernel, Phase, PlacedKernel, Plan
 from weft.engine.program.plan import CACHED_STORE, Work
 from weft.estimate import kernel as closed
 from weft.estimate.streaming import GEMV_ROWS, THREADS, kernels_of
@@ -67,7 +67,7 @@ class _Place(NamedTuple):
 
 
 @dataclass
-class _Memory:
+class _PlanBuffers:
     """The buffers of a plan: one for each tensor, and "output", whose chunks are the tensors that GEMMs make."""
 
     sizes: dict[str, int]
@@ -100,12 +100,12 @@ class _Memory:
 
 
 @dataclass
-class _Program:
+class _PlanBuilder:
     """A plan as it grows: kernels by node, tiles of all GEMMs, buffers."""
 
     gpu: Gpu
     options: RunOptions
-    memory: _Memory
+    memory: _PlanBuffers
     kernels: dict[str, list[Kernel]] = field(default_factory=dict)
     tilings: dict[str, GemmTiling] = field(default_factory=dict)
     work: list[Work] = field(default_factory=list)
@@ -200,8 +200,11 @@ class _Program:
         product = self._product(node, Gemm(op.batch, n, k, op.dtype), state, "", " step")
         elements = op.batch * op.hidden
         size = elements * width(op.dtype)
-        sweep = closed.Sweep((2 * op.gates + 1) * size, (op.gates + 1) * size, operations=4 * op.gates * elements)
-        every = (*product, self._sweeps(node, closed.Kernel((sweep,), elements // THREADS + 1, THREADS), 1, [], []))
+        sweep = closed.DataSweep((2 * op.gates + 1) * size, (op.gates + 1) * size, operations=4 * op.gates * elements)
+        every = (
+            *product,
+            self._sweeps(node, closed.SweepKernel((sweep,), elements // THREADS + 1, THREADS), 1, [], []),
+        )
         yield from whole if forward else ()
         yield from (replace(one, name=f"{one.name}, step {at}") for at in range(op.steps) for one in every)
         yield from () if forward else whole
@@ -230,9 +233,9 @@ class _Program:
         if not op.gradient:
             return [main]
         outputs, rows = sum(tensor.bytes for tensor in op.reads[3:5]), op.reads[5].bytes
-        before = closed.Kernel((closed.Sweep(reads=outputs, writes=rows),), outputs // 4096 + 1, THREADS)
-        converted = closed.Sweep(reads=sums.bytes, writes=op.writes[0].bytes)
-        behind = closed.Kernel((converted,), sums.bytes // 4096 + 1, THREADS)
+        before = closed.SweepKernel((closed.DataSweep(reads=outputs, writes=rows),), outputs // 4096 + 1, THREADS)
+        converted = closed.DataSweep(reads=sums.bytes, writes=op.writes[0].bytes)
+        behind = closed.SweepKernel((converted,), sums.bytes // 4096 + 1, THREADS)
         return [
             self._sweeps(node, before, 0, [], []),
             replace(main, name=f"{node.id} products"),
@@ -260,21 +263,21 @@ class _Program:
         # First-level caches hold the vector: of all workgroups, each fetches a part of it.
         last, share = row - part * (iterations - 1), max(1, row // (-(-gemv.rows // rows) * iterations))
         along = [
-            Load(matrix.buffer, matrix.position, name, part, last, rows * step, part, number * step, cached=True)
+            ChunkLoad(matrix.buffer, matrix.position, name, part, last, rows * step, part, number * step, cached=True)
             for number in range(rows)
         ]
         phase = Phase(
             iterations=iterations,
             slots=min(2, iterations),
             cycles=rows * gemv.columns / self.gpu.vector_lanes / iterations,
-            loads=(*along, Load(vector.buffer, vector.position, name, share, 0, share, 1, cached=True)),
+            loads=(*along, ChunkLoad(vector.buffer, vector.position, name, share, 0, share, 1, cached=True)),
         )
         stored = int(rows * size)
-        end = Phase(1, 1, 0, stores=(Store(result.buffer, result.position, name, stored, 0, stored, 0),))
+        end = Phase(1, 1, 0, stores=(ChunkStore(result.buffer, result.position, name, stored, 0, stored, 0),))
         return Kernel(node.id, -(-gemv.rows // rows), threads, threads * REGISTERS * 4, 0, (phase, end))
 
     def _sweeps(
-        self, node: Node, kernel: closed.Kernel, number: int, named: Sequence[str], made: Sequence[str]
+        self, node: Node, kernel: closed.SweepKernel, number: int, named: Sequence[str], made: Sequence[str]
     ) -> Kernel:
         """A kernel that goes through memory as its closed form says: a phase for each sweep."""
         gpu, threads = self.gpu, int(kernel.threads)
@@ -298,8 +301,10 @@ class _Program:
                     iterations=iterations,
                     slots=min(2, iterations),
                     cycles=operations / workgroups / iterations,
-                    loads=tuple(Load(*one, cached=True) for one in reads.part(read, workgroups, iterations, node.name)),
-                    stores=tuple(Store(*one) for one in writes.part(written, workgroups, iterations, node.name)),
+                    loads=tuple(
+                        ChunkLoad(*one, cached=True) for one in reads.part(read, workgroups, iterations, node.name)
+                    ),
+                    stores=tuple(ChunkStore(*one) for one in writes.part(written, workgroups, iterations, node.name)),
                     delay_fs=round(closed.REDUCTION_CLOCKS / running_clock(gpu, self.options) * 1e15) if place else 0,
                 )
             )
@@ -310,7 +315,7 @@ class _Program:
 class _Stretch:
     """The memory that a sweep reads or writes: the tensors that a node names, and spare memory beyond them."""
 
-    def __init__(self, memory: _Memory, name: str, tensors: Sequence[str]) -> None:
+    def __init__(self, memory: _PlanBuffers, name: str, tensors: Sequence[str]) -> None:
         self._memory, self._name = memory, name
         places = [memory.place(one) for one in tensors]
         self._places = places if len(places) <= MOST_APART else []
@@ -345,7 +350,7 @@ def _read(phases: Iterable[Phase], operands: Mapping[str, tuple[_Place, int]]) -
     return tuple(replace(one, loads=tuple(_from(load, *operands[load.buffer]) for load in one.loads)) for one in phases)
 
 
-def _from(load: Load, place: _Place, whole: int) -> Load:
+def _from(load: ChunkLoad, place: _Place, whole: int) -> ChunkLoad:
     """A load from a tensor that may hold fewer bytes than the operand: windows of images overlap, and so do loads."""
     slab = load.step_stride or load.unit_bytes
     share = min(1.0, max(place.bytes - slab, 0) / (whole - slab)) if whole > slab else 1.0
@@ -370,7 +375,7 @@ def lower_operators(graph: Graph, gpu: Gpu, options: RunOptions) -> tuple[Graph,
     Raises InputError for operators without a kernel, tiles that the GPU cannot hold, and more tiles than a run holds.
     """
     check_kinds(graph)
-    made = _Program(gpu, options, _Memory(tensor_bytes(graph)))
+    made = _PlanBuilder(gpu, options, _PlanBuffers(tensor_bytes(graph)))
     for node in graph:
         made.add(node)
 

@@ -19,7 +19,7 @@ _PASSES = {"forward": "forward", "input": "gradient of input", "weight": "gradie
 
 
 @dataclass(frozen=True)
-class Product:
+class BertGemm:
     """A GEMM of BERT: whose it is, in which pass, and what a GPU does with it.
 
     `intensity` is in FLOP per byte that must move at least, `seconds` and `rate` [FLOP/s] are those of one execution.
@@ -50,10 +50,10 @@ class Product:
 
 def products(
     model: Transformer, gpu: Gpu, plan: TrainingPlan, framework: Framework, options: RunOptions
-) -> tuple[Product, ...]:
+) -> tuple[BertGemm, ...]:
     """The GEMMs of a layer and of the head, once each; queries stand for keys and values, whose shapes are the same."""
     parts = rank_parts(model, plan, framework)
-    found: dict[tuple[str, str], Product] = {}
+    found: dict[tuple[str, str], BertGemm] = {}
     for part in (parts[model.layer_kinds[0]], parts["head"]):
         for node in (*part.forward, *part.backward):
             for name, op in _gemms(node):
@@ -61,7 +61,7 @@ def products(
                 if node.role not in (Role.KEY, Role.VALUE) and key not in found:
                     cost = estimate(op, gpu, options=options)
                     peak = gpu.matrix_rate(op.dtype)
-                    found[key] = Product(*key, op, float(cost.seconds), str(cost.bound), peak)
+                    found[key] = BertGemm(*key, op, float(cost.seconds), str(cost.bound), peak)
     return tuple(found.values())
 
 

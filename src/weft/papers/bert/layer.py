@@ -25,7 +25,7 @@ _NOTHING = Streaming("elementwise", 8 * 1024, 1, "fp32")
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerSeconds:
     """The seconds of each group of operators of a layer, forward and backward, on a GPU."""
 
     gpu: Gpu
@@ -43,7 +43,7 @@ class Layer:
 
 def timed_layer(
     model: Transformer, gpu: Gpu, plan: TrainingPlan, framework: Framework, call: float, options: RunOptions
-) -> Layer:
+) -> LayerSeconds:
     """A layer whose operators run one by one, at the clock of short runs: each waits `call` seconds for its launch.
 
     The tracer (sitar-lab/NeuSight neusight/Tracing/analysis.py) records events around each operator of PyTorch and each
@@ -57,7 +57,7 @@ def timed_layer(
     for node, op in _timed(layer):
         groups[group_of(node, op)] += float(estimate(op, gpu, options=options).seconds) + extra * _is_call(node)
     groups[NORM] += _gradients_of_scales(layer) * call
-    return Layer(gpu, dict(groups))
+    return LayerSeconds(gpu, dict(groups))
 
 
 def _timed(layer: RankPart) -> Iterator[tuple[Node, Op]]:

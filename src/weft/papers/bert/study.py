@@ -38,9 +38,9 @@ from weft.papers.bert.breakdown import (
     Broken,
     broken_down,
 )
-from weft.papers.bert.gemms import Product, products
-from weft.papers.bert.layer import Layer, forward_and_backward, timed_layer
-from weft.papers.headline import Conditions, Measured, Option, PaperStudy, declared
+from weft.papers.bert.gemms import BertGemm, products
+from weft.papers.bert.layer import LayerSeconds, forward_and_backward, timed_layer
+from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, declared
 from weft.view import looks
 from weft.view.figure import Figure, Lines, bars, curves, scatter, stacked_bars
 
@@ -105,9 +105,11 @@ class BertStudy(PaperStudy):
     """
 
     DECLARED = DECLARED
-    OPTIONS = (Option("--data", "data", "file", "PATH", "Measured steps to set beside Weft's: a CSV file or folder."),)
+    OPTIONS = (
+        StudyOption("--data", "data", "file", "PATH", "Measured steps to set beside Weft's: a CSV file or folder."),
+    )
 
-    layers: Mapping[str, Layer]
+    layers: Mapping[str, LayerSeconds]
     passes: Mapping[str, float]
     phases: tuple[Broken, ...]
     sizes: tuple[Broken, ...]
@@ -115,7 +117,7 @@ class BertStudy(PaperStudy):
     replicas: tuple[Broken, ...]
     overlapped: tuple[Broken, ...]
     variants: tuple[Broken, ...]
-    gemms: Mapping[str, tuple[Product, ...]]
+    gemms: Mapping[str, tuple[BertGemm, ...]]
     rows: tuple[MeasuredRow, ...] = ()
 
     @classmethod
@@ -166,29 +168,29 @@ class BertStudy(PaperStudy):
             if (one.step.system.gpu.name, one.step.plan.sequence) == (self.gpu, FIRST)
         }
 
-    def figures(self) -> Iterator[Measured]:
+    def figures(self) -> Iterator[StudyFigure]:
         """Shares of measured layers, times of passes, and LAMB's rank and share."""
         for gpu, layer in self.layers.items():
             fixed = gpu != self.gpu
             for key, group in GROUP_KEYS.items():
                 words = {"group": group, "gpu": gpu}
-                yield Measured(f"bert.share.{gpu}.{key}", layer.share(group), words, like="bert.share", always=fixed)
+                yield StudyFigure(f"bert.share.{gpu}.{key}", layer.share(group), words, like="bert.share", always=fixed)
             name = "bert.step.error" if gpu == "mi210" else f"bert.step.error.{gpu}"
             error = self.passes[gpu] / self.measured_seconds(gpu, "step") - 1
-            yield Measured(name, error, {"gpu": gpu}, like="bert.step", always=fixed)
-        yield Measured("bert.lamb.rank", self.first[FULL].rank)
+            yield StudyFigure(name, error, {"gpu": gpu}, like="bert.step", always=fixed)
+        yield StudyFigure("bert.lamb.rank", self.first[FULL].rank)
         for name, dtype in (("fp32", FULL), ("mixed", MIXED)):
-            yield Measured(f"bert.lamb.share.{name}", self.first[dtype].share(LAMB))
-        yield Measured("bert.lamb.rise.tokens", _fall(self.sizes))
-        yield Measured("bert.lamb.rise.accumulation", _fall(self.updates))
-        yield Measured("bert.lamb.rise.precision", self.first[MIXED].share(LAMB) / self.first[FULL].share(LAMB))
+            yield StudyFigure(f"bert.lamb.share.{name}", self.first[dtype].share(LAMB))
+        yield StudyFigure("bert.lamb.rise.tokens", _fall(self.sizes))
+        yield StudyFigure("bert.lamb.rise.accumulation", _fall(self.updates))
+        yield StudyFigure("bert.lamb.rise.precision", self.first[MIXED].share(LAMB) / self.first[FULL].share(LAMB))
         rate = max(CASES["near_memory"])
-        yield Measured("bert.near_memory", self.first[MIXED].near_memory(rate), {"rate": rate})
+        yield StudyFigure("bert.near_memory", self.first[MIXED].near_memory(rate), {"rate": rate})
         plain, fused = (self.variant(name, MIXED).seconds for name in (ONE_BY_ONE, FUSED))
-        yield Measured("bert.fusion", plain / fused)
+        yield StudyFigure("bert.fusion", plain / fused)
         if self.rows:
             mean = fmean(abs(row.error) for row in self.rows)
-            yield Measured("bert.lamb.error", mean, {"rows": len(self.rows)}, always=True)
+            yield StudyFigure("bert.lamb.error", mean, {"rows": len(self.rows)}, always=True)
 
     def variant(self, name: str, dtype: str) -> Broken:
         """The step of a way to run phase 1."""
@@ -390,7 +392,7 @@ class BertStudy(PaperStudy):
         rows = list(self.layer_times)
         return Table(columns, rows, "A layer, operators one by one, and the whole model, kernels back to back")
 
-    def _gemms_table(self, precision: str, products: Sequence[Product]) -> Table:
+    def _gemms_table(self, precision: str, products: Sequence[BertGemm]) -> Table:
         columns = [
             text("gemm", "GEMM"), text("phase", "pass"), number("m", "M"), number("n", "N"), number("k", "K"),
             number("batch"), number("intensity", unit="FLOP/B", format_=".0f"), text("bound"),
@@ -593,7 +595,7 @@ class _Timing:
             for count in CASES["replicas"]:
                 yield self.step(hardware.system(gpu, gpus=count), dtype, FIRST, SEQUENCES, how=how)
 
-    def layer(self, gpu: Gpu) -> Layer:
+    def layer(self, gpu: Gpu) -> LayerSeconds:
         """The measured layer, operators timed one by one."""
         call = float(parse(CASES["measured"][gpu.name]["call"], Dimension.SECONDS))
         return timed_layer(MODEL, gpu, _traced(), TRACED, call, self.options)

@@ -14,7 +14,7 @@ from typing import Any
 from weft.core.units import format_bytes
 from weft.graph import Collective, Gemm
 from weft.papers.c3.scenarios import Scenario
-from weft.papers.headline import Measured
+from weft.papers.headline import StudyFigure
 from weft.sweep.simulations import Bench, Runs, Simulation
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -52,17 +52,17 @@ class Curves:
     cu_s: Mapping[str, Mapping[int, float]]
     dma_s: Mapping[str, Mapping[int, float]]
 
-    def figures(self) -> Iterator[Measured]:
+    def figures(self) -> Iterator[StudyFigure]:
         """Values of the claims about the curves."""
         for bound, lost in (("compute", 32), ("compute", 64), ("memory", 8)):
             curves = (curve for gemm, curve in self.slowdown.items() if self.boundness[gemm] == bound)
             slower = [curve[lost] for curve in curves if lost in curve]
             if slower:
                 words = {"count": len(slower), "s": "s" * (len(slower) != 1)}
-                yield Measured(f"c3.gemm_slowdown.{bound}_bound.minus{lost}", fmean(slower) - 1, words)
+                yield StudyFigure(f"c3.gemm_slowdown.{bound}_bound.minus{lost}", fmean(slower) - 1, words)
         for name, units in self.saturations.items():
-            yield Measured(f"c3.saturation.{name}", units, {"size": format_bytes(self.bandwidth_bytes)})
-        yield Measured("c3.dma_small_slowdown", self.small_slowdown())
+            yield StudyFigure(f"c3.saturation.{name}", units, {"size": format_bytes(self.bandwidth_bytes)})
+        yield StudyFigure("c3.dma_small_slowdown", self.small_slowdown())
 
     def of_bound(self, bound: str) -> dict[str, Mapping[int, float]]:
         """The curves of GEMMs that are "memory-bound", or of all others."""

@@ -27,7 +27,7 @@ SEARCHED: Mapping[str, tuple[int | None, ...]] = {
 """Numbers of partitioned compute units in the exhaustive search, by strategy; priority-partition equals partition."""
 
 
-class Way(NamedTuple):
+class StrategySplit(NamedTuple):
     """A strategy and the compute units that it sets apart (None: none, or its default)."""
 
     strategy: str
@@ -75,10 +75,10 @@ class ScenarioRuns:
         return self.both(strategy, units if STRATEGIES[strategy].partition else None)
 
     @property
-    def search(self) -> list[Way]:
+    def search(self) -> list[StrategySplit]:
         """Every strategy with every number of compute units that the exhaustive search tries."""
         have = self.bench.gpu.compute.compute_units
-        ways = (Way(strategy, units) for strategy, choices in SEARCHED.items() for units in choices)
+        ways = (StrategySplit(strategy, units) for strategy, choices in SEARCHED.items() for units in choices)
         return [way for way in ways if way.units is None or way.units < have]
 
     def tasks(self) -> Iterator[Simulation]:
@@ -86,15 +86,15 @@ class ScenarioRuns:
         yield from (self.gemm, self.collective(), self.collective(Driver.DMA))
         yield from (self.both(*way) for way in self.search)
 
-    def heuristic(self, tables: SlowdownTables, runs: Runs) -> tuple[Way, Way]:
+    def heuristic(self, tables: SlowdownTables, runs: Runs) -> tuple[StrategySplit, StrategySplit]:
         """The heuristics' choices: among all ways, and among those without DMA engines."""
         alone = runs[self.gemm].makespan, runs[self.collective()].makespan
         ways = list(forecasts(case_of(self.scenario.product, self.op, tables, *alone)))
         by_units = [one for one in ways if not by_dma(one.strategy)]
-        best, best_cu = (Way(one.strategy, one.units) for one in map(plainest, (ways, by_units)))
+        best, best_cu = (StrategySplit(one.strategy, one.units) for one in map(plainest, (ways, by_units)))
         return best, best_cu
 
-    def case(self, runs: Runs, saturation: Mapping[str, int], chosen: Iterable[Way] = ()) -> Case:
+    def case(self, runs: Runs, saturation: Mapping[str, int], chosen: Iterable[StrategySplit] = ()) -> CoRunCase:
         """The scenario with its results; `chosen` are the heuristics' choices."""
         by_cu, name = runs[self.collective()], self.scenario.collective
         alone = {
@@ -106,11 +106,11 @@ class ScenarioRuns:
         published = {strategy: runs[self.as_published(strategy, saturation)] for strategy in STRATEGIES}
         searched, heuristic = tuple(self.search), tuple(chosen)
         seconds = {way: runs[self.both(*way)].makespan for way in (*searched, *heuristic)}
-        return Case(self.scenario, Comparison(published, alone), seconds, searched, heuristic)
+        return CoRunCase(self.scenario, Comparison(published, alone), seconds, searched, heuristic)
 
 
 @dataclass(frozen=True)
-class Case:
+class CoRunCase:
     """A scenario with the co-run of each strategy as published, and the makespans of other ways, `seconds` [s].
 
     `searched` are the ways of the exhaustive search, `heuristic` the heuristics' choices among all ways and among those
@@ -119,9 +119,9 @@ class Case:
 
     scenario: Scenario
     comparison: Comparison
-    seconds: Mapping[Way, float]
-    searched: tuple[Way, ...]
-    heuristic: tuple[Way, ...] = ()
+    seconds: Mapping[StrategySplit, float]
+    searched: tuple[StrategySplit, ...]
+    heuristic: tuple[StrategySplit, ...] = ()
 
     @cached_property
     def alone(self) -> Alone:
@@ -139,12 +139,12 @@ class Case:
         return list(self.comparison.timelines)
 
     @property
-    def best(self) -> Way:
+    def best(self) -> StrategySplit:
         """The fastest way of the exhaustive search."""
         return min(self.searched, key=self.seconds.__getitem__)
 
     @property
-    def best_cu(self) -> Way:
+    def best_cu(self) -> StrategySplit:
         """The fastest way of the exhaustive search without DMA engines."""
         return min((way for way in self.searched if not by_dma(way.strategy)), key=self.seconds.__getitem__)
 
@@ -208,9 +208,9 @@ class Case:
             "counters": dict(self.comparison[name].counters),
         }
 
-    def _heuristics(self, chosen: Way, chosen_cu: Way) -> dict[str, Any]:
+    def _heuristics(self, chosen: StrategySplit, chosen_cu: StrategySplit) -> dict[str, Any]:
         best_cu_us = self.seconds[self.best_cu] * 1e6
         return {**self._timed(chosen), "without_dma": self._timed(chosen_cu), "best_without_dma_us": best_cu_us}
 
-    def _timed(self, way: Way) -> dict[str, Any]:
+    def _timed(self, way: StrategySplit) -> dict[str, Any]:
         return {**way._asdict(), "makespan_us": self.seconds[way] * 1e6}

@@ -90,7 +90,7 @@ class Scenario(SuiteCase):
         return self.model_copy(update={"collective": collective})
 
 
-class Suite(suites.Suite):
+class ScenarioSuite(suites.Suite):
     """A set of scenarios."""
 
     KINDS: ClassVar = {"scenario": Scenario}

@@ -13,9 +13,9 @@ from statistics import fmean
 from weft.hardware import System
 from weft.overlaps import STRATEGIES, CoRunStrategy
 from weft.papers.c3.runs import ScenarioRuns
-from weft.papers.c3.scenarios import DECLARED, DTYPE, Scenario, Suite
+from weft.papers.c3.scenarios import DECLARED, DTYPE, Scenario, ScenarioSuite
 from weft.papers.headline import Conditions
-from weft.plan.tune.perturb import UNITS, Move, Sensitivity, moves, option_move, perturb, sharing_values
+from weft.plan.tune.perturb import UNITS, Sensitivity, ValueMove, moves, option_move, perturb, sharing_values
 from weft.sweep.simulations import Alone, Runs, Simulation
 
 SATURATION = {
@@ -26,7 +26,7 @@ SATURATION = {
 """Published compute units that saturate a collective."""
 
 
-def moved(at: Conditions, suite: Suite, ranks: int) -> Sensitivity:
+def moved(at: Conditions, suite: ScenarioSuite, ranks: int) -> Sensitivity:
     """Move the machine's assumed values, the clock and the collective's units; raises what the simulations raise."""
     bench = at.bench(ranks)
     chosen = [ScenarioRuns(one, bench) for one in representatives(suite.scenarios)]
@@ -43,11 +43,11 @@ def representatives(scenarios: Sequence[Scenario]) -> list[Scenario]:
     return list(least.values())
 
 
-def _moves(system: System) -> Iterator[Move]:
+def _moves(system: System) -> Iterator[ValueMove]:
     yield from moves(system, sharing_values(system, DTYPE), measured=True)
     yield option_move("the clock", clock="short")
     for setting, times in (("half", 0.5), ("twice", 2.0)):
-        yield Move("units set apart for the collective", setting, parts=UNITS, change=partial(_apart, times))
+        yield ValueMove("units set apart for the collective", setting, parts=UNITS, change=partial(_apart, times))
 
 
 def _apart(times: float, task: Simulation) -> Simulation:

@@ -18,10 +18,10 @@ from weft.core.units import format_bytes
 from weft.graph import Collective, Gemm
 from weft.overlaps import STRATEGIES
 from weft.papers.c3.curves import CurveRuns, Curves, gemms_of
-from weft.papers.c3.runs import Case, ScenarioRuns
-from weft.papers.c3.scenarios import DECLARED, DTYPE, IDS, Suite, candidates
+from weft.papers.c3.runs import CoRunCase, ScenarioRuns
+from weft.papers.c3.scenarios import DECLARED, DTYPE, IDS, ScenarioSuite, candidates
 from weft.papers.headline import RANKS as RANKS_OPTION
-from weft.papers.headline import Conditions, Measured, Option, PaperStudy
+from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption
 from weft.plan.tune.perturb import Sensitivity
 from weft.plan.tune.probes import COLLECTIVES, tables_of
 from weft.simulate import compare
@@ -58,12 +58,14 @@ class C3Study(PaperStudy):
 
     DECLARED = DECLARED
     OPTIONS = (
-        Option("--scenarios", "suite", "file", "FILE", "A TOML file with your own scenarios, not the declared ones."),
+        StudyOption(
+            "--scenarios", "suite", "file", "FILE", "A TOML file with your own scenarios, not the declared ones."
+        ),
         RANKS_OPTION,
     )
 
-    suite: Suite
-    cases: Sequence[Case]
+    suite: ScenarioSuite
+    cases: Sequence[CoRunCase]
     curves: Curves
     square: Mapping[str, float] | None
     ranks: int
@@ -73,15 +75,15 @@ class C3Study(PaperStudy):
 
     @classmethod
     def simulated(
-        cls, at: Conditions, suite: Suite | Path | None = None, ranks: int = RANKS, heuristics: bool = True
+        cls, at: Conditions, suite: ScenarioSuite | Path | None = None, ranks: int = RANKS, heuristics: bool = True
     ) -> dict[str, Any]:
         """Simulate the suite of a file (None: the declared one) on `ranks` GPUs, and the curves.
 
         With `heuristics` their choices are compared with the best of the search, which needs the machine's slowdown
         tables. Raises what the simulations raise.
         """
-        suite, bench = Suite.given(suite), at.bench(ranks)
-        whole = at.gpu.name == DECLARED.gpu and suite == Suite.declared()
+        suite, bench = ScenarioSuite.given(suite), at.bench(ranks)
+        whole = at.gpu.name == DECLARED.gpu and suite == ScenarioSuite.declared()
         gemms = gemms_of(suite.scenarios)
         if whole:  # all candidate GEMMs, since the suite's own have few different wave counts
             gemms |= {Gemm(*gemm, DTYPE): bound for _, gemm, bound in candidates(at.gpu)}
@@ -108,16 +110,16 @@ class C3Study(PaperStudy):
         }
 
     @classmethod
-    def moved(cls, at: Conditions, suite: Suite | Path | None = None, ranks: int = RANKS) -> Sensitivity:
+    def moved(cls, at: Conditions, suite: ScenarioSuite | Path | None = None, ranks: int = RANKS) -> Sensitivity:
         """The shares of the ideal when assumed values, the clock and the partitioned units move."""
         from weft.papers.c3.sensitivity import moved
 
-        return moved(at, Suite.given(suite), ranks)
+        return moved(at, ScenarioSuite.given(suite), ranks)
 
     def _other_than_published(self) -> str:
         if self.ranks != RANKS:
             return f"they are of {RANKS} GPUs, these of {self.ranks}"
-        return "" if self.suite == Suite.declared() else "the suite is not the declared one"
+        return "" if self.suite == ScenarioSuite.declared() else "the suite is not the declared one"
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -136,18 +138,18 @@ class C3Study(PaperStudy):
         found = [case.share(strategy) for case in self.cases if kind in (None, case.kind)]
         return fmean(found) if found else None
 
-    def figures(self) -> Iterator[Measured]:
+    def figures(self) -> Iterator[StudyFigure]:
         """Shares of the ideal, the curves' figures, the heuristics' losses, and the run on another machine."""
         for name, id_ in IDS.items():
-            yield Measured(id_, fmean(case.share(name) for case in self.cases))
-        yield Measured("c3.max_speedup", max(case.speedup(name) for case in self.cases for name in case.strategies))
+            yield StudyFigure(id_, fmean(case.share(name) for case in self.cases))
+        yield StudyFigure("c3.max_speedup", max(case.speedup(name) for case in self.cases for name in case.strategies))
         yield from self.curves.figures()
         losses = [case.losses for case in self.cases]
         for claim in losses[0]:
-            yield Measured(f"c3.{claim}", fmean(each[claim] for each in losses))
+            yield StudyFigure(f"c3.{claim}", fmean(each[claim] for each in losses))
         if self.square is not None:
             for claim, strategy in SQUARE_CLAIMS.items():
-                yield Measured(f"c3.mi355x.{claim}", self.square[strategy], always=True)
+                yield StudyFigure(f"c3.mi355x.{claim}", self.square[strategy], always=True)
 
     def own(self) -> dict[str, Any]:
         """Every case and the curves as plain data."""
@@ -163,7 +165,7 @@ class C3Study(PaperStudy):
         }
 
     @property
-    def shown(self) -> Case:
+    def shown(self) -> CoRunCase:
         """The case to draw: the shortest with similar isolated times and a compute-bound GEMM, if there is one."""
         return min(self.cases, key=lambda c: (c.kind != "GC-equal", c.scenario.bound == "memory", c.alone.serial_s))
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from weft.graph import Gemm
 from weft.papers.goldyloc.predictor import Example, Predictor, example, features, train, train_without
-from weft.papers.goldyloc.suite import Suite
-from weft.plan.tune.queues import GoKernels, Judged, Plans, judge_queues, plans
+from weft.papers.goldyloc.suite import QueueSuite
+from weft.plan.tune.queues import GoKernels, Judged, QueuePlans, judge_queues, plans
 from weft.sweep.simulations import Bench, Jobs, Runs
 
 
 @dataclass(frozen=True)
-class Case:
+class JudgedQueue:
     """A judged queue of a network, and the `degree` chosen by a predictor that was trained without the network.
 
     `plans` are the batches in which it runs.
@@ -24,7 +24,7 @@ class Case:
     layer: str
     judged: Judged
     degree: int
-    plans: Plans
+    plans: QueuePlans
 
     @property
     def mixed(self) -> bool:
@@ -83,7 +83,9 @@ class Case:
         }
 
 
-def solve(suite: Suite, bench: Bench, jobs: Jobs) -> tuple[list[Case], Predictor, Mapping[Gemm, GoKernels], Runs]:
+def solve(
+    suite: QueueSuite, bench: Bench, jobs: Jobs
+) -> tuple[list[JudgedQueue], Predictor, Mapping[Gemm, GoKernels], Runs]:
     """Judge every queue of a suite; returns cases, the predictor trained on all, kernels, and the simulated runs.
 
     The degree of a queue is chosen by a predictor trained on all other networks.
@@ -97,5 +99,5 @@ def solve(suite: Suite, bench: Bench, jobs: Jobs) -> tuple[list[Case], Predictor
     cases = []
     for (entry, queue), one in zip(queues, judged, strict=True):
         degree = blind[entry.network].choose(features(queue, kernels, bench.gpu), queue.degrees)
-        cases.append(Case(entry.network, entry.layer, one, degree, plans(queue, degree, kernels, bench)))
+        cases.append(JudgedQueue(entry.network, entry.layer, one, degree, plans(queue, degree, kernels, bench)))
     return cases, train([one for group in seen.values() for one in group]), kernels, runs

@@ -18,13 +18,13 @@ from weft.core.report import Part, Section, filled
 from weft.core.report.table import Shown, Table, number, text
 from weft.graph import Gemm, gemm_queue
 from weft.kernels import GemmTiling
-from weft.papers.goldyloc.cases import Case, solve
+from weft.papers.goldyloc.cases import JudgedQueue, solve
 from weft.papers.goldyloc.predictor import Predictor
 from weft.papers.goldyloc.shares import ShareLosses, share_losses, share_runs
-from weft.papers.goldyloc.suite import DECLARED, Entry, Suite
-from weft.papers.headline import Conditions, Measured, Option, PaperStudy
-from weft.plan.tune.perturb import Move, Sensitivity, gemm_values, moves, option_move, perturb
-from weft.plan.tune.queues import DEFAULT, DEGREES, GoKernels, Watched, watched
+from weft.papers.goldyloc.suite import DECLARED, QueueSuite, SuiteEntry
+from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption
+from weft.plan.tune.perturb import Sensitivity, ValueMove, gemm_values, moves, option_move, perturb
+from weft.plan.tune.queues import DEFAULT, DEGREES, GoKernels, WatchedQueue, watched
 from weft.simulate.result import Timeline
 from weft.sweep.simulations import Bench, Runs, Simulation, drained
 from weft.sweep.tasks import Progress
@@ -34,7 +34,7 @@ from weft.view.tune import held_by_gemms
 
 
 @dataclass(frozen=True)
-class Change:
+class KernelEffect:
     """The effect of a GO-kernel: co-running copies of one GEMM, with the isolated kernel and with the GO-kernel."""
 
     network: str
@@ -91,12 +91,12 @@ class GoldylocStudy(PaperStudy):
 
     DECLARED = DECLARED
     OPTIONS = (
-        Option("--suite", "suite", "file", "FILE", "A TOML file with GEMMs of your own, not the declared ones."),
+        StudyOption("--suite", "suite", "file", "FILE", "A TOML file with GEMMs of your own, not the declared ones."),
     )
 
-    suite: Suite
-    cases: Sequence[Case]
-    changes: Sequence[Change]
+    suite: QueueSuite
+    cases: Sequence[JudgedQueue]
+    changes: Sequence[KernelEffect]
     losses: ShareLosses
     predictor: Predictor
     clock: str
@@ -104,12 +104,12 @@ class GoldylocStudy(PaperStudy):
     events: int
 
     @classmethod
-    def simulated(cls, at: Conditions, suite: Suite | Path | None = None) -> dict[str, Any]:
+    def simulated(cls, at: Conditions, suite: QueueSuite | Path | None = None) -> dict[str, Any]:
         """Simulate and judge every queue of the suite in a file (None: the declared one), and what explains the gains.
 
         Raises InputError for what cannot be simulated, such as a data type that the GPU lacks.
         """
-        suite, bench = Suite.given(suite), at.bench()
+        suite, bench = QueueSuite.given(suite), at.bench()
         # Parts of the GPU first: the tuning that follows reuses runs of the same candidates.
         parts = at.jobs.run(share_runs(suite.shapes, bench))
         cases, predictor, kernels, runs = solve(suite, bench, at.jobs)
@@ -127,12 +127,12 @@ class GoldylocStudy(PaperStudy):
         }
 
     @classmethod
-    def moved(cls, at: Conditions, suite: Suite | Path | None = None) -> Sensitivity:
+    def moved(cls, at: Conditions, suite: QueueSuite | Path | None = None) -> Sensitivity:
         """The gains when assumed values, the clock and the queues move, with kernels and degrees unchanged."""
-        return moved(at, Suite.given(suite))
+        return moved(at, QueueSuite.given(suite))
 
     def _other_than_published(self) -> str:
-        return "" if self.suite == Suite.declared() else "the suite is not the declared one"
+        return "" if self.suite == QueueSuite.declared() else "the suite is not the declared one"
 
     @property
     def units(self) -> int:
@@ -148,7 +148,7 @@ class GoldylocStudy(PaperStudy):
         """Speedup of GO-kernels at a fixed degree over default concurrency, geometric mean."""
         return geometric_mean(case.judged.default / case.judged.at(degree) for case in self.cases)
 
-    def watch(self, progress: Progress | None = None) -> Watched:
+    def watch(self, progress: Progress | None = None) -> WatchedQueue:
         """The queue with the largest gain over default concurrency (of mixed shapes if any), simulated again."""
         mixed = [case for case in self.cases if case.mixed]
         case = max(mixed or self.cases, key=lambda case: case.over_default)
@@ -158,16 +158,16 @@ class GoldylocStudy(PaperStudy):
         """The geometric mean of a figure of the cases, such as "over_default"."""
         return geometric_mean(getattr(case, name) for case in self.cases)
 
-    def figures(self) -> Iterator[Measured]:
+    def figures(self) -> Iterator[StudyFigure]:
         """The gains over all queues, and the losses of the whole GPU's best kernels on parts of it."""
         for name in ("over_default", "over_sequential"):
-            yield Measured(f"goldyloc.{name}.geomean", self.gain(name))
-            yield Measured(f"goldyloc.{name}.max", max(getattr(case, name) for case in self.cases))
-        yield Measured("goldyloc.default_over_sequential.geomean", self.gain("default_over_sequential"))
-        yield Measured("goldyloc.of_oracle", self.gain("of_oracle"))
-        yield Measured("goldyloc.loss_on_half", self.losses.median(2))
-        yield Measured("goldyloc.loss_on_quarter", self.losses.median(4))
-        yield Measured("goldyloc.changed_tiles", self.losses.changed)
+            yield StudyFigure(f"goldyloc.{name}.geomean", self.gain(name))
+            yield StudyFigure(f"goldyloc.{name}.max", max(getattr(case, name) for case in self.cases))
+        yield StudyFigure("goldyloc.default_over_sequential.geomean", self.gain("default_over_sequential"))
+        yield StudyFigure("goldyloc.of_oracle", self.gain("of_oracle"))
+        yield StudyFigure("goldyloc.loss_on_half", self.losses.median(2))
+        yield StudyFigure("goldyloc.loss_on_quarter", self.losses.median(4))
+        yield StudyFigure("goldyloc.changed_tiles", self.losses.changed)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -232,7 +232,7 @@ class GoldylocStudy(PaperStudy):
         return [gain, blind]
 
     @property
-    def longest(self) -> list[Case]:
+    def longest(self) -> list[JudgedQueue]:
         """The longest queue of each layer."""
         return list({(case.network, case.layer): case for case in self.cases}.values())
 
@@ -284,7 +284,7 @@ class GoldylocStudy(PaperStudy):
         sources = [f"{name}: {source}" for name, source in self.suite.networks.items()]
         return [self.suite.rule, sources] if self.suite.rule else []
 
-    def held(self, queue: Watched) -> Figure:
+    def held(self, queue: WatchedQueue) -> Figure:
         """Which GEMM of a queue held which compute unit over time."""
         return held_by_gemms(queue)
 
@@ -406,12 +406,12 @@ STUDY = GoldylocStudy
 run = GoldylocStudy.run
 
 
-def _change(entry: Entry, kernels: Mapping[Gemm, GoKernels]) -> Change:
+def _change(entry: SuiteEntry, kernels: Mapping[Gemm, GoKernels]) -> KernelEffect:
     """The effect of the GO-kernel for the largest number of co-running copies of an entry."""
     tuned, degree = kernels[entry.product], max(entry.queued)
     runs = tuned.runs[degree]
     isolated, go = tuned.isolated, tuned.best(degree)
-    return Change(entry.network, entry.layer, entry.product, degree, isolated, go, runs[isolated], runs[go])
+    return KernelEffect(entry.network, entry.layer, entry.product, degree, isolated, go, runs[isolated], runs[go])
 
 
 def _kernel(tile: GemmTiling, run: Timeline, units: int) -> tuple[Any, ...]:
@@ -433,7 +433,7 @@ HARDWARE_QUEUES = 4
 """Number of hardware queues over which ROCm's HIP runtime spreads streams by default (GPU_MAX_HW_QUEUES)."""
 
 
-def moved(at: Conditions, suite: Suite) -> Sensitivity:
+def moved(at: Conditions, suite: QueueSuite) -> Sensitivity:
     """Move the machine's assumed values, its clock and its queues; raises what the simulations raise."""
     bench = at.bench()
     cases, *_ = solve(suite.longest(), bench, at.jobs)
@@ -448,10 +448,10 @@ def moved(at: Conditions, suite: Suite) -> Sensitivity:
     return Sensitivity("goldyloc", tuple(case.title for case in cases), rows, dict.fromkeys(FIGURES, ".2f"))
 
 
-def _moves(bench: Bench, dtypes: Iterable[str]) -> Iterator[Move]:
+def _moves(bench: Bench, dtypes: Iterable[str]) -> Iterator[ValueMove]:
     yield from moves(bench.system, gemm_values(*dtypes), measured=True)
     yield option_move("clock", clock="short" if bench.options.clock == "sustained" else "sustained")
-    yield Move("hardware queues of default concurrency", str(HARDWARE_QUEUES), change=_in_few_queues)
+    yield ValueMove("hardware queues of default concurrency", str(HARDWARE_QUEUES), change=_in_few_queues)
 
 
 def _in_few_queues(task: Simulation) -> Simulation:

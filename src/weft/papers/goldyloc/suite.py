@@ -37,7 +37,7 @@ class _Queued(suites.SuiteCase):
         return self
 
 
-class Entry(_Queued):
+class SuiteEntry(_Queued):
     """A GEMM, M x N x K; each number in `queued` is the length of one queue of equal GEMMs."""
 
     NOUN = "GEMM"
@@ -67,18 +67,18 @@ class Mixed(_Queued):
         yield Queue(tuple(Gemm(*shape, self.dtype) for shape in self.gemms))
 
 
-class Suite(suites.Suite):
+class QueueSuite(suites.Suite):
     """Queues of equal (`gemm`) and of `mixed` GEMMs, and the source of each network, `networks`."""
 
-    KINDS: ClassVar = {"gemm": Entry, "mixed": Mixed}
+    KINDS: ClassVar = {"gemm": SuiteEntry, "mixed": Mixed}
     OWN = DECLARED.cases
 
     networks: dict[str, str] = Field(default_factory=dict)
-    gemm: tuple[Entry, ...]
+    gemm: tuple[SuiteEntry, ...]
     mixed: tuple[Mixed, ...]
 
     @property
-    def entries(self) -> tuple[Entry | Mixed, ...]:
+    def entries(self) -> tuple[SuiteEntry | Mixed, ...]:
         """Every entry, equal GEMMs first."""
         return (*self.gemm, *self.mixed)
 
@@ -87,7 +87,7 @@ class Suite(suites.Suite):
         """Every distinct GEMM that is queued beside equal ones."""
         return tuple(dict.fromkeys(entry.product for entry in self.gemm))
 
-    def longest(self) -> Suite:
+    def longest(self) -> QueueSuite:
         """The suite with each entry's longest queue only."""
         longest = (entry.model_copy(update={"queued": (max(entry.queued),)}) for entry in self.gemm)
         return self.model_copy(update={"gemm": tuple(longest)})

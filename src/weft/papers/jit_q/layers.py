@@ -192,7 +192,7 @@ def passed(one: Pass, gpu: Gpu) -> Passed:
 def memory_bytes(op: Gemm, gpu: Gpu) -> float:
     """Bytes that a GEMM moves to and from memory under the kernel that the closed form chooses, over all channels."""
     rates = cold_rates(op.dtype, gpu, SHORT)._replace(channels=0.0)
-    shape = gemm_kernel.Shape(op.m, op.n, op.k, op.batch)
+    shape = gemm_kernel.GemmShape(op.m, op.n, op.k, op.batch)
     tried = []
     for one in candidates(gpu.architecture, op.dtype):
         tile = as_tile(one)

@@ -19,7 +19,7 @@ from weft.hardware import Gpu
 from weft.hardware.pim import Pim, pim
 from weft.kernels.formats import FORMATS
 from weft.models import load_model
-from weft.papers.headline import MODELS, Conditions, Measured, Option, PaperStudy, declared
+from weft.papers.headline import MODELS, Conditions, PaperStudy, StudyFigure, StudyOption, declared
 from weft.papers.jit_q.layers import LayerCase, cases, met
 from weft.simulate.pim import ChannelRun
 from weft.sweep.tasks import Progress
@@ -32,7 +32,7 @@ LAYERS = 96
 
 
 @dataclass(frozen=True)
-class State:
+class ParameterState:
     """What is kept for each parameter: bytes of weights, moments and gradients, and the copies by format."""
 
     about: str
@@ -54,7 +54,7 @@ class State:
         return self.saved * (1 - 2 / layers)
 
 
-STATES = tuple(State(**state) for state in DECLARED.cases["states"])
+STATES = tuple(ParameterState(**state) for state in DECLARED.cases["states"])
 """What may be kept; the first is the bar's."""
 
 
@@ -65,7 +65,7 @@ class JitQStudy(PaperStudy):
     DECLARED = DECLARED
     OPTIONS = (
         MODELS,
-        Option("--tokens", "tokens", "numbers", "1024,4096", "Tokens of a GPU and step.  [default: 1024 to 8192]"),
+        StudyOption("--tokens", "tokens", "numbers", "1024,4096", "Tokens of a GPU and step.  [default: 1024 to 8192]"),
     )
 
     cases: tuple[LayerCase, ...]
@@ -96,24 +96,24 @@ class JitQStudy(PaperStudy):
             one for one in self.cases if (one.gpu, one.tokens, one.instructions) == (self.gpu, self.judged, "fused")
         ]
 
-    def figures(self) -> Iterator[Measured]:
+    def figures(self) -> Iterator[StudyFigure]:
         """Capacity, losses, their share of the bound, and what streaming gains."""
-        yield Measured("jit_q.capacity_saved", STATES[0].saved, always=True)
-        yield Measured("jit_q.capacity_saved.buffered", STATES[0].buffered())
+        yield StudyFigure("jit_q.capacity_saved", STATES[0].saved, always=True)
+        yield StudyFigure("jit_q.capacity_saved.buffered", STATES[0].buffered())
         judged = self._judged()
         words = {"tokens": self.judged, "c": judged[0].c}
-        yield Measured("jit_q.throughput_lost", max(one.lost for one in judged), words)
-        yield Measured("jit_q.throughput_lost.eager", max(one.lost_eagerly for one in judged), words)
+        yield StudyFigure("jit_q.throughput_lost", max(one.lost for one in judged), words)
+        yield StudyFigure("jit_q.throughput_lost.eager", max(one.lost_eagerly for one in judged), words)
         worst = max(self.cases, key=lambda one: one.lost_eagerly)
         about = {"tokens": worst.tokens, "c": worst.c}
-        yield Measured("jit_q.throughput_lost.worst", worst.lost_eagerly, about)
-        yield Measured("jit_q.of_bound", max(one.gemm_loss / one.bound for one in self.cases), always=True)
-        yield Measured("jit_q.of_bound.eager", max(one.gemm_eager / one.bound for one in self.cases))
-        yield Measured("jit_q.host", max(one.host for one in judged), words)
+        yield StudyFigure("jit_q.throughput_lost.worst", worst.lost_eagerly, about)
+        yield StudyFigure("jit_q.of_bound", max(one.gemm_loss / one.bound for one in self.cases), always=True)
+        yield StudyFigure("jit_q.of_bound.eager", max(one.gemm_eager / one.bound for one in self.cases))
+        yield StudyFigure("jit_q.host", max(one.host for one in judged), words)
         for name in ("hbm2", "lpddr5x"):
-            yield Measured(f"jit_q.streaming_gain.{name}", closed.streaming_gain(pim(name)), always=True)
+            yield StudyFigure(f"jit_q.streaming_gain.{name}", closed.streaming_gain(pim(name)), always=True)
         for name in ("hbm2", "hbm2-shared"):
-            yield Measured(f"jit_q.peak_gain.{name.replace('-', '_')}", pim(name).peak_gain, always=True)
+            yield StudyFigure(f"jit_q.peak_gain.{name.replace('-', '_')}", pim(name).peak_gain, always=True)
 
     def own(self) -> dict[str, Any]:
         """Capacity and every case as plain data."""
@@ -124,7 +124,7 @@ class JitQStudy(PaperStudy):
         }
 
     @property
-    def states(self) -> Sequence[State]:
+    def states(self) -> Sequence[ParameterState]:
         """What is kept of each parameter."""
         return STATES
 

@@ -8,7 +8,7 @@ from weft.graph import Gemm, Graph, Streaming
 from weft.hardware import gpu
 from weft.papers.memo.values import Values, case
 from weft.papers.textbook.kernels import (
-    Product,
+    MatrixProduct,
     bucket_padding,
     cache_and_register_tiled,
     elementwise_chain,
@@ -54,7 +54,7 @@ def roofline() -> Values:
 def tiling() -> Values:
     """Words that the product of the memo's size moves under each way of tiling it [millions], and a stencil's loads."""
     n, tile, side, band = (case("tiling")[name] for name in ("n", "tile", "side", "band"))
-    square = Product(n, n, n)
+    square = MatrixProduct(n, n, n)
     shared = shared_tiled(square, tile, side)
     both = cache_and_register_tiled(square, (band, band), (side, side))
     words = {

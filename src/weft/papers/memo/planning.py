@@ -17,11 +17,11 @@ from weft.papers.textbook.meshes import balanced
 from weft.papers.textbook.strategies import (
     PARTIAL,
     REPLICATED,
-    Group,
     Layout,
+    LayoutChange,
+    MergedOperators,
     Mesh,
     MeshPrices,
-    Move,
     Training,
     groups,
     resharding,
@@ -58,14 +58,14 @@ def sharding() -> Values:
     }
 
 
-def _groups() -> list[Group]:
+def _groups() -> list[MergedOperators]:
     """Operators of a layer of GPT-3 on one sequence, as they are sharded."""
     how = Training(1, recompute=False)
     pieces = layer(GPT3, GPT3.layer_kinds[0], Tokens(1, SEQUENCE), how.framework.style, how.dtype)
     return groups(list(pieces), how.dtype, (SEQUENCE, GPT3.hidden))
 
 
-def _bytes(moves: tuple[Move, ...]) -> float:
+def _bytes(moves: tuple[LayoutChange, ...]) -> float:
     return sum(move.bytes for move in moves)
 
 

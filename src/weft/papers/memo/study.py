@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.core.report import Part
 from weft.core.report.table import Table
-from weft.papers.headline import Conditions, HeadlineRow, Measured, PaperStudy
+from weft.papers.headline import Conditions, HeadlineRow, PaperStudy, StudyFigure
 from weft.papers.memo import kernels, models, page, parallel, planning
 from weft.papers.memo.values import DECLARED, Values
 from weft.papers.textbook.replicas import Consistency
@@ -66,10 +66,10 @@ class MemoStudy(PaperStudy):
         """Rows name their own machines, so that they hold beside any GPU."""
         return None
 
-    def figures(self) -> Iterator[Measured]:
+    def figures(self) -> Iterator[StudyFigure]:
         """Every row."""
         for row, value in self.values.items():
-            yield Measured(row, value, always=True)
+            yield StudyFigure(row, value, always=True)
 
     def holds(self, row: HeadlineRow) -> bool | None:
         """Whether a row keeps to its tolerance; None if nothing is published beside it."""

@@ -30,7 +30,7 @@ SECTOR = 32
 
 
 @dataclass(frozen=True)
-class Timed:
+class OperatorErrors:
     """The rows of one operator: how many, and the mean errors of the engine and of the closed form."""
 
     op: str
@@ -41,7 +41,7 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Moved:
+class KernelTraffic:
     """A streaming kernel's DRAM sectors, measured and in the engine, and how much of the memory's rate it used."""
 
     kernel: str
@@ -57,7 +57,7 @@ class Moved:
         return (self.read + self.written) / (self.measured_read + self.measured_written) - 1
 
 
-def timed(folder: Path, each: int, products: int, seed: int = 1) -> tuple[Timed, ...]:
+def timed(folder: Path, each: int, products: int, seed: int = 1) -> tuple[OperatorErrors, ...]:
     """Simulate rows of every operator, drawn with a `seed`: `each` of an element-wise one, `products` of a product."""
     file = read_file(folder / FILE if folder.is_dir() else folder)
     if file.kind is None:
@@ -74,7 +74,7 @@ def timed(folder: Path, each: int, products: int, seed: int = 1) -> tuple[Timed,
         if len(kept):
             engine, closed = kept.T
             means = abs(engine).mean(), engine.mean(), abs(closed).mean()
-            found.append(Timed(op, len(kept), *map(float, means)))
+            found.append(OperatorErrors(op, len(kept), *map(float, means)))
     return tuple(found)
 
 
@@ -116,7 +116,7 @@ _KERNELS: Mapping[str, tuple[Sequence[Tensor], Sequence[Tensor], bool]] = {
 """What kernels of NVIDIA's CUDA samples and of Rodinia read and write, and whether in place: sizes of their sources."""
 
 
-def moved(folder: Path, machine: Gpu) -> tuple[Moved, ...]:
+def moved(folder: Path, machine: Gpu) -> tuple[KernelTraffic, ...]:
     """DRAM sectors of streaming kernels of known sizes on a V100, measured and in the engine."""
     return tuple(
         _moved(kernel, measured, machine) for kernel in _KERNELS for measured in _measured_sectors(folder, kernel)[:1]
@@ -136,7 +136,7 @@ def _sectors(folder: Path) -> Iterator[tuple[str, float, float, float]]:
             yield row["kernel"], float(row["cycles"]), read, written
 
 
-def _moved(kernel: str, measured: tuple[float, float, float], machine: Gpu) -> Moved:
+def _moved(kernel: str, measured: tuple[float, float, float], machine: Gpu) -> KernelTraffic:
     reads, writes, in_place = _KERNELS[kernel]
     inputs = tuple(f"in {place}" for place in range(len(reads)))
     outputs = inputs if in_place else tuple(f"out {place}" for place in range(len(writes)))
@@ -145,7 +145,7 @@ def _moved(kernel: str, measured: tuple[float, float, float], machine: Gpu) -> M
     read, written = (run.traffic.get(("kernel", way), 0) / SECTOR for way in ("read", "write"))
     cycles, measured_read, measured_written = measured
     rate = (measured_read + measured_written) * SECTOR / (cycles / VALIDATION_CLOCK)
-    return Moved(kernel, measured_read, measured_written, read, written, rate / machine.memory.bandwidth)
+    return KernelTraffic(kernel, measured_read, measured_written, read, written, rate / machine.memory.bandwidth)
 
 
 VALIDATION_CLOCK = 1.132e9

@@ -20,8 +20,8 @@ from weft.estimate import Estimate, estimate
 from weft.graph import Gemv, Graph, Node
 from weft.hardware import Gpu
 from weft.lab.tables import data_folder
-from weft.papers.headline import Conditions, Measured, Option, PaperStudy, declared
-from weft.papers.pytorch_on_simulator.kernels import Moved, Timed, moved, timed
+from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, declared
+from weft.papers.pytorch_on_simulator.kernels import KernelTraffic, OperatorErrors, moved, timed
 from weft.simulate.result import Timeline
 from weft.simulate.single import simulate
 from weft.torch.traces import read_graph
@@ -34,7 +34,7 @@ BOUND = 0.5
 
 
 @dataclass(frozen=True)
-class Program:
+class SimulatedProgram:
     """A program in the engine on a GPU, and its closed form at the same clock."""
 
     name: str
@@ -53,15 +53,15 @@ class PyTorchOnSimulatorStudy(PaperStudy):
 
     DECLARED = DECLARED
     OPTIONS = (
-        Option("--programs", "programs", "names", "lenet,resnet50", "lenet, resnet50, layer.  [default: all]"),
-        Option("--data", "data", "file", "DIR", "Kernels measured on V100.  [default: as 'weft validate']"),
+        StudyOption("--programs", "programs", "names", "lenet,resnet50", "lenet, resnet50, layer.  [default: all]"),
+        StudyOption("--data", "data", "file", "DIR", "Kernels measured on V100.  [default: as 'weft validate']"),
     )
 
-    programs: tuple[Program, ...]
-    newer: Program | None
+    programs: tuple[SimulatedProgram, ...]
+    newer: SimulatedProgram | None
     camped: Mapping[str, Timeline]
-    timed: tuple[Timed, ...]
-    sectors: tuple[Moved, ...]
+    timed: tuple[OperatorErrors, ...]
+    sectors: tuple[KernelTraffic, ...]
 
     @classmethod
     def simulated(
@@ -85,25 +85,25 @@ class PyTorchOnSimulatorStudy(PaperStudy):
             "sectors": () if folder is None else moved(folder, hardware.gpu(DECLARED.gpu)),
         }
 
-    def figures(self) -> Iterator[Measured]:
+    def figures(self) -> Iterator[StudyFigure]:
         """Times of programs, errors on measured kernels, and camping."""
         for one in self.programs:
             unit = 1e6 if one.name == "lenet" else 1e3
-            yield Measured(f"{one.name}.time", one.run.seconds * unit)
-            yield Measured(f"{one.name}.closed", float(one.closed.seconds) * unit)
+            yield StudyFigure(f"{one.name}.time", one.run.seconds * unit)
+            yield StudyFigure(f"{one.name}.closed", float(one.closed.seconds) * unit)
         if self.timed:
             rows = sum(one.rows for one in self.timed)
             means = {"time": [one.engine for one in self.timed], "closed": [one.closed for one in self.timed]}
             for key, errors in means.items():
                 mean = sum(error * one.rows for error, one in zip(errors, self.timed, strict=True)) / rows
-                yield Measured(f"kernels.{key}.error", mean, {"rows": rows}, always=True)
+                yield StudyFigure(f"kernels.{key}.error", mean, {"rows": rows}, always=True)
         if bound := [one for one in self.sectors if one.used >= BOUND]:
             worst = max(bound, key=lambda one: abs(one.error))
             words = {"kernels": len(bound), "worst": worst.kernel}
-            yield Measured("kernels.sectors.error", abs(worst.error), words, always=True)
+            yield StudyFigure("kernels.sectors.error", abs(worst.error), words, always=True)
         for word, run in self.camped.items():
             assert run.heat is not None
-            yield Measured(f"camping.{word}", run.heat.camping)
+            yield StudyFigure(f"camping.{word}", run.heat.camping)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ class PyTorchOnSimulatorStudy(PaperStudy):
         return filled(self._programs_table(), heat_table(camped), self._timed_table(), self._moved_table())
 
     @property
-    def ran(self) -> tuple[Program, ...]:
+    def ran(self) -> tuple[SimulatedProgram, ...]:
         """The programs, LeNet also on a newer GPU."""
         return (*self.programs, *([self.newer] if self.newer else []))
 
@@ -204,11 +204,11 @@ class PyTorchOnSimulatorStudy(PaperStudy):
         return Table(columns, rows, "DRAM sectors of 32 B that streaming kernels move on V100")
 
 
-def _ran(name: str, gpu: Gpu, options: RunOptions) -> Program:
+def _ran(name: str, gpu: Gpu, options: RunOptions) -> SimulatedProgram:
     """A program in the engine, and its closed form at the same clock."""
     graph = program(name)
     run = simulate(graph, gpu, options=options)
-    return Program(name, run, estimate(graph, gpu, RunOptions(clock=options.clock)))
+    return SimulatedProgram(name, run, estimate(graph, gpu, RunOptions(clock=options.clock)))
 
 
 def program(name: str) -> Graph:

@@ -1,16 +1,25 @@
 """Representative iterations of a run whose iterations differ in length, and totals from them with stated intervals."""
 
-from weft.papers.sample.estimators import Estimate, Speedup, allocate, draw, estimate, iterations_for, speedup, strata
+from weft.papers.sample.estimators import (
+    SampledTotal,
+    Speedup,
+    allocate,
+    draw,
+    estimate,
+    iterations_for,
+    speedup,
+    strata,
+)
 from weft.papers.sample.iterations import Iterations, iterations, read_log
 from weft.papers.sample.sampled import Sample, sample
 from weft.papers.sample.seqpoint import BASELINES, Points, baseline, seqpoints
 
 __all__ = [
     "BASELINES",
-    "Estimate",
     "Iterations",
     "Points",
     "Sample",
+    "SampledTotal",
     "Speedup",
     "allocate",
     "baseline",

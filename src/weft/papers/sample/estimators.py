@@ -127,7 +127,7 @@ _CURVED = 0.002
 
 
 @dataclass(frozen=True)
-class Estimate:
+class SampledTotal:
     """A total with its interval at 95 %: `value`, `low`, `high`, and the `degrees` of freedom of its variance.
 
     `curved` says that a parabola fits the sample significantly better than the line that was used.
@@ -209,7 +209,7 @@ def _at(lengths: Floats, line: Floats) -> Floats:
 
 def estimate(
     lengths: Floats, own: Ints, chosen: Ints, seconds: Floats, method: Method = "automatic", again: float = 0.0
-) -> Estimate:
+) -> SampledTotal:
     """The total time of all iterations from those `chosen` at random from each stratum, with its interval.
 
     `lengths` and strata `own` have shape (n,), places `chosen` and their `seconds` [s] shape (sample,). `again` is how
@@ -224,7 +224,7 @@ def estimate(
     value, residuals = _differences(design, seconds, method)
     variance, degrees = design.variance(residuals)
     half = quantile(degrees) * np.sqrt(variance + (again * value) ** 2)
-    return Estimate(value, value - half, value + half, degrees, method, curved and method == "affine")
+    return SampledTotal(value, value - half, value + half, degrees, method, curved and method == "affine")
 
 
 def _differences(design: _Design, seconds: Floats, method: str) -> tuple[float, Floats]:

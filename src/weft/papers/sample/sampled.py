@@ -14,8 +14,8 @@ from weft.core.answer import Answer
 from weft.core.errors import InputError, check_name, check_whole
 from weft.papers.sample.estimators import (
     STRATA,
-    Estimate,
     Method,
+    SampledTotal,
     Speedup,
     allocate,
     draw,
@@ -51,7 +51,7 @@ class Sample(Answer):
     log: Iterations
     chosen: Ints
     strata: Ints
-    totals: dict[str, Estimate] = field(default_factory=dict)
+    totals: dict[str, SampledTotal] = field(default_factory=dict)
     speedups: dict[str, Speedup] = field(default_factory=dict)
     others: dict[str, Points] = field(default_factory=dict)
     expected: float = 0.0
@@ -65,7 +65,7 @@ class Sample(Answer):
         return np.asarray(share[self.strata[self.chosen]], np.float64)
 
     @property
-    def total(self) -> Estimate | None:
+    def total(self) -> SampledTotal | None:
         """The estimate for the first machine; None if nothing was measured."""
         return next(iter(self.totals.values()), None)
 
@@ -226,8 +226,10 @@ def _taken(log: Iterations, measured: Ints) -> tuple[Ints, Ints]:
     )
 
 
-def _scaled(found: Estimate, step: int) -> Estimate:
-    return Estimate(found.value * step, found.low * step, found.high * step, found.degrees, found.method, found.curved)
+def _scaled(found: SampledTotal, step: int) -> SampledTotal:
+    return SampledTotal(
+        found.value * step, found.low * step, found.high * step, found.degrees, found.method, found.curved
+    )
 
 
 def _expected(log: Iterations, own: Ints, chosen: Ints, noise: float) -> float:
@@ -246,7 +248,7 @@ def _notes(log: Iterations, partly: bool) -> Iterator[str]:
         yield "The interval holds if the measured iterations were drawn at random among those of similar length."
 
 
-def _warnings(totals: dict[str, Estimate]) -> Iterator[str]:
+def _warnings(totals: dict[str, SampledTotal]) -> Iterator[str]:
     for name, found in totals.items():
         if found.curved:
             yield (
@@ -255,7 +257,7 @@ def _warnings(totals: dict[str, Estimate]) -> Iterator[str]:
             )
 
 
-def _others(log: Iterations, totals: dict[str, Estimate]) -> dict[str, Points]:
+def _others(log: Iterations, totals: dict[str, SampledTotal]) -> dict[str, Points]:
     """SeqPoint and its baselines on the first machine."""
     if not totals:
         return {}

@@ -18,7 +18,7 @@ from weft.core.errors import InputError
 from weft.core.report import Part, Section, filled
 from weft.core.report.table import Table, number, text
 from weft.lab.tables import data_folder
-from weft.papers.headline import Conditions, Measured, Option, PaperStudy, declared
+from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, declared
 from weft.papers.sample import iterations, sample, seqpoints
 from weft.papers.sample.seqpoint import Points
 from weft.papers.seqpoint.epochs import Epoch, Floats, speech, translation, variants
@@ -60,7 +60,9 @@ class SeqPointStudy(PaperStudy):
     """Results of the study: both networks on every machine, with noise, and what measured logs say."""
 
     DECLARED = DECLARED
-    OPTIONS = (Option("--data", "data", "file", "DIR", "Lengths and measured logs.  [default: as 'weft validate']"),)
+    OPTIONS = (
+        StudyOption("--data", "data", "file", "DIR", "Lengths and measured logs.  [default: as 'weft validate']"),
+    )
 
     networks: tuple[Studied, ...]
     whole: tuple[float, float]
@@ -99,38 +101,38 @@ class SeqPointStudy(PaperStudy):
             "disturbed": _widened(found, redraws),
         }
 
-    def figures(self) -> Iterator[Measured]:
+    def figures(self) -> Iterator[StudyFigure]:
         """Errors, savings, noise and intervals."""
         for name, one in zip(("ds2", "gnmt"), self.networks, strict=True):
             words = {"points": len(one.points.chosen), "machines": self.variants}
             total, faster = one.errors(SEQPOINT, self.variants)
-            yield Measured(f"{name}.total.error", total, words)
-            yield Measured(f"{name}.speedup.error", faster)
+            yield StudyFigure(f"{name}.total.error", total, words)
+            yield StudyFigure(f"{name}.speedup.error", faster)
         ds2, gnmt = self.networks
         others = [one for one in self._of(ds2, SEQPOINT) if one.machine in list(ds2.times)[self.variants :]]
         if others:
             worst = max(others, key=lambda one: abs(one.total))
-            yield Measured("ds2.total.error.elsewhere", abs(worst.total), {"worst": worst.machine})
+            yield StudyFigure("ds2.total.error.elsewhere", abs(worst.total), {"worst": worst.machine})
         serial, parallel = ds2.points.savings(ds2.base)
-        yield Measured("ds2.savings.parallel", parallel, {"whole": self.whole[1]})
-        yield Measured("ds2.savings.serial", serial, {"whole": self.whole[0]})
+        yield StudyFigure("ds2.savings.parallel", parallel, {"whole": self.whole[1]})
+        yield StudyFigure("ds2.savings.serial", serial, {"whole": self.whole[0]})
         serial, parallel = gnmt.points.savings(gnmt.base)
-        yield Measured("gnmt.savings.serial", serial)
-        yield Measured("gnmt.savings.parallel", parallel)
-        yield Measured("ds2.noise", self._bearable())
-        yield Measured("ds2.iterations", self.needed)
+        yield StudyFigure("gnmt.savings.serial", serial)
+        yield StudyFigure("gnmt.savings.parallel", parallel)
+        yield StudyFigure("ds2.noise", self._bearable())
+        yield StudyFigure("ds2.iterations", self.needed)
         judged = next(one for one in self.noise if one.noise == _JUDGED)
-        yield Measured("ds2.covered", judged.covered, {"redraws": DECLARED.cases["redraws"]})
+        yield StudyFigure("ds2.covered", judged.covered, {"redraws": DECLARED.cases["redraws"]})
         if self.speedups:
             worst_error = max(abs(one.error) for one in self.speedups)
-            yield Measured("mlperf.speedup.error", worst_error, {"pairs": len(self.speedups)}, always=True)
+            yield StudyFigure("mlperf.speedup.error", worst_error, {"pairs": len(self.speedups)}, always=True)
         if self.logs:
             least = min(self.logs, key=lambda one: one.covered)
             about = {"iterations": ITERATIONS, "worst": least.system}
-            yield Measured("mlperf.covered.low", least.covered, about, always=True)
-            yield Measured("mlperf.covered.high", max(one.covered for one in self.logs), always=True)
+            yield StudyFigure("mlperf.covered.low", least.covered, about, always=True)
+            yield StudyFigure("mlperf.covered.high", max(one.covered for one in self.logs), always=True)
         if self.disturbed:
-            yield Measured("mlperf.disturbed", self.disturbed[0] / self.disturbed[1], always=True)
+            yield StudyFigure("mlperf.disturbed", self.disturbed[0] / self.disturbed[1], always=True)
 
     def _of(self, network: Studied, method: str) -> list[Outcome]:
         return [one for one in network.outcomes if one.method == method]

@@ -20,7 +20,7 @@ from weft.models import Transformer, load_model
 from weft.models.block import LayerOp, Tokens, embedding, head, layer
 from weft.models.parallel.check import divisors
 from weft.papers.textbook.meshes import MeshPlan, StageCosts, clustered, cost_of, mesh_plans
-from weft.papers.textbook.shard import Block, Part, Sharding
+from weft.papers.textbook.shard import Block, ShardedPart, Sharding
 from weft.papers.textbook.strategies import Layout, Mesh, MeshPrices, Training
 
 FloatArray = npt.NDArray[np.float64]
@@ -34,7 +34,7 @@ _LONGEST = 8
 
 
 @dataclass(frozen=True)
-class Way:
+class MeshUse:
     """One use of a mesh: its logical shape, the sharding of the repeated layers, and that of the ends."""
 
     shape: tuple[int, int]
@@ -62,7 +62,7 @@ class MeshSearch:
     batch: int
     micro_batches: int
     groups: tuple[int, ...]
-    ways: tuple[Way, ...]
+    ways: tuple[MeshUse, ...]
     costs: StageCosts
     plans: tuple[MeshPlan, ...]
 
@@ -164,11 +164,11 @@ class _Parts:
         self.sublayers = sum(piece.role is Role.RESIDUAL for piece in self.unit)
         self.compute: MeshPrices | None = None
 
-    def blocks(self, way: Way) -> list[Block]:
+    def blocks(self, way: MeshUse) -> list[Block]:
         """The costs of the embedding, of every sub-layer in order, and of the head."""
         return [*way.first.blocks, *way.unit.blocks * self.repeats, *way.last.blocks]
 
-    def ways(self, system: System, size: int) -> Iterator[Way]:
+    def ways(self, system: System, size: int) -> Iterator[MeshUse]:
         """Every use of a mesh of so many GPUs: each logical shape with each sharding of layers and ends.
 
         The ends take their fastest sharding, and the one with the smallest states. A mesh of n x 1 is one of 1 x n.
@@ -177,15 +177,15 @@ class _Parts:
             prices = MeshPrices(Mesh(system, outer, size // outer), self.compute.compute if self.compute else None)
             self.compute = self.compute or prices
             ends: dict[Layout, list[tuple[Sharding, Sharding]]] = {}
-            for unit in Part(self.unit, self.shape, prices, self.training).front():
+            for unit in ShardedPart(self.unit, self.shape, prices, self.training).front():
                 entry = unit.operators[0][1].exit
                 if entry not in ends:
                     ends[entry] = list(self._ends(prices, entry))
-                yield from (Way(prices.mesh.shape, unit, *pair) for pair in ends[entry])
+                yield from (MeshUse(prices.mesh.shape, unit, *pair) for pair in ends[entry])
 
     def _ends(self, prices: MeshPrices, entry: Layout) -> Iterator[tuple[Sharding, Sharding]]:
-        first = Part(self.first, None, prices, self.training, repeats=False, ends=(None, entry))
-        last = Part(self.last, self.shape, prices, self.training, repeats=False, ends=(entry, None))
+        first = ShardedPart(self.first, None, prices, self.training, repeats=False, ends=(None, entry))
+        last = ShardedPart(self.last, self.shape, prices, self.training, repeats=False, ends=(entry, None))
         fast, lean = ((first.best(), last.best()), (first.best(first.least), last.best(last.least)))
         yield from ((one, other) for one, other in dict.fromkeys((fast, lean)) if one and other)
 
@@ -197,14 +197,14 @@ def _with_table(piece: LayerOp, model: Transformer) -> LayerOp:
     return replace(piece, parameters=piece.parameters + model.vocabulary * model.hidden)
 
 
-def _grouped(ways: Sequence[Way], parts: _Parts, groups: int) -> tuple[int, ...]:
+def _grouped(ways: Sequence[MeshUse], parts: _Parts, groups: int) -> tuple[int, ...]:
     """Sub-layers of each group, so that groups are as equal as can be on one GPU; the ends count as sub-layers."""
     alone = min((way for way in ways if way.devices == 1), key=lambda way: way.unit.seconds)
     times = [block.seconds for block in parts.blocks(alone)]
     return clustered(times, min(groups, len(times)))
 
 
-def _costs(ways: Sequence[Way], parts: _Parts, groups: Sequence[int], capacity: float) -> StageCosts:
+def _costs(ways: Sequence[MeshUse], parts: _Parts, groups: Sequence[int], capacity: float) -> StageCosts:
     """The costs of every stage of consecutive groups on every way to use a mesh."""
     ends = np.concatenate([[0], np.cumsum(groups)])
     seconds, states, kept = [], [], []

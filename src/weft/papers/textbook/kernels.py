@@ -16,7 +16,7 @@ from weft.hardware.gpus import ClockState
 
 
 @dataclass(frozen=True)
-class Work:
+class ElementWork:
     """Operations, and accesses of elements, of an element-wise computation."""
 
     operations: int
@@ -32,7 +32,7 @@ class Work:
         return self.per_access / element
 
 
-def elementwise_chain(operators: int, *, fused: bool) -> Work:
+def elementwise_chain(operators: int, *, fused: bool) -> ElementWork:
     """Binary element-wise operators in a row, for each element: each takes the result before and a tensor of its own.
 
     Unfused each reads two elements and writes one: 1/3. Fused only the ends are moved: three operators take 3/5.
@@ -41,7 +41,7 @@ def elementwise_chain(operators: int, *, fused: bool) -> Work:
     (0.3333333333333333, 0.6)
     """
     check_whole("operators", operators, 1, 1)
-    return Work(operators, operators + 2 if fused else 3 * operators)
+    return ElementWork(operators, operators + 2 if fused else 3 * operators)
 
 
 def fusion_speedup(operators: int) -> float:
@@ -77,7 +77,7 @@ def attainable(gpu: Gpu, dtype: str, flops_per_byte: float, clock: ClockState = 
 
 
 @dataclass(frozen=True)
-class Launched:
+class LaunchTimes:
     """A sequence of kernels as the host launches them: its time, and that of the kernels alone [s]."""
 
     seconds: float
@@ -89,7 +89,7 @@ class Launched:
         return 1 - self.busy / self.seconds
 
 
-def launched(kernels: npt.ArrayLike, host: float) -> Launched:
+def launched(kernels: npt.ArrayLike, host: float) -> LaunchTimes:
     """Kernels of given times [s], launched one after the other, each `host` seconds of a thread that never waits.
 
     A kernel begins when it is launched and its predecessor has ended, so the sequence takes the longest of launches up
@@ -98,16 +98,16 @@ def launched(kernels: npt.ArrayLike, host: float) -> Launched:
     times = _times(kernels, host=host)
     issued = host * np.arange(1, len(times) + 1)
     left = np.cumsum(times[::-1])[::-1]
-    return Launched(float(np.max(issued + left)), float(times.sum()))
+    return LaunchTimes(float(np.max(issued + left)), float(times.sum()))
 
 
-def replayed(kernels: npt.ArrayLike, host: float, gap: float = 0.0) -> Launched:
+def replayed(kernels: npt.ArrayLike, host: float, gap: float = 0.0) -> LaunchTimes:
     """The same kernels as one graph: one launch of `host` seconds, and `gap` between kernels on the device [s].
 
     Graphs remove launches; the kernels still move the same bytes.
     """
     times = _times(kernels, host=host, gap=gap)
-    return Launched(host + float(times.sum()) + gap * (len(times) - 1), float(times.sum()))
+    return LaunchTimes(host + float(times.sum()) + gap * (len(times) - 1), float(times.sum()))
 
 
 def _times(kernels: npt.ArrayLike, **costs: float) -> npt.NDArray[np.float64]:
@@ -125,7 +125,7 @@ SECTOR = 32
 
 
 @dataclass(frozen=True)
-class Access:
+class ReadPattern:
     """A pattern of reads: bytes that are used, and bytes that move because memory moves whole sectors."""
 
     used: int
@@ -137,7 +137,7 @@ class Access:
         return self.moved / self.used
 
 
-def strided_read(elements: int, stride: int, element: int, sector: int = SECTOR) -> Access:
+def strided_read(elements: int, stride: int, element: int, sector: int = SECTOR) -> ReadPattern:
     """`elements` of `element` bytes, `stride` elements apart, from the start of a sector, none read twice from a cache.
 
     A transposed read of 2-byte elements has the stride of a row and moves 16 times what it uses.
@@ -149,7 +149,7 @@ def strided_read(elements: int, stride: int, element: int, sector: int = SECTOR)
         check_whole(name, size, 1, 1)
     first = np.arange(elements, dtype=np.int64) * stride * element
     touched = np.unique(np.concatenate([first // sector, (first + element - 1) // sector]))
-    return Access(elements * element, len(touched) * sector)
+    return ReadPattern(elements * element, len(touched) * sector)
 
 
 def view_bytes(shape: tuple[int, ...], element: int, *, contiguous: bool = False) -> int:
@@ -201,7 +201,7 @@ def bucket_padding(lengths: npt.ArrayLike, base: float = 2.0) -> Padding:
 
 
 @dataclass(frozen=True)
-class Product:
+class MatrixProduct:
     """C[m,n] = A[m,k] B[k,n]."""
 
     m: int
@@ -213,7 +213,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class WordTraffic:
     """Words read of A and of B at each level, the farthest first, and words of C written to the farthest.
 
     `held` are the words that the tile keeps at each level that it uses.
@@ -230,13 +230,13 @@ class Traffic:
         return sum(self.reads[level])
 
 
-def untiled(product: Product) -> Traffic:
+def untiled(product: MatrixProduct) -> WordTraffic:
     """Each of the m n k multiply-adds reads both operands: n^3 words of each for square matrices."""
     every = product.m * product.n * product.k
-    return Traffic({"memory": (every, every)}, product.m * product.n, {"registers": 3})
+    return WordTraffic({"memory": (every, every)}, product.m * product.n, {"registers": 3})
 
 
-def cache_tiled(product: Product, rows: int, columns: int) -> Traffic:
+def cache_tiled(product: MatrixProduct, rows: int, columns: int) -> WordTraffic:
     """Bands of `rows` of A and of `columns` of B^T stay in the cache: A is read once, B once for every band of A.
 
     Square: n^2 words of A and n^3 / rows of B. The bands hold (rows + columns) k words.
@@ -244,17 +244,17 @@ def cache_tiled(product: Product, rows: int, columns: int) -> Traffic:
     _check(rows=rows, columns=columns)
     m, n, k = product.m, product.n, product.k
     held = (min(rows, m) + min(columns, n)) * k
-    return Traffic({"memory": (m * k, _tiles(m, rows) * n * k)}, m * n, {"cache": held})
+    return WordTraffic({"memory": (m * k, _tiles(m, rows) * n * k)}, m * n, {"cache": held})
 
 
-def register_tiled(product: Product, rows: int, columns: int, depth: int = 1) -> Traffic:
+def register_tiled(product: MatrixProduct, rows: int, columns: int, depth: int = 1) -> WordTraffic:
     """A tile of C of `rows` x `columns` stays in registers; A is read once for every tile of a row, B of a column.
 
     Square: n^3 / columns words of A and n^3 / rows of B; `depth`, the slice of k that is loaded at once, cancels and
     only costs registers: rows depth + columns depth + rows columns.
     """
     _check(rows=rows, columns=columns, depth=depth)
-    return Traffic(
+    return WordTraffic(
         {"memory": _tile_reads(product, rows, columns)},
         product.m * product.n,
         {"registers": rows * depth + columns * depth + rows * columns},
@@ -262,8 +262,8 @@ def register_tiled(product: Product, rows: int, columns: int, depth: int = 1) ->
 
 
 def cache_and_register_tiled(
-    product: Product, cache: tuple[int, int], registers: tuple[int, int], depth: int = 1
-) -> Traffic:
+    product: MatrixProduct, cache: tuple[int, int], registers: tuple[int, int], depth: int = 1
+) -> WordTraffic:
     """Bands in the cache and tiles in registers at once; `cache` and `registers` are (rows, columns).
 
     Square: n^2 + n^3 / cache rows words from memory, n^3 / columns + n^3 / rows of the register tile from the cache.
@@ -276,10 +276,10 @@ def cache_and_register_tiled(
             "that are multiples of the register tile"
         )
     reads = {"memory": outer.reads["memory"], "cache": inner.reads["memory"]}
-    return Traffic(reads, outer.writes, {**outer.held, **inner.held})
+    return WordTraffic(reads, outer.writes, {**outer.held, **inner.held})
 
 
-def thread_tiled(product: Product, side: int, *, outer: bool = True) -> Traffic:
+def thread_tiled(product: MatrixProduct, side: int, *, outer: bool = True) -> WordTraffic:
     """Each thread of a GPU computes `side` x `side` elements of C and reads from memory: 1 is one element a thread.
 
     As outer products of a column and a row it reads 2 n^3 / side words and holds side^2 + 2 side; as inner products,
@@ -287,14 +287,14 @@ def thread_tiled(product: Product, side: int, *, outer: bool = True) -> Traffic:
     """
     _check(side=side)
     if outer:
-        return Traffic(
+        return WordTraffic(
             {"memory": _tile_reads(product, side, side)}, product.m * product.n, {"registers": side * side + 2 * side}
         )
     a, b = product.m * product.k * _tiles(product.n, side), product.m * product.n * product.k
-    return Traffic({"memory": (a, b)}, product.m * product.n, {"registers": side * side + side + 1})
+    return WordTraffic({"memory": (a, b)}, product.m * product.n, {"registers": side * side + side + 1})
 
 
-def shared_tiled(product: Product, tile: int | tuple[int, int], side: int, step: int = 1) -> Traffic:
+def shared_tiled(product: MatrixProduct, tile: int | tuple[int, int], side: int, step: int = 1) -> WordTraffic:
     """A workgroup's tile of C is fed from shared memory, in which `step` columns of A and rows of B lie at a time.
 
     Square tiles: 2 n^3 / tile words from memory into shared memory, 2 n^3 / side from there into registers. `tile` is
@@ -306,17 +306,17 @@ def shared_tiled(product: Product, tile: int | tuple[int, int], side: int, step:
         raise InputError(f"a tile of {rows} x {columns} is not whole threads' tiles of {side}; choose multiples of it")
     reads = {"memory": _tile_reads(product, rows, columns), "shared": _tile_reads(product, side, side)}
     held = {"shared": (rows + columns) * step, "registers": side * side + 2 * side}
-    return Traffic(reads, product.m * product.n, held)
+    return WordTraffic(reads, product.m * product.n, held)
 
 
-def _tile_reads(product: Product, rows: int, columns: int) -> tuple[int, int]:
+def _tile_reads(product: MatrixProduct, rows: int, columns: int) -> tuple[int, int]:
     """Words of A and B read by tiles of C: A once per tile of a row, B once per tile of a column."""
     m, n, k = product.m, product.n, product.k
     return m * k * _tiles(n, columns), n * k * _tiles(m, rows)
 
 
 @dataclass(frozen=True)
-class Limits:
+class TileLimits:
     """What a workgroup may use: bytes of shared memory, and elements of C in its registers.
 
     `step` columns of A and rows of B are loaded at once, `stages` times over, of `element` bytes; sides are multiples
@@ -348,7 +348,7 @@ class Rectangle:
     shared_bytes: int
 
 
-def best_rectangle(product: Product, limits: Limits) -> Rectangle:
+def best_rectangle(product: MatrixProduct, limits: TileLimits) -> Rectangle:
     """The tile with the least traffic, M N K (1/rows + 1/columns) + M N words, that the limits allow.
 
     All tiles are tried; of equal ones, that with the least shared memory. Raises InputError if no tile fits.

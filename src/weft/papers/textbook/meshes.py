@@ -148,7 +148,7 @@ def mesh_plans(costs: StageCosts, devices: int, micro_batches: int, best: int = 
     """
     for name, value in (("devices", devices), ("micro_batches", micro_batches), ("best", best)):
         check_whole(name, value, 1, 8)
-    program = _Program(costs, devices)
+    program = _MeshRecursion(costs, devices)
     least = program.least(math.inf)
     if math.isinf(least.best):
         raise InputError(
@@ -177,7 +177,7 @@ class _Found(NamedTuple):
 
 def cost_of(costs: StageCosts, meshes: Sequence[int], micro_batches: int) -> MeshPlan:
     """The best plan whose stages have these numbers of devices; InputError if none fits the memory."""
-    program = _Program(costs, sum(meshes))
+    program = _MeshRecursion(costs, sum(meshes))
     if len(meshes) > program.groups or not set(meshes) <= set(program.sizes):
         raise InputError(
             f"the stages are on {', '.join(map(str, meshes))} devices; give at most {program.groups} stages on meshes "
@@ -225,7 +225,7 @@ class _Prefix(NamedTuple):
     reached: FloatArray
 
 
-class _Program:
+class _MeshRecursion:
     """The recursion over groups, meshes and stages."""
 
     def __init__(self, costs: StageCosts, devices: int) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from weft.core.errors import InputError
 from weft.models.parallel.again import extra_sources
-from weft.plan.program import Columns, Program
+from weft.plan.program import Columns, LinearProgram
 from weft.plan.recompute import Layers
 
 Matrix = npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ class Tensors:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RematerializationPlan:
     """What every stage computes and keeps: `computed` (R) and `kept` (S), of the shape (tensors, tensors) of 0 and 1.
 
     `cost` is that of all that is computed, `peak` the most memory in use at once, in the units of the graph.
@@ -112,7 +112,7 @@ def peak_of(graph: Tensors, computed: Matrix, kept: Matrix) -> float:
     return most
 
 
-def rematerialize(graph: Tensors, budget: float, seconds: float = 60.0) -> Plan | None:
+def rematerialize(graph: Tensors, budget: float, seconds: float = 60.0) -> RematerializationPlan | None:
     """The plan of least cost whose peak is at most `budget`; None if no plan has so low a peak.
 
     HiGHS is given so many `seconds`; InputError if it proves no optimum in that time.
@@ -123,13 +123,13 @@ def rematerialize(graph: Tensors, budget: float, seconds: float = 60.0) -> Plan 
         return None
     again, held = (np.rint(found[columns]).astype(np.int64) for columns in (computed, kept))
     cost = float((again * np.asarray(graph.cost)).sum())
-    return Plan(again, held, cost, peak_of(graph, again, held))
+    return RematerializationPlan(again, held, cost, peak_of(graph, again, held))
 
 
-def _program(graph: Tensors, budget: float) -> tuple[Program, Columns, Columns]:
+def _program(graph: Tensors, budget: float) -> tuple[LinearProgram, Columns, Columns]:
     """The program with the columns of R and S, over F (freed after a computation) and U (memory in use)."""
     count, scale = len(graph.cost), max(*graph.bytes, 1e-300)
-    program, cost = Program(), np.asarray(graph.cost, dtype=float)
+    program, cost = LinearProgram(), np.asarray(graph.cost, dtype=float)
     computed = program.unknowns(np.tile(cost / (cost.max() or 1.0), (count, 1)))
     kept = program.unknowns(np.full((count, count), 1e-9))  # a hair, so that nothing is kept for nothing
     ends = [(k, i) for k in range(count) for i in (*graph.needs[k], k)]

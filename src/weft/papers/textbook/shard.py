@@ -20,11 +20,11 @@ from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.models.block import LayerOp, Tokens, layer
 from weft.papers.textbook.strategies import (
-    Group,
     Layout,
+    LayoutChange,
+    MergedOperators,
     Mesh,
     MeshPrices,
-    Move,
     Strategy,
     Training,
     divides,
@@ -33,13 +33,13 @@ from weft.papers.textbook.strategies import (
     split_over,
     strategies,
 )
-from weft.plan.program import Program
+from weft.plan.program import LinearProgram
 
 FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Problem:
+class ChoiceCosts:
     """Costs of the choices of each node and of pairs of choices along edges; and sizes, whose sum may have a limit.
 
     `edges` maps two different nodes to a matrix, a row for each choice of the first.
@@ -59,7 +59,7 @@ class Problem:
         return sum(float(sizes[at]) for sizes, at in zip(self.sizes, chosen, strict=True))
 
 
-def cheapest(problem: Problem, limit: float = math.inf) -> tuple[int, ...] | None:
+def cheapest(problem: ChoiceCosts, limit: float = math.inf) -> tuple[int, ...] | None:
     """The choices of least cost whose sizes add up to at most `limit`; None if there are none.
 
     A 0-1 variable for each choice, one of which is 1 for each node; the product of two choices along an edge is a
@@ -69,7 +69,7 @@ def cheapest(problem: Problem, limit: float = math.inf) -> tuple[int, ...] | Non
     pairs = [(u, v, np.asarray(matrix)) for (u, v), matrix in problem.edges.items() if np.any(matrix)]
     most = max((float(np.abs(costs).max()) for costs in (*problem.costs, *(matrix for *_, matrix in pairs))), default=0)
     scale = most or 1.0  # where all choices are free
-    program = Program()
+    program = LinearProgram()
     nodes = [program.unknowns(costs / scale).tolist() for costs in problem.costs]
     products = [program.unknowns(matrix / scale, whole=False) for *_, matrix in pairs]
     for choices in nodes:
@@ -108,7 +108,7 @@ class Sharding:
     """
 
     operators: tuple[tuple[str, Strategy], ...]
-    reshards: tuple[tuple[str, str, Move], ...]
+    reshards: tuple[tuple[str, str, LayoutChange], ...]
     seconds: float
     communication: float
     states: float
@@ -116,7 +116,7 @@ class Sharding:
     blocks: tuple[Block, ...]
 
 
-class Part:
+class ShardedPart:
     """A part of a model on a mesh: the strategies of its groups, the costs between them, and the best choice.
 
     A part that `repeats`, as a layer does, ends in the layout in which it begins; `entry` and `exit` fix the layouts at
@@ -148,7 +148,7 @@ class Part:
         self.repeats = repeats and shape is not None
 
     @cached_property
-    def problem(self) -> Problem:
+    def problem(self) -> ChoiceCosts:
         """The integer linear program: seconds of strategies and of moves between them, and bytes of states."""
         costs = [np.array([way.seconds for way in ways]) for ways in self.ways]
         sizes = [np.array([way.states for way in ways]) for ways in self.ways]
@@ -162,7 +162,7 @@ class Part:
             ]
             key = (producer, consumer)
             edges[key] = edges.get(key, 0.0) + np.array(rows)
-        return Problem(costs, sizes, edges)
+        return ChoiceCosts(costs, sizes, edges)
 
     def _edges(self) -> Iterator[tuple[int, int, str]]:
         """Producer and consumer, and the layout of the consumer that the producer's output must have."""
@@ -174,7 +174,7 @@ class Part:
         if self.repeats and len(self.groups) > 1:
             yield len(self.groups) - 1, 0, "exit"
 
-    def _both(self, producer: Group, before: Layout, after: Layout) -> float:
+    def _both(self, producer: MergedOperators, before: Layout, after: Layout) -> float:
         """Seconds of moving a tensor in the forward pass, again if it is recomputed, and its gradient back."""
         mesh, dtype = self.prices.mesh.shape, self.training.dtype
         if not (divides(producer.tensor, before, mesh) and divides(producer.tensor, after, mesh)):
@@ -221,7 +221,7 @@ class Part:
             return 0.0
         return group.tensor.bytes / split_over(way.exit, mesh)
 
-    def _moved(self, ways: Sequence[Strategy]) -> Iterator[tuple[str, str, Move]]:
+    def _moved(self, ways: Sequence[Strategy]) -> Iterator[tuple[str, str, LayoutChange]]:
         for producer, consumer, side in self._edges():
             first, second = self.groups[producer], self.groups[consumer]
             after = getattr(ways[consumer], side)
@@ -278,7 +278,7 @@ def shard_layer(
     most = math.inf if limit is None else parse(limit, Dimension.BYTES)
     tokens = Tokens(micro_batch, sequence or found.sequence_length)
     pieces = list(layer(found, found.layer_kinds[0], tokens, how.framework.style, how.dtype))
-    part = Part(pieces, (tokens.count, found.hidden), MeshPrices(Mesh(where, outer, inner)), how)
+    part = ShardedPart(pieces, (tokens.count, found.hidden), MeshPrices(Mesh(where, outer, inner)), how)
     best = part.best(most)
     if best is None:
         raise InputError(

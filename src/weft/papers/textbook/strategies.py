@@ -27,7 +27,7 @@ Layout = tuple[Placement, ...]
 
 
 @dataclass(frozen=True)
-class Move:
+class LayoutChange:
     """A collective `kind` among the ranks of an axis of the mesh, with its buffer as `Collective` counts it [bytes].
 
     A rank sends `sent` bytes.
@@ -39,7 +39,7 @@ class Move:
     sent: float
 
 
-def resharding(tensor: Tensor, before: Layout, after: Layout, mesh: Sequence[int]) -> tuple[Move, ...]:
+def resharding(tensor: Tensor, before: Layout, after: Layout, mesh: Sequence[int]) -> tuple[LayoutChange, ...]:
     """The collectives that bring a tensor from one layout to another on a mesh of so many ranks along each axis.
 
     For q ranks and n bytes (arXiv:2201.12023, table 3), each rank sends: replicated to split 0, split to replicated
@@ -60,7 +60,7 @@ def resharding(tensor: Tensor, before: Layout, after: Layout, mesh: Sequence[int
         q = mesh[axis]
         whole = local * q if kind == "all_gather" else local
         if kind != "slice":
-            moves.append(Move(axis, kind, whole, _SENT[kind] * (q - 1) / q * whole))
+            moves.append(LayoutChange(axis, kind, whole, _SENT[kind] * (q - 1) / q * whole))
         local = whole if kind == "all_gather" else local / q if kind in ("slice", "reduce_scatter") else local
     return tuple(moves)
 
@@ -154,11 +154,11 @@ class MeshPrices:
         """Seconds of operators, one after the other."""
         return sum(self.compute.of(op) for op in ops)
 
-    def moves(self, moves: Iterable[Move], dtype: str) -> float:
+    def moves(self, moves: Iterable[LayoutChange], dtype: str) -> float:
         """Seconds of collectives, one after the other."""
         return sum(self.move(move, dtype) for move in moves)
 
-    def move(self, move: Move, dtype: str) -> float:
+    def move(self, move: LayoutChange, dtype: str) -> float:
         """Seconds of a collective among the ranks of its axis."""
         ranks = self.mesh.shape[move.axis]
         size = max(math.ceil(move.bytes), ranks)
@@ -166,7 +166,7 @@ class MeshPrices:
 
 
 @dataclass(frozen=True)
-class Group:
+class MergedOperators:
     """An operator with weights, or attention, and the element-wise ones and norms merged into it.
 
     Without a `main` operator it is the part's input. `source` is the group that it reads, `residual` the one whose
@@ -195,24 +195,24 @@ class Strategy:
     exit: Layout
     seconds: float
     communication: float
-    moves: tuple[Move, ...]
-    sync: tuple[Move, ...]
+    moves: tuple[LayoutChange, ...]
+    sync: tuple[LayoutChange, ...]
     states: float
     saved: float
     widest: float
 
 
-def groups(pieces: Sequence[LayerOp], dtype: str, entry: tuple[int, int] | None) -> list[Group]:
+def groups(pieces: Sequence[LayerOp], dtype: str, entry: tuple[int, int] | None) -> list[MergedOperators]:
     """The groups of a part, in order; `entry` is the shape of its input, tokens x width (None: it reads tokens only).
 
     Element-wise operators and norms go to the group whose output they read, a residual sum to that of its second
     operand. A router does not pass its output on. Raises InputError for operators that read several others: those of
     latent attention, shared experts, and projections of queries, keys and values apart.
     """
-    found: list[Group] = []
+    found: list[MergedOperators] = []
     last, stream = None, None
     if entry is not None:
-        found.append(Group("input", None, Tensor((*entry, 1), dtype)))
+        found.append(MergedOperators("input", None, Tensor((*entry, 1), dtype)))
         last = stream = 0
     for piece in pieces:
         if last is not None and _merges(piece):
@@ -226,7 +226,7 @@ def groups(pieces: Sequence[LayerOp], dtype: str, entry: tuple[int, int] | None)
                 f"{piece.name} shares its input with another operator, which per-operator sharding does not know; plan "
                 "models without latent attention and shared experts, with one projection of queries, keys and values"
             )
-        found.append(Group(piece.name, piece, _output(piece, dtype), source=last))
+        found.append(MergedOperators(piece.name, piece, _output(piece, dtype), source=last))
         if piece.role is not Role.ROUTER:
             last = len(found) - 1
     return found
@@ -252,7 +252,7 @@ def _output(piece: LayerOp, dtype: str) -> Tensor:
     raise TypeError(f"no layout is known of the output of {piece.name}")
 
 
-def _roles(group: Group) -> Roles:
+def _roles(group: MergedOperators) -> Roles:
     if group.main is None:
         return _TOKENS
     match group.main.op:
@@ -267,7 +267,7 @@ def _roles(group: Group) -> Roles:
     return _TOKENS
 
 
-def strategies(group: Group, prices: MeshPrices, training: Training) -> list[Strategy]:
+def strategies(group: MergedOperators, prices: MeshPrices, training: Training) -> list[Strategy]:
     """Every way to spread a group: a role for each axis of the mesh, where its dimensions divide evenly."""
     roles, mesh = _roles(group), prices.mesh.shape
     each = (list(roles) if q > 1 else ["whole"] for q in mesh)
@@ -276,15 +276,15 @@ def strategies(group: Group, prices: MeshPrices, training: Training) -> list[Str
 
 
 def _strategy(
-    group: Group, chosen: tuple[str, ...], roles: Roles, prices: MeshPrices, training: Training
+    group: MergedOperators, chosen: tuple[str, ...], roles: Roles, prices: MeshPrices, training: Training
 ) -> Strategy | None:
     mesh = prices.mesh.shape
     entry, exit_ = (tuple(roles[role][side] for role in chosen) for side in (0, 1))
     if not divides(group.tensor, exit_, mesh):
         return None
     ops: list[Op] = []
-    forward: list[Move] = []
-    backward: list[Move] = []
+    forward: list[LayoutChange] = []
+    backward: list[LayoutChange] = []
     if group.main is not None:
         op = _local(group.main.op, chosen, mesh)
         if op is None:
@@ -344,7 +344,9 @@ def _local(op: Op, chosen: Sequence[str], mesh: Sequence[int]) -> Op | None:
     return replace(op, **sizes)  # type: ignore[type-var]
 
 
-def _inside(group: Group, op: Op, chosen: Sequence[str], mesh: Sequence[int]) -> tuple[list[Move], list[Move]]:
+def _inside(
+    group: MergedOperators, op: Op, chosen: Sequence[str], mesh: Sequence[int]
+) -> tuple[list[LayoutChange], list[LayoutChange]]:
     """The all-reduces of sums in parts: of outputs in the forward pass, and of inputs' gradients in the backward."""
     whole = _bytes(op.writes)
     forward = [_move(axis, "all_reduce", mesh, whole) for axis in _axes(chosen, mesh, "inner", "vocabulary")]
@@ -358,16 +360,16 @@ def _axes(chosen: Sequence[str], mesh: Sequence[int], *roles: str) -> list[int]:
     return [axis for axis, role in enumerate(chosen) if role in roles and mesh[axis] > 1]
 
 
-def _move(axis: int, kind: str, mesh: Sequence[int], size: float) -> Move:
+def _move(axis: int, kind: str, mesh: Sequence[int], size: float) -> LayoutChange:
     q = mesh[axis]
-    return Move(axis, kind, float(size), (2 if kind == "all_reduce" else 1) * (q - 1) / q * size)
+    return LayoutChange(axis, kind, float(size), (2 if kind == "all_reduce" else 1) * (q - 1) / q * size)
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.bytes for tensor in tensors)
 
 
-def _after_norms(group: Group, layout: Layout, mesh: Sequence[int]) -> tuple[Layout, list[Move]]:
+def _after_norms(group: MergedOperators, layout: Layout, mesh: Sequence[int]) -> tuple[Layout, list[LayoutChange]]:
     """The layout once norms have what they need: whole rows, for which a split width is gathered."""
     if not any(isinstance(piece.op, Streaming) and "norm" in piece.op.name for piece in group.merged):
         return layout, []
@@ -375,7 +377,7 @@ def _after_norms(group: Group, layout: Layout, mesh: Sequence[int]) -> tuple[Lay
     return rows, list(resharding(group.tensor, layout, rows, mesh))
 
 
-def _of_loss(group: Group, layout: Layout, mesh: Sequence[int]) -> list[Move]:
+def _of_loss(group: MergedOperators, layout: Layout, mesh: Sequence[int]) -> list[LayoutChange]:
     """All-reduces of each row's maximum, own class and sum, for a loss whose classes are split."""
     rows = [piece.op.rows for piece in group.merged if piece.cut == "classes" and isinstance(piece.op, Streaming)]
     size = 4 * sum(rows) / split_over(layout, mesh, 0)
@@ -392,7 +394,7 @@ def _merged(op: Op, layout: Layout, mesh: Sequence[int]) -> Op:
     return replace(op, rows=rows, columns=-(-op.columns // split_over(layout, mesh, 1)))
 
 
-def _gradients(ops: Sequence[Op], group: Group) -> Iterator[Op]:
+def _gradients(ops: Sequence[Op], group: MergedOperators) -> Iterator[Op]:
     """The backward pass of operators, and the sums of gradients where inputs fork."""
     for op in ops:
         yield from (*op.backward.inputs, *op.backward.weights)
@@ -404,8 +406,8 @@ def _gradients(ops: Sequence[Op], group: Group) -> Iterator[Op]:
 
 
 def _weights(
-    group: Group, chosen: Sequence[str], mesh: Sequence[int], training: Training
-) -> tuple[tuple[Move, ...], float, list[Op]]:
+    group: MergedOperators, chosen: Sequence[str], mesh: Sequence[int], training: Training
+) -> tuple[tuple[LayoutChange, ...], float, list[Op]]:
     """What the weights cost: collectives of gradients once a step, bytes of states, and adding up gradients."""
     framework, main = training.framework, group.main.parameters if group.main else 0
     count = main / _share(chosen, mesh, *_CUTS_WEIGHTS) + sum(piece.parameters for piece in group.merged)

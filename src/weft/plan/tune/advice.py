@@ -27,7 +27,7 @@ NOTED = 0.03
 """An isolated collective faster than the library's by at least this share is mentioned."""
 
 
-class Option(NamedTuple):
+class SharingOption(NamedTuple):
     """One way to share: its forecast by the tables [s], and its simulation if there is one."""
 
     strategy: str
@@ -59,7 +59,7 @@ class Doubt(NamedTuple):
     """Whether it concerns only DMA engines, so that ways without them are unaffected."""
 
 
-class LibraryChoice(NamedTuple):
+class LibraryAlgorithm(NamedTuple):
     """The algorithm that the library would run instead of the simulated ring: name and closed-form time alone [s]."""
 
     name: str
@@ -129,11 +129,11 @@ class Advice(Answer):
     tables: SlowdownTables
     alone: Alone
     choice: Choice
-    options: tuple[Option, ...]
+    options: tuple[SharingOption, ...]
     doubts: tuple[Doubt, ...]
     crossover: int | None
     pays: int | None
-    library: LibraryChoice | None = None
+    library: LibraryAlgorithm | None = None
     masked: CoRun | None = None
     channels: int | None = None
 
@@ -143,13 +143,13 @@ class Advice(Answer):
         return self.tables.gpu
 
     @property
-    def best(self) -> Option:
+    def best(self) -> SharingOption:
         """The fastest simulated option; among equally good ones, the plainest."""
         fastest = min(one.makespan_s for one in self.simulated)
         return next(one for one in self.simulated if one.makespan_s <= (1 + TIE) * fastest)
 
     @property
-    def simulated(self) -> tuple[Option, ...]:
+    def simulated(self) -> tuple[SharingOption, ...]:
         """The options that were simulated."""
         return tuple(option for option in self.options if option.run is not None)
 
@@ -158,15 +158,15 @@ class Advice(Answer):
         """Speedup of the best option over serial execution."""
         return self.speedup_of(self.best)
 
-    def speedup_of(self, option: Option) -> float:
+    def speedup_of(self, option: SharingOption) -> float:
         """Speedup of an option over serial execution: simulated, or else forecast."""
         return self.alone.speedup(option.makespan_s)
 
-    def is_forecast(self, option: Option) -> bool:
+    def is_forecast(self, option: SharingOption) -> bool:
         """Whether the tables forecast an option: they know no other number of channels than the library's."""
         return self.channels is None or by_dma(option.strategy)
 
-    def share_of(self, option: Option) -> float:
+    def share_of(self, option: SharingOption) -> float:
         """Share of the ideal saving that an option reaches."""
         return self.alone.share(option.makespan_s)
 
@@ -226,18 +226,18 @@ class Advice(Answer):
         tried = [one for one in self.simulated if one.strategy == "partition" and one.units]
         return max(tried, key=self.speedup_of).units or 0 if tried else self.tables.splits[0]
 
-    def name_of(self, option: Option) -> str:
+    def name_of(self, option: SharingOption) -> str:
         """A short name of a way to share."""
         return label(option.strategy, option.units, self.gpu.units_word)
 
     @property
-    def alike(self) -> tuple[Option, ...]:
+    def alike(self) -> tuple[SharingOption, ...]:
         """Other simulated options within `ALIKE` of the best one."""
         limit = (1 + ALIKE) * self.best.makespan_s
         return tuple(one for one in self.simulated if one != self.best and one.makespan_s <= limit)
 
     @property
-    def ranked(self) -> list[Option]:
+    def ranked(self) -> list[SharingOption]:
         """Every option, the best first, the others by speedup."""
         return sorted(self.options, key=lambda one: (one == self.best, self.speedup_of(one)), reverse=True)
 
@@ -272,7 +272,7 @@ class Advice(Answer):
         found = {"units": self.most_apart, "channels": both.channels, "rounds": both.rounds}
         return {**found, "makespan_s": both.makespan, "speedup": self.alone.speedup(both.makespan)}
 
-    def _option(self, option: Option) -> dict[str, Any]:
+    def _option(self, option: SharingOption) -> dict[str, Any]:
         run = option.run
         return {
             "strategy": option.strategy,

@@ -14,8 +14,8 @@ from weft.graph import Collective, Gemm, LibraryCollective
 from weft.hardware import Described
 from weft.overlaps.lower.collectives import collective_kernel
 from weft.overlaps.lower.fit import check_tile, tiling_for
-from weft.plan.tune.advice import ALIKE, Advice, Doubt, LibraryChoice, Option
-from weft.plan.tune.heuristics import Case, Forecast, case_of, choose, forecasts, plainest
+from weft.plan.tune.advice import ALIKE, Advice, Doubt, LibraryAlgorithm, SharingOption
+from weft.plan.tune.heuristics import Forecast, LookedUpPair, case_of, choose, forecasts, plainest
 from weft.plan.tune.perturb import COPIES, moves, perturb, sharing_values
 from weft.plan.tune.probes import tables_of
 from weft.plan.tune.tables import SlowdownTables
@@ -109,7 +109,7 @@ class _Advisor:
         given = {} if self.channels is None or by_dma(strategy) else {"channels": self.channels}
         return self.bench.together(self.gemm, self.collective, strategy, units, **given)
 
-    def _options(self, case: Case) -> tuple[Option, ...]:
+    def _options(self, case: LookedUpPair) -> tuple[SharingOption, ...]:
         """Every way to share; the best few, the best of each strategy, and all that the tables lack are simulated."""
         every = tuple(forecasts(case))
         ranked = sorted(every, key=lambda one: one.makespan_s)
@@ -120,7 +120,7 @@ class _Advisor:
         confirmed = [*ranked[:CONFIRMED], *best.values(), plainest(every), *unknown]
         tasks = {one: self._together(one.strategy, one.units) for one in confirmed}
         runs = self.jobs.run(tasks.values())
-        return tuple(Option(*one, runs[tasks[one]] if one in tasks else None) for one in every)
+        return tuple(SharingOption(*one, runs[tasks[one]] if one in tasks else None) for one in every)
 
     def _masked(self, advice: Advice, gemm: Timeline, moved: Timeline) -> CoRun | None:
         """The best partition with a mask alone, the library keeping its channels, if that takes longer than with fewer;
@@ -136,7 +136,7 @@ class _Advisor:
         both = CoRun(self.jobs.run([task])[task], gemm, moved, moved)
         return both if both.rounds > 1 and both.makespan > (1 + ALIKE) * fewer.makespan_s else None
 
-    def _model_doubts(self, case: Case, advice: Advice) -> list[Doubt]:
+    def _model_doubts(self, case: LookedUpPair, advice: Advice) -> list[Doubt]:
         """The range of the speedup from the known errors of the models."""
         gpu, best = self.tables.gpu, advice.best
         of_gemm = gemm_error(gpu.name, advice.alone.gemm_s)
@@ -152,7 +152,7 @@ class _Advisor:
         both = Doubt(shared.why, advice.speedup * shared.low, advice.speedup * shared.high)
         return [*doubts, both]
 
-    def _speedup_if(self, case: Case, best: Option, gemm: float, collective: float) -> float:
+    def _speedup_if(self, case: LookedUpPair, best: SharingOption, gemm: float, collective: float) -> float:
         """The best option's speedup if the isolated times were others, by the change that the tables forecast."""
         other = case.off(gemm, collective)
         makespan = next(one.makespan_s for one in forecasts(other) if one[:2] == best[:2])
@@ -177,12 +177,12 @@ class _Advisor:
                 yield _doubt(f"{what}, uncertain", speedups)._replace(copies=what in copies)
 
 
-def _library_choice(both: CoRun) -> LibraryChoice | None:
+def _library_choice(both: CoRun) -> LibraryAlgorithm | None:
     """The library's algorithm for the collective of a run on compute units, if it is not the simulated one."""
     chosen, kernel = both.choice, collective_kernel(both.run.graph.collectives[0], both.run.system)
     if chosen is None or chosen.algorithm not in _INSTEAD or kernel.algorithm != "ring":
         return None
-    return LibraryChoice(_INSTEAD[chosen.algorithm], chosen.seconds)
+    return LibraryAlgorithm(_INSTEAD[chosen.algorithm], chosen.seconds)
 
 
 _INSTEAD = {"tree": "a tree", "nvls": "the switch's reduction (NVLS)", "direct": "one step to all peers"}

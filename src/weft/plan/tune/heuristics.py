@@ -87,7 +87,7 @@ def plainest(ways: Sequence[Forecast]) -> Forecast:
     return next(one for one in ways if one.makespan_s <= (1 + TIE) * fastest)
 
 
-class Case(NamedTuple):
+class LookedUpPair(NamedTuple):
     """A GEMM beside a collective with all table lookups done: alone they take `gemm_s` and `collective_s` [s].
 
     `place` is the size's position in the collective's table. The scales are measured over tabulated times, of the GEMM
@@ -112,7 +112,7 @@ class Case(NamedTuple):
         """Speedup if neither slowed the other."""
         return ideal_speedup(self.gemm_s, self.collective_s)
 
-    def off(self, gemm: float, collective: float) -> Case:
+    def off(self, gemm: float, collective: float) -> LookedUpPair:
         """The same pair with the isolated times multiplied by the given factors."""
         return self._replace(
             gemm_s=self.gemm_s * gemm,
@@ -135,7 +135,7 @@ def case_of(
     tables: SlowdownTables,
     gemm_s: float | None = None,
     collective_s: float | None = None,
-) -> Case:
+) -> LookedUpPair:
     """Look up everything that `choose` needs."""
     table, profile = tables.collective(collective.name), tables.profile(gemm)
     place, boundness = table.place(collective.bytes), profile.boundness[0]
@@ -144,7 +144,7 @@ def case_of(
     scale_c = 1.0 if collective_s is None else collective_s / c
     known = tables.interference.get(collective.name, {})
     slow = {units: (*found.at(boundness), found.rate) for units, found in known.items()}
-    return Case(
+    return LookedUpPair(
         profile,
         table,
         tables.parts,
@@ -159,7 +159,7 @@ def case_of(
     )
 
 
-def forecasts(case: Case) -> Iterator[Forecast]:
+def forecasts(case: LookedUpPair) -> Iterator[Forecast]:
     """Forecasts of every way to share in the tables, the plainest first."""
     table, place = case.table, case.place
     yield Forecast("streams", None, _gemm_first(case))
@@ -174,7 +174,7 @@ def forecasts(case: Case) -> Iterator[Forecast]:
             yield Forecast("dma-partition", units, _apart(case, units, alone, 0))
 
 
-def _apart(case: Case, units: int, alone: float, moving: int) -> float:
+def _apart(case: LookedUpPair, units: int, alone: float, moving: int) -> float:
     """The makespan with `units` taken off the GEMM throughout, the collective taking `alone` [s] by `moving`."""
     gemm = case.profile.seconds[units] * case.scale_g
     slow_g, slow_c = case.slowdowns(moving, alone)
@@ -188,7 +188,7 @@ def both(gemm_beside: float, moved_beside: float, gemm_after: float, moved_after
     return gemm_beside + (1 - gemm_beside / moved_beside) * moved_after
 
 
-def _collective_first(case: Case) -> float:
+def _collective_first(case: LookedUpPair) -> float:
     """The makespan if the collective's workgroups are placed first; the GEMM gets their units when it ends [s]."""
     profile, held = case.profile, case.table.library_units
     slow_g, slow_c = case.slowdowns(_nearest(case, held), case.collective_s)
@@ -203,7 +203,7 @@ def _collective_first(case: Case) -> float:
     return max(end, moved if moved <= end else end + (moved - end) / slow_c)
 
 
-def _gemm_first(case: Case) -> float:
+def _gemm_first(case: LookedUpPair) -> float:
     """The makespan if the GEMM takes every unit and the collective gets what the last wave leaves free [s]."""
     profile, wanted = case.profile, case.table.library_units
     tiles, slots = _tiles(case)
@@ -220,18 +220,18 @@ def _gemm_first(case: Case) -> float:
     return case.gemm_s + slowed + (1 - moved) * case.collective_s
 
 
-def _nearest(case: Case, units: int) -> int:
+def _nearest(case: LookedUpPair, units: int) -> int:
     """The split in the tables that is nearest to `units`."""
     return min(case.table.units, key=lambda known: abs(known - units))
 
 
-def _tiles(case: Case) -> tuple[int, float]:
+def _tiles(case: LookedUpPair) -> tuple[int, float]:
     """Tiles and places of the GPU part with the most tiles: an XCD of an AMD GPU, or the whole GPU."""
     profile = case.profile
     return ceil(profile.tiles / case.parts), profile.units / case.parts * profile.resident
 
 
-def _with_units(case: Case, units: int) -> float:
+def _with_units(case: LookedUpPair, units: int) -> float:
     """The collective's time on `units` units [s], interpolated in the table and no longer than with the fewest."""
     times = [between(column, *case.place) for column in case.table.units.values()]
     return float(np.interp(units, list(case.table.units), times)) * case.scale_c

@@ -27,9 +27,9 @@ from weft.plan.tune.queues import (
     DEGREES,
     GoKernels,
     Judged,
-    Plans,
     Queue,
-    Watched,
+    QueuePlans,
+    WatchedQueue,
     degrees_up_to,
     judge_queues,
     plans,
@@ -134,14 +134,14 @@ def _whole(tile: Any) -> Any:
     return tile
 
 
-class Kernel(_Plain):
+class GoKernel(_Plain):
     """The GO-kernel of a degree, how it tiles the GEMM, and the time of that many copies [s]."""
 
     tile: Annotated[GemmTiling, BeforeValidator(_whole)]
     seconds: float = Field(gt=0)
 
 
-class Entry(_Plain):
+class TunedGemm(_Plain):
     """A GEMM: its kernel at each degree, and the degree by number of queued GEMMs."""
 
     name: str
@@ -149,7 +149,7 @@ class Entry(_Plain):
     n: int = Field(gt=0)
     k: int = Field(gt=0)
     dtype: str
-    kernels: dict[int, Kernel]
+    kernels: dict[int, GoKernel]
     degrees: dict[int, int]
 
     @model_validator(mode="after")
@@ -173,7 +173,7 @@ class KernelLibrary(_Plain):
     weft_kernel_library: Literal[1] = 1
     gpu: str
     clock: str
-    gemms: tuple[Entry, ...]
+    gemms: tuple[TunedGemm, ...]
 
     def choose(self, gemm: Gemm, queued: int) -> tuple[int, GemmTiling]:
         """How many of the queued copies of a GEMM to run together, and with which kernel.
@@ -199,10 +199,10 @@ def library_of(gpu: str, clock: str, tuned: Iterable[tuple[str, GoKernels, Mappi
     return KernelLibrary(gpu=gpu, clock=clock, gemms=tuple(_entry(*one) for one in tuned))
 
 
-def _entry(name: str, kernels: GoKernels, degrees: Mapping[int, int]) -> Entry:
+def _entry(name: str, kernels: GoKernels, degrees: Mapping[int, int]) -> TunedGemm:
     gemm = kernels.gemm
-    each = {degree: Kernel(tile=kernels.best(degree), seconds=kernels.seconds(degree)) for degree in kernels.degrees}
-    return Entry(name=name, m=gemm.m, n=gemm.n, k=gemm.k, dtype=gemm.dtype, kernels=each, degrees=dict(degrees))
+    each = {degree: GoKernel(tile=kernels.best(degree), seconds=kernels.seconds(degree)) for degree in kernels.degrees}
+    return TunedGemm(name=name, m=gemm.m, n=gemm.n, k=gemm.k, dtype=gemm.dtype, kernels=each, degrees=dict(degrees))
 
 
 def load_library(path: str | Path) -> KernelLibrary:
@@ -247,7 +247,7 @@ class Tuned:
     degrees: Mapping[int, int]
     over_default: Gain
     over_sequential: Gain
-    plans: Plans
+    plans: QueuePlans
 
     @property
     def degree(self) -> int:
@@ -280,7 +280,7 @@ class TunedList(Answer):
     clock: str
     rows: Sequence[Tuned]
 
-    def watch(self, most: int = 4) -> list[Watched]:
+    def watch(self, most: int = 4) -> list[WatchedQueue]:
         """The lines that gain most over all at once, simulated again to see which GEMM held which compute unit."""
         several = [row for row in self.rows if row.wanted.count > 1]
         best = sorted(several, key=lambda row: row.over_default.value, reverse=True)[:most]
@@ -354,7 +354,7 @@ def _lines(gemms: Sequence[Wanted | Gemm]) -> tuple[Wanted, ...]:
     )
 
 
-def _gains(chosen: Mapping[Wanted, Plans], bench: Bench, jobs: Jobs) -> dict[Wanted, tuple[Gain, Gain]]:
+def _gains(chosen: Mapping[Wanted, QueuePlans], bench: Bench, jobs: Jobs) -> dict[Wanted, tuple[Gain, Gain]]:
     """What each line gains over default concurrency and one after another, kernels and degrees unchanged."""
     dtypes = sorted({line.gemm.dtype for line in chosen})
     rows = perturb(

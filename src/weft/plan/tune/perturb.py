@@ -1,6 +1,6 @@
 """Sensitivity: how answers move when values that they depend on go to the ends of their ranges.
 
-A `Move` changes tasks: assumed or uncertain values of their system, their options, or how they run. `perturb` runs
+A `ValueMove` changes tasks: assumed or uncertain values of their system, their options, or how they run. `perturb` runs
 tasks unchanged and under every move.
 """
 
@@ -79,7 +79,7 @@ def gemm_values(*dtypes: str) -> tuple[Values, ...]:
 
 
 @dataclass(frozen=True)
-class Move:
+class ValueMove:
     """A change of tasks: `what` moves to `setting`; only tasks that contain any of `parts` change.
 
     `values` are texts of values of the system, by path; `change` makes any other change of a task.
@@ -99,10 +99,10 @@ class Move:
         return replace(changed, system=_moved(changed.system, tuple(self.values.items())))
 
 
-def option_move(what: str, **options: Any) -> Move:
+def option_move(what: str, **options: Any) -> ValueMove:
     """A move of options of a run, such as `clock="short"` or `request_bytes=512`."""
     setting = " ".join(map(str, options.values()))
-    return Move(what, setting, change=lambda t: replace(t, options=replace(t.options, **options)))
+    return ValueMove(what, setting, change=lambda t: replace(t, options=replace(t.options, **options)))
 
 
 def parts_of(task: Simulation) -> frozenset[str]:
@@ -113,7 +113,7 @@ def parts_of(task: Simulation) -> frozenset[str]:
     return frozenset().union(*products, {str(driver)} if len(products) < len(ops) else ())
 
 
-def moves(system: System, values: Iterable[Values], measured: bool = False) -> Iterator[Move]:
+def moves(system: System, values: Iterable[Values], measured: bool = False) -> Iterator[ValueMove]:
     """Moves of values to both ends of their ranges, each only if it changes the system and breaks no rule.
 
     Only assumed values move; with `measured`, all that have a range.
@@ -130,7 +130,7 @@ def moves(system: System, values: Iterable[Values], measured: bool = False) -> I
             moved = {**texts, **one.follow.get(end, {})}
             if texts and _changes(system, moved):
                 setting = end if len(texts) > 1 else next(iter(texts.values()))
-                yield Move(_title(one.what, tuple(texts)), setting, moved, one.parts)
+                yield ValueMove(_title(one.what, tuple(texts)), setting, moved, one.parts)
 
 
 def _title(what: str, paths: Sequence[str]) -> str:
@@ -154,7 +154,7 @@ def _moved(system: System, values: tuple[tuple[str, str], ...]) -> System:
     return system.replace(dict(values)) if values else system
 
 
-AS_CHOSEN = Move("as chosen", "")
+AS_CHOSEN = ValueMove("as chosen", "")
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Row:
 
 def perturb(
     tasks: Iterable[Simulation],
-    moves: Iterable[Move],
+    moves: Iterable[ValueMove],
     figures: Callable[[Runs], Mapping[Any, float]],
     jobs: Jobs | None = None,
 ) -> list[Row]:

@@ -22,7 +22,7 @@ from weft.plan.tune.tables import (
     CollectiveTable,
     Curve,
     GemmTable,
-    Interference,
+    MutualSlowdowns,
     SlowdownTables,
     profile_of,
 )
@@ -107,7 +107,7 @@ class _Probes:
         pairs = {mover: [(gemm, *self._pair(gemm, *mover, bare)) for gemm in self.probes] for mover in self.movers}
         checks = {check: self._check_tasks(check) for check in self._checks(bare)}
         runs = self.jobs.run([*(pair for each in pairs.values() for *_, pair in each), *chain(*checks.values())])
-        interference: dict[str, dict[int, Interference]] = {}
+        interference: dict[str, dict[int, MutualSlowdowns]] = {}
         for (name, units), each in pairs.items():
             rows = []
             for gemm, size, pair in each:
@@ -179,11 +179,11 @@ class _Probes:
         return self.bench.together(*check), self.bench.gemm(check.gemm), self.bench.collective(check.collective)
 
 
-def _interference(rows: Iterable[tuple[float, float, float, float]]) -> Interference:
+def _interference(rows: Iterable[tuple[float, float, float, float]]) -> MutualSlowdowns:
     """The interference of a collective, from rows of boundness, both slowdowns, and the collective's rate [bytes/s]."""
     boundness, of_gemm, of_collective, rates = zip(*sorted(rows), strict=True)
     rate = max(rates)
-    return Interference(boundness, _at_rate(of_gemm, rates, rate), _at_rate(of_collective, rates, rate), rate)
+    return MutualSlowdowns(boundness, _at_rate(of_gemm, rates, rate), _at_rate(of_collective, rates, rate), rate)
 
 
 def _at_rate(slowed: Sequence[float], rates: Sequence[float], rate: float) -> tuple[float, ...]:

@@ -199,7 +199,7 @@ def seconds(batches: Batches, runs: Runs) -> float:
 
 
 @dataclass(frozen=True)
-class Plans:
+class QueuePlans:
     """A queue in batches, each begun when the previous one has ended: one by one, all at once, or as chosen."""
 
     sequential: Batches
@@ -215,10 +215,10 @@ class Plans:
         return together / chosen, one_by_one / chosen, one_by_one / together
 
 
-def plans(queue: Queue, degree: int, kernels: Kernels, bench: Bench) -> Plans:
+def plans(queue: Queue, degree: int, kernels: Kernels, bench: Bench) -> QueuePlans:
     """How a queue runs with the kernels that are fastest alone, and with GO-kernels at a degree."""
     sequential, chosen = (planned(queue, each, kernels, bench) for each in (1, degree))
-    return Plans(sequential, (default_batch(queue, kernels, bench),), chosen)
+    return QueuePlans(sequential, (default_batch(queue, kernels, bench),), chosen)
 
 
 def _ways(queue: Queue, kernels: Kernels, bench: Bench) -> dict[tuple[int, int | None], Batches]:
@@ -280,7 +280,7 @@ def judge_queues(queues: Sequence[Queue], bench: Bench, jobs: Jobs) -> tuple[lis
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedQueue:
     """A queue of the GEMMs `names`, run all at once, and as chosen: batch by batch, in the order of the queue.
 
     `sizes` counts the GEMMs of every chosen batch.
@@ -293,11 +293,11 @@ class Watched:
     sizes: tuple[int, ...]
 
 
-def watched(title: str, plans: Plans) -> Watched:
+def watched(title: str, plans: QueuePlans) -> WatchedQueue:
     """Simulate a queue's batches again with full timelines."""
     names = tuple(str(node.op) for batch in plans.default for node in batch.graph)
     sizes = tuple(len(batch.graph) for batch in plans.goldyloc)
-    return Watched(title, names, _runs(plans.default), _runs(plans.goldyloc), sizes)
+    return WatchedQueue(title, names, _runs(plans.default), _runs(plans.goldyloc), sizes)
 
 
 def _runs(batches: Batches) -> tuple[Timeline, ...]:

@@ -68,7 +68,7 @@ def between(column: Sequence[float], right: int, share: float) -> float:
 
 
 @dataclass(frozen=True)
-class Interference:
+class MutualSlowdowns:
     """Mutual slowdowns of a GEMM and a collective while both run and neither lacks compute units.
 
     For each `boundness` of a GEMM: the slowdown of the GEMM (`gemm`) and of the collective (`collective`). `rate` is
@@ -140,7 +140,7 @@ def profile_of(gemm: Gemm, gpu: Gpu, taken: Sequence[int], options: RunOptions =
         0.0,
         float(max(tiling.share_rows, tiling.share_columns)),
     )
-    shape = gemm_kernel.Shape(gemm.m, gemm.n, gemm.k, 1)
+    shape = gemm_kernel.GemmShape(gemm.m, gemm.n, gemm.k, 1)
     machine = cold_rates(gemm.dtype, gpu, options)
     found = {
         units: gemm_kernel.fixed(
@@ -171,7 +171,7 @@ class SlowdownTables:
     clock: Clock
     gemm: GemmTable
     collectives: Mapping[str, CollectiveTable]
-    interference: Mapping[str, Mapping[int, Interference]]
+    interference: Mapping[str, Mapping[int, MutualSlowdowns]]
     errors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     _profiles: dict[Gemm, GemmProfile] = field(default_factory=dict, init=False, repr=False, compare=False)
 

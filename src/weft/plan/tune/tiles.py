@@ -84,7 +84,7 @@ class Template:
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedTile:
     """A kernel of a template and its time, without the launch [s]."""
 
     tiling: GemmTiling
@@ -122,18 +122,18 @@ class Tiles(Answer):
         """Positions of the kept candidates, fastest first; equal ones as the template lists them."""
         return np.argsort(self.seconds, kind="stable")
 
-    def timed(self, at: int) -> Timed:
+    def timed(self, at: int) -> TimedTile:
         """The kept candidate of a position."""
-        return Timed(_tiling(self.knobs[at], int(self.resident[at])), float(self.seconds[at]))
+        return TimedTile(_tiling(self.knobs[at], int(self.resident[at])), float(self.seconds[at]))
 
     @property
-    def best(self) -> Timed:
+    def best(self) -> TimedTile:
         """The fastest candidate."""
         return self.timed(int(self.order[0]))
 
-    def fastest(self, most: int) -> list[Timed]:
+    def fastest(self, most: int) -> list[TimedTile]:
         """The fastest candidates; of those that differ in threads alone and take the same time, the first."""
-        found: dict[tuple[float, ...], Timed] = {}
+        found: dict[tuple[float, ...], TimedTile] = {}
         for at in self.order:
             one = self.timed(int(at))
             kernel = one.tiling
@@ -162,7 +162,7 @@ class Tiles(Answer):
         )  # fmt: skip
 
 
-def _record(one: Timed) -> dict[str, Any]:
+def _record(one: TimedTile) -> dict[str, Any]:
     knobs = {name: getattr(one.tiling, name) for name in KNOBS}
     return {**knobs, "resident": one.tiling.resident, "seconds": one.seconds}
 
@@ -213,7 +213,7 @@ def _most(pruned: Mapping[str, int]) -> str:
     return f"of most, {REASONS[name]}"
 
 
-def _library_seconds(gemm: Gemm, plan: RankedPlan, rates: gemm_kernel.Machine) -> float:
+def _library_seconds(gemm: Gemm, plan: RankedPlan, rates: gemm_kernel.KernelMachine) -> float:
     """The library's kernel timed with the same harness as the template's."""
     one = plan.tiling
     cluster = max(one.share_rows, one.share_columns)
@@ -227,7 +227,7 @@ def _as_tiles(knobs: Ints, resident: Ints) -> Floats:
     return np.column_stack([*knobs[:, :4].T, resident, 0 * ones, ones]).astype(float)
 
 
-def _limits(gemm: Gemm, gpu: Gpu, knobs: Ints, rates: gemm_kernel.Machine) -> tuple[Ints, Ints]:
+def _limits(gemm: Gemm, gpu: Gpu, knobs: Ints, rates: gemm_kernel.KernelMachine) -> tuple[Ints, Ints]:
     """Workgroups that a compute unit holds of each candidate, and the place of the reason that prunes it in REASONS."""
     rows, columns, step, stages, threads, splits = knobs.T
     local = np.ceil(stages * (rows + columns) * step * rates.element).astype(np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.graph import Attention, Constant, Gemm, Graph, Node, Streaming, View
 from weft.graph.named import sources
-from weft.rewrite.flow import Change, Draft, Flow, Found
+from weft.rewrite.flow import Draft, Flow, GraphChange, MatchedPlace
 from weft.rewrite.rules.base import is_streaming, refused, size, streaming
 
 _STEPS = ("widen", "scale", "mask", "softmax", "eager_softmax", "cast", "dropout")
@@ -35,7 +35,7 @@ class _Chain:
         return self.scores, *self.steps.values(), self.context
 
 
-def flash_attention(flow: Flow) -> Iterator[Found]:
+def flash_attention(flow: Flow) -> Iterator[MatchedPlace]:
     """Scores, scale, mask, softmax, dropout and their product with the values in one kernel."""
     for node in flow.graph:
         if isinstance(node.op, Gemm) and any(is_streaming(one, *_STEPS) for one in _after(flow, node)):
@@ -74,7 +74,7 @@ def _chain(flow: Flow, scores: Node) -> _Chain:
     return _Chain(scores, steps, after)
 
 
-def _fused(flow: Flow, chain: _Chain) -> Found:
+def _fused(flow: Flow, chain: _Chain) -> MatchedPlace:
     query = chain.scores.inputs[0]
     if len(flow.shapes[query]) != 4:
         raise _RefusedError(f"{query} is not of batch, heads, tokens and elements")
@@ -92,7 +92,7 @@ def _fused(flow: Flow, chain: _Chain) -> Found:
     keep = chain.steps["dropout"].inputs[1:] if op.dropout else ()
     one = replace(chain.context, op=op, inputs=(query, keys, values, *keep))
     gone = tuple(node.id for node in chain.nodes)
-    return Found(gone, Change(gone, (one,)))
+    return MatchedPlace(gone, GraphChange(gone, (one,)))
 
 
 def _dtype(chain: _Chain) -> str:
@@ -168,7 +168,7 @@ def attention_example(draw: np.random.Generator) -> Graph:
     return draft.graph(draft.node("y", Gemm(tokens, value, keys, "fp16", count), x, values))
 
 
-def write_in_order(flow: Flow) -> Iterator[Found]:
+def write_in_order(flow: Flow) -> Iterator[MatchedPlace]:
     """A copy into another order of what a fused kernel of attention has written, or of what it reads: none is needed.
 
     The kernel takes strides.
@@ -182,7 +182,7 @@ def write_in_order(flow: Flow) -> Iterator[Found]:
         if made in flow.kept:
             yield refused(f"{made} is a result of the graph", node)
         elif after or before:
-            yield Found((node.id,), Change((node.id,), moved={made: read}))
+            yield MatchedPlace((node.id,), GraphChange((node.id,), moved={made: read}))
 
 
 def order_example(draw: np.random.Generator) -> Graph:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.graph import Graph, Node, Streaming
-from weft.rewrite.flow import Flow, Found
+from weft.rewrite.flow import Flow, MatchedPlace
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Rule:
 
     name: str
     about: str
-    find: Callable[[Flow], Iterator[Found]]
+    find: Callable[[Flow], Iterator[MatchedPlace]]
     example: Callable[[np.random.Generator], Graph]
 
 
@@ -36,12 +36,12 @@ def is_streaming(node: Node | None, *names: str) -> bool:
     return node is not None and isinstance(node.op, Streaming) and node.op.name in names
 
 
-def refused(why: str, *nodes: Node) -> Found:
+def refused(why: str, *nodes: Node) -> MatchedPlace:
     """A place at which a rule is refused, and the reason."""
-    return Found(tuple(node.id for node in nodes), None, why)
+    return MatchedPlace(tuple(node.id for node in nodes), None, why)
 
 
-def followed(flow: Flow, node: Node, name: str) -> tuple[Node | None, tuple[Found, ...]]:
+def followed(flow: Flow, node: Node, name: str) -> tuple[Node | None, tuple[MatchedPlace, ...]]:
     """The one streaming operator of a name that reads a node's output; None, with a refusal if others read it, too."""
     after, why = flow.next_of(node)
     if after is None and any(is_streaming(one, name) for one in flow.readers(node.outputs[0])):

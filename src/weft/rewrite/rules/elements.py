@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.graph import Graph, Node, Streaming
 from weft.graph.streaming import FUNCTIONS
-from weft.rewrite.flow import Change, Draft, Flow, Found
+from weft.rewrite.flow import Draft, Flow, GraphChange, MatchedPlace
 from weft.rewrite.rules.base import followed, is_streaming, refused, size, streaming
 
 _COMMUTES = ("add", "multiply", "maximum")
@@ -18,14 +18,14 @@ NORMS = {"layernorm": "add_layernorm", "eager_layernorm": "add_layernorm", "rmsn
 """Norms, and the kernels that also compute the sum before them."""
 
 
-def bias_gelu(flow: Flow) -> Iterator[Found]:
+def bias_gelu(flow: Flow) -> Iterator[MatchedPlace]:
     """A bias and the GeLU after it in one kernel."""
     for node in streaming(flow, "bias_add"):
         after, why = flow.next_of(node)
         if is_streaming(after, "gelu"):
             assert after is not None
             both = replace(after, op=replace(_op(node), name="bias_gelu"), inputs=node.inputs)
-            yield Found((node.id, after.id), Change((node.id, after.id), (both,)))
+            yield MatchedPlace((node.id, after.id), GraphChange((node.id, after.id), (both,)))
         elif after is None and any(is_streaming(one, "gelu") for one in flow.readers(node.outputs[0])):
             yield refused(why, node)
 
@@ -43,7 +43,7 @@ def gelu_example(draw: np.random.Generator) -> Graph:
     return draft.graph(draft.node("y", Streaming("gelu", rows * columns), moved))
 
 
-def fuse_elementwise(flow: Flow) -> Iterator[Found]:
+def fuse_elementwise(flow: Flow) -> Iterator[MatchedPlace]:
     """Two element-wise operators in a row in one kernel; a longer chain takes several steps."""
     for node in streaming(flow, "elementwise"):
         op = _op(node)
@@ -58,7 +58,7 @@ def fuse_elementwise(flow: Flow) -> Iterator[Found]:
             yield _fused(flow, node, after)
 
 
-def _fused(flow: Flow, node: Node, after: Node) -> Found:
+def _fused(flow: Flow, node: Node, after: Node) -> MatchedPlace:
     (between,) = node.outputs
     second = _op(after)
     words = second.function.split()
@@ -75,7 +75,7 @@ def _fused(flow: Flow, node: Node, after: Node) -> Found:
     full = sum(math.prod(flow.shapes[name]) == elements for name in inputs)
     op = replace(_op(node), inputs=full, function=f"{_op(node).function} {second.function}")
     both = replace(after, op=op, inputs=inputs)
-    return Found((node.id, after.id), Change((node.id, after.id), (both,)))
+    return MatchedPlace((node.id, after.id), GraphChange((node.id, after.id), (both,)))
 
 
 def chain_example(draw: np.random.Generator) -> Graph:
@@ -94,7 +94,7 @@ def chain_example(draw: np.random.Generator) -> Graph:
     return draft.graph(value)
 
 
-def dropout_add(flow: Flow) -> Iterator[Found]:
+def dropout_add(flow: Flow) -> Iterator[MatchedPlace]:
     """A dropout and the sum with a second tensor in one kernel, with the bias before them if there is one."""
     for node in streaming(flow, "dropout"):
         after, blocked = followed(flow, node, "residual_add")
@@ -111,7 +111,7 @@ def dropout_add(flow: Flow) -> Iterator[Found]:
         if before is not None and is_streaming(before, "bias_add") and flow.next_of(before)[0] is node:
             gone, names = (before.id, *gone), (before.inputs[0], residual, node.inputs[1], before.inputs[1])
         both = replace(after, op=replace(_op(node), name="bias_dropout_add"), inputs=names)
-        yield Found(gone, Change(gone, (both,)))
+        yield MatchedPlace(gone, GraphChange(gone, (both,)))
 
 
 def dropout_example(draw: np.random.Generator) -> Graph:
@@ -127,7 +127,7 @@ def dropout_example(draw: np.random.Generator) -> Graph:
     return draft.graph(draft.node("y", Streaming("residual_add", count), *both))
 
 
-def add_norm(flow: Flow) -> Iterator[Found]:
+def add_norm(flow: Flow) -> Iterator[MatchedPlace]:
     """A sum of two tensors and the norm after it in one kernel, which also keeps the sum for others."""
     for node in streaming(flow, "residual_add", "bias_dropout_add"):
         (total,) = node.outputs
@@ -142,7 +142,7 @@ def add_norm(flow: Flow) -> Iterator[Found]:
                 yield _summed(flow, node, after)
 
 
-def _summed(flow: Flow, node: Node, after: Node) -> Found:
+def _summed(flow: Flow, node: Node, after: Node) -> MatchedPlace:
     name, inputs = NORMS[_op(after).name], (*node.inputs[:2], *after.inputs[1:])
     if len({flow.shapes[one] for one in node.inputs[:2]}) > 1:
         return refused("the two that are added have different shapes", node, after)
@@ -151,7 +151,7 @@ def _summed(flow: Flow, node: Node, after: Node) -> Found:
             return refused("no kernel drops, adds and computes RMSNorm", node, after)
         name, inputs = "dropout_add_layernorm", (*inputs, *node.inputs[2:])
     both = replace(after, op=replace(_op(after), name=name), inputs=inputs, outputs=(*after.outputs, *node.outputs))
-    return Found((node.id, after.id), Change((node.id, after.id), (both,)))
+    return MatchedPlace((node.id, after.id), GraphChange((node.id, after.id), (both,)))
 
 
 def norm_example(draw: np.random.Generator) -> Graph:

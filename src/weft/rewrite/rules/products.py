@@ -9,17 +9,17 @@ import numpy as np
 
 from weft.graph import Collective, Convolution, Gemm, Graph, Joined, Node, Opaque, Tensor, View, operator
 from weft.graph.streaming import Streaming
-from weft.rewrite.flow import LOAD, Change, Draft, Flow, Found
+from weft.rewrite.flow import LOAD, Draft, Flow, GraphChange, MatchedPlace
 from weft.rewrite.rules.base import followed, refused, size
 
 CHUNKS = (2, 4)
 """Parts into which a GEMM before a reduction is cut."""
 
 
-def merge(least: int, most: int) -> Callable[[Flow], Iterator[Found]]:
+def merge(least: int, most: int) -> Callable[[Flow], Iterator[MatchedPlace]]:
     """GEMMs, `least` to `most` of them, that multiply one input by different weights: one GEMM of all columns."""
 
-    def find(flow: Flow) -> Iterator[Found]:
+    def find(flow: Flow) -> Iterator[MatchedPlace]:
         groups: dict[str, list[Node]] = {}
         for node in flow.graph:
             if isinstance(node.op, Gemm) and len(node.inputs) >= 2 and node.phase != LOAD:
@@ -31,7 +31,7 @@ def merge(least: int, most: int) -> Callable[[Flow], Iterator[Found]]:
     return find
 
 
-def _merged(flow: Flow, nodes: Sequence[Node]) -> Found:
+def _merged(flow: Flow, nodes: Sequence[Node]) -> MatchedPlace:
     ops = [node.op for node in nodes if isinstance(node.op, Gemm)]
     if any(replace(op, n=ops[0].n) != ops[0] or op.batch != 1 or op.accumulates for op in ops):
         return refused("their shapes, dtypes or batches do not match", *nodes)
@@ -60,7 +60,7 @@ def _merged(flow: Flow, nodes: Sequence[Node]) -> Found:
         nodes[0], op=replace(ops[0], n=ends[-1]), name=name, iteration=0, inputs=(nodes[0].inputs[0], *inputs),
         outputs=(name,),
     )  # fmt: skip
-    return Found(tuple(node.id for node in nodes), Change(_ids(nodes), (*loads, product), tensors))
+    return MatchedPlace(tuple(node.id for node in nodes), GraphChange(_ids(nodes), (*loads, product), tensors))
 
 
 def _loaded(name: str, kind: str, inputs: tuple[str, ...], outputs: dict[str, Tensor]) -> Node:
@@ -91,7 +91,7 @@ def merge_example(count: int) -> Callable[[np.random.Generator], Graph]:
     return example
 
 
-def fold_batchnorm(flow: Flow) -> Iterator[Found]:
+def fold_batchnorm(flow: Flow) -> Iterator[MatchedPlace]:
     """A convolution and the batch normalisation of its output: filters that normalise by themselves."""
     for node in flow.graph:
         if not isinstance(node.op, Convolution):
@@ -112,7 +112,7 @@ def fold_batchnorm(flow: Flow) -> Iterator[Found]:
         inputs = (node.inputs[1], *after.inputs[1:], *node.inputs[2:])
         load = _loaded(f"{after.name}.folded", "fold_batchnorm", inputs, made)
         folded = replace(after, op=node.op, inputs=(node.inputs[0], filters, bias))
-        yield Found((node.id, after.id), Change((node.id, after.id), (load, folded), made))
+        yield MatchedPlace((node.id, after.id), GraphChange((node.id, after.id), (load, folded), made))
 
 
 def fold_example(draw: np.random.Generator) -> Graph:
@@ -128,7 +128,7 @@ def fold_example(draw: np.random.Generator) -> Graph:
     return draft.graph(draft.node("norm", Streaming("batchnorm", elements), y, *kept))
 
 
-def matmul_bias(flow: Flow) -> Iterator[Found]:
+def matmul_bias(flow: Flow) -> Iterator[MatchedPlace]:
     """A GEMM and the kernel that adds its bias: the GEMM adds it as it writes its output."""
     for node in flow.graph:
         if not isinstance(node.op, Gemm) or len(node.inputs) != 2 or not node.outputs:
@@ -141,7 +141,7 @@ def matmul_bias(flow: Flow) -> Iterator[Found]:
             yield refused(f"{after.inputs[1]} has not the {node.op.n} columns of the product", node, after)
             continue
         both = replace(after, op=node.op, inputs=(*node.inputs, after.inputs[1]))
-        yield Found((node.id, after.id), Change((node.id, after.id), (both,)))
+        yield MatchedPlace((node.id, after.id), GraphChange((node.id, after.id), (both,)))
 
 
 def bias_example(draw: np.random.Generator) -> Graph:
@@ -151,7 +151,7 @@ def bias_example(draw: np.random.Generator) -> Graph:
     return draft.graph(draft.node("y", Streaming("bias_add", m * n), y, draft.weight("b", n)))
 
 
-def overlap_reduce_scatter(flow: Flow) -> Iterator[Found]:
+def overlap_reduce_scatter(flow: Flow) -> Iterator[MatchedPlace]:
     """A GEMM and the reduce-scatter of its output: parts of both, so that one part is sent while the next is computed.
 
     A part has rows of every rank's share, so that each rank gets its own rows, as before.
@@ -178,7 +178,7 @@ def _scatters(node: Node) -> bool:
     return isinstance(node.op, Collective) and node.op.name == "reduce_scatter"
 
 
-def _chunked(node: Node, after: Node, chunks: int) -> Found:
+def _chunked(node: Node, after: Node, chunks: int) -> MatchedPlace:
     gemm, moved = node.op, after.op
     assert isinstance(gemm, Gemm)
     assert isinstance(moved, Collective)
@@ -198,7 +198,7 @@ def _chunked(node: Node, after: Node, chunks: int) -> Found:
                     outputs=(sent,))
         )  # fmt: skip
     tensors[after.outputs[0]] = Joined(tuple(f"{after.name}.{part}" for part in range(chunks)))
-    return Found((node.id, after.id), Change((node.id, after.id), tuple(parts), tensors))
+    return MatchedPlace((node.id, after.id), GraphChange((node.id, after.id), tuple(parts), tensors))
 
 
 def scatter_example(draw: np.random.Generator) -> Graph:

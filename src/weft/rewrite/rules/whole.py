@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from weft.graph import Collective, Graph, Node, Op, Streaming
-from weft.rewrite.flow import LOAD, Change, Draft, Flow, Found
+from weft.rewrite.flow import LOAD, Draft, Flow, GraphChange, MatchedPlace
 from weft.rewrite.rules.base import is_streaming, refused, size
 
 LAUNCHED, CAPTURED = "launched", "graph"
@@ -18,13 +18,13 @@ _DYNAMIC = ("top_k", "permute", "unpermute")
 """Operators whose results decide sizes of others, which the host must know."""
 
 
-def fold_constants(flow: Flow) -> Iterator[Found]:
+def fold_constants(flow: Flow) -> Iterator[MatchedPlace]:
     """An operator on weights and constants alone: it runs once, before the graph."""
     for node in flow.graph:
         if node.phase == LOAD or not node.inputs or not node.outputs or isinstance(node.op, Collective):
             continue
         if all(flow.constant(name) for name in node.inputs):
-            yield Found((node.id,), Change((node.id,), (replace(node, phase=LOAD),)))
+            yield MatchedPlace((node.id,), GraphChange((node.id,), (replace(node, phase=LOAD),)))
 
 
 def constants_example(draw: np.random.Generator) -> Graph:
@@ -36,7 +36,7 @@ def constants_example(draw: np.random.Generator) -> Graph:
     return draft.graph(draft.node("y", Streaming("residual_add", count), draft.given("x", rows, columns), table))
 
 
-def share_common(flow: Flow) -> Iterator[Found]:
+def share_common(flow: Flow) -> Iterator[MatchedPlace]:
     """An operator that computes on the same inputs what an earlier one does: the earlier one's output is read."""
     seen: dict[tuple[Op, tuple[str, ...]], Node] = {}
     for node in flow.graph:
@@ -49,7 +49,7 @@ def share_common(flow: Flow) -> Iterator[Found]:
             yield refused(f"{node.outputs[0]} is a result of the graph", first, node)
             continue
         moved = dict(zip(node.outputs, first.outputs, strict=True))
-        yield Found((first.id, node.id), Change((node.id,), moved=moved))
+        yield MatchedPlace((first.id, node.id), GraphChange((node.id,), moved=moved))
 
 
 def common_example(draw: np.random.Generator) -> Graph:
@@ -60,13 +60,13 @@ def common_example(draw: np.random.Generator) -> Graph:
     return draft.graph(draft.node("y", Streaming("residual_add", count), *twice))
 
 
-def drop_unused(flow: Flow) -> Iterator[Found]:
+def drop_unused(flow: Flow) -> Iterator[MatchedPlace]:
     """An operator whose outputs nothing reads, neither in the graph nor outside."""
     if not flow.graph.results or len(flow.graph) == 1:
         return
     for node in flow.graph:
         if node.outputs and not any(name in flow.kept or flow.readers(name) for name in node.outputs):
-            yield Found((node.id,), Change((node.id,)))
+            yield MatchedPlace((node.id,), GraphChange((node.id,)))
 
 
 def unused_example(draw: np.random.Generator) -> Graph:
@@ -77,7 +77,7 @@ def unused_example(draw: np.random.Generator) -> Graph:
     return draft.graph(draft.node("y", Streaming("gelu", count), x))
 
 
-def cuda_graph(flow: Flow) -> Iterator[Found]:
+def cuda_graph(flow: Flow) -> Iterator[MatchedPlace]:
     """All kernels recorded once and launched as one: the host sets the pace no more."""
     graph = flow.graph
     if graph.labels.get(LAUNCHED) == CAPTURED:
@@ -86,7 +86,7 @@ def cuda_graph(flow: Flow) -> Iterator[Found]:
     if dynamic:
         yield refused(f"{dynamic[0].id} decides the sizes of what follows, which a recorded graph fixes", dynamic[0])
         return
-    yield Found((), Change((), labels={LAUNCHED: CAPTURED}))
+    yield MatchedPlace((), GraphChange((), labels={LAUNCHED: CAPTURED}))
 
 
 def captured_example(draw: np.random.Generator) -> Graph:

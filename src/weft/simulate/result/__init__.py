@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from weft.simulate.result.comparison import Comparison as Comparison
     from weft.simulate.result.corun import CoRun as CoRun
     from weft.simulate.result.heat import Heat as Heat
-    from weft.simulate.result.interference import Interference as Interference
+    from weft.simulate.result.interference import MemoryInterference as MemoryInterference
     from weft.simulate.result.interference import Percentiles as Percentiles
     from weft.simulate.result.interference import StreamInterference as StreamInterference
     from weft.simulate.result.timeline import ChunkSpan as ChunkSpan
@@ -24,6 +24,6 @@ __getattr__, __all__ = lazy_names(
     comparison="Comparison",
     corun="CoRun",
     heat="Heat",
-    interference="Interference Percentiles StreamInterference",
+    interference="MemoryInterference Percentiles StreamInterference",
     timeline="ChunkSpan DmaSpan Residency Series Span StageSpan Timeline",
 )

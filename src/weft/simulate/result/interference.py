@@ -66,7 +66,7 @@ class StreamInterference:
 
 
 @dataclass(frozen=True)
-class Interference:
+class MemoryInterference:
     """What the two streams of every GPU's memory channels cost each other.
 
     `streams` holds both streams of each GPU. `channel_bytes_per_s` is the rate of one of the `channels` channels of a
@@ -95,7 +95,7 @@ class Interference:
         """How long a channel served the other stream while this one had a request waiting, mean of all channels [s]."""
         return one.delaying_bytes / self.channels / self.channel_bytes_per_s
 
-    def without_series(self) -> Interference:
+    def without_series(self) -> MemoryInterference:
         """The same without the latencies over time."""
         return replace(self, load_mean_fs={}, load_p99_fs={})
 
@@ -112,11 +112,11 @@ class Interference:
         return {"streams": streams, "misses": list(self.misses)}
 
 
-def recorded(m: Machine, bins: int) -> Interference:
+def recorded(m: Machine, bins: int) -> MemoryInterference:
     """Return the interference that a run recorded, with series of `bins` bins."""
     channels = int(m.shape[y.SIZE_CHANNELS])
     loads = m.load_series[:, :, :bins]
-    return Interference(
+    return MemoryInterference(
         streams=tuple(_stream(m, g, at) for g in range(len(m.stream)) for at in range(len(STREAMS))),
         channels=channels,
         channel_bytes_per_s=64e15 / int(m.gpu[0, y.GPU_PEAK64]) / channels,

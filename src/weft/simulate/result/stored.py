@@ -11,13 +11,13 @@ import numpy as np
 from weft.core.errors import InputError, reason
 from weft.core.options import RunOptions
 from weft.graph import KERNEL_CLASSES, KINDS, Constant, Edge, Graph, Joined, KernelChoice, Node, Routing, Tensor, View
-from weft.graph.execution_plan import Channel, Chunks, ExecutionPlan, Move, Part, Step
+from weft.graph.execution_plan import BufferPart, Channel, Chunks, ExecutionPlan, PlanMove, PlanStep
 from weft.hardware import System
 from weft.hardware.fabric import Fabric, Link
 from weft.hardware.pim import Pim
 from weft.kernels import GemmTiling
 from weft.simulate.result.heat import Heat
-from weft.simulate.result.interference import Interference, Percentiles, StreamInterference
+from weft.simulate.result.interference import MemoryInterference, Percentiles, StreamInterference
 
 if TYPE_CHECKING:
     from weft.simulate.result.timeline import Timeline
@@ -32,8 +32,8 @@ def stored_kinds(*kinds: type) -> None:
 
 
 stored_kinds(Graph, Node, Tensor, View, Joined, Constant, KernelChoice, Routing, *KINDS.values(), *KERNEL_CLASSES)
-stored_kinds(ExecutionPlan, Step, Move, Chunks, Channel, Part)
-stored_kinds(RunOptions, GemmTiling, Fabric, Link, Heat, Interference, StreamInterference, Percentiles)
+stored_kinds(ExecutionPlan, PlanStep, PlanMove, Chunks, Channel, BufferPart)
+stored_kinds(RunOptions, GemmTiling, Fabric, Link, Heat, MemoryInterference, StreamInterference, Percentiles)
 
 
 def summary(timeline: Timeline) -> Timeline:

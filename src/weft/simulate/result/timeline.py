@@ -21,7 +21,7 @@ from weft.graph import Collective, Gemm, Graph, RemoteLoads, TrackedArrivals
 from weft.graph.choice import Tracked
 from weft.hardware import System
 from weft.simulate.result.heat import Heat
-from weft.simulate.result.interference import Interference
+from weft.simulate.result.interference import MemoryInterference
 from weft.simulate.result.stored import as_record, from_record, stored_kinds
 
 Ints = npt.NDArray[np.int64]
@@ -214,7 +214,7 @@ class Timeline(Answer):
     dmas: tuple[DmaSpan, ...] = ()
     series: Series | None = None
     residency: Residency | None = None
-    interference: Interference | None = None
+    interference: MemoryInterference | None = None
     heat: Heat | None = None
     updates: TileUpdates | None = None
     commands: MemoryCommands | None = None

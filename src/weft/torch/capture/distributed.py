@@ -29,7 +29,7 @@ WRAPPING = "_c10d_functional::_wrap_tensor_autograd"
 """The call that lets a tensor be awaited when it is used."""
 
 
-class Moved(NamedTuple):
+class CommunicationCall(NamedTuple):
     """A call that communicates: its operator, its stream, the group's ranks, and the tensors that it writes."""
 
     op: Op
@@ -121,7 +121,7 @@ def communicates(func: Any) -> bool:
     return func.namespace in LIBRARIES
 
 
-def moved(func: Any, args: Any, results: tuple[torch.Tensor, ...]) -> Moved | None:
+def moved(func: Any, args: Any, results: tuple[torch.Tensor, ...]) -> CommunicationCall | None:
     """What a call sends, and to which ranks; None if nothing. Raises InputError for a call without an operator."""
     base = func._schema.name.partition("::")[2]
     if base in ("barrier", "monitored_barrier_", "check_for_nan"):
@@ -141,10 +141,12 @@ def moved(func: Any, args: Any, results: tuple[torch.Tensor, ...]) -> Moved | No
     stream, members = stream_of(group), " ".join(map(str, dist.get_process_group_ranks(group)))
     if ranks == 1:
         read, write = (tuple(one for one in map(tensors.described, side) if one) for side in (of, into))
-        return Moved(Call(str(func), read, write), stream, members, into)
+        return CommunicationCall(Call(str(func), read, write), stream, members, into)
     dtype = tensors.dtype_of(whole[0].dtype)
     size = sum(one.numel() * one.element_size() for one in whole)
-    return Moved(Collective(kind, size, ranks, dtype if dtype in DTYPE_BYTES else "int8"), stream, members, into)
+    return CommunicationCall(
+        Collective(kind, size, ranks, dtype if dtype in DTYPE_BYTES else "int8"), stream, members, into
+    )
 
 
 def _sides(

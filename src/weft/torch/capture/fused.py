@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 from weft.graph import Call, Streaming, Tensor
 
 if TYPE_CHECKING:
-    from weft.torch.capture.recorder import Record
+    from weft.torch.capture.recorder import NodeRecord
 
 KERNELS = re.compile(r"norm|relu|gelu|silu|swish|sigmoid|tanh|softplus|activation|rotary|rope", re.IGNORECASE)
 """Classes of modules of which a compiler makes one kernel: norms, activations and rotary embeddings."""
 CHAIN = "pointwise chain"
 
 
-def folded(records: Sequence[Record], described: Mapping[str, Tensor]) -> tuple[list[Record], str]:
+def folded(records: Sequence[NodeRecord], described: Mapping[str, Tensor]) -> tuple[list[NodeRecord], str]:
     """Records with runs of operators as one, and a sentence that says what was folded.
 
     A run is of one phase and stream, without others in between: operators of one module whose class is a norm, an
     activation or a rotary embedding, or pointwise operators of one shape. It reads each tensor from outside once and
     whole, and writes what lives longer than itself.
     """
-    made: list[Record] = []
+    made: list[NodeRecord] = []
     place: dict[int, int] = {}
     counts: Counter[str] = Counter()
     start = 0
@@ -44,7 +44,7 @@ def folded(records: Sequence[Record], described: Mapping[str, Tensor]) -> tuple[
     return made, said
 
 
-def _end(records: Sequence[Record], start: int) -> int:
+def _end(records: Sequence[NodeRecord], start: int) -> int:
     """The end of the run that begins with a record."""
     first = records[start]
     stop = start + 1
@@ -53,7 +53,7 @@ def _end(records: Sequence[Record], start: int) -> int:
     return stop
 
 
-def _joins(first: Record, other: Record, start: int) -> bool:
+def _joins(first: NodeRecord, other: NodeRecord, start: int) -> bool:
     alike = first.phase == other.phase and first.stream == other.stream
     if not alike or not _foldable(first) or not _foldable(other):
         return False
@@ -67,12 +67,12 @@ def _joins(first: Record, other: Record, start: int) -> bool:
     )
 
 
-def _foldable(one: Record) -> bool:
+def _foldable(one: NodeRecord) -> bool:
     """Whether a kernel may hold the operator: it computes no matrix product, and writes something."""
     return isinstance(one.op, Call | Streaming) and not one.op.matrix_dtype and bool(one.op.writes)
 
 
-def _fold(run: Sequence[Record], described: Mapping[str, Tensor], kind: str) -> Record:
+def _fold(run: Sequence[NodeRecord], described: Mapping[str, Tensor], kind: str) -> NodeRecord:
     made = {name for one in run for name in one.outputs}
     gone = made & {name for one in run for name in one.frees}
     inputs = tuple(dict.fromkeys(name for one in run for name in one.inputs if name not in made))

@@ -21,7 +21,7 @@ from weft.torch.traces.operators import COMMON, OVERWRITES, TABLES, NotThisOneEr
 
 
 @dataclass(frozen=True)
-class Called:
+class CapturedCall:
     """A call of PyTorch: the operator's `name` and `base` name, arguments, results, and what it writes in place."""
 
     name: str
@@ -76,7 +76,7 @@ MOVES, SWEEPS = operators_that("moves"), operators_that("sweeps")
 TAGGED = frozenset((torch.Tag.pointwise, torch.Tag.reduction))
 
 
-def operator_of(called: Called) -> Op | None:
+def operator_of(called: CapturedCall) -> Op | None:
     """Weft's operator of a call; None for one of which it does not know what it computes."""
     known = by_rule(called, RULES)
     if known is not None:
@@ -109,7 +109,7 @@ def _largest(reads: tuple[Described, ...], writes: tuple[Described, ...]) -> int
     return max(sum(math.prod(one.shape) for one in writes), max((math.prod(one.shape) for one in reads), default=0))
 
 
-def _with(called: Called, *products: Gemm | None) -> Call:
+def _with(called: CapturedCall, *products: Gemm | None) -> Call:
     return _made(called.name, called.reads, called.writes, tuple(one for one in products if one is not None))
 
 
@@ -119,7 +119,7 @@ def _gemm(m: int, n: int, k: int, dtype: str, batch: int = 1) -> Gemm | None:
     return Gemm(m, n, k, dtype, batch) if min(m, n, k, batch) and dtype in DTYPE_BYTES else None
 
 
-def _convolution(called: Called) -> Op:
+def _convolution(called: CapturedCall) -> Op:
     images, filters, transposed, groups = called.args[0], called.args[1], called.args[6], called.args[8]
     return _with(called, _windows(images, filters, called.results[0], transposed, groups))
 
@@ -132,7 +132,7 @@ def _windows(images: Tensor, filters: Tensor, output: Tensor, transposed: bool, 
     return _gemm(rows, first, depth, tensors.dtype_of(images.dtype), groups)
 
 
-def _convolution_backward(called: Called) -> Op:
+def _convolution_backward(called: CapturedCall) -> Op:
     gradient, images, filters = called.args[:3]
     transposed, groups, (of_images, of_filters, _) = called.args[7], called.args[9], called.args[10]
     forward = _windows(images, filters, gradient, transposed, groups)
@@ -146,7 +146,7 @@ def _convolution_backward(called: Called) -> Op:
     )
 
 
-def _grouped(called: Called) -> Op | None:
+def _grouped(called: CapturedCall) -> Op | None:
     """A product for each group: rows of one operand, or sums over rows for the gradient of weights."""
     a, b = called.args[:2]
     ends = called.args[2] if len(called.args) > 2 else called.named.get("offs")
@@ -170,7 +170,7 @@ def _fullest(ends: Tensor) -> int:
     return 0 if max(sizes) == -(-bounds[-1] // len(sizes)) else max(sizes)
 
 
-def _embedding(called: Called) -> Op:
+def _embedding(called: CapturedCall) -> Op:
     table, places = called[0], called[1]
     return _gathered(math.prod(places.shape), table.shape[1], table.dtype)
 
@@ -180,7 +180,7 @@ def _gathered(rows: int, columns: int, dtype: str) -> Streaming:
     return Streaming("embedding", rows, columns, dtype)
 
 
-def _recurrent(called: Called) -> Op:
+def _recurrent(called: CapturedCall) -> Op:
     """One layer of an LSTM, GRU or RNN over all tokens: products with inputs and with states of all its gates."""
     x, of_inputs, of_states = called.args[0], called.args[1], called.args[2]
     tokens, dtype = x.numel() // x.shape[-1], tensors.dtype_of(x.dtype)

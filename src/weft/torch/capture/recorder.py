@@ -19,7 +19,7 @@ from weft.graph import Tensor as Described
 from weft.graph.op import TensorRole
 from weft.torch.capture import distributed, tensors
 from weft.torch.capture.fused import KERNELS, folded
-from weft.torch.capture.operators import Called, operator_of
+from weft.torch.capture.operators import CapturedCall, operator_of
 from weft.torch.traces.operators import operators_that
 
 UNRECORDED, EMPTY = operators_that("checks"), operators_that("allocates")
@@ -28,7 +28,7 @@ _OWN_FOLDERS = ("/torch/", "/weft/capture/")
 
 
 @dataclass
-class Record:
+class NodeRecord:
     """A node in the making."""
 
     op: Op
@@ -45,7 +45,7 @@ class Record:
 
 
 @dataclass
-class Memory:
+class StorageRecord:
     """A storage: its name, its description, and whether anything has been written to it."""
 
     name: str
@@ -63,8 +63,8 @@ class Recorder(TorchDispatchMode):
     def __init__(self, run: Any, tracker: ModuleTracker, ops: Mapping[str, Any], notes: list[str]) -> None:
         super().__init__()
         self.run, self.tracker, self.ops, self.notes = run, tracker, ops, notes
-        self.records: list[Record] = []
-        self.memories: dict[int, Memory] = {}
+        self.records: list[NodeRecord] = []
+        self.memories: dict[int, StorageRecord] = {}
         self.storages: Storages[int, int] = Storages()
         self.described: dict[str, Described] = {}
         self.given: dict[str, Described] = {}
@@ -124,7 +124,7 @@ class Recorder(TorchDispatchMode):
             self._used(arguments, arguments)
             return
         inputs = self._used(arguments, written)
-        op = self._operator(Called(signature.name, signature.base, func, args, kwargs, results, written))
+        op = self._operator(CapturedCall(signature.name, signature.base, func, args, kwargs, results, written))
         if op is None:
             return
         self._add(
@@ -160,7 +160,7 @@ class Recorder(TorchDispatchMode):
         written = {self._key(one): self.memory(one, born=False) for one in moved.written}
         self._add(moved.op, base.strip("_"), inputs, written, moved.stream)
 
-    def _used(self, found: Iterable[torch.Tensor], written: Iterable[torch.Tensor]) -> dict[int, Memory]:
+    def _used(self, found: Iterable[torch.Tensor], written: Iterable[torch.Tensor]) -> dict[int, StorageRecord]:
         """The storages of a call's arguments; one that is written and was only allocated before is not given."""
         fills = {key for one in written if (key := self._key(one)) in self.memories}
         return {self._key(one): self.memory(one, born=self._key(one) not in fills) for one in found}
@@ -173,7 +173,12 @@ class Recorder(TorchDispatchMode):
         return tensor
 
     def _add(
-        self, op: Op, base: str, inputs: dict[int, Memory], changed: dict[int, Memory], stream: str = distributed.MAIN
+        self,
+        op: Op,
+        base: str,
+        inputs: dict[int, StorageRecord],
+        changed: dict[int, StorageRecord],
+        stream: str = distributed.MAIN,
     ) -> None:
         """Append a node: after the writers of what it uses, and after the readers of what it changes."""
         number = len(self.records)
@@ -186,10 +191,10 @@ class Recorder(TorchDispatchMode):
         for one in changed.values():
             one.born = True
         self.records.append(
-            Record(op, self._named(base), tuple(sorted(after)), self.module, self.phase, read, outputs, stream)
+            NodeRecord(op, self._named(base), tuple(sorted(after)), self.module, self.phase, read, outputs, stream)
         )
 
-    def _operator(self, called: Called) -> Op | None:
+    def _operator(self, called: CapturedCall) -> Op | None:
         """Weft's operator of a call; None for one without elements. Unknown ones are kept; `graph` refuses them."""
         taught = self.ops.get(called.name) or self.ops.get(f"{called.func.namespace}::{called.base}")
         if taught is not None:
@@ -213,7 +218,7 @@ class Recorder(TorchDispatchMode):
     def _key(self, tensor: torch.Tensor) -> int:
         return tensor.untyped_storage()._cdata
 
-    def memory(self, tensor: torch.Tensor, role: TensorRole = "activation", born: bool = True) -> Memory:
+    def memory(self, tensor: torch.Tensor, role: TensorRole = "activation", born: bool = True) -> StorageRecord:
         """The storage of a tensor; one that is seen for the first time is given to the graph, unless it is not born."""
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -221,7 +226,7 @@ class Recorder(TorchDispatchMode):
         if known is None:
             if born and isinstance(tensor, torch.nn.Parameter):
                 role = "weight"
-            known = Memory(f"t{len(self.described)}", tensors.whole(tensor, role), born=born)
+            known = StorageRecord(f"t{len(self.described)}", tensors.whole(tensor, role), born=born)
             self.memories[key] = known
             if known.whole is not None:
                 self.described[known.name] = known.whole
@@ -246,7 +251,7 @@ class Recorder(TorchDispatchMode):
         if self.records and known.born and known.whole is not None:
             self.records[-1].frees.append(known.name)
         whole = tensors.made((size,), "uint8", known.whole.role if known.whole else "activation") if size else None
-        fresh = Memory(f"t{len(self.described)}", whole, born=False)
+        fresh = StorageRecord(f"t{len(self.described)}", whole, born=False)
         if whole is not None:
             self.described[fresh.name] = whole
         self.memories[storage._cdata] = fresh
@@ -304,7 +309,7 @@ class Recorder(TorchDispatchMode):
         found = Graph(nodes, self.ranks, title, labels | self.groups, stated)
         return replace(found, labels={**found.labels, "peak_bytes": str(max(live_bytes(found)))})
 
-    def _node(self, one: Record) -> Node:
+    def _node(self, one: NodeRecord) -> Node:
         after = tuple(self.records[number].name for number in one.after)
         kept = {name: getattr(one, name) for name in ("stream", "phase", "module", "inputs", "outputs")}
         return Node(one.op, one.name, after=after, frees=tuple(one.frees), **kept)
@@ -354,7 +359,7 @@ def _argument(place: tuple[int, str], args: Any, kwargs: Any) -> Any:
     return args[number] if number < len(args) else kwargs.get(name)
 
 
-def _as_taught(called: Called, taught: Any) -> Op:
+def _as_taught(called: CapturedCall, taught: Any) -> Op:
     """The operator that a user's rule answers: "bytes", or a function of tensors that answers FLOPs or an operator."""
     if taught == "bytes":
         return Call(called.name, called.reads, called.writes)

@@ -8,13 +8,13 @@ from weft.graph import Graph
 from weft.graph.kinds import file_kind
 from weft.torch.traces.chakra import ExecutionTrace, read_execution_trace
 from weft.torch.traces.kineto import read_trace
-from weft.torch.traces.trace import Found, Group, Trace
+from weft.torch.traces.trace import Trace, TraceCoverage, WorkGroup
 
 __all__ = [
     "ExecutionTrace",
-    "Found",
-    "Group",
     "Trace",
+    "TraceCoverage",
+    "WorkGroup",
     "file_kind",
     "read_execution_trace",
     "read_graph",

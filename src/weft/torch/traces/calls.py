@@ -12,13 +12,13 @@ from weft.torch.traces.operators import (
     DTYPES,
     RULES,
     TABLES,
-    Called,
+    RecordedCall,
     collective_named,
     listed,
     operator_of,
     operators_that,
 )
-from weft.torch.traces.records import Kind, Record
+from weft.torch.traces.records import Kind, TraceRecord
 
 _OF_CHAKRA = {number: known["name"] for known in TABLES["collectives"] for number in known["chakra"]}
 """Weft's collective of Chakra's `comm_type`."""
@@ -46,7 +46,7 @@ def is_view(schema: str) -> bool:
     return "(a" in schema and "!" not in schema
 
 
-def working(records: Mapping[int, Record]) -> list[int]:
+def working(records: Mapping[int, TraceRecord]) -> list[int]:
     """The calls that do work by themselves, in their order, of calls that lie inside each other.
 
     Later calls have higher ids. The innermost ones do work, if they are no views. A call around fills works, too, after
@@ -66,7 +66,7 @@ def working(records: Mapping[int, Record]) -> list[int]:
     return sorted(found, key=lambda one: found[one])
 
 
-def _kept(one: Record, within: list[int], records: Mapping[int, Record]) -> list[int]:
+def _kept(one: TraceRecord, within: list[int], records: Mapping[int, TraceRecord]) -> list[int]:
     """Of a call and the working calls inside it, those that do work."""
     if one.name == "record_param_comms":
         return [one.id]
@@ -82,7 +82,7 @@ def _kept(one: Record, within: list[int], records: Mapping[int, Record]) -> list
     return within
 
 
-def computed(one: Record, call: Record | None) -> Op | None:
+def computed(one: TraceRecord, call: TraceRecord | None) -> Op | None:
     """The operator of a node that computes, by the call that launched it, or its bytes; None if it is not known."""
     ops, size = one.attributes.get("num_ops", 0), one.attributes.get("tensor_size", 0)
     if ops or size:
@@ -92,11 +92,11 @@ def computed(one: Record, call: Record | None) -> Op | None:
         return None
     read, made = call.inputs.bytes, call.outputs.bytes
     given = call.inputs
-    found = operator_of(Called.of_texts(bare(call.name), given.shapes, given.types, given.values))
+    found = operator_of(RecordedCall.of_texts(bare(call.name), given.shapes, given.types, given.values))
     return found or (Opaque(call.name, 0, read + made, made) if read + made else None)
 
 
-def groups(records: Mapping[int, Record]) -> dict[str, int]:
+def groups(records: Mapping[int, TraceRecord]) -> dict[str, int]:
     """GPUs of each process group that the trace describes, by its name and its number."""
     found = {}
     for one in records.values():
@@ -108,7 +108,7 @@ def groups(records: Mapping[int, Record]) -> dict[str, int]:
     return found
 
 
-def collective(one: Record, sizes: Mapping[str, int], otherwise: int) -> tuple[Op | None, str, bool]:
+def collective(one: TraceRecord, sizes: Mapping[str, int], otherwise: int) -> tuple[Op | None, str, bool]:
     """The operator of a node that communicates, its group, and whether the group's size was recorded.
 
     `sizes` are those of groups, `otherwise` that of an unknown one. None: not known, or nothing is sent.

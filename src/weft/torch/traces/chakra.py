@@ -13,7 +13,7 @@ from weft.core.errors import ConfigError, check_whole
 from weft.graph import Graph, Node, Op, Opaque, Send, Storages, graph_of_lines
 from weft.graph.collective import RANKS
 from weft.torch.traces.calls import bare, collective, computed, groups, working
-from weft.torch.traces.records import Kind, Record, Records, of_its_schema, read_records
+from weft.torch.traces.records import Kind, Records, TraceRecord, of_its_schema, read_records
 
 OURS = "weft"
 """The attribute with which Weft writes what Chakra has no field for."""
@@ -63,7 +63,7 @@ def read_execution_trace(path: str | Path, ranks: int | None = None) -> Executio
     if OURS in records.head:
         return _ours(records)
     with of_its_schema(path):
-        return _Builder(records, ranks or _files(Path(path)), ranks is not None).trace()
+        return _GraphBuilder(records, ranks or _files(Path(path)), ranks is not None).trace()
 
 
 def _ours(records: Records) -> ExecutionTrace:
@@ -85,7 +85,7 @@ def _files(path: Path) -> int:
     return len(numbers) if len(numbers) > 1 and numbers == set(range(len(numbers))) else 0
 
 
-class _Builder:
+class _GraphBuilder:
     """A graph in the making from the records of a rank."""
 
     def __init__(self, records: Records, ranks: int, given: bool) -> None:
@@ -121,7 +121,7 @@ class _Builder:
         read = Read(len(self.every), len(self.every) - count, count, self.unmapped, self.records.dangling)
         return ExecutionTrace(graph, self.seconds, read)
 
-    def _add_all(self, ordered: Iterable[Record]) -> None:
+    def _add_all(self, ordered: Iterable[TraceRecord]) -> None:
         """Make the chosen nodes operators, which wait for the last ones of each stream that others lead to."""
         chosen = set(self.chosen)
         before: dict[int, dict[str, int]] = {}
@@ -143,7 +143,7 @@ class _Builder:
         found = working(self.every)
         return [id_ for id_ in found if _devices(self.every[id_]) - _HOSTS] or found
 
-    def _add(self, one: Record, latest: Mapping[str, int]) -> str:
+    def _add(self, one: TraceRecord, latest: Mapping[str, int]) -> str:
         """Make a record the next node; returns its stream."""
         op, stream = self._op(one)
         name = f"{re.split(r'[(<]', bare(one.name))[0].strip()[-40:] or 'node'}#{one.id}"
@@ -155,7 +155,7 @@ class _Builder:
             self.seconds[name] = one.duration * 1e-6
         return stream
 
-    def _op(self, one: Record) -> tuple[Op | None, str]:
+    def _op(self, one: TraceRecord) -> tuple[Op | None, str]:
         """A record's operator, None if it is not known, and its stream."""
         stream = _stream(one)
         told = "main" if stream == self.main else f"stream {stream}"
@@ -184,7 +184,7 @@ class _Builder:
                 found[source] = max(found.get(source, id_), id_, key=lambda one: self.every[one].duration)
         return found
 
-    def _data(self, one: Record, name: str) -> set[str]:
+    def _data(self, one: TraceRecord, name: str) -> set[str]:
         """The nodes that a node waits for because of the memory that it reads and writes."""
         source = self.every[self.call.get(one.id, one.id)]
         reads, writes = {**source.inputs.storages, **one.inputs.storages}, source.outputs.storages
@@ -204,7 +204,7 @@ class _Builder:
             yield f"the trace does not say how many GPUs {self.assumed:,} collectives have: {self.ranks} are taken"
 
 
-def _calls(every: Mapping[int, Record]) -> dict[int, int]:
+def _calls(every: Mapping[int, TraceRecord]) -> dict[int, int]:
     """Of each node the call behind it: of a piece of a call, the first; of a kernel, the call that launched it.
 
     The converter lists what launched a kernel as the last call that it waits for.
@@ -224,7 +224,7 @@ def _calls(every: Mapping[int, Record]) -> dict[int, int]:
     return found
 
 
-def _stream(one: Record) -> str:
+def _stream(one: TraceRecord) -> str:
     """The stream of work on a GPU; "" if it is not recorded."""
     if one.host:
         return ""
@@ -235,17 +235,17 @@ def _busiest(streams: Iterable[str]) -> str:
     return max(Counter(streams).items(), key=lambda one: one[1], default=("", 0))[0]
 
 
-def _devices(one: Record) -> set[str]:
+def _devices(one: TraceRecord) -> set[str]:
     return {*one.inputs.storages.values(), *one.outputs.storages.values()}
 
 
-def _rank(one: Record, path: str) -> int:
+def _rank(one: TraceRecord, path: str) -> int:
     """The rank that wrote a trace, by what it says or by its file's name."""
     found = _NUMBERED.fullmatch(Path(path).name)
     return int(one.attributes.get("comm_src", found[2] if found else 0))
 
 
-def _phases(every: Mapping[int, Record]) -> dict[int, str]:
+def _phases(every: Mapping[int, TraceRecord]) -> dict[int, str]:
     """The phase of each call, by the calls around it."""
     found: dict[int, str] = {}
     for id_ in sorted(every):

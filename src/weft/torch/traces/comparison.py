@@ -17,7 +17,7 @@ _BEYOND = 1.1
 
 
 @dataclass(frozen=True)
-class Compared(Record):
+class ComparedOperator(Record):
     """The calls of one operator: measured and predicted time [s], what bounds it, and the rates that were measured.
 
     `compute` and `memory` are shares of what the GPU reaches at best: FLOPs of matrix units, bytes of memory.
@@ -69,7 +69,7 @@ class TraceComparison(Answer):
 
     trace: Trace
     system: System
-    rows: tuple[Compared, ...]
+    rows: tuple[ComparedOperator, ...]
     unmapped: float
     seconds: float
     ahead: float

@@ -17,8 +17,8 @@ from weft.core.errors import ConfigError, InputError, check_type, shown
 from weft.graph import Collective, Convolution, Gemm, Op
 from weft.graph.kinds import NO_TRACE, file_kind
 from weft.torch.traces.events import events
-from weft.torch.traces.operators import Called, collective_of, operator_of
-from weft.torch.traces.trace import Found, Trace
+from weft.torch.traces.operators import RecordedCall, collective_of, operator_of
+from weft.torch.traces.trace import Trace, TraceCoverage
 
 Ints = NDArray[np.int64]
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -86,7 +86,7 @@ class _Columns:
         return np.frombuffer(column, dtype=np.int64 if column.typecode == "q" else np.float64)
 
 
-class _Names(dict[Any, int]):
+class _ValueNumbers(dict[Any, int]):
     """Numbers of distinct values, in the order in which they came."""
 
     def __missing__(self, key: Any) -> int:
@@ -94,7 +94,7 @@ class _Names(dict[Any, int]):
         return self[key]
 
 
-class _Event(NamedTuple):
+class _ProfilerEvent(NamedTuple):
     """A complete event whose fields have the types that the profiler writes; times in seconds."""
 
     kind: str
@@ -106,7 +106,7 @@ class _Event(NamedTuple):
     args: Mapping[str, Any]
 
     @classmethod
-    def checked(cls, event: Mapping[str, Any], kind: str) -> _Event:
+    def checked(cls, event: Mapping[str, Any], kind: str) -> _ProfilerEvent:
         """The event, after a check of every field that is used. Raises InputError that names the field."""
         args = event.get("args") or {}
         check_type("args", args, dict, "it should hold fields by name")
@@ -141,8 +141,8 @@ class _Reader:
 
     def __init__(self) -> None:
         self.count = 0
-        self.names, self.streams, self.threads = _Names(), _Names(), _Names()
-        self.signatures, self.collectives = _Names(), _Names()
+        self.names, self.streams, self.threads = _ValueNumbers(), _ValueNumbers(), _ValueNumbers()
+        self.signatures, self.collectives = _ValueNumbers(), _ValueNumbers()
         self.gpu = _Columns("name stream correlation collective kind | start seconds")
         self.host = _Columns("correlation thread kind | start")
         self.calls = _Columns("thread signature backward | start end")
@@ -155,7 +155,7 @@ class _Reader:
         kind = _OLDER.get(kind, kind) if isinstance(kind, str) else ""
         if event.get("ph") != "X" or kind not in _USED:
             return
-        one = _Event.checked(event, kind)
+        one = _ProfilerEvent.checked(event, kind)
         if kind in ON_GPU:
             self._work(one)
         elif kind in ON_HOST:
@@ -166,7 +166,7 @@ class _Reader:
         elif one.args.get("wait_on_stream") is not None:
             self._sync(one.args)
 
-    def _work(self, event: _Event) -> None:
+    def _work(self, event: _ProfilerEvent) -> None:
         args = event.args
         stream = self.streams[args.get("device", event.process), args.get("stream", event.thread)]
         name, correlation = self.names[event.name], args.get("correlation", -1)
@@ -176,7 +176,7 @@ class _Reader:
     def _collective(self, args: Mapping[str, Any]) -> int:
         return self.collectives[found] if "Collective name" in args and (found := collective_of(args)) else -1
 
-    def _call(self, event: _Event) -> None:
+    def _call(self, event: _ProfilerEvent) -> None:
         name, args = event.name, event.args
         shapes = args.get("Input Dims", args.get("Input dims"))
         signature = -1
@@ -197,7 +197,7 @@ class _Reader:
         record = args.get("wait_on_cuda_event_record_corr_id", -1)
         self.syncs.add(stream, waited, record, args.get("correlation", -1))
 
-    def _thread(self, event: _Event) -> int:
+    def _thread(self, event: _ProfilerEvent) -> int:
         return self.threads[event.process, event.thread]
 
 
@@ -277,7 +277,7 @@ class _Matched:
             seconds=work["seconds"],
             launched=self.launched - work["start"][0],
             edges=edges,
-            found=Found(
+            found=TraceCoverage(
                 events=read.count,
                 kernels=int(kernels.sum()),
                 copies=int((~kernels).sum()),
@@ -301,7 +301,7 @@ class _Matched:
             if len(key) == 2:
                 found.append(collectives[key[1]])
             else:
-                found.append(operator_of(Called.of_texts(*key)))
+                found.append(operator_of(RecordedCall.of_texts(*key)))
         return found
 
     def _edges(self, names: list[str]) -> tuple[Ints, int, int]:

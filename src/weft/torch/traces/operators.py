@@ -65,7 +65,7 @@ class AnyCall(Protocol):
 
 
 @dataclass(frozen=True)
-class Called:
+class RecordedCall:
     """A recorded call: the operator's `name`, the shapes and C++ types of its arguments, and their values as texts.
 
     A list of tensors has a tuple of shapes; what is no tensor has the shape ().
@@ -77,7 +77,7 @@ class Called:
     values: tuple[str, ...] = ()
 
     @classmethod
-    def of_texts(cls, name: str, shapes: str, types: str, values: str) -> Called:
+    def of_texts(cls, name: str, shapes: str, types: str, values: str) -> RecordedCall:
         """A call from the texts of its lists of shapes, types and values; lists that cannot be read are empty."""
         named = tuple(_type(str(each)) for each in listed(types))
         return cls(name, _frozen(listed(shapes)), named, tuple(map(str, listed(values))))
@@ -171,7 +171,7 @@ def by_rule(called: AnyCall, rules: Mapping[str, Rule]) -> Op | None:
         return None
 
 
-def operator_of(called: Called) -> Op | None:
+def operator_of(called: RecordedCall) -> Op | None:
     """The operator of a call; None if no tensor of it has a known shape.
 
     Products, convolutions, attention, norms and softmax are what they compute. All others move their tensors; as
@@ -192,7 +192,7 @@ def operator_of(called: Called) -> Op | None:
     return Call(called.name, *_moved(called, base, every), operations=work)
 
 
-def _moved(called: Called, base: str, every: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+def _moved(called: RecordedCall, base: str, every: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """What a call reads and writes, by its name: outputs are not recorded."""
     first, *others = called.arguments
     if base in OVERWRITES:
@@ -235,14 +235,14 @@ def _product(left: int) -> Rule:
     return lambda called: _gemm(called[left], called[left + 1])
 
 
-def _linear(called: Called) -> Op:
+def _linear(called: RecordedCall) -> Op:
     rows, weights = called[0], called[1]
     if len(weights.shape) != 2 or rows.shape[-1] != weights.shape[1] or rows.dtype not in DTYPE_BYTES:
         raise NotThisOneError
     return Gemm(math.prod(rows.shape[:-1]), weights.shape[0], weights.shape[1], rows.dtype)
 
 
-def _matmul(called: Called) -> Op:
+def _matmul(called: RecordedCall) -> Op:
     a, b = called[0], called[1]
     if len(b.shape) == 2 and len(a.shape) > 2:
         a = Tensor((math.prod(a.shape[:-1]), a.shape[-1]), a.dtype)
@@ -270,7 +270,7 @@ def _pair(values: Any) -> bool:
 
 
 def _convolution(stride: int, padding: int) -> Rule:
-    def rule(called: Called) -> Op:
+    def rule(called: RecordedCall) -> Op:
         if called.value(6) is True:  # transposed
             raise NotThisOneError
         return _windows(called[0], called[1], called.value(stride), called.value(padding), "forward")
@@ -278,7 +278,7 @@ def _convolution(stride: int, padding: int) -> Rule:
     return rule
 
 
-def _convolution_backward(called: Called) -> Op:
+def _convolution_backward(called: RecordedCall) -> Op:
     images, filters, mask = called[1], called[2], called.value(10) or [True, True, True]
     passes = [name for name, wanted in zip(("data", "weights"), mask, strict=False) if wanted]
     parts = [_windows(images, filters, called.value(4), called.value(5), name) for name in passes]
@@ -345,7 +345,7 @@ def _streaming(kind: str, rows: int, columns: int, dtype: str) -> Streaming:
     return Streaming(kind, rows, columns, dtype)
 
 
-def _gathered(called: Called, table: int, indices: int, axis: int = 0) -> Op:
+def _gathered(called: RecordedCall, table: int, indices: int, axis: int = 0) -> Op:
     """The entries of a table along an axis that a list of indices picks: read where they are, and written."""
     whole, places = called[table], called[indices]
     count = math.prod(whole.shape) // whole.shape[axis]
@@ -353,11 +353,11 @@ def _gathered(called: Called, table: int, indices: int, axis: int = 0) -> Op:
     return Call(called.name, (places, out), (out,))
 
 
-def _embedding(called: Called) -> Op:
+def _embedding(called: RecordedCall) -> Op:
     return _gathered(called, 0, 1)
 
 
-def _index_select(called: Called) -> Op:
+def _index_select(called: RecordedCall) -> Op:
     axis = called.value(1)
     return _gathered(called, 0, 2, axis if isinstance(axis, int) else 0)
 

@@ -58,7 +58,7 @@ _NONE = Arguments()
 
 
 @dataclass(frozen=True)
-class Record:
+class TraceRecord:
     """A node of an execution trace: what it waits for (`data`), and what it lies inside or is launched by (`parents`).
 
     Times in microseconds; those that were not recorded are 0. `host` is True for a call on the CPU.
@@ -87,7 +87,7 @@ class Records:
 
     path: str
     head: Mapping[str, Any]
-    nodes: Mapping[int, Record]
+    nodes: Mapping[int, TraceRecord]
     nested: bool = False
 
     @property
@@ -96,7 +96,7 @@ class Records:
         waits = ((*one.parents, *one.data) for one in self.nodes.values())
         return sum(other not in self.nodes for every in waits for other in every)
 
-    def ordered(self) -> Iterator[Record]:
+    def ordered(self) -> Iterator[TraceRecord]:
         """The nodes, each behind those that it waits for or lies inside, otherwise by their start and id.
 
         Raises ConfigError if some wait for each other. Of traces whose calls do not lie inside each other, parents only
@@ -122,7 +122,7 @@ class Records:
         if waits:
             raise ConfigError(self._cycle(waits), self.path)
 
-    def _before(self, one: Record) -> tuple[int, ...]:
+    def _before(self, one: TraceRecord) -> tuple[int, ...]:
         return (*one.parents, *one.data) if self.nested else one.data
 
     def _cycle(self, stuck: Mapping[int, int]) -> str:
@@ -184,8 +184,8 @@ def of_its_schema(path: str | Path) -> Iterator[None]:
         raise ConfigError(f"{why}; record or convert it again", str(path)) from None
 
 
-def _records(path: str | Path, head: Mapping[str, Any], nodes: Iterable[Record], nested: bool = False) -> Records:
-    found: dict[int, Record] = {}
+def _records(path: str | Path, head: Mapping[str, Any], nodes: Iterable[TraceRecord], nested: bool = False) -> Records:
+    found: dict[int, TraceRecord] = {}
     for one in nodes:
         if one.id in found:
             raise ConfigError(f"two nodes of the trace have the id {one.id}; convert it again", str(path))
@@ -195,10 +195,10 @@ def _records(path: str | Path, head: Mapping[str, Any], nodes: Iterable[Record],
     return Records(str(path), head, found, nested)
 
 
-def _of_message(node: Any) -> Record:
+def _of_message(node: Any) -> TraceRecord:
     waits, times = (tuple(node.ctrl_deps), tuple(node.data_deps)), (node.start_time_micros, node.duration_micros)
     inputs, outputs = _arguments(node.inputs), _arguments(node.outputs)
-    return Record(
+    return TraceRecord(
         node.id, node.name, _kind(node.type), *waits, *times, inputs, outputs, attributes=messages.attributes(node)
     )
 
@@ -211,14 +211,14 @@ def _arguments(message: Any) -> Arguments:
     return Arguments(message.values or "[]", message.shapes or "[]", message.types or "[]")
 
 
-def _of_feeder(node: Mapping[str, Any]) -> Record:
+def _of_feeder(node: Mapping[str, Any]) -> TraceRecord:
     """A node of Chakra's JSON, whose keys besides the named ones are attributes."""
     id_, parents = int(node["Id"]), tuple(map(int, node.get("ctrl_deps", node.get("ctrlDeps", ()))))
     waits, took = tuple(map(int, node.get("data_deps", ()))), int(node.get("runtime", 0))
-    return Record(id_, str(node["Name"]), _kind(node["NodeType"]), parents, waits, duration=took, attributes=node)
+    return TraceRecord(id_, str(node["Name"]), _kind(node["NodeType"]), parents, waits, duration=took, attributes=node)
 
 
-def _of_flat(node: Mapping[str, Any]) -> Record:
+def _of_flat(node: Mapping[str, Any]) -> TraceRecord:
     inputs, outputs = (
         Arguments(str(node[f"{way}s"]), str(node[f"{way}_shapes"]), str(node[f"{way}_types"]))
         for way in ("input", "output")
@@ -226,7 +226,7 @@ def _of_flat(node: Mapping[str, Any]) -> Record:
     return _of_call(node, node["parent"], inputs, outputs, node)
 
 
-def _of_nested(node: Mapping[str, Any]) -> Record:
+def _of_nested(node: Mapping[str, Any]) -> TraceRecord:
     inputs, outputs = (
         Arguments(*(str(node[way][name]) for name in ("values", "shapes", "types"))) for way in ("inputs", "outputs")
     )
@@ -236,11 +236,11 @@ def _of_nested(node: Mapping[str, Any]) -> Record:
 
 def _of_call(
     node: Mapping[str, Any], parent: int, inputs: Arguments, outputs: Arguments, stated: Mapping[str, Any]
-) -> Record:
+) -> TraceRecord:
     kind = Kind.METADATA if "process_group:init" in node["name"] else Kind.COMPUTE
     id_, parents = int(node["id"]), () if parent in (0, node["id"]) else (int(parent),)
     kept = {"is_cpu_op": True, **{name: stated[name] for name in _KEPT if name in stated}}
-    return Record(id_, node["name"], kind, parents, inputs=inputs, outputs=outputs, attributes=kept)
+    return TraceRecord(id_, node["name"], kind, parents, inputs=inputs, outputs=outputs, attributes=kept)
 
 
 _KEPT = ("op_schema", "scope", "tid", "pg_name", "pg_size", "kernel_backend")

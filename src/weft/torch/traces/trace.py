@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 PHASES = ("forward", "backward", "optimizer")
 
 
-class Found(NamedTuple):
+class TraceCoverage(NamedTuple):
     """How much of a trace was understood, in numbers of events, kernels and pairs of them.
 
     Of the `kernels`, `in_calls` were launched inside a recorded call, `with_shapes` in one with tensors' shapes, and
@@ -44,7 +44,7 @@ class Found(NamedTuple):
     dropped: int
 
 
-class Group(NamedTuple):
+class WorkGroup(NamedTuple):
     """All work of one operator and phase: its `count` of calls, `kernels`, and measured time [s]."""
 
     name: str
@@ -81,7 +81,7 @@ class Trace(Answer):
     seconds: Floats
     launched: Floats
     edges: Ints
-    found: Found
+    found: TraceCoverage
 
     def __len__(self) -> int:
         return len(self.name)
@@ -125,7 +125,7 @@ class Trace(Answer):
         return float(max(end) - min(start))
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[WorkGroup, ...]:
         """Work by operator and phase, that with the most time first; unknown work by its kernel's name."""
         key = np.where(self.operator >= 0, self.operator, -2 - self.name) * len(PHASES) + self.phase
         _, first, where = np.unique(key, return_index=True, return_inverse=True)
@@ -134,7 +134,7 @@ class Trace(Answer):
         launches = np.where(self.call[first] >= 0, calls, count)
         names = ((self.label(piece), self.op(piece), PHASES[self.phase[piece]]) for piece in first.tolist())
         totals = zip(launches.tolist(), count.tolist(), time.tolist(), strict=True)
-        listed = (Group(*name, *total) for name, total in zip(names, totals, strict=True))
+        listed = (WorkGroup(*name, *total) for name, total in zip(names, totals, strict=True))
         return tuple(sorted(listed, key=lambda group: -group.seconds))
 
     def label(self, piece: int) -> str:
@@ -193,7 +193,7 @@ class Trace(Answer):
             "busy_s": self.busy,
             "found": self.found._asdict(),
             "groups": [
-                {"name": name, "mapped": op is not None, **dict(zip(Group._fields[2:], totals, strict=True))}
+                {"name": name, "mapped": op is not None, **dict(zip(WorkGroup._fields[2:], totals, strict=True))}
                 for name, op, *totals in self.groups
             ],
         }
