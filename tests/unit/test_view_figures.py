@@ -23,7 +23,7 @@ from weft.simulate.result import Comparison, Residency, Timeline
 from weft.simulate.result.timeline import words_of
 from weft.view import looks
 from weft.view.explorer import held_units, operator_looks, over_time, phases, waits_table
-from weft.view.figure import Figure, Lines, bars
+from weft.view.figure import Color, Figure, Label, Lines, bars, timeline_bars
 from weft.view.units import COLUMNS, rectangles, unit_map
 
 
@@ -62,16 +62,14 @@ def test_a_collective_beside_a_gemm_has_another_colour_than_the_gemm() -> None:
 def test_the_axis_of_bars_holds_its_words_its_marks_and_its_lowest_bar() -> None:
     table = Table([text("lane"), number("start"), number("end"), text("said")], [("a", -3.0, 5.0, "words" * 4)])
     marks = Lines(Table([number("at"), text("name")], [(9.0, "limit")]), "at", "name")
-    figure = bars(
+    figure = timeline_bars(
         "",
         table,
         lane="lane",
         start="start",
         end="end",
-        kind="lane",
-        looks={"a": looks.BLUE},
-        label="said",
-        marks=marks,
+        color=Color("lane", {"a": looks.BLUE}),
+        over=[Label("said"), marks],
     )
     scale = figure.spec["layer"][0]["encoding"]["x"]["scale"]
     low, room = scale["domainMin"], scale["domainMax"]["expr"]
@@ -86,7 +84,7 @@ def test_the_axis_of_bars_holds_its_words_its_marks_and_its_lowest_bar() -> None
 def test_long_names_of_bars_break_between_words_and_short_ones_stay() -> None:
     names = ["further tokens come too late", "memory", "no fewer GPUs and no faster users than another"]
     table = Table([text("reason"), text("kind"), number("layouts")], [(name, "all", 3.0) for name in names])
-    figure = bars("Why?", table, lane="reason", end="layouts", kind="kind", looks={"all": looks.BLUE})
+    figure = bars("Why?", table, lane="reason", end="layouts", color=Color("kind", {"all": looks.BLUE}))
     drawn = figure.svg()
     for words in ("further tokens come", "too late", "memory", "no fewer GPUs and no", "faster users than"):
         assert f">{words}<" in drawn

@@ -12,7 +12,7 @@ from weft.core.files import write_atomically
 from weft.core.report import Part, Report, Section
 from weft.core.report.table import Table, microseconds, number, text
 from weft.lab.error_tables import bar_table, errors_table, streams_table, without_rows, worst_table
-from weft.view.figure import Figure, scatter
+from weft.view.figure import Axis, Figure, scatter
 from weft.view.page import write_report
 
 if TYPE_CHECKING:
@@ -78,16 +78,16 @@ def figures(kind: str, clouds: Sequence[Cloud]) -> Iterator[Figure]:
 def predicted_against_measured(clouds: Sequence[Cloud], title: str = "Rows") -> Figure:
     """Predicted over measured time, log-log, with bands of 10 % and 20 %; a panel for each cloud."""
     return scatter(
-        f"{title}: predicted against measured time", _rows(clouds), x="measured_us", y="predicted_us", log=True,
-        bands=(0.1, 0.2), facet="cloud",
+        f"{title}: predicted against measured time", _rows(clouds), x=Axis("measured_us", log=True),
+        y=Axis("predicted_us", log=True), bands=(0.1, 0.2), facet="cloud",
     ).captioned(f"A point is a row; the bands are 10 % and 20 %.{_thinned(clouds)}")  # fmt: skip
 
 
 def error_against_size(clouds: Sequence[Cloud], title: str = "Rows") -> Figure:
     """Error of each prediction over the row's size, with bands of 10 % and 20 %; a panel for each cloud."""
     return scatter(
-        f"{title}: the error of each row against its size", _rows(clouds), x="size", y="error", log_x=True,
-        bands=(0.1, 0.2), facet="cloud", percent=True,
+        f"{title}: the error of each row against its size", _rows(clouds), x=Axis("size", log=True, short=True),
+        y=Axis("error", percent=True), bands=(0.1, 0.2), facet="cloud",
     ).captioned(f"The bands are 10 % and 20 %; errors beyond 100 % stand at the edge.{_thinned(clouds)}")  # fmt: skip
 
 

@@ -40,7 +40,7 @@ from weft.step.clock import train
 from weft.step.named import step
 from weft.step.result.step import Pass, exposed
 from weft.view import looks
-from weft.view.figure import Figure, bars, curves, heat_map, scatter
+from weft.view.figure import Axis, Color, Figure, Lane, curves, heat_map, scatter, timeline_bars
 from weft.view.words import percent
 
 DECLARED = declared(__file__)
@@ -426,8 +426,9 @@ class CompVsCommStudy(PaperStudy):
         ]  # fmt: skip
         table = Table(columns, [(one.scenario.label, one.scenario.compute, one.share) for one in self.largest])
         return curves(
-            "Share of a layer in which computing waits for communication", table, x="compute", y="share",
-            series="label", log_x=True, percent=True, ticks=sorted(table.distinct("compute")),
+            "Share of a layer in which computing waits for communication", table,
+            x=Axis("compute", log=True, ticks=sorted(table.distinct("compute"))), y=Axis("share", percent=True),
+            color=Color("label"),
         ).captioned("One sequence per micro-batch, forward and backward pass, nothing hidden.")  # fmt: skip
 
     def _map_figure(self) -> Figure:
@@ -452,7 +453,7 @@ class CompVsCommStudy(PaperStudy):
         table = Table(columns, rows)
         return scatter(
             "Share of communication: the model alone, by the data sheet's rates, and operator by operator", table,
-            x="closed", y="share", facet="machine", percent=True,
+            x="closed", y=Axis("share", percent=True), facet="machine",
         ).captioned(
             "The closed form, 1 / (1 + edge x link rate / peak FLOP/s), knows neither achieved rates nor "
             "operators that move data; it orders scenarios roughly, and overstates the share."
@@ -465,8 +466,8 @@ class CompVsCommStudy(PaperStudy):
         ]  # fmt: skip
         table = Table(columns, list(self.unseen))
         return scatter(
-            "Operators projected from one baseline, on rows that it has not seen", table, x="measured", y="projected",
-            facet="subject", log=True, log_x=True, bands=[0.3, 0.1],
+            "Operators projected from one baseline, on rows that it has not seen", table,
+            x=Axis("measured", log=True, short=True), y=Axis("projected", log=True), facet="subject", bands=[0.3, 0.1],
         ).captioned("Bands: 10 % and 30 % off.")  # fmt: skip
 
     def _change_figure(self) -> Figure:
@@ -475,9 +476,9 @@ class CompVsCommStudy(PaperStudy):
             number("share", "share of communication", format_=".0%"),
         ]  # fmt: skip
         table = Table(columns, list(self.exposed))
-        return bars(
-            "What is left exposed on the fastest machine", table, lane="label", offset="method", kind="method",
-            start="start", end="share", percent=True, looks=looks.spread(table.distinct("method")),
+        return timeline_bars(
+            "What is left exposed on the fastest machine", table, lane=Lane("label", "method"), start="start",
+            end=Axis("share", percent=True), color=Color("method", looks.spread(table.distinct("method"))),
         )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from weft.simulate.single import simulate
 from weft.sweep.simulations import Bench, Runs, Simulation
 from weft.sweep.tasks import Progress
 from weft.view import looks
-from weft.view.figure import Figure, Lines, bars, curves
+from weft.view.figure import Axis, Color, Faint, Figure, Lane, Lines, bars, curves
 from weft.view.units import ShownRun, units_by_way
 from weft.view.words import case_label
 
@@ -333,10 +333,10 @@ class CuSplitStudy(PaperStudy):
         ]  # fmt: skip
         faint = Table(thin, list(self.each_slowdown))
         return curves(
-            "What do the GEMM and the all-reduce lose on their share of the compute units?", table, x="units",
-            y="longer", series="side", log_x=True, percent=True, ticks=sorted(table.distinct("units")),
-            looks={"GEMM": looks.BLUE, "all-reduce": looks.RED},
-            marks=Lines(marks, "longer", "side", "units") if marks.rows else None, faint=faint,
+            "What do the GEMM and the all-reduce lose on their share of the compute units?", table,
+            x=Axis("units", log=True, ticks=sorted(table.distinct("units"))), y=Axis("longer", percent=True),
+            color=Color("side", {"GEMM": looks.BLUE, "all-reduce": looks.RED}),
+            over=[Lines(marks, "longer", "side", "units") if marks.rows else None, Faint(faint)],
         ).captioned(
             "Thin lines are single sub-layers. A few workgroups have too little in flight to fill the link; once "
             "they do, every further unit only costs the GEMM."
@@ -351,8 +351,8 @@ class CuSplitStudy(PaperStudy):
         table = Table(columns, list(self.speedups))
         first, *others = table.distinct("series")
         return bars(
-            "What can overlap gain in each sub-layer?", table, lane="layer", offset="series", kind="series",
-            end="speedup", start=1.0, looks={first: looks.GREY, **looks.spread(others)},
+            "What can overlap gain in each sub-layer?", table, lane=Lane("layer", "series"), end="speedup",
+            color=Color("series", {first: looks.GREY, **looks.spread(others)}), start=1.0,
         ).captioned(
             "By the times of each alone, nothing but compute units is shared; at once, memory and cache are too."
         )  # fmt: skip

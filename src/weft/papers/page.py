@@ -9,7 +9,7 @@ from weft.core.report import Part, Report, Section
 from weft.core.report.table import Table, text, times_faster
 from weft.papers.headline_table import amount, headline_table
 from weft.view import looks
-from weft.view.figure import Figure, Lines, bars
+from weft.view.figure import Color, Figure, Lines, bars
 from weft.view.page import SIMULATED, how, machine_section
 from weft.view.words import sentence
 
@@ -106,13 +106,7 @@ def ratio_figure(answer: PaperStudy) -> list[Figure]:
     figures = [text("figure"), text("what"), text("whose"), times_faster("ratio", "ratio")]
     lines = Table([text("figure"), text("mark", " "), times_faster("ratio", "published")], marks)
     drawn = bars(
-        answer.title,
-        Table(figures, rows),
-        lane="figure",
-        kind="whose",
-        end="ratio",
-        looks={"Weft": looks.BLUE},
-        start=1.0,
-        marks=Lines(lines, "ratio", "mark", "figure") if marks else None,
-    )
+        answer.title, Table(figures, rows), lane="figure", end="ratio", color=Color("whose", {"Weft": looks.BLUE}),
+        start=1.0, over=[Lines(lines, "ratio", "mark", "figure") if marks else None],
+    )  # fmt: skip
     return [drawn]

@@ -29,7 +29,7 @@ from weft.step.forward import Forward, Group
 from weft.step.paired import EXPERTS
 from weft.step.serving_plan import ServingPlan
 from weft.view import looks
-from weft.view.figure import Figure, bars, curves
+from weft.view.figure import Axis, Color, Figure, bars, curves
 
 DECLARED = declared(__file__)
 _SURE = 1.03
@@ -198,8 +198,8 @@ class ServingStudy(PaperStudy):
         columns = [text("id", " "), number("gain", "largest rate, over that at first", format_=".2f"), text("which")]
         table = Table(columns, list(self.gains_shown))
         return bars(
-            "What does the other way of serving gain?", table, lane="id", end="gain", kind="which",
-            looks=looks.spread(table.distinct("which")),
+            "What does the other way of serving gain?", table, lane="id", end="gain",
+            color=Color("which", looks.spread(table.distinct("which"))),
         ).captioned("Published: the largest of each source.")  # fmt: skip
 
     def _first_tokens_figure(self) -> Figure:
@@ -208,7 +208,9 @@ class ServingStudy(PaperStudy):
             text("which", " "),
         ]  # fmt: skip
         table = Table(columns, list(self.first_token_curves))
-        return curves("When does the first token come?", table, x="prompt", y="first", series="which", log_x=True)
+        return curves(
+            "When does the first token come?", table, x=Axis("prompt", log=True), y="first", color=Color("which"),
+        )  # fmt: skip
 
 
 def prompts_first(server: Replica) -> None:

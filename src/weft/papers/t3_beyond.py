@@ -32,7 +32,7 @@ from weft.step.result.step import LAUNCH_GAPS
 from weft.sweep.simulations import ComparedGraph, Simulation
 from weft.sweep.tasks import results
 from weft.view import looks
-from weft.view.figure import Figure, bars, curves
+from weft.view.figure import Axis, Color, Figure, Lane, Level, bars, curves
 
 DECLARED = declared(__file__)
 CASES = DECLARED.cases
@@ -602,8 +602,8 @@ class T3Beyond(PaperStudy):
             table = Table(columns, rows)
             figures.append(
                 curves(
-                    f"{title}: what one slow GPU costs", table, x="share", y="lost", series="overlap", percent=True,
-                    looks=looks.overlap_looks(table.distinct("overlap")),
+                    f"{title}: what one slow GPU costs", table, x="share", y=Axis("lost", percent=True),
+                    color=Color("overlap", looks.overlap_looks(table.distinct("overlap"))),
                 )
             )  # fmt: skip
         return figures
@@ -685,8 +685,9 @@ class T3Beyond(PaperStudy):
         ]
         table = Table(columns, list(self.by_tokens))
         return curves(
-            "What cutting K is worth to T3, by tokens", table, x="tokens", y="gain", series="layer", log_x=True,
-            ticks=sorted(table.distinct("tokens")), zero=False, level=1.0,
+            "What cutting K is worth to T3, by tokens", table,
+            x=Axis("tokens", log=True, ticks=sorted(table.distinct("tokens"))), y=Axis("gain", zero=False),
+            color=Color("layer"), over=[Level(1.0)],
         )  # fmt: skip
 
 
@@ -931,7 +932,7 @@ def _speedup_bars(
 ) -> Figure:
     table = Table([text(lane), text("overlap"), number("speedup", "speedup over sequential", "×", ".3f")], rows)
     colored = colors or looks.overlap_looks(table.distinct("overlap"))
-    return bars(title, table, lane=lane, offset="overlap", kind="overlap", end="speedup", start=1.0, looks=colored)
+    return bars(title, table, lane=Lane(lane, "overlap"), end="speedup", color=Color("overlap", colored), start=1.0)
 
 
 def _moved_table(title: str, ranges: Sequence[Row], probed: Collection[str]) -> Table:

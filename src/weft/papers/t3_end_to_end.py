@@ -29,7 +29,7 @@ from weft.step.clock import train
 from weft.step.result.step import Step
 from weft.sweep.simulations import comparisons
 from weft.view import looks
-from weft.view.figure import Figure, Lines, bars, curves, stacked_bars
+from weft.view.figure import Axis, Color, Figure, Label, Lane, Lines, bars, curves, stacked_bars
 
 DECLARED = declared(__file__)
 GROUPS: Mapping[str, Mapping[str, Sequence[int]]] = DECLARED.cases
@@ -236,9 +236,9 @@ class T3EndToEnd(PaperStudy):
             steps = [step for step in self.steps if step.phase == phase]
             rows = [(step.title, name, step.speedup(name)) for step in steps for name in OVERLAPS[1:]]
             drawn = bars(
-                f"{title}: how much faster than sequential?", Table(columns, rows), lane="step", offset="overlap",
-                kind="overlap", end="speedup", start=1.0, looks=looks.overlap_looks(OVERLAPS[1:]),
-                marks=Lines(marks, "speedup", "overlap") if marks.rows else None,
+                f"{title}: how much faster than sequential?", Table(columns, rows), lane=Lane("step", "overlap"),
+                end="speedup", color=Color("overlap", looks.overlap_looks(OVERLAPS[1:])), start=1.0,
+                over=[Lines(marks, "speedup", "overlap") if marks.rows else None],
             )  # fmt: skip
             figures.append(drawn.captioned("Dashed lines are published geometric means of the four mid-size steps."))
         return figures
@@ -255,8 +255,8 @@ class T3EndToEnd(PaperStudy):
                 for name, part in _classes(step).items()
             ]
             drawn = stacked_bars(
-                f"{title}: where the sequential step goes", Table(columns, rows), lane="step", part="part",
-                value="share", label="said", share=True, percent=True, looks=LOOKS,
+                f"{title}: where the sequential step goes", Table(columns, rows), lane="step",
+                value=Axis("share", percent=True), color=Color("part", LOOKS), share=True, over=[Label("said")],
             )  # fmt: skip
             figures.append(drawn)
         return figures
@@ -317,8 +317,9 @@ def _curve(change: str, variants: Sequence[Variant]) -> Figure:
     ordered = sorted(variants, key=lambda one: one.number)
     table = Table(columns, [(one.number, one.step.speedup("t3-mca"), one.title) for one in ordered])
     return curves(
-        f"What T3-MCA is worth by {change.partition(' [')[0]}, {SHOWN}", table, x="value", y="speedup", series="step",
-        log_x=True, ticks=sorted(table.distinct("value")), zero=False,
+        f"What T3-MCA is worth by {change.partition(' [')[0]}, {SHOWN}", table,
+        x=Axis("value", log=True, ticks=sorted(table.distinct("value"))), y=Axis("speedup", zero=False),
+        color=Color("step"),
     )  # fmt: skip
 
 

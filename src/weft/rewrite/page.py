@@ -9,7 +9,7 @@ from weft.core.report import SystemReport
 from weft.core.report.table import Table, microseconds, number, text
 from weft.rewrite.cost import Prices, running
 from weft.view import looks
-from weft.view.figure import Figure, stacked_bars
+from weft.view.figure import Color, Figure, stacked_bars
 from weft.view.words import percent
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def sides(answer: Rewriting) -> Figure:
     ]
     table = Table([text("side", " "), text("node"), microseconds("time", "time"), text("operator")], rows)
     return stacked_bars(
-        "Where does the time go?", table, lane="side", part="node", value="time_us", in_order=True,
-        looks=looks.spread(table.distinct("node")),
+        "Where does the time go?", table, lane="side", value="time_us",
+        color=Color("node", looks.spread(table.distinct("node"))), in_order=True,
     ).captioned("Every kernel by itself; those of a reduction may run beside GEMMs.")  # fmt: skip
 
 

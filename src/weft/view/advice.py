@@ -11,7 +11,7 @@ from weft.plan.tune.advice import ALIKE, NOTED, label
 from weft.plan.tune.heuristics import TIE
 from weft.sweep.simulations import by_dma
 from weft.view import looks
-from weft.view.figure import Figure, Lines, choices, curves, stacked_bars
+from weft.view.figure import Axis, Color, Figure, Label, Lines, choices, curves, stacked_bars
 from weft.view.predictions import SIZES
 from weft.view.words import percent
 
@@ -76,8 +76,8 @@ def ways_to_share(advice: Advice) -> Figure:
     ]
     columns = [text("way"), text("runs", "what ran"), microseconds("time", "time"), text("said", " ")]
     return stacked_bars(
-        "What runs for how long?", Table(columns, rows), lane="way", part="runs", value="time_us", looks=_RUNNING,
-        label="said", in_order=True,
+        "What runs for how long?", Table(columns, rows), lane="way", value="time_us", color=Color("runs", _RUNNING),
+        in_order=True, over=[Label("said")],
     ).captioned("Every way that was simulated, the best last but for the ideal, with its speedup.")  # fmt: skip
 
 
@@ -153,9 +153,9 @@ def collective_times(advice: Advice) -> Figure:
         marks.append((advice.crossover / _MIB, "DMA as fast"))
     later = "." if advice.why_no_dma else ", DMA engines start small ones later."
     return curves(
-        f"What does the {advice.collective.name} take alone?", Table(columns, rows), x="mib", y="time_us",
-        series="driver", log_x=True, log_y=True, labels=SIZES,
-        marks=Lines(Table([number("mib", "size", "MiB", ".4g"), text("what")], marks), "mib", "what"),
+        f"What does the {advice.collective.name} take alone?", Table(columns, rows),
+        x=Axis("mib", log=True, labels=SIZES), y=Axis("time_us", log=True), color=Color("driver"),
+        over=[Lines(Table([number("mib", "size", "MiB", ".4g"), text("what")], marks), "mib", "what")],
     ).captioned(f"The collective alone: few compute units move large buffers slower{later}")  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from weft.simulate.result import Comparison, CoRun
 from weft.simulate.result.timeline import REASONS
 from weft.view import looks
 from weft.view.explorer import timeline, waits_table
-from weft.view.figure import Figure, Lines, bars, stacked_bars
+from weft.view.figure import Color, Figure, Label, Lane, Lines, bars, stacked_bars
 from weft.view.heat import heat_section
 from weft.view.interference import interference_section
 from weft.view.page import simulated_section
@@ -347,8 +347,8 @@ def stream_waits(answer: CoRun) -> Figure:
     ]
     table = Table([text("side"), text("what"), microseconds("time", "time of a workgroup's place")], rows)
     return stacked_bars(
-        f"Where the time of a place for one workgroup goes ({answer.run.overlap})", table, lane="side", part="what",
-        value="time_us", looks={REASONS[reason]: color for reason, color in looks.PLACE.items()},
+        f"Where the time of a place for one workgroup goes ({answer.run.overlap})", table, lane="side", value="time_us",
+        color=Color("what", {REASONS[reason]: color for reason, color in looks.PLACE.items()}),
     ).captioned(
         "On average over the iterations of a loop. Waves of workgroups in one place add up: a GEMM that needs a wave "
         "more on fewer compute units computes longer."
@@ -367,8 +367,9 @@ def strategies(found: Comparison) -> Figure:
     ideal = ("ideal: neither slows the other", one.serial / one.ideal_speedup * 1e6)
     lines = Table([text("line"), microseconds("end", "time")], [("one after the other", one.serial * 1e6), ideal])
     return bars(
-        f"{one.gemm.count} × GEMM beside {one.collective.count} × {one.name}", Table(columns, rows), lane="overlap",
-        offset="side", kind="side", end="end_us", looks=SIDES, label="said", marks=Lines(lines, "end_us", "line"),
+        f"{one.gemm.count} × GEMM beside {one.collective.count} × {one.name}", Table(columns, rows),
+        lane=Lane("overlap", "side"), end="end_us", color=Color("side", SIDES),
+        over=[Label("said"), Lines(lines, "end_us", "line")],
     ).captioned(
         "When the GEMMs and the collectives had ended under each strategy, with the speedup and, in brackets, its "
         "share of the ideal. Dashed: the ideal, in which neither slows the other, and one after the other, the "

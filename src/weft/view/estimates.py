@@ -10,7 +10,7 @@ import numpy as np
 from weft.core.report import Report
 from weft.core.report.table import Table, microseconds, text
 from weft.view import looks
-from weft.view.figure import Figure, stacked_bars
+from weft.view.figure import Color, Figure, Label, stacked_bars
 
 if TYPE_CHECKING:
     from weft.estimate import Estimate
@@ -74,6 +74,7 @@ def _estimate_figure(answer: Estimate) -> Figure:
     ]
     columns = [text("case"), text("part"), microseconds("time", "time", 2), text("bound")]
     return stacked_bars(
-        "Where does the time go?", Table(columns, rows), lane="case", part="part", value="time_us", in_order=True,
-        looks=looks.spread(list(dict.fromkeys(row[1] for row in rows))), label="bound",
+        "Where does the time go?", Table(columns, rows), lane="case", value="time_us",
+        color=Color("part", looks.spread(list(dict.fromkeys(row[1] for row in rows)))), in_order=True,
+        over=[Label("bound")],
     ).captioned("Closed-form times by what they are spent on; the word behind each bar is its bound.")  # fmt: skip

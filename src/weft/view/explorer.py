@@ -13,7 +13,7 @@ from weft.core.report.table import Table, microseconds, number, text
 from weft.simulate.result import Span, Timeline
 from weft.simulate.result.timeline import ChunkSpan, words_of
 from weft.view import looks
-from weft.view.figure import Figure, alt, areas, bars, stacked
+from weft.view.figure import Axis, Color, Figure, Lane, alt, areas, stacked, timeline_bars
 from weft.view.units import held_stretches
 from weft.view.words import us
 
@@ -106,12 +106,9 @@ def timeline(runs: Timeline | Mapping[str, Timeline], gpu: int = 0) -> Figure:
         f"{f' Accesses of 32 B in the queue of a memory channel: {queues}.' if queues else ''}"
     )
     return stacked(
-        f"What happens when: {' beside '.join(runs)}",
-        panels,
-        caption,
-        titled=True,
+        f"What happens when: {' beside '.join(runs)}", panels, caption, titled=True,
         strip=Figure("", strip, {"strip": _lanes(first, gpu)}),
-    )
+    )  # fmt: skip
 
 
 def _panels(key: str, name: str, run: Timeline, gpu: int, brush: Any, bins: int) -> Iterator[Figure]:
@@ -119,14 +116,14 @@ def _panels(key: str, name: str, run: Timeline, gpu: int, brush: Any, bins: int)
     lanes, operators = _lanes(run, gpu), operator_looks(run)
     moves = {"written here": looks.SKY, "arriving": looks.PINK, "sent by DMA": looks.DARK, _COMPLETE: looks.RED}
     colors = {**operators, _WAITING: "#BBBBBB", **moves}
-    yield bars(
-        f"{name}: kernels, their stages, and chunks", lanes, lane="lane", start="start_us", end="end_us", kind="what",
-        looks=colors, offset="row", lane_px=26, zoom=brush, axis=" ", name=f"{key}_kernels",
+    yield timeline_bars(
+        f"{name}: kernels, their stages, and chunks", lanes, lane=Lane("lane", "row", px=26), start="start_us",
+        end=Axis("end_us", title=" ", domain=brush), color=Color("what", colors), name=f"{key}_kernels",
     )  # fmt: skip
     if run.residency is not None:
         yield areas(
-            f"{name}: compute units held [units]", _held(run, gpu, bins), looks=operators, zoom=brush,
-            height=110, limit=(run.residency.units, f"all {run.residency.units}"), name=f"{key}_held",
+            f"{name}: compute units held [units]", _held(run, gpu, bins), x=Axis("time_us", domain=brush),
+            looks=operators, height=110, limit=(run.residency.units, f"all {run.residency.units}"), name=f"{key}_held",
         )  # fmt: skip
     if run.series is None:
         return
@@ -134,13 +131,14 @@ def _panels(key: str, name: str, run: Timeline, gpu: int, brush: Any, bins: int)
     rates = {words_of(cause): run.series.rate(cause, gpu) / 1e9 for cause in run.series.traffic}
     peak, link = run.gpu.memory.bandwidth / 1e9, run.gpu.link.bandwidth / 1e9
     yield areas(
-        f"{name}: DRAM traffic [GB/s]", over_time(run, {head: rates[head] for head in causes}, bins), looks=causes,
-        zoom=brush, limit=(peak, f"peak {peak:,.0f} GB/s"), height=170, name=f"{key}_dram",
+        f"{name}: DRAM traffic [GB/s]", over_time(run, {head: rates[head] for head in causes}, bins),
+        x=Axis("time_us", domain=brush), looks=causes, limit=(peak, f"peak {peak:,.0f} GB/s"), height=170,
+        name=f"{key}_dram",
     )  # fmt: skip
     sent = {"link out": run.series.link[gpu] / (run.series.bin_fs * 1e-15) / 1e9}
     yield areas(
-        f"{name}: link out [GB/s]", over_time(run, sent, bins), looks={"link out": looks.GREEN}, zoom=brush,
-        limit=(link, f"{link:,.0f} GB/s"), height=70, name=f"{key}_link",
+        f"{name}: link out [GB/s]", over_time(run, sent, bins), x=Axis("time_us", domain=brush),
+        looks={"link out": looks.GREEN}, limit=(link, f"{link:,.0f} GB/s"), height=70, name=f"{key}_link",
     )  # fmt: skip
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import resource
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from textwrap import wrap
-from typing import Any
+from typing import Any, TypeVar
 
 from weft.core.errors import OutputError
 from weft.core.files import to_json
@@ -157,6 +157,44 @@ def _rounded(found: re.Match[str]) -> str:
 
 
 @dataclass(frozen=True)
+class Axis:
+    """An axis over the column `key`: its title (by default the column's), its scale, and what is written on it.
+
+    `zero` includes zero (None: as suits the mark). `domain` is the range, a selection on another chart that this axis
+    follows, or True for an axis that can be dragged. `ticks` are the values that are labelled, `labels` a Vega
+    expression that formats them; `short` writes thousands as "k".
+    """
+
+    key: str
+    title: str = ""
+    percent: bool = False
+    log: bool = False
+    short: bool = False
+    zero: bool | None = None
+    domain: Any = None
+    labels: str = ""
+    ticks: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Lanes by the column `key`, each divided into rows of `px` pixels by the column `offset`."""
+
+    key: str
+    offset: str = ""
+    px: int = 0
+
+
+@dataclass(frozen=True)
+class Color:
+    """Colours of the names in the column `key`, by default the palette's; `named` shows a legend of one name, too."""
+
+    key: str
+    looks: Looks | None = None
+    named: bool = False
+
+
+@dataclass(frozen=True)
 class Lines:
     """Reference lines or marks of a figure: rows, the key of their value, and their label."""
 
@@ -167,51 +205,119 @@ class Lines:
     """The key of the group that a mark belongs to; without it, a line crosses all groups."""
 
 
-def bars(
-    title: str, table: Table, *, lane: str, end: str, kind: str, looks: Looks, start: str | float = 0.0,
-    offset: str = "", label: str = "", inside: str = "", marks: Lines | None = None, level: float | None = None,
-    axis: str = "", percent: bool = False, lane_px: int = 0, zoom: Any = None, name: str = "bars", named: bool = False,
-) -> Figure:  # fmt: skip
-    """Horizontal bars in lanes, from `start` (a column, or one value for all) to the column `end`, coloured by `kind`.
+@dataclass(frozen=True)
+class Label:
+    """The column whose words are written after each bar, or `inside` of it."""
 
-    `offset` names the rows into which a lane is divided, `label` the column written after each bar, `inside` the one
-    written into bars between two columns, `axis` the title of the axis (by default the head of `end`). `level` places a
-    vertical reference line (default: at the start of the bars). `zoom` is True for an axis that can be dragged, a
-    selection on another chart that this one follows, or the range of the axis. `named` shows a legend of one name, too.
+    key: str
+    inside: bool = False
+
+
+@dataclass(frozen=True)
+class Words:
+    """The column that has words at the rows that stand out, above a ring if `ringed`, and is empty elsewhere."""
+
+    key: str
+    ringed: bool = True
+
+
+@dataclass(frozen=True)
+class Level:
+    """A line across the figure at a value."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Faint:
+    """Thin lines in the background, each named by the first column."""
+
+    table: Table
+
+
+@dataclass(frozen=True)
+class Dots:
+    """Dots in the background."""
+
+    table: Table
+
+
+Over = Lines | Label | Words | Level | Faint | Dots
+"""What is drawn over a figure's marks, or behind them."""
+Kind = TypeVar("Kind")
+
+
+def _found(over: Sequence[Over | None], kind: type[Kind]) -> Kind | None:
+    return next((one for one in over if isinstance(one, kind)), None)
+
+
+def _of(axis: str | Axis) -> Axis:
+    return axis if isinstance(axis, Axis) else Axis(axis)
+
+
+def bars(
+    title: str, table: Table, *, lane: str | Lane, end: str | Axis, color: Color, start: float = 0.0,
+    over: Sequence[Over | None] = (),
+) -> Figure:  # fmt: skip
+    """Horizontal bars in lanes from `start` to the column `end`; a `Level` stands at the start without another one."""
+    level = _found(over, Level) or Level(start)
+    return _bars(title, table, lane, start, _of(end), color, [*over, level], "bars")
+
+
+def timeline_bars(
+    title: str, table: Table, *, lane: str | Lane, start: str, end: str | Axis, color: Color,
+    over: Sequence[Over | None] = (), name: str = "bars",
+) -> Figure:  # fmt: skip
+    """Horizontal bars in lanes from the column `start` to the column `end`, such as what runs when.
+
+    The `name` distinguishes the figure's table from those of others beside it.
     """
-    names = table.distinct(lane)
+    return _bars(title, table, lane, start, _of(end), color, over, name)
+
+
+def _bars(
+    title: str, table: Table, lane: str | Lane, start: str | float, end: Axis, color: Color,
+    over: Sequence[Over | None], name: str,
+) -> Figure:  # fmt: skip
+    lane = lane if isinstance(lane, Lane) else Lane(lane)
+    marks, level, offset, domain = _found(over, Lines), _found(over, Level), lane.offset, end.domain
+    labels = {one.inside: one.key for one in over if isinstance(one, Label)}
+    label, names = labels.get(False, ""), table.distinct(lane.key)
     broken = _broken(names)
     lines = max(map(len, broken.values()), default=1)
-    y = alt.Y(f"{lane}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25), axis=_axis_of_lines(broken))
+    y = alt.Y(f"{lane.key}:N", sort=None, title=None, scale=alt.Scale(paddingInner=0.25), axis=_axis_of_lines(broken))
     rows = table.distinct(offset) if offset else [""]
     beside = {"yOffset": alt.YOffset(f"{offset}:N", sort=rows)} if len(rows) > 1 else {}
     base = start if isinstance(start, float) else None
-    scale = alt.Undefined if base is None and not label else _scale(table, start, end, label, marks)
-    if zoom is not None and zoom is not True:
-        scale = alt.Scale(domain=zoom, nice=False)
-    x = alt.X(f"{end}:Q", title=(axis or _title(table, end)).strip() or None, scale=scale, axis=_axis(percent))
-    switch = _switch(kind, "" if name == "bars" else name)
+    scale = alt.Undefined if base is None and not label else _scale(table, start, end.key, label, marks)
+    if domain is not None and domain is not True:
+        scale = alt.Scale(domain=domain, nice=False)
+    head = (end.title or _title(table, end.key)).strip() or None
+    x = alt.X(f"{end.key}:Q", title=head, scale=scale, axis=_axis(end.percent))
+    switch = _switch(color.key, "" if name == "bars" else name)
     since = alt.X2(start) if base is None else alt.X2(datum=base)
-    params = [switch, _zoom()] if zoom is True else [switch]
-    drawn = _over(name).mark_bar(clip=zoom is not None)
-    layers = [_picked(drawn, table, params, y, x, since, _color(table, kind, looks, named), **beside)]
+    params = [switch, _zoom()] if domain is True else [switch]
+    drawn = _over(name).mark_bar(clip=domain is not None)
+    layers = [_picked(drawn, table, params, y, x, since, _color(table, color), **beside)]
     data = {name: table}
     row_px = 16 if len(rows) > 1 else 14 * lines if lines > 1 else 20
-    if base is not None:
-        layers.append(_line(x=base if level is None else level))
+    if level is not None:
+        layers.append(_line(x=level.value))
     if marks is not None:
         data["marks"] = marks.table
         layers += _marked(marks, offset, beside, row_px)
     if label:
         # Right of the bar's end, or of its start if the value is negative.
         written = _over(name).mark_text(align="left", dx=4)
-        written = written.transform_calculate(at=f"datum.{end}" if base is None else f"max(datum.{end}, {base})")
+        written = written.transform_calculate(
+            at=f"datum.{end.key}" if base is None else f"max(datum.{end.key}, {base})"
+        )
         layers.append(written.encode(y, alt.X("at:Q"), alt.Text(f"{label}:N"), _faded(switch), **beside))
-    if inside:
+    if labels.get(True):
         written = _over(name).mark_text(color="white", clip=True)
-        written = written.transform_calculate(middle=f"(datum.{start} + datum.{end}) / 2")
-        layers.append(written.encode(y, alt.X("middle:Q"), alt.Text(f"{inside}:N"), **beside))
-    height = 26 + len(names) * (lane_px or row_px * len(rows) + 6)
+        written = written.transform_calculate(middle=f"(datum.{start} + datum.{end.key}) / 2")
+        layers.append(written.encode(y, alt.X("middle:Q"), alt.Text(f"{labels[True]}:N"), **beside))
+    height = 26 + len(names) * (lane.px or row_px * len(rows) + 6)
     return Figure(title, _layers(layers, height), data)
 
 
@@ -258,51 +364,51 @@ def _marked(marks: Lines, series: str, beside: Mapping[str, Any], size: int) -> 
 
 
 def stacked_bars(
-    title: str, table: Table, *, lane: str, part: str, value: str, looks: Looks, label: str = "", offset: str = "",
-    share: bool = False, percent: bool = False, in_order: bool = False, marks: Lines | None = None,
+    title: str, table: Table, *, lane: str | Lane, value: str | Axis, color: Color, share: bool = False,
+    in_order: bool = False, over: Sequence[Over | None] = (),
 ) -> Figure:  # fmt: skip
-    """A bar per lane (and `offset`) that stacks its parts in the order of `looks`, followed by `label`.
+    """A bar per lane and row that stacks its parts, named by the colours, in their order, or `in_order` of the rows.
 
-    With `share`, every bar has the same length; `percent` writes values as percentages. `in_order` stacks parts in the
-    order of the rows; `marks` are reference lines.
+    With `share`, every bar has the same length. A `Label` stands behind the last part.
     """
-    order, value_at = list(looks), table.keys.index(value)
+    axis, lane = _of(value), lane if isinstance(lane, Lane) else Lane(lane)
+    order, value_at, part_at = list(color.looks or ()), table.keys.index(axis.key), table.keys.index(color.key)
+    label = _found(over, Label)
     stacks: dict[Any, list[list[Any]]] = {}
-    for stack, row in zip(zip(table.column(lane), table.column(offset or lane), strict=True), table.rows, strict=True):
+    keys = zip(table.column(lane.key), table.column(lane.offset or lane.key), strict=True)
+    for stack, row in zip(keys, table.rows, strict=True):
         stacks.setdefault(stack, []).append([*row])
     placed = []
     for rows in stacks.values():
-        rows.sort(key=lambda row: 0 if in_order else order.index(row[table.keys.index(part)]))
+        rows.sort(key=lambda row: 0 if in_order else order.index(row[part_at]))
         whole, reached = sum(row[value_at] for row in rows) if share else 1.0, 0.0
         for row in rows:
             if label and row is not rows[-1]:
-                row[table.keys.index(label)] = ""
+                row[table.keys.index(label.key)] = ""
             placed.append([*row, reached, reached := float(f"{reached + row[value_at] / whole:.9g}")])
     columns = [*table.columns, number("stack_from", " "), number("stack_to", " ")]
-    return bars(
-        title, Table(columns, placed), lane=lane, start="stack_from", end="stack_to", kind=part, looks=looks,
-        offset=offset, label=label, axis=_title(table, value), percent=share or percent, marks=marks, named=True,
-    )  # fmt: skip
+    end = Axis("stack_to", _title(table, axis.key), percent=share or axis.percent)
+    named = replace(color, named=True)
+    return timeline_bars(title, Table(columns, placed), lane=lane, start="stack_from", end=end, color=named, over=over)
 
 
 def areas(
-    title: str, table: Table, *, looks: Looks, limit: tuple[float, str], height: int, zoom: Any, name: str,
-    axis: str = "", times: tuple[str, str] = ("time_us", "until_us"),
+    title: str, table: Table, *, x: Axis, until: str = "until_us", looks: Looks, limit: tuple[float, str], height: int,
+    name: str,
 ) -> Figure:  # fmt: skip
-    """Columns of a table as stacked steps between the two columns `times`, below a dashed line with its name.
+    """Columns of a table as stacked steps from the column `x` to the column `until`, below a dashed line with its name.
 
-    The columns are those whose heads `looks` colours. `zoom` is a selection on another chart that this one follows, or
-    the range of its axis; `name` distinguishes it from others, `axis` is the title of the axis of time.
+    The columns are those whose heads `looks` colours; `name` distinguishes the figure from others beside it.
     """
-    x = alt.X(f"{times[0]}:Q", title=axis or None, scale=alt.Scale(domain=zoom))
+    at = alt.X(f"{x.key}:Q", title=x.title or None, scale=alt.Scale(domain=x.domain))
     y = alt.Y("value:Q", title=None, stack="zero", scale=alt.Scale(domainMax=(1 + 20 / height) * limit[0], nice=False))
     switch, folded = _switch("what", name), _folded(table, looks, name).mark_area(interpolate="step-after", clip=True)
-    drawn = folded.encode(x, y, _series(table, looks), _faded(switch), alt.Order("rank:Q")).add_params(switch)
+    drawn = folded.encode(at, y, _series(table, looks), _faded(switch), alt.Order("rank:Q")).add_params(switch)
     value, words = limit
     named = alt.Chart(alt.sequence(1)).mark_text(align="right", baseline="bottom", dy=-1, text=words)
     named = named.encode(alt.Y(datum=value), x=alt.value("width"))
     return Figure(
-        title, _layers([drawn, _moments(table, x, name, times[1]), _line(y=value), named], height), {name: table}
+        title, _layers([drawn, _moments(table, at, name, until), _line(y=value), named], height), {name: table}
     )
 
 
@@ -354,7 +460,7 @@ def held_map(title: str, table: Table, looks: Looks, until: float, units: int, u
     """Rectangles of which `owner` held which units from when until when; one panel per `way`, stacked."""
     places = _places(until, units, unit, "time [µs]")
     params = [_switch("owner"), _zoom()]
-    panel = _picked(_over("held").mark_rect(clip=True), table, params, *places, _color(table, "owner", looks))
+    panel = _picked(_over("held").mark_rect(clip=True), table, params, *places, _color(table, Color("owner", looks)))
     ways = table.distinct("way")
     if len(ways) == 1:
         return Figure(title, panel.properties(width="container", height=240), {"held": table})
@@ -427,47 +533,44 @@ def _by_number(name: str) -> list[str | int]:
 
 
 def curves(
-    title: str, table: Table, *, x: str, y: str, series: str, looks: Looks | None = None, log_x: bool = False,
-    log_y: bool = False, marks: Lines | None = None, faint: Table | None = None,
-    percent: bool = False, zero: bool = True, labels: str = "", level: float | None = None, dots: Table | None = None,
-    steps: bool = False, mark: str = "", ringed: bool = True, ticks: Sequence[float] | None = None,
+    title: str, table: Table, *, x: str | Axis, y: str | Axis, color: Color, steps: bool = False,
+    over: Sequence[Over | None] = (),
 ) -> Figure:  # fmt: skip
-    """Lines, or with `steps` stairs, with a dot per row, a line per series.
+    """Lines, or with `steps` stairs, with a dot per row, a line per colour.
 
-    `dots` holds dots and `faint` thin lines in the background, each line named by its first column; `marks` are
-    reference lines (`of` None: vertical at an x value) or horizontal marks at rows. `labels` is a Vega expression that
-    formats the values of x, of which `ticks` are labelled; `level` is the y value of a horizontal line. The column
-    `mark` has words at the rows that stand out, above a ring if `ringed`, and is empty elsewhere.
+    `Lines` over them are vertical at an x value, or horizontal marks at rows.
     """
-    colors = _color(table, series, looks or spread(table.distinct(series)))
-    axis: dict[str, Any] = {"labelExpr": labels} if labels else {}
-    if ticks is not None:
-        axis["values"] = list(ticks)
-    scale_x = alt.Scale(type="log", base=2, nice=False) if log_x else alt.Scale(zero=False)
-    scale_y = alt.Scale(type="log") if log_y else alt.Scale(zero=zero)
-    at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale_x, axis=alt.Axis(**axis))
-    up = alt.Y(f"{y}:Q", title=_title(table, y), scale=scale_y, axis=_axis(percent, log_y))
+    across, up_axis = _of(x), _of(y)
+    colors = _color(table, color)
+    axis: dict[str, Any] = {"labelExpr": across.labels} if across.labels else {}
+    if across.ticks is not None:
+        axis["values"] = list(across.ticks)
+    scale_x = alt.Scale(type="log", base=2, nice=False) if across.log else alt.Scale(zero=bool(across.zero))
+    scale_y = alt.Scale(type="log") if up_axis.log else alt.Scale(zero=up_axis.zero is not False)
+    at = alt.X(f"{across.key}:Q", title=_title(table, across.key), scale=scale_x, axis=alt.Axis(**axis))
+    up_title = _title(table, up_axis.key)
+    up = alt.Y(f"{up_axis.key}:Q", title=up_title, scale=scale_y, axis=_axis(up_axis.percent, up_axis.log))
     look = {"interpolate": "step-after"} if steps else {}
     line = _over("curves").mark_line(point=alt.OverlayMarkDef(filled=True, size=42), strokeWidth=2, **look)
-    layers, data = [_picked(line, table, [_switch(series)], at, up, colors)], {"curves": table}
-    if level is not None:
-        layers.append(_line(y=level))
-    if faint is not None:
-        data["faint"] = faint
+    layers, data = [_picked(line, table, [_switch(color.key)], at, up, colors)], {"curves": table}
+    if (level := _found(over, Level)) is not None:
+        layers.append(_line(y=level.value))
+    if (faint := _found(over, Faint)) is not None:
+        data["faint"] = faint.table
         thin = _over("faint").mark_line(strokeWidth=0.7, strokeOpacity=0.35)
-        layers.insert(0, thin.encode(at, up, colors, detail=f"{faint.keys[0]}:N"))
-    if dots is not None:
-        data["dots"] = dots
-        few = len(dots.rows) < 40
+        layers.insert(0, thin.encode(at, up, colors, detail=f"{faint.table.keys[0]}:N"))
+    if (dots := _found(over, Dots)) is not None:
+        data["dots"] = dots.table
+        few = len(dots.table.rows) < 40
         behind = _over("dots").mark_circle(size=60 if few else 20, opacity=0.9 if few else 0.4, color=GREY)
-        layers.insert(0, behind.encode(at, up, tooltip=_tips(dots)))
-    if marks is not None:
+        layers.insert(0, behind.encode(at, up, tooltip=_tips(dots.table)))
+    if (marks := _found(over, Lines)) is not None:
         data["marks"] = marks.table
         layers += _marked_curves(marks)
-    if mark and any(table.column(mark)):
-        marked = _over("curves").transform_filter(f"datum.{mark}").encode(at, up)
-        beside = marked.mark_text(align="left", dx=8, dy=-5, fontWeight="bold").encode(text=f"{mark}:N")
-        layers += _ringed(marked, mark) if ringed else [beside]
+    if (words := _found(over, Words)) is not None and any(table.column(words.key)):
+        marked = _over("curves").transform_filter(f"datum.{words.key}").encode(at, up)
+        beside = marked.mark_text(align="left", dx=8, dy=-5, fontWeight="bold").encode(text=f"{words.key}:N")
+        layers += _ringed(marked, words.key) if words.ringed else [beside]
     return Figure(title, _layers(layers, 280), data)
 
 
@@ -487,7 +590,7 @@ def choices(title: str, table: Table, *, x: str, y: str, series: str, mark: str,
     )
     beside = alt.XOffset(f"{series}:N", scale=alt.Scale(domain=chosen.distinct(series)))
     up = alt.Y(f"{y}:Q", title=_title(table, y), scale=alt.Scale(zero=False))
-    color, switch = _color(table, series, looks), _switch(series)
+    color, switch = _color(table, Color(series, looks)), _switch(series)
     lines = over.transform_filter(f"!{own}").mark_rule(strokeWidth=2, strokeDash=[6, 3])
     dots = over.transform_filter(own).mark_circle(size=90)
     marked = over.transform_filter(f"{own} && datum.{mark}").encode(at, up, beside)
@@ -508,14 +611,14 @@ def _ringed(marked: Any, mark: str) -> list[Any]:
 
 
 def step_lines(
-    title: str, table: Table, *, x: str, y: str, series: str, until: float, limit: float | None = None,
-    height: int = 150, name: str = "steps", percent: bool = False,
+    title: str, table: Table, *, x: Axis, y: str | Axis, series: str, limit: float | None = None, height: int = 150,
+    name: str = "steps",
 ) -> Figure:  # fmt: skip
-    """Lines that keep their value until the next row, one per series, up to `until`; `limit` is a dashed line."""
-    colors = _color(table, series, spread(table.distinct(series)))
-    scale = alt.Scale(domain=[0, until], nice=False)
-    at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale)
-    up = alt.Y(f"{y}:Q", title=_title(table, y), scale=alt.Scale(zero=True), axis=_axis(percent))
+    """Lines that keep their value until the next row, one per series; `limit` is a dashed line."""
+    up_axis, colors = _of(y), _color(table, Color(series))
+    at = alt.X(f"{x.key}:Q", title=_title(table, x.key), scale=alt.Scale(domain=x.domain, nice=False))
+    up_title, up_scale = _title(table, up_axis.key), alt.Scale(zero=True)
+    up = alt.Y(f"{up_axis.key}:Q", title=up_title, scale=up_scale, axis=_axis(up_axis.percent))
     line = _over(name).mark_line(interpolate="step-after", strokeWidth=2, clip=True)
     layers = [_picked(line, table, [_switch(series, name)], at, up, colors)]
     if limit is not None:
@@ -554,30 +657,35 @@ def _marked_curves(marks: Lines) -> list[Any]:
 
 
 def scatter(
-    title: str, table: Table, *, x: str, y: str, facet: str, color: str = "", looks: Looks | None = None,
-    log: bool = False, log_x: bool = False, bands: Sequence[float] = (), cross: float | None = None,
-    percent: bool = False,
+    title: str, table: Table, *, x: str | Axis, y: str | Axis, facet: str, color: Color | None = None,
+    bands: Sequence[float] = (), cross: float | None = None,
 ) -> Figure:  # fmt: skip
     """A dot per row, in a panel for each value of `facet`; panels share their scales if `cross` is given.
 
-    `bands` are the relative deviations of y from x (with `log`) or from zero that are shaded; lines mark `cross`, where
-    x and y are both 1.
+    `bands` are the relative deviations of y from x (on two logarithmic axes) or from zero that are shaded; lines mark
+    `cross`, where x and y are both 1.
     """
-    scale_x, scale_y = (alt.Scale(type="log", nice=False) if wanted else alt.Scale(zero=False)
-                        for wanted in (log or log_x, log))  # fmt: skip
-    thousands = alt.Axis(grid=False, tickCount=4, **({"format": "~s"} if log_x else {}))
-    written = {"format": "%"} if percent else {"grid": False} if log else {}
-    at = alt.X(f"{x}:Q", title=_title(table, x), scale=scale_x, axis=thousands)
-    up = alt.Y(f"{y}:Q", title=_title(table, y), scale=scale_y, axis=alt.Axis(tickCount=4, **written))
+    across, up_axis = _of(x), _of(y)
+    log = up_axis.log
+    scale_x, scale_y = (
+        alt.Scale(type="log", nice=False) if axis.log else alt.Scale(zero=False) for axis in (across, up_axis)
+    )
+    thousands = alt.Axis(grid=False, tickCount=4, **({"format": "~s"} if across.short else {}))
+    written = {"format": "%"} if up_axis.percent else {"grid": False} if log else {}
+    at = alt.X(f"{across.key}:Q", title=_title(table, across.key), scale=scale_x, axis=thousands)
+    up_title = _title(table, up_axis.key)
+    up = alt.Y(f"{up_axis.key}:Q", title=up_title, scale=scale_y, axis=alt.Axis(tickCount=4, **written))
     layers: list[Any] = []
     for band in sorted(bands, reverse=True):
-        low, high = (f"datum.{x} * {1 - band}", f"datum.{x} * {1 + band}") if log else (str(-band), str(band))
+        low, high = (
+            (f"datum.{across.key} * {1 - band}", f"datum.{across.key} * {1 + band}") if log else (str(-band), str(band))
+        )
         area = alt.Chart().transform_calculate(low=low, high=high).mark_area(color="#888888", opacity=0.18)
         layers.append(area.encode(at, alt.Y("low:Q"), alt.Y2("high")))
     many = len(table.rows) > 1000
     dots = alt.Chart().mark_circle(size=14 if many else 42, opacity=0.45 if many else 0.7, color=BLUE)
     if color:
-        layers.append(_picked(dots, table, [_switch(color)], at, up, _color(table, color, looks or {})))
+        layers.append(_picked(dots, table, [_switch(color.key)], at, up, _color(table, color)))
     else:
         layers.append(dots.encode(at, up, tooltip=_tips(table)))
     if cross is not None:
@@ -592,8 +700,8 @@ def scatter(
 
 
 def dots_below(
-    title: str, table: Table, ceilings: Table, *, x: str, y: str, color: str, looks: Looks, shape: str, size: str
-) -> Figure:  # fmt: skip
+    title: str, table: Table, ceilings: Table, *, x: str, y: str, color: Color, shape: str, size: str
+) -> Figure:
     """A dot per row below ceilings, on two logarithmic axes, its area by the column `size`, its form by `shape`.
 
     `ceilings` has the columns `x` and `y`, "ceiling" (a line each), and "label": words to the "side" of a point,
@@ -617,7 +725,7 @@ def dots_below(
     forms = alt.Shape(f"{shape}:N", legend=alt.Legend(orient="bottom", symbolFillColor=INK), scale=scale)
     sizes = alt.Size(f"{size}:Q", legend=None, scale=alt.Scale(range=[30, 420]))
     dots = _over("dots").mark_point(filled=True, stroke=INK, strokeWidth=0.5, clip=True)
-    dots = _picked(dots, table, [_switch(color)], at, up, _color(table, color, looks), forms, sizes)
+    dots = _picked(dots, table, [_switch(color.key)], at, up, _color(table, color), forms, sizes)
     return Figure(title, _layers([line, *words, dots], 340), {"dots": table, "ceilings": ceilings})
 
 
@@ -690,12 +798,13 @@ def _scale(table: Table, start: str | float, end: str, label: str, marks: Lines 
     return alt.Scale(zero=False, domainMin=low, domainMax=most, nice=False)
 
 
-def _color(table: Table, key: str, looks: Looks, named: bool = False) -> Any:
-    """Colours of the names that occur in the table, in the order of `looks`; one name has a legend if `named`."""
-    found = table.distinct(key)
-    names = [name for name in looks if name in found]
-    scale = alt.Scale(domain=names, range=[looks[name] for name in names])
-    return alt.Color(f"{key}:N", scale=scale, legend=alt.Undefined if named or len(names) > 1 else None)
+def _color(table: Table, color: Color) -> Any:
+    """Colours of the names that occur in the table, in their order; one name has a legend only if it is `named`."""
+    found = table.distinct(color.key)
+    colors = spread(found) if color.looks is None else color.looks
+    names = [name for name in colors if name in found]
+    scale = alt.Scale(domain=names, range=[colors[name] for name in names])
+    return alt.Color(f"{color.key}:N", scale=scale, legend=alt.Undefined if color.named or len(names) > 1 else None)
 
 
 def _sort(table: Table, key: str) -> Any:

@@ -15,7 +15,7 @@ from weft.simulate.result import MemoryInterference, Percentiles, StreamInterfer
 from weft.simulate.result.metrics import stage_ends, stage_spreads
 from weft.simulate.result.timeline import words_of
 from weft.view import looks
-from weft.view.figure import Figure, areas, levels, stacked
+from weft.view.figure import Axis, Figure, areas, levels, stacked
 from weft.view.words import us
 
 Floats = npt.NDArray[np.float64]
@@ -179,11 +179,12 @@ class _StageEnd:
         rates = {words_of(cause): self.series.rate(cause, self.gpu)[bins] / 1e9 for cause in causes}
         colors = {head: color for head, color in looks.cause_looks(causes).items() if rates[head].any()}
         peak = self.run.gpu.memory.bandwidth / 1e9
+        time = f"time from the first end in stage {self.stage} [µs]" if last else ""
         yield areas(
             f"{self.name}: DRAM traffic [GB/s]",
-            self._table(bins, {head: rates[head] for head in colors}, "GB/s", ",.0f"), looks=colors,
-            limit=(peak, f"peak {peak:,.0f} GB/s"), height=150, zoom=window, name=f"{key}_bytes",
-            axis=f"time from the first end in stage {self.stage} [µs]" if last else "",
+            self._table(bins, {head: rates[head] for head in colors}, "GB/s", ",.0f"),
+            x=Axis("time_us", title=time, domain=window),
+            looks=colors, limit=(peak, f"peak {peak:,.0f} GB/s"), height=150, name=f"{key}_bytes",
         )  # fmt: skip
 
     def _bins(self, window: Window) -> Ints:

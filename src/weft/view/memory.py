@@ -12,7 +12,7 @@ from weft.core.report import Part, Section, SystemReport
 from weft.core.report.table import Table, number, text
 from weft.step.result.memory import FRAGMENTATION, DeviceMemory, Memory
 from weft.view import looks
-from weft.view.figure import Figure, Lines, areas, stacked_bars
+from weft.view.figure import Axis, Color, Figure, Lines, areas, stacked_bars
 from weft.view.plans import framework_sentence, plan_title, shown_devices
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def holders(answer: Memory) -> Figure:
     columns = [text("lane", " "), text("holder"), number("size_gb", "memory at the peak", "GB", ",.2f")]
     table = Table(columns, rows)
     figure = stacked_bars(
-        "Who holds the memory?", table, lane="lane", part="holder", value="size_gb",
-        looks=_looks(table.distinct("holder")), marks=_capacity(answer),
+        "Who holds the memory?", table, lane="lane", value="size_gb",
+        color=Color("holder", _looks(table.distinct("holder"))), over=[_capacity(answer)],
     )  # fmt: skip
     return figure.captioned("One GPU of each pipeline stage at its own peak; the dashed line is the GPU's memory.")
 
@@ -126,9 +126,9 @@ def memory_curve(answer: Step, until_s: float = math.inf) -> Figure | None:
     span = [table.column("time_s")[0], min(table.column("until_s")[-1], until_s)]
     capacity = answer.memory.capacity / 1e9
     figure = areas(
-        "How does the memory change over the step?", table, looks=_looks(table.heads[2:]),
-        limit=(capacity, f"{capacity:.0f} GB"), height=220, zoom=span, name="memory", axis="time [s]",
-        times=("time_s", "until_s"),
+        "How does the memory change over the step?", table, x=Axis("time_s", title="time [s]", domain=span),
+        until="until_s", looks=_looks(table.heads[2:]), limit=(capacity, f"{capacity:.0f} GB"), height=220,
+        name="memory",
     )  # fmt: skip
     where = f"The GPU of stage {at}" if len(answer.memory.devices) > 1 else "One GPU"
     return figure.captioned(f"{where}, in GB; activations rise with every forward pass that is in flight.")

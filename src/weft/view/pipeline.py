@@ -11,7 +11,7 @@ from weft.core.errors import InputError
 from weft.core.report.table import Table, number, text
 from weft.models.parallel.plan import schedule_name
 from weft.step.pipeline import PipelineTimes
-from weft.view.figure import Figure, bars, stacked, step_lines
+from weft.view.figure import Axis, Color, Figure, Label, Lane, stacked, step_lines, timeline_bars
 from weft.view.looks import BLUE, GREEN, ORANGE, Looks
 from weft.view.memory import memory_curve
 from weft.view.plans import shown_devices
@@ -38,11 +38,11 @@ def pipeline_diagram(times: PipelineTimes) -> Figure:
         raise InputError(
             f"a diagram of {drawn.tasks} tasks shows nothing; draw at most {MOST_DRAWN}, with fewer micro-batches"
         )
-    figure = bars(
-        f"{drawn.name}: {drawn.micro_batches} micro-batches on {drawn.devices} devices",
-        pipeline_table(times), lane="device", start="start_ms", end="end_ms", kind="kind", looks=KINDS,
-        offset="row" if len(drawn.pairs) else "", inside="micro_batch" if drawn.tasks <= _MOST_NUMBERED else "",
-        axis="time [ms]", zoom=[0.0, 1e3 * times.makespan],
+    figure = timeline_bars(
+        f"{drawn.name}: {drawn.micro_batches} micro-batches on {drawn.devices} devices", pipeline_table(times),
+        lane=Lane("device", "row" if len(drawn.pairs) else ""), start="start_ms",
+        end=Axis("end_ms", title="time [ms]", domain=[0.0, 1e3 * times.makespan]), color=Color("kind", KINDS),
+        over=[Label("micro_batch" if drawn.tasks <= _MOST_NUMBERED else "", inside=True)],
     )  # fmt: skip
     return figure.captioned(f"Idle {times.idle_share:z.1%} of the time; at most {_held(times)} in flight on a device.")
 
@@ -55,7 +55,7 @@ def pipeline_with_memory(times: PipelineTimes, kept: Sequence[float], limit: flo
     """
     diagram, until = pipeline_diagram(times), 1e3 * times.makespan
     held = step_lines(
-        "activations", memory_table(times, kept), x="time_ms", y="held", series="device", until=until,
+        "activations", memory_table(times, kept), x=Axis("time_ms", domain=[0, until]), y="held", series="device",
         limit=limit,
     )  # fmt: skip
     line = "; the dashed line is the limit" if limit is not None else ""
@@ -75,9 +75,9 @@ def schedule_with_memory(answer: Step) -> Figure:
         text("lane", "device"), text("kind"), number("stage"), number("micro_batch", "micro-batch"),
         number("start_s", "start", "s", ",.4f"), number("end_s", "end", "s", ",.4f"),
     ]  # fmt: skip
-    tasks = bars(
-        schedule_name(times.schedule.name).words, Table(columns, rows), lane="lane", start="start_s", end="end_s",
-        kind="kind", looks=KINDS, axis="time [s]", zoom=[0.0, until], name="tasks",
+    tasks = timeline_bars(
+        schedule_name(times.schedule.name).words, Table(columns, rows), lane="lane", start="start_s",
+        end=Axis("end_s", title="time [s]", domain=[0.0, until]), color=Color("kind", KINDS), name="tasks",
     )  # fmt: skip
     below = memory_curve(answer, until)
     said = f"The first {until:,.3g} of {times.makespan:,.3g} s; what follows repeats until the last micro-batches leave"
@@ -85,10 +85,9 @@ def schedule_with_memory(answer: Step) -> Figure:
         said = f"All {until:,.3g} s of the pipeline"
     caption = f"{said}. Idle {times.idle_share:z.1%} of the time; at most {_held(times)} in flight on a device."
     return stacked(
-        "What does every stage do when, and what does it hold?",
-        [tasks, *([below] if below else [])],
+        "What does every stage do when, and what does it hold?", [tasks, *([below] if below else [])],
         f"{caption} {below.caption if below else ''}".strip(),
-    )
+    )  # fmt: skip
 
 
 def memory_table(times: PipelineTimes, kept: Sequence[float]) -> Table:

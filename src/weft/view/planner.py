@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from weft.core.report import Part, Section, SystemReport
 from weft.core.report.table import Table, number, text
 from weft.plan.answer import PlanAnswer
-from weft.view.figure import Figure, curves
+from weft.view.figure import Axis, Color, Dots, Figure, Words, curves
 
 A = TypeVar("A", bound=PlanAnswer[Any])
 _REASONS = 5
@@ -76,5 +76,7 @@ def front_figure(
     title: str, line: Table, dots: Table, caption: str, *, x: str, y: str, series: str, steps: bool = False
 ) -> Figure:
     """The plans of the front as a line among all others as dots; the best is marked."""
-    figure = curves(title, line, x=x, y=y, series=series, zero=False, steps=steps, dots=dots, mark="mark")
+    figure = curves(
+        title, line, x=x, y=Axis(y, zero=False), color=Color(series), steps=steps, over=[Dots(dots), Words("mark")],
+    )  # fmt: skip
     return figure.captioned(caption)

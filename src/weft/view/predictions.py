@@ -27,7 +27,7 @@ from weft.estimate.errors import (
 from weft.hardware import system
 from weft.kernels.library.served import library
 from weft.view import looks
-from weft.view.figure import Figure, curves, stacked_bars
+from weft.view.figure import Axis, Color, Figure, curves, stacked_bars
 
 if TYPE_CHECKING:
     from weft.graph import Graph
@@ -288,9 +288,9 @@ class CollectiveReport(PredictionReport):
         columns += [text("bound"), number("time_us", "time", "µs", ".4g")]
         columns += [number("busbw_gbs", "bus bandwidth", "GB/s", ".4g")]
         table = Table(columns, sorted(rows, key=lambda row: (row[0], row[1])))
-        style: dict[str, Any] = {"x": "mib", "series": "system", "log_x": True, "labels": SIZES}
-        times = curves("How long does it take?", table, y="time_us", log_y=True, **style)
-        rates = curves("Which bandwidth does it reach?", table, y="busbw_gbs", **style).captioned(
+        across, color = Axis("mib", log=True, labels=SIZES), Color("system")
+        times = curves("How long does it take?", table, x=across, y=Axis("time_us", log=True), color=color)
+        rates = curves("Which bandwidth does it reach?", table, x=across, y="busbw_gbs", color=color).captioned(
             "Against the size of the whole buffer, as nccl-tests counts it. A kink is a size where the library takes "
             "another protocol or algorithm."
         )
@@ -490,6 +490,6 @@ def collective_time_parts(one: Predicted) -> Figure:
     colors = {**looks.spread([row[1] for row in rows]), **dict(_PARTS.values())}
     columns = [text("size"), text("part"), number("time_us", "share of the time", "%, tooltip in µs", ".4g")]
     return stacked_bars(
-        f"Where does the time go, on {one.machine}?", Table(columns, rows), lane="size", part="part", value="time_us",
-        looks=colors, share=True,
+        f"Where does the time go, on {one.machine}?", Table(columns, rows), lane="size", value="time_us",
+        color=Color("part", colors), share=True,
     ).captioned("Launch and latency where a collective is small, links where it is large.")  # fmt: skip

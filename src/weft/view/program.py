@@ -13,7 +13,7 @@ from weft.core.units import format_time
 from weft.graph import Call, Node, Streaming
 from weft.simulate.result import Timeline
 from weft.view import looks
-from weft.view.figure import Figure, bars, step_lines
+from weft.view.figure import Axis, Color, Figure, step_lines, timeline_bars
 from weft.view.heat import heat_parts, heat_section
 from weft.view.page import simulated_section
 from weft.view.words import effort
@@ -86,9 +86,9 @@ def operators_over_time(run: Timeline) -> Figure:
         number("workgroups", format_=","),
     ]  # fmt: skip
     table = Table(columns, rows)
-    return bars(
-        "What runs when?", table, lane="operator", start="start_us", end="end_us", kind="phase",
-        looks=looks.spread(table.distinct("phase")), axis="time [µs]", zoom=True,
+    return timeline_bars(
+        "What runs when?", table, lane="operator", start="start_us", end=Axis("end_us", title="time [µs]", domain=True),
+        color=Color("phase", looks.spread(table.distinct("phase"))),
     ).captioned("Kernels from their request to their end, in the order of the time that each kind takes.")  # fmt: skip
 
 
@@ -106,8 +106,8 @@ def traffic_over_time(run: Timeline) -> Figure | None:
         rows += [(f"{kind}s", at * merged * width * 1e6, rate) for at, rate in enumerate(sums / merged / width / 1e9)]
     columns = [text("what"), microseconds("time", "time", 2), number("rate", "DRAM traffic", "GB/s", ",.0f")]
     return step_lines(
-        "How busy is the memory?", Table(columns, rows), x="time_us", y="rate", series="what",
-        until=run.seconds * 1e6, limit=run.gpu.memory.bandwidth / 1e9, name="traffic",
+        "How busy is the memory?", Table(columns, rows), x=Axis("time_us", domain=[0, run.seconds * 1e6]), y="rate",
+        series="what", limit=run.gpu.memory.bandwidth / 1e9, name="traffic",
     ).captioned("Dashed: the peak of the memory.")  # fmt: skip
 
 

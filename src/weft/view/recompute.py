@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from weft.core.report import SystemReport
 from weft.core.report.table import Table, number, text
 from weft.view import looks
-from weft.view.figure import Figure, curves
+from weft.view.figure import Axis, Color, Dots, Figure, Level, Words, curves
 from weft.view.plans import plan_title
 from weft.view.shares import seconds
 
@@ -68,17 +68,10 @@ def policy_figure(answer: Recomputation) -> Figure:
         for kind, listed in (("operators chosen", chosen), ("policies of frameworks", answer.named))
     )
     figure = curves(
-        "What does memory cost in time?",
-        sets,
-        x="step_s",
-        y="peak_gb",
-        series="kind",
-        looks={"operators chosen": looks.BLUE},
-        zero=False,
-        level=answer.budget / 1e9,
-        dots=named,
-        mark="mark",
-    )
+        "What does memory cost in time?", sets, x="step_s", y=Axis("peak_gb", zero=False),
+        color=Color("kind", {"operators chosen": looks.BLUE}),
+        over=[Dots(named), Level(answer.budget / 1e9), Words("mark")],
+    )  # fmt: skip
     return figure.captioned(
         "Each dot is a set of operators that run again in the backward pass, grey ones the policies of frameworks; the "
         "level line is the budget."

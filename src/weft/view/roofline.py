@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weft.core.report import SystemReport
 from weft.core.report.table import Table, microseconds, number, text
 from weft.estimate.errors import gemm_error
-from weft.view.figure import Figure, dots_below
+from weft.view.figure import Color, Figure, dots_below
 from weft.view.plans import plan_title
 from weft.view.shares import COLORS, label, ordered
 from weft.view.words import percent, sentence
@@ -67,7 +67,7 @@ def dots(answer: Roofline) -> Figure:
     ridges = "; ".join(f"{name} {answer.ridge(name):,.0f} FLOP/B" for name in answer.peaks)
     return dots_below(
         "What bounds each operator?", Table(columns, rows), _ceilings(answer, shown), x="intensity", y="tflops",
-        color="kind", looks=kinds, shape="pass", size="time_us",
+        color=Color("kind", kinds), shape="pass", size="time_us",
     ).captioned(
         f"Larger dots take longer. Ridges, from DRAM: {ridges}. Dots above the DRAM's line find operands in caches."
     )  # fmt: skip

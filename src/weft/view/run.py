@@ -21,7 +21,7 @@ from weft.simulate.result import Comparison, Span, Timeline
 from weft.simulate.result.timeline import words_of
 from weft.view import looks
 from weft.view.explorer import phases, timeline, waits_table, words
-from weft.view.figure import Figure, Lines, bars, stacked_bars
+from weft.view.figure import Axis, Color, Figure, Label, Lane, Lines, bars, stacked_bars, timeline_bars
 from weft.view.heat import heat_parts, heat_section
 from weft.view.interference import interference_parts, interference_section
 from weft.view.page import simulated_section
@@ -456,10 +456,10 @@ def sub_layer_times(answer: Comparison) -> Figure:
     times = (microseconds(key, head) for key, head in (("start", "start"), ("end", "end"), ("takes", "takes")))
     table = Table([text("overlap"), text("phase", "what"), *times, text("said", " ")], rows)
     colors = {words(name): color for name, (_, color) in looks.PHASES.items()}
-    return bars(
-        "How much communication hides behind the GEMM?", table, lane="overlap", start="start_us", end="end_us",
-        kind="phase", looks={**looks.spread(table.distinct("phase")), **colors}, offset="phase", label="said",
-        axis="time [µs]", zoom=True,
+    return timeline_bars(
+        "How much communication hides behind the GEMM?", table, lane=Lane("overlap", "phase"), start="start_us",
+        end=Axis("end_us", title="time [µs]", domain=True),
+        color=Color("phase", {**looks.spread(table.distinct("phase")), **colors}), over=[Label("said")],
     ).captioned(
         "What lies under a GEMM bar is hidden. A fused reduce-scatter runs from its first byte's arrival to its last "
         "chunk's completion."
@@ -478,8 +478,8 @@ def waits(runs: Timeline | Sequence[Timeline], gpu: int = 0) -> Figure:
     ]
     table = Table([text("kernel"), text("what"), number("share", "share of the workgroups' time", format_=".1%")], rows)
     return stacked_bars(
-        "What do workgroups wait for?", table, lane="kernel", part="what", value="share", share=True,
-        looks=dict(looks.WAITS.values()),
+        "What do workgroups wait for?", table, lane="kernel", value="share",
+        color=Color("what", dict(looks.WAITS.values())), share=True,
     ).captioned(
         "Each kernel's workgroups, all their time added up. Two workgroups share a compute unit's matrix unit, so a "
         "busy GEMM shows half its time as waiting for it; time spent on loads and stores is what memory costs."
@@ -519,12 +519,15 @@ def traffic_by_cause(
         number("share", "DRAM traffic, share of sequential", format_=".1%"), text("said", " "),
     ]  # fmt: skip
     table, causes = Table(columns, rows), [cause for case in cases for name in names for cause in case[name].traffic]
-    style: dict[str, Any] = {"part": "cause", "label": "said", "looks": looks.cause_looks(causes)}
+    color = Color("cause", looks.cause_looks(causes))
     if one:
-        drawn = stacked_bars("Which traffic does each overlap cause?", table, lane="overlap", value="mb", **style)
+        title, lane = "Which traffic does each overlap cause?", "overlap"
+        drawn = stacked_bars(title, table, lane=lane, value="mb", color=color, over=[Label("said")])
         return drawn.captioned("All bytes between the memory controllers and DRAM of one GPU, by what caused them.")
-    title = "Where is DRAM traffic saved?"
-    return stacked_bars(title, table, lane="layer", value="share", offset="overlap", percent=True, **style)
+    return stacked_bars(
+        "Where is DRAM traffic saved?", table, lane=Lane("layer", "overlap"), value=Axis("share", percent=True),
+        color=color, over=[Label("said")],
+    )  # fmt: skip
 
 
 def speedups(
@@ -545,7 +548,7 @@ def speedups(
     marks = [(name, value) for name, value in (published or {}).items() if name in names]
     lines = Table([text("overlap"), number("speedup", "published geometric mean", "×", ".2f")], marks)
     return bars(
-        title, Table([text("layer", "sub-layer"), text("overlap"), speedup, text("said", " ")], rows), lane="layer",
-        offset="overlap", kind="overlap", end="speedup", looks=looks.overlap_looks(names), start=1.0, label="said",
-        marks=Lines(lines, "speedup", "overlap") if marks else None,
+        title, Table([text("layer", "sub-layer"), text("overlap"), speedup, text("said", " ")], rows),
+        lane=Lane("layer", "overlap"), end="speedup", color=Color("overlap", looks.overlap_looks(names)), start=1.0,
+        over=[Label("said"), Lines(lines, "speedup", "overlap") if marks else None],
     )  # fmt: skip

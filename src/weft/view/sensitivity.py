@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weft.core.report import Report
 from weft.core.report.table import Table, number, text, texts
 from weft.view import looks
-from weft.view.figure import Figure, bars
+from weft.view.figure import Color, Figure, Label, Lane, bars
 
 if TYPE_CHECKING:
     from weft.plan.tune.perturb import Sensitivity
@@ -55,6 +55,6 @@ def sensitivity_figure(answer: Sensitivity) -> Figure:
         rows.append((row.what, end, row.figures[name], f"{row.setting}: {format(row.figures[name], how)}"))
     columns = [text("what", "value"), text("end"), number("figure", name, format_=how), text("said", " ")]
     return bars(
-        f"What do uncertain values do to {name}?", Table(columns, rows), lane="what", offset="end",
-        kind="end", end="figure", looks={"low": looks.SKY, "high": looks.RED}, start=chosen.figures[name], label="said",
+        f"What do uncertain values do to {name}?", Table(columns, rows), lane=Lane("what", "end"), end="figure",
+        color=Color("end", {"low": looks.SKY, "high": looks.RED}), start=chosen.figures[name], over=[Label("said")],
     )  # fmt: skip

@@ -9,7 +9,7 @@ from weft.core.report import Part, Section, SystemReport
 from weft.core.report.table import Table, number, text
 from weft.serving.result import LIFETIMES, STATISTICS, WARM_UP, Objective, Pools, Serving, columns
 from weft.view import looks
-from weft.view.figure import Figure, areas, bars, curves, stacked, step_lines
+from weft.view.figure import Axis, Color, Figure, Words, areas, curves, stacked, step_lines, timeline_bars
 from weft.view.shares import seconds
 from weft.view.step import ranks, waterfall_table
 from weft.view.words import percent
@@ -274,8 +274,8 @@ def over_time(answer: Serving) -> Figure:
     )  # fmt: skip
     most = max(one.prompt + one.answers for one in moments)
     first = areas(
-        "Tokens per second", tokens, looks=_TOKENS, limit=(most, f"{most:,.0f} tokens/s"), height=150, zoom=[0, until],
-        name="tokens", times=("start_s", "end_s"),
+        "Tokens per second", tokens, x=Axis("start_s", domain=[0, until]), until="end_s", looks=_TOKENS,
+        limit=(most, f"{most:,.0f} tokens/s"), height=150, name="tokens",
     )  # fmt: skip
     requests = _lines(moments, "requests", [("running", lambda one: one.running), ("waiting", lambda one: one.waiting)])
     memory = _lines(moments, "share", [("memory for keys and values", lambda one: one.memory)])
@@ -283,9 +283,21 @@ def over_time(answer: Serving) -> Figure:
         "What runs, waits and is held?",
         [
             first,
-            step_lines("Requests", requests, x="time_s", y="requests", series="what", until=until, name="requests"),
             step_lines(
-                "Memory in use", memory, x="time_s", y="share", series="what", until=until, name="memory", percent=True
+                "Requests",
+                requests,
+                x=Axis("time_s", domain=[0, until]),
+                y="requests",
+                series="what",
+                name="requests",
+            ),
+            step_lines(
+                "Memory in use",
+                memory,
+                x=Axis("time_s", domain=[0, until]),
+                y=Axis("share", percent=True),
+                series="what",
+                name="memory",
             ),
         ],
         "Means in equal stretches of time: tokens and requests of all replicas, and the share of their memory.",
@@ -317,13 +329,14 @@ def distribution(answer: Serving) -> Figure:
     figure = curves(
         "How are latencies distributed?",
         Table(heads, rows),
-        x="time_s",
-        y="share",
-        series="of",
-        log_x=True,
-        percent=True,
-        labels="datum.value < 1 ? format(datum.value * 1000, '~g') + ' ms' : format(datum.value, '~g') + ' s'",
-        ticks=_decades([row[0] for row in rows]),
+        x=Axis(
+            "time_s",
+            log=True,
+            labels="datum.value < 1 ? format(datum.value * 1000, '~g') + ' ms' : format(datum.value, '~g') + ' s'",
+            ticks=_decades([row[0] for row in rows]),
+        ),
+        y=Axis("share", percent=True),
+        color=Color("of"),
     )
     return figure.captioned("The share of requests whose latency is at most that; time per token is a request's mean.")
 
@@ -349,9 +362,10 @@ def steps_figure(answer: Serving) -> Figure:
         number("steps"), number("decodes", "next tokens"), number("prompt", "tokens of prompts"), number("waiting"),
     ]  # fmt: skip
     table = Table(heads, sorted(rows))
-    figure = bars(
-        "Which steps follow each other?", table, lane="replica", start="start_ms", end="end_ms", kind="kind",
-        looks=_KINDS, axis=f"time since {begin:,.1f} s [ms]", zoom=True, name="steps",
+    figure = timeline_bars(
+        "Which steps follow each other?", table, lane="replica", start="start_ms",
+        end=Axis("end_ms", title=f"time since {begin:,.1f} s [ms]", domain=True), color=Color("kind", _KINDS),
+        name="steps",
     )  # fmt: skip
     return figure.captioned("Steps in the middle of the load; several equal steps of next tokens are one bar.")
 
@@ -369,8 +383,8 @@ def curve_figure(answer: Serving) -> Figure:
         for one, place, shown in zip(answer.curve, at, said, strict=True)
     ]
     figure = curves(
-        "What does throughput cost each client?", Table(heads, rows), x="user", y="gpu", series="what", mark="said",
-        ringed=False,
+        "What does throughput cost each client?", Table(heads, rows), x="user", y="gpu", color=Color("what"),
+        over=[Words("said", ringed=False)],
     )  # fmt: skip
     return figure.captioned("A dot for each number of clients, each of whom waits for an answer before asking again.")
 

@@ -8,7 +8,7 @@ from itertools import cycle
 from weft.core.report.table import Table, number, text
 from weft.step.result.step import RESIDUAL, exposed, exposed_axis
 from weft.view import looks
-from weft.view.figure import Figure, stacked_bars
+from weft.view.figure import Axis, Color, Figure, stacked_bars
 from weft.view.plans import AXES
 
 _WHAT = {
@@ -111,7 +111,9 @@ def waterfall(
     ]
     share = number("share", f"share of {of}", format_=".1%")
     table = Table([text("lane", " "), text("part"), share, number("time_ms", "time", "ms", ",.3f")], rows)
-    return stacked_bars(title, table, lane="lane", part="part", value="share", looks=colors(table), percent=True)
+    return stacked_bars(
+        title, table, lane="lane", value=Axis("share", percent=True), color=Color("part", colors(table)),
+    )  # fmt: skip
 
 
 def seconds(value: float) -> str:

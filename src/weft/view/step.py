@@ -15,7 +15,7 @@ from weft.models.counts import CONVENTIONS
 from weft.models.parallel.plan import overlap_text
 from weft.step.result.step import CONVENTION, LAUNCH_GAPS, RESIDUAL, Chunk, PartTimes, Step, exposed_axis
 from weft.view import looks
-from weft.view.figure import Figure, bars
+from weft.view.figure import Axis, Color, Figure, timeline_bars
 from weft.view.memory import fitting, holder_table, holders, memory_curve
 from weft.view.pipeline import pipeline_diagram
 from weft.view.plans import AXES, framework_sentence, plan_table, plan_title, shown_devices
@@ -512,21 +512,13 @@ def layer_streams(answer: Step) -> Figure | None:
     known = {label(name): color for name, color in {**COLORS, **_KERNELS}.items()}
     shown = table.distinct("kind")
     colors = {**looks.spread(shown), **{name: color for name, color in known.items() if name in shown}}
-    return bars(
-        f"What runs in a {chunk.parts[place].name} layer, and when?",
-        table,
-        lane="stream",
-        start="start_ms",
-        end="end_ms",
-        kind="kind",
-        looks=colors,
-        axis="time [ms]",
-        zoom=True,
-        name="streams",
+    return timeline_bars(
+        f"What runs in a {chunk.parts[place].name} layer, and when?", table, lane="stream", start="start_ms",
+        end=Axis("end_ms", title="time [ms]", domain=True), color=Color("kind", colors), name="streams",
     ).captioned(
         "One GPU's streams in the forward and then the backward pass of one micro-batch. Where a stream of "
         "communication is busy and the stream compute is not, communication is exposed."
-    )
+    )  # fmt: skip
 
 
 _KERNELS = {"streaming": looks.GREEN, "all-reduce": looks.RED, "all-gather": looks.ORANGE, "reduce-scatter": looks.RED}

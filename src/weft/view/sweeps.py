@@ -13,7 +13,7 @@ from weft.core.report import Part, Report
 from weft.core.report.table import Column, Table, microseconds, number, text, times_faster
 from weft.sweep.questions import listed, named
 from weft.view import looks
-from weft.view.figure import Figure, bars, choice_map, choices, curves
+from weft.view.figure import Axis, Color, Figure, Label, Lane, Words, bars, choice_map, choices, curves
 
 if TYPE_CHECKING:
     from weft.sweep.answer import Sweep, SweepPoint
@@ -131,12 +131,15 @@ def sweep_figure(answer: Sweep) -> Figure:
     title, colors = f"How does the {goal.head} change with {name}?", looks.overlap_looks(list(dict.fromkeys(lines)))
     if not scale:
         figure = bars(
-            title, shown, lane="value", offset="series", kind="series", end=goal.key, label="said", looks=colors
-        )
+            title, shown, lane=Lane("value", "series"), end=goal.key, color=Color("series", colors),
+            over=[Label("said")],
+        )  # fmt: skip
     elif is_choice:
         figure = choices(title, shown, x="value", y=goal.key, series="series", mark="mark", looks=colors)
     else:
-        figure = curves(title, shown, x="value", y=goal.key, series="series", looks=colors, zero=False, mark="mark")
+        figure = curves(
+            title, shown, x="value", y=Axis(goal.key, zero=False), color=Color("series", colors), over=[Words("mark")],
+        )  # fmt: skip
     return figure.captioned(left)
 
 

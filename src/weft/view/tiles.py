@@ -8,7 +8,7 @@ from weft.core.report import Report
 from weft.core.report.table import Table, microseconds, number, text
 from weft.plan.tune.tiles import REASONS, searched
 from weft.view import looks
-from weft.view.figure import Figure, bars
+from weft.view.figure import Color, Figure, bars
 from weft.view.words import percent
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def fastest(answer: Tiles) -> Figure:
     rows.append((f"library: {answer.library.tiling}", "library", answer.library.seconds * 1e6))
     columns = [text("kernel"), text("whose"), microseconds("time", "time", 2)]
     return bars(
-        "Which kernel is fastest?", Table(columns, rows), lane="kernel", end="time_us", kind="whose",
-        looks={"template": looks.BLUE, "library": looks.ORANGE},
+        "Which kernel is fastest?", Table(columns, rows), lane="kernel", end="time_us",
+        color=Color("whose", {"template": looks.BLUE, "library": looks.ORANGE}),
     ).captioned(f"{answer.gemm} on {answer.gpu.title}, closed form, without the launch.")  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from weft.core.report.table import Table, number, text
 from weft.models.parallel.words import changes, words
 from weft.plan.plans import signed
 from weft.view import looks
-from weft.view.figure import Figure, bars, choice_map, stacked_bars
+from weft.view.figure import Color, Figure, Label, choice_map, stacked_bars, timeline_bars
 from weft.view.pipeline import schedule_with_memory
 from weft.view.planner import PlanReport, front_figure
 from weft.view.shares import colors, label, ordered, seconds
@@ -248,16 +248,13 @@ def difference(answer: Plans) -> Figure:
     rows.append(("the step", "in all", 0.0, at, signed(at)))
     columns = [text("lane", "part"), text("kind", " "), number("from_s", " "),
                number("until_s", "runner-up minus best", "s", "+.3g"), text("said", " ")]  # fmt: skip
-    return bars(
+    return timeline_bars(
         "What does the faster runner-up do?" if second_is_faster else "Why is the runner-up not the best?",
-        Table(columns, rows),
-        lane="lane",
-        start="from_s",
-        end="until_s",
-        kind="kind",
-        looks={"longer": looks.RED, "shorter": looks.GREEN, "in all": looks.GREY},
-        label="said",
-    ).captioned(f"Seconds of a step that the runner-up spends more or less, of {seconds(answer.best.step_time_s)}.")
+        Table(columns, rows), lane="lane", start="from_s", end="until_s",
+        color=Color("kind", {"longer": looks.RED, "shorter": looks.GREEN, "in all": looks.GREY}), over=[Label("said")],
+    ).captioned(
+        f"Seconds of a step that the runner-up spends more or less, of {seconds(answer.best.step_time_s)}."
+    )  # fmt: skip
 
 
 def waterfalls(answer: Plans) -> Figure:
@@ -269,7 +266,9 @@ def waterfalls(answer: Plans) -> Figure:
     ]
     columns = [text("lane", "plan"), text("part"), number("time_s", "time", "s", ",.3f"), text("words", "is")]
     table = Table(columns, rows)
-    return stacked_bars("Where do the steps go?", table, lane="lane", part="part", value="time_s", looks=colors(table))
+    return stacked_bars(
+        "Where do the steps go?", table, lane="lane", value="time_s", color=Color("part", colors(table)),
+    )  # fmt: skip
 
 
 def _short(one: Planned) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weft.core.report import Part, Report, Section
 from weft.core.report.table import Shown, Table, microseconds, number, text, times_faster
 from weft.view import looks
-from weft.view.figure import Figure, bars
+from weft.view.figure import Color, Figure, Label, Lane, bars
 from weft.view.units import ShownRun, units_by_way
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def tuning_figure(answer: TunedList) -> Figure:
     ]
     columns = [text("gemm", "GEMM"), text("way", "over"), times_faster("gain", "times faster"), text("said", " ")]
     return bars(
-        "What does tuning gain?", Table(columns, rows), lane="gemm", offset="way", kind="way", end="gain", start=1.0,
-        looks={"all at once": looks.BLUE, "one by one": looks.ORANGE}, label="said",
+        "What does tuning gain?", Table(columns, rows), lane=Lane("gemm", "way"), end="gain",
+        color=Color("way", {"all at once": looks.BLUE, "one by one": looks.ORANGE}), start=1.0, over=[Label("said")],
     )  # fmt: skip
 
 

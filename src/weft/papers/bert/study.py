@@ -42,7 +42,7 @@ from weft.papers.bert.gemms import BertGemm, products
 from weft.papers.bert.layer import LayerSeconds, forward_and_backward, timed_layer
 from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, declared
 from weft.view import looks
-from weft.view.figure import Figure, Lines, bars, curves, scatter, stacked_bars
+from weft.view.figure import Axis, Color, Figure, Label, Lines, bars, curves, scatter, stacked_bars
 
 DECLARED = declared(__file__)
 CASES = DECLARED.cases
@@ -449,7 +449,8 @@ class BertStudy(PaperStudy):
         columns = [text("step"), text("group"), number("share", format_=".1%"), text("time")]
         table = Table(columns, list(self.phase_bars))
         return stacked_bars(
-            "Where a step goes", table, lane="step", part="group", value="share", label="time", share=True, looks=LOOKS,
+            "Where a step goes", table, lane="step", value="share", color=Color("group", LOOKS), share=True,
+            over=[Label("time")],
         ).captioned(
             "Steps of 4096 tokens: tokens of a sequence, precision, GPU. Faster matrix units leave more of the "
             "step to operators that memory bounds, LAMB first; longer sequences to the softmax. It includes "
@@ -462,8 +463,8 @@ class BertStudy(PaperStudy):
         marked = [text("lane"), number("share", "measured", format_=".1%"), text("what")]
         marks = Table(marked, list(self.measured_shares))
         return bars(
-            "Shares of a layer", table, lane="lane", end="share", kind="group", percent=True, looks=LOOKS,
-            marks=Lines(marks, "share", "what", "lane") if marks.rows else None,
+            "Shares of a layer", table, lane="lane", end=Axis("share", percent=True), color=Color("group", LOOKS),
+            over=[Lines(marks, "share", "what", "lane") if marks.rows else None],
         ).captioned(
             "Bars: Weft; circles: measured (sitar-lab/NeuSight). fp32, 512 tokens, 8 sequences, forward and "
             "backward, every operator of PyTorch timed from its launch on an idle GPU to its end."
@@ -477,8 +478,9 @@ class BertStudy(PaperStudy):
         rows = [(one.precision, one.tokens, one.share("LAMB"), one.seconds * 1e3) for one in self.sizes]
         table = Table(columns, rows)
         return curves(
-            "LAMB against the tokens of a micro-batch", table, x="tokens", y="share", series="precision", log_x=True,
-            percent=True, labels="format(datum.value, ',')",
+            "LAMB against the tokens of a micro-batch", table,
+            x=Axis("tokens", log=True, labels="format(datum.value, ',')"), y=Axis("share", percent=True),
+            color=Color("precision"),
         ).captioned(
             "An update after each micro-batch: LAMB's time is constant, all else grows with the tokens."
         )  # fmt: skip
@@ -491,8 +493,9 @@ class BertStudy(PaperStudy):
         rows = [(one.precision, one.tokens, one.share("LAMB"), one.seconds * 1e3) for one in self.updates]
         table = Table(columns, rows)
         return curves(
-            "LAMB against accumulation, 32 sequences a micro-batch", table, x="tokens", y="share", series="precision",
-            log_x=True, percent=True, labels="format(datum.value, ',')",
+            "LAMB against accumulation, 32 sequences a micro-batch", table,
+            x=Axis("tokens", log=True, labels="format(datum.value, ',')"), y=Axis("share", percent=True),
+            color=Color("precision"),
         ).captioned("The same, with the micro-batch fixed and an update after several.")  # fmt: skip
 
     def _gemms_figure(self) -> Figure:
@@ -503,8 +506,9 @@ class BertStudy(PaperStudy):
         ]  # fmt: skip
         table = Table(columns, list(self.every_gemm))
         return scatter(
-            "GEMMs by intensity and rate", table, x="intensity", y="efficiency", facet="precision", color="bound",
-            log_x=True, percent=True, looks=looks.spread(table.distinct("bound")),
+            "GEMMs by intensity and rate", table, x=Axis("intensity", log=True, short=True),
+            y=Axis("efficiency", percent=True), color=Color("bound", looks.spread(table.distinct("bound"))),
+            facet="precision",
         ).captioned(
             "Each dot a GEMM of a layer or the head, forward or a gradient. Those of attention do a tenth of the "
             "work per byte and wait for memory or cache; gradients of small weights fill the GPU badly."
@@ -514,7 +518,8 @@ class BertStudy(PaperStudy):
         columns = [text("how"), text("group"), number("time_ms", "time", "ms", ".1f"), text("whole")]
         table = Table(columns, list(self.variant_bars))
         return stacked_bars(
-            "Ways to run phase 1", table, lane="how", part="group", value="time_ms", label="whole", looks=LOOKS,
+            "Ways to run phase 1", table, lane="how", value="time_ms", color=Color("group", LOOKS),
+            over=[Label("whole")],
         ).captioned(
             "Fused: softmax with scale and mask, bias with GeLU, bias with dropout and sum, Q, K and V as one "
             "GEMM. Fusing removes trips to memory, so it gains more where matrix units are faster; checkpointing "
@@ -525,8 +530,8 @@ class BertStudy(PaperStudy):
         columns = [text("what"), number("gpus", "GPUs"), number("share", "share of the step", format_=".1%")]
         table = Table(columns, list(self.replica_shares))
         return curves(
-            f"Replicas of {self.gpu}, 32 sequences each", table, x="gpus", y="share", series="what", log_x=True,
-            percent=True,
+            f"Replicas of {self.gpu}, 32 sequences each", table, x=Axis("gpus", log=True),
+            y=Axis("share", percent=True), color=Color("what"),
         ).captioned(
             "Gradients are summed after the backward pass, as in the trainer; an update after each micro-batch "
             "is the worst case, and accumulation divides both shares alike. Beside the backward pass they travel "

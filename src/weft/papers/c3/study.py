@@ -33,7 +33,7 @@ from weft.sweep.tasks import Progress
 from weft.view import looks
 from weft.view.corun import held_units
 from weft.view.explorer import timeline, waits_table
-from weft.view.figure import Figure, Lines, bars, curves, scatter
+from weft.view.figure import Axis, Color, Faint, Figure, Label, Lane, Level, Lines, bars, curves, scatter
 from weft.view.predictions import SIZES
 from weft.view.words import percent, us
 
@@ -47,6 +47,12 @@ SQUARE_CLAIMS: Mapping[str, str] = {"dma": "dma", "cu": "priority", "cu_gemm_fir
 """The strategy of each claim of that run: frameworks launch the collective before the GEMM, as "priority" does."""
 SHOWN = ("streams", "priority", "partition", "dma")
 """Strategies with distinct pictures of compute units over time."""
+
+
+CLASS_LOOKS: looks.Looks = {
+    "GEMM is longer": looks.BLUE, "both alike": looks.RED, "collective is longer": looks.GREEN,
+}  # fmt: skip
+"""Colours of scenarios by which of both is longer."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -344,9 +350,9 @@ class C3Study(PaperStudy):
         marked = [text("class"), text("strategy"), number("share", "published mean", format_=".0%")]
         marks = Table(marked, list(self.published_shares))
         return bars(
-            "How much of what overlap could save does each strategy save?", table, lane="class", offset="strategy",
-            kind="strategy", end="share", label="said", percent=True, looks=looks.STRATEGIES,
-            marks=Lines(marks, "share", "strategy", "class") if marks.rows else None,
+            "How much of what overlap could save does each strategy save?", table, lane=Lane("class", "strategy"),
+            end=Axis("share", percent=True), color=Color("strategy", looks.STRATEGIES),
+            over=[Label("said"), Lines(marks, "share", "strategy", "class") if marks.rows else None],
         ).captioned(
             "Serial execution with the collective on compute units is 0 %, hiding the shorter of both at no cost "
             "100 %. Where the collective is the longer one, faster DMA engines may exceed it."
@@ -359,9 +365,8 @@ class C3Study(PaperStudy):
         ]  # fmt: skip
         table = Table(columns, list(self.slowdowns))
         return scatter(
-            "What does each strategy cost the GEMM and the collective?", table, x="gemm", y="collective", color="class",
-            facet="strategy", cross=1.0,
-            looks={"GEMM is longer": looks.BLUE, "both alike": looks.RED, "collective is longer": looks.GREEN},
+            "What does each strategy cost the GEMM and the collective?", table, x="gemm", y="collective",
+            color=Color("class", CLASS_LOOKS), facet="strategy", cross=1.0,
         ).captioned(
             "A dot per scenario. To the right the GEMM suffers, upwards the collective does; a collective that "
             "waits for the GEMM to leave compute units free lies far up."
@@ -379,8 +384,8 @@ class C3Study(PaperStudy):
         ]  # fmt: skip
         faint = Table(thin, list(self.curves.each_gemm))
         return curves(
-            "What does a GEMM lose?", table, x="lost", y="slower", series="bound", zero=False,
-            looks={"compute-bound": looks.BLUE, "memory-bound": looks.RED}, faint=faint,
+            "What does a GEMM lose?", table, x="lost", y=Axis("slower", zero=False),
+            color=Color("bound", {"compute-bound": looks.BLUE, "memory-bound": looks.RED}), over=[Faint(faint)],
         ).captioned("Thin lines are single GEMMs, whose tiles come in waves.")  # fmt: skip
 
     def _bandwidth_figure(self) -> Figure:
@@ -390,8 +395,9 @@ class C3Study(PaperStudy):
         ]  # fmt: skip
         table = Table(columns, list(self.curves.bandwidth_shares))
         return curves(
-            "How many compute units does a collective need?", table, x="units", y="share", series="collective",
-            log_x=True, percent=True, ticks=sorted(table.distinct("units")),
+            "How many compute units does a collective need?", table,
+            x=Axis("units", log=True, ticks=sorted(table.distinct("units"))), y=Axis("share", percent=True),
+            color=Color("collective"),
         ).captioned(
             "A workgroup has only so many bytes in flight, so that few of them do not fill the links."
         )  # fmt: skip
@@ -403,8 +409,8 @@ class C3Study(PaperStudy):
         ]  # fmt: skip
         table = Table(columns, list(self.curves.drivers))
         return curves(
-            "From which size on are DMA engines the faster driver?", table, x="mib", y="ratio", series="collective",
-            log_x=True, log_y=True, labels=SIZES, level=1.0,
+            "From which size on are DMA engines the faster driver?", table, x=Axis("mib", log=True, labels=SIZES),
+            y=Axis("ratio", log=True), color=Color("collective"), over=[Level(1.0)],
         ).captioned(
             "Below 1 the engines are faster. Small collectives pay for the host, which enqueues a copy per peer "
             "and waits for their completion."

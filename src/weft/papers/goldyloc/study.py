@@ -29,7 +29,7 @@ from weft.simulate.result import Timeline
 from weft.sweep.simulations import Bench, Runs, Simulation, drained
 from weft.sweep.tasks import Progress
 from weft.view import looks
-from weft.view.figure import Figure, Lines, bars, curves, scatter
+from weft.view.figure import Axis, Color, Figure, Label, Level, Lines, bars, curves, scatter
 from weft.view.tune import held_by_gemms
 
 
@@ -349,8 +349,9 @@ class GoldylocStudy(PaperStudy):
         marked = [text("queue"), text("other", "way"), number("speed", "speed over default concurrency", "×", ".2f")]
         marks = Table(marked, list(self.other_ways))
         return bars(
-            "How fast does each queue run, in every way?", table, lane="queue", kind="way", end="speed", level=1.0,
-            looks={"GOLDYLOC": looks.BLUE}, marks=Lines(marks, "speed", "other", "queue") if marks.rows else None,
+            "How fast does each queue run, in every way?", table, lane="queue", end="speed",
+            color=Color("way", {"GOLDYLOC": looks.BLUE}),
+            over=[Lines(marks, "speed", "other", "queue") if marks.rows else None, Level(1.0)],
         ).captioned(
             "The longest queue of each layer. Bars: GO-kernels at the chosen degree; marks: every other way. "
             "Right of 1 is faster than all at once with kernels tuned alone."
@@ -365,8 +366,8 @@ class GoldylocStudy(PaperStudy):
         ]
         table = Table(columns, list(self.fixed_degrees))
         return bars(
-            "How much does the choice of the degree bring?", table, lane="way", kind="kind", end="speed", label="said",
-            looks={"fixed": looks.GREY, "chosen": looks.BLUE},
+            "How much does the choice of the degree bring?", table, lane="way", end="speed",
+            color=Color("kind", {"fixed": looks.GREY, "chosen": looks.BLUE}), over=[Label("said")],
         ).captioned("Geometric means over all queues.")  # fmt: skip
 
     def _changes_figure(self) -> Figure:
@@ -389,8 +390,9 @@ class GoldylocStudy(PaperStudy):
         ]  # fmt: skip
         table = Table(columns, list(self.sorted_losses))
         return curves(
-            "What does the whole GPU's best kernel lose on a part of it?", table, x="gemm", y="loss", series="share",
-            percent=True, looks={"on half of the units": looks.SKY, "on a quarter of the units": looks.RED},
+            "What does the whole GPU's best kernel lose on a part of it?", table, x="gemm",
+            y=Axis("loss", percent=True),
+            color=Color("share", {"on half of the units": looks.SKY, "on a quarter of the units": looks.RED}),
         ).captioned(
             f"Of {self.losses.changed:.0%} of the GEMMs the best tile changes on a half or a quarter of the "
             "compute units."

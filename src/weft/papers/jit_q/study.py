@@ -23,7 +23,7 @@ from weft.papers.headline import MODELS, Conditions, PaperStudy, StudyFigure, St
 from weft.papers.jit_q.layers import LayerCase, cases, met
 from weft.simulate.pim import ChannelRun
 from weft.sweep.tasks import Progress
-from weft.view.figure import Figure, curves
+from weft.view.figure import Axis, Color, Figure, Level, curves
 from weft.view.pim import banks_over_time
 
 DECLARED = declared(__file__)
@@ -199,8 +199,9 @@ class JitQStudy(PaperStudy):
         ]
         table = Table(columns, list(self.lines))
         return curves(
-            f"What does encoding cost on {self.gpu}?", table, x="tokens", y="lost", series="way", log_x=True,
-            percent=True, level=0.024, ticks=sorted(table.distinct("tokens")),
+            f"What does encoding cost on {self.gpu}?", table,
+            x=Axis("tokens", log=True, ticks=sorted(table.distinct("tokens"))), y=Axis("lost", percent=True),
+            color=Color("way"), over=[Level(0.024)],
         ).captioned(
             "The line at 2.4 % is the most that was published; fused instructions, MX9, two encodings a step."
         )  # fmt: skip

@@ -18,7 +18,7 @@ from weft.papers.textbook.kernels import attainable, ridge
 from weft.papers.textbook.quantization import quantize, signal_to_noise
 from weft.papers.textbook.replicas import zero_stages
 from weft.view import looks
-from weft.view.figure import Figure, Lines, bars, curves, dots_below, stacked_bars
+from weft.view.figure import Axis, Color, Figure, Label, Lines, bars, curves, dots_below, stacked_bars
 from weft.view.page import machine_section
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def zero() -> Figure:
     ]
     columns = [text("stage"), text("part"), number("gb", "bytes of a rank", "GB", ".3g"), text("said", " ")]
     return stacked_bars(
-        "What does each stage of ZeRO leave on a GPU?", Table(columns, rows), lane="stage", part="part", value="gb",
-        looks=parts, label="said",
+        "What does each stage of ZeRO leave on a GPU?", Table(columns, rows), lane="stage", value="gb",
+        color=Color("part", parts), over=[Label("said")],
     ).captioned("7.5 billion parameters, 64 replicas, mixed precision with Adam.")  # fmt: skip
 
 
@@ -116,8 +116,9 @@ def collectives() -> Figure:
         [(parallel.collectives()["switch"], "switch point")],
     )
     return curves(
-        "Trees for small, rings for large", Table(columns, rows), x="size_mb", y="time_us", series="algorithm",
-        looks={"tree": looks.GREEN, "ring": looks.BLUE}, log_x=True, log_y=True, marks=Lines(at, "size_mb", "label"),
+        "Trees for small, rings for large", Table(columns, rows), x=Axis("size_mb", log=True),
+        y=Axis("time_us", log=True), color=Color("algorithm", {"tree": looks.GREEN, "ring": looks.BLUE}),
+        over=[Lines(at, "size_mb", "label")],
     ).captioned("All-reduce of 8 ranks, 10 µs a message and 100 GB/s, without protocols of a library.")  # fmt: skip
 
 
@@ -147,7 +148,7 @@ def roofline(study: MemoStudy) -> Figure:
     ceilings = Table([text("ceiling"), *axes, text("label", " "), text("side", " ")], lines)
     return dots_below(
         f"Where do the memo's operators lie on {gpu.title}?", dots, ceilings, x="intensity", y="tflops",
-        color="operator", looks=looks.spread(list(spots)), shape="rate", size="size",
+        color=Color("operator", looks.spread(list(spots))), shape="rate", size="size",
     ).captioned("At best: the lesser of the matrix rate and of what memory feeds.")  # fmt: skip
 
 
@@ -161,8 +162,8 @@ def quantization() -> Figure:
     rows = [(bits, name, found(bits)) for name, found in ways.items() for bits in range(3, 13)]
     columns = [number("bits", "bits"), text("by"), number("snr", "SNR of a sine", "dB", ".1f")]
     return curves(
-        "Every bit is worth 6 dB", Table(columns, rows), x="bits", y="snr", series="by",
-        looks={"closed form": looks.GREY, "rounded": looks.BLUE},
+        "Every bit is worth 6 dB", Table(columns, rows), x="bits", y="snr",
+        color=Color("by", {"closed form": looks.GREY, "rounded": looks.BLUE}),
     ).captioned(
         "The closed form counts one step more to the peak than a symmetric format has, which matters for few bits."
     )  # fmt: skip
@@ -174,8 +175,8 @@ def pipelines() -> Figure:
     rows = [(words, "idle", ran.idle_share, f"{ran.idle_share:.1%}") for words, ran in found.items()]
     columns = [text("schedule"), text("kind"), number("idle", "idle share", format_=".1%"), text("said", " ")]
     return bars(
-        "How much of a step do devices idle?", Table(columns, rows), lane="schedule", kind="kind", end="idle",
-        looks={"idle": looks.BLUE}, label="said", percent=True,
+        "How much of a step do devices idle?", Table(columns, rows), lane="schedule", end=Axis("idle", percent=True),
+        color=Color("kind", {"idle": looks.BLUE}), over=[Label("said")],
     ).captioned(
         "4 devices, 8 micro-batches, B = 2F unless said otherwise. ZB-H2's idle time lies outside its stages' spans."
     )  # fmt: skip
@@ -217,6 +218,6 @@ def paces(answer: Consistency) -> Figure:
         text("said", " "),
     ]
     return bars(
-        "What does waiting cost?", Table(columns, rows), lane="rule", kind="kind", end="step_s",
-        looks={"step": looks.BLUE}, label="said",
+        "What does waiting cost?", Table(columns, rows), lane="rule", end="step_s",
+        color=Color("kind", {"step": looks.BLUE}), over=[Label("said")],
     ).captioned("BSP waits for all workers, SSP n for those more than n steps behind, ASP for none.")  # fmt: skip

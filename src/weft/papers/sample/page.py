@@ -9,7 +9,7 @@ import numpy as np
 from weft.core.report import Report
 from weft.core.report.table import Table, number, text
 from weft.view import looks
-from weft.view.figure import Figure, scatter
+from weft.view.figure import Color, Figure, scatter
 from weft.view.words import percent
 
 if TYPE_CHECKING:
@@ -78,8 +78,8 @@ def sample_figure(answer: Sample) -> Figure:
     ]  # fmt: skip
     colors = {"others": looks.GREY, "chosen": looks.ORANGE}
     return scatter(
-        "Which iterations stand for all", Table(columns, rows), x="length", y="time", facet="machine", color="which",
-        looks=colors,
+        "Which iterations stand for all", Table(columns, rows), x="length", y="time", color=Color("which", colors),
+        facet="machine",
     )  # fmt: skip
 
 

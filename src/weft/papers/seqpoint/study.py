@@ -25,7 +25,7 @@ from weft.papers.seqpoint.epochs import Epoch, Floats, speech, translation, vari
 from weft.papers.seqpoint.logs import Carried, Held, carried, held, read_logs
 from weft.papers.seqpoint.methods import INTERVAL, ITERATIONS, SEQPOINT, Noisy, Outcome, geomean, noisy, outcomes
 from weft.view import looks
-from weft.view.figure import Figure, bars, curves, scatter
+from weft.view.figure import Axis, Color, Figure, bars, curves, scatter
 
 DECLARED = declared(__file__)
 SEQPOINTS_BOUND = 0.0011
@@ -273,16 +273,16 @@ class SeqPointStudy(PaperStudy):
         ]  # fmt: skip
         table = Table(columns, list(self.chosen))
         return scatter(
-            "Which iterations stand for an epoch", table, x="length", y="time", facet="network", color="which",
-            looks={"others": looks.GREY, "SeqPoint": looks.ORANGE},
+            "Which iterations stand for an epoch", table, x="length", y="time",
+            color=Color("which", {"others": looks.GREY, "SeqPoint": looks.ORANGE}), facet="network",
         ).captioned("Length: frames of 10 ms for speech, tokens of the longer sentence for translation.")  # fmt: skip
 
     def _totals_figure(self) -> Figure:
         columns = [text("lane", " "), text("network"), number("error", "error of the total", format_=".2%")]
         table = Table(columns, list(self.totals))
         return bars(
-            "How far off is the projected total?", table, lane="lane", end="error", kind="network", percent=True,
-            looks=looks.spread(table.distinct("network")),
+            "How far off is the projected total?", table, lane="lane", end=Axis("error", percent=True),
+            color=Color("network", looks.spread(table.distinct("network"))),
         ).captioned("Geometric mean over the paper's machines.")  # fmt: skip
 
     def _noise_figure(self) -> Figure:
@@ -291,7 +291,9 @@ class SeqPointStudy(PaperStudy):
             number("error", "error of the total", format_=".2%"),
         ]  # fmt: skip
         table = Table(columns, list(self.noisy_errors))
-        return curves("What noise does to the total", table, x="noise", y="error", series="series", percent=True)
+        return curves(
+            "What noise does to the total", table, x="noise", y=Axis("error", percent=True), color=Color("series"),
+        )  # fmt: skip
 
 
 _JUDGED = 0.01

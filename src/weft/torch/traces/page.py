@@ -12,7 +12,7 @@ from weft.core.report import Part, Report, Section, SystemReport
 from weft.core.report.table import Table, number, text
 from weft.core.units import format_time
 from weft.view import looks
-from weft.view.figure import Figure, bars
+from weft.view.figure import Axis, Color, Figure, Lane, bars, timeline_bars
 from weft.view.words import percent, sentence
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ def timeline(trace: Trace) -> Figure:
     ]  # fmt: skip
     columns = [text("stream"), text("kind"), text("name", "operator"), number("start", "start", "ms", ",.3f"),
                number("end", "time", "ms", ",.3f")]  # fmt: skip
-    return bars(
-        "What ran when?", Table(columns, rows), lane="stream", start="start", end="end", kind="kind",
-        looks=looks.spread(list(kinds.values())), zoom=True,
+    return timeline_bars(
+        "What ran when?", Table(columns, rows), lane="stream", start="start", end=Axis("end", domain=True),
+        color=Color("kind", looks.spread(list(kinds.values()))),
     ).captioned(f"The {len(rows):,} longest of {len(trace):,} pieces of work.")  # fmt: skip
 
 
@@ -88,8 +88,8 @@ def losses(answer: TraceComparison) -> Figure:
     ]  # fmt: skip
     columns = [text("name", "operator"), text("kind"), number("time", "time", "ms", ",.3f")]
     return bars(
-        f"Where is the trace slower than {answer.system.gpu.title} could be?", Table(columns, rows), lane="name",
-        offset="kind", end="time", kind="kind", looks=looks.spread(kinds),
+        f"Where is the trace slower than {answer.system.gpu.title} could be?", Table(columns, rows),
+        lane=Lane("name", "kind"), end="time", color=Color("kind", looks.spread(kinds)),
     ).captioned("All calls of an operator; those with the most time beyond the prediction.")  # fmt: skip
 
 
