@@ -11,6 +11,7 @@ from shown import check_shown
 import weft
 from weft.core.answer import Answer
 from weft.core.errors import InputError, OutputError
+from weft.core.extensions import find_report
 from weft.hardware import FABRICS
 from weft.models import SubLayer
 from weft.models.parallel import split
@@ -57,18 +58,20 @@ def test_an_answer_is_plain_data_a_table_a_figure_and_a_page(answers, name, tmp_
     check_shown(answers[name], tmp_path)
 
 
+def kinds_of_answers(of=Answer):
+    """The classes of answers by their kind."""
+    own = {kind.kind: kind for kind in of.__subclasses__() if "kind" in vars(kind)}
+    return own | {name: found for kind in of.__subclasses__() for name, found in kinds_of_answers(kind).items()}
+
+
 def test_every_kind_of_answer_says_how_it_is_shown():
     for module in pkgutil.walk_packages(weft.__path__, "weft."):
-        if not module.name.endswith("__main__") and not module.name.startswith(
-            "weft.torch.capture."
-        ):  # these need PyTorch
+        if not module.name.endswith("__main__") and not module.name.startswith("weft.torch.capture."):  # need PyTorch
             importlib.import_module(module.name)
-    kinds = {kind.kind for kind in Answer.__subclasses__()}
-    assert kinds == set(REPORTS)
-
-
-def test_every_kind_of_page_is_opened_in_a_browser():
-    assert {name.partition(":")[0] for name in PAGES} == set(REPORTS)
+    kinds = set(kinds_of_answers())
+    assert set(REPORTS) <= kinds
+    assert all(find_report(kind) for kind in kinds - set(REPORTS))
+    assert {name.partition(":")[0] for name in PAGES} == kinds, "a page of each kind is opened in a browser"
 
 
 def test_every_figure_is_in_the_page_without_its_script(answers):
