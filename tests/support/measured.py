@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from weft.core.errors import InputError
-from weft.lab.tables import data_folder
+from weft.core.files import data_folder
 
 
 def measurements(name: str = "") -> Path:

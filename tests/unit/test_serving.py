@@ -18,7 +18,7 @@ import weft
 from weft.core import files
 from weft.core.contrast import Contrast
 from weft.core.errors import InputError, UnknownNameError
-from weft.kernels.library.kits import resolve_framework
+from weft.kernels.library.kits import framework_tables, resolve_framework
 from weft.models import load_model
 from weft.serving.framework import serves
 from weft.serving.policies import first_come, running_first
@@ -99,6 +99,11 @@ def test_a_version_that_was_measured_has_its_own_time_outside_of_steps():
     every, old = (serves(forward, weft.ServingPlan(framework=f"trtllm{name}")) for name in ("", "@1.0.0rc3"))
     assert old.frontend > every.frontend
     assert old.host == every.host
+
+
+def test_every_known_version_is_found_by_its_own_name():
+    known = {name: tuple(table["versions"]) for name, table in framework_tables().items()}
+    assert {name: tuple(resolve_framework(f"{name}@{one}")[1] for one in each) for name, each in known.items()} == known
 
 
 def test_a_version_is_resolved_to_what_is_known_of_it():

@@ -6,9 +6,10 @@ import pytest
 
 import weft
 from weft.core.errors import InputError
+from weft.core.files import data_folder
 from weft.lab import tables
 from weft.lab.problems import Problem, consistent, gathered
-from weft.lab.tables import TABLES, data_folder, layer_times, read_file, read_folder, seconds_of
+from weft.lab.tables import TABLES, layer_times, read_file, read_folder, seconds_of
 
 HEAD = "gpu,dtype,m,n,k,time_us,source,notes"
 

@@ -22,6 +22,7 @@ class Extension:
     `names` are public names of `weft`. `commands` are commands of the command line: the title of their group on the
     help page, then their name, to a target and the line on the help page. `reports` has the report of each `kind` of
     answer, `readers` a function of a path that returns a graph, by the kind of file (`weft.graph.file_kind`).
+    `measured` are functions that set studies of papers beside measured rows, by name.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Extension:
     commands: Mapping[str, Mapping[str, tuple[str, str]]] = field(default_factory=dict)
     reports: Mapping[str, str] = field(default_factory=dict)
     readers: Mapping[str, str] = field(default_factory=dict)
+    measured: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_target(target: str) -> Any:
@@ -65,4 +67,10 @@ def find_report(kind: str) -> str | None:
 def find_reader(kind: str) -> Callable[[Any], Any] | None:
     """Return the function with which an extension reads files of a kind as a graph, or None."""
     target = next((each.readers[kind] for each in extensions() if kind in each.readers), None)
+    return None if target is None else load_target(target)
+
+
+def find_measured(name: str) -> Callable[..., Any] | None:
+    """Return the function with which an extension sets a study beside measured rows, or None."""
+    target = next((each.measured[name] for each in extensions() if name in each.measured), None)
     return None if target is None else load_target(target)

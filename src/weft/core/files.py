@@ -37,6 +37,10 @@ LARGEST_FILE = 64 << 20
 """Largest file that is read [bytes], unless its kind has a limit of its own."""
 LARGEST_UNPACKED = 1 << 30
 """Largest file that is held in memory as a whole, after it is unpacked [bytes]."""
+HOW_TO_GET_DATA = (
+    "put measurements (gemm.csv, collectives.csv, ...) into a folder and name it with --data or WEFT_DATA; "
+    "docs/howto/validate.md describes the columns"
+)
 UNPACKS = 100
 """How many times its size a compressed file may hold: traces and graphs of real programs reach about 30."""
 UNPACKS_FREELY = 64 << 20
@@ -699,3 +703,21 @@ def _try_folder(folder: Path) -> None:
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
     tempfile.TemporaryFile(dir=nearest).close()
+
+
+def data_folder(given: str | os.PathLike[str] | None = None) -> Path:
+    """The folder (or file) with measurements: `given`, else WEFT_DATA, else ../shared/data beside the project.
+
+    Raises InputError if there is none.
+    """
+    if given is not None and not str(given):
+        raise InputError("the folder of measurements is an empty text; name one, or leave it out")
+    named = given if given is not None else os.environ.get("WEFT_DATA")
+    if named:
+        if not Path(named).exists():
+            raise InputError(f"the folder of measurements '{named}' does not exist; {HOW_TO_GET_DATA}")
+        return Path(named)
+    beside = Path(__file__).resolve().parents[4] / "shared" / "data"
+    if not beside.is_dir():
+        raise InputError(f"there are no measurements here; {HOW_TO_GET_DATA}")
+    return beside

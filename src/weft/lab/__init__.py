@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from weft.lab.run import validate as validate
     from weft.lab.subjects import Predicted as Predicted
     from weft.lab.subjects import Subject as Subject
-    from weft.lab.tables import data_folder as data_folder
 
 __getattr__, __all__ = lazy_names(
     __name__,
@@ -31,5 +30,4 @@ __getattr__, __all__ = lazy_names(
     catalog="Calibration calibrate",
     run="Validation validate",
     subjects="Predicted Subject",
-    tables="data_folder",
 )

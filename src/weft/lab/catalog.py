@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import InputError
-from weft.core.files import to_json, write_atomically
+from weft.core.files import data_folder, to_json, write_atomically
 from weft.core.units import Dimension
 from weft.core.units import format as format_quantity
 from weft.estimate import Parameter
@@ -20,7 +20,7 @@ from weft.lab.machines import Machines
 from weft.lab.problems import gathered
 from weft.lab.run import subjects_of
 from weft.lab.subjects import Subject
-from weft.lab.tables import Kind, data_folder
+from weft.lab.tables import Kind
 
 _DIGITS = 6
 _SHOWN_DIGITS = 4

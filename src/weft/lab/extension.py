@@ -13,5 +13,9 @@ EXTENSION = Extension(
             "validate": ("weft.lab.command:validate", "Compare the models with measured times."),
         },
     },
+    measured={
+        name: f"weft.lab.studies:{name}"
+        for name in ("measured_kernels", "measured_steps", "projection_errors", "projections")
+    },
     reports={"validation": "weft.lab.page:ValidationReport"},
 )

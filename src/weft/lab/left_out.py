@@ -28,7 +28,8 @@ from weft.models.parallel.framework import framework
 _OF_ONE_HOST = "vtrain"
 LAYERS = ("dense", "mixture")
 """The kinds of layers whose steps are predicted with their framework left out."""
-_NEEDS_ROWS = 4
+_NEEDS_ROWS, _TABLE_NEEDS_ROWS = 4, 2
+"""Rows that must depend on a cost of software or cause of the residual, or on a value of a library, to fit it."""
 _UNITS = {Dimension.SECONDS: "s", Dimension.BYTES_PER_SECOND: "bytes/s"}
 
 
@@ -144,7 +145,7 @@ def of_table(place: str) -> list[Parameter]:
     known = served.parameters(place.partition(".")[0])
     units = {"us": "s", "GB/s": "bytes/s"}
     return [
-        Parameter(f"{place}.{key}", of.low, of.high, units.get(of.unit, ""), _NEEDS_ROWS, of.about)
+        Parameter(f"{place}.{key}", of.low, of.high, units.get(of.unit, ""), _TABLE_NEEDS_ROWS, of.about)
         for key, of in ((key, known[key]) for key in served.tables()[place])
     ]
 

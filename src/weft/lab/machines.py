@@ -27,8 +27,8 @@ def _library(name: str) -> Profile:
         ) from None
 
 
-def knows(find: Callable[[str], Gpu], name: str) -> bool:
-    """Return whether a GPU of that name is found."""
+def knows(find: Callable[[str], object], name: str) -> bool:
+    """Return whether a machine of that name is found."""
     try:
         find(name)
     except InputError:

@@ -13,6 +13,7 @@ import numpy as np
 from weft import hardware
 from weft.core.answer import Answer
 from weft.core.errors import InputError
+from weft.core.files import data_folder
 from weft.kernels.library.collectives import canonical
 from weft.lab.checks import duplicates, unknown_names
 from weft.lab.collectives import CHANNELS, COLLECTIVES
@@ -29,7 +30,7 @@ from weft.lab.serving import SERVING
 from weft.lab.steps import STEPS
 from weft.lab.streams import DRAM, read_streams
 from weft.lab.subjects import Cloud, Group, Predicted, Progress, Subject, errors_of, joined, predicted
-from weft.lab.tables import TABLES, Kind, Measurements, data_folder, read_folder
+from weft.lab.tables import TABLES, Kind, Measurements, read_folder
 from weft.lab.traces import EXPERT_TRACE
 
 ROW_KINDS: Mapping[str, RowKind] = {

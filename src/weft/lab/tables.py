@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from weft.core.catalog import broken_rule, read_toml
 from weft.core.errors import ConfigError, InputError, nearest
-from weft.core.files import Rows, read_bytes
+from weft.core.files import HOW_TO_GET_DATA, Rows, read_bytes
 from weft.lab.problems import Problem
 
 FloatArray = npt.NDArray[np.float64]
@@ -49,10 +48,6 @@ Kind = Literal[
 
 LARGEST_MIB = 256
 """Size of the largest file that is read [MiB]: about two million rows, a hundred times the public ones."""
-HOW_TO_GET_DATA = (
-    "put measurements (gemm.csv, collectives.csv, ...) into a folder and name it with --data or WEFT_DATA; "
-    "docs/howto/validate.md describes the columns"
-)
 _ALIKE = 0.5  # share of a kind's columns from which a file counts as of that kind
 
 
@@ -291,24 +286,6 @@ def layer_times(rows: pd.DataFrame) -> Iterator[tuple[str, int, int, FloatArray]
     for name in rows:
         if match := _LAYER_TIME.fullmatch(name):
             yield match[1], int(match[2]), int(match[3]), rows[name].to_numpy()
-
-
-def data_folder(given: str | os.PathLike[str] | None = None) -> Path:
-    """The folder (or file) with measurements: `given`, else WEFT_DATA, else ../shared/data beside the project.
-
-    Raises InputError if there is none.
-    """
-    if given is not None and not str(given):
-        raise InputError("the folder of measurements is an empty text; name one, or leave it out")
-    named = given if given is not None else os.environ.get("WEFT_DATA")
-    if named:
-        if not Path(named).exists():
-            raise InputError(f"the folder of measurements '{named}' does not exist; {HOW_TO_GET_DATA}")
-        return Path(named)
-    beside = Path(__file__).resolve().parents[4] / "shared" / "data"
-    if not beside.is_dir():
-        raise InputError(f"there are no measurements here; {HOW_TO_GET_DATA}")
-    return beside
 
 
 def read_folder(place: Path, kinds: Sequence[Kind] | None = None) -> list[Measurements]:

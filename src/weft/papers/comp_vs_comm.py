@@ -7,16 +7,15 @@ in comp_vs_comm.toml.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from weft import hardware
 from weft.core.errors import InputError
+from weft.core.extensions import find_measured
+from weft.core.files import data_folder
 from weft.core.options import SUSTAINED
 from weft.core.report import Part, Section, filled
 from weft.core.report.table import Table, number, text
@@ -24,12 +23,6 @@ from weft.estimate import estimate
 from weft.graph import DTYPE_BYTES, Collective
 from weft.hardware import System
 from weft.kernels.library.software import Residual
-from weft.lab.collectives import COLLECTIVES
-from weft.lab.machines import Machines
-from weft.lab.operators import GEMMS, KERNELS
-from weft.lab.projection import HIDDEN, Projection, flops_of, of_bert, projection, sparse_sizes
-from weft.lab.subjects import Subject, errors_of
-from weft.lab.tables import Measurements, data_folder, read_folder
 from weft.models import Transformer, load_model
 from weft.models.parallel.framework import Framework, framework
 from weft.models.parallel.plan import TrainingPlan
@@ -152,7 +145,7 @@ class CompVsCommStudy(PaperStudy):
     layers: tuple[LayerShares, ...]
     changed: Mapping[str, tuple[LayerShares, ...]]
     variants: tuple[BandVariant, ...]
-    projections: Mapping[str, tuple[Projection, ...]]
+    projections: Mapping[str, tuple[Any, ...]]
     megascale: tuple[Reached, ...]
     left_out: tuple[str, ...]
 
@@ -606,87 +599,22 @@ def _variant(what: str, band: Sequence[ScaledLayer], on: System, **given: Any) -
     return BandVariant(what, min(shares), max(shares))
 
 
-def _projections(data: str | Path | None) -> dict[str, tuple[Projection, ...]]:
-    """Projections of GEMMs, LayerNorm and all-reduces from one baseline each; empty without measurements."""
+def _projections(data: str | Path | None) -> dict[str, tuple[Any, ...]]:
+    """The lab's projections of GEMMs, LayerNorm and all-reduces from one baseline each; empty without measurements."""
     try:
         place = data_folder(data)
     except InputError:
         if data is not None:
             raise
         return {}
-    found: dict[str, list[Projection]] = {"gemm": [], _PARTIAL: [], "norm": [], "all_reduce": []}
-    for file in read_folder(place, ["gemm", "kernel", "collective"]):
-        if file.kind:
-            for kind, projected in _READ[file.kind](file):
-                found[kind].append(projected)
-    return {kind: tuple(each) for kind, each in found.items() if each}
+    project = find_measured("projections")
+    return project(place) if project else {}
 
 
-def _known(file: Measurements) -> Measurements:
-    """The rows on machines that Weft knows."""
-    rows = file.rows
-    column, find = ("gpu", hardware.gpu) if "gpu" in rows else ("system", hardware.system)
-    return file.some(rows[rows[column].isin([name for name in rows[column].unique() if _finds(find, name)])])
-
-
-def _finds(find: Callable[[str], object], name: str) -> bool:
-    try:
-        find(name)
-    except InputError:
-        return False
-    return True
-
-
-def _gemms(file: Measurements) -> Iterator[tuple[str, Projection]]:
-    subjects = GEMMS.subjects(_known(file.some(file.rows[file.rows["dtype"] == "fp32"])), Machines())
-    for one in subjects:
-        mine = of_bert(one.rows)
-        if mine.any() and not mine.all():
-            kind = "gemm" if mine.sum() >= _ENOUGH else _PARTIAL
-            yield kind, projection(one, mine, flops_of(one.rows), subjects)
-
-
-def _norms(file: Measurements) -> Iterator[tuple[str, Projection]]:
-    for one in KERNELS.subjects(_known(file), Machines()):
-        norms = one.take(one.rows["op"] == "layernorm")
-        tokens, widths = (norms.rows[name].to_numpy() for name in ("m", "n"))
-        mine = widths == HIDDEN
-        if mine.any() and not mine.all():
-            yield "norm", projection(norms, mine, tokens * widths)
-
-
-def _all_reduces(file: Measurements) -> Iterator[tuple[str, Projection]]:
-    """All-reduces of the most ranks of one node, by the vendor's library."""
-    subjects = [one for one in COLLECTIVES.subjects(_known(file), Machines()) if one.kind == "collective"]
-    for one in subjects:
-        some = _of_node(one)
-        mine = sparse_sizes(some) if len(some) >= _ENOUGH else np.zeros(0, dtype=np.bool_)
-        if mine.any() and not mine.all():
-            yield "all_reduce", projection(some, mine, some.rows["bytes"].to_numpy(), subjects)
-
-
-_ENOUGH = 20
-"""Rows of a baseline that are a profile of GEMMs, and rows from which a machine's all-reduces are projected."""
-
-
-def _of_node(one: Subject) -> Subject:
-    labels = one.labels
-    mask = (labels["collective"] == "all_reduce") & (labels["nodes"] == 1) & (labels["host"] == "")
-    mask &= labels["library"].isin(("nccl", "rccl"))
-    return one.take(mask & (labels["ranks"] == labels["ranks"][mask].max()))
-
-
-_READ: Mapping[str, Callable[[Measurements], Iterator[tuple[str, Projection]]]] = {
-    "gemm": _gemms,
-    "kernel": _norms,
-    "collective": _all_reduces,
-}
-
-
-def _projected(id_: str, found: Sequence[Projection]) -> StudyFigure:
-    measured = np.concatenate([one.unseen.measured for one in found])
-    errors = errors_of(np.concatenate([one.seconds for one in found]), measured)
-    scaled = errors_of(np.concatenate([one.scaled for one in found]), measured)
+def _projected(id_: str, found: Sequence[Any]) -> StudyFigure:
+    errors_of = find_measured("projection_errors")
+    assert errors_of is not None
+    errors, scaled = errors_of(found)
     words = {"rows": errors.rows, "p90": errors.p90_abs_err, "scaled": scaled.mean_abs_err}
     return StudyFigure(id_, errors.mean_abs_err, words, always=True)
 

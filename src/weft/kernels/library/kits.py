@@ -40,7 +40,7 @@ def resolve_framework(text: object) -> tuple[str, str]:
         return name, ""
     known = framework_tables()[name]["versions"]
     parts = version.removeprefix("v").split(".")
-    for count in range(len(parts), 1, -1):
+    for count in range(len(parts), 0 if version in known else 1, -1):
         if (shorter := ".".join(parts[:count])) in known:
             return name, shorter
     longer = [one for one in known if one.startswith(f"{'.'.join(parts)}.")]

@@ -14,14 +14,13 @@ from typing import Any
 
 from weft import hardware
 from weft.core.errors import InputError
+from weft.core.extensions import find_measured
+from weft.core.files import data_folder
 from weft.core.options import RunOptions
 from weft.core.report import Part, Section, filled
 from weft.core.report.table import Table, number, text
 from weft.core.units import Dimension, format_bytes, parse
 from weft.hardware import Gpu, System
-from weft.lab.checks import Unfit
-from weft.lab.steps import stepped, trained
-from weft.lab.tables import data_folder, read_folder
 from weft.models import load_model
 from weft.models.parallel.framework import Framework, framework
 from weft.models.parallel.plan import TrainingPlan
@@ -548,29 +547,20 @@ def measured_rows(place: str | Path) -> tuple[MeasuredRow, ...]:
 
     Raises InputError for a file or folder without such steps, and for a row that cannot be predicted.
     """
-    rows = [row for file in read_folder(data_folder(place), ["step"]) for row in file.rows.to_dict("records")]
-    found = [row for row in rows if row["framework"].startswith(_APEX) and row["seq_len"] == FIRST]
+    measured_steps = find_measured("measured_steps")
+    if measured_steps is None:
+        raise InputError("measured steps are read by weft.lab, which is not installed; leave out --data")
+    found = measured_steps(data_folder(place), _APEX, FIRST)
     if not found:
         raise InputError(
             f"'{place}' has no steps of BERT-Large with LAMB on {FIRST} tokens (framework '{_APEX} ...'); leave out "
             "--data, or name a file that has"
         )
-    return tuple(map(_measured, found))
+    return tuple(MeasuredRow(*row) for row in found)
 
 
 _APEX = "PyTorch 21.11, apex"
 """What the rows of NVIDIA's BERT call their framework."""
-
-
-def _measured(row: Mapping[str, Any]) -> MeasuredRow:
-    name = str(row["id"])
-    try:
-        ran = trained(row, hardware.gpu(row["gpu"]))
-    except Unfit as unfit:
-        column, value, rule = unfit.args
-        raise InputError(f"the measured step '{name}' cannot be predicted: {column} '{value}': {rule}") from None
-    seconds, system = float(row["step_time_s"]), ran.system
-    return MeasuredRow(name, system.gpu.name, system.gpus, str(row["precision"]), seconds, stepped(ran).seconds)
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
-from weft.core.errors import InputError
+from weft.core.extensions import find_measured
 from weft.core.files import read_records, read_text
 from weft.core.options import SHORT
 from weft.estimate import Harness, estimate
 from weft.estimate.target import seen_by_host
 from weft.graph import Call, Graph, Node, Op, Tensor
 from weft.hardware import Gpu, gpu
-from weft.lab.kinds import Machine
-from weft.lab.operators import KERNELS, KERNELS_COMPARED, kernel_operator
-from weft.lab.tables import read_file, seconds_of
 from weft.simulate.single import simulate
 
 FILE = "v100_kernels.csv"
@@ -59,17 +55,14 @@ class KernelTraffic:
 
 def timed(folder: Path, each: int, products: int, seed: int = 1) -> tuple[OperatorErrors, ...]:
     """Simulate rows of every operator, drawn with a `seed`: `each` of an element-wise one, `products` of a product."""
-    file = read_file(folder / FILE if folder.is_dir() else folder)
-    if file.kind is None:
-        raise InputError(f"'{folder}' holds no rows of {FILE} that can be read; see 'weft validate --help'")
+    measured_kernels = find_measured("measured_kernels")
+    if measured_kernels is None:
+        return ()
     machine, rng = gpu(MEASURED_ON), np.random.default_rng(seed)
-    mine = file.rows["gpu"].str.startswith("v100").to_numpy()
     found = []
-    for (op, _), at, _ in KERNELS.parts(file.rows, Machine(machine)):
-        if op not in KERNELS_COMPARED:
-            continue
-        some = rng.permutation(at[mine[at]])[: products if op in ("linear", "bmm") else each]
-        errors = [_errors(file.rows.iloc[[place]], machine) for place in np.sort(some).tolist()]
+    for op, places, row in measured_kernels(folder / FILE if folder.is_dir() else folder, machine):
+        some = rng.permutation(places)[: products if op in ("linear", "bmm") else each]
+        errors = [_errors(machine, op, *row(place)) for place in np.sort(some).tolist()]
         kept = np.array([one for one in errors if one is not None])
         if len(kept):
             engine, closed = kept.T
@@ -78,17 +71,15 @@ def timed(folder: Path, each: int, products: int, seed: int = 1) -> tuple[Operat
     return tuple(found)
 
 
-def _errors(row: pd.DataFrame, machine: Gpu) -> tuple[float, float] | None:
-    """Errors of the engine and of the closed form on one row; None for an operator that is too large."""
-    ((query, _, columns),) = KERNELS.parts(row, Machine(machine))
-    op = _single(kernel_operator(columns, *query))
+def _errors(machine: Gpu, name: str, work: Op, measured: float, closed: float) -> tuple[float, float] | None:
+    """Errors of the engine and of the closed form on one row [s]; None for an operator that is too large."""
+    op = _single(work)
     if op.least_bytes > LARGEST:
         return None
     ran = simulate(_alone(op), machine, "in-order", SHORT)
     launch = estimate(op, machine, harness=Harness(timed="host")).parts["launch"]
-    engine = seen_by_host(query[0], ran.seconds - machine.compute.launch_latency, launch)
-    measured = seconds_of(row)[0]
-    return float(engine / measured - 1), float(KERNELS.call(columns, Machine(machine), *query)[0] / measured - 1)
+    engine = seen_by_host(name, ran.seconds - machine.compute.launch_latency, launch)
+    return float(engine / measured - 1), float(closed / measured - 1)
 
 
 def _single(op: Op) -> Op:

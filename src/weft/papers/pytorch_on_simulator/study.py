@@ -13,13 +13,13 @@ from typing import Any
 
 from weft import hardware
 from weft.core.errors import InputError, check_name
+from weft.core.files import data_folder
 from weft.core.options import RunOptions
 from weft.core.report import Part, Section, filled
 from weft.core.report.table import Table, number, text
 from weft.estimate import Estimate, estimate
 from weft.graph import Gemv, Graph, Node
 from weft.hardware import Gpu
-from weft.lab.tables import data_folder
 from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, declared
 from weft.papers.pytorch_on_simulator.kernels import KernelTraffic, OperatorErrors, moved, timed
 from weft.simulate.result import Timeline

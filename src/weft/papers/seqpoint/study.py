@@ -15,9 +15,9 @@ import numpy as np
 
 from weft import hardware
 from weft.core.errors import InputError
+from weft.core.files import data_folder
 from weft.core.report import Part, Section, filled
 from weft.core.report.table import Table, number, text
-from weft.lab.tables import data_folder
 from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, declared
 from weft.papers.sample import iterations, sample, seqpoints
 from weft.papers.sample.seqpoint import Points
