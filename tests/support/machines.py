@@ -29,9 +29,10 @@ from weft.hardware import Fabric, Gpu, System
 from weft.kernels import GemmTiling
 from weft.models import SubLayer
 from weft.models.parallel import split
-from weft.overlaps import Ideal, OverlapMethod, find_simulated, lower
+from weft.overlaps import Ideal, OverlapMethod, find_simulated
 from weft.overlaps.arbiters import ROUND_ROBIN, ArbiterPolicy, ArbiterView
 from weft.overlaps.lower.machine import machine_tables, wiring
+from weft.overlaps.lowering import lower
 from weft.overlaps.registry import BUILT_IN
 
 NS = 1_000_000

@@ -10,7 +10,8 @@ from weft.core.errors import InputError
 from weft.core.options import RunOptions
 from weft.graph import Gemm, gemm_queue
 from weft.kernels import GemmTiling
-from weft.overlaps import STRATEGIES, lower
+from weft.overlaps import STRATEGIES
+from weft.overlaps.lowering import lower
 from weft.simulate.single import simulate
 
 GPU = small_mi100()

@@ -21,11 +21,11 @@ def quoted(text):
 
 
 @cache
-def words():
-    """Return every identifier of Weft's sources and tests."""
+def words(*folders):
+    """Return every identifier in the files of some folders."""
     return {
         word
-        for folder in (ROOT / "src", ROOT / "measure", ROOT / "tests")
+        for folder in folders
         for file in folder.rglob("*")
         if file.suffix in (".py", ".toml") and file != Path(__file__)
         for word in re.findall(r"[A-Za-z_]\w*", file.read_text())
@@ -73,7 +73,19 @@ def test_paths_on_a_page_exist(name):
 def test_names_on_a_page_are_names_of_the_code(name):
     named = [each for each in quoted(PAGES[name].read_text()) if re.fullmatch(r"[A-Za-z_][\w.]*", each)]
     parts = {part for each in named if not PATH.fullmatch(each) for part in each.split(".")}
-    assert parts - words() == set()
+    assert parts - words(ROOT / "src", ROOT / "measure", ROOT / "tests") == set()
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_key_types_of_a_package_are_its_own(name):
+    stated = re.search(r"\*\*Key types:\*\* (.*)", PAGES[name].read_text())[1]
+    code = "\n".join(file.read_text() for file in (SOURCE / name).rglob("*.py"))
+    code = "\n".join(file.read_text() for file in (SOURCE / name).rglob("*.py"))
+    own = {
+        *re.findall(r"^(?:class |def )?(\w+)", code, re.MULTILINE),
+        *(each.name for each in (SOURCE / name).iterdir()),
+    }
+    assert set(re.findall(r"`([\w.]+)`", stated)) - own == set()
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -25,9 +25,9 @@ from weft.kernels import (
 )
 from weft.models import SubLayer
 from weft.models.parallel import split
-from weft.overlaps import lower
 from weft.overlaps.flux import GatherGemm, GemmScatter
 from weft.overlaps.lower.fit import tiling_for
+from weft.overlaps.lowering import lower
 from weft.overlaps.userbuffers import ChunkedGather, ChunkedScatter
 from weft.plan.tune.lists import GoKernel
 from weft.plan.tune.queues import WatchedQueue

@@ -5,7 +5,7 @@ from weft.overlaps.base import AXES, FORMS, PLACES, SEQUENTIAL, Axis, Clock, Ove
 from weft.overlaps.corun import CoRunStrategy
 from weft.overlaps.graphs import Pattern
 from weft.overlaps.ideals import Ideal
-from weft.overlaps.lowering import lower, lower_under
+from weft.overlaps.lowering import lower_under
 from weft.overlaps.registry import (
     BUILT_IN,
     OVERLAPS,
@@ -40,7 +40,6 @@ __all__ = [
     "find_overlap",
     "find_simulated",
     "find_strategy",
-    "lower",
     "lower_under",
     "not_an_overlap",
     "overlap_names",

@@ -24,7 +24,8 @@ from weft.torch.traces.operators import operators_that
 
 UNRECORDED, EMPTY = operators_that("checks"), operators_that("allocates")
 """Calls without a kernel: of the second, what they make is born with the first kernel that writes it."""
-_OWN_FOLDERS = ("/torch/", "/weft/capture/")
+_OWN_FOLDER = "/torch/"
+"""Part of the paths of PyTorch's files and of those of `weft.torch`: the line that is named is the program's."""
 
 
 @dataclass
@@ -286,7 +287,7 @@ class Recorder(TorchDispatchMode):
     def place(self, func: Any) -> str:
         """Operator, module, and the line of the user's program."""
         frame: Any = sys._getframe(1)
-        while frame is not None and any(one in frame.f_code.co_filename for one in _OWN_FOLDERS):
+        while frame is not None and _OWN_FOLDER in frame.f_code.co_filename:
             frame = frame.f_back
         line = f", line {frame.f_lineno} of {frame.f_code.co_filename}" if frame is not None else ""
         return f"{func} in module '{self.module}'{line}"
