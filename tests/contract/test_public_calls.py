@@ -1,12 +1,16 @@
 """Contract of every public function: a wrong type is answered by Weft's sentence, never by Python's own error."""
 
 import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 import hostile
 import pytest
 
 import weft
-from weft.core.errors import WeftError
+from weft.core.arguments import checked
+from weft.core.errors import InputError, WeftError
 
 WRONG = (1, "x", [], None, float("nan"), object(), {}, True, -1, b"x", [[8]], lambda: 1)
 FUNCTIONS = sorted(
@@ -111,3 +115,17 @@ def test_numpy_integers_are_whole_numbers():
 def test_a_plan_without_a_batch_asks_for_one():
     with pytest.raises(WeftError, match="a plan is for a number of sequences in each step; give it, like batch=512"):
         weft.plan("gpt-3", "64xa100")
+
+
+def test_a_context_manager_whose_types_its_module_imports_is_checked():
+    """Its outer function is contextlib's, which imports none of them."""
+
+    @checked
+    @contextmanager
+    def doubling(rule: "Callable[[int], Any]", factors: "Mapping[str, Any]") -> "Iterator[int]":
+        yield rule(factors["by"])
+
+    with doubling(lambda value: 2 * value, {"by": 3}) as found:
+        assert found == 6
+    with pytest.raises(InputError, match="factors is 3; it takes a mapping"), doubling(abs, 3):
+        pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, ValuesView
 from functools import cache, wraps
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, signature, unwrap
 from numbers import Real
 from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -68,10 +68,11 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 @cache
 def _declared(function: Callable[..., Any]) -> tuple[Signature, Mapping[str, Any]]:
     """Return the signature and the types of the parameters; Any for types that only a type checker imports."""
+    known = getattr(unwrap(function), "__globals__", {})  # of a context manager, those of the function in it
 
     class Names(dict[str, Any]):
         def __missing__(self, name: str) -> Any:
-            return getattr(function, "__globals__", {}).get(name, getattr(builtins, name, Any))
+            return known.get(name, getattr(builtins, name, Any))
 
     return signature(function), get_type_hints(function, localns=Names())
 
