@@ -13,7 +13,7 @@ import click
 from weft import hardware as machines
 from weft.cli.options import examples, option
 from weft.cli.output import json_or_tables
-from weft.cli.values import GPU, MACHINE_NAME, MODEL_NAME, OVERLAP, Value, later
+from weft.cli.values import GPU, MACHINE_NAME, MODEL_NAME, OVERLAP, Value
 from weft.core.errors import OutputError, UnknownNameError, check_name
 from weft.core.files import write_atomically
 from weft.core.report.table import Table, number, text, texts
@@ -409,10 +409,14 @@ def overlaps() -> None:
     """List the ways to overlap compute and communication."""
 
 
-def _place(text: str) -> str:
+def _places() -> tuple[str, ...]:
     from weft.overlaps import PLACES
 
-    check_name("place of an overlap", text, PLACES)
+    return tuple(PLACES)
+
+
+def _place(text: str) -> str:
+    check_name("place of an overlap", text, _places())
     return text
 
 
@@ -420,7 +424,7 @@ def _place(text: str) -> str:
 @option(
     "--axis",
     "Only those of one place: sub-layer, experts, pair (that co-runs), program, or an axis of a step: tp, cp, ep, dp.",
-    Value("PLACE", _place, later("weft.overlaps:PLACES")),
+    Value("PLACE", _place, _places),
     name="place",
 )
 @click.argument("methods", nargs=-1, type=OVERLAP, metavar="[NAME|FILE:CLASS]...")

@@ -19,14 +19,16 @@ from weft.cli.options import (
     together,
 )
 from weft.cli.output import shows
-from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Count, Value, later
+from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Count, Value
 from weft.core.answer import Answer
 from weft.core.fields import in_words_of_options
 from weft.core.options import RunOptions
 from weft.core.units import LARGEST_COUNT
+from weft.estimate.quantization import FORMATS
 from weft.graph import EXCHANGES
 from weft.graph.routing import loads_of
 from weft.hardware import System
+from weft.kernels.library.kits import LIBRARIES
 from weft.models.parallel.deployment import overlap_of
 from weft.step.serving_plan import ServingPlan
 
@@ -37,7 +39,7 @@ format_options = field_options(
     "weights",
     "kv_dtype",
     dtype=DTYPE,
-    weights=Value("NAME", str, later("weft.estimate.quantization:FORMATS")),
+    weights=Value("NAME", str, lambda: FORMATS),
 )
 speculation_options = field_options(
     ServingPlan,
@@ -52,7 +54,7 @@ kernel_options = field_options(
     "expert_load",
     "overlap",
     "enforce_eager",
-    library=Value("NAME", str, later("weft.kernels.library.kits:LIBRARIES")),
+    library=Value("NAME", str, lambda: LIBRARIES),
     dispatcher=Value("LIBRARY", str, lambda: EXCHANGES),
     expert_load=Value("LOADS", loads_of),
     overlap=Value("AXIS=NAME", overlap_of),

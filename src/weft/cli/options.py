@@ -18,7 +18,6 @@ from weft.cli.values import (
     Count,
     Value,
     assignments,
-    later,
     questioned,
 )
 from weft.core.errors import InputError, UnknownNameError
@@ -256,9 +255,8 @@ def _option(one: Described, given: click.ParamType | None) -> Callable[[F], F]: 
 
 def _kind(one: Described) -> click.ParamType:  # type: ignore[type-arg]
     """The type of an option: a choice, a whole number in its range, numbers with commas between, or a name."""
-    names = one.declared.names
-    if isinstance(names, str):
-        return Value("NAME", str, later(names))
+    if isinstance(one.declared.names, str):  # of a higher package: imported when a shell completes them
+        return Value("NAME", str, lambda: one.choices)
     if one.choices:
         return click.Choice(one.choices)
     if one.kinds == (int,):

@@ -12,12 +12,13 @@ from weft.cli.options import as_run_options, clock_option, examples, on_machine,
 from weft.cli.output import shows
 from weft.cli.progress import progress_bar
 from weft.cli.train import recomputed
-from weft.cli.values import COUNT, MODEL_NAME, SYSTEM_NAME, Value, later, names
+from weft.cli.values import COUNT, MODEL_NAME, SYSTEM_NAME, Value, names
 from weft.core.answer import Answer
 from weft.core.errors import InputError
 from weft.core.options import RESERVE, RunOptions
 from weft.hardware import System
 from weft.models.parallel.deployment import overlap_of
+from weft.models.parallel.framework import frameworks
 from weft.models.parallel.plan import Recompute
 from weft.plan.launch import LAUNCHERS
 
@@ -82,7 +83,7 @@ def _choices(name: str, text: str) -> list[Any]:
     "--framework",
     "Whose defaults: kernels, number formats, overlaps, see 'weft frameworks list'.  [default: all of today's that run "
     "on the machine]",
-    Value("NAME", str, later("weft.models.parallel.framework:frameworks")),
+    Value("NAME", str, frameworks),
 )
 @option(
     "--launch",

@@ -23,13 +23,14 @@ from weft.cli.options import (
 )
 from weft.cli.output import shows
 from weft.cli.progress import progress_bar
-from weft.cli.values import MODEL_NAME, SYSTEM_NAME, Value, later
+from weft.cli.values import MODEL_NAME, SYSTEM_NAME, Value
 from weft.core.answer import Answer
 from weft.core.errors import InputError
 from weft.core.fields import in_words_of_options
 from weft.core.options import RunOptions
 from weft.core.units import LARGEST_COUNT
 from weft.hardware import System
+from weft.kernels.library.kits import framework_names
 from weft.serving.load import Load
 from weft.serving.result import Limits
 from weft.step.serving_plan import ServingPlan
@@ -83,7 +84,7 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
     "gpu_memory_utilization",
     "max_model_len",
     "cpu_overhead",
-    framework=Value("NAME", str, later("weft.kernels.library.kits:framework_names")),
+    framework=Value("NAME", str, framework_names),
     cpu_overhead=Value("TIME"),
 )
 @field_options(Limits, "ttft", "tpot", ttft=Value("TIME"), tpot=Value("TIME"))

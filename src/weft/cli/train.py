@@ -24,7 +24,7 @@ from weft.cli.options import (
     typed,
 )
 from weft.cli.output import details_option, shows
-from weft.cli.values import DTYPE, FACTORS, MODEL_NAME, SYSTEM_NAME, Value, assignments, later, names
+from weft.cli.values import DTYPE, FACTORS, MODEL_NAME, SYSTEM_NAME, Value, assignments, names
 from weft.core.answer import Answer
 from weft.core.errors import InputError
 from weft.core.options import Fidelity, RunOptions
@@ -33,7 +33,7 @@ from weft.graph.routing import loads_of
 from weft.hardware import System
 from weft.models.load import graph_in
 from weft.models.parallel.deployment import overlap_of
-from weft.models.parallel.framework import current_frameworks
+from weft.models.parallel.framework import current_frameworks, frameworks
 from weft.models.parallel.plan import GRAPH_MODULES, Recompute, TrainingPlan
 from weft.models.parallel.precision import RECIPES
 from weft.step.pipeline import schedule_names
@@ -98,7 +98,7 @@ plan_options = together(
         "--framework",
         f"Whose defaults: kernels, number formats, overlaps: {', '.join(current_frameworks())}, or another of 'weft "
         "frameworks list'.  [default: megatron-core, with --zero 3 torchtitan]",
-        Value("NAME", str, later("weft.models.parallel.framework:frameworks")),
+        Value("NAME", str, frameworks),
     ),
     set_option("every GPU, node or network"),
 )

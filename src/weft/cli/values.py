@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from typing import Any
 
 import click
@@ -119,15 +118,28 @@ def assignments(context: click.Context, option: click.Parameter, texts: tuple[st
     return values
 
 
-def later(home: str) -> Callable[..., Any]:
-    """A function that imports `home` ("package.module:name") on its first call, and calls it if it is a function."""
-    module, name = home.split(":")
+def _gpu_names() -> list[str]:
+    from weft.hardware import gpu_names
 
-    def call(*values: Any) -> Any:
-        found = getattr(import_module(module), name)
-        return found(*values) if callable(found) else found
+    return gpu_names()
 
-    return call
+
+def _system_names() -> list[str]:
+    from weft.hardware import node_names
+
+    return node_names()
+
+
+def _overlap_names() -> list[str]:
+    from weft.overlaps import overlap_names
+
+    return overlap_names()
+
+
+def _model_names() -> list[str]:
+    from weft.models import model_names
+
+    return model_names()
 
 
 def _gpu(text: str) -> Any:
@@ -156,8 +168,6 @@ def _overlap_name(text: str) -> str:
     return OVERLAPS[text].name
 
 
-_gpu_names = later("weft.hardware:gpu_names")
-_system_names, _overlap_names = later("weft.hardware:node_names"), later("weft.overlaps:overlap_names")
 NAMES = Value("A,B", names)
 NUMBERS = Value("8,16", numbers)
 FACTORS = Value("1,2,4", factors)
@@ -174,7 +184,7 @@ GPU_NAMES = Value("A,B", names, _gpu_names)
 MACHINE_NAME = Value("NAME|FILE", known=lambda: [*_gpu_names(), *_system_names()])
 SYSTEM_NAME = Value("NAME", known=_system_names)
 SYSTEM_NAMES = Value("A,B", names, _system_names)
-MODEL_NAME = Value("NAME|FILE", known=later("weft.models:model_names"))
+MODEL_NAME = Value("NAME|FILE", known=_model_names)
 OVERLAP = Value("NAME", _overlap_name, _overlap_names)
 OVERLAPS = Value("A,B", lambda text: tuple(map(_overlap_name, names(text))), _overlap_names)
 COUNT = Count(1, LARGEST_COUNT)
