@@ -19,7 +19,7 @@ from weft.models import load_model
 from weft.models.parallel.check import problems
 from weft.models.parallel.framework import current_frameworks, framework
 from weft.models.parallel.plan import TrainingPlan
-from weft.plan import training
+from weft.plan import plans, training
 from weft.plan.plans import ALIKE, roomiest_first
 from weft.plan.space import space
 from weft.plan.training import plan
@@ -343,7 +343,7 @@ def test_no_plan_is_refined_without_time(monkeypatch):
 def test_refined_plans_are_ranked_by_their_windows(monkeypatch):
     """Windows that turn the order of the two best around change two ranks."""
     slow = iter([3.0, 2.0])
-    monkeypatch.setattr(training, "meetings", lambda *_: ())
+    monkeypatch.setattr(plans, "meetings", lambda *_: ())
     monkeypatch.setattr(training, "train", lambda *_: type("Timed", (), {"seconds": next(slow)})())
     found = plan("gpt-3", "64xa100", batch=64, fix=FIX, refine=2)
     assert [one.step_time_s for one in found.plans[:2]] == [2.0, 3.0]

@@ -22,7 +22,8 @@ from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.words import changes, words
 from weft.plan.answer import PlanAnswer, PlannedDeployment
 from weft.plan.launch import LAUNCHERS, lacking, launch
-from weft.step.clock import train
+from weft.step.clock import meetings, train
+from weft.step.meeting import Meeting
 from weft.step.memory import memory
 from weft.step.result.memory import Memory
 from weft.step.result.step import CONVENTION, RESIDUAL, Step, added, exposed
@@ -178,6 +179,12 @@ class Planned(PlannedDeployment[TrainingPlan]):
         fidelity = ["--fidelity estimate"] if self.fidelity == "estimate" else []
         named = [f"--system {system}", *flags, f"--framework {on.framework.name}", *fidelity]
         return " ".join(["weft step", on.model.name, *named])
+
+    @cached_property
+    def meetings(self) -> tuple[Meeting, ...]:
+        """The kernels and collectives that meet in the step, each a window that the engine simulates."""
+        on = self.setting
+        return meetings(on.model, on.system, self.plan, on.framework, on.options)
 
     def elsewhere(self, launcher: str) -> Planned | str:
         """The same plan as a launcher's framework runs it, in closed forms, or why the launcher cannot run it.

@@ -141,6 +141,7 @@ class _Kind:
 
     plan: ServingPlan
     bounds: Bounds
+    load: RequestStream
 
 
 @dataclass(eq=False)
@@ -159,6 +160,11 @@ class Candidate:
         return {name: value for name, value in chosen(self.plan).items() if value not in (None, usual.get(name))}
 
     @cached_property
+    def expected(self) -> float:
+        """About what a token takes [s]."""
+        return self.kind.bounds.expected(self.kind.load, self.plan.replicas or 1, self.plan.prefill_replicas)
+
+    @property
     def order(self) -> tuple[float, int]:
         """The place among plans of as many GPUs."""
         return self.least, len(self.chosen)
@@ -185,7 +191,6 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
     outcomes: dict[tuple[Candidate, float], _Outcome] = field(default_factory=dict)
     works: dict[int, Work] = field(default_factory=dict)
     _drawn: RequestStream | None = None
-    _about: dict[Candidate, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.wanted = self.limits.objective
@@ -230,9 +235,7 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         early.
         """
         self.limit = limit
-        able = sorted(
-            (one for one in candidates if one.least <= limit), key=lambda one: (self._expected(one), *one.order)
-        )
+        able = sorted((one for one in candidates if one.least <= limit), key=lambda one: (one.expected, *one.order))
 
         def says(at: int) -> tuple[int, int, str]:
             left = len(self.candidates) - self.bounded
@@ -310,7 +313,7 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
                 self.search.infeasible["memory"] += len([*_numbers(1, replicas, 1)])
                 continue
             found += 1
-            yield _Kind(made.plan, self._bounds_of(made))
+            yield _Kind(made.plan, self._bounds_of(made), made.asked)
         if not found and first:
             raise first
 
@@ -391,13 +394,6 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         if one.least > self.wanted.tpot:
             slow = bounds.lone > self.wanted.tpot or bounds.settles(count, readers, self.wanted.tpot)
             one.why = _LATER if slow else _MORE
-
-    def _expected(self, one: Candidate) -> float:
-        """Return about what a token takes under a plan [s]."""
-        if one not in self._about:
-            bounds = one.kind.bounds
-            self._about[one] = bounds.expected(self._load, one.plan.replicas or 1, one.plan.prefill_replicas)
-        return self._about[one]
 
     def _faster(self, some: Sequence[Candidate]) -> Iterator[Deployed]:
         """Simulate a plan, and yield it if its load settles with a time per token up to the limit, which it lowers."""

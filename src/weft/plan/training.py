@@ -32,7 +32,7 @@ from weft.plan.plans import Planned, Plans, Setting, roomiest_first
 from weft.plan.search import Group, Groups, Search, Workload, pareto_front
 from weft.plan.space import Space, smaller, space
 from weft.step.batch import uncollected
-from weft.step.clock import many, meetings, train
+from weft.step.clock import many, train
 from weft.step.meeting import Meeting
 from weft.step.prices import DurationCache
 from weft.step.pruning import ParetoFront, Pruning
@@ -215,7 +215,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
         return (
             not self.is_late
             and isinstance(candidate, Planned)
-            and all(store.get(question(task)) is not None for task in _meetings(candidate))
+            and all(store.get(question(task)) is not None for task in candidate.meetings)
         )
 
     def _time_all(self, key: Callable[[Planned], tuple[float, ...]]) -> list[Planned]:
@@ -314,7 +314,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
         for one in some:
             assert isinstance(one, Planned)
             on = one.setting
-            self.is_late = not all(self._simulated(task) for task in _meetings(one))
+            self.is_late = not all(self._simulated(task) for task in one.meetings)
             if not self.is_late:
                 seconds = train(on.model, on.system, one.plan, on.framework, on.options, "windows").seconds
                 yield replace(one, step_time_s=seconds, fidelity="windows")
@@ -376,12 +376,6 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
         for kind in self.kinds:
             plans += yield from self._timed(kind, Counter(), gpus)
         return min(plans, key=lambda one: one.peak_bytes, default=None)
-
-
-def _meetings(one: Planned) -> tuple[Meeting, ...]:
-    """Return the windows of a plan."""
-    on = one.setting
-    return tuple(meetings(on.model, on.system, one.plan, on.framework, on.options))
 
 
 def _notes(refined: int, wanted: int) -> tuple[str, ...]:

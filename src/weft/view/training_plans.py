@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING
 
@@ -67,25 +67,25 @@ def _launched(answer: Plans) -> list[str]:
 def between(answer: Plans) -> Iterator[str]:
     """The fastest plan with each of several values that were stated for a field, a sentence for each field."""
     for name in answer.between:
-        fastest: dict[str, float] = {}
-        for one in answer.timed if name in _CHOICES else ():
-            value = str(_choice(one, name))
-            fastest[value] = min(one.step_time_s, fastest.get(value, one.step_time_s))
+        fastest = _fastest((str(_choice(one, name)), one) for one in answer.timed if name in _CHOICES)
         if len(fastest) > 1:
-            said = (f"{value}: {seconds(took)}" for value, took in sorted(fastest.items(), key=lambda one: one[1]))
+            said = (f"{value}: {seconds(took)}" for value, took in fastest)
             yield f"The fastest plan by {_CHOICES[name]}: {', '.join(said)}."
 
 
 def by_framework(answer: Plans) -> list[str]:
     """The fastest of the plans that were timed under each framework, in a sentence; nothing for one of them."""
-    fastest: dict[str, float] = {}
-    for one in answer.timed:
-        name = one.setting.framework.name
-        fastest[name] = min(one.step_time_s, fastest.get(name, one.step_time_s))
-    if len(fastest) < 2:
-        return []
-    said = (f"{name} {seconds(took)}" for name, took in sorted(fastest.items(), key=lambda one: one[1]))
-    return [f"The fastest of the plans timed by framework: {', '.join(said)}."]
+    fastest = _fastest((one.setting.framework.name, one) for one in answer.timed)
+    said = (f"{name} {seconds(took)}" for name, took in fastest)
+    return [f"The fastest of the plans timed by framework: {', '.join(said)}."] if len(fastest) > 1 else []
+
+
+def _fastest(named: Iterable[tuple[str, Planned]]) -> list[tuple[str, float]]:
+    """Return the least step time of each name, fastest first [s]."""
+    found: dict[str, float] = {}
+    for name, one in named:
+        found[name] = min(one.step_time_s, found.get(name, one.step_time_s))
+    return sorted(found.items(), key=lambda pair: pair[1])
 
 
 def _ties(answer: Plans) -> str:
