@@ -80,7 +80,6 @@ def test_names_on_a_page_are_names_of_the_code(name):
 def test_key_types_of_a_package_are_its_own(name):
     stated = re.search(r"\*\*Key types:\*\* (.*)", PAGES[name].read_text())[1]
     code = "\n".join(file.read_text() for file in (SOURCE / name).rglob("*.py"))
-    code = "\n".join(file.read_text() for file in (SOURCE / name).rglob("*.py"))
     own = {
         *re.findall(r"^(?:class |def )?(\w+)", code, re.MULTILINE),
         *(each.name for each in (SOURCE / name).iterdir()),
