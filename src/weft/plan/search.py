@@ -124,10 +124,11 @@ class Search(Generic[C, P, T]):
             some = [one for one in group.candidates[at : at + group.at_once] if not excludes(one)]
             if not some:
                 continue
-            if group.simulates and not self.time_left and not all(map(self.workload.is_kept, some)):
+            is_kept = all(map(self.workload.is_kept, some))
+            if group.simulates and not self.time_left and not is_kept:
                 self.untried += [one for one in group.candidates[at:] if not excludes(one)]
                 break
-            if self._progress and group.says:
+            if self._progress and group.says and not is_kept:
                 self._progress(*group.says(at))
             found += group.evaluate(some)
             if group.simulates and time.monotonic() - self._kept > _KEPT_S:
