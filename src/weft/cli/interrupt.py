@@ -20,7 +20,7 @@ SENTENCES = {
     signal.SIGTERM: "terminated; nothing was left half-written",
 }
 """What is printed after each signal that ends the command."""
-GRACE_S = 1.0
+_GRACE_S = 1.0
 """Time for the command to end by itself after the signal [s]."""
 _SHOW_CURSOR = "\x1b[?25h"
 reported = threading.Event()
@@ -92,7 +92,7 @@ def _report_unraisable(problem: Any) -> None:
 def _end_after(wakes: int) -> None:
     while (number := os.read(wakes, 1)[0]) not in SENTENCES:
         pass
-    time.sleep(GRACE_S)
+    time.sleep(_GRACE_S)
     _received.append(number)  # its handler may not have run
     try:
         _report_end()

@@ -19,8 +19,8 @@ from weft.cli.lazy import LazyGroup
 from weft.cli.options import examples
 from weft.core.errors import UnknownNameError, WeftError, join_or, nearest
 
-EXIT_BAD_INPUT = 2
-EXIT_BROKEN_PIPE = 1  # click's
+_EXIT_BAD_INPUT = 2
+_EXIT_BROKEN_PIPE = 1  # click's
 
 _LISTS = dict.fromkeys(("GPU", "system"), "; see 'weft hardware list'")
 """Where names that are too many for a message are listed, by their kind."""
@@ -45,9 +45,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         status = weft.main(arguments, prog_name="weft", standalone_mode=False)
         sys.stdout.flush()
     except UnknownNameError as error:
-        _leave(f"{error}{_LISTS.get(error.kind, '')}", EXIT_BAD_INPUT)
+        _leave(f"{error}{_LISTS.get(error.kind, '')}", _EXIT_BAD_INPUT)
     except WeftError as error:
-        _leave(str(error), EXIT_BAD_INPUT)
+        _leave(str(error), _EXIT_BAD_INPUT)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()  # a group without a command: show its help, exit with the status of bad input
         sys.exit(error.exit_code)
@@ -60,17 +60,17 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _leave(interrupt.sentence(), interrupt.exit_status())
     except BrokenPipeError:
         _drop(sys.stdout)  # the reader, such as `head`, has closed the pipe
-        sys.exit(EXIT_BROKEN_PIPE)
+        sys.exit(_EXIT_BROKEN_PIPE)
     except OSError as error:
         _drop(sys.stdout)
-        _leave(_system_sentence(error), EXIT_BAD_INPUT)
+        _leave(_system_sentence(error), _EXIT_BAD_INPUT)
     except MemoryError:
-        _leave("the memory of this computer does not suffice; give smaller sizes, or fewer at once", EXIT_BAD_INPUT)
+        _leave("the memory of this computer does not suffice; give smaller sizes, or fewer at once", _EXIT_BAD_INPUT)
     finally:
         interrupt.disarm()
         _settle(sys.stdout)
     if isinstance(sys.stdout, _Closed) and sys.stdout.is_written:
-        _leave(f"cannot write to standard output: it is closed; {_ELSEWHERE}", EXIT_BAD_INPUT)
+        _leave(f"cannot write to standard output: it is closed; {_ELSEWHERE}", _EXIT_BAD_INPUT)
     # With standalone_mode=False click returns the exit status of --help and --version.
     sys.exit(status if isinstance(status, int) else 0)
 

@@ -17,7 +17,7 @@ Progress = Callable[[int, int, str], None]
 """Called with the number of finished steps, their total, and the name of the next one."""
 Watch = Callable[[int, int, Callable[[], int]], None]
 """Called with the events of a simulation, its simulated time [fs] and a function that returns its expected end [fs]."""
-SOON_S = 0.2
+_SOON_S = 0.2
 """Least time between two changes of the line on a terminal [s]."""
 QUIET_S = 10.0
 """Least time between two lines in a file or a pipe [s]; the last line is written at once."""
@@ -49,7 +49,7 @@ def simulation_status() -> Iterator[Watch]:
         yield _Simulation(lambda text: click.echo(text, err=True), every_s=QUIET_S)
         return
     with console.status("simulating") as line:
-        yield _Simulation(line.update, every_s=SOON_S)
+        yield _Simulation(line.update, every_s=_SOON_S)
 
 
 class _Simulation:

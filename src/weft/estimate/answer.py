@@ -29,7 +29,7 @@ class Bound(StrEnum):
     LATENCY = "latency"
 
 
-BOUND_OF = {
+_BOUND_OF = {
     "launch": Bound.LAUNCH,
     "host": Bound.LAUNCH,
     "latency": Bound.LATENCY,
@@ -123,7 +123,7 @@ def from_parts(parts: Parts, by: npt.NDArray[np.str_] | None = None) -> Estimate
     seconds = stacked.sum(axis=0)
     shares: dict[Bound, FloatArray] = {}
     for name, values in zip(parts, stacked, strict=True):
-        bound = BOUND_OF[name]
+        bound = _BOUND_OF[name]
         shares[bound] = shares.get(bound, np.zeros_like(seconds)) + values
     bounds = np.array(list(shares))
     largest = np.argmax(np.stack(list(shares.values())), axis=0)

@@ -24,7 +24,7 @@ from weft.kernels.library.served import Library, library, table_of, values_of
 QUERY_TILE, KEY_TILE = 128, 64
 """Queries that a workgroup of the fused kernel holds, and keys that it takes at a time (FlashAttention-2,
 arXiv:2307.08691: 64 to 128 of each)."""
-GRADIENT_TILE = 128
+_GRADIENT_TILE = 128
 """Keys that a workgroup of the gradient's kernel holds while it goes through the queries (FlashAttention-2)."""
 LEAST_SPLIT = 256
 """Fewest keys per workgroup when keys are split among workgroups because there are few queries (Flash-Decoding)."""
@@ -97,10 +97,10 @@ def attention(op: Attention, machine: Target) -> Estimate:
     Masked attention skips the tiles that no query sees. With few queries the keys are split among workgroups until
     every compute unit has work. Query heads that share keys and values are packed into common tiles and read them once
     (packed GQA, as in FlashAttention-3 and FlashInfer). Kernels of a library of inference take its own costs and shares
-    (`served_attention`). Raises InputError for a dtype that the GPU's matrix units lack.
+    (`_served_attention`). Raises InputError for a dtype that the GPU's matrix units lack.
     """
     if op.library:
-        return served_attention(op, machine)
+        return _served_attention(op, machine)
     if not op.fused:
         return in_sequence([_kernel(kernel, machine) for kernel in op.kernels])
     return _gradient(op, machine) if op.gradient else _forward(op, machine)
@@ -137,7 +137,7 @@ _BLENDED = 4.0
 """How sharply the longest of compute units, cache and memory decides [assumed, 2 to infinity: it alone counts]."""
 
 
-def served_attention(op: Attention, machine: Target) -> Estimate:
+def _served_attention(op: Attention, machine: Target) -> Estimate:
     """Attention by a library of inference, as frameworks run it: a prompt ("context") or the next token ("generation").
 
     One query that looks at several keys of each sequence is generation, all else context. The time is the launch and
@@ -265,9 +265,9 @@ def _gradient(op: Attention, machine: Target) -> Estimate:
     gpu, size = machine.gpu, DTYPE_BYTES[op.dtype]
     query, keys, count = floats(op.query), floats(op.keys), floats(op.batch) * op.heads
     head, value = floats(op.head), floats(op.value_head)
-    tiles = count * np.ceil(keys / GRADIENT_TILE)
-    seen = _seen(op, GRADIENT_TILE)
-    scores = tiles * GRADIENT_TILE * np.ceil(query / KEY_TILE) * KEY_TILE * seen
+    tiles = count * np.ceil(keys / _GRADIENT_TILE)
+    seen = _seen(op, _GRADIENT_TILE)
+    scores = tiles * _GRADIENT_TILE * np.ceil(query / KEY_TILE) * KEY_TILE * seen
     compute = _unit_seconds(scores, 3 * head + 2 * value, tiles, GRADIENT_RATE, op, machine) / _older(op, gpu).gradient
     sums = count * query * head * 4
     own, kept = 2 * count * query * (head + value) * size, 2 * count * keys * (head + value) * size

@@ -408,7 +408,7 @@ def _fabrics(gpus: tuple[str, ...]) -> tuple[Interconnect, ...]:
     return tuple(found)
 
 
-BY_DMA = ("all_gather", "all_to_all", "broadcast", "send_recv")
+_BY_DMA = ("all_gather", "all_to_all", "broadcast", "send_recv")
 """Collectives that copy engines can run; they cannot reduce."""
 
 
@@ -426,9 +426,10 @@ def copied(size: FloatArray, group: RankGroup) -> Parts:
         raise InputError(
             f"copy engines reach no further than a node of {fabric.gpus_per_node} GPUs; give at most as many ranks"
         )
-    if name not in BY_DMA:
+    if name not in _BY_DMA:
         raise InputError(
-            f"copy engines cannot reduce, so {name} cannot be driven by DMA; take one of {', '.join(BY_DMA)}, or leave "
+            f"copy engines cannot reduce, so {name} cannot be driven by DMA; take one of "
+            f"{', '.join(_BY_DMA)}, or leave "
             "it to compute units"
         )
     dma = fabric.gpu.dma

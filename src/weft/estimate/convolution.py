@@ -21,9 +21,9 @@ from weft.kernels.library.tiles import convolution_kernels, convolution_shares
 FUSED_OUTPUT, SEPARATE_OUTPUT = 2, 4
 """Outputs along a side of a tile: F(2 x 2, 3 x 3) fits into the registers of one kernel, F(4 x 4, r x r) has its
 transforms in memory (arXiv:1509.09308, Fast Algorithms for Convolutional Neural Networks)."""
-TRANSFORM = 2
+_TRANSFORM = 2
 """Additions for each point of a tile that is transformed: 32 for the 16 of F(2 x 2, 3 x 3) (arXiv:1509.09308)."""
-FFT_TILES = 16, 32
+_FFT_TILES = 16, 32
 """Sides of a tile of cuDNN's tiled Fourier transforms (kernels fft2d_r2c_16x16 and 32x32; cuDNN developer guide)."""
 
 
@@ -62,7 +62,7 @@ def _fft_tile(op: Convolution, machine: Target) -> FloatArray:
     """Side of a tile that is transformed: the smaller of cuDNN's for small images, or an image as a whole (MIOpen)."""
     side = np.maximum(floats(op.height), op.width) + np.maximum(*op.windows) - 1
     return np.asarray(
-        2 * np.ceil(side / 2) if machine.gpu.vendor == "amd" else np.where(side <= FFT_TILES[0], *FFT_TILES)
+        2 * np.ceil(side / 2) if machine.gpu.vendor == "amd" else np.where(side <= _FFT_TILES[0], *_FFT_TILES)
     )
 
 
@@ -99,7 +99,7 @@ def _fused(op: Convolution, machine: Target) -> Inside:
     """
     product, kernels = _products(op, FUSED_OUTPUT, fused=True), convolution_kernels("winograd")
     a, b = floats(product.m) * product.k, floats(product.k) * product.n
-    rate = _rate(op, machine) / (1 + TRANSFORM / kernels[0].columns)
+    rate = _rate(op, machine) / (1 + _TRANSFORM / kernels[0].columns)
     if op.computes == "weights":
         return Inside(kernels, (_outputs(op) / a, _images(op) / b), rate)
     stored = FUSED_OUTPUT**2 / float(np.max(_points(op, FUSED_OUTPUT))) / _shares(machine)["transform"]

@@ -47,7 +47,7 @@ _CACHE_RATE = 3.0
 """Rate of the cache over that of memory, for weights that stay there [assumed, 2 to 5]."""
 TRAINING = "grouped"
 """The grouped GEMMs of training libraries, with kernels of their own around them."""
-CONVERSION = 2.0
+_CONVERSION = 2.0
 """Vector instructions that widen a weight of 4 bits on its way to the matrix units: bit operations for two values at
 once, and the product with a scale [assumed, 1 to 4]."""
 _STAND_IN = "trtllm"
@@ -214,7 +214,7 @@ def own_values(place: str, changed: Mapping[str, float] | None = None) -> dict[s
     how = library("experts", name).how
     kind = how.get("stored", {}).get(kind, kind)
     promoted = how.get("promoted", {}).get(architecture, 0.0) if kind == "fp8-block" else 0.0
-    converted = CONVERSION if EXPERT_FORMATS[kind].products == "bf16" and EXPERT_FORMATS[kind].weight < 1 else 0.0
+    converted = _CONVERSION if EXPERT_FORMATS[kind].products == "bf16" and EXPERT_FORMATS[kind].weight < 1 else 0.0
     return {**values_of(place, changed), "promoted": promoted, "converted": converted}
 
 

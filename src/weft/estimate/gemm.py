@@ -56,10 +56,10 @@ def gemm(op: Gemm, machine: Target, inside: Inside = _ALONE) -> Estimate:
     than a tuner tries. The GEMMs of a batch share one launch. A and C count as cached if they fit beside B, and B if
     all `rotation` Bs fit. Parts [s]: launch, convert, compute (the matrix units at their achieved rate), tail (units
     idle or computing padding), cache, latency, fill (begin and end of workgroups), memory (what DRAM adds), split.
-    The harness may name a library of inference (`served_gemm`). Raises InputError for data types that the GPU lacks.
+    The harness may name a library of inference (`_served_gemm`). Raises InputError for data types that the GPU lacks.
     """
     if machine.harness.served and inside is _ALONE:
-        return served_gemm(op, machine)
+        return _served_gemm(op, machine)
     given = np.broadcast_arrays(*map(floats, (op.m, op.n, op.k, op.batch, *inside.distinct)))
     flat: Any = map(np.ravel, given)
     shapes: Shapes = gemm_kernel.GemmShape(*flat)
@@ -102,7 +102,7 @@ _CONVERTED = 4.0
 stay in registers."""
 
 
-def served_gemm(op: Gemm, machine: Target) -> Estimate:
+def _served_gemm(op: Gemm, machine: Target) -> Estimate:
     """A GEMM of a narrow format by a library of inference, which the harness names, with its conversion of A.
 
     Of the library's tiles the one with the least time is taken. A workgroup goes through K in steps of 128, each as

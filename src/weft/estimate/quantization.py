@@ -71,7 +71,7 @@ def quantized_format(name: str) -> Format:
     return FORMATS[name]
 
 
-DEQUANTISE_OPERATIONS = 2.0
+_DEQUANTISE_OPERATIONS = 2.0
 """Vector operations to turn an element of a weight into 16 bits [assumed; 1 to 4]: unpack and convert two at once,
 shift by the zero point, multiply by the scale."""
 
@@ -109,7 +109,7 @@ def weight_only(gemm: Gemm, gpu: Gpu | str, format: str, options: RunOptions = S
     times = {
         "memory": (rest + moved) / traffic,
         "compute": gemm.flops * _seconds_per_operation(machine, options, gemm.dtype),
-        "dequantise": round(weights * rows * DEQUANTISE_OPERATIONS) * _seconds_per_operation(machine, options),
+        "dequantise": round(weights * rows * _DEQUANTISE_OPERATIONS) * _seconds_per_operation(machine, options),
     }
     bound = max(times, key=lambda name: times[name])
     plain = max(gemm.least_bytes / traffic, times["compute"])

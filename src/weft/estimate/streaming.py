@@ -24,16 +24,16 @@ THREADS = 256
 _NARROW = ("fp8", *BLOCK_BYTES)
 GEMV_ROWS = 8
 """Rows of a matrix that a workgroup multiplies with a vector, one for each 32 threads [assumed; 4 to 16]."""
-ROW_THREADS = 128
+_ROW_THREADS = 128
 """Threads that normalise one row, as in PyTorch's LayerNorm kernel."""
-ROW_IN_REGISTERS = 1024
+_ROW_IN_REGISTERS = 1024
 """Longest row whose softmax PyTorch keeps in registers [elements]: longer ones are read in every sweep."""
-SORT_KERNELS = 8
+_SORT_KERNELS = 8
 """Kernels of a sort of indices: a histogram, three passes of a radix sort, and the search for equal ones [assumed; 5 to
 12]."""
-SORTED_BYTES = 16
+_SORTED_BYTES = 16
 """An index and its place, as a pass of a sort moves them [bytes]."""
-STATE_BYTES = 12
+_STATE_BYTES = 12
 """Optimizer state per parameter [bytes]: master weight and two moments in fp32."""
 
 
@@ -57,7 +57,7 @@ def streaming(op: Streaming, machine: Target) -> Estimate:
     """The time of a streaming operator: its kernels one after the other.
 
     Operands that fit into the last-level cache are assumed to be cached; `after_others`, the first one only. The
-    harness may name a library of inference (`served_streaming`). Raises InputError for formats of 8 bits or fewer on a
+    harness may name a library of inference (`_served_streaming`). Raises InputError for formats of 8 bits or fewer on a
     GPU without them.
     """
     for dtype in dict.fromkeys((op.dtype, *op.about.writes)):
@@ -65,13 +65,13 @@ def streaming(op: Streaming, machine: Target) -> Estimate:
             known = ", ".join(one for one in DTYPES if machine.gpu.supports(one))
             raise InputError(f"{machine.gpu.name} does not compute in {dtype}; choose one of {known}")
     if machine.harness.served:
-        return served_streaming(op, machine)
+        return _served_streaming(op, machine)
     recent = _bytes(op.reads[:1]) if machine.harness.after_others else np.inf
     found = [kernel_time(kernel, machine.gpu, recent) for kernel in _kernels(op, machine.gpu)]
     return found[0] if len(found) == 1 else in_sequence(found)
 
 
-def served_streaming(op: Streaming, machine: Target) -> Estimate:
+def _served_streaming(op: Streaming, machine: Target) -> Estimate:
     """The time of a streaming operator by a library of inference, which the harness names.
 
     The launch, and the bytes at a share of the rate of the memory, or of the cache where that holds them, as the kernel
@@ -176,7 +176,7 @@ def _optimizer(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
     elements, size, specials = floats(op.elements), width(op.dtype), op.about.specials
     # Besides the fp32 state, a working copy of the weights is written in the dtype.
     copy = 0 if op.dtype == "fp32" else size
-    reads, writes = (STATE_BYTES + size) * elements, STATE_BYTES * elements
+    reads, writes = (_STATE_BYTES + size) * elements, _STATE_BYTES * elements
     if op.name == "adam":
         return (_elementwise(elements, reads, writes + copy * elements, op.operations, specials, 4),)
     return (
@@ -205,9 +205,9 @@ def _wide(dtypes: tuple[str, ...], own: float) -> float:
 def _scattered(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
     """Gradients of rows added to a table's: a sort of the rows by their places, then one sweep over them."""
     rows, size = floats(op.rows), width(op.dtype)
-    sort = _elementwise(rows, SORTED_BYTES * rows, SORTED_BYTES * rows, 10.0, 0.0, 8)
+    sort = _elementwise(rows, _SORTED_BYTES * rows, _SORTED_BYTES * rows, 10.0, 0.0, 8)
     added = _elementwise(floats(op.elements), _bytes(op.reads), _bytes(op.writes), op.operations, 0.0, size)
-    return *(sort for _ in range(SORT_KERNELS)), added
+    return *(sort for _ in range(_SORT_KERNELS)), added
 
 
 def _elementwise(
@@ -254,8 +254,8 @@ def _eager_softmax_backward(op: Streaming, gpu: Gpu) -> tuple[SweepKernel, ...]:
 def _rows(op: Streaming, gpu: Gpu) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Elements, bytes, bytes that a further sweep reads again, and threads of each row's workgroup."""
     columns, elements = floats(op.columns), floats(op.elements)
-    size, short = elements * width(op.dtype), columns <= ROW_IN_REGISTERS
-    threads = np.where(short, gpu.compute.wavefront_size, np.clip(columns / 16, ROW_THREADS, 1024))
+    size, short = elements * width(op.dtype), columns <= _ROW_IN_REGISTERS
+    threads = np.where(short, gpu.compute.wavefront_size, np.clip(columns / 16, _ROW_THREADS, 1024))
     return elements, size, np.where(short, 0.0, size), threads
 
 
@@ -274,7 +274,9 @@ def _normalised(scaled: float, parameters: int) -> Callable[[Streaming, Gpu], tu
             DataSweep(reads=first, writes=more, operations=(op.operations - scaled) * elements),
             DataSweep(reads=weights, writes=size, rereads=size + shared, operations=scaled * elements),
         )
-        return (SweepKernel(sweeps, floats(op.rows), floats(ROW_THREADS), footprint=2 * size / op.rows, shared=shared),)
+        return (
+            SweepKernel(sweeps, floats(op.rows), floats(_ROW_THREADS), footprint=2 * size / op.rows, shared=shared),
+        )
 
     return kernels
 
@@ -294,7 +296,7 @@ def _normalised_backward(parameters: int) -> Callable[[Streaming, Gpu], tuple[Sw
             DataSweep(reads=2 * size, operations=half),
             DataSweep(writes=size + partial, operations=half),
         )
-        rows = SweepKernel(sweeps, floats(op.rows), floats(ROW_THREADS))
+        rows = SweepKernel(sweeps, floats(op.rows), floats(_ROW_THREADS))
         return rows, _elementwise(partial / 4, partial, gradients * width(op.dtype), 1.0, 0.0, 4)
 
     return kernels

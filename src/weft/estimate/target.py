@@ -27,7 +27,7 @@ ROTATION = 6.0
 """B matrices used in turn in a timing loop, as the public inference harnesses do (ai-dynamo/aiconfigurator)."""
 LIBRARIES = ("nccl", "rccl", "trtllm-custom", "vllm-custom", "sglang-custom")
 HOSTS = ("", "framework", "torch", "profiler", "eager")
-UNTHROTTLED = 0.94
+_UNTHROTTLED = 0.94
 """Share of the matrix rate at the running clock that a tuned main loop reaches (ROCm/rocm-blogs, maximum achievable
 FLOPs: 0.942 on MI300X and 0.936 on MI325X, in bf16)."""
 
@@ -176,7 +176,7 @@ def _at_boost(gpu: Gpu) -> Gpu:
     1410 MHz), and at 236 to 271 in other public measurements.
     """
     shares = (path for path in gpu.rules() if path.startswith("achieved.matrix_"))
-    return gpu.replace(dict.fromkeys(shares, UNTHROTTLED))
+    return gpu.replace(dict.fromkeys(shares, _UNTHROTTLED))
 
 
 def check_held(op: Op, gpu: Gpu) -> None:

@@ -79,7 +79,7 @@ DTYPE_BYTES = {"fp16": 2, "bf16": 2, "fp8": 1, "int8": 1, "tf32": 4, "fp32": 4, 
 BLOCK_BYTES = {"mxfp8": 1 + 1 / 32, "mxfp4": 1 / 2 + 1 / 32, "nvfp4": 1 / 2 + 1 / 16}
 """Bytes per element of formats whose blocks of 32 (OCP Microscaling Formats 1.0) or 16 elements (NVFP4) share a scale
 of a byte, which counts here."""
-DATA_BYTES = {
+_DATA_BYTES = {
     "bool": 1, "uint8": 1, "int16": 2, "int32": 4, "int64": 8, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 """Bytes per element of data that matrix units do not multiply: masks, indices, complex numbers."""
@@ -89,7 +89,7 @@ TensorRole = Literal["activation", "weight", "gradient", "state", "buffer"]
 """The role of a tensor in the model; a buffer is scratch memory of one operator."""
 _ROLES = get_args(TensorRole)
 _OF_PRODUCTS = (*DTYPE_BYTES, *BLOCK_BYTES)
-_OF_DATA = (*_OF_PRODUCTS, *DATA_BYTES)
+_OF_DATA = (*_OF_PRODUCTS, *_DATA_BYTES)
 
 
 @dataclass(frozen=True)
@@ -123,13 +123,13 @@ class Tensor:
     @property
     def bytes(self) -> int:
         """Size of the data [bytes]."""
-        count, whole = math.prod(self.shape), DTYPE_BYTES.get(self.dtype) or DATA_BYTES.get(self.dtype)
+        count, whole = math.prod(self.shape), DTYPE_BYTES.get(self.dtype) or _DATA_BYTES.get(self.dtype)
         return count * whole if whole else cast(int, plain(np.ceil(count * width(self.dtype))))
 
 
 def width(dtype: str) -> float:
     """Bytes per element of a number format, its share of a block's scale included."""
-    whole = DTYPE_BYTES.get(dtype) or DATA_BYTES.get(dtype)
+    whole = DTYPE_BYTES.get(dtype) or _DATA_BYTES.get(dtype)
     return whole or BLOCK_BYTES[dtype]
 
 

@@ -116,7 +116,7 @@ def full(
     return Fabric("full", gpus, (*out, *into, *rings, *peers), direct, cut, symmetric=True)
 
 
-LONGEST_WINDOW = 1e-3
+_LONGEST_WINDOW = 1e-3
 """Longest time that a switch holds requests for one place [s]: beyond any sub-layer's burst."""
 NETWORK_PAYLOAD = 0.92
 """Payload share of the network between nodes, for any sender (assumed; 0.85 to 0.97)."""
@@ -206,8 +206,8 @@ def switch(
     The other values are those of `Fabric`. Raises InputError for a window out of range, and for a table without one:
     what comes after a sum has left would wait there for ever.
     """
-    if not 0 <= merge_window <= LONGEST_WINDOW:
-        raise InputError(f"merge_window is {merge_window} s; give 0 (none) to {LONGEST_WINDOW} s, such as 2e-6")
+    if not 0 <= merge_window <= _LONGEST_WINDOW:
+        raise InputError(f"merge_window is {merge_window} s; give 0 (none) to {_LONGEST_WINDOW} s, such as 2e-6")
     if merge_entries < 0 or (merge_entries and not merge_window):
         raise InputError(
             f"merge_entries is {merge_entries} with a merge_window of {merge_window} s; a table holds any number of "

@@ -55,9 +55,9 @@ def rated_as(dtype: str) -> str:
 
 ClockState = Literal["peak", "boost", "sustained"]
 """The clock that a rate assumes: the data sheet's, the boost clock, or that of a long run at the power limit."""
-ACCESS_BYTES = 64
+_ACCESS_BYTES = 64
 """The finest request to memory [bytes]."""
-QUEUE_ENTRY_BYTES = 32
+_QUEUE_ENTRY_BYTES = 32
 """The unit in which the command queues of memory channels are counted [bytes]."""
 
 
@@ -369,12 +369,12 @@ tensor memory, and runs kernels of the kind of Ada's (`weft.kernels.library.serv
 
 _MULTIPLES: tuple[tuple[str, str, *tuple[str | int, ...]], ...] = (
     ("compute", "threads_per_cu", "wavefront_size"),
-    ("cache", "capacity", "ways", ACCESS_BYTES),
+    ("cache", "capacity", "ways", _ACCESS_BYTES),
     ("memory", "banks", "bank_groups"),
     ("memory", "banks", "refresh_banks"),
-    ("memory", "interleave", ACCESS_BYTES),
-    ("memory", "row_bytes", ACCESS_BYTES),
-    ("dma", "window", ACCESS_BYTES),
+    ("memory", "interleave", _ACCESS_BYTES),
+    ("memory", "row_bytes", _ACCESS_BYTES),
+    ("dma", "window", _ACCESS_BYTES),
 )
 """Values of a part that must be multiples of the product of other values and bytes."""
 _ASCENDING = (
@@ -436,7 +436,7 @@ class Gpu(Sourced):
             least = math.prod(of if isinstance(of, int) else self.value(f"{part}.{of}") for of in factors)
             if self.value(f"{part}.{name}") % least:
                 of = " x ".join(f"{one} B" if isinstance(one, int) else one for one in factors)
-                shown = format_bytes(least) if ACCESS_BYTES in factors else least
+                shown = format_bytes(least) if _ACCESS_BYTES in factors else least
                 raise broken_rule(f"{part}: {self._shown(part, name)} must be a multiple of {of} ({shown})")
         for part, *names in _ASCENDING:
             for low, high in pairwise(names):
@@ -444,11 +444,11 @@ class Gpu(Sourced):
                     raise broken_rule(f"{part}: {self._shown(part, low)} must be at most {self._shown(part, high)}")
         m = self.memory
         _check_timing(m.timing, self._shown)
-        if m.queue_entries * QUEUE_ENTRY_BYTES < ACCESS_BYTES:
+        if m.queue_entries * _QUEUE_ENTRY_BYTES < _ACCESS_BYTES:
             queue = self._shown("memory", "queue_entries")
             raise broken_rule(
-                f"memory: {queue} of {QUEUE_ENTRY_BYTES} B cannot hold one request of {ACCESS_BYTES} B; "
-                f"give it at least {ACCESS_BYTES // QUEUE_ENTRY_BYTES}"
+                f"memory: {queue} of {_QUEUE_ENTRY_BYTES} B cannot hold one request of {_ACCESS_BYTES} B; "
+                f"give it at least {_ACCESS_BYTES // _QUEUE_ENTRY_BYTES}"
             )
         if m.row_bytes % m.interleave and m.interleave % m.row_bytes:
             row, interleave = self._shown("memory", "row_bytes"), self._shown("memory", "interleave")
@@ -458,9 +458,9 @@ class Gpu(Sourced):
                 f"memory: {self._shown('memory', 'burst_bytes')} must be burst_clocks x bytes_per_clock "
                 f"({m.burst_clocks} x {m.bytes_per_clock} B); change them together"
             )
-        if ACCESS_BYTES % m.burst_bytes:
+        if _ACCESS_BYTES % m.burst_bytes:
             burst = self._shown("memory", "burst_bytes")
-            raise broken_rule(f"memory: {burst} must divide one access of {ACCESS_BYTES} B")
+            raise broken_rule(f"memory: {burst} must divide one access of {_ACCESS_BYTES} B")
         return self
 
     @classmethod

@@ -105,7 +105,7 @@ def write_index() -> None:
 
 Described = str | Path | Gpu | Node | System
 """What `system` accepts: a name, a TOML file, or a description."""
-DEFAULT_GPUS = 8
+_DEFAULT_GPUS = 8
 """Default number of GPUs of a system without a node."""
 _TEXTS = ("name", "title", "description")
 _GPUS = Shelf(
@@ -220,7 +220,7 @@ def _of_gpu(gpu: Gpu, gpus: int | None, nodes: int | None, node: Node | None = N
         usual.sort(key=lambda entry: entry.gpus_per_node)
         node = _known_node(next((entry for entry in usual if entry.gpus_per_node >= each), usual[-1]).name)
     if node is None:
-        return System(gpu=gpu, gpus=gpus or DEFAULT_GPUS, nodes=nodes or 1)
+        return System(gpu=gpu, gpus=gpus or _DEFAULT_GPUS, nodes=nodes or 1)
     count = gpus or node.gpus_per_node * (nodes or 1)
     return System(gpu=gpu, node=node, gpus=count, nodes=nodes or -(-count // node.gpus_per_node))
 

@@ -16,12 +16,12 @@ from weft.hardware.gpus import Gpu
 from weft.hardware.systems import System
 
 Who = Literal["one", "gpus", "iterations", "workgroups"]
-SPREAD: Mapping[str, float] = {"one": 0.08, "gpus": 0.08, "iterations": 0.08, "workgroups": 0.02}
+_SPREAD: Mapping[str, float] = {"one": 0.08, "gpus": 0.08, "iterations": 0.08, "workgroups": 0.02}
 """Usual share by which clocks differ. Of GPUs of one cluster: 8 % on average between the slowest and the fastest, at
 most 22 % (P. Sinha et al., SC 2022, arXiv:2208.11035: V100, RTX 5000, MI60; how it is distributed is not stated). Of
 one GPU over iterations: as much [assumed, 0 to 22 %]. Of workgroups of one GPU: 2 % [assumed, 0 to 10 %]."""
-USUAL_DRAWS = 5
-MOST_DRAWS = 10_000
+_USUAL_DRAWS = 5
+_MOST_DRAWS = 10_000
 """Most draws: each is a run of its own."""
 
 
@@ -50,7 +50,7 @@ class Stragglers:
     """
 
     who: Who
-    share: float | tuple[float, ...] = SPREAD["gpus"]
+    share: float | tuple[float, ...] = _SPREAD["gpus"]
     draws: int = 1
     seed: int = 0
 
@@ -61,7 +61,7 @@ class Stragglers:
                 f"stragglers are {shown(who)}; they are one, like one:5%, or gpus, like gpus:8%,draws=5, or "
                 "iterations or workgroups, like workgroups:2%,draws=5"
             )
-        check_whole("draws of stragglers", self.draws, 0, USUAL_DRAWS)
+        check_whole("draws of stragglers", self.draws, 0, _USUAL_DRAWS)
         check_whole("the seed of stragglers", self.seed, 0, 1)
         shares: tuple[object, ...] = self.shares
         for share in shares or (0.0,):
@@ -76,8 +76,10 @@ class Stragglers:
         if self.draws < 1 or (self.who == "one" and self.draws > 1):
             more = "one GPU is always as slow: leave draws out" if self.who == "one" else "take at least 1"
             raise InputError(f"stragglers have {self.draws} draws; {more}")
-        if self.draws > MOST_DRAWS:
-            raise InputError(f"stragglers have {self.draws:,} draws; a run for each is made, of {MOST_DRAWS:,} at most")
+        if self.draws > _MOST_DRAWS:
+            raise InputError(
+                f"stragglers have {self.draws:,} draws; a run for each is made, of {_MOST_DRAWS:,} at most"
+            )
 
     @classmethod
     def of(cls, given: Self | str) -> Self:
@@ -95,8 +97,8 @@ class Stragglers:
                 "or workgroups:2%"
             )
         who, percent, draws, seed = found.groups()
-        usual = 1 if who == "one" else USUAL_DRAWS
-        share: float | tuple[float, ...] = SPREAD.get(who, SPREAD["gpus"])
+        usual = 1 if who == "one" else _USUAL_DRAWS
+        share: float | tuple[float, ...] = _SPREAD.get(who, _SPREAD["gpus"])
         if percent is not None:
             shares = tuple(float(one) / 100 for one in percent.replace("%", "").split("/"))
             share = shares[0] if len(shares) == 1 else shares

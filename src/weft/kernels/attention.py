@@ -26,7 +26,7 @@ HELD, TAKEN = 128, 64
 THREADS = 256
 RESIDENT = 2
 """Workgroups on a compute unit [assumed; 1 to 3: FlashAttention-2's registers and local memory allow two]."""
-SOFTMAX_OPERATIONS = 6 + EXP
+_SOFTMAX_OPERATIONS = 6 + EXP
 """Vector operations of a score: scale, subtraction, maximum, exponential, sum, conversion (arXiv:2307.08691)."""
 HIDDEN = 0.5
 """Share of the shorter of products and softmax that runs beside the longer [assumed; 0.3 to 0.8]."""
@@ -73,7 +73,7 @@ def attention_kernel(
     products = 3 * op.head + 2 * op.value_head if op.gradient else op.head + op.value_head
     rate = main_loop_flops(op.dtype, gpu, options) * (GRADIENT_RATE if op.gradient else 1.0)
     multiplied = 2 * held * TAKEN * products / rate * running_clock(gpu, options)
-    softmax = held * TAKEN * SOFTMAX_OPERATIONS / gpu.vector_lanes
+    softmax = held * TAKEN * _SOFTMAX_OPERATIONS / gpu.vector_lanes
     cycles = max(multiplied, softmax) + (1 - HIDDEN) * min(multiplied, softmax)
 
     def walk(which: str, columns: int) -> ChunkLoad:

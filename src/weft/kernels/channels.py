@@ -21,7 +21,7 @@ ALIGNMENT = 512
 """A channel's part of the data is a multiple of this [bytes]; NCCL's grain for plain stores."""
 BYTE_ADDS_PER_CLOCK = 85
 """Byte additions per clock and compute unit: 64 integer lanes, four bytes per word, three instructions per word."""
-LEAST_SLICE = 32 * 1024
+_LEAST_SLICE = 32 * 1024
 """Smallest slice [bytes of data] (NCCL, prims_simple.h)."""
 PAGE = 4096
 """Parts of receive buffers start on multiples of this [bytes] (NCCL device.h, ncclP2pPartBounds)."""
@@ -69,7 +69,7 @@ class ChannelTiling:
         if self.slices == 1:
             return chunk
         part = -(-chunk // self.slices)
-        return min(max(-(-part // ALIGNMENT) * ALIGNMENT, LEAST_SLICE), chunk)
+        return min(max(-(-part // ALIGNMENT) * ALIGNMENT, _LEAST_SLICE), chunk)
 
     def on_wire(self, data: int) -> int:
         """Bytes that `data` bytes occupy in the buffer and on the link."""

@@ -18,7 +18,7 @@ from weft.graph.choice import LibraryAlgorithm
 from weft.hardware import Gpu
 from weft.kernels.channels import PAGE, ChannelMove, ChannelTiling, Kind
 
-BEHIND = 2
+_BEHIND = 2
 """Slices by which receiving lags behind sending, since the two halves of a workgroup do not wait for each other."""
 
 
@@ -117,7 +117,7 @@ class ChannelExchange:
     def _round(self, turn: int, place: int, earlier: int, delay: float) -> Iterator[Phase]:
         """Send to the peer `turn` ranks ahead and receive from the peer `turn` ranks behind, slice after slice."""
         move, staged = self.tiling.move(self.slice), ("staged", turn - 1, self.collective, self.fifo)
-        behind = min(BEHIND, self.slices)
+        behind = min(_BEHIND, self.slices)
         for number in range(self.slices + behind):
             loads: list[ChunkLoad] = []
             stores: list[ChunkStore] = []

@@ -9,7 +9,7 @@ from weft.core.errors import InputError
 from weft.core.units import format_bytes
 from weft.graph.execution_plan import BufferName, BufferPart, ExecutionPlan, PlanStep, named
 
-REUSED_SCRATCH = 64 << 20
+_REUSED_SCRATCH = 64 << 20
 """Scratch buffer of plans that reuse it [bytes] (assumed; MSCCL++'s constant is a size of its build)."""
 
 
@@ -82,7 +82,7 @@ class Unfolded:
         """Sizes of a rank's memories [bytes]."""
         scratch = self._offset(rank, self.plan.chunks[rank].scratch)
         if self.plan.reuse:
-            scratch = min(scratch, REUSED_SCRATCH)
+            scratch = min(scratch, _REUSED_SCRATCH)
         scratch *= (2 if self.plan.packets else 1) * (2 if self.plan.double else 1)
         data = {"data": self.bytes} if self.plan.in_place else {"data": self.input, "collected": self.output}
         return data | {"scratch": scratch}
@@ -149,5 +149,5 @@ class Unfolded:
     def _reused(self, rank: int, index: int, within: int, at: int) -> int:
         """Where a chunk of scratch lies if the buffer is smaller than all its chunks: pieces take turns in it."""
         count = self.plan.chunks[rank].scratch
-        each = -(-REUSED_SCRATCH // count // self.plan.alignment) * self.plan.alignment
+        each = -(-_REUSED_SCRATCH // count // self.plan.alignment) * self.plan.alignment
         return index * each + within % each if each < self._offset(rank, 1) else at

@@ -14,7 +14,7 @@ from weft.graph.tiling import GemmTiling
 from weft.hardware import Gpu
 from weft.hardware.gpus import rated_as
 
-LONG_RUN = 0.94
+_LONG_RUN = 0.94
 """Share of the matrix rate at the sustained clock (ROCm/rocm-blogs: MI300X 0.942, MI325X 0.936, bf16)."""
 OVERHEAD_REGISTERS = 32
 """Registers per thread besides accumulators and operands: addresses, loop counters, fragments [assumed]."""
@@ -96,7 +96,7 @@ def main_loop_flops(dtype: str, gpu: Gpu, options: RunOptions) -> float:
     """Main-loop rate of a tuned GEMM on one compute unit [FLOP/s]; InputError for an unsupported dtype.
 
     In a short run it is a measured share of the rate at the boost clock, which includes the effect of a falling clock;
-    in a long run it is at most LONG_RUN of the rate at the sustained clock of its number format.
+    in a long run it is at most _LONG_RUN of the rate at the sustained clock of its number format.
     """
     gpu.matrix_rate(dtype)
     field = rated_as(dtype)
@@ -108,7 +108,7 @@ def main_loop_flops(dtype: str, gpu: Gpu, options: RunOptions) -> float:
         return reached
     own = {"fp8": gpu.clocks.sustained_fp8, "fp16": gpu.clocks.sustained_fp16, "fp32": gpu.clocks.sustained_fp32}
     held = own.get(field) or running
-    return min(reached, rate * held * LONG_RUN)
+    return min(reached, rate * held * _LONG_RUN)
 
 
 PROMOTED = (0.0, 1.0, 2.25)
@@ -286,7 +286,7 @@ def _raster(gemm: Gemm, tiling: GemmTiling, chunks: int) -> Work:
 
 THREADS = 256
 """Threads of a workgroup that adds split sums [assumed; 128 to 512]."""
-ELEMENTS = 4
+_ELEMENTS = 4
 """Sums per thread: one 16-byte load of each part [assumed; 1 to 8]."""
 REGISTERS = 64
 """Registers per thread that adds split sums [assumed: eight workgroups then fit on a compute unit]."""
@@ -304,7 +304,7 @@ def adding_kernel(gemm: Gemm, gpu: Gpu, tiling: GemmTiling, operator: str, first
 
     Its workgroups each take as many elements in a row as their threads hold; its traffic counts as that of `operator`.
     """
-    elements = THREADS * ELEMENTS
+    elements = THREADS * _ELEMENTS
     partial, whole = elements * gemm.accumulator_bytes, elements * gemm.output_element_bytes
     parts = range(first, first + tiling.splits)
     phase = Phase(

@@ -24,7 +24,7 @@ GROUP = 16
 VALUE_BITS = 32
 EXCHANGES = 6
 """Exchanges of lanes for a block across lanes: three to find its largest exponent, three to spread the shift."""
-RESULT_ROW = 1 << 20
+_RESULT_ROW = 1 << 20
 """Rows of results begin here, far from those of the tensor."""
 
 
@@ -172,7 +172,7 @@ def _results(write: _RunWriter, begin: int, end: int, side: int) -> Iterator[tup
     while begin < end:
         row = begin // write.words
         until = min(end, (row + 1) * write.words)
-        yield write.run(WRITE, until - begin, RESULT_ROW + row, side, last=until == end)
+        yield write.run(WRITE, until - begin, _RESULT_ROW + row, side, last=until == end)
         begin = until
 
 

@@ -29,7 +29,7 @@ from weft.overlaps.moe import PAGE, ExpertLayer, ExpertMethod, Piece, Slot, on_a
 BLOCKS = 4
 """Blocks of tokens that each sending channel handles one after the other [assumed, 2 to 16]: the grain at which a
 receiver begins to add up."""
-GRAIN = 128
+_GRAIN = 128
 """Workgroups share data in multiples of this [bytes]."""
 
 
@@ -68,11 +68,11 @@ class DeepEP(ExpertMethod):
         kernel = find_moe_layer(graph).dispatch.choice.kernel
         assert isinstance(kernel, MoEExchange)
         assert kernel.dispatcher is not None
-        dispatch, combine = (channels_of(kernel.dispatcher, name, system.gpu) for name in ("dispatch", "combine"))
+        dispatch, combine = (_channels_of(kernel.dispatcher, name, system.gpu) for name in ("dispatch", "combine"))
         return (dispatch, combine), slow_links(system, min(dispatch.link, combine.link))
 
 
-def channels_of(library: str, operation: str, gpu: Gpu) -> ChannelTiling:
+def _channels_of(library: str, operation: str, gpu: Gpu) -> ChannelTiling:
     """The channels of a library's exchange: its compute units, share of the rate of kernels' stores, time to begin.
 
     The share is that of `weft predict exchange`, fitted to measured exchanges. On a machine without a vendor channels
@@ -318,7 +318,7 @@ class PerRankLayer(ExpertLayer):
     ) -> Phase:
         """The loop that adds up a part, or its bytes from `begin` to `end`."""
         most = max(len(part.sources), len(part.targets))
-        each = max(tiling.in_flight // tiling.slots // most // GRAIN, 1) * GRAIN
+        each = max(tiling.in_flight // tiling.slots // most // _GRAIN, 1) * _GRAIN
         loop = tiling.move((part.size if end is None else end) - begin, each)
         loads = [loop.access(ChunkLoad, name, p, operator, offset=at + begin) for name, p, at in part.sources]
         stores = [loop.access(ChunkStore, name, p, operator, offset=at + begin) for name, p, at in part.targets]
@@ -330,7 +330,7 @@ class PerRankLayer(ExpertLayer):
         tiling = on_all_units(self.gpu)
         by_gpu: list[list[tuple[Phase, ...]]] = []
         for mine in parts:
-            each = -(-sum(part.size for part in mine) // (tiling.channels * GRAIN)) * GRAIN
+            each = -(-sum(part.size for part in mine) // (tiling.channels * _GRAIN)) * _GRAIN
             scripts_of: list[list[Phase]] = [[] for _ in range(tiling.channels)]
             at = 0
             for part in mine:

@@ -27,7 +27,7 @@ from weft.overlaps.lower.gpus import change_links, count_simulated, slow_links
 from weft.overlaps.lower.machine import fabric_of, ring_link
 from weft.overlaps.pairs import PairTimes
 
-UNLIMITED = 1 << 50
+_UNLIMITED = 1 << 50
 """A store buffer that never fills [bytes]: the rate of the software's stores stands for all that holds them up."""
 
 
@@ -99,7 +99,7 @@ def _storing_tiles(system: System) -> System:
         return system
     link = ring_link(system)
     slower = slow_links(system, min(costs()["flux.store_rate"] / (link.bandwidth * link.kernel_efficiency), 1.0))
-    return change_links(slower, lambda own: {"store_buffer": UNLIMITED})
+    return change_links(slower, lambda own: {"store_buffer": _UNLIMITED})
 
 
 @dataclass(frozen=True)

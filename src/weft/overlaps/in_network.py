@@ -50,7 +50,7 @@ class InNetwork(OverlapMethod):
 
     def complete(self, pair: PairTimes, moved: Collective, system: System, options: RunOptions) -> PairTimes:
         """Return the times with that of the all-reduce by switches that add."""
-        return replace(pair, switched=switched_seconds(moved, system, options))
+        return replace(pair, switched=_switched_seconds(moved, system, options))
 
     def estimate(self, pair: PairTimes, costs: Mapping[str, float]) -> Any:
         """Return the sum with the shorter one of both all-reduces, and the gap between two streams of a framework."""
@@ -63,7 +63,7 @@ class InNetwork(OverlapMethod):
         return f"{self.name} needs hardware that {system.name} lacks: {', '.join(self.hardware_needs)}."
 
 
-def switched_seconds(moved: Collective, system: System, options: RunOptions) -> float:
+def _switched_seconds(moved: Collective, system: System, options: RunOptions) -> float:
     """Return the time of an all-reduce by switches that add [s]: that between two GPUs, whose bytes cross a link once.
 
     A ring among n takes 2 (n - 1) / n times as long on the links, and 2 (n - 1) steps instead of two.

@@ -46,7 +46,7 @@ BUILT_IN: tuple[OverlapMethod, ...] = (
 """The methods of Weft. The first one that accepts a graph is the baseline with which others are compared."""
 STRATEGIES: Mapping[str, CoRunStrategy] = {one.name: one for one in CORUN_STRATEGIES}
 """The co-run strategies of Weft, by name."""
-ENTRY_POINTS = "weft.overlaps"
+_ENTRY_POINTS = "weft.overlaps"
 """The group of entry points by which installed packages add methods."""
 
 
@@ -114,7 +114,7 @@ class Registry(Mapping[str, OverlapMethod]):
         self._installed_read = True
         from importlib.metadata import entry_points
 
-        for point in entry_points(group=ENTRY_POINTS):
+        for point in entry_points(group=_ENTRY_POINTS):
             self.register(_instance(point.load(), point.value))
 
     def _import(self, name: str) -> OverlapMethod:

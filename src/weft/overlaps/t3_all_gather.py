@@ -21,7 +21,7 @@ from weft.overlaps.lower.fit import tiling_for
 from weft.overlaps.lower.gpus import count_simulated
 from weft.overlaps.lower.machine import fabric_of
 
-PASSING_ENGINES = 2
+_PASSING_ENGINES = 2
 """DMA engines that pass lines on in turn [assumed; 1 to 16]: one is set up while the other one's line is on the link.
 
 With more, lines share the link and come out of the order of the tiles.
@@ -96,7 +96,7 @@ class PassedLines(GatherByLines):
 
         The arrival of a piece triggers its copy, without the host.
         """
-        pieces, engines = self._pieces, min(PASSING_ENGINES, gpu.dma.engines)
+        pieces, engines = self._pieces, min(_PASSING_ENGINES, gpu.dma.engines)
         last = len(self._peers) * pieces
         sends = [DmaCommand((("a", p),), engine=p % engines) for p in range(last)]
         own, *others = sends[:pieces], *([send] for send in sends[pieces:])

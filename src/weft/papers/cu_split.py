@@ -30,7 +30,7 @@ from weft.view.units import ShownRun, units_by_way
 from weft.view.words import case_label
 
 DECLARED = declared(__file__)
-IN_FLIGHT = 16 * 1024
+_IN_FLIGHT = 16 * 1024
 """What a workgroup of the all-reduce has in flight [bytes], half of it where it adds: 256 threads x 4 x 16 B.
 
 RCCL unrolls by 4, and by 2 where it adds, on MI200 (ROCm/rccl src/device/common_kernel.h, reduceCopy).
@@ -140,7 +140,7 @@ class CuSplitStudy(PaperStudy):
         models: Iterable[str] | None = None,
         tps: Iterable[int] | None = None,
         splits: Sequence[int] | None = None,
-        in_flight: int = IN_FLIGHT,
+        in_flight: int = _IN_FLIGHT,
     ) -> dict[str, Any]:
         """Simulate the study's sub-layers, or those of some models and degrees.
 

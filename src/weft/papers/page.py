@@ -66,18 +66,18 @@ class StudyReport(Report["PaperStudy"]):
     def on_terminal(self) -> list[Table]:
         """The study's own tables, and the headline."""
         study, declared = self.answer, self.answer.DECLARED
-        title = "Published figures beside Weft's" if is_published(study) else study.elsewhere
+        title = "Published figures beside Weft's" if _is_published(study) else study.elsewhere
         against = ", " * bool(declared.against) + declared.against
         return [*study.tables(), headline_table(study.headline(), f"{title}{against}")]
 
     def figures(self) -> Sequence[Figure]:
         """Weft's ratios of the headline; none if it has no ratio."""
-        return ratio_figure(self.answer)
+        return _ratio_figure(self.answer)
 
     def sections(self) -> list[Part]:
         """What was run, the headline, and the study's own sections; these first if nothing is published at all."""
         study, paper = self.answer, self.answer.DECLARED
-        published = f" Published figures: {paper.called}, {paper.paper}." if is_published(study) else ""
+        published = f" Published figures: {paper.called}, {paper.paper}." if _is_published(study) else ""
         if all(claim.published is None for claim in paper.claims.values()):
             every = Section("All figures", [headline_table(study.headline())], folded=True)
             return [study.lead, *study.sections(self.watched), every]
@@ -90,12 +90,12 @@ class StudyReport(Report["PaperStudy"]):
         return [machine_section(self.answer.machine, *said, title=SIMULATED)]
 
 
-def is_published(study: PaperStudy) -> bool:
+def _is_published(study: PaperStudy) -> bool:
     """Whether published figures stand beside any of a study's."""
     return any(row.published is not None for row in study.headline())
 
 
-def ratio_figure(answer: PaperStudy) -> list[Figure]:
+def _ratio_figure(answer: PaperStudy) -> list[Figure]:
     """Weft's ratios of the headline, with the published ones as marks; empty if the headline has no ratio."""
     ratios = [row for row in answer.headline() if row.unit == "ratio"]
     if not ratios:

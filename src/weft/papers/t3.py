@@ -43,7 +43,7 @@ MAIN: Mapping[str, Sequence[int]] = DECLARED.cases["mid-size"]
 """The models of the main figures, with their degrees of tensor parallelism."""
 LARGE: Mapping[str, Sequence[int]] = DECLARED.cases["large"]
 """The large models."""
-LARGE_TP = 32
+_LARGE_TP = 32
 """Tensor-parallel degree of the large models, whose means are published separately."""
 HYPOTHETICAL = "no GPU has a tracker, near-memory updates and copies that it starts; their values here are hypothetical"
 """The note on figures for a machine that is on sale."""
@@ -72,13 +72,13 @@ def _arbitration_gain(found: Sequence[Comparison]) -> float:
 
 def _away_from_ideal(found: Sequence[Comparison]) -> float:
     """Mean share of T3's time on FC and IP that ideal overlap would save."""
-    layers = [case for case in found if not is_op(case)]
+    layers = [case for case in found if not _is_op(case)]
     return fmean(1 - case["ideal-overlap"].seconds / case["t3"].seconds for case in layers)
 
 
 def _of_ideal(found: Sequence[Comparison]) -> float:
     """Mean speed of T3 on OP against ideal overlap; above 1, T3 is faster."""
-    return fmean(speed for case, speed in _against_ideal(found) if is_op(case))
+    return fmean(speed for case, speed in _against_ideal(found) if _is_op(case))
 
 
 def _against_ideal(found: Iterable[Comparison]) -> Iterator[tuple[Comparison, float]]:
@@ -90,7 +90,7 @@ def _on_op(cases: Iterable[Comparison], free: Iterable[Comparison], published: b
     """How fast T3 is on OP against ideal overlap, with the sub-layer that is furthest below."""
     said = []
     for stages, found in (("as the machine has its stages", cases), ("with free stages", free)):
-        speeds = [(speed, case) for case, speed in _against_ideal(found) if is_op(case)]
+        speeds = [(speed, case) for case, speed in _against_ideal(found) if _is_op(case)]
         if speeds:
             low, where = min(speeds, key=lambda one: one[0])
             said.append(
@@ -100,7 +100,7 @@ def _on_op(cases: Iterable[Comparison], free: Iterable[Comparison], published: b
     return [f"On OP T3's speed against ideal overlap is {', '.join(said)}{beside}"] * bool(said)
 
 
-def is_op(case: Comparison) -> bool:
+def _is_op(case: Comparison) -> bool:
     """Whether a sub-layer is an output projection."""
     return case.baseline.graph.labels["sublayer"] == "op"
 
@@ -402,14 +402,14 @@ def published_means(rows: Sequence[HeadlineRow], prefix: str = "") -> dict[str, 
 
 def telling_case(cases: Sequence[Comparison]) -> Comparison:
     """The mid-size FC-2 in which arbitration gains most over plain T3, where memory contention shows best."""
-    mid_size = [case for case in cases if case.baseline.graph.ranks < LARGE_TP] or list(cases)
+    mid_size = [case for case in cases if case.baseline.graph.ranks < _LARGE_TP] or list(cases)
     candidates = [case for case in mid_size if case.baseline.graph.labels.get("sublayer") == "fc2"] or mid_size
     return max(candidates, key=lambda case: case["t3"].seconds / case["t3-mca"].seconds)
 
 
 def _speedup_figures(cases: list[Comparison], free: list[Comparison], rows: Sequence[HeadlineRow]) -> list[Figure]:
-    large = [case for case in cases if case.baseline.graph.ranks >= LARGE_TP]
-    small = [case for case in cases if case.baseline.graph.ranks < LARGE_TP]
+    large = [case for case in cases if case.baseline.graph.ranks >= _LARGE_TP]
+    small = [case for case in cases if case.baseline.graph.ranks < _LARGE_TP]
     groups = (
         ("", "Mid-size models", small), ("large.", "Large models", large),
         ("free.", "Mid-size models with free stages", free),

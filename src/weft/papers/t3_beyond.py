@@ -46,7 +46,7 @@ CHUNKS, BOTH = "userbuffers", f"{MCA}+{LINES}"
 """Chunks in software, and T3 for reduce-scatters and all-gathers, in whole steps."""
 EXCHANGE, PER_RANK = "t3-all-to-all", "deepep"
 LEVELS, IN_SWITCH = "t3-two-level", "in-network"
-MERGE_COUNTS = ("most_entries", "evicted", "expired", "refused")
+_MERGE_COUNTS = ("most_entries", "evicted", "expired", "refused")
 ADDING, MERGING = "adding switch", "merging switch"
 """The fabrics of a switch that adds stores: with room for every sum, and with a table and a window."""
 WHERE = {"ring": "around a ring", "switch": "behind a switch", "full": "on a full mesh"}
@@ -186,7 +186,7 @@ class T3Beyond(PaperStudy):
             "late": list(_late(at.gpu)),
         }
         moved = {
-            "ranges": MovedValues(at, at.gpu, CASES["moved"], PROBED),
+            "ranges": MovedValues(at, at.gpu, CASES["moved"], _PROBED),
             "expert_ranges": MovedValues(at, _beside_libraries(at.gpu), CASES["experts"]["moved"], EXPERTS),
         }
         compared = {
@@ -387,7 +387,7 @@ class T3Beyond(PaperStudy):
 
     def span(self, figure: str) -> str:
         """The range of a figure over assumed values, in words: "0.98 to 1.07"."""
-        return _ends([row.figures[figure] for row in (self.ranges if figure in PROBED else self.expert_ranges)], ".2f")
+        return _ends([row.figures[figure] for row in (self.ranges if figure in _PROBED else self.expert_ranges)], ".2f")
 
     def figures(self) -> Iterator[StudyFigure]:
         """The means, and the figures of the sub-layers that show each question."""
@@ -462,7 +462,7 @@ class T3Beyond(PaperStudy):
         ):
             for point in points:
                 run, late = point.run[name], f"one {point.at:.0%} slower" if point.at else "equal"
-                counts = (run.counters.get(f"merge_{count}", 0) for count in MERGE_COUNTS)
+                counts = (run.counters.get(f"merge_{count}", 0) for count in _MERGE_COUNTS)
                 sent = run.counters["link_bytes"] / 1e6
                 yield words, point.setting, late, run.seconds * 1e6, run.total_bytes / 1e6, sent, *counts
 
@@ -517,7 +517,7 @@ class T3Beyond(PaperStudy):
     def sections(self, watched: Any = None) -> list[Part]:
         """The sections of the page."""
         around = (self._routes_table(), self._merged_table(), self._libraries_table(), self._nodes_table())
-        moved = _moved_table("Figures with assumed values at either end of their ranges", self.ranges, PROBED)
+        moved = _moved_table("Figures with assumed values at either end of their ranges", self.ranges, _PROBED)
         moved_experts = _moved_table(f"The same of a layer of experts on {self.beside}", self.expert_ranges, EXPERTS)
         return [
             Section("Twice the compute", filled(self._twice_figure(), self._twice_table())),
@@ -619,7 +619,7 @@ class T3Beyond(PaperStudy):
                     for overlap in list(one.found)[1:]
                 ],
                 lane="step",
-                colors=STEP_LOOKS,
+                colors=_STEP_LOOKS,
             )
             for phase, title in zip(PHASES, ("Training steps", "Prompts"), strict=True)
         ]
@@ -900,7 +900,7 @@ class Probe(NamedTuple):
     of: Callable[[Mapping[str, float]], float]
 
 
-STEP_LOOKS: looks.Looks = {
+_STEP_LOOKS: looks.Looks = {
     "userbuffers": looks.GREY, "t3-mca": looks.ORANGE, "t3-mca+t3-all-gather": looks.GREEN,
     "t3-direct-dma+t3-all-gather": looks.BLUE, "t3-nvls+t3-all-gather": looks.SKY,
     "t3-mca+t3-all-gather,ep=t3-all-to-all": looks.RED,
@@ -997,7 +997,7 @@ def _gained(s: Mapping[str, float]) -> float:
     return twice / today
 
 
-PROBED: Mapping[str, Probe] = {
+_PROBED: Mapping[str, Probe] = {
     "twice": Probe(_probe_twice, _gained),
     "straight": Probe(_probe_straight, lambda s: s[MCA] / s[DMA]),
     "levels": Probe(_probe_levels, lambda s: s[SEQUENTIAL] / s[LEVELS]),

@@ -42,13 +42,13 @@ LINKS = (75, 300, 600)
 """Rings beside the paper's 150 GB/s [GB/s]."""
 LENGTHS = (1024, 2048, 4096, 8192)
 """Tokens of a sequence, at as many tokens per step."""
-TWICE = 2
+_TWICE = 2
 """How many times more compute units, or faster GEMMs."""
 ACCUMULATED = 8
 """Micro-batches per update of weights in the experiment on what the optimizer's share costs."""
 NODES = ("8xh100", "8xh200", "8xmi300x")
 """Nodes on sale to which T3's hardware is added in thought."""
-REPLICAS = 8
+_REPLICAS = 8
 """Replicas whose gradients travel in the background."""
 LOOKS: looks.Looks = {
     "gemm": looks.BLUE,
@@ -365,8 +365,8 @@ def _measures() -> Iterator[tuple[str, Measure]]:
     for phase in PHASES:
         yield f"comm_share.{phase}.max", Measure(Composed.share, max, mid, (phase,))
         yield f"large.comm_share.{phase}.max", Measure(Composed.share, max, large, (phase,))
-    yield "comm_share.gemms_twice.max", Measure(lambda step: step.share(gemms=TWICE), max, every, PHASES)
-    yield "comm_share.computing_twice.max", Measure(lambda step: step.share(computing=TWICE), max, every, PHASES)
+    yield "comm_share.gemms_twice.max", Measure(lambda step: step.share(gemms=_TWICE), max, every, PHASES)
+    yield "comm_share.computing_twice.max", Measure(lambda step: step.share(computing=_TWICE), max, every, PHASES)
     spread = Measure(lambda step: accumulated(step).speedup("t3-mca"), max, large, ("training",))
     yield "large.t3_mca.training.accumulated.max", spread
     for phase in PHASES:
@@ -411,7 +411,7 @@ def _work(
 
 def _machines(gpu: Gpu) -> dict[tuple[str, str], Gpu]:
     """The GPU with twice the compute units, and with other links, by what is changed and its value."""
-    units = TWICE * gpu.compute.compute_units
+    units = _TWICE * gpu.compute.compute_units
     machines = {(UNITS, str(units)): gpu.replace({"compute.compute_units": units})}
     return machines | {(LINK, str(link)): gpu.replace({"link.bandwidth": f"{link} GB/s"}) for link in LINKS}
 
@@ -434,9 +434,9 @@ def _on_nodes(at: Conditions) -> Iterator[NodeStep]:
     """Training steps with replicas in the background, and on nodes on sale, by the step clock."""
     model = load_model(SHOWN).model_copy(update={"heads": 32})
     room = at.gpu.replace(ROOM)
-    alone, several = hardware.system(room, gpus=8), hardware.system(room, gpus=8 * REPLICAS)
+    alone, several = hardware.system(room, gpus=8), hardware.system(room, gpus=8 * _REPLICAS)
     yield _node_step(f"8 x {at.gpu.name}", model, alone, at.options, "estimate")
-    yield _node_step(f"{8 * REPLICAS} x {at.gpu.name}, {REPLICAS} replicas", model, several, at.options, "windows")
+    yield _node_step(f"{8 * _REPLICAS} x {at.gpu.name}, {_REPLICAS} replicas", model, several, at.options, "windows")
     for name in NODES:
         yield _node_step(f"{name} and T3's hardware", model, hardware.system(name), at.options, "estimate")
 

@@ -21,12 +21,12 @@ Array = npt.NDArray[np.float64]
 Values = dict[str, list[Array]]
 """The array of every tensor by name, one for each rank."""
 
-DROPPED = 0.1
+_DROPPED = 0.1
 """Share of elements that dropout drops: which ones is an input, so that both sides of a rule drop the same."""
-EPSILON = 1e-5
+_EPSILON = 1e-5
 HIDDEN = -1e4
 """What a causal mask adds to a score that is not seen."""
-BITS = {"fp64": 52, "fp32": 23, "tf32": 10, "fp16": 10, "bf16": 7}
+_BITS = {"fp64": 52, "fp32": 23, "tf32": 10, "fp16": 10, "bf16": 7}
 """Bits of the fraction of number formats."""
 LARGEST = 2 * 10**8
 """Most floating-point operations of a graph that is executed."""
@@ -66,7 +66,7 @@ def random_values(graph: Graph, seed: int = 0) -> Values:
 
 def _random(name: str, tensor: Tensor, draw: np.random.Generator) -> Array:
     if tensor.dtype == "int8":
-        return (draw.random(tensor.shape) >= DROPPED).astype(np.float64)
+        return (draw.random(tensor.shape) >= _DROPPED).astype(np.float64)
     if "variance" in name:
         return draw.uniform(0.5, 2.0, tensor.shape)
     fan = tensor.shape[-2] if tensor.role == "weight" and len(tensor.shape) > 1 else 1
@@ -104,11 +104,11 @@ def _viewed(whole: Array, view: View) -> Array:
 
 
 def _rounded(values: Array, dtype: str) -> Array:
-    """Values rounded to the fraction of a number format; unchanged for formats that are not of `BITS`."""
-    if dtype not in BITS:
+    """Values rounded to the fraction of a number format; unchanged for formats that are not of `_BITS`."""
+    if dtype not in _BITS:
         return values
     fraction, exponent = np.frexp(values)
-    scale = 2.0 ** (BITS[dtype] + 1)
+    scale = 2.0 ** (_BITS[dtype] + 1)
     return np.ldexp(np.round(fraction * scale) / scale, exponent)
 
 
@@ -167,7 +167,7 @@ def _attention(op: Attention, query: Array, keys: Array, values: Array, *keep: A
         scores = scores + np.triu(np.full((op.query, op.keys), HIDDEN), 1 + op.keys - op.query)
     (weights,) = _softmax(op, scores)
     if op.dropout:
-        weights = weights * keep[0].reshape(weights.shape) / (1 - DROPPED)
+        weights = weights * keep[0].reshape(weights.shape) / (1 - _DROPPED)
     return (weights @ every_value,)
 
 
@@ -178,22 +178,22 @@ def _softmax(op: Op, scores: Array) -> tuple[Array]:
 
 def _layernorm(op: Op, x: Array, scale: Array, shift: Array) -> tuple[Array]:
     centred = x - x.mean(axis=-1, keepdims=True)
-    return (centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + EPSILON) * scale + shift,)
+    return (centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + _EPSILON) * scale + shift,)
 
 
 def _rmsnorm(op: Op, x: Array, scale: Array) -> tuple[Array]:
-    return (x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + EPSILON) * scale,)
+    return (x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + _EPSILON) * scale,)
 
 
 def _batchnorm(op: Op, x: Array, scale: Array, shift: Array, mean: Array, variance: Array) -> tuple[Array]:
-    return ((x - mean) / np.sqrt(variance + EPSILON) * scale + shift,)
+    return ((x - mean) / np.sqrt(variance + _EPSILON) * scale + shift,)
 
 
 def _fold_batchnorm(
     op: Op, filters: Array, scale: Array, shift: Array, mean: Array, variance: Array, *bias: Array
 ) -> tuple[Array, Array]:
     """Filters and bias that normalise by themselves: w g / sqrt(var + eps), and the shift that is left."""
-    factor = scale / np.sqrt(variance + EPSILON)
+    factor = scale / np.sqrt(variance + _EPSILON)
     return filters * factor, shift + (sum(bias, np.zeros_like(mean)) - mean) * factor
 
 
@@ -208,7 +208,7 @@ def _swiglu(op: Op, gate: Array, up: Array) -> tuple[Array]:
 
 
 def _dropout(op: Op, x: Array, keep: Array) -> tuple[Array]:
-    return (x * keep.reshape(x.shape) / (1 - DROPPED),)
+    return (x * keep.reshape(x.shape) / (1 - _DROPPED),)
 
 
 def _bias_dropout_add(op: Op, x: Array, residual: Array, keep: Array, *bias: Array) -> tuple[Array]:
@@ -300,7 +300,7 @@ MEANINGS: Mapping[str, Callable[..., tuple[Any, ...]]] = {
 """What each operator computes, by the name of a streaming or opaque operator, else by its kind."""
 
 
-PARAMETERS: Mapping[str, int] = {
+_PARAMETERS: Mapping[str, int] = {
     **dict.fromkeys(("bias_add", "bias_gelu", "scale", "mask", "dropout", "bias_dropout_add"), 1),
     **dict.fromkeys(("rmsnorm", "add_rmsnorm"), 1),
     **dict.fromkeys(("layernorm", "eager_layernorm", "add_layernorm"), 2),
@@ -312,7 +312,7 @@ PARAMETERS: Mapping[str, int] = {
 
 def least_inputs(op: Op) -> int:
     """Fewest inputs that a node of an operator must name."""
-    small = PARAMETERS.get(op.name, 0) if isinstance(op, Streaming) else 0
+    small = _PARAMETERS.get(op.name, 0) if isinstance(op, Streaming) else 0
     return 0 if isinstance(op, Opaque) else len(op.reads) + small
 
 
@@ -325,9 +325,9 @@ def executable(graph: Graph) -> bool:
     return sum(math.prod(shape) for shape in shapes(graph).values()) * graph.ranks <= LARGEST // 10
 
 
-EXACT = 1e-9
+_EXACT = 1e-9
 """Largest difference in fp64, relative to the largest result."""
-ROUNDINGS = 16
+_ROUNDINGS = 16
 """Largest difference with every tensor rounded to its number format, in units of its last place [assumed: each side
 rounds less often than that in a row]."""
 SEED = 20
@@ -348,14 +348,14 @@ class Proof:
     @property
     def holds(self) -> bool:
         """Whether both differences are within their tolerance."""
-        return self.exact <= EXACT and self.rounded <= self.tolerance
+        return self.exact <= _EXACT and self.rounded <= self.tolerance
 
 
 def compared(before: Graph, after: Graph, seed: int = SEED) -> Proof:
     """The differences of two graphs' results on the same random arrays; InputError for what NumPy does not execute."""
     given = random_values(before, seed)
-    dtypes = {tensor.dtype for node in before for tensor in node.op.writes if tensor.dtype in BITS}
-    tolerance = ROUNDINGS * 2.0 ** -min((BITS[dtype] for dtype in dtypes), default=52)
+    dtypes = {tensor.dtype for node in before for tensor in node.op.writes if tensor.dtype in _BITS}
+    tolerance = _ROUNDINGS * 2.0 ** -min((_BITS[dtype] for dtype in dtypes), default=52)
     magnitudes = execute(before, {name: [np.abs(one) for one in arrays] for name, arrays in given.items()})
     exact = _difference(execute(before, given, False), execute(after, given, False))
     rounded = _difference(execute(before, given, True), execute(after, given, True), magnitudes)

@@ -32,7 +32,7 @@ def _notes(answer: Rewriting) -> Iterator[str]:
         yield f"The search ended after {answer.explored} graphs; more may be found with a larger limit."
 
 
-def step_table(answer: Rewriting) -> Table:
+def _step_table(answer: Rewriting) -> Table:
     """Every step of the best sequence with its gain."""
     rows = [
         (step.rule, ", ".join(step.nodes) or "all", 1e6 * step.gain, (step.before.bytes - step.after.bytes) / 1e6,
@@ -49,7 +49,7 @@ def step_table(answer: Rewriting) -> Table:
     return Table(columns, rows, f"Rewriting {answer.graph} on {answer.system.name}")
 
 
-def cost_table(answer: Rewriting) -> Table:
+def _cost_table(answer: Rewriting) -> Table:
     """Time, traffic, FLOPs, kernels and launches before, after, and of the alternatives."""
     named = [("before", answer.before), ("after", answer.after)]
     named += [(", ".join(one.rules), one.cost) for one in answer.alternatives]
@@ -64,7 +64,7 @@ def cost_table(answer: Rewriting) -> Table:
     return Table(columns, rows, "Before, after, and the best with other rules")
 
 
-def refusal_table(answer: Rewriting) -> Table:
+def _refusal_table(answer: Rewriting) -> Table:
     """Where a rule was refused, and why."""
     rows = [(one.rule, ", ".join(one.nodes), one.why) for one in answer.refused]
     return Table([text("rule"), text("nodes"), text("why", prose=True)], rows, "Refused")
@@ -114,7 +114,7 @@ class RewritingReport(SystemReport["Rewriting"]):
 
     def tables(self) -> list[Table]:
         """The steps, and the costs of all graphs."""
-        return [step_table(self.answer), cost_table(self.answer)]
+        return [_step_table(self.answer), _cost_table(self.answer)]
 
     def on_terminal(self) -> list[Table]:
         """The steps, if there are any, and the costs."""
@@ -122,7 +122,7 @@ class RewritingReport(SystemReport["Rewriting"]):
 
     def details(self) -> list[Table | str]:
         """Where rules were refused."""
-        return [refusal_table(self.answer)] if self.answer.refused else []
+        return [_refusal_table(self.answer)] if self.answer.refused else []
 
     def figures(self) -> list[Figure]:
         """The time of every operator before and after."""

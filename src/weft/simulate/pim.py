@@ -30,7 +30,7 @@ from weft.overlaps.arbiters import ROUND_ROBIN
 from weft.overlaps.lower.pim import take_delays
 from weft.simulate.channel import IntArray, Requests, channel_tables, one_channel
 
-NOTHING = Requests(*(np.zeros(0, dtype=np.int64) for _ in range(5)))
+_NOTHING = Requests(*(np.zeros(0, dtype=np.int64) for _ in range(5)))
 """No requests: the channel is left to the commands."""
 IDLE = PimStream.of("nothing", 1, ())
 """No commands: the channel is left to the GPU."""
@@ -85,7 +85,7 @@ class ChannelRun:
 def meet(
     stream: PimStream,
     pim: Pim,
-    requests: Requests = NOTHING,
+    requests: Requests = _NOTHING,
     gpu: Gpu | str = "mi210",
     window: int = 64,
     every: float = 0.0,

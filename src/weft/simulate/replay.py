@@ -32,7 +32,7 @@ from weft.simulate.routed_replay import ExpertReplay, check_size, routed
 from weft.simulate.single import Runner, simulate
 
 Floats = npt.NDArray[Any]
-MOST_ELEMENTS = 1 << 27
+_MOST_ELEMENTS = 1 << 27
 """Most elements of all GPUs' outputs."""
 
 
@@ -111,7 +111,7 @@ def replay(
 
     Operands are normal; each GPU multiplies its part of K in fp32 and rounds to `dtype`, "fp16" or "bf16". Raises
     UnknownNameError for another format, InputError for an overlap whose tiles are not updated near memory and for
-    outputs of more than MOST_ELEMENTS, SimulationError if the log does not hold every update once.
+    outputs of more than _MOST_ELEMENTS, SimulationError if the log does not hold every update once.
     """
     check_name("format of the sums", dtype, ROUNDED)
     check_whole("seed", seed, 0, 1)
@@ -120,9 +120,9 @@ def replay(
     if moe_layer(graph) is not None:
         return _experts(graph, system, overlap, chosen, dtype, seed)
     gemm = next((node.op for node in graph.gemms if isinstance(node.op, Gemm)), None)
-    if gemm is None or gemm.m * gemm.n * graph.ranks > MOST_ELEMENTS:
+    if gemm is None or gemm.m * gemm.n * graph.ranks > _MOST_ELEMENTS:
         raise InputError(
-            f"{graph} has no GEMM, or its outputs on all GPUs have more than {MOST_ELEMENTS:,} elements; replay a "
+            f"{graph} has no GEMM, or its outputs on all GPUs have more than {_MOST_ELEMENTS:,} elements; replay a "
             "smaller one, such as 1024 x 512 x 2048"
         )
     run = simulate(graph, system, overlap, chosen)
@@ -153,7 +153,7 @@ def replay(
 
 def _experts(graph: Graph, system: Described, overlap: str, options: RunOptions, dtype: str, seed: int) -> ExpertReplay:
     """The replay of a layer of experts."""
-    check_size(graph, MOST_ELEMENTS)
+    check_size(graph, _MOST_ELEMENTS)
     runner = Runner(graph, system, options)
     run = runner.timeline(overlap)
     layer, _ = expert_layer(find_simulated(overlap), run.graph, runner.system, runner.options)

@@ -43,9 +43,9 @@ from weft.simulate.kept import RunInputs, kept_or_made
 from weft.simulate.result import Timeline
 from weft.simulate.result.unfinished import explain
 
-FIRST_BIN_FS = 100_000_000
+_FIRST_BIN_FS = 100_000_000
 """Initial width of the bins of a series [fs]; bins merge as a run gets longer."""
-FINE_REQUEST = 512
+_FINE_REQUEST = 512
 """Request size where operators depend on each other [bytes]: eight 64-B accesses in one row, within 2 % of 64 B."""
 
 
@@ -96,7 +96,7 @@ def request_bytes(graph: Graph, gpu: hardware.Gpu, fine: bool = False) -> int:
     if not fine and routing_of(graph) is not None:
         return default_request_bytes(gpu)
     dependent = fine or any(node.edges for node in graph) or is_joined(graph) or is_program(graph)
-    return FINE_REQUEST if dependent else default_request_bytes(gpu)
+    return _FINE_REQUEST if dependent else default_request_bytes(gpu)
 
 
 @dataclass
@@ -258,11 +258,11 @@ def run_program(
     """
     from weft.engine.run import execute as run
 
-    prepare_engine()
+    _prepare_engine()
     compiled = policy.compiled
     begin = time.process_time()
     try:
-        status, machine = run(program.tables, compiled, FIRST_BIN_FS, event_budget, progress, **recorded)
+        status, machine = run(program.tables, compiled, _FIRST_BIN_FS, event_budget, progress, **recorded)
     except ArithmeticError as error:
         raise SimulationError(f"arbiter policy '{policy.name}' failed: {error}") from error
     if status != y.FINISHED:
@@ -270,7 +270,7 @@ def run_program(
     return machine, time.process_time() - begin
 
 
-def prepare_engine() -> None:
+def _prepare_engine() -> None:
     """Load the engine's machine code; if there is none, print a notice on stderr and compile it.
 
     Raises InputError if other users could have written machine code there.

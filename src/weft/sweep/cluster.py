@@ -21,7 +21,7 @@ from weft.core.store.records import Store, say
 from weft.core.store.task import Question, answer
 from weft.sweep.dispatch import AnsweredBatch
 
-CONNECT_S = 10.0
+_CONNECT_S = 10.0
 """How long a scheduler may take to answer [s]."""
 _COUNTED_S = 5.0
 """How often the workers are counted [s]."""
@@ -79,7 +79,7 @@ class DaskCluster:
     def submit(self, batch: Sequence[Question], store: Store | None) -> Future[AnsweredBatch]:
         """Begin to answer a batch on any worker."""
         with self._reaching():
-            future: Future[AnsweredBatch] = self._executor.submit(answer_remotely, batch)
+            future: Future[AnsweredBatch] = self._executor.submit(_answer_remotely, batch)
         return future
 
     def restart(self) -> None:
@@ -104,7 +104,7 @@ class DaskCluster:
                     f"the worker {worker} cannot import Weft ({theirs}); install the same Weft on every worker"
                 )
             if theirs != sources():
-                raise other_sources(f"the worker {worker} has")
+                raise _other_sources(f"the worker {worker} has")
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -123,7 +123,7 @@ def _connected(address: str) -> Any:
         raise InputError("a sweep on a cluster needs Dask; run pip install 'weft[dask]'") from None
     where = {"scheduler_file": address} if address.endswith(".json") else {"address": address}
     try:
-        return Client(**where, timeout=CONNECT_S, set_as_default=False)  # type: ignore[no-untyped-call]
+        return Client(**where, timeout=_CONNECT_S, set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, TimeoutError, ValueError) as error:
         raise InputError(
             f"no Dask scheduler answers at '{address}' ({type(error).__name__}); start one by 'dask scheduler', and "
@@ -131,17 +131,17 @@ def _connected(address: str) -> Any:
         ) from None
 
 
-def answer_remotely(batch: Sequence[Question]) -> AnsweredBatch:
+def _answer_remotely(batch: Sequence[Question]) -> AnsweredBatch:
     """The answers to a batch on a worker; InputError if its sources are not those of the process that asks."""
     with _at_work:
         begin = time.perf_counter()
         for asked in batch:
             if fingerprint_of(home(type(asked.task))) != asked.code:
-                raise other_sources(f"the worker on {platform.node()} has")
+                raise _other_sources(f"the worker on {platform.node()} has")
         return AnsweredBatch([(answer(asked.task), "") for asked in batch], time.perf_counter() - begin)
 
 
-def other_sources(who: str) -> InputError:
+def _other_sources(who: str) -> InputError:
     """The error for a worker whose answers would not be this process's."""
     return InputError(
         f"{who} other sources of Weft, or another Python, numpy, numba or scipy, than this process "

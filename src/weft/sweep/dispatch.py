@@ -18,9 +18,9 @@ from weft.core.errors import SimulationError
 from weft.core.store.records import Answer, Store, answer_here, stored
 from weft.core.store.task import Question
 
-BATCH_S = 0.5
+_BATCH_S = 0.5
 """How long a batch should take [s]: a message costs about a millisecond."""
-LARGEST_BATCH = 512
+_LARGEST_BATCH = 512
 _AHEAD = 2
 """Batches in flight for each worker: one that it works on, and one that waits for it."""
 _CHECK_S = 10.0
@@ -85,7 +85,7 @@ class Dispatch:
         self.waiting, self.again = deque(asked), deque[Question]()
         self.flying: dict[Future[AnsweredBatch], Sequence[Question]] = {}
         self.deaths = Counter[Question]()
-        self.each_s = BATCH_S
+        self.each_s = _BATCH_S
 
     def answers(self) -> Iterator[tuple[Question, Answer]]:
         """Every question with its answer, as they are made.
@@ -118,9 +118,9 @@ class Dispatch:
         return [self.waiting.popleft() for _ in range(min(self._size(), len(self.waiting)))]
 
     def _size(self) -> int:
-        """Questions of a batch: as many as last `BATCH_S`, fewer towards the end, so that workers end together."""
+        """Questions of a batch: as many as last `_BATCH_S`, fewer towards the end, so that workers end together."""
         left = math.ceil(len(self.waiting) / (2 * _AHEAD * self.workers.slots))
-        return max(min(int(BATCH_S / self.each_s), left, LARGEST_BATCH), 1)
+        return max(min(int(_BATCH_S / self.each_s), left, _LARGEST_BATCH), 1)
 
     def _answered(self, future: Future[AnsweredBatch]) -> Iterator[tuple[Question, Answer]]:
         batch = self.flying.pop(future)

@@ -143,7 +143,7 @@ class Matrix:
         for number, values in enumerate(product(*self.axes.values())):
             data, chosen = self.data, dict(zip(self.axes, values, strict=True))
             for name, value in chosen.items():
-                data = with_value(data, places[name], value)
+                data = _with_value(data, places[name], value)
             title = ", ".join(f"{name}={listed(named(value))}" for name, value in chosen.items())
             yield Combination(data, self.files, title or str(data["run"]), number, values)
 
@@ -158,9 +158,9 @@ class Matrix:
             place(f"set.{path}", self.kind, _systems_in(self.data, self.axes))
         for name, values in self.axes.items():
             for value in values:
-                data = with_value(self.data, self._places[name], value)
+                data = _with_value(self.data, self._places[name], value)
                 for other, first in self.axes.items():
-                    data = data if other == name else with_value(data, self._places[other], first[0])
+                    data = data if other == name else _with_value(data, self._places[other], first[0])
                 question_of(data).check()
         if not self.axes:
             question_of(self.data).check()
@@ -288,10 +288,10 @@ def several(name: str, values: Any) -> tuple[Any, ...]:
     return found
 
 
-def with_value(data: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
+def _with_value(data: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
     """A copy of a question's data with a value at a path."""
     name, *inner = path
-    return {**data, name: with_value(data.get(name, {}), tuple(inner), value) if inner else value}
+    return {**data, name: _with_value(data.get(name, {}), tuple(inner), value) if inner else value}
 
 
 def place(name: str, kind: type[SweepQuestion], systems: Iterable[Any]) -> tuple[str, ...]:

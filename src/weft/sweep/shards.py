@@ -42,12 +42,12 @@ class Manifest:
         write_json(folder / FILE, {"schema": _SCHEMA, **self.matrix.to_dict(), **version, "shard": list(self.shard)})
 
 
-def records_in(folder: Path) -> Store:
+def _records_in(folder: Path) -> Store:
     """The records of a folder, which are made again where they are damaged."""
     return Store(folder / RUNS)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def _read_manifest(folder: Path) -> Manifest:
     """The manifest of a folder; InputError if it holds no sweep."""
     if not (folder / FILE).is_file():
         raise InputError(f"'{folder}' holds no shard of a sweep: it has no {FILE}; name folders of weft sweep --shard")
@@ -76,13 +76,13 @@ def read_manifest(folder: Path) -> Manifest:
 def begin(folder: Path, asked: Manifest) -> Store:
     """The store of a folder for a sweep, new or begun before; InputError if it holds another sweep."""
     if (folder / FILE).exists():
-        held = read_manifest(folder)
+        held = _read_manifest(folder)
         why = different(held, asked) or ("another shard" if held.shard != asked.shard else "")
         if why:
             raise InputError(f"the folder '{folder}' holds {why}; name another folder, or remove it")
     else:
         asked.write(folder)
-    return records_in(folder)
+    return _records_in(folder)
 
 
 def different(one: Manifest, other: Manifest) -> str:
@@ -115,7 +115,7 @@ def merge_shards(folders: Sequence[str | Path], out: str | Path | None = None) -
     if not folders:
         raise InputError("there is nothing to merge; name the folders of the shards")
     places = [Path(folder) for folder in folders]
-    shards = [read_manifest(place) for place in places]
+    shards = [_read_manifest(place) for place in places]
     first, *others = shards
     for place, other in zip(places[1:], others, strict=True):
         if why := different(other, first):

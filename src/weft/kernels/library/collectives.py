@@ -185,7 +185,7 @@ _NVLS_CHUNKS = ((2, 16 * KiB), (8, 32 * KiB), (64, 64 * KiB))
 _NVLS_CHUNK = 128 * KiB
 P2P_LL_BYTES = 16 * KiB
 """Bytes per peer up to which send and receive use LL (NCCL 2.28 on)."""
-P2P_LL_BYTES_OLD = 512 * KiB
+_P2P_LL_BYTES_OLD = 512 * KiB
 """The same in NCCL 2.27 and before: 32 channels of 16 KiB each."""
 
 
@@ -273,21 +273,21 @@ def choose(
     call = CollectiveCall(name, ranks, fabric.among(ranks // nodes), nodes, floating, () < release < (2, 19))
     if name in ("all_to_all", "send_recv"):
         peer = size / ranks if name == "all_to_all" else size
-        limit = P2P_LL_BYTES_OLD if () < release < (2, 28) else P2P_LL_BYTES
+        limit = _P2P_LL_BYTES_OLD if () < release < (2, 28) else P2P_LL_BYTES
         algorithm = np.full(size.shape, int(Algorithm.PAIRWISE))
         protocol = np.where(peer <= limit, int(Protocol.LL), int(Protocol.SIMPLE))
     else:
         keys, times = estimates(call, size)
         table = np.array(keys, dtype=np.int64)[np.argmin(times, axis=0)]
         algorithm, protocol = table[..., 0], table[..., 1]
-    for kernel in reversed(one_step_kernels(name, ranks, call.fabric) if one_step and nodes == 1 else ()):
+    for kernel in reversed(_one_step_kernels(name, ranks, call.fabric) if one_step and nodes == 1 else ()):
         taken = size <= kernel.up_to
         algorithm = np.where(taken, int(Algorithm.DIRECT), algorithm)
         protocol = np.where(taken, int(kernel.protocol), protocol)
     return algorithm, protocol
 
 
-def one_step_kernels(collective: str, ranks: int, fabric: Interconnect) -> tuple[OneStep, ...]:
+def _one_step_kernels(collective: str, ranks: int, fabric: Interconnect) -> tuple[OneStep, ...]:
     """The one-step kernels of RCCL in ROCm 6 for a collective on these GPUs, smallest sizes first."""
     full = fabric.gpu.architecture == "cdna3" and fabric.topology == "mesh" and ranks == fabric.gpus_per_node == 8
     return ONE_STEP.get(collective, ()) if full else ()

@@ -1,7 +1,7 @@
 """Profiles of collective libraries: fitted latencies and efficiencies of NCCL and RCCL on a GPU generation.
 
 Rates are shares of the rate that the library itself assumes, so that a profile carries over to another GPU's data
-sheet. Latencies are those of the library's code on compute units at `REFERENCE_CLOCK`.
+sheet. Latencies are those of the library's code on compute units at `_REFERENCE_CLOCK`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ProfileValue(NamedTuple):
     about: str
 
 
-REFERENCE_CLOCK = 1.98e9
+_REFERENCE_CLOCK = 1.98e9
 """Clock at which profiles state the latencies of library code: H100's boost clock [hertz]."""
 _ELSEWHERE = ("network", "host")
 """Tables of times that do not scale with the compute units' clock."""
@@ -246,10 +246,10 @@ def blend(profiles: Sequence[Profile], architecture: str = "") -> Profile:
 
 def at_clock(profile: Profile, clock: float) -> Profile:
     """The profile of a GPU whose compute units run at `clock` [hertz]: latencies of library code scale inversely."""
-    if clock == REFERENCE_CLOCK:
+    if clock == _REFERENCE_CLOCK:
         return profile
     scaled = {
-        path: value * REFERENCE_CLOCK / clock
+        path: value * _REFERENCE_CLOCK / clock
         for path, value in profile.values.items()
         if quantities()[path] is _TIME and path.partition(".")[0] not in _ELSEWHERE
     }

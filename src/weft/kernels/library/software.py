@@ -32,7 +32,7 @@ RULES: Mapping[str, Quantity | None] = {
     "async-tp.barrier": _TIME,
 }
 """Every value of `software.toml` by path; times in seconds, the rate in bytes/s, the share a ratio."""
-EXECUTOR_RULES: Mapping[str, Quantity | None] = {
+_EXECUTOR_RULES: Mapping[str, Quantity | None] = {
     "kernel.start": _TIME,
     "kernel.registers": _COUNT,
     "kernel.lds": _BYTES,
@@ -103,7 +103,7 @@ def rows() -> Mapping[str, Sequence[str]]:
 @cache
 def executor_costs() -> Mapping[str, float]:
     """Return the shipped values of the executor of MSCCL++'s plans by path [seconds, bytes or a share]."""
-    return {path: leaf.value for path, leaf in _leaves("execution.toml", EXECUTOR_RULES).items()}
+    return {path: leaf.value for path, leaf in _leaves("execution.toml", _EXECUTOR_RULES).items()}
 
 
 @cache

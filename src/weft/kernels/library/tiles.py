@@ -14,7 +14,7 @@ from weft.core.units import Dimension
 from weft.graph.op import width
 from weft.graph.tiling import GemmTiling
 
-MOST_PARTS = 64
+_MOST_PARTS = 64
 """Most parts into which K is cut where no lower limit of the library is known [assumed]."""
 MOST_SLOTS = 8
 """Most K steps that a workgroup of the engine can have in flight."""
@@ -94,7 +94,7 @@ def most_parts(architecture: str, dtype: str, *, tuned: bool = False) -> int:
     tuner finds.
     """
     free = tuned or dtype in ("fp32", "fp64")
-    return MOST_PARTS if free else int(_tables()[architecture].get("parts", MOST_PARTS))
+    return _MOST_PARTS if free else int(_tables()[architecture].get("parts", _MOST_PARTS))
 
 
 @cache

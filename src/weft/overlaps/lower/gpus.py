@@ -13,7 +13,7 @@ from weft.kernels.copies import DmaGather
 from weft.kernels.execution_kernel import PlanKernel
 from weft.overlaps.lower.collectives import CollectiveKernel
 
-EXPLICIT_LIMIT = 64
+_EXPLICIT_LIMIT = 64
 """Most GPUs of an explicit run."""
 
 
@@ -39,9 +39,9 @@ def count_simulated(graph: Graph, system: System, options: RunOptions, *, uneven
         gpus = least
     else:
         gpus = system.gpus if several else graph.ranks
-    if gpus > EXPLICIT_LIMIT:
+    if gpus > _EXPLICIT_LIMIT:
         fewer = "fewer groups" if several else "mode 'mirrored' or a smaller TP"
-        raise InputError(f"{gpus} GPUs are too many to simulate each (the most is {EXPLICIT_LIMIT}); choose {fewer}")
+        raise InputError(f"{gpus} GPUs are too many to simulate each (the most is {_EXPLICIT_LIMIT}); choose {fewer}")
     if gpus not in (1, graph.ranks) and options.updates:
         raise InputError(
             f"updates record the tiles of {graph.ranks} GPUs, but {gpus} are simulated; leave updates out, or choose a "

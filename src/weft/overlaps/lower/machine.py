@@ -23,18 +23,18 @@ from weft.hardware.fabric import NETWORK_PAYLOAD, full, nodes, switch
 from weft.hardware.systems import Node
 from weft.kernels import running_clock
 
-UNIT = 64
-QUEUED_REQUESTS = 4
+_UNIT = 64
+_QUEUED_REQUESTS = 4
 """Fewest requests in a channel's queue: one for each bank group of HBM."""
-FEWEST_CHANNELS = 4
+_FEWEST_CHANNELS = 4
 """Fewest channels after ganging, so that requests still conflict in some and pass in others."""
-COARSEST = 64 * 1024
+_COARSEST = 64 * 1024
 """Largest request [bytes]: a larger one would leave a machine only a handful of channels."""
 
 
 def _per_unit(bytes_per_s: float) -> int:
     """Femtoseconds per 64 bytes at a rate."""
-    return to_fs(UNIT / bytes_per_s)
+    return to_fs(_UNIT / bytes_per_s)
 
 
 def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Table:
@@ -60,7 +60,7 @@ def gpu_row(gpu: Gpu, start: float = 0.0, options: RunOptions = SUSTAINED) -> Ta
         y.GPU_STRICT: int(gpu.vendor == "nvidia"),
         y.GPU_STORE_BUFFER: gpu.link.store_buffer,
         y.GPU_SLICE64: _per_unit(
-            cache.bandwidth * gpu.achieved.gemm_cache / (gpu.dies * slices_of(gpu, memory.channels))
+            cache.bandwidth * gpu.achieved.gemm_cache / (gpu.dies * _slices_of(gpu, memory.channels))
         ),
         # Half of a near hit's latency passes on the way to the cache, half on the way back.
         y.GPU_CACHE_OUT: cache_out,
@@ -129,7 +129,7 @@ def bus_share(gap: int, burst: int) -> int:
     return y.WHOLE_BUS // -(-gap // burst)
 
 
-def slices_of(gpu: Gpu, channels: int) -> int:
+def _slices_of(gpu: Gpu, channels: int) -> int:
     """Number of cache slices of one partition, which serve `channels` memory channels."""
     return max(channels // gpu.dies, 1)
 
@@ -155,11 +155,11 @@ def machine_tables(system: System, ranks: int, options: RunOptions, residents: i
     memory, cache = system.gpu.memory, system.gpu.cache
     gang = ganged(system.gpu, request_bytes)
     # A queue of a few coarse requests stands for many fine ones; a shorter one would leave banks idle.
-    rows[:, y.GPU_QUEUE_BYTES] = np.maximum(rows[:, y.GPU_QUEUE_BYTES] * gang, QUEUED_REQUESTS * request_bytes)
+    rows[:, y.GPU_QUEUE_BYTES] = np.maximum(rows[:, y.GPU_QUEUE_BYTES] * gang, _QUEUED_REQUESTS * request_bytes)
     rows[:, y.GPU_SIDE64] //= gang
     rows[:, y.GPU_PATH_SLACK] = rows[:, y.GPU_QUEUE_BYTES] // (memory.burst_bytes * gang) * rows[:, y.GPU_T_BURST]
-    partitions, slices = system.gpu.dies, slices_of(system.gpu, memory.channels // gang)
-    rows[:, y.GPU_SLICE64] = rows[:, y.GPU_SLICE64] * slices // slices_of(system.gpu, memory.channels)
+    partitions, slices = system.gpu.dies, _slices_of(system.gpu, memory.channels // gang)
+    rows[:, y.GPU_SLICE64] = rows[:, y.GPU_SLICE64] * slices // _slices_of(system.gpu, memory.channels)
     side, channels = system.gpu.memory_cache, memory.channels // gang
     sizes = {
         y.SIZE_CUS: max(gpu.compute.compute_units for gpu in gpus),
@@ -211,10 +211,10 @@ def _leave_out_banks(rows: Table, sizes: dict[int, int]) -> None:
     sizes |= {y.SIZE_BANKS: 1, y.SIZE_GROUPS: 1, y.SIZE_ROW: _ONE_ROW}
 
 
-CHIPLET_REQUEST = 32 * 1024
+_CHIPLET_REQUEST = 32 * 1024
 """Default request size on GPUs of several dies [bytes]: a tenth of the simulation cost of 512 B. Within 2 % of it for
 compute-bound GEMMs and for collectives; a memory-bound GEMM of 36 us comes out 9 % faster."""
-COARSE_REQUEST = 16 * 1024
+_COARSE_REQUEST = 16 * 1024
 """Default request size on GPUs of one die [bytes]. On MI100, six GEMMs of 18 to 274 us alone, and eight copies of each
 together, come out within 9 % of 512 B; requests of one interleave (4 KiB) make them up to 70 % longer."""
 
@@ -224,17 +224,17 @@ def default_request_bytes(gpu: Gpu) -> int:
 
     Coarse requests are nearly as exact as fine ones and several times faster. A request of one interleave is served by
     a single channel, which overstates its time; machines without a vendor use it by default, and their studies choose
-    the size. On a GPU with few channels requests are smaller, so that FEWEST_CHANNELS remain.
+    the size. On a GPU with few channels requests are smaller, so that _FEWEST_CHANNELS remain.
     """
     if gpu.vendor == "none":
         return gpu.memory.interleave
-    size = CHIPLET_REQUEST if gpu.dies > 1 else COARSE_REQUEST
-    while size > gpu.memory.interleave and FEWEST_CHANNELS * size > gpu.memory.channels * gpu.memory.interleave:
+    size = _CHIPLET_REQUEST if gpu.dies > 1 else _COARSE_REQUEST
+    while size > gpu.memory.interleave and _FEWEST_CHANNELS * size > gpu.memory.channels * gpu.memory.interleave:
         size //= 2
     return size
 
 
-FINE_STRIPE = 512
+_FINE_STRIPE = 512
 """Default stripe of a channel; GPUs stripe at 256 B to 4 KiB [bytes]."""
 
 
@@ -244,7 +244,7 @@ def stripe(gpu: Gpu, request_bytes: int, *, hashing: bool = True) -> int:
     Coarse stripes would make workgroups that share operands crowd on few channels and cache slices, which the address
     hashes of real GPUs prevent; without `hashing`, they stay as coarse as they are.
     """
-    fine = max(request_bytes, FINE_STRIPE)
+    fine = max(request_bytes, _FINE_STRIPE)
     coarse = max(gpu.memory.interleave, request_bytes)
     return fine if hashing and fine < coarse and coarse % fine == 0 else coarse
 
@@ -259,7 +259,7 @@ def ganged(gpu: Gpu, request_bytes: int) -> int:
     if least <= 1:
         return 1
     channels = gpu.memory.channels
-    most = min(request_bytes // FINE_STRIPE, channels // FEWEST_CHANNELS)
+    most = min(request_bytes // _FINE_STRIPE, channels // _FEWEST_CHANNELS)
     return max((gang for gang in range(least, most + 1) if channels % gang == 0), default=least)
 
 
@@ -285,16 +285,20 @@ def check_request(gpu: Gpu, request_bytes: int) -> None:
     """Raise InputError for a request size that does not divide the GPU's channels and caches."""
     interleave = gpu.memory.interleave
     shown = f"the request size is {format_bytes(request_bytes)}"
-    if request_bytes < UNIT or request_bytes % UNIT or max(interleave, request_bytes) % min(interleave, request_bytes):
+    if (
+        request_bytes < _UNIT
+        or request_bytes % _UNIT
+        or max(interleave, request_bytes) % min(interleave, request_bytes)
+    ):
         raise InputError(
-            f"{shown}; it must be a multiple of {UNIT} B that divides the channel interleave "
+            f"{shown}; it must be a multiple of {_UNIT} B that divides the channel interleave "
             f"({format_bytes(interleave)}) or is a multiple of it: try {format_bytes(interleave)}"
         )
     gang = ganged(gpu, request_bytes)
-    if gang > 1 and (request_bytes > COARSEST or gpu.memory.channels % gang):
+    if gang > 1 and (request_bytes > _COARSEST or gpu.memory.channels % gang):
         raise InputError(
             f"{shown}; above the channel interleave ({format_bytes(interleave)}) it may be at most "
-            f"{format_bytes(COARSEST)}, and its {gang} channels must divide the {gpu.memory.channels} of "
+            f"{format_bytes(_COARSEST)}, and its {gang} channels must divide the {gpu.memory.channels} of "
             f"{gpu.name}: try {format_bytes(interleave)}"
         )
     # Caches consist of equal parts, each a whole number of sets; lines are as long as a request.

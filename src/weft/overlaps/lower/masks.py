@@ -56,7 +56,7 @@ def units_needed(workgroups: int, resident: int, gpu: Gpu) -> int:
     return -(-workgroups // (parts * resident)) * parts
 
 
-def run_at_once(mask: tuple[int, ...], resident: int, gpu: Gpu) -> int:
+def _run_at_once(mask: tuple[int, ...], resident: int, gpu: Gpu) -> int:
     """The most workgroups that run at once on the compute units of a mask, `resident` on each, dealt as above."""
     held = Counter(unit * gpu.dies // gpu.compute.compute_units for unit in mask)
     return len(held) * min(held.values()) * resident
@@ -64,12 +64,12 @@ def run_at_once(mask: tuple[int, ...], resident: int, gpu: Gpu) -> int:
 
 def rounds_of(workgroups: int, mask: tuple[int, ...] | None, resident: int, gpu: Gpu) -> int:
     """Rounds in which the workgroups of a kernel run on the compute units of a mask; 1 if all fit at once."""
-    return 1 if mask is None else -(-workgroups // run_at_once(mask, resident, gpu))
+    return 1 if mask is None else -(-workgroups // _run_at_once(mask, resident, gpu))
 
 
 def why_in_rounds(name: str, workgroups: int, mask: tuple[int, ...], resident: int, gpu: Gpu) -> str:
     """Why the channels of a collective run in rounds on the compute units of a mask, and what to set instead."""
-    units, at_once = len(mask), run_at_once(mask, resident, gpu)
+    units, at_once = len(mask), _run_at_once(mask, resident, gpu)
     needed = units_needed(workgroups, resident, gpu)
     return (
         f"the {workgroups} channels of the {name} run in {rounds_of(workgroups, mask, resident, gpu)} rounds, as "

@@ -47,14 +47,14 @@ from weft.overlaps.lower.independent import in_order
 
 KINDS = (Gemm, Gemv, Convolution, Pooling, Recurrent, Attention, Call, Streaming)
 """The kinds of operators that the engine has kernels for, besides collectives."""
-MOST_APART = 8
+_MOST_APART = 8
 """Most tensors that a kernel reads or writes each at its own place; longer lists, such as an optimizer's, count as one
 stretch of memory."""
 WAVES = 32
 """Most workgroups of a sweep, as a multiple of what the GPU holds at once: each then goes through more of the data."""
 REGISTERS = 32
 """Registers per thread of a kernel that sweeps [assumed; 16 to 64]."""
-ALIGNED = 64
+_ALIGNED = 64
 """Workgroups begin to read at multiples of this [bytes]."""
 
 
@@ -318,7 +318,7 @@ class _Stretch:
     def __init__(self, memory: _PlanBuffers, name: str, tensors: Sequence[str]) -> None:
         self._memory, self._name = memory, name
         places = [memory.place(one) for one in tensors]
-        self._places = places if len(places) <= MOST_APART else []
+        self._places = places if len(places) <= _MOST_APART else []
 
     def part(
         self, amount: float, workgroups: int, iterations: int, operator: str
@@ -333,7 +333,7 @@ class _Stretch:
             moved.append((self._memory.spare(self._name, amount - whole), amount - whole))
         for place, size in moved:
             every = place.bytes / workgroups
-            row = -(-round(every) // ALIGNED) * ALIGNED if every > ALIGNED else max(1, round(every))
+            row = -(-round(every) // _ALIGNED) * _ALIGNED if every > _ALIGNED else max(1, round(every))
             unit = max(1, round(size / workgroups / iterations))
             yield place.buffer, place.position, operator, unit, 0, row, max(1, row // iterations)
 
@@ -356,7 +356,7 @@ def _from(load: ChunkLoad, place: _Place, whole: int) -> ChunkLoad:
     share = min(1.0, max(place.bytes - slab, 0) / (whole - slab)) if whole > slab else 1.0
 
     def closer(stride: int) -> int:
-        return stride if share == 1.0 else int(stride * share) // ALIGNED * ALIGNED
+        return stride if share == 1.0 else int(stride * share) // _ALIGNED * _ALIGNED
 
     return replace(
         load,
@@ -374,7 +374,7 @@ def lower_operators(graph: Graph, gpu: Gpu, options: RunOptions) -> tuple[Graph,
 
     Raises InputError for operators without a kernel, tiles that the GPU cannot hold, and more tiles than a run holds.
     """
-    check_kinds(graph)
+    _check_kinds(graph)
     made = _PlanBuilder(gpu, options, _PlanBuffers(tensor_bytes(graph)))
     for node in graph:
         made.add(node)
@@ -389,7 +389,7 @@ def lower_operators(graph: Graph, gpu: Gpu, options: RunOptions) -> tuple[Graph,
     return graph.map(tiled), Plan(placed, made.memory.buffers(), work, wavefronts)
 
 
-def check_kinds(graph: Graph) -> None:
+def _check_kinds(graph: Graph) -> None:
     """Raise InputError for an operator without a kernel, and for dimensions that are arrays."""
     for node in graph:
         if not isinstance(node.op, KINDS):

@@ -49,12 +49,12 @@ MODEL = load_model(CASES["model"])
 TRAINER, TRACED = framework("apex-bert"), framework("hugging-face")
 """How pre-training steps and the measured layers run their operators."""
 FULL, MIXED = "fp32", "fp16"
-GROUP_KEYS = {"fc": FC, "linear": LINEAR, "products": PRODUCTS, "softmax": SOFTMAX, "gelu": GELU, "norm": NORM}
+_GROUP_KEYS = {"fc": FC, "linear": LINEAR, "products": PRODUCTS, "softmax": SOFTMAX, "gelu": GELU, "norm": NORM}
 """The groups of a layer by the last word of their claims."""
 BUCKET = 6_250_000
 """Parameters of a bucket of gradients: 25 MB of fp32, the default of PyTorch's DistributedDataParallel."""
 FIRST, SECOND = (int(sequence) for sequence in CASES["phases"])
-SEQUENCES = CASES["phases"][str(FIRST)]
+_SEQUENCES = CASES["phases"][str(FIRST)]
 """Sequences of a micro-batch in phase 1."""
 ONE_BY_ONE, FUSED, FLASH = "operators one by one", "fused with their neighbours", "and attention in one kernel"
 AGAIN, UNFUSED = "layers computed again (checkpointing)", "LAMB operation by operation"
@@ -143,13 +143,14 @@ class BertStudy(PaperStudy):
             ),
             "sizes": tuple(timed.step(alone, dtype, FIRST, n) for dtype in formats for n in CASES["batches"]),
             "updates": tuple(
-                timed.step(alone, dtype, FIRST, SEQUENCES, n) for dtype in formats for n in CASES["accumulation"]
+                timed.step(alone, dtype, FIRST, _SEQUENCES, n) for dtype in formats for n in CASES["accumulation"]
             ),
             "replicas": tuple(timed.replicas(at.gpu, formats, TRAINER)),
             "overlapped": tuple(timed.replicas(at.gpu, formats, beside)),
             "variants": tuple(timed.variants(alone)),
             "gemms": {
-                dtype: products(MODEL, at.gpu, _plan(dtype, FIRST, SEQUENCES), TRAINER, at.options) for dtype in formats
+                dtype: products(MODEL, at.gpu, _plan(dtype, FIRST, _SEQUENCES), TRAINER, at.options)
+                for dtype in formats
             },
             "rows": rows,
         }
@@ -171,7 +172,7 @@ class BertStudy(PaperStudy):
         """Shares of measured layers, times of passes, and LAMB's rank and share."""
         for gpu, layer in self.layers.items():
             fixed = gpu != self.gpu
-            for key, group in GROUP_KEYS.items():
+            for key, group in _GROUP_KEYS.items():
                 words = {"group": group, "gpu": gpu}
                 yield StudyFigure(f"bert.share.{gpu}.{key}", layer.share(group), words, like="bert.share", always=fixed)
             name = "bert.step.error" if gpu == "mi210" else f"bert.step.error.{gpu}"
@@ -257,13 +258,13 @@ class BertStudy(PaperStudy):
     def layer_shares(self) -> Iterator[tuple[Any, ...]]:
         """Groups of the measured layers: layer and group, group, and share."""
         for gpu, layer in self.layers.items():
-            yield from ((f"{gpu}: {group}", group, layer.share(group)) for group in GROUP_KEYS.values())
+            yield from ((f"{gpu}: {group}", group, layer.share(group)) for group in _GROUP_KEYS.values())
 
     @property
     def measured_shares(self) -> Iterator[tuple[Any, ...]]:
         """The measured share of each group in a layer."""
         for gpu in self.layers:
-            for key, group in GROUP_KEYS.items():
+            for key, group in _GROUP_KEYS.items():
                 yield f"{gpu}: {group}", DECLARED.claims[f"bert.share.{gpu}.{key}"].published, "measured"
 
     @property
@@ -588,7 +589,7 @@ class _Timing:
         """Steps of phase 1 on growing numbers of GPUs, each with a micro-batch of its own."""
         for dtype in formats:
             for count in CASES["replicas"]:
-                yield self.step(hardware.system(gpu, gpus=count), dtype, FIRST, SEQUENCES, how=how)
+                yield self.step(hardware.system(gpu, gpus=count), dtype, FIRST, _SEQUENCES, how=how)
 
     def layer(self, gpu: Gpu) -> LayerSeconds:
         """The measured layer, operators timed one by one."""
@@ -608,8 +609,8 @@ class _Timing:
         ways = {ONE_BY_ONE: TRAINER, FUSED: fused, FLASH: flash, UNFUSED: unfused}
         for dtype in (FULL, MIXED):
             for name, how in ways.items():
-                yield self.step(system, dtype, FIRST, SEQUENCES, how=how, way=name)
-            yield self.step(system, dtype, FIRST, SEQUENCES, way=AGAIN, recompute="full")
+                yield self.step(system, dtype, FIRST, _SEQUENCES, how=how, way=name)
+            yield self.step(system, dtype, FIRST, _SEQUENCES, way=AGAIN, recompute="full")
 
 
 def _plan(dtype: str, sequence: int, count: int, repeats: int = 1, dp: int = 1, **more: Any) -> TrainingPlan:

@@ -18,15 +18,15 @@ from weft.papers.headline import StudyFigure
 from weft.sweep.simulations import Bench, Runs, Simulation
 
 KIB, MIB = 1 << 10, 1 << 20
-LOST = (0, 8, 16, 32, 64, 96, 128)
+_LOST = (0, 8, 16, 32, 64, 96, 128)
 """Compute units taken off a GEMM."""
 BOUNDS = ("compute-bound", "memory-bound")
 """What limits a GEMM, in words."""
-SATURATED = 0.95
+_SATURATED = 0.95
 """Share of the best bandwidth at which a collective counts as saturated."""
 GIVEN = (4, 8, 16, 32, 64, 128)
 """Compute units given to a collective."""
-GIVEN_BYTES = 896 * MIB
+_GIVEN_BYTES = 896 * MIB
 """Size of the collectives in the curves of bandwidth, if the suite has no smaller largest one: gate and up of 70B
 [bytes]."""
 SIZES = (*(64 * KIB * 4**i for i in range(8)), 3328 * MIB)
@@ -106,7 +106,7 @@ class Curves:
     def saturation(self, collective: str) -> int:
         """The least power of two of compute units that gives a collective 95 % of its best bandwidth."""
         curve = self.bandwidth[collective]
-        return min(units for units, reached in curve.items() if reached >= SATURATED * max(curve.values()))
+        return min(units for units, reached in curve.items() if reached >= _SATURATED * max(curve.values()))
 
     def small_slowdown(self) -> float:
         """Time by DMA engines over that by compute units below 32 MB: geometric mean over sizes and collectives."""
@@ -139,7 +139,7 @@ class CurveRuns:
     @property
     def given_bytes(self) -> int:
         """Size of the collectives in the curves of bandwidth [bytes]."""
-        return min(GIVEN_BYTES, self.largest)
+        return min(_GIVEN_BYTES, self.largest)
 
     @cached_property
     def every(self) -> dict[str, dict[str, dict[int, Simulation]]]:
@@ -154,7 +154,7 @@ class CurveRuns:
 
         return {
             "gemms": {
-                str(gemm): {lost: bench.gemm(gemm, lost) for lost in LOST if lost < units} for gemm in self.gemms
+                str(gemm): {lost: bench.gemm(gemm, lost) for lost in _LOST if lost < units} for gemm in self.gemms
             },
             "given": {name: {u: moved(name, self.given_bytes, u) for u in GIVEN if u < units} for name in names},
             "cu": {name: {size: moved(name, size, None) for size in sizes} for name in names},

@@ -113,13 +113,13 @@ LAYERS = {
     "Llama-405B LM head": (128256, 16384),
 }
 """Layers by name: N and K of their weights (Llama 3, arXiv:2407.21783); gate and up are GEMMs of their own."""
-ONE_ROW = ("Llama-70B LM head", "Llama-405B LM head")
+_ONE_ROW = ("Llama-70B LM head", "Llama-405B LM head")
 """Layers that prefill runs only for the last row of a sequence: never compute-bound."""
 ROWS: dict[Bound, tuple[int, ...]] = {"compute": (8192, 16384), "memory": (16, 32, 64)}
 """M of compute-bound GEMMs, as in training and prefill, and of memory-bound ones, as in decoding."""
 LONGEST = 25e-3
 """GEMMs with a longer closed-form time are left out, as they cost most to simulate [s]."""
-LEAST_BOUND = 2.0
+_LEAST_BOUND = 2.0
 """Ratio of the time to read a memory-bound GEMM's weights to the time to multiply, at least."""
 
 
@@ -127,7 +127,7 @@ def candidates(gpu: Gpu) -> Iterator[tuple[str, tuple[int, int, int], Bound]]:
     """Every GEMM that the rule admits: its layer, M x N x K, and what bounds it on a GPU."""
     for bound, rows in ROWS.items():
         for layer, (n, k) in LAYERS.items():
-            if bound == "memory" or layer not in ONE_ROW:
+            if bound == "memory" or layer not in _ONE_ROW:
                 yield from ((layer, (m, n, k), bound) for m in rows if _bound(m, n, k, gpu) == bound)
 
 
@@ -138,6 +138,6 @@ def _bound(m: int, n: int, k: int, gpu: Gpu) -> Bound | None:
     multiplying = 2 * m * n * k / gpu.matrix_rate(DTYPE, "sustained")
     if float(found.seconds) > LONGEST:
         return None
-    if reading >= LEAST_BOUND * multiplying:
+    if reading >= _LEAST_BOUND * multiplying:
         return "memory"
-    return "compute" if multiplying >= LEAST_BOUND * reading else None
+    return "compute" if multiplying >= _LEAST_BOUND * reading else None

@@ -18,7 +18,7 @@ from weft.papers.headline import Conditions
 from weft.plan.tune.perturb import UNITS, Sensitivity, ValueMove, moves, option_move, perturb, sharing_values
 from weft.sweep.simulations import Alone, Runs, Simulation
 
-SATURATION = {
+_SATURATION = {
     name: int(published)
     for name in ("all_gather", "all_to_all")
     if isinstance(published := DECLARED.claims[f"c3.saturation.{name}"].published, float)
@@ -61,7 +61,7 @@ def _apart(times: float, task: Simulation) -> Simulation:
 
 def _tasks(one: ScenarioRuns) -> Mapping[str, Simulation]:
     """The GEMM alone, the collective alone, and both under every strategy, with the published split of units."""
-    both = {strategy: one.as_published(strategy, SATURATION) for strategy in STRATEGIES}
+    both = {strategy: one.as_published(strategy, _SATURATION) for strategy in STRATEGIES}
     return {"gemm": one.gemm, "collective": one.collective(), **both}
 
 

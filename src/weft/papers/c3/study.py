@@ -39,11 +39,11 @@ from weft.view.words import percent, us
 
 RANKS = 8
 """Number of GPUs for which the published figures hold."""
-FAST_GPU = "mi355x"
+_FAST_GPU = "mi355x"
 SQUARE = Gemm(16384, 16384, 16384, "bf16")
 GATHERED = Collective("all_gather", 1 << 30, RANKS)
 """The published run on eight MI355X: this GEMM beside an all-gather of 128 MiB per GPU [bytes of the whole buffer]."""
-SQUARE_CLAIMS: Mapping[str, str] = {"dma": "dma", "cu": "priority", "cu_gemm_first": "streams"}
+_SQUARE_CLAIMS: Mapping[str, str] = {"dma": "dma", "cu": "priority", "cu_gemm_first": "streams"}
 """The strategy of each claim of that run: frameworks launch the collective before the GEMM, as "priority" does."""
 SHOWN = ("streams", "priority", "partition", "dma")
 """Strategies with distinct pictures of compute units over time."""
@@ -154,7 +154,7 @@ class C3Study(PaperStudy):
         for claim in losses[0]:
             yield StudyFigure(f"c3.{claim}", fmean(each[claim] for each in losses))
         if self.square is not None:
-            for claim, strategy in SQUARE_CLAIMS.items():
+            for claim, strategy in _SQUARE_CLAIMS.items():
                 yield StudyFigure(f"c3.mi355x.{claim}", self.square[strategy], always=True)
 
     def own(self) -> dict[str, Any]:
@@ -423,11 +423,11 @@ run = C3Study.run
 
 def _square_runs() -> dict[str, Simulation]:
     """The published run on eight MI355X."""
-    bench = Bench.of(FAST_GPU, RANKS)
+    bench = Bench.of(_FAST_GPU, RANKS)
     return {
         "gemm": bench.gemm(SQUARE),
         "collective": bench.collective(GATHERED),
-        **{name: bench.together(SQUARE, GATHERED, name) for name in SQUARE_CLAIMS.values()},
+        **{name: bench.together(SQUARE, GATHERED, name) for name in _SQUARE_CLAIMS.values()},
     }
 
 

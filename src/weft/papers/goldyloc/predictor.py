@@ -33,7 +33,7 @@ FEATURES = (
     "log2 GEMMs queued",
 )
 """Features of the predictor: means over the queued GEMMs, with the kernels that are fastest alone."""
-STRENGTH = 1.0
+_STRENGTH = 1.0
 """The inverse strength of the regularization."""
 _PRECISELY: Any = {"maxiter": 10_000, "gtol": 1e-8, "ftol": 1e-15}
 _CONSTANT = 1e-12
@@ -144,8 +144,8 @@ def _fitted(scaled: Features, which: npt.NDArray[np.intp], classes: int) -> Feat
         held = np.where(np.arange(shape[1]) < shape[1] - 1, rows, 0.0)  # no penalty on the intercept
         slope = np.exp(log_shares)
         slope[np.arange(len(which)), which] -= 1
-        value = -STRENGTH * log_shares[np.arange(len(which)), which].sum() + (held**2).sum() / 2
-        gradient = STRENGTH * slope.T @ inputs + held
+        value = -_STRENGTH * log_shares[np.arange(len(which)), which].sum() + (held**2).sum() / 2
+        gradient = _STRENGTH * slope.T @ inputs + held
         return float(value), gradient[-shape[0] :].ravel()
 
     found = minimize(loss, np.zeros(shape).ravel(), jac=True, method="L-BFGS-B", options=_PRECISELY)

@@ -431,7 +431,7 @@ def _kernel(tile: GemmTiling, run: Timeline, units: int) -> tuple[Any, ...]:
 
 
 FIGURES = ("over default", "over sequential", "default over sequential")
-HARDWARE_QUEUES = 4
+_HARDWARE_QUEUES = 4
 """Number of hardware queues over which ROCm's HIP runtime spreads streams by default (GPU_MAX_HW_QUEUES)."""
 
 
@@ -453,17 +453,17 @@ def moved(at: Conditions, suite: QueueSuite) -> Sensitivity:
 def _moves(bench: Bench, dtypes: Iterable[str]) -> Iterator[ValueMove]:
     yield from moves(bench.system, gemm_values(*dtypes), measured=True)
     yield option_move("clock", clock="short" if bench.options.clock == "sustained" else "sustained")
-    yield ValueMove("hardware queues of default concurrency", str(HARDWARE_QUEUES), change=_in_few_queues)
+    yield ValueMove("hardware queues of default concurrency", str(_HARDWARE_QUEUES), change=_in_few_queues)
 
 
 def _in_few_queues(task: Simulation) -> Simulation:
-    """The task limited to `HARDWARE_QUEUES` hardware queues, if it is default concurrency."""
+    """The task limited to `_HARDWARE_QUEUES` hardware queues, if it is default concurrency."""
     if task.graph.labels != DEFAULT:
         return task
     nodes = task.graph.nodes
     graph = gemm_queue(
         [node.op for node in nodes if isinstance(node.op, Gemm)],
-        min(HARDWARE_QUEUES, len(nodes)),
+        min(_HARDWARE_QUEUES, len(nodes)),
         [node.choice.tiling for node in nodes],
     )
     return replace(task, graph=graph)

@@ -40,7 +40,7 @@ MOST_REQUESTS, GROUPS = 8000, 64
 RESIDENT = 2
 """Workgroups of a GEMM on a compute unit at once [assumed; 1 to 4]."""
 FORMAT = "mx9"
-STORE_SHARE = 8
+_STORE_SHARE = 8
 """One of so many requests of a GEMM stores [assumed]: results are smaller than operands that are read again."""
 
 
@@ -231,7 +231,7 @@ def met(
 def spread(count: int, seconds: float) -> Requests:
     """Requests of a GEMM over a time [s]: two operands read in turn, each in the order of addresses, and stores."""
     i = np.arange(count)
-    kind = (i % STORE_SHARE == STORE_SHARE - 1).astype(np.int64)
+    kind = (i % _STORE_SHARE == _STORE_SHARE - 1).astype(np.int64)
     operand = np.where(kind == 1, 2, i % 2)
     place = np.zeros(count, dtype=np.int64)
     for each in range(3):

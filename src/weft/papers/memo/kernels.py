@@ -34,7 +34,7 @@ from weft.step.named import step
 
 SQUARE = 4096
 A100 = "a100-sxm-80gb"
-RIDGES = {"a100": A100, "h100": "h100-sxm", "mi300x": "mi300x"}
+_RIDGES = {"a100": A100, "h100": "h100-sxm", "mi300x": "mi300x"}
 
 
 def roofline() -> Values:
@@ -47,7 +47,7 @@ def roofline() -> Values:
         "fused_bytes": elementwise_chain(3, fused=True).per_byte(4),
         "speedup": fusion_speedup(3),
         "gemm": intensity(Gemm(SQUARE, SQUARE, SQUARE, "bf16")),
-        **{row: ridge(gpu(name), "bf16") for row, name in RIDGES.items()},
+        **{row: ridge(gpu(name), "bf16") for row, name in _RIDGES.items()},
     }
 
 

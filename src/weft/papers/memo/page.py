@@ -41,7 +41,7 @@ class MemoReport(StudyReport):
         return [machine_section(self.answer.machine, self.answer.work, title="The GPU of the roofline")]
 
 
-VERDICTS = {True: "holds", False: "does not hold", None: NONE}
+_VERDICTS = {True: "holds", False: "does not hold", None: NONE}
 
 
 def sections(study: MemoStudy) -> list[Part]:
@@ -51,13 +51,13 @@ def sections(study: MemoStudy) -> list[Part]:
         if not study.rows(section):
             continue
         drawn = [PICTURES[section](study)] if section in PICTURES else []
-        more = [rule_table(study.rules)] if section == "replicas" else []
-        parts.append(Section(title, [says, *drawn, row_table(study, section), *more]))
+        more = [_rule_table(study.rules)] if section == "replicas" else []
+        parts.append(Section(title, [says, *drawn, _row_table(study, section), *more]))
     rows = [(one["topic"], one["why"]) for one in case("left_out")]
     return [*parts, Section("What is left out", [Table(texts(("topic", "why")), rows)])]
 
 
-def row_table(study: MemoStudy, section: str) -> Table:
+def _row_table(study: MemoStudy, section: str) -> Table:
     """The rows of a section: number given, Weft's, tolerance, whether it holds, source."""
     rows = [_cells(study, row) for row in study.rows(section)]
     heads = ("row", "verdict", "given", "Weft", "tolerance", "source of the number")
@@ -68,7 +68,7 @@ def _cells(study: MemoStudy, row: HeadlineRow) -> tuple[str, ...]:
     claim, found = study.DECLARED.claims[row.id], amount(row.weft, row.unit, more=True)
     given = NONE if row.published is None else amount(row.published, row.unit)
     bar = NONE if claim.bar is None else f"± {_width(claim.bar, row.unit)}"
-    return row.what, VERDICTS[study.holds(row)], given, found, bar, claim.source or NONE
+    return row.what, _VERDICTS[study.holds(row)], given, found, bar, claim.source or NONE
 
 
 def _width(bar: float, unit: str) -> str:
@@ -193,7 +193,7 @@ PICTURES: Mapping[str, Callable[[MemoStudy], Figure]] = {
 """The picture of a section."""
 
 
-def rule_table(answer: Consistency) -> Table:
+def _rule_table(answer: Consistency) -> Table:
     """Every rule: how long an update of every worker takes, and how stale the weights are."""
     rows = [
         (pace.rule, pace.step, answer.speedup(pace), "closed form" if pace.exact else "simulated", pace.mean_lag,

@@ -28,7 +28,7 @@ from weft.papers.textbook.strategies import (
     strategies,
 )
 
-LAYOUTS: dict[str, tuple[Layout, Layout]] = {
+_LAYOUTS: dict[str, tuple[Layout, Layout]] = {
     "slice": ((REPLICATED,), (0,)),
     "gather": ((0,), (REPLICATED,)),
     "exchange": ((0,), (1,)),
@@ -49,7 +49,7 @@ def sharding() -> Values:
     moved = {way.roles[1]: way.moves for way in strategies(first, prices, Training(1, recompute=False))}
     output, entry = first.tensor.bytes, SEQUENCE * GPT3.hidden * 2
     tensor = Tensor((1024, 1024))
-    sent = {row: sum(one.sent for one in resharding(tensor, *each, [ranks])) for row, each in LAYOUTS.items()}
+    sent = {row: sum(one.sent for one in resharding(tensor, *each, [ranks])) for row, each in _LAYOUTS.items()}
     return {
         "inner": _bytes(moved["inner"]) / output,
         "rows": _bytes(moved["tokens"]) / output,

@@ -18,7 +18,7 @@ from weft.hardware import Gpu, gpu
 from weft.simulate.single import simulate
 
 FILE = "v100_kernels.csv"
-MEASURED_ON = "v100-pcie-32gb"
+_MEASURED_ON = "v100-pcie-32gb"
 LARGEST = 1.5e9
 """Most bytes of an operator that is simulated; larger ones take the engine seconds each."""
 SECTOR = 32
@@ -58,7 +58,7 @@ def timed(folder: Path, each: int, products: int, seed: int = 1) -> tuple[Operat
     measured_kernels = find_measured("measured_kernels")
     if measured_kernels is None:
         return ()
-    machine, rng = gpu(MEASURED_ON), np.random.default_rng(seed)
+    machine, rng = gpu(_MEASURED_ON), np.random.default_rng(seed)
     found = []
     for op, places, row in measured_kernels(folder / FILE if folder.is_dir() else folder, machine):
         some = rng.permutation(places)[: products if op in ("linear", "bmm") else each]
@@ -135,9 +135,9 @@ def _moved(kernel: str, measured: tuple[float, float, float], machine: Gpu) -> K
     run = simulate(Graph((node,), tensors=dict(zip(inputs, reads, strict=True))), machine)
     read, written = (run.traffic.get(("kernel", way), 0) / SECTOR for way in ("read", "write"))
     cycles, measured_read, measured_written = measured
-    rate = (measured_read + measured_written) * SECTOR / (cycles / VALIDATION_CLOCK)
+    rate = (measured_read + measured_written) * SECTOR / (cycles / _VALIDATION_CLOCK)
     return KernelTraffic(kernel, measured_read, measured_written, read, written, rate / machine.memory.bandwidth)
 
 
-VALIDATION_CLOCK = 1.132e9
+_VALIDATION_CLOCK = 1.132e9
 """Clock of the Quadro GV100 on which sectors and cycles were counted [hertz] (Accel-Sim, configuration SM7_QV100)."""

@@ -29,7 +29,7 @@ from weft.view.heat import heat_table, load_over_time
 from weft.view.program import operator_table, program_figures, told
 
 DECLARED = declared(__file__)
-BOUND = 0.5
+_BOUND = 0.5
 """Share of the memory's rate from which on a measured kernel counts as bound by it."""
 
 
@@ -97,7 +97,7 @@ class PyTorchOnSimulatorStudy(PaperStudy):
             for key, errors in means.items():
                 mean = sum(error * one.rows for error, one in zip(errors, self.timed, strict=True)) / rows
                 yield StudyFigure(f"kernels.{key}.error", mean, {"rows": rows}, always=True)
-        if bound := [one for one in self.sectors if one.used >= BOUND]:
+        if bound := [one for one in self.sectors if one.used >= _BOUND]:
             worst = max(bound, key=lambda one: abs(one.error))
             words = {"kernels": len(bound), "worst": worst.kernel}
             yield StudyFigure("kernels.sectors.error", abs(worst.error), words, always=True)

@@ -14,7 +14,7 @@ from weft.core.errors import InputError
 from weft.core.files import Rows, read_text
 from weft.papers.sample.seqpoint import Floats, Ints
 
-LARGEST_LOG = 256 << 20
+_LARGEST_LOG = 256 << 20
 """Largest log that is read [bytes]."""
 _LENGTHS = ("length", "seq_len", "sequence_length", "sl", "tokens", "samples", "frames")
 _TIMES = ("time", "seconds", "duration", "iteration_time")
@@ -109,7 +109,7 @@ def read_log(path: str | Path, length: str | None = None, times: Sequence[str] =
     The ending of a name is the unit of a time (_s, _ms, _us, _ns; none: seconds). A column "iteration" must count up by
     equal steps, a column "epoch" must not fall. Raises InputError for a log that breaks these rules, with the line.
     """
-    text = read_text(path, LARGEST_LOG)
+    text = read_text(path, _LARGEST_LOG)
     head = next(Rows(text[: text.find("\n") + 1] or text, path), [])
     head = [name.strip() for name in head]
     own = _column(head, length, _LENGTHS, path, "lengths")

@@ -26,7 +26,7 @@ def _digits(answer: Sample) -> str:
     return ",.0f" if answer.log.lengths.max() >= 100 else ".3g"
 
 
-def sample_table(answer: Sample) -> Table:
+def _sample_table(answer: Sample) -> Table:
     """The iterations to measure, or measured: place, length, and how many iterations each stands for."""
     machines = list(answer.log.times)
     rows = [
@@ -40,7 +40,7 @@ def sample_table(answer: Sample) -> Table:
     return Table(columns, rows, f"{len(rows)} of {len(answer.log):,} iterations of {answer.log.title or 'the log'}")
 
 
-def methods_table(answer: Sample) -> Table:
+def _methods_table(answer: Sample) -> Table:
     """What SeqPoint and single choices project for the first machine, beside the estimate."""
     data = answer.to_dict()
     rows = [
@@ -60,7 +60,7 @@ def methods_table(answer: Sample) -> Table:
     return Table(columns, rows, "Methods on the first machine, of which all iterations are known")
 
 
-def sample_figure(answer: Sample) -> Figure:
+def _sample_figure(answer: Sample) -> Figure:
     """Time against length of measured iterations on every machine, the chosen ones marked; else strata by length."""
     log = answer.log
     places = np.union1d(np.linspace(0, len(log) - 1, min(_SHOWN, len(log))).astype(int), answer.chosen)
@@ -126,9 +126,9 @@ class SampleReport(Report["Sample"]):
 
     def tables(self) -> list[Table]:
         """The iterations, and other methods where all times are known."""
-        methods = methods_table(self.answer)
-        return [sample_table(self.answer), *([methods] if methods.rows else [])]
+        methods = _methods_table(self.answer)
+        return [_sample_table(self.answer), *([methods] if methods.rows else [])]
 
     def figures(self) -> list[Figure]:
         """Length against time."""
-        return [sample_figure(self.answer)]
+        return [_sample_figure(self.answer)]

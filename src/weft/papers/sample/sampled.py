@@ -29,12 +29,12 @@ from weft.papers.sample.estimators import (
 from weft.papers.sample.iterations import Iterations, read_log
 from weft.papers.sample.seqpoint import BASELINES, Ints, Points, baseline, seqpoints
 
-NOISE = 0.01
+_NOISE = 0.01
 """Variation of the time of one length, as a fraction [assumed, 0.003 to 0.03; iterations of GNMT in MLPerf 0.4 to 2.5 %
 within a bucket]."""
 EACH = 4
 """Iterations of each stratum, unless more are needed."""
-HALF_WIDTH = 0.01
+_HALF_WIDTH = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Sample(Answer):
     speedups: dict[str, Speedup] = field(default_factory=dict)
     others: dict[str, Points] = field(default_factory=dict)
     expected: float = 0.0
-    noise: float = NOISE
+    noise: float = _NOISE
     notes: tuple[str, ...] = ()
 
     @property
@@ -132,9 +132,9 @@ def sample(
     log: Iterations | str | Path,
     *,
     iterations: int | None = None,
-    half_width: float = HALF_WIDTH,
+    half_width: float = _HALF_WIDTH,
     method: Method = "automatic",
-    noise: float = NOISE,
+    noise: float = _NOISE,
     again: float = 0.0,
     skip: int = 0,
     seed: int = 0,

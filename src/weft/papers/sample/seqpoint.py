@@ -14,9 +14,9 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 FEW = 10
 """Distinct lengths up to which each is a point of its own [about 10; arXiv:2007.10459 as remembered]."""
-BINS = 5
+_BINS = 5
 """Bins of equal width to begin with [arXiv:2007.10459 as remembered]."""
-ERROR = 0.005
+_ERROR = 0.005
 """Error of the total above which a bin more is tried, as a fraction [assumed, 0.001 to 0.01]."""
 
 
@@ -46,7 +46,7 @@ class Points:
 
 
 def seqpoints(
-    lengths: Floats, statistic: Floats, few: int = FEW, bins: int = BINS, error: float = ERROR, most: int = 1000
+    lengths: Floats, statistic: Floats, few: int = FEW, bins: int = _BINS, error: float = _ERROR, most: int = 1000
 ) -> Points:
     """SeqPoint's choice for iterations of these padded `lengths` and this `statistic` (their times), shape (n,) each.
 

@@ -19,9 +19,9 @@ from weft.models.sequence import iteration
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-HOP = 160
+_HOP = 160
 """Samples of 16 kHz between two frames of a spectrogram, 10 ms (mlcommons/training, speech_recognition)."""
-MARKS = 2
+_MARKS = 2
 """Tokens that mark the beginning and the end of a sentence (mlcommons/training, rnn_translator)."""
 LONGEST, BUCKETS = 50, 5
 """Tokens up to which GNMT takes a pair, and its buckets of equal width (mlcommons/training, rnn_translator)."""
@@ -79,7 +79,7 @@ def translation(data: Path | None, batch: int, seed: int = 0) -> Epoch:
     """
     rng = np.random.default_rng(seed)
     pairs, source = _pairs(data)
-    pairs = pairs[(pairs.max(axis=1) <= LONGEST) & (pairs.min(axis=1) > MARKS)]
+    pairs = pairs[(pairs.max(axis=1) <= LONGEST) & (pairs.min(axis=1) > _MARKS)]
     pairs = pairs[rng.integers(0, len(pairs), PAIRS)]
     batches = np.concatenate([*_bucketed(pairs, batch, rng)])
     batches = batches[rng.permutation(len(batches))]
@@ -100,7 +100,7 @@ def _utterances(data: Path | None) -> tuple[Ints, str]:
     rows = list(_rows(data, SPEECH))
     if rows:
         samples = np.array([int(row["samples"]) for row in rows if row["split"] == "train-clean-100"])
-        return samples // HOP + 1, f"LibriSpeech train-clean-100, {len(samples):,} utterances"
+        return samples // _HOP + 1, f"LibriSpeech train-clean-100, {len(samples):,} utterances"
     rng = np.random.default_rng(0)
     short = rng.random(UTTERANCES) < _SHORT
     seconds = np.where(short, rng.uniform(*_FLAT, UTTERANCES), rng.triangular(*_PEAK, UTTERANCES))
@@ -119,11 +119,11 @@ def _pairs(data: Path | None) -> tuple[Ints, str]:
     rows = [row for row in _rows(data, TRANSLATION) if row["set"].startswith("iwslt15")]
     if rows:
         tokens = np.array([(int(row["source_tokens"]), int(row["target_tokens"])) for row in rows])
-        return tokens + MARKS, f"IWSLT'15 en-vi, {PAIRS:,} pairs drawn from the {len(rows):,} of tst2012 and tst2013"
+        return tokens + _MARKS, f"IWSLT'15 en-vi, {PAIRS:,} pairs drawn from the {len(rows):,} of tst2012 and tst2013"
     rng = np.random.default_rng(0)
     source_ = rng.lognormal(np.log(_MEAN[0]) - _SPREAD**2 / 2, _SPREAD, 2821)
     target = source_ * rng.lognormal(np.log(_MEAN[1] / _MEAN[0]), 0.2, 2821)
-    tokens = np.stack([source_, target], axis=1).astype(np.int64) + 1 + MARKS
+    tokens = np.stack([source_, target], axis=1).astype(np.int64) + 1 + _MARKS
     return tokens, "drawn like IWSLT'15 en-vi: there are no measurements here"
 
 

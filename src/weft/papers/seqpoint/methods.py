@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 SEQPOINT, INTERVAL = "SeqPoint", "with an interval"
 ITERATIONS, EACH = 12, 4
 """Iterations of a sample with an interval, and those of each stratum."""
-TINY = 1e-6
+_TINY = 1e-6
 """Error below which a geometric mean counts no less: a millionth."""
 
 
@@ -60,7 +60,7 @@ def sampled(lengths: Floats, seed: int) -> tuple[NDArray[np.int64], NDArray[np.i
 
 def geomean(errors: Iterator[float]) -> float:
     """The geometric mean of absolute errors."""
-    return float(np.exp(np.mean(np.log(np.maximum(np.abs([*errors]), TINY)))))
+    return float(np.exp(np.mean(np.log(np.maximum(np.abs([*errors]), _TINY)))))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from weft.view import looks
 from weft.view.figure import Axis, Color, Figure, bars, curves, scatter
 
 DECLARED = declared(__file__)
-SEQPOINTS_BOUND = 0.0011
+_SEQPOINTS_BOUND = 0.0011
 """SeqPoint's published error of DeepSpeech2's total."""
 DISTURBED, TWIN = "as4142-a100-pcie", "dss8440-a100-pcie"
 """Two systems of eight A100-PCIe: epochs of the first differ by 7 %, of the second by 0.2 %."""
@@ -140,9 +140,9 @@ class SeqPointStudy(PaperStudy):
     def _bearable(self) -> float:
         """The noise at which SeqPoint's mean error reaches its published one, between the levels that were tried."""
         levels, errors = (np.array([getattr(one, name) for one in self.noise]) for name in ("noise", "seqpoint"))
-        if errors[0] >= SEQPOINTS_BOUND:
+        if errors[0] >= _SEQPOINTS_BOUND:
             return 0.0
-        return float(np.interp(SEQPOINTS_BOUND, np.maximum.accumulate(errors), levels))
+        return float(np.interp(_SEQPOINTS_BOUND, np.maximum.accumulate(errors), levels))
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from weft.papers.textbook.shard import Block, ShardedPart, Sharding
 from weft.papers.textbook.strategies import Layout, Mesh, MeshPrices, Training
 
 FloatArray = npt.NDArray[np.float64]
-USABLE = 0.9
+_USABLE = 0.9
 """Share of a GPU's memory that XLA's allocator takes; the process and the collective library have the rest
 (alpa-projects/alpa, alpa/global_env.py)."""
 
@@ -107,7 +107,7 @@ def alpa(
     groups: int = 16,
     best: int = 10,
     training: Training | None = None,
-    usable: float = USABLE,
+    usable: float = _USABLE,
 ) -> MeshSearch:
     """Search stages, their meshes and the sharding of every operator: the `best` plans by estimated time.
 

@@ -107,7 +107,7 @@ _MATRIX: Roles = {"columns": (REPLICATED, 1), "inner": (1, REPLICATED), **_TOKEN
 _CUTS_WEIGHTS = ("columns", "inner", "experts", "vocabulary")
 
 
-ALPA = Framework("alpa", gradients="fp16", accumulates=False, style=FusionStyle(flash=False))
+_ALPA = Framework("alpa", gradients="fp16", accumulates=False, style=FusionStyle(flash=False))
 """What Alpa trains with: fp16 gradients beside fp32 master weights and Adam's states, unfused attention
 (alpa-projects/alpa, benchmark/alpa)."""
 
@@ -138,7 +138,7 @@ class Training:
     dtype: str = "fp16"
     recompute: bool = True
     scatter: bool = True
-    framework: Framework = ALPA
+    framework: Framework = _ALPA
 
 
 class MeshPrices:

@@ -21,7 +21,7 @@ from weft.sweep.simulations import Alone, by_dma
 
 ALIKE = 0.01
 """Options whose makespans differ by no more than this share are named together."""
-FELT = 0.005
+_FELT = 0.005
 """Uncertainties that move a speedup by less than this are combined into one."""
 NOTED = 0.03
 """An isolated collective faster than the library's by at least this share is mentioned."""
@@ -195,7 +195,7 @@ class Advice(Answer):
         """The uncertainties that move the speedup by half a percent or more, and all others as one."""
 
         def moves(doubt: Doubt) -> bool:
-            return max(abs(end / self.speedup - 1) for end in (doubt.low, doubt.high)) >= FELT
+            return max(abs(end / self.speedup - 1) for end in (doubt.low, doubt.high)) >= _FELT
 
         found, small = ([one for one in self.doubts if moves(one) is large] for large in (True, False))
         if small:

@@ -24,11 +24,11 @@ from weft.simulate.result import CoRun, Timeline
 from weft.sweep.simulations import Alone, Bench, Jobs, Runs, Simulation, by_dma
 from weft.sweep.tasks import Progress
 
-CONFIRMED = 3
+_CONFIRMED = 3
 """Number of best forecasts to simulate, besides the best of each strategy."""
-AS_FAST = 1.05
+_AS_FAST = 1.05
 """DMA engines count as equally fast as compute units up to this ratio of times."""
-GRID = 8
+_GRID = 8
 """Sizes per doubling in the search for a crossover."""
 
 
@@ -93,7 +93,7 @@ class _Advisor:
             options=options,
             doubts=(),
             crossover=crossover(self.tables, self.collective.name),
-            pays=pays_from(self.gemm, self.tables, self.collective),
+            pays=_pays_from(self.gemm, self.tables, self.collective),
             library=_library_choice(CoRun(streams, gemm, moved, moved)),
             channels=self.channels,
         )
@@ -117,7 +117,7 @@ class _Advisor:
         for one in ranked:
             best.setdefault(one.strategy, one)
         unknown = () if self.channels is None else (one for one in every if not by_dma(one.strategy))
-        confirmed = [*ranked[:CONFIRMED], *best.values(), plainest(every), *unknown]
+        confirmed = [*ranked[:_CONFIRMED], *best.values(), plainest(every), *unknown]
         tasks = {one: self._together(one.strategy, one.units) for one in confirmed}
         runs = self.jobs.run(tasks.values())
         return tuple(SharingOption(*one, runs[tasks[one]] if one in tasks else None) for one in every)
@@ -204,11 +204,11 @@ def crossover(tables: SlowdownTables, collective: str) -> int | None:
         return None
     return _from(
         table.bytes,
-        lambda size: table.seconds(table.dma, size) <= AS_FAST * table.seconds(table.library, size),
+        lambda size: table.seconds(table.dma, size) <= _AS_FAST * table.seconds(table.library, size),
     )
 
 
-def pays_from(gemm: Gemm, tables: SlowdownTables, collective: Collective) -> int | None:
+def _pays_from(gemm: Gemm, tables: SlowdownTables, collective: Collective) -> int | None:
     """Size from which a DMA strategy is forecast to be best beside a GEMM [bytes]; None if there is none."""
 
     def pays(size: int) -> bool:
@@ -224,7 +224,7 @@ def _from(sizes: Sequence[int], holds: Callable[[int], bool]) -> int | None:
     size = float(sizes[-1])
     while size >= sizes[0] and holds(round(size)):
         found = round(size)
-        size /= 2 ** (1 / GRID)
+        size /= 2 ** (1 / _GRID)
     return found
 
 

@@ -17,7 +17,7 @@ from weft.graph import Collective, Gemm
 from weft.plan.tune.tables import CollectiveTable, GemmProfile, SlowdownTables, between
 from weft.simulate.result.metrics import ideal_speedup, share_of_ideal
 
-DMA_SPLITS = 3
+_DMA_SPLITS = 3
 """Number of smallest splits tried on the GEMM if DMA engines drive the collective."""
 _ROUNDING = 1e-9
 _UNDISTURBED = (1.0, 1.0, 1.0)
@@ -170,7 +170,7 @@ def forecasts(case: LookedUpPair) -> Iterator[Forecast]:
     if table.dma:
         alone = between(table.dma, *place) * case.scale_dma
         yield Forecast("dma", None, _apart(case, 0, alone, 0))
-        for units in list(table.units)[:DMA_SPLITS]:
+        for units in list(table.units)[:_DMA_SPLITS]:
             yield Forecast("dma-partition", units, _apart(case, units, alone, 0))
 
 

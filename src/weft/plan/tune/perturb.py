@@ -22,7 +22,7 @@ from weft.sweep.simulations import Jobs, Runs, Simulation
 ENDS = ("low", "high")
 GEMM, UNITS, COPIES = frozenset({"gemm"}), frozenset({"cu"}), frozenset({"dma"})
 """What a value may affect: a GEMM, a collective on compute units, or one by DMA engines."""
-EVERYTHING = GEMM | UNITS | COPIES
+_EVERYTHING = GEMM | UNITS | COPIES
 
 
 class Values(NamedTuple):
@@ -34,7 +34,7 @@ class Values(NamedTuple):
 
     paths: tuple[str, ...]
     what: str = ""
-    parts: frozenset[str] = EVERYTHING
+    parts: frozenset[str] = _EVERYTHING
     any_kind: bool = False
     follow: Mapping[str, Mapping[str, str]] = {}
 
@@ -88,7 +88,7 @@ class ValueMove:
     what: str
     setting: str
     values: Mapping[str, str] = field(default_factory=dict)
-    parts: frozenset[str] = EVERYTHING
+    parts: frozenset[str] = _EVERYTHING
     change: Callable[[Simulation], Simulation] | None = None
 
     def __call__(self, task: Simulation) -> Simulation:

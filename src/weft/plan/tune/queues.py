@@ -122,7 +122,7 @@ Kernels = Mapping[Gemm, GoKernels]
 Batches = tuple[Simulation, ...]
 DEFAULT = {"concurrency": "default"}
 """The label of the default-concurrency batch."""
-WORTH = 0.01
+_WORTH = 0.01
 """A higher degree must save at least this share of the time, since it occupies memory for more GEMMs at once."""
 
 
@@ -167,7 +167,7 @@ def asked_degrees(queues: Sequence[Queue]) -> dict[Gemm, set[int]]:
     return asked
 
 
-def default_batch(queue: Queue, kernels: Kernels, bench: Bench) -> Simulation:
+def _default_batch(queue: Queue, kernels: Kernels, bench: Bench) -> Simulation:
     """Default concurrency: all at once, each with the kernel that is fastest alone."""
     task = bench.queue([kernels[gemm].tiled(1) for gemm in queue.gemms])
     return replace(task, graph=replace(task.graph, labels=DEFAULT))
@@ -218,7 +218,7 @@ class QueuePlans:
 def plans(queue: Queue, degree: int, kernels: Kernels, bench: Bench) -> QueuePlans:
     """How a queue runs with the kernels that are fastest alone, and with GO-kernels at a degree."""
     sequential, chosen = (planned(queue, each, kernels, bench) for each in (1, degree))
-    return QueuePlans(sequential, (default_batch(queue, kernels, bench),), chosen)
+    return QueuePlans(sequential, (_default_batch(queue, kernels, bench),), chosen)
 
 
 def _ways(queue: Queue, kernels: Kernels, bench: Bench) -> dict[tuple[int, int | None], Batches]:
@@ -229,7 +229,7 @@ def _ways(queue: Queue, kernels: Kernels, bench: Bench) -> dict[tuple[int, int |
 
 def needed(queue: Queue, kernels: Kernels, bench: Bench) -> Iterator[Simulation]:
     """Every batch to simulate for a queue: default concurrency, each degree, each set of kernels."""
-    yield default_batch(queue, kernels, bench)
+    yield _default_batch(queue, kernels, bench)
     yield from chain.from_iterable(_ways(queue, kernels, bench).values())
 
 
@@ -252,8 +252,8 @@ class Judged:
 
     @property
     def best_degree(self) -> int:
-        """The smallest degree whose time is within `WORTH` of the best one."""
-        limit = min(self.at_degree.values()) * (1 + WORTH)
+        """The smallest degree whose time is within `_WORTH` of the best one."""
+        limit = min(self.at_degree.values()) * (1 + _WORTH)
         return min(degree for degree, seconds in self.at_degree.items() if seconds <= limit)
 
     def at(self, degree: int) -> float:
@@ -265,7 +265,7 @@ def judge(queue: Queue, kernels: Kernels, bench: Bench, runs: Runs) -> Judged:
     """The times of a queue under every way to run it, from the runs of its `needed` batches."""
     took = {way: seconds(batches, runs) for way, batches in _ways(queue, kernels, bench).items()}
     at_degree = {degree: s for (degree, tuned_for), s in took.items() if tuned_for is None}
-    default = drained(runs[default_batch(queue, kernels, bench)])
+    default = drained(runs[_default_batch(queue, kernels, bench)])
     return Judged(queue, default, at_degree, min(*took.values(), default))
 
 

@@ -33,9 +33,9 @@ from weft.kernels.gemm import OVERHEAD_REGISTERS
 from weft.kernels.library.tiles import MOST_SLOTS
 
 KNOBS = ("rows", "columns", "step", "stages", "threads", "splits")
-THREAD_REGISTERS = {"nvidia": 255, "amd": 512}
+_THREAD_REGISTERS = {"nvidia": 255, "amd": 512}
 """Most 32-bit registers of a thread, by vendor (CUDA programming guide; CDNA3 ISA: 256 and 256 for accumulation)."""
-LEAST_OF_WAVEFRONT = 16 * 16
+_LEAST_OF_WAVEFRONT = 16 * 16
 """Fewest elements of C of a wavefront: the result of one matrix instruction (16 x 16, or 16 x 8 twice)."""
 _IMPOSSIBLE = 2
 """The first so many of REASONS keep a kernel from running at all."""
@@ -233,7 +233,7 @@ def _limits(gemm: Gemm, gpu: Gpu, knobs: Ints, rates: gemm_kernel.KernelMachine)
     local = np.ceil(stages * (rows + columns) * step * rates.element).astype(np.int64)
     registers = rows * columns * max(4, int(rates.element)) + OVERHEAD_REGISTERS * threads * 4
     compute = gpu.compute
-    most = THREAD_REGISTERS.get(gpu.vendor, 255) * 4
+    most = _THREAD_REGISTERS.get(gpu.vendor, 255) * 4
     wavefronts = -(-threads // compute.wavefront_size)
     held = np.minimum.reduce(
         [
@@ -249,7 +249,7 @@ def _limits(gemm: Gemm, gpu: Gpu, knobs: Ints, rates: gemm_kernel.KernelMachine)
     tests = (
         local > compute.lds_per_cu,
         (registers > compute.registers_per_cu) | (registers > most * threads),
-        rows * columns < LEAST_OF_WAVEFRONT * wavefronts,
+        rows * columns < _LEAST_OF_WAVEFRONT * wavefronts,
         _padded(rows, gemm.m) | _padded(columns, gemm.n),
         small & (gemm.m * gemm.n * gemm.batch > waves * rows * columns * slots),
         (splits > 1) & (steps < splits * gemm_kernel.SPLIT_STEPS),
@@ -312,11 +312,11 @@ def measured_regret(
     return Regret(chosen, measured[chosen] if listed else max(measured.values()), min(measured.values()), listed)
 
 
-HOT = 0.3
+_HOT = 0.3
 """Temperature at which a walk begins: a candidate slower by this share is taken with probability 1/e [assumed]."""
-COOLING = 0.97
+_COOLING = 0.97
 """Factor of the temperature after each evaluation [assumed]."""
-STALL = 100
+_STALL = 100
 """Moves in a row without a new best of the walk after which it begins elsewhere [assumed]."""
 
 
@@ -362,8 +362,8 @@ def _until(goal: float, known: Mapping[int, float], sizes: tuple[int, ...], rand
 def _walk(at: int, known: Mapping[int, float], sizes: tuple[int, ...], random: Random) -> Iterator[int]:
     """The candidates that one walk evaluates: its start, and each neighbour that it considers, taken or not."""
     yield at
-    temperature, best, idle = HOT, known[at], 0
-    while idle < STALL:
+    temperature, best, idle = _HOT, known[at], 0
+    while idle < _STALL:
         near, idle = _neighbour(at, sizes, random), idle + 1
         if near not in known:
             continue
@@ -373,7 +373,7 @@ def _walk(at: int, known: Mapping[int, float], sizes: tuple[int, ...], random: R
         slower = known[near] / known[at] - 1
         if slower <= 0 or random.random() < exp(-slower / temperature):
             at = near
-        temperature *= COOLING
+        temperature *= _COOLING
 
 
 def _neighbour(place: int, sizes: tuple[int, ...], random: Random) -> int:

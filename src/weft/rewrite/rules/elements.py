@@ -14,7 +14,7 @@ from weft.rewrite.flow import Draft, Flow, GraphChange, MatchedPlace
 from weft.rewrite.rules.base import followed, is_streaming, refused, size, streaming
 
 _COMMUTES = ("add", "multiply", "maximum")
-NORMS = {"layernorm": "add_layernorm", "eager_layernorm": "add_layernorm", "rmsnorm": "add_rmsnorm"}
+_NORMS = {"layernorm": "add_layernorm", "eager_layernorm": "add_layernorm", "rmsnorm": "add_rmsnorm"}
 """Norms, and the kernels that also compute the sum before them."""
 
 
@@ -132,7 +132,7 @@ def add_norm(flow: Flow) -> Iterator[MatchedPlace]:
     for node in streaming(flow, "residual_add", "bias_dropout_add"):
         (total,) = node.outputs
         for after in flow.readers(total):
-            if not is_streaming(after, *NORMS):
+            if not is_streaming(after, *_NORMS):
                 continue
             if after.inputs[0] != total:
                 yield refused(f"{after.id} reads a part or another order of {total}", node, after)
@@ -143,7 +143,7 @@ def add_norm(flow: Flow) -> Iterator[MatchedPlace]:
 
 
 def _summed(flow: Flow, node: Node, after: Node) -> MatchedPlace:
-    name, inputs = NORMS[_op(after).name], (*node.inputs[:2], *after.inputs[1:])
+    name, inputs = _NORMS[_op(after).name], (*node.inputs[:2], *after.inputs[1:])
     if len({flow.shapes[one] for one in node.inputs[:2]}) > 1:
         return refused("the two that are added have different shapes", node, after)
     if is_streaming(node, "bias_dropout_add"):
@@ -158,7 +158,7 @@ def norm_example(draw: np.random.Generator) -> Graph:
     """A sum, with a dropout or a bias before it or neither, and a norm of it; the sum is read again."""
     draft, rows, columns = Draft(), size(draw), size(draw)
     count, x, residual = rows * columns, draft.given("x", rows, columns), draft.given("residual", rows, columns)
-    norm = str(draw.choice(list(NORMS)))
+    norm = str(draw.choice(list(_NORMS)))
     if norm != "rmsnorm" and draw.random() < 0.6:
         more = (draft.weight("b", columns),) if draw.random() < 0.5 else ()
         keep = draft.bits("keep", rows, columns)

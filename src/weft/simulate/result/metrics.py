@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from weft.simulate.result.timeline import Timeline
 
-LONGER = 1.15
+_LONGER = 1.15
 """An operator counts as the longer one if it takes more than this many times the other's time (arXiv:2412.14335)."""
 CLASSES = {"G-long": "GEMM is longer", "GC-equal": "both alike", "C-long": "collective is longer"}
 """Classes of a GEMM beside a collective by which of them takes longer alone: the paper's names, and words."""
@@ -62,6 +62,6 @@ def stage_ends(run: Timeline, gpu: int = 0) -> list[npt.NDArray[np.int64]]:
 
 def class_of(gemm_s: float, collective_s: float) -> str:
     """The class (one of `CLASSES`) of a GEMM and a collective by their isolated times [s]."""
-    if gemm_s > LONGER * collective_s:
+    if gemm_s > _LONGER * collective_s:
         return "G-long"
-    return "C-long" if collective_s > LONGER * gemm_s else "GC-equal"
+    return "C-long" if collective_s > _LONGER * gemm_s else "GC-equal"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 KERNELS = re.compile(r"norm|relu|gelu|silu|swish|sigmoid|tanh|softplus|activation|rotary|rope", re.IGNORECASE)
 """Classes of modules of which a compiler makes one kernel: norms, activations and rotary embeddings."""
-CHAIN = "pointwise chain"
+_CHAIN = "pointwise chain"
 
 
 def folded(records: Sequence[NodeRecord], described: Mapping[str, Tensor]) -> tuple[list[NodeRecord], str]:
@@ -33,7 +33,7 @@ def folded(records: Sequence[NodeRecord], described: Mapping[str, Tensor]) -> tu
         stop = _end(records, start)
         run = records[start:stop]
         place.update(dict.fromkeys(range(start, stop), len(made)))
-        kind = run[0].kernel or CHAIN
+        kind = run[0].kernel or _CHAIN
         one = run[0] if len(run) == 1 else _fold(run, described, kind)
         after = {place[number] for each in run for number in each.after} - {len(made)}
         made.append(replace(one, after=tuple(sorted(after))))

@@ -23,9 +23,9 @@ from weft.torch.capture import distributed, tensors
 from weft.torch.capture.attention import kept_whole
 from weft.torch.capture.recorder import Recorder
 
-LARGEST_REAL = 1 << 24
+_LARGEST_REAL = 1 << 24
 """Most elements of an integer tensor that is really computed."""
-COUNTING = ("aten::_to_copy", "aten::histc", "aten::cumsum")
+_COUNTING = ("aten::_to_copy", "aten::histc", "aten::cumsum")
 """How programs count the tokens of each expert, on the CPU by way of floating-point numbers."""
 Routing = str | Callable[[int, int, int], Any]
 
@@ -46,7 +46,7 @@ class FakeRun:
         """The results of a call."""
         _refuse_cuda(kwargs.get("device"))
         given = list(tensors.found((args, kwargs)))
-        if func._schema.name in COUNTING and all(_is_real(one) or one in self.counts for one in given):
+        if func._schema.name in _COUNTING and all(_is_real(one) or one in self.counts for one in given):
             return self._counted(func, args, kwargs)
         if given and all(_is_real(one) for one in given) and func._schema.name != "aten::_to_copy":
             return self._really(func, args, kwargs)
@@ -146,7 +146,7 @@ def _is_real(tensor: torch.Tensor) -> bool:
 
 def _small_integers(out: Any) -> bool:
     found = list(tensors.found(out))
-    fits = all(not one.is_floating_point() and not one.is_complex() and one.numel() <= LARGEST_REAL for one in found)
+    fits = all(not one.is_floating_point() and not one.is_complex() and one.numel() <= _LARGEST_REAL for one in found)
     return bool(found) and fits
 
 

@@ -73,7 +73,7 @@ PARTLY_READ, PARTLY_WRITTEN = (
 )
 """Operators that read one argument, or write their first one, only in part, by the place of the argument that says."""
 MOVES, SWEEPS = operators_that("moves"), operators_that("sweeps")
-TAGGED = frozenset((torch.Tag.pointwise, torch.Tag.reduction))
+_TAGGED = frozenset((torch.Tag.pointwise, torch.Tag.reduction))
 
 
 def operator_of(called: CapturedCall) -> Op | None:
@@ -86,7 +86,7 @@ def operator_of(called: CapturedCall) -> Op | None:
         return _made(called.name, reads, writes)
     if (
         called.base in SWEEPS
-        or TAGGED & set(called.func.tags)
+        or _TAGGED & set(called.func.tags)
         or called.base.startswith(("_foreach_", "_fused_adam", "_fused_sgd"))
     ):
         return _made(called.name, reads, writes, (), _largest(reads, writes))

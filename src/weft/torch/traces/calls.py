@@ -41,7 +41,7 @@ def _base(name: str) -> str:
     return bare(name).rsplit("::", 1)[-1].split(".", 1)[0]
 
 
-def is_view(schema: str) -> bool:
+def _is_view(schema: str) -> bool:
     """Whether a call returns (a part of) its input, and changes nothing, by its schema."""
     return "(a" in schema and "!" not in schema
 
@@ -72,7 +72,7 @@ def _kept(one: TraceRecord, within: list[int], records: Mapping[int, TraceRecord
         return [one.id]
     schema, base = one.attributes.get("op_schema") or "", _base(one.name)
     triton = one.attributes.get("kernel_backend") == "triton"
-    if not (schema or triton) or one.name.startswith("c10d::") or base in _NOTHING or is_view(schema):
+    if not (schema or triton) or one.name.startswith("c10d::") or base in _NOTHING or _is_view(schema):
         return within
     bases = [_base(records[id_].name) for id_ in within]
     if base in RULES and not any(inner in RULES for inner in bases):

@@ -15,7 +15,7 @@ from weft.torch.traces.messages import VERSIONS, attribute, packed_messages, sch
 from weft.torch.traces.operators import TABLES
 from weft.torch.traces.records import Kind
 
-COMM_TYPE = {known["name"]: known["chakra"][0] for known in TABLES["collectives"] if known["chakra"]}
+_COMM_TYPE = {known["name"]: known["chakra"][0] for known in TABLES["collectives"] if known["chakra"]}
 """Chakra's numbers of collectives."""
 NAME = "workload"
 """What the files of the ranks are called before the rank's number."""
@@ -187,7 +187,7 @@ class _File:
                 return self._message(node, number, line, before, int(op.bytes), 1, int(op.ranks))
             size = int(op.share if op.name == "all_gather" else op.bytes)
             sent: list[tuple[str, str, Any]] = [
-                ("comm_type", "int64", COMM_TYPE[op.name]),
+                ("comm_type", "int64", _COMM_TYPE[op.name]),
                 ("comm_size", "int64", size),
             ]
             if group := self.groups.get(_group(self.graph, node, self.rank)):

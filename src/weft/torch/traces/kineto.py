@@ -21,8 +21,8 @@ from weft.torch.traces.operators import RecordedCall, collective_of, operator_of
 from weft.torch.traces.trace import Trace, TraceCoverage
 
 Ints = NDArray[np.int64]
-ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
-ON_HOST = ("cuda_runtime", "cuda_driver", "hip_runtime")
+_ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+_ON_HOST = ("cuda_runtime", "cuda_driver", "hip_runtime")
 GEMM = re.compile(r"(?<!fb)gemm|cutlass|cublas|nvjet|Cijk_|xmma", re.IGNORECASE)
 """Names of kernels that multiply matrices: of cuBLAS, CUTLASS and rocBLAS."""
 CLOCKS = 3e-6
@@ -36,7 +36,7 @@ _OLDER = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "R
           "Operator": "cpu_op"}  # fmt: skip
 """Today's names of the categories that PyTorch 1.8 to 1.11 wrote with a capital letter."""
 _CALLS = ("cpu_op", "user_annotation")
-_USED = (*ON_GPU, *ON_HOST, *_CALLS, "cuda_sync")
+_USED = (*_ON_GPU, *_ON_HOST, *_CALLS, "cuda_sync")
 """Categories of the events that are used."""
 _BACKWARD = "autograd::engine::evaluate_function"
 
@@ -156,9 +156,9 @@ class _Reader:
         if event.get("ph") != "X" or kind not in _USED:
             return
         one = _ProfilerEvent.checked(event, kind)
-        if kind in ON_GPU:
+        if kind in _ON_GPU:
             self._work(one)
-        elif kind in ON_HOST:
+        elif kind in _ON_HOST:
             waits = 2 if "StreamWaitEvent" in one.name else 1 if "EventRecord" in one.name else 0
             self.host.add(one.args.get("correlation", -1), self._thread(one), waits, one.start)
         elif kind in _CALLS:
@@ -170,7 +170,7 @@ class _Reader:
         args = event.args
         stream = self.streams[args.get("device", event.process), args.get("stream", event.thread)]
         name, correlation = self.names[event.name], args.get("correlation", -1)
-        kind = ON_GPU.index(event.kind)
+        kind = _ON_GPU.index(event.kind)
         self.gpu.add(name, stream, correlation, self._collective(args), kind, event.start, event.seconds)
 
     def _collective(self, args: Mapping[str, Any]) -> int:
@@ -252,7 +252,7 @@ class _Matched:
         mapped = np.array([*(op is not None for op in ops), False])[signature]
         names = list(read.names)
         sends = np.array([bool(SENDS.search(name)) for name in names])[work["name"]]
-        mapped &= work["kind"] == ON_GPU.index("kernel")  # copies take what the link to the host allows
+        mapped &= work["kind"] == _ON_GPU.index("kernel")  # copies take what the link to the host allows
         told = np.array([*(isinstance(op, Collective) for op in ops), False])[signature]
         mapped &= ~sends | told  # a collective's shapes do not say over how many GPUs it goes
         collective = (work["collective"] >= 0) & ~mapped

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from weft.torch.traces import Trace
     from weft.torch.traces.comparison import TraceComparison
 
-MOST_SPANS = 600
+_MOST_SPANS = 600
 """Pieces of work that the timeline shows, the longest ones."""
-MOST_BARS = 12
+_MOST_BARS = 12
 """Operators that the picture of a comparison shows, those with the most time beyond the prediction."""
 _WORDS = 60
 """Characters of a name in a table."""
@@ -31,7 +31,7 @@ def _count(number_: int, one: str, many: str) -> str:
     return f"{number_:,} {one if number_ == 1 else many}"
 
 
-def group_table(trace: Trace) -> Table:
+def _group_table(trace: Trace) -> Table:
     """A row for each operator and phase: calls, kernels, and measured time."""
     rows = [
         (one.name[:_WORDS], one.phase, "yes" if one.op is not None else "no", one.calls, one.kernels, one.seconds * 1e3,
@@ -48,7 +48,7 @@ def group_table(trace: Trace) -> Table:
 
 def timeline(trace: Trace) -> Figure:
     """The longest pieces of work on their streams."""
-    longest = np.sort(np.argsort(-trace.seconds, kind="stable")[:MOST_SPANS])
+    longest = np.sort(np.argsort(-trace.seconds, kind="stable")[:_MOST_SPANS])
     kinds = {True: "can be timed", False: "unmapped"}
     rows = [
         (f"stream {trace.streams[trace.stream[piece]]}", kinds[bool(trace.operator[piece] >= 0)],
@@ -63,7 +63,7 @@ def timeline(trace: Trace) -> Figure:
     ).captioned(f"The {len(rows):,} longest of {len(trace):,} pieces of work.")  # fmt: skip
 
 
-def compared_table(answer: TraceComparison) -> Table:
+def _compared_table(answer: TraceComparison) -> Table:
     """A row for each operator and phase: measured beside predicted, and what keeps it from being faster."""
     rows = [
         (one.name[:_WORDS], one.phase, one.calls, one.measured * 1e3, one.predicted * 1e3, one.lost * 1e3,
@@ -84,7 +84,7 @@ def losses(answer: TraceComparison) -> Figure:
     kinds = ("measured", "predicted")
     rows = [
         (f"{one.name[:40]}: {one.phase}", kind, seconds * 1e3)
-        for one in answer.rows[:MOST_BARS] for kind, seconds in zip(kinds, (one.measured, one.predicted), strict=True)
+        for one in answer.rows[:_MOST_BARS] for kind, seconds in zip(kinds, (one.measured, one.predicted), strict=True)
     ]  # fmt: skip
     columns = [text("name", "operator"), text("kind"), number("time", "time", "ms", ",.3f")]
     return bars(
@@ -118,7 +118,7 @@ class TraceReport(Report["Trace"]):
 
     def tables(self) -> list[Table]:
         """Where the time went."""
-        return [group_table(self.answer)]
+        return [_group_table(self.answer)]
 
     def figures(self) -> Sequence[Figure]:
         """The work on each stream over time."""
@@ -163,7 +163,7 @@ class TraceComparisonReport(SystemReport["TraceComparison"]):
 
     def tables(self) -> list[Table]:
         """Every operator, measured beside predicted."""
-        return [compared_table(self.answer)]
+        return [_compared_table(self.answer)]
 
     def figures(self) -> Sequence[Figure]:
         """What loses most, and the work over time."""
@@ -171,5 +171,5 @@ class TraceComparisonReport(SystemReport["TraceComparison"]):
 
     def sections(self) -> list[Part]:
         """The page: what loses most, the work over time, and every operator."""
-        tables = [*self.tables(), group_table(self.answer.trace)]
+        tables = [*self.tables(), _group_table(self.answer.trace)]
         return [*self.figures(), Section("Every operator", tables)]

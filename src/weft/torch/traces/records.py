@@ -17,7 +17,7 @@ from weft.graph.kinds import is_messages
 from weft.torch.traces import messages
 
 _OF_CHAKRA = tuple(f"{version}-chakra.0.0.4" for version in ("1.0.2", "1.0.3", "1.0.4", "1.1.0", "1.1.1"))
-SCHEMAS = ("1.0.1", *_OF_CHAKRA, "1.1.1-chakra.1.0.0")
+_SCHEMAS = ("1.0.1", *_OF_CHAKRA, "1.1.1-chakra.1.0.0")
 """Versions of the traces of PyTorch's ExecutionTraceObserver that are read."""
 _TENSOR = re.compile(r"\[\d+, (\d+), \d+, (\d+), (\d+), '([^']*)'\]")
 """A tensor among recorded values: its id, storage, offset, elements, bytes of each, and device."""
@@ -151,10 +151,10 @@ def read_records(path: str | Path) -> Records:
     if isinstance(content.get("workload_graph"), list):
         return _made(path, content, "workload_graph", _of_feeder)
     version = content.get("schema")
-    if version not in SCHEMAS or not isinstance(content.get("nodes"), list):
+    if version not in _SCHEMAS or not isinstance(content.get("nodes"), list):
         what = f"states the schema '{version}'" if version else "states no schema"
         raise ConfigError(
-            f"this execution trace {what}, and Weft reads {', '.join(SCHEMAS)}; record it with such a PyTorch",
+            f"this execution trace {what}, and Weft reads {', '.join(_SCHEMAS)}; record it with such a PyTorch",
             str(path),
         )
     return _made(path, content, "nodes", _of_flat if version == "1.0.1" else _of_nested, nested=True)
