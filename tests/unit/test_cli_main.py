@@ -140,7 +140,7 @@ def test_files_are_written_even_where_the_reader_of_the_tables_has_left(tmp_path
     [
         (
             "predict gemm 8192,8192,8192",
-            80,
+            83,
             ("weft.overlaps.lower", "weft.simulate", "weft.plan.tune", "numba", "scipy"),
         ),
         ("step gpt-3 --system 64xa100 --tp 8 --pp 8 --batch 64 --fidelity estimate", 236, ("weft.plan.tune", "numba")),
