@@ -90,15 +90,14 @@ def running_first(server: Replica) -> bool:
 
     Returns whether none was preempted.
     """
-    at, all_run = server.give_next_tokens(), True
+    before, at = len(server.running), server.give_next_tokens(preempts=True)
     while at < len(server.running) and server.budget:
         request = server.running[at]
         if server.has_tokens(request) or server.give(request, request.missing):
             at += 1
         else:
             server.preempt(server.running[-1])
-            all_run = False
-    return all_run
+    return len(server.running) == before
 
 
 def first_come(server: Replica, *, whole: bool = False, reserve: bool = False) -> None:

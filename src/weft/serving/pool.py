@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from weft.serving.requests import Request
@@ -55,6 +55,15 @@ class Pool:
         """Bytes that a request lacks for so many tokens, beside what it holds and shares."""
         borrowed = len(self._of.get(request.id, ())) * self._block_bytes if self.shared else 0
         return max(self.bytes(tokens) - borrowed - request.held, 0)
+
+    def needs(self, some: Iterable[Request], tokens: int) -> int:
+        """Bytes that requests lack for so many more tokens of each."""
+        found = 0
+        for request in some:
+            then = request.computed + tokens
+            if then > request.room:
+                found += self.lacking(request, then)
+        return found
 
     def take(self, request: Request, tokens: int) -> bool:
         """Allocate what lacks for so many tokens of a request; False, and nothing is changed, if it does not fit."""

@@ -176,10 +176,11 @@ class Replica:
             self.running.append(request)
         return True
 
-    def give_next_tokens(self, all_or_none: bool = False) -> int:
+    def give_next_tokens(self, all_or_none: bool = False, preempts: bool = False) -> int:
         """Compute the next token of the first running requests, up to one that reads its prompt; returns how many.
 
         None, and nothing is changed, if tokens of the step or memory lack for them, or for `all_or_none` of the others.
+        Where a replica that `preempts` lacks memory, the last running requests are preempted first.
         """
         drafts, running = self._drafts.tokens, self.running
         if self._decodes:
@@ -196,7 +197,13 @@ class Replica:
             full = [one for one in running[:count] if one.computed + drafts >= one.room]
         else:
             full = self._group.pop_full(1)
-        lacks = count * (1 + drafts) > self.budget or len(full) * self.pool.most_lacking(1 + drafts) > self.pool.free
+        while preempts and not drafts and count <= self.budget and self._is_short(full, 1):
+            last = running[-1]
+            count -= last.group is self._group
+            full = [one for one in full if one is not last]
+            self.lacks("memory")
+            self.preempt(last)
+        lacks = count * (1 + drafts) > self.budget or self._is_short(full, 1 + drafts)
         if lacks or (all_or_none and count < len(running)):
             count = 0
         else:
@@ -210,6 +217,11 @@ class Replica:
             self._group.refill(full)
             self._decodes = count > 0
         return count
+
+    def _is_short(self, some: Sequence[Request], tokens: int) -> bool:
+        """Return whether memory lacks for so many more tokens of each of some requests."""
+        free = self.pool.free
+        return len(some) * self.pool.most_lacking(tokens) > free and self.pool.needs(some, tokens) > free
 
     def _is_decoding(self, request: Request) -> bool:
         """Return whether a request lacks one token behind those of its answer, and has none of this iteration."""
@@ -377,9 +389,7 @@ class Replica:
 
     def _needs(self, steps: int) -> int:
         """Bytes that so many steps take beyond what is held, the first of which has been allocated."""
-        lacking = self.pool.lacking
-        more = self._drafts.written(steps) + 2 * self._drafts.tokens
-        return sum(lacking(request, request.computed + more) for request in self.running)
+        return self.pool.needs(self.running, self._drafts.written(steps) + 2 * self._drafts.tokens)
 
 
 def _no_request(value: object) -> InputError:
