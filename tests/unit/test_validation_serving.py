@@ -12,7 +12,7 @@ from weft.lab.bar import demands, lines
 from weft.lab.classes import class_errors
 from weft.lab.pools import PooledLoop, Workers, sizes, workers
 from weft.lab.ranking import replicas_ranked
-from weft.lab.recipes import DEFAULTS, Recipe, recipe
+from weft.lab.recipes import DEFAULTS, ServerRecipe, recipe
 from weft.lab.serving import MODELS, ClosedLoop, hosts, loads_left_out
 
 HEAD = (
@@ -157,7 +157,7 @@ def test_servers_run_as_the_benchmarks_recipes_start_them():
 
 def test_a_recipe_changes_what_a_client_sees():
     of = point("llama-3-70b", tp=2, framework="trtllm", gpu="b200")
-    plain, held = of.served(), replace(of, recipe=Recipe(waits=20)).served()
+    plain, held = of.served(), replace(of, recipe=ServerRecipe(waits=20)).served()
     assert held.ttft - plain.ttft == pytest.approx(20 * plain.tpot, rel=0.1)
 
 

@@ -120,7 +120,7 @@ def fit(model: Model, measured: FloatArray, parameters: Sequence[Parameter], sta
 
     A parameter on which fewer rows depend than it needs keeps its start. Raises InputError if none can be fitted.
     """
-    search = _Search(model, measured, parameters, start)
+    search = _FitSearch(model, measured, parameters, start)
     slopes = search.jacobian(search.begin, range(len(parameters)))
     depend = (np.abs(slopes) * search.unit > _FELT).sum(axis=0)
     free = [i for i, parameter in enumerate(parameters) if depend[i] >= parameter.needs_rows]
@@ -142,7 +142,7 @@ def fit(model: Model, measured: FloatArray, parameters: Sequence[Parameter], sta
     return Fit(tuple(Fitted(*row) for row in rows))
 
 
-class _Search:
+class _FitSearch:
     """log(predicted / measured) of every row as a function of the parameters, and its Jacobian.
 
     Positive parameters vary by their logarithm; others linearly, in units of their range. `firmness` weighs the
@@ -184,7 +184,7 @@ class _Search:
         return np.stack(slopes, axis=1)
 
 
-def _solve(search: _Search, free: Sequence[int]) -> Any:
+def _solve(search: _FitSearch, free: Sequence[int]) -> Any:
     """The best point: minimises the rows' residuals and the distances of parameters from their start."""
     from scipy.optimize import least_squares
 

@@ -22,7 +22,7 @@ from weft.kernels.library.collectives import SHAPES, Protocol, canonical, librar
 from weft.kernels.library.interconnect import interconnect
 from weft.kernels.library.profiles import relative_latency
 from weft.lab.checks import Unfit, collective_floor, unfit_rows
-from weft.lab.kinds import Columns, Machine, Query, RowKind
+from weft.lab.kinds import Columns, Query, RowKind, RowMachine
 from weft.lab.problems import Problem
 from weft.lab.rigs import Rig, rig_of
 from weft.lab.seen import seen_collectives
@@ -57,7 +57,7 @@ def _system(text: str, ranks: float) -> System:
     return hardware.system(text, gpus=int(ranks))
 
 
-def _collective(rows: Columns, machine: Machine, name: str, ranks: int, system: System, rig: Rig) -> FloatArray:
+def _collective(rows: Columns, machine: RowMachine, name: str, ranks: int, system: System, rig: Rig) -> FloatArray:
     size: Any = rows["bytes"]
     harness = rig.harness(ranks, system.nodes, machine.profile)
     return estimate(Collective(name, size, ranks, rig.dtype), system, SHORT, harness).seconds
@@ -68,7 +68,7 @@ def _floor(rows: Columns, gpu: Gpu, name: str, ranks: int, system: System, rig: 
     return collective_floor(name, ranks, rows["bytes"], link, node is not None and node.switch_reduces)
 
 
-def _labels(rows: pd.DataFrame, machine: Machine, queries: Sequence[Any]) -> dict[str, Any]:
+def _labels(rows: pd.DataFrame, machine: RowMachine, queries: Sequence[Any]) -> dict[str, Any]:
     each = [
         {
             "dtype": rig.dtype,
@@ -84,7 +84,7 @@ def _labels(rows: pd.DataFrame, machine: Machine, queries: Sequence[Any]) -> dic
     return {**pd.DataFrame(each, rows.index), "seen": _seen(machine)}
 
 
-def _seen(machine: Machine) -> str:
+def _seen(machine: RowMachine) -> str:
     assert machine.profile is not None
     return seen_collectives(machine.gpu, machine.profile)
 
@@ -94,7 +94,7 @@ def _ranges(rows: pd.DataFrame) -> dict[str, BoolArray]:
     return {LARGE: size >= 16 * _MiB, MEDIUM: size >= _MiB, ALL: np.ones(len(rows), dtype=np.bool_)}
 
 
-def _more(machine: Machine, rows: pd.DataFrame, labels: pd.DataFrame) -> dict[str, Any]:
+def _more(machine: RowMachine, rows: pd.DataFrame, labels: pd.DataFrame) -> dict[str, Any]:
     """Rows that set the rate of their network must not calibrate the library as well."""
     profile = machine.profile
     assert profile is not None
@@ -143,7 +143,7 @@ def _simulated(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
     yield "ring", rows[np.array(wanted, dtype=np.bool_)]
 
 
-def _run(rows: Columns, machine: Machine, name: str, ranks: int, system: System, rig: Rig) -> list[float]:
+def _run(rows: Columns, machine: RowMachine, name: str, ranks: int, system: System, rig: Rig) -> list[float]:
     from weft.simulate import alone
     from weft.simulate.single import simulate
 
@@ -208,7 +208,7 @@ def _ring_query(
 
 
 def _ring(
-    rows: Columns, machine: Machine, name: str, ranks: int, protocol: Protocol, channels: int, units: int | None,
+    rows: Columns, machine: RowMachine, name: str, ranks: int, protocol: Protocol, channels: int, units: int | None,
     system: System, rig: Rig,
 ) -> FloatArray:  # fmt: skip
     size: Any = rows["bytes"]

@@ -13,7 +13,7 @@ from weft.core.options import SHORT
 from weft.estimate import Parameter
 from weft.estimate.exchange import Exchange, ExchangedBytes, exchange, moved
 from weft.kernels.library.dispatchers import ABOUT, bounds, dispatcher, places, shipped, table_of
-from weft.lab.kinds import Columns, Machine, Query, RowKind
+from weft.lab.kinds import Columns, Query, RowKind, RowMachine
 from weft.lab.problems import Problem
 from weft.lab.seen import YES
 from weft.lab.tables import FloatArray, Measurements
@@ -56,7 +56,7 @@ def _moved(
 
 
 def _exchanged(
-    rows: Columns, machine: Machine, library: str, operation: str, ranks: int, nodes: int, *more: Any
+    rows: Columns, machine: RowMachine, library: str, operation: str, ranks: int, nodes: int, *more: Any
 ) -> Any:
     """The kernels' time [s]: the host's wait, which `weft predict exchange` adds, is not in the rows."""
     what, _ = _moved(rows, library, operation, ranks, nodes, *more)

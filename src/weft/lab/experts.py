@@ -30,7 +30,7 @@ from weft.graph import Streaming
 from weft.graph.routing import Routing
 from weft.hardware import Gpu
 from weft.kernels.library.served import EXPERT_FORMATS, library
-from weft.lab.kinds import Columns, Machine, RowKind
+from weft.lab.kinds import Columns, RowKind, RowMachine
 from weft.lab.operators import least_time
 from weft.lab.seen import YES
 from weft.lab.served import start
@@ -131,7 +131,7 @@ def _layer(rows: Columns, dtype: str) -> GpuExperts:
     return GpuExperts(load, rows["tokens"], rows["topk"], rows["hidden"], wide, dtype, rows["gated"])
 
 
-def _layered(rows: Columns, machine: Machine, name: str, dtype: str) -> FloatArray:
+def _layered(rows: Columns, machine: RowMachine, name: str, dtype: str) -> FloatArray:
     """What `weft predict experts` says of all rows at once: one call, repeated, so that weights stay in the cache."""
     where = target(machine.gpu, SHORT, machine.harness(rotation=1.0))
     return served_layer(_layer(rows, dtype), library("experts", name), where).seconds
@@ -207,7 +207,7 @@ _TILE = 128
 """Rows and columns of a workgroup of VeOmni's Triton kernels; one is launched in each cycle [assumed, 0.5 to 2]."""
 
 
-def _trained(rows: Columns, machine: Machine, kind: str, name: str, dtype: str) -> FloatArray:
+def _trained(rows: Columns, machine: RowMachine, kind: str, name: str, dtype: str) -> FloatArray:
     """Whole layers by `weft predict experts`, and grouped GEMMs by the form below it."""
     gpu = machine.gpu
     sizes = [rows[column] for column in ("tokens", "hidden", "inter", "topk", "experts")]

@@ -38,7 +38,7 @@ PASSES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Machine:
+class RowMachine:
     """What a call runs on as a fit may change it: a GPU, its library's profile, and values of libraries by path.
 
     `gpu` is None where rows name their systems themselves.
@@ -64,7 +64,7 @@ def gpu_with(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
 class _Model:
     """Figures of rows for values of parameters; the rows of the last call are not cut into queries again."""
 
-    def __init__(self, kind: RowKind, machine: Machine) -> None:
+    def __init__(self, kind: RowKind, machine: RowMachine) -> None:
         self.kind, self.machine = kind, machine
         self.rows: pd.DataFrame | None = None
         self.parts: Sequence[tuple[Query, IntArray, Columns]] = ()
@@ -86,12 +86,12 @@ def _whole(checked: Measurements) -> Iterable[tuple[str, pd.DataFrame]]:
 class RowKind:
     """A kind of rows: how they are read, the public call that predicts each, and what their errors are grouped by.
 
-    `query` turns the cells of the columns `by` (none: the whole row, as a mapping, and its Machine) into a Query, or
-    raises Unfit;
-    `call` takes the columns of rows alike, their Machine and the Query, and returns the figures compared. `checks` find
-    rows without a model and fill in what others leave out. `expand` cuts a file into the kinds of figures that its rows
-    state, each with a column "measured" [base units] where that is not "time_us"; rows in `passes` hold one time for
-    each pass. `column` names the machine: "gpu" and "system" group by GPU, another one as it is, "" not at all.
+    `query` turns the cells of the columns `by` (none: the whole row, as a mapping, and its machine) into a Query, or
+    raises Unfit; `call` takes the columns of rows alike, their machine and the Query, and returns the figures compared.
+    `checks` find rows without a model and fill in what others leave out. `expand` cuts a file into the kinds of figures
+    that its rows state, each with a column "measured" [base units] where that is not "time_us"; rows in `passes` hold
+    one time for each pass. `column` names the machine: "gpu" and "system" group by GPU, another one as it is, "" not at
+    all.
 
     `labels` gives, of the rows of a machine and their queries, what errors are grouped by, and `ranges` their classes
     of size. With a `floor`, the least time of rows alike [s], impossible rows are left out. A kind `multiplies` if it
@@ -104,7 +104,7 @@ class RowKind:
     kind: str
     query: Callable[..., Query]
     call: Callable[..., Any]
-    labels: Callable[[pd.DataFrame, Machine, Sequence[Any]], Mapping[str, Any]]
+    labels: Callable[[pd.DataFrame, RowMachine, Sequence[Any]], Mapping[str, Any]]
     by: tuple[str, ...] = ()
     checks: Callable[[Measurements], Iterable[Iterable[Problem]]] = lambda checked: ()
     expand: Callable[[Measurements], Iterable[tuple[str, pd.DataFrame]]] = _whole
@@ -114,17 +114,17 @@ class RowKind:
     floor: Callable[..., Any] | None = None
     multiplies: bool = False
     fits: Literal["gpu", "profile", "values"] = "values"
-    parameters: Callable[[Machine], tuple[Parameter, ...]] = lambda machine: ()
-    start: Callable[[Machine, str], float] = lambda machine, path: float(machine.gpu.value(path))
+    parameters: Callable[[RowMachine], tuple[Parameter, ...]] = lambda machine: ()
+    start: Callable[[RowMachine, str], float] = lambda machine, path: float(machine.gpu.value(path))
     table: Callable[..., str] | None = None
     blamed: str = "gpu"
-    more: Callable[[Machine, pd.DataFrame, pd.DataFrame], Mapping[str, Any]] = lambda machine, rows, labels: {}
+    more: Callable[[RowMachine, pd.DataFrame, pd.DataFrame], Mapping[str, Any]] = lambda machine, rows, labels: {}
     also: tuple[RowKind, ...] = ()
 
     def subjects(self, checked: Measurements, machines: Machines) -> list[Subject]:
         """The rows of a file by machine, without those that have no model or cannot be true; the problems say which."""
         checked.drop(*self.checks(checked))
-        found: list[tuple[str, str, Machine, Measurements, FloatArray]] = []
+        found: list[tuple[str, str, RowMachine, Measurements, FloatArray]] = []
         problems: dict[Problem, None] = {}
         for kind, rows in self.expand(checked):
             for name, machine, own in self._by_machine(checked.some(rows), machines):
@@ -150,12 +150,12 @@ class RowKind:
                 ]
         return [*subjects, *others]
 
-    def _predicted(self, checked: Measurements, machine: Machine) -> tuple[pd.DataFrame, FloatArray]:
+    def _predicted(self, checked: Measurements, machine: RowMachine) -> tuple[pd.DataFrame, FloatArray]:
         true, figures = self._possible(checked, machine)
         return true.rows, figures
 
     def parts(
-        self, rows: pd.DataFrame, machine: Machine, unfit: dict[int, Unfit] | None = None
+        self, rows: pd.DataFrame, machine: RowMachine, unfit: dict[int, Unfit] | None = None
     ) -> list[tuple[Query, IntArray, Columns]]:
         """Each query in order of first occurrence, with the positions and the columns of its rows.
 
@@ -182,7 +182,7 @@ class RowKind:
         every = ((query, np.array(at)) for query, at in queries.items())
         return [(query, at, {name: column[at] for name, column in columns.items()}) for query, at in every]
 
-    def changed(self, machine: Machine, values: Mapping[str, float]) -> Machine:
+    def changed(self, machine: RowMachine, values: Mapping[str, float]) -> RowMachine:
         """The machine with the values of parameters replaced, by path."""
         if self.fits == "gpu":
             return replace(machine, gpu=gpu_with(machine.gpu, values))
@@ -191,12 +191,12 @@ class RowKind:
             return replace(machine, profile=machine.profile.replace(values)) if values else machine
         return replace(machine, values=values)
 
-    def _by_machine(self, checked: Measurements, machines: Machines) -> Iterable[tuple[str, Machine, Measurements]]:
+    def _by_machine(self, checked: Measurements, machines: Machines) -> Iterable[tuple[str, RowMachine, Measurements]]:
         """The rows of each machine, with its name."""
         rows = checked.rows
         if self.column not in ("gpu", "system"):
             names = rows[self.column] if self.column else pd.Series("", rows.index)
-            return [(str(name), Machine(), checked.some(own)) for name, own in rows.groupby(names, sort=False)]
+            return [(str(name), RowMachine(), checked.some(own)) for name, own in rows.groupby(names, sort=False)]
         texts = rows[self.column]
         find = machines.find if self.column == "gpu" else lambda text: hardware.system(text).gpu
         gpus = {text: find(text) for text in texts.unique() if knows(find, text)}
@@ -206,14 +206,14 @@ class RowKind:
             for name, gpu in {gpu.name: gpu for gpu in gpus.values()}.items()
         ]
 
-    def _machine(self, gpu: Gpu, machines: Machines) -> Machine:
-        return Machine(gpu, machines.profile(gpu) if self.fits == "profile" else None)
+    def _machine(self, gpu: Gpu, machines: Machines) -> RowMachine:
+        return RowMachine(gpu, machines.profile(gpu) if self.fits == "profile" else None)
 
     def _subject(
         self,
         kind: str,
         name: str,
-        machine: Machine,
+        machine: RowMachine,
         machines: Machines,
         file: str,
         rows: pd.DataFrame,
@@ -244,7 +244,7 @@ class RowKind:
             **self.more(machine, rows, labels),
         )
 
-    def _of_each(self, rows: pd.DataFrame, machine: Machine) -> list[Query]:
+    def _of_each(self, rows: pd.DataFrame, machine: RowMachine) -> list[Query]:
         """The query of each row."""
         found: list[Query] = [()] * len(rows)
         for query, at, _ in self.parts(rows, machine):
@@ -252,7 +252,7 @@ class RowKind:
                 found[place] = query
         return found
 
-    def _believable(self, checked: Measurements, machine: Machine) -> tuple[Measurements, FloatArray]:
+    def _believable(self, checked: Measurements, machine: RowMachine) -> tuple[Measurements, FloatArray]:
         """The rows that can be predicted and that are physically possible, and their predicted figures.
 
         The passes of a line have one unit: where one of them is believed, another far from it is a slow kernel.
@@ -270,7 +270,7 @@ class RowKind:
         return found, np.concatenate([figures for _, figures in every])
 
     def _possible(
-        self, stated: Measurements, machine: Machine, in_us: Collection[int] = ()
+        self, stated: Measurements, machine: RowMachine, in_us: Collection[int] = ()
     ) -> tuple[Measurements, FloatArray]:
         """The rows that can be predicted and are physically possible; the lines `in_us` are microseconds."""
         checked, refused, unfit = stated.some(stated.rows), [], dict[int, Unfit]()

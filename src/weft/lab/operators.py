@@ -19,7 +19,7 @@ from weft.graph.recurrent import GATES, Recurrent
 from weft.hardware import Gpu
 from weft.kernels.library.tiles import FITTED, recurrent_bounds, recurrent_values
 from weft.lab.checks import gemm_floor
-from weft.lab.kinds import Columns, Machine, Query, RowKind
+from weft.lab.kinds import Columns, Query, RowKind, RowMachine
 from weft.lab.problems import Problem
 from weft.lab.rigs import gemm_harness, gemm_options
 from weft.lab.seen import NO, YES, seen_gemms
@@ -36,7 +36,7 @@ def least_time(products: Any, dtype: str, gpu: Gpu, saving: float = 1.0) -> Floa
     return np.asarray(products / rate / saving, dtype=np.float64)
 
 
-def _gemm(rows: Columns, machine: Machine, dtype: str, harness: Harness, options: RunOptions) -> FloatArray:
+def _gemm(rows: Columns, machine: RowMachine, dtype: str, harness: Harness, options: RunOptions) -> FloatArray:
     m, n, k = (_sizes(rows, name) for name in "mnk")
     return estimate(Gemm(m, n, k, dtype), machine.gpu, options, harness).seconds
 
@@ -86,7 +86,7 @@ def kernel_operator(rows: Columns, op: str, dtype: str) -> Op:
     return Streaming("elementwise", tokens * columns, 1, dtype, inputs=_INPUTS[op])
 
 
-def _kernel(rows: Columns, machine: Machine, op: str, dtype: str) -> FloatArray:
+def _kernel(rows: Columns, machine: RowMachine, op: str, dtype: str) -> FloatArray:
     """PyTorch's call, from the host's start to the end that it waits for."""
     found = estimate(kernel_operator(rows, op, dtype), machine.gpu, SHORT, Harness(timed="host"))
     return seen_by_host(op, found.seconds - found.parts["launch"], found.parts["launch"])
@@ -198,7 +198,7 @@ def _convolution(rows: Columns, dtype: str, algorithm: Any, computes: Any) -> Co
     return Convolution(**sizes, dtype=dtype, algorithm=algorithm, computes=computes)
 
 
-def _convolved(rows: Columns, machine: Machine, harness: Harness, *query: Any) -> FloatArray:
+def _convolved(rows: Columns, machine: RowMachine, harness: Harness, *query: Any) -> FloatArray:
     return estimate(_convolution(rows, *query), machine.gpu, SHORT, harness).seconds
 
 
@@ -250,7 +250,7 @@ def _recurrent(rows: Columns, cell: Any, dtype: str, computes: Any) -> Recurrent
     return Recurrent(cell, hidden=hidden, batch=batch, steps=steps, dtype=dtype, computes=computes)
 
 
-def _recurrent_parameters(machine: Machine) -> tuple[Parameter, ...]:
+def _recurrent_parameters(machine: RowMachine) -> tuple[Parameter, ...]:
     bounds = recurrent_bounds(machine.gpu.architecture)
     return tuple(Parameter(path, *bounds[path], "s", 10, _ABOUT[path.split(".")[1]]) for path in FITTED)
 

@@ -23,7 +23,7 @@ from weft.graph.collective import Form
 from weft.hardware import System
 from weft.kernels.library.collectives import canonical
 from weft.lab.checks import Unfit, check_multiplies, unfit_rows
-from weft.lab.kinds import Columns, Machine, RowKind
+from weft.lab.kinds import Columns, RowKind, RowMachine
 from weft.lab.problems import Problem
 from weft.lab.rigs import rig_of
 from weft.lab.seen import seen_overlap, seen_systems
@@ -76,7 +76,7 @@ def family(method: str) -> str:
 
 
 @dataclass(frozen=True)
-class Overlapped:
+class MeasuredPair:
     """One measured row: the GEMM of each rank and of all [m, n, k], and who joined it with its collective.
 
     `alone` says that the row's sequence is the sum of both kernels alone, so that its times hold no framework's costs;
@@ -148,7 +148,7 @@ _COMPARED = ("method", "quantity", "join")
 """What a figure of a row is of: who is measured, a time or a speedup, and how both are joined."""
 
 
-def _joined(rows: Columns, machine: Machine, join: str, quantity: str) -> FloatArray:
+def _joined(rows: Columns, machine: RowMachine, join: str, quantity: str) -> FloatArray:
     """The time [s] of a pair joined in a way, or its speedup over the sequence, with the machine's software costs."""
     pairs = PairTimes(**{one.name: rows[f"_{one.name}"] for one in fields(PairTimes)})
     seconds = OVERLAPS[join].seconds(pairs, machine.values)
@@ -160,7 +160,7 @@ def _checks(checked: Measurements) -> list[Iterator[Problem]]:
     return [checked.by_value(~checked.rows["pattern"].isin([*_COLLECTIVES]), "pattern", rule)]
 
 
-def _overlapped(row: Mapping[str, Any]) -> Overlapped:
+def _overlapped(row: Mapping[str, Any]) -> MeasuredPair:
     """A row's GEMM of all ranks and of each (its note says which one it gives); bf16 unless a data type is stated.
 
     Raises Unfit for a row without a shape, and for an invalid system, number of ranks or data type.
@@ -184,7 +184,7 @@ def _overlapped(row: Mapping[str, Any]) -> Overlapped:
         whole = (m, n * ranks, k) if pattern == "ag_gemm" else (m, n, k * ranks)
     by, source = _BY.search(notes), f"{row['source']} {notes}".lower()
     both = row["gemm_us"] + row["comm_us"]
-    return Overlapped(
+    return MeasuredPair(
         system,
         pattern,
         dtype,
@@ -197,7 +197,7 @@ def _overlapped(row: Mapping[str, Any]) -> Overlapped:
     )
 
 
-def _compared(row: Mapping[str, Any], case: Overlapped) -> Iterator[tuple[str, str, str, PairTimes, float]]:
+def _compared(row: Mapping[str, Any], case: MeasuredPair) -> Iterator[tuple[str, str, str, PairTimes, float]]:
     """Everything comparable in a row: method, quantity, way to join, pair, and the measured time [s] or speedup.
 
     If it has only a speedup, the speedup is compared.

@@ -43,7 +43,7 @@ class Ranking:
 
 
 @dataclass(frozen=True)
-class _Ran:
+class _RankedRow:
     """A row: its plan, and predicted and measured time [s]."""
 
     plan: tuple[Any, ...]
@@ -70,18 +70,18 @@ def replicas_ranked(predictions: Sequence[Predicted]) -> Ranking | None:
     return _ranked(one for part in predictions for one in _by_replica(part))
 
 
-def _by_replica(part: Predicted) -> Iterator[tuple[tuple[Any, ...], _Ran]]:
+def _by_replica(part: Predicted) -> Iterator[tuple[tuple[Any, ...], _RankedRow]]:
     subject = part.subject
     if subject.kind != "serving":
         return
     rows = zip(subject.rows.to_dict("records"), part.seconds.tolist(), subject.measured.tolist(), strict=True)
     for row, predicted, measured in rows:
         if row["quantity"] == "TPOT":
-            yield tuple(str(row[column]) for column in _LOAD), _Ran((row["gpus"],), predicted, measured)
+            yield tuple(str(row[column]) for column in _LOAD), _RankedRow((row["gpus"],), predicted, measured)
 
 
-def _ranked(rows: Iterable[tuple[tuple[Any, ...], _Ran]]) -> Ranking | None:
-    questions: dict[tuple[Any, ...], list[_Ran]] = {}
+def _ranked(rows: Iterable[tuple[tuple[Any, ...], _RankedRow]]) -> Ranking | None:
+    questions: dict[tuple[Any, ...], list[_RankedRow]] = {}
     for asked, ran in rows:
         questions.setdefault(asked, []).append(ran)
     pairs = [pair for ran in questions.values() for pair in combinations(ran, 2) if _differs(*pair)]
@@ -91,7 +91,7 @@ def _ranked(rows: Iterable[tuple[tuple[Any, ...], _Ran]]) -> Ranking | None:
     return Ranking(len(pairs), right, tuple(_regret(ran) for ran in questions.values() if _plans(ran) > 1))
 
 
-def _by_dispatcher(part: Predicted) -> Iterator[tuple[tuple[Any, ...], _Ran]]:
+def _by_dispatcher(part: Predicted) -> Iterator[tuple[tuple[Any, ...], _RankedRow]]:
     subject = part.subject
     if subject.kind != "step" or "dispatcher" not in subject.rows:
         return
@@ -99,10 +99,10 @@ def _by_dispatcher(part: Predicted) -> Iterator[tuple[tuple[Any, ...], _Ran]]:
     for row, predicted, measured in rows:
         if row["dispatcher"]:
             asked = tuple(str(row[column]) for column in (*_QUESTION, *_PLAN, "overlap_ep", "routing"))
-            yield asked, _Ran((row["dispatcher"],), predicted, measured)
+            yield asked, _RankedRow((row["dispatcher"],), predicted, measured)
 
 
-def _rows(part: Predicted, framework: str) -> Iterator[tuple[tuple[Any, ...], _Ran]]:
+def _rows(part: Predicted, framework: str) -> Iterator[tuple[tuple[Any, ...], _RankedRow]]:
     subject = part.subject
     if subject.kind != "step":
         return
@@ -113,18 +113,18 @@ def _rows(part: Predicted, framework: str) -> Iterator[tuple[tuple[Any, ...], _R
             era = _ERA.search(row["notes"])
             asked = tuple(str(row[column]) for column in _QUESTION)
             plan = tuple(str(row[column]) for column in _PLAN)
-            yield (*asked, era and era[0]), _Ran(plan, predicted, measured)
+            yield (*asked, era and era[0]), _RankedRow(plan, predicted, measured)
 
 
-def _differs(one: _Ran, two: _Ran) -> bool:
+def _differs(one: _RankedRow, two: _RankedRow) -> bool:
     ratio = max(one.measured, two.measured) / min(one.measured, two.measured)
     return one.plan != two.plan and ratio > 1 + DIFFER
 
 
-def _plans(ran: Sequence[_Ran]) -> int:
+def _plans(ran: Sequence[_RankedRow]) -> int:
     return len({one.plan for one in ran})
 
 
-def _regret(ran: Sequence[_Ran]) -> float:
+def _regret(ran: Sequence[_RankedRow]) -> float:
     chosen = min(ran, key=lambda one: one.predicted)
     return chosen.measured / min(one.measured for one in ran) - 1

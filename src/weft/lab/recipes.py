@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ServerRecipe:
     """A step takes at most `tokens` (0: the default); steps of up to `graphed` tokens are replayed from graphs
     (None: the default); and the scheduler sees a request `waits` steps after it came.
     """
@@ -23,27 +23,27 @@ class Recipe:
     waits: float = 0.0
 
 
-DEFAULTS = Recipe()
+DEFAULTS = ServerRecipe()
 
 
-def recipe(of: ClosedLoop, architecture: str) -> Recipe:
+def recipe(of: ClosedLoop, architecture: str) -> ServerRecipe:
     """The recipe of a measured server."""
     make = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}.get(of.framework)
     return make(of, architecture) if make else DEFAULTS
 
 
-def _vllm(of: ClosedLoop, architecture: str) -> Recipe:
+def _vllm(of: ClosedLoop, architecture: str) -> ServerRecipe:
     """`max-cudagraph-capture-size` and `max-num-batched-tokens`; `FULL_DECODE_ONLY` graphs nothing with a prompt."""
     if of.model == "gpt-oss-120b":
-        return Recipe(tokens=8192, graphed=2048)
+        return ServerRecipe(tokens=8192, graphed=2048)
     if of.model == "minimax-m2" and architecture == "blackwell" and of.version.startswith("0.19"):
-        return Recipe(tokens=2 * of.prompt, graphed=2048)
+        return ServerRecipe(tokens=2 * of.prompt, graphed=2048)
     if of.model == "llama-3-70b":
-        return Recipe(tokens=8192, graphed=0 if architecture == "blackwell" else None)
+        return ServerRecipe(tokens=8192, graphed=0 if architecture == "blackwell" else None)
     return DEFAULTS
 
 
-def _sglang(of: ClosedLoop, architecture: str) -> Recipe:
+def _sglang(of: ClosedLoop, architecture: str) -> ServerRecipe:
     """`--chunked-prefill-size`, and `--scheduler-recv-interval`: steps between looks, each of next tokens counts once.
 
     Source: sgl-project/sglang python/sglang/srt/managers/scheduler_recv_skipper.py.
@@ -51,20 +51,20 @@ def _sglang(of: ClosedLoop, architecture: str) -> Recipe:
     if of.model != "deepseek-v3":
         return DEFAULTS
     if architecture == "hopper":
-        return Recipe(tokens=32768)
-    return Recipe(tokens=16384 if of.dtype == "nvfp4" else 32768, waits=(10 if of.clients < 16 else 30) / 2)
+        return ServerRecipe(tokens=32768)
+    return ServerRecipe(tokens=16384 if of.dtype == "nvfp4" else 32768, waits=(10 if of.clients < 16 else 30) / 2)
 
 
-def _trtllm(of: ClosedLoop, _: str) -> Recipe:
+def _trtllm(of: ClosedLoop, _: str) -> ServerRecipe:
     """`--max_num_tokens`, and `batch_wait_timeout_iters`: steps for which prompts wait until they fill most of one.
 
     Source: NVIDIA/TensorRT-LLM tensorrt_llm/_torch/pyexecutor/py_executor.py, _waiting_requests.
     """
     short = of.prompt == of.answer == 1024
     if of.model == "llama-3-70b":
-        return Recipe(tokens=16384, waits=20.0 if short and of.gpus < 8 else 0.0)
+        return ServerRecipe(tokens=16384, waits=20.0 if short and of.gpus < 8 else 0.0)
     if of.model == "gpt-oss-120b":
-        return Recipe(tokens=20000)
+        return ServerRecipe(tokens=20000)
     if of.model == "deepseek-v3":
-        return Recipe(tokens=max(of.clients + of.prompt + 128, 8192))
+        return ServerRecipe(tokens=max(of.clients + of.prompt + 128, 8192))
     return DEFAULTS

@@ -16,7 +16,7 @@ from weft.estimate import estimate
 from weft.graph import Attention, Collective, Gemm, Streaming
 from weft.hardware import Gpu
 from weft.kernels.library.served import library, shipped, table_of
-from weft.lab.kinds import Columns, Machine, Query, RowKind
+from weft.lab.kinds import Columns, Query, RowKind, RowMachine
 from weft.lab.operators import least_time
 from weft.lab.seen import YES
 from weft.lab.tables import FloatArray, Measurements
@@ -67,7 +67,7 @@ def _attention_table(gpu: Gpu, library: str, phase: str, dtype: str, kv_dtype: s
     return table_of("attention", library, f"{phase}.{dtype}-{kv_dtype}", gpu.architecture)
 
 
-def start(machine: Machine, path: str) -> float:
+def start(machine: RowMachine, path: str) -> float:
     """A shipped value of a library."""
     return shipped()[path]
 
@@ -108,7 +108,7 @@ ALL_REDUCES: Mapping[str, tuple[str, str]] = {
 """The library and the host of each kernel of the rows: in a graph the device launches it."""
 
 
-def _all_reduce(rows: Columns, machine: Machine, library: str, host: str, ranks: int) -> FloatArray:
+def _all_reduce(rows: Columns, machine: RowMachine, library: str, host: str, ranks: int) -> FloatArray:
     (size,), where = _shape(rows, "bytes"), hardware.system(f"8x{machine.gpu.name}")
     return estimate(
         Collective("all_reduce", size, ranks), where, SHORT, machine.harness(library=library, host=host)
@@ -167,7 +167,7 @@ def _product(rows: Columns, dtype: str) -> Gemm:
     return Gemm(m, n, k, dtype)
 
 
-def _gemm(rows: Columns, machine: Machine, library: str, dtype: str, weights: str) -> FloatArray:
+def _gemm(rows: Columns, machine: RowMachine, library: str, dtype: str, weights: str) -> FloatArray:
     return estimate(_product(rows, dtype), machine.gpu, SHORT, machine.harness(served=library, weights=weights)).seconds
 
 
@@ -235,7 +235,7 @@ def _latent(rows: Columns, name: str, op: str, phase: str, dtype: str, kv_dtype:
     return Attention(batch, heads, query, keys, _PLAIN + _ROTARY, value=_PLAIN, **types)
 
 
-def _latent_seconds(rows: Columns, machine: Machine, name: str, *query: Any) -> FloatArray:
+def _latent_seconds(rows: Columns, machine: RowMachine, name: str, *query: Any) -> FloatArray:
     work = _latent(rows, name, *query)
     harness = machine.harness(served=name) if isinstance(work, Gemm) else machine.harness()
     return estimate(work, machine.gpu, SHORT, harness).seconds

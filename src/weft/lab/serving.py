@@ -15,10 +15,10 @@ from weft import hardware
 from weft.core.errors import InputError
 from weft.hardware import Gpu
 from weft.kernels.library.kits import KITS
-from weft.lab.kinds import Columns, Machine, Query, RowKind
+from weft.lab.kinds import Columns, Query, RowKind, RowMachine
 from weft.lab.pools import PooledLoop, sizes, with_version, workers
 from weft.lab.problems import Problem
-from weft.lab.recipes import DEFAULTS, Recipe, recipe
+from weft.lab.recipes import DEFAULTS, ServerRecipe, recipe
 from weft.lab.subjects import BoolArray, Predicted, Subject, predicted
 from weft.lab.tables import Measurements
 from weft.models import load_model
@@ -98,7 +98,7 @@ class ClosedLoop:
     clients: int
     alike: bool
     version: str = ""
-    recipe: Recipe = DEFAULTS
+    recipe: ServerRecipe = DEFAULTS
 
     def served(self, host: float | None = None, outside: float | None = None, launch: float | None = None) -> Steady:
         """Its steady state as a benchmark sees it; InputError without room.
@@ -162,14 +162,14 @@ def _quantities(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
             yield str(kind), stated.assign(quantity=quantity, measured=stated[column])
 
 
-def _query(row: Mapping[str, Any], machine: Machine) -> Query:
+def _query(row: Mapping[str, Any], machine: RowMachine) -> Query:
     loop = _loop(row, machine.gpu)
     if isinstance(loop, ClosedLoop) and not loop.alike:
         loop = replace(loop, recipe=recipe(loop, machine.gpu.architecture))
     return row["quantity"], row["throughput_kind"], loop
 
 
-def _served(rows: Columns, machine: Machine, quantity: str, kind: str, loop: ClosedLoop | PooledLoop) -> float:
+def _served(rows: Columns, machine: RowMachine, quantity: str, kind: str, loop: ClosedLoop | PooledLoop) -> float:
     """A quantity of one row, for values of "host.FRAMEWORK", "frontend.FRAMEWORK" and "launch.FRAMEWORK" [s]."""
     found = loop.served(*(machine.values.get(f"{name}.{loop.framework}") for name in _KNOBS))
     if quantity == "throughput":
@@ -178,7 +178,7 @@ def _served(rows: Columns, machine: Machine, quantity: str, kind: str, loop: Clo
     return found.tpot if quantity == "TPOT" else found.ttft
 
 
-def _labels(rows: pd.DataFrame, machine: Machine, queries: Sequence[Any]) -> dict[str, Any]:
+def _labels(rows: pd.DataFrame, machine: RowMachine, queries: Sequence[Any]) -> dict[str, Any]:
     models = [loop.model for *_, loop in queries]
     return {
         "gpu": machine.gpu.name,

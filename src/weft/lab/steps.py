@@ -21,7 +21,7 @@ from weft.hardware import Gpu, System
 from weft.kernels.library.dispatchers import dispatcher
 from weft.kernels.library.software import RESIDUAL_RULES, Residual
 from weft.lab.checks import Unfit
-from weft.lab.kinds import Columns, Machine, RowKind
+from weft.lab.kinds import Columns, RowKind, RowMachine
 from weft.lab.tables import Measurements
 from weft.models import Transformer, load_model, model_names
 from weft.models.parallel.framework import Framework, framework
@@ -73,7 +73,7 @@ def _figures(checked: Measurements) -> Iterator[tuple[str, pd.DataFrame]]:
     yield "memory", held.assign(compared="memory", measured=held["peak_mem_gb"] * unit)
 
 
-def _step(rows: Columns, machine: Machine, compared: str, quantity: str, ran: Trained) -> float:
+def _step(rows: Columns, machine: RowMachine, compared: str, quantity: str, ran: Trained) -> float:
     """The figure of one row: seconds, or the peak of memory [bytes]."""
     used = ran.framework
     if machine.values:
@@ -86,7 +86,7 @@ def _step(rows: Columns, machine: Machine, compared: str, quantity: str, ran: Tr
     return stepped(ran).seconds
 
 
-def _labels(rows: pd.DataFrame, machine: Machine, queries: Sequence[Any]) -> dict[str, Any]:
+def _labels(rows: pd.DataFrame, machine: RowMachine, queries: Sequence[Any]) -> dict[str, Any]:
     named = rows["dispatcher"] != "" if "dispatcher" in rows else pd.Series(False, rows.index)
     ran = [of for _, _, of in queries]
     layers = ["mixture" if of.model.experts else "dense" for of in ran]

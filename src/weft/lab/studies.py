@@ -18,7 +18,7 @@ from weft.graph import Op
 from weft.hardware import Gpu
 from weft.lab.checks import Unfit
 from weft.lab.collectives import COLLECTIVES
-from weft.lab.kinds import Machine
+from weft.lab.kinds import RowMachine
 from weft.lab.machines import Machines, knows
 from weft.lab.operators import GEMMS, KERNELS, KERNELS_COMPARED, kernel_operator
 from weft.lab.projection import HIDDEN, Projection, flops_of, of_bert, projection, sparse_sizes
@@ -137,7 +137,7 @@ def measured_kernels(file: Path, machine: Gpu) -> Iterator[tuple[str, Any, Calla
 
     The times are the measured one and that of the closed form on a machine.
     """
-    read, where = read_file(file), Machine(machine)
+    read, where = read_file(file), RowMachine(machine)
     if read.kind is None:
         raise InputError(f"'{file}' holds no rows of {file.name} that can be read; see 'weft validate --help'")
     own = read.rows["gpu"].str.startswith("v100").to_numpy()

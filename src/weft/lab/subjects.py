@@ -58,7 +58,7 @@ class Subject:
 
     `labels` has a row for each of `rows`, whose numbers are floats.
     `ranges` maps a size class, such as ">= 20 us", to the rows in it. `start` holds the parameters' values in the
-    catalogue. `vendor` says whose other machines are relatives; a `slow` subject is simulated, request by request.
+    catalogue. `vendor` says whose other machines are relatives.
     `teaches` marks the rows that a fit may use (None: all); the others are only predicted. `relative` holds, by path,
     what a parameter is divided by before it is compared with that of other machines (1 where it is missing). `added`
     are further lines of the file, which its rows add up. `shipped` are the predictions by the shipped values; `tables`
@@ -76,7 +76,6 @@ class Subject:
     parameters: tuple[Parameter, ...] = ()
     start: Mapping[str, float] = field(default_factory=dict)
     vendor: str = "none"
-    slow: bool = False
     teaches: BoolArray | None = None
     relative: Mapping[str, float] = field(default_factory=dict)
     added: tuple[int, ...] = ()

@@ -102,7 +102,7 @@ class Table(BaseModel):
         }
 
 
-class Layers(Table):
+class MeasuredLayers(Table):
     """An operator of a Transformer layer, with a time [s] for each phase, batch and length that was measured."""
 
     file = "gpt3_layer_tp4.csv"
@@ -231,7 +231,7 @@ def _declared(kind: str, about: Mapping[str, Any]) -> type[Table]:
 
 
 _DECLARED = {kind: _declared(kind, about) for kind, about in read_toml(Path(__file__).with_suffix(".toml")).items()}
-_TYPES: Mapping[str, type[Table]] = {**_DECLARED, "layer": Layers, "step": Steps}
+_TYPES: Mapping[str, type[Table]] = {**_DECLARED, "layer": MeasuredLayers, "step": Steps}
 TABLES: Mapping[Kind, type[Table]] = {kind: _TYPES[kind] for kind in get_args(Kind) if kind in _TYPES}
 """The table type of every kind of file; streams of requests to a DRAM are read by `streams`."""
 
