@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.step.paired import Beside
+from weft.step.paired import overlap_exchange
 from weft.step.pipeline import Durations, Send, run_schedule, schedule
 from weft.step.stages import ForwardStages
 
@@ -33,7 +33,7 @@ def test_stages_of_a_forward_pass_are_those_of_the_pipeline_clock(count, layers,
 
 @given(SECONDS, SECONDS, st.floats(0.0, 0.9), st.booleans())
 def test_an_exchange_and_computing_take_at_least_what_either_does(exchange, computing, units, held):
-    slower, late = Beside.of(exchange, computing, units, held)
+    slower, late = overlap_exchange(exchange, computing, units, held)
     both = computing + slower + late
     assert both >= max(exchange, computing) * (1 - 1e-12)
     assert both <= max(exchange, computing / (1 - units)) * (1 + 1e-12)
@@ -42,7 +42,7 @@ def test_an_exchange_and_computing_take_at_least_what_either_does(exchange, comp
 
 
 def test_units_held_while_nothing_moves_cost_computing_longer():
-    assert Beside.of(1.0, 8.0, 0.2) == pytest.approx((0.2, 0.0))
-    assert Beside.of(1.0, 8.0, 0.2, held=True) == pytest.approx((2.0, 0.0))
-    assert Beside.of(3.0, 1.0, 0.5) == pytest.approx((1.0, 1.0))
-    assert math.isclose(sum(Beside.of(0.0, 1.0, 0.5)), 0.0)
+    assert overlap_exchange(1.0, 8.0, 0.2) == pytest.approx((0.2, 0.0))
+    assert overlap_exchange(1.0, 8.0, 0.2, held=True) == pytest.approx((2.0, 0.0))
+    assert overlap_exchange(3.0, 1.0, 0.5) == pytest.approx((1.0, 1.0))
+    assert math.isclose(sum(overlap_exchange(0.0, 1.0, 0.5)), 0.0)

@@ -142,21 +142,21 @@ def chunk(
     backward = sum_layers((part.recompute + part.backward, count) for part, count in each)
     weight = sum_layers((part.weight, count) for part, count in each)
     if gathering is not None:
-        forward = _beside(forward, _ran(_forward(parts, gathering), gathering))
-        backward = _beside(backward, _ran(_backward(parts, gathering), gathering), weight.seconds)
+        forward = _add_collectives(forward, _run_tasks(_forward(parts, gathering), gathering))
+        backward = _add_collectives(backward, _run_tasks(_backward(parts, gathering), gathering), weight.seconds)
     return Chunk(tuple(parts), *(_launched(one, launch, synchronous) for one in (forward, backward, weight)))
 
 
 def forward_seconds(parts: Sequence[PartTimes], gathering: Gathering) -> float:
     """The forward pass of `chunk` [s], without what it is spent on."""
-    return _ran(_forward(parts, gathering), gathering).seconds
+    return _run_tasks(_forward(parts, gathering), gathering).seconds
 
 
 def backward_seconds(parts: Sequence[PartTimes], gathering: Gathering) -> float:
     """The backward pass of `chunk` [s], without what it is spent on."""
     alike = Counter(map(id, parts))
     weight = sum(part.weight.seconds * alike[key] for key, part in {id(part): part for part in parts}.items())
-    return _ran(_backward(parts, gathering), gathering).seconds - weight
+    return _run_tasks(_backward(parts, gathering), gathering).seconds - weight
 
 
 def _launched(alone: Pass, launch: float, synchronous: bool) -> Pass:
@@ -171,40 +171,27 @@ def launch_gaps(launches: Any, seconds: Any, launch: float, synchronous: bool) -
     return np.maximum(launches * launch - (0.0 if synchronous else seconds), 0.0)
 
 
-class _Ran(NamedTuple):
-    """When tasks ran; how long passes computed, waited for collectives, and had collectives beside them [s]."""
-
-    times: Times
-    computed: float
-    waited: float
-    hidden: float
-    residual: float
-
-    @property
-    def seconds(self) -> float:
-        """Until the last task has ended, and the calibration residual [s]."""
-        return self.computed + self.waited + self.residual
-
-
-def _ran(tasks: Sequence[_Task], gathering: Gathering) -> _Ran:
-    """Run the tasks of a pass, which share the GPU with the collectives of replicas."""
+def _run_tasks(tasks: Sequence[_Task], gathering: Gathering) -> Pass:
+    """Run the tasks of a pass, which share the GPU with the collectives of replicas; what they compute is one part."""
     times = _times(tasks, gathering.slowdown)
     computed, moved = (
         sum(times[t.id][1] - times[t.id][0] for t in tasks if t.stream == stream) for stream in (COMPUTE, DATA)
     )
     waited = max(stop for _, stop in times.values()) - computed
     hidden = moved - waited
-    return _Ran(times, computed, waited, hidden, gathering.residual * max(hidden, 0.0))
+    parts = {COMPUTE: computed, exposed(DATA): waited, RESIDUAL: gathering.residual * max(hidden, 0.0)}
+    return Pass(sum(parts.values()), parts, {DATA: hidden}, times=times)
 
 
-def _beside(alone: Pass, ran: _Ran, weight: float = 0.0) -> Pass:
+def _add_collectives(alone: Pass, ran: Pass, weight: float = 0.0) -> Pass:
     """A pass whose tasks wait for weights or gradients of other ranks, and share the GPU with their collectives.
 
     `weight` is the time of the passes over gradients of weights among the tasks, which `alone` leaves out [s].
     """
-    more = {exposed(DATA): ran.waited, CONTENTION: ran.computed - alone.seconds - weight, RESIDUAL: ran.residual}
+    longer = ran.parts[COMPUTE] - alone.seconds - weight
+    more = {exposed(DATA): ran.parts[exposed(DATA)], CONTENTION: longer, RESIDUAL: ran.parts[RESIDUAL]}
     parts = added(alone.parts, {name: value for name, value in more.items() if value > 1e-12})
-    hidden = added(alone.hidden, {DATA: ran.hidden})
+    hidden = added(alone.hidden, ran.hidden)
     return replace(alone, seconds=ran.seconds - weight, parts=parts, hidden=hidden, times=ran.times)
 
 

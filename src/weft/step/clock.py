@@ -94,7 +94,7 @@ def time_step(
         float(sum(part[0] for part in ends(epilogue, [pipe]))),
         float(np.max(pipe.send.latency)),
         needs=needs(plan, system),
-        windows=prices.windows.shown(),
+        windows=tuple(prices.windows.found.values()),
         fidelity=fidelity,
         notes=notes,
     )
@@ -162,7 +162,7 @@ def meetings(
     framework = settled(framework, plan)
     prices = OperatorTimes(system, plan, options)
     Batch(model, framework, prices.known, prices).detail(plan)
-    return tuple(one.task for one in prices.windows.found.values() if one.source != "none")
+    return tuple(prices.windows.meetings)
 
 
 def _waits(pipe: PipelineBatch) -> dict[str, float]:

@@ -30,7 +30,7 @@ from weft.step.called import ExpertCalls, sliced
 from weft.step.drafts import OWN, drafter
 from weft.step.layers import time_graph
 from weft.step.overlaps import check_served, engine_note, needs
-from weft.step.paired import EXPERTS, Beside
+from weft.step.paired import EXPERTS, overlap_exchange
 from weft.step.prices import DurationCache, OperatorTimes
 from weft.step.result.step import Pass, exposed, sum_layers
 from weft.step.serving_plan import ServingPlan
@@ -243,7 +243,9 @@ class Forward:
         """
         exchange, library = one.parts.get(EXPERTS, 0.0), self.dispatcher(tokens)
         compute = one.seconds - exchange
-        slower, late = Beside.of(exchange, compute, self._prices.taken(library) if library != "deepep-ll" else 0.0)
+        slower, late = overlap_exchange(
+            exchange, compute, self._prices.taken(library) if library != "deepep-ll" else 0.0
+        )
         parts = {name: 2 * time for name, time in one.parts.items() if name != EXPERTS}
         parts |= {CONTENTION: 2 * slower, EXPERTS: 2 * late}
         return Pass(2 * (compute + slower + late), parts, {"ep": 2 * (exchange - late)})

@@ -16,7 +16,7 @@ from weft.models.parallel.framework import Framework
 from weft.models.parallel.rank import RankPart
 from weft.step.chunks import launch_gaps
 from weft.step.eager import in_graphs, launched
-from weft.step.overlaps import overlapped
+from weft.step.overlaps import overlap_nodes
 from weft.step.paired import paired, paired_share
 from weft.step.parts import Parts
 from weft.step.prices import Case, OperatorTimes
@@ -150,15 +150,15 @@ def time_graph(
 ) -> Pass:
     """Return the pass over a rank's graph, of a training step or of a server, whose operators take `seconds` by name.
 
-    `method` joins collectives of tensor parallelism with GEMMs, `hides` and `framework` are those of `overlapped`;
+    `method` joins collectives of tensor parallelism with GEMMs, `hides` and `framework` are those of `overlap_nodes`;
     `windows` say what kernels and the other collectives cost each other while they run at once (None: nothing).
     """
-    found = overlapped(graph, prices, method, seconds, hides, framework)
+    times, alone, joined = overlap_nodes(graph, prices, method, seconds, hides, framework)
 
     def slowdown(kernel: Node, moved: Node) -> tuple[float, float]:
-        return (1.0, 1.0) if windows is None or moved.name in found.joined else windows(kernel, moved)
+        return (1.0, 1.0) if windows is None or moved.name in joined else windows(kernel, moved)
 
-    return timed(graph, found.seconds, slowdown if windows else None, found.alone)
+    return timed(graph, times, slowdown if windows else None, alone)
 
 
 def _pass(graph: Graph, prices: OperatorTimes, framework: Framework) -> Pass:

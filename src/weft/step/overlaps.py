@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from math import ceil
 from operator import attrgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from weft.core.errors import InputError, check_name
 from weft.core.options import Fidelity, RunOptions
@@ -69,25 +69,21 @@ class Pair:
     framework: bool = True
 
 
-class Joined(NamedTuple):
-    """What a GEMM and its collective take together: the GEMM, and the collective beyond it [s]."""
+def join(pair: Pair, method: str) -> tuple[float, float]:
+    """Return the time of the GEMM under a method, and of the collective beyond the GEMM [s].
 
-    gemm: float
-    beyond: float
-
-
-def join(pair: Pair, method: str) -> Joined:
-    """The times of a pair under a method, by its closed form or, for methods without one, by the engine."""
+    They come from the closed form of the method or, for methods without one, from the engine.
+    """
     found = OVERLAPS[method]
     return _closed(pair, found) if found.estimates("tp") else _engine(pair, method)
 
 
-def _closed(pair: Pair, method: OverlapMethod) -> Joined:
+def _closed(pair: Pair, method: OverlapMethod) -> tuple[float, float]:
     """By the closed form of the method, whose software costs count."""
     both = _alone(pair.gemm, pair.moved, pair.system, pair.options)
     both = replace(both, gemm=pair.gemm_s, collective=pair.moved_s, framework=pair.framework)
     both = method.complete(both, pair.moved, pair.system, pair.options)
-    return Joined(pair.gemm_s, float(method.seconds(both)) - pair.gemm_s)
+    return pair.gemm_s, float(method.seconds(both)) - pair.gemm_s
 
 
 @lru_cache(4096)
@@ -97,7 +93,7 @@ def _alone(gemm: Gemm, moved: Collective, system: System, options: RunOptions) -
     return pair_of(Graph(nodes, moved.ranks), system, options)
 
 
-def _engine(pair: Pair, name: str) -> Joined:
+def _engine(pair: Pair, name: str) -> tuple[float, float]:
     """By the request-level engine: the GEMM's slowdown, and how much longer both take than it.
 
     An all-reduce is a reduce-scatter here; the ring all-gather behind it takes its time alone, as T3 leaves it in
@@ -113,8 +109,8 @@ def _engine(pair: Pair, name: str) -> Joined:
     task = Fused(gemm, moved, system, name, RunOptions(clock=pair.options.clock))
     found = kept(task, Store())
     if gathers:  # whose GEMM the engine may run slower than its closed form says, in another order of tiles
-        return Joined(pair.gemm_s, max(found["both"] - min(found["alone"], pair.gemm_s), 0.0))
-    return Joined(pair.gemm_s * found["kernel"], found["beyond"] + pair.gather_s)
+        return pair.gemm_s, max(found["both"] - min(found["alone"], pair.gemm_s), 0.0)
+    return pair.gemm_s * found["kernel"], found["beyond"] + pair.gather_s
 
 
 @lru_cache(64)
@@ -344,19 +340,13 @@ def pairs(graph: Graph) -> Iterator[tuple[Node, Node]]:
                 yield gemm, moved
 
 
-class Overlapped(NamedTuple):
-    """Times of a graph's nodes under a method, and without any, by name [s]; collectives that it joins with GEMMs."""
-
-    seconds: dict[str, float]
-    alone: dict[str, float]
-    joined: frozenset[str]
-
-
-def overlapped(
+def overlap_nodes(
     graph: Graph, prices: OperatorTimes, method: str, alone: Mapping[str, float] | None = None, hides: bool = False,
     framework: bool = True,
-) -> Overlapped:  # fmt: skip
-    """Times of nodes [s] where `method` joins GEMMs and collectives; a collective has what is left beyond its GEMM.
+) -> tuple[dict[str, float], dict[str, float], set[str]]:  # fmt: skip
+    """Return times of nodes under a method, and without any, by name [s], and the collectives joined with GEMMs.
+
+    Where `method` joins a GEMM with a collective, the collective has what is left beyond its GEMM.
 
     `alone` are the times without any method, by name (None: by the prices). Of methods such as "t3-mca+t3-all-gather"
     each joins its own collectives. One that no method joins begins after the gap between two streams of a `framework`,
@@ -381,12 +371,12 @@ def overlapped(
         among = prices.among("tp", op.ranks)
         pair = Pair(gemm.op, op, seconds[gemm.name], moved_s, gather_s, among, prices.options, framework)
         name = by_form[FORM_OF[op.name]]
-        own = Joined(pair.gemm_s, gather_s) if hides and not OVERLAPS[name].estimates("tp") else join(pair, name)
+        own = (pair.gemm_s, gather_s) if hides and not OVERLAPS[name].estimates("tp") else join(pair, name)
         seconds[gemm.name], seconds[moved.name] = own
         joined.add(moved.name)
     around = prices.plan.overlap.get(routed.AXIS, "")
     joined |= routed.joined(graph, seconds, prices.among, around, prices.options, hides)
-    return Overlapped(seconds, alone, frozenset(joined))
+    return seconds, alone, joined
 
 
 def needs(plan: Deployment, system: System) -> tuple[str, ...]:

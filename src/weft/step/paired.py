@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from weft.graph import TokenExchange
 from weft.models.parallel.deployment import Deployment
@@ -18,23 +17,16 @@ from weft.step.spans import CONTENTION
 EXPERTS = exposed("ep")
 
 
-class Beside(NamedTuple):
-    """What an exchange of tokens and computing cost each other [s]: computing is `slower`, then waits until `late`."""
+def overlap_exchange(exchange: float, computing: float, units: float, held: bool = False) -> tuple[float, float]:
+    """Return how much longer computing takes beside an exchange of tokens, and how long it then waits for it [s].
 
-    slower: float
-    late: float
-
-    @classmethod
-    def of(cls, exchange: float, computing: float, units: float, held: bool = False) -> Beside:
-        """Return the costs of an exchange of X and of computing of C seconds that run at once.
-
-        The exchange takes a share `units` of the compute units from what runs beside it. Both take C + units X, but at
-        least X; where it `held` the units also while nothing moves, C / (1 - units), but at least X. Training steps
-        (overlap_moe_expert_parallel_comm) and servers (two-batch overlap) take this one formula.
-        """
-        most = computing / (1 - units)
-        slower = units * (most if held else min(exchange, most))
-        return cls(slower, max(exchange - computing - slower, 0.0))
+    The exchange of X seconds takes a share `units` of the compute units from the C seconds of computing. Both take
+    C + units X, but at least X; where it `held` the units also while nothing moves, C / (1 - units), but at least X.
+    Training steps (overlap_moe_expert_parallel_comm) and servers (two-batch overlap) take this one formula.
+    """
+    most = computing / (1 - units)
+    slower = units * (most if held else min(exchange, most))
+    return slower, max(exchange - computing - slower, 0.0)
 
 
 def paired_share(plan: Deployment) -> float:
@@ -52,9 +44,9 @@ def paired(
 ) -> tuple[Pass, Pass]:
     """Both passes on average, when in a `share` of them either exchanges tokens while the other computes.
 
-    `units` and `held` are those of `Beside`. With gradients of weights `delayed` they fill what is left of any
-    exchange, so that its formula holds for both passes as a whole; else it holds for each exchange and what runs beside
-    it.
+    `units` and `held` are those of `overlap_exchange`. With gradients of weights `delayed` they fill what is left of
+    any exchange, so that its formula holds for both passes as a whole; else it holds for each exchange and what runs
+    beside it.
     """
     waits = [one.parts.get(EXPERTS, 0.0) for one in (forward, backward)]
     moved = sum(waits)
@@ -62,8 +54,8 @@ def paired(
         return forward, backward
     computing = forward.seconds + backward.seconds - moved
     slots = [(moved, computing)] if delayed else _slots(forward, backward, waits)
-    beside = [Beside.of(moves, computes, units, held) for moves, computes in slots]
-    slower, late = (sum(each) for each in zip(*beside, strict=True))
+    costs = [overlap_exchange(moves, computes, units, held) for moves, computes in slots]
+    slower, late = (sum(each) for each in zip(*costs, strict=True))
     return tuple(  # type: ignore[return-value]
         _beside(one, share, wait, late * wait / moved, slower * wait / moved)
         for one, wait in zip((forward, backward), waits, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple
 
 from weft.core.errors import InputError
@@ -64,15 +64,6 @@ def ring_of(system: System, ranks: int) -> System:
     return System(gpu=gpu, gpus=min(ranks, MOST_RANKS), library=system.library)
 
 
-class Found(NamedTuple):
-    """What a kernel and a collective cost each other, and where that comes from, as in `Window`."""
-
-    task: Meeting
-    slowdowns: tuple[float, float]
-    source: str
-    why: str = ""
-
-
 class Times(NamedTuple):
     """Seconds of passes by the GEMM that uses a GPU like their operators, and of the whole passes."""
 
@@ -98,7 +89,8 @@ class Windows:
     With `engine` they come from the request-level engine and are kept on disk. Else a GEMM slows down as its waves of
     tiles grow beside the collective, and nothing else does: 1.4 % from the engine's slowdown of GEMMs on average over
     1,381 windows of A100 and H100, 0.5 to 5 % from that of collectives. `among` gives the system of the ranks of an
-    axis; `overlap` names a sharing strategy by axis (`DEFAULT` if none). `found` are the windows that were asked for.
+    axis; `overlap` names a sharing strategy by axis (`DEFAULT` if none). `found` are the windows that were computed,
+    `meetings` what the engine runs for them.
     """
 
     among: Callable[[str, int], System]
@@ -108,7 +100,8 @@ class Windows:
     engine: bool = True
     store: Store | None = None
     waves: Waves = field(default_factory=Waves)
-    found: dict[tuple[Gemm, Collective, str], Found] = field(default_factory=dict)
+    found: dict[tuple[Gemm, Collective, str], Window] = field(default_factory=dict)
+    meetings: list[Meeting] = field(default_factory=list)
     _asked: dict[tuple[Op, Collective, str], tuple[float, float]] = field(default_factory=dict)
     _means: dict[tuple[Any, ...], tuple[Any, tuple[float, float]]] = field(default_factory=dict)
 
@@ -156,33 +149,30 @@ class Windows:
         gaps = whole - total
         return (total * stretched / measured + gaps) / (total + gaps), stretched / progress
 
-    def _window(self, gemm: Gemm, moved: Collective, axis: str) -> Found:
+    def _window(self, gemm: Gemm, moved: Collective, axis: str) -> Window:
         sharing = self.sharing(axis, moved)
         system = self.waves.ring(self.among(axis, moved.ranks), moved.ranks, ring_of)
         few = replace(moved, ranks=min(moved.ranks, system.gpus))
         task = Meeting(gemm, few, system, sharing, self._run_options)
+        window = partial(Window, str(gemm), str(moved), sharing, system.gpu.name)
         if not self.engine and task.strategy.takes_turns:
             why = "who is launched first takes the compute units; ask with the fidelity 'windows'"
-            return Found(task, (1.0, 1.0), "none", why)
+            return window((1.0, 1.0), "none", why)
         try:
             if self.engine:
                 self.store = self.store or Store()  # made late: it loads the engine
                 record = kept(task, self.store)
-                return Found(task, (record["kernel"], record["collective"]), "engine")
-            return Found(task, (1.0 if gemm.m == STREAMED_ROWS else self.waves.growth(task), 1.0), "waves")
+                found = window((record["kernel"], record["collective"]), "engine")
+            else:
+                found = window((1.0 if gemm.m == STREAMED_ROWS else self.waves.growth(task), 1.0), "waves")
         except InputError as error:
-            return Found(task, (1.0, 1.0), "none", str(error))
+            return window((1.0, 1.0), "none", str(error))
+        self.meetings.append(task)
+        return found
 
     @cached_property
     def _run_options(self) -> RunOptions:
         return RunOptions(clock=self.options.clock)
-
-    def shown(self) -> tuple[Window, ...]:
-        """The windows that were asked for, in words."""
-        return tuple(
-            Window(str(gemm), str(moved), one.task.sharing, one.task.system.gpu.name, *one[1:])
-            for (gemm, moved, _), one in self.found.items()
-        )
 
     def sharing(self, axis: str, moved: Collective) -> str:
         """The sharing strategy of an axis; what copies cannot do stays with compute units."""
