@@ -255,7 +255,7 @@ class Plain(OverlapMethod):
     [
         ("mine.py", r"names a file, not a class; name its class: 'mine\.py:Twice'"),
         ("mine.py:Twic", r"mine\.py has no 'Twic'; name its class: 'mine\.py:Twice'"),
-        ("weft.core.units:Twice", r"weft\.units has no class of OverlapMethod, either"),
+        ("weft.core.units:Twice", r"weft\.core\.units has no class of OverlapMethod, either"),
         ("plain.py:Plain", r"Plain states name, but is no dataclass.*@dataclass\(frozen=True\)"),
         ("thawed.py:Twice", r"thawed\.py.*does not run: cannot inherit non-frozen.*@dataclass\(frozen=True\)"),
         ("broken.py:Twice", r"broken\.py.*does not run: .*; correct it"),

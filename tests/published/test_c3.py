@@ -43,7 +43,7 @@ size = "32 MiB"
 def small(tmp_path_factory):
     file = tmp_path_factory.mktemp("c3") / "small.toml"
     file.write_text(SUITE)
-    return c3.run(c3.Suite.load(file), jobs=1, heuristics=False)
+    return c3.run(c3.ScenarioSuite.load(file), jobs=1, heuristics=False)
 
 
 def test_a_suite_of_ones_own_gives_every_strategy_and_no_published_figure(small):

@@ -836,7 +836,7 @@ def misspelt(draw: Any, name: str) -> str:
 def an_object(draw: Any, folder: Path) -> Try:
     """An object with one or two wrong fields; a misspelt name must be refused, and what is taken must be of use."""
     sample = draw.choice(OBJECTS)
-    rules = {one.name: one for _, _, one in _rules(type(sample))}
+    rules = {one.name: one for *_, one in _rules(type(sample), True)}
     name = draw.choice([field.name for field in fields(sample)])
     changed, typo = {name: draw.choice(VALUES)}, ""
     choices = rules[name].choices if name in rules else ()

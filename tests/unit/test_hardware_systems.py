@@ -380,9 +380,9 @@ def test_the_index_of_names_is_that_of_the_files():
     assert held == resolve.build_index(), "write it anew: weft.hardware.resolve.write_index()"
     for entry in resolve.entries("gpus").values():
         gpu = hardware.gpu(entry.name)
-        assert entry == resolve.Entry(gpu.name, gpu.title, gpu.aliases)
+        assert entry == resolve.CatalogEntry(gpu.name, gpu.title, gpu.aliases)
     for node in hardware.known_nodes():
-        found = resolve.Entry(node.name, node.title, node.aliases, node.gpu.name, node.gpus_per_node, node.usual)
+        found = resolve.CatalogEntry(node.name, node.title, node.aliases, node.gpu.name, node.gpus_per_node, node.usual)
         assert resolve.entries("nodes")[node.name] == found
 
 

@@ -100,7 +100,7 @@ def test_the_system_answers_what_slurm_and_torchrun_ask_of_the_machine(read):
         ({"arguments": ["1", "2"]}, "the script takes no arguments, and it was given 1 2"),
         ({"define": {"XX": "1"}}, "the script has no variable XX"),
         ({"define": {"a b": "1"}}, "'a b' is no variable of a script"),
-        ({"arguments": "8"}, "arguments is '8'; give a list of texts"),
+        ({"arguments": "8"}, "arguments is '8'; it takes a list"),
     ],
 )
 def test_arguments_that_a_script_does_not_take_are_refused(read, how, rule):

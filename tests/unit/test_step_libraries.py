@@ -59,7 +59,7 @@ def test_latent_attention_of_prompts_is_absorbed_behind_short_prefixes_alone():
     def taken(name, cached, sequences=1):
         group = Group(sequences, 1024, cached)
         (piece,) = on[name]._attend("moe", group)
-        return piece.op.head, on[name]._kernels(group)
+        return piece.head, on[name]._kernels(group)
 
     assert taken("sglang", 0) == taken("sglang", 8192) == taken("sglang", 2048, 4) == (192, "sglang-fa3")
     assert taken("sglang", 1) == taken("sglang", 8191) == (576, "sglang-fa3-mla")

@@ -12,6 +12,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from weft.core.errors import InputError
+
 GROUP = "weft.extensions"
 
 
@@ -70,7 +72,15 @@ def find_reader(kind: str) -> Callable[[Any], Any] | None:
     return None if target is None else load_target(target)
 
 
-def find_measured(name: str) -> Callable[..., Any] | None:
-    """Return the function with which an extension sets a study beside measured rows, or None."""
+def find_measured(name: str, data: object = None) -> Callable[..., Any] | None:
+    """Return the function with which an extension sets a study beside measured rows, or None.
+
+    Raises InputError if no extension has it, although `data`, the place of the rows, were named.
+    """
     target = next((each.measured[name] for each in extensions() if name in each.measured), None)
+    if target is None and data is not None:
+        raise InputError(
+            f"the measured rows in '{data}' are read by the extension 'lab' of Weft, which is not installed; leave out "
+            "--data"
+        )
     return None if target is None else load_target(target)

@@ -153,7 +153,7 @@ def subjects_of(
     for position, file in enumerate(files):
         if file.kind is None:
             continue
-        if progress is not None:
+        if progress is not None and len(files) > 1:  # of one file there is nothing to tell before its end
             progress(position, len(files), f"{file.kind} {file.file}")
         checked = file.some(machines.of_chosen(file.rows))
         count += len(checked.rows)

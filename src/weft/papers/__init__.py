@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from weft.core.callables import make_callable
-from weft.core.errors import InputError
+from weft.core.errors import InputError, check_name
 
 if TYPE_CHECKING:
     from weft.papers.headline import PaperStudy
@@ -37,7 +37,11 @@ __all__ = ["STUDIES", "study"]
 
 
 def study(name: str) -> type[PaperStudy]:
-    """Return the class `STUDY` of a study's module; InputError if it needs an extension that is not installed."""
+    """Return the class `STUDY` of a study's module.
+
+    Raises UnknownNameError for a name that no study has, InputError if it needs an extension that is not installed.
+    """
+    check_name("study", name, STUDIES)
     try:
         found: type[PaperStudy] = import_module(f"weft.papers.{name.replace('-', '_')}").STUDY
     except ModuleNotFoundError as error:

@@ -21,6 +21,7 @@ from weft.cli.options import (
 from weft.cli.output import Outputs, file_option, folder_option, json_of, json_or_tables, pass_outputs
 from weft.cli.progress import progress_bar
 from weft.cli.values import NAMES, NUMBERS, SIZE, SPLITS
+from weft.core.errors import InputError
 from weft.core.report.table import Table, texts
 from weft.core.store import Store
 from weft.hardware import Gpu
@@ -76,15 +77,25 @@ def study() -> None:
 @json_or_tables
 def list_studies() -> tuple[Any, list[Table | str]]:
     """List the studies: the paper of each, the question that it answers, and its usual time."""
-    listed = [find(name).DECLARED for name in STUDIES]
-    rows = [(one.name, f"{one.called} ({one.paper})", one.asks, one.takes) for one in listed]
+    rows, missing = [], []
+    for name in STUDIES:
+        try:
+            declared = find(name).DECLARED
+        except InputError as error:  # an extension that the study needs is not installed
+            missing.append(str(error))
+        else:
+            rows.append((name, f"{declared.called} ({declared.paper})", declared.asks, declared.takes))
     table = Table(
         texts(("name", "paper", "what it answers", "usual time")),
         rows,
         "Studies, and their usual time on two cores; a second run takes seconds, from the cache",
     )
     more = "weft study sensitivity: which assumed values decide the figures of t3 (an hour; minutes with --values)"
-    return [dict(zip(("name", "paper", "answers", "usual_time"), row, strict=True)) for row in rows], [table, more]
+    return [dict(zip(("name", "paper", "answers", "usual_time"), row, strict=True)) for row in rows], [
+        table,
+        *missing,
+        more,
+    ]
 
 
 def command_of(name: str) -> click.Command:

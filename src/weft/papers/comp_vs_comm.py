@@ -607,7 +607,7 @@ def _projections(data: str | Path | None) -> dict[str, tuple[Any, ...]]:
         if data is not None:
             raise
         return {}
-    project = find_measured("projections")
+    project = find_measured("projections", data)
     return project(place) if project else {}
 
 

@@ -33,7 +33,7 @@ def read_launch(
     *,
     system: Described | None = None,
     arguments: Sequence[str] = (),
-    define: Mapping[str, str] | None = None,
+    define: Mapping[str, str | float] | None = None,
 ) -> Launched:
     """Return the run that a launch file starts: a script, overrides, a TOML, a JSON or a YAML.
 

@@ -22,7 +22,7 @@ from weft.graph import Gemm, Graph, RemoteLoads, TrackedDirect
 from weft.graph.moe import moe_layer
 from weft.hardware import Described
 from weft.kernels import GemmTiling
-from weft.overlaps import find_simulated
+from weft.overlaps import OverlapMethod, find_simulated
 from weft.overlaps.graphs import find_consumed
 from weft.overlaps.moe import expert_layer
 from weft.simulate.gathered import GatherReplay, gathered
@@ -97,7 +97,7 @@ class Replay:
 def replay(
     graph: Graph,
     system: Described,
-    overlap: str = "t3",
+    overlap: str | OverlapMethod = "t3",
     options: RunOptions | None = None,
     *,
     dtype: str = "fp16",
@@ -151,7 +151,9 @@ def replay(
     return Replay(run, dtype, partials, chunks, count, _errors(run.updates, partials, parts, chunks, tiling, dtype))
 
 
-def _experts(graph: Graph, system: Described, overlap: str, options: RunOptions, dtype: str, seed: int) -> ExpertReplay:
+def _experts(
+    graph: Graph, system: Described, overlap: str | OverlapMethod, options: RunOptions, dtype: str, seed: int
+) -> ExpertReplay:
     """The replay of a layer of experts."""
     check_size(graph, _MOST_ELEMENTS)
     runner = Runner(graph, system, options)

@@ -548,9 +548,8 @@ def measured_rows(place: str | Path) -> tuple[MeasuredRow, ...]:
 
     Raises InputError for a file or folder without such steps, and for a row that cannot be predicted.
     """
-    measured_steps = find_measured("measured_steps")
-    if measured_steps is None:
-        raise InputError("measured steps are read by weft.lab, which is not installed; leave out --data")
+    measured_steps = find_measured("measured_steps", place)
+    assert measured_steps is not None
     found = measured_steps(data_folder(place), _APEX, FIRST)
     if not found:
         raise InputError(

@@ -13,6 +13,7 @@ from typing import Any
 
 from weft import hardware
 from weft.core.errors import InputError, check_name
+from weft.core.extensions import find_measured
 from weft.core.files import data_folder
 from weft.core.options import RunOptions
 from weft.core.report import Part, Section, filled
@@ -225,7 +226,11 @@ def _camped(gpu: Gpu, options: RunOptions, *, hashing: bool) -> Timeline:
 
 
 def _folder(given: str | Path | None) -> Path | None:
-    """The folder of measurements; None without one. Raises InputError for one that is named and does not exist."""
+    """Return the folder of measurements, or None without one.
+
+    Raises InputError for one that is named and does not exist, or that no extension reads.
+    """
+    find_measured("measured_kernels", given)
     try:
         return data_folder(given)
     except InputError:

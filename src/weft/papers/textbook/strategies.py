@@ -49,7 +49,7 @@ def resharding(tensor: Tensor, before: Layout, after: Layout, mesh: Sequence[int
     divide, and for a target that is partial but not the source.
 
     >>> resharding(Tensor((1024, 1024)), (0,), ("replicated",), [4])
-    (Move(axis=0, kind='all_gather', bytes=2097152.0, sent=1572864.0),)
+    (LayoutChange(axis=0, kind='all_gather', bytes=2097152.0, sent=1572864.0),)
     """
     for layout in (before, after):
         _check(tensor, layout, mesh)
