@@ -117,7 +117,7 @@ TRAP = pickle.dumps(Trap())
 
 
 @pytest.mark.parametrize(
-    "content", [b"", TRAP, gzip.compress(TRAP, mtime=0), gzip.compress(b"[]"), gzip.compress(b"{}")]
+    "content", [b"", TRAP, gzip.compress(TRAP, mtime=0), gzip.compress(b"[]", mtime=0), gzip.compress(b"{}", mtime=0)]
 )
 def test_no_content_of_a_checkpoint_is_run_and_other_content_begins_the_run_anew(content, tmp_path, capsys):
     interrupted(tmp_path).write_bytes(content)
