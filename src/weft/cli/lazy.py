@@ -72,7 +72,7 @@ class LazyGroup(click.Group):
 
     @cached_property
     def groups(self) -> Mapping[str, Commands]:
-        """The commands by the title of their group, those of extensions behind the others."""
+        """Return the commands by the title of their group; commands of extensions follow the built-in ones."""
         if not self.extends:
             return self.built_in
         groups: dict[str, dict[str, LazyCommand | Plugin]] = {t: dict(each) for t, each in self.built_in.items()}

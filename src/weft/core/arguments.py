@@ -42,7 +42,7 @@ _WORDS = {
     "Load": "a load like weft.Load(rate=4)",
     "Limits": "limits like weft.Limits(ttft='1 s')",
 }
-"""Types in words, those of Weft with an example."""
+"""Types in words; types of Weft with an example."""
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
@@ -68,7 +68,7 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
 @cache
 def _declared(function: Callable[..., Any]) -> tuple[Signature, Mapping[str, Any]]:
     """Return the signature and the types of the parameters; Any for types that only a type checker imports."""
-    known = getattr(unwrap(function), "__globals__", {})  # of a context manager, those of the function in it
+    known = getattr(unwrap(function), "__globals__", {})  # a context manager wraps its function
 
     class Names(dict[str, Any]):
         def __missing__(self, name: str) -> Any:
