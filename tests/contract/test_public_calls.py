@@ -88,6 +88,12 @@ def test_a_wrong_type_is_named_with_what_the_argument_takes():
         weft.tune(b"x", "mi100")
 
 
+def test_tasks_that_cannot_be_hashed_are_refused_as_tasks():
+    np = pytest.importorskip("numpy")
+    with pytest.raises(WeftError, match=r"^a task is an object of the type ndarray; give the simulations"):
+        weft.perturb(np.array([[8]]), [], len)
+
+
 def test_an_error_with_another_cause_stays_as_it_is():
     def figures(_):
         raise ZeroDivisionError("the user's own")

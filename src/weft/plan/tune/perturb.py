@@ -188,11 +188,12 @@ def perturb(
     """
     check_type("tasks", tasks, Iterable, "give the simulations, as weft.sweep.simulations.Bench makes them")
     check_type("moves", moves, Iterable, "give what weft.plan.tune.perturb.moves returns")
-    chosen, own = [AS_CHOSEN, *moves], list(dict.fromkeys(tasks))
+    chosen, own = [AS_CHOSEN, *moves], list(tasks)
     for move in chosen:
         check_type("a move", move, ValueMove, "give what weft.plan.tune.perturb.moves returns")
     for task in own:
         check_type("a task", task, Simulation, "give the simulations, as weft.sweep.simulations.Bench makes them")
+    own = list(dict.fromkeys(own))
     todo = [[move(task) for task in own] for move in chosen]
     found = (jobs or Jobs()).run(chain.from_iterable(todo))
     return [
