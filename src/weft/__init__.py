@@ -85,9 +85,9 @@ if TYPE_CHECKING:
     from weft.simulate.single import simulate as simulate
     from weft.step.inference import decode as decode
     from weft.step.inference import prefill as prefill
-    from weft.step.named import memory as memory
-    from weft.step.named import step as step
-    from weft.step.named import step_overlaps as step_overlaps
+    from weft.step.queries import memory as memory
+    from weft.step.queries import step as step
+    from weft.step.queries import step_overlaps as step_overlaps
     from weft.step.result.step import Step as Step
     from weft.step.roofline import roofline as roofline
     from weft.step.serving_plan import ServingPlan as ServingPlan
@@ -136,7 +136,7 @@ _MODULES = {
     "weft.simulate": "balanced compare simulate",
     "weft.simulate.replay": "replay",
     "weft.step.inference": "decode prefill",
-    "weft.step.named": "memory step step_overlaps",
+    "weft.step.queries": "memory step step_overlaps",
     "weft.step.roofline": "roofline",
     "weft.step.serving_plan": "ServingPlan",
     "weft.overlaps": "overlaps=overlap_names register_overlap",

@@ -30,7 +30,7 @@ from weft.core.errors import InputError
 from weft.graph import Attention, live_bytes, read_graph, write_graph
 from weft.models import Transformer, load_model
 from weft.models.parallel.framework import framework
-from weft.step.parts import rank_parts
+from weft.step.rank_parts import rank_parts
 
 WORLD, TOKENS, LAYERS = 8, 1024, 2
 HIDDEN, HEADS, KV_HEADS, HEAD, INNER = 4096, 32, 8, 128, 14336

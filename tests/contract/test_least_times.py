@@ -11,10 +11,10 @@ from weft.hardware import system
 from weft.models import load_model
 from weft.models.parallel.framework import framework
 from weft.plan.space import space
-from weft.step.batch import Batch
+from weft.step.batch import StepComposer
 from weft.step.clock import many
-from weft.step.overlaps import settled, settling
-from weft.step.prices import DurationCache
+from weft.step.durations import DurationCache
+from weft.step.overlaps import framework_fields, resolve_framework
 
 SAMPLES = 60
 CASES = [
@@ -34,11 +34,11 @@ def test_bounds_of_operators_are_below_the_step_times(model, machine, name, fix)
     plans = plans[:: max(len(plans) // SAMPLES, 1)]
     alike = defaultdict(list)
     for plan in plans:
-        alike[settling(plan)].append(plan)
+        alike[framework_fields(plan)].append(plan)
     for some in alike.values():
-        own = settled(defaults, some[0])
+        own = resolve_framework(defaults, some[0])
         cache = DurationCache(where)
-        batch = Batch(found, own, cache)
+        batch = StepComposer(found, own, cache)
         bounds = batch._least_of_operators([batch._job(plan) for plan in some])
         seconds = many(found, where, some, defaults).seconds
         assert (bounds > 0).all()

@@ -13,8 +13,8 @@ from weft.models.parallel.framework import framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.plan.space import space
 from weft.step.clock import many, train
+from weft.step.durations import DurationCache
 from weft.step.memory import memory
-from weft.step.prices import DurationCache
 
 CASES = {
     "dense": ("gpt-3", "64xa100", "megatron-core", 64, 2048, {}),

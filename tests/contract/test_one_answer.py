@@ -24,7 +24,7 @@ from weft.plan.tune import joins
 from weft.simulate import alone, compare
 from weft.simulate.single import simulate
 from weft.step.clock import train
-from weft.step.prices import BETWEEN_OTHERS
+from weft.step.durations import BETWEEN_OTHERS
 from weft.step.result.step import RESIDUAL
 from weft.sweep.questions import StepQuestion
 from weft.sweep.simulations import Bench

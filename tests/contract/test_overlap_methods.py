@@ -31,7 +31,7 @@ from weft.plan.space import space
 from weft.plan.tune import joins
 from weft.simulate.single import simulate
 from weft.step.clock import train
-from weft.step.overlaps import Pair, check_overlap, join
+from weft.step.overlaps import TimedPair, check_overlap, join
 from weft.sweep.questions import StepQuestion
 
 NODE = weft.system("8xa100")
@@ -173,7 +173,7 @@ def test_a_step_and_a_prediction_give_a_pair_the_same_time(name, form):
     alone = pair_of(work, NODE, SUSTAINED)
     (gemm,), (moved,) = (tuple(node.op for node in nodes) for nodes in (work.gemms, work.collectives))
     assert FORM_OF[moved.name] == form
-    stepped = join(Pair(gemm, moved, alone.gemm, alone.collective, 0.0, NODE, SUSTAINED), name)
+    stepped = join(TimedPair(gemm, moved, alone.gemm, alone.collective, 0.0, NODE, SUSTAINED), name)
     asked = joins(form, GEMM, 8, NODE, methods=None if name == SEQUENTIAL else [name])
     (predicted,) = (way.seconds for way in asked.ways if way.method == name)
     assert sum(stepped) == pytest.approx(predicted, rel=1e-9)

@@ -19,7 +19,7 @@ from weft.models.parallel.memory import states, words
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.precision import RECIPES, check_trains
 from weft.models.parallel.rank import part
-from weft.step.prices import OperatorTimes
+from weft.step.durations import OperatorTimes
 from weft.view.step import StepReport
 
 MODEL = load_model("gpt-3").model_copy(update={"hidden": 4096, "layers": 32, "heads": 32})

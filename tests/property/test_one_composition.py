@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.step.paired import overlap_exchange
+from weft.step.exchange_overlap import overlap_exchange
 from weft.step.pipeline import Durations, Send, run_schedule, schedule
 from weft.step.stages import ForwardStages
 

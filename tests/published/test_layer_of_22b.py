@@ -12,8 +12,8 @@ from weft.models.block import FusionStyle, Tokens, layer
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.rank import part
-from weft.step.prices import OperatorTimes
-from weft.step.spans import timed
+from weft.step.durations import OperatorTimes
+from weft.step.spans import time_nodes
 
 MODEL = load_model("gpt-3").model_copy(update={"hidden": 6144, "layers": 48, "heads": 64})
 STYLE = FusionStyle(flash=False, dropout=True, fused=True)
@@ -42,7 +42,7 @@ def test_a_layer_takes_as_long_as_measured(system, setting):
     mine = part("layer", pieces, plan, Framework(style=STYLE))
     prices = OperatorTimes(system, plan, SUSTAINED)
     graphs = (mine.forward, mine.backward, *([mine.recompute] if mine.recompute else ()))
-    first, *others = (1e3 * timed(graph, prices.graph(graph)).seconds for graph in graphs)
+    first, *others = (1e3 * time_nodes(graph, prices.graph(graph)).seconds for graph in graphs)
     assert first == pytest.approx(forward, rel=0.06)
     assert sum(others) == pytest.approx(backward, rel=0.06)
 
@@ -52,5 +52,5 @@ def test_the_forward_pass_of_the_plain_layer_takes_as_long_as_measured(system):
     plan = TrainingPlan(tp=8, batch=4, micro_batch=4, sp=sp, recompute=recompute, dtype="fp16")
     pieces = tuple(layer(MODEL, "dense", Tokens(4, 2048), STYLE, "fp16"))
     graph = part("layer", pieces, plan, Framework(style=STYLE)).forward
-    seconds = timed(graph, OperatorTimes(system, plan, SUSTAINED).graph(graph)).seconds
+    seconds = time_nodes(graph, OperatorTimes(system, plan, SUSTAINED).graph(graph)).seconds
     assert 1e3 * seconds == pytest.approx(forward, rel=0.06)

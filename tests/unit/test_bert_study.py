@@ -15,7 +15,7 @@ from weft.papers.bert import broken_down, timed_layer
 from weft.papers.bert.breakdown import AGAIN, EXPOSED, FC, GEMMS, GROUPS, LAMB, SOFTMAX
 from weft.papers.bert.gemms import products
 from weft.papers.bert.study import MODEL, TRACED, TRAINER, BertStudy, measured_rows
-from weft.step.parts import rank_parts
+from weft.step.rank_parts import rank_parts
 
 MI210 = hardware.gpu("mi210")
 ONE = hardware.system(MI210, gpus=1)

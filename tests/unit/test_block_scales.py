@@ -10,7 +10,7 @@ from weft.kernels.gemm import PROMOTED, main_loop_flops, promoted_share, running
 from weft.models import load_model
 from weft.models.parallel.framework import framework
 from weft.models.parallel.plan import TrainingPlan
-from weft.step.parts import rank_parts
+from weft.step.rank_parts import rank_parts
 
 PLAN = TrainingPlan(dp=64, ep=64, batch=64, sequence=4096, precision="fp8-block")
 

@@ -19,7 +19,7 @@ from weft.models.parallel.cut import copies
 from weft.models.parallel.framework import framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.step.clock import train
-from weft.step.paired import paired, paired_share
+from weft.step.exchange_overlap import pair_passes, paired_share
 from weft.step.result.step import Pass
 
 NODE = Exchange("dispatch", 4096, 7168, 8, 256, 8)
@@ -121,14 +121,14 @@ def test_a_dispatcher_without_ranks_that_share_experts_is_refused():
 def test_paired_passes_hide_exchanges_behind_the_other_micro_batch():
     forward = Pass(3.0, {"gemm": 2.0, "exposed ep": 1.0})
     backward = Pass(6.0, {"gemm": 4.0, "exposed ep": 2.0})
-    one, two = paired(forward, backward, 1.0, 0.25)
+    one, two = pair_passes(forward, backward, 1.0, 0.25)
     assert one.seconds + two.seconds == pytest.approx(6.0 + 0.25 * 3.0)
     assert one.hidden["ep"] + two.hidden["ep"] == pytest.approx(3.0)
     assert sum(one.parts.values()) == pytest.approx(one.seconds)
     bound = [Pass(9.0, {"gemm": 1.0, "exposed ep": 8.0}), Pass(9.0, {"gemm": 1.0, "exposed ep": 8.0})]
-    assert sum(each.seconds for each in paired(*bound, 1.0, 0.25)) == pytest.approx(16.0)
-    assert paired(forward, backward, 0.0, 0.25) == (forward, backward)
-    held = paired(forward, backward, 1.0, 0.25, held=True)
+    assert sum(each.seconds for each in pair_passes(*bound, 1.0, 0.25)) == pytest.approx(16.0)
+    assert pair_passes(forward, backward, 0.0, 0.25) == (forward, backward)
+    held = pair_passes(forward, backward, 1.0, 0.25, held=True)
     assert sum(each.seconds for each in held) == pytest.approx(6.0 / (1 - 0.25))
 
 

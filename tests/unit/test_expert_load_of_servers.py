@@ -10,7 +10,7 @@ import weft
 from weft.core.errors import InputError
 from weft.hardware import system
 from weft.models import load_model
-from weft.step.called import visit_experts
+from weft.step.expert_calls import visit_experts
 from weft.step.forward import Group
 
 EVEN = ()

@@ -26,8 +26,8 @@ from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.rank import part
 from weft.serving.step_times import Shape, StepTimes
+from weft.step.durations import DurationCache
 from weft.step.forward import Forward
-from weft.step.prices import DurationCache
 
 STEP = Harness(rotation=math.inf, after_others=True)
 

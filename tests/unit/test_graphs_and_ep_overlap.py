@@ -13,10 +13,10 @@ from weft.hardware import system
 from weft.models import load_model
 from weft.models.parallel.framework import framework
 from weft.models.parallel.plan import TrainingPlan
-from weft.models.parallel.words import changes, words
+from weft.models.parallel.plan_text import changes, words
 from weft.plan.launch import lacking, launch
 from weft.step.clock import many, train
-from weft.step.overlaps import settled
+from weft.step.overlaps import resolve_framework
 from weft.sweep.run import sweep_file
 
 MODEL = load_model("qwen3-30b-a3b")
@@ -189,6 +189,6 @@ def test_a_launcher_without_the_option_says_so(launcher, options, words):
 
 
 def test_stated_options_replace_those_of_the_framework():
-    stated = settled(BRIDGE, replace(PLAN, overlap_moe_expert_parallel_comm=True, cuda_graph_impl="none"))
+    stated = resolve_framework(BRIDGE, replace(PLAN, overlap_moe_expert_parallel_comm=True, cuda_graph_impl="none"))
     assert (stated.paired, stated.delay_wgrad, stated.graphs) == (True, False, ())
-    assert settled(BRIDGE, PLAN) is BRIDGE
+    assert resolve_framework(BRIDGE, PLAN) is BRIDGE

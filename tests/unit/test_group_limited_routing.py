@@ -17,7 +17,7 @@ from weft.models import load_model
 from weft.models.parallel.framework import framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.plan.launch import launch
-from weft.step.parts import rank_parts
+from weft.step.rank_parts import rank_parts
 
 DEEPSEEK = load_model("deepseek-v3")
 

@@ -6,7 +6,7 @@ from weft.models import load_model
 from weft.models.block import FusionStyle
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
-from weft.step.parts import rank_parts
+from weft.step.rank_parts import rank_parts
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from weft.plan.plans import ALIKE, roomiest_first
 from weft.plan.space import space
 from weft.plan.training import plan
 from weft.step.clock import many, train
+from weft.step.durations import DurationCache
 from weft.step.memory import memory
-from weft.step.prices import DurationCache
 
 GPT = load_model("gpt-3")
 FIX = {"tp": 8, "pp": 8, "sp": True}

@@ -43,7 +43,7 @@ def test_a_public_name_that_is_also_a_module_can_be_called_whichever_was_importe
         ("plan", "weft.plan.training"),
         ("rewrite", "weft.rewrite.run"),
         ("simulate", "weft.simulate.single"),
-        ("step", "weft.step.named"),
+        ("step", "weft.step.queries"),
     ],
 )
 def test_help_on_a_package_shows_the_function_that_a_call_runs(name, home):

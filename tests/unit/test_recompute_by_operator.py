@@ -11,7 +11,7 @@ from weft.models.counts import forward_flops, hardware_flops
 from weft.models.parallel.framework import framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.step.offload import hidden_and_exposed, seconds_to_host
-from weft.step.parts import rank_parts
+from weft.step.rank_parts import rank_parts
 
 FRAMEWORK = framework("torchtitan")
 MODEL = weft.load_model("llama-3-8b")

@@ -12,9 +12,9 @@ from shown import check_shown
 import weft
 from weft.cli.main import main
 from weft.core.errors import InputError, UnitError
-from weft.models.parallel.again import INPUT, Saved
 from weft.models.parallel.framework import framework
 from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.recompute import INPUT, OperatorSaves
 from weft.papers.textbook.rematerialization import Tensors, layer_tensors, peak_of, rematerialize
 from weft.plan.recompute import Layers, cheapest, frontier, recompute, segments, stage_layers
 
@@ -64,7 +64,7 @@ def small_layers(draw):
         sources = draw(st.lists(st.integers(INPUT, at - 1), min_size=1, max_size=2, unique=True))
         sizes = [st.sampled_from([0, 3 if one == INPUT else saved[one].output]) for one in sources]
         kept = tuple((one, draw(bytes)) for one, bytes in zip(sources, sizes, strict=True))
-        saved.append(Saved(f"op{at}", draw(size), kept, draw(st.integers(1, 5))))
+        saved.append(OperatorSaves(f"op{at}", draw(size), kept, draw(st.integers(1, 5))))
     seconds = {one.name: float(draw(st.integers(1, 5))) for one in saved}
     free = frozenset(list(seconds)[: draw(st.integers(1, count))])
     return Layers(tuple(saved), seconds, free, draw(st.integers(1, 3)))

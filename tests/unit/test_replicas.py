@@ -12,8 +12,8 @@ from weft.graph import Collective
 from weft.models.parallel.framework import Framework
 from weft.papers.textbook.collectives import FORMS, Wire, against_library, parameter_server, switch_point, textbook
 from weft.papers.textbook.replicas import Fixed, mean_of_slowest, progress, update_rules, zero_stages
+from weft.step.durations import OperatorTimes
 from weft.step.pipeline import schedule
-from weft.step.prices import OperatorTimes
 
 WIRE = Wire.of("10 us", "100 GB/s")
 GB = 1e9

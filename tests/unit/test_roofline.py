@@ -11,8 +11,8 @@ from weft.core.errors import InputError
 from weft.core.options import SUSTAINED
 from weft.models.parallel.framework import framework
 from weft.plan.tune.tiles import Template
-from weft.step.parts import rank_parts
-from weft.step.prices import OperatorTimes
+from weft.step.durations import OperatorTimes
+from weft.step.rank_parts import rank_parts
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from weft.models.block import FusionStyle, Tokens, layer
 from weft.models.parallel.framework import framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.step.clock import train
-from weft.step.eager import _period, launched
-from weft.step.parts import rank_parts
+from weft.step.launches import _period, add_launch_gaps
+from weft.step.rank_parts import rank_parts
 from weft.view.step import _exchanges
 
 MODEL = load_model("qwen3-30b-a3b").replace({"layers": 2})
@@ -47,19 +47,19 @@ def test_a_graph_of_attention_takes_its_launches_from_the_host():
 
 def test_a_pass_bound_by_its_host_takes_as_long_as_its_launches():
     _, backward, host = passes(1e-2)
-    slow = launched(backward, host, far=False)
+    slow = add_launch_gaps(backward, host, far=False)
     assert slow.seconds == pytest.approx(len(backward.graph.nodes) * 1e-2)
     assert slow.parts["launch gaps"] == pytest.approx(slow.seconds - backward.seconds)
 
 
 def test_a_host_that_is_ahead_of_the_gpu_costs_nothing():
     _, backward, host = passes(1e-6)
-    assert launched(backward, host, far=False) is backward
+    assert add_launch_gaps(backward, host, far=False) is backward
 
 
 def test_a_host_that_waits_for_counts_of_tokens_is_not_ahead():
     forward, _, host = passes(3e-5)
-    ahead, waiting = (launched(forward, host, far=False, syncs=syncs).seconds for syncs in (False, True))
+    ahead, waiting = (add_launch_gaps(forward, host, far=False, syncs=syncs).seconds for syncs in (False, True))
     assert ahead <= waiting
     assert forward.seconds < waiting <= forward.seconds + len(forward.graph.nodes) * 3e-5
 
@@ -67,7 +67,7 @@ def test_a_host_that_waits_for_counts_of_tokens_is_not_ahead():
 def test_a_library_over_the_network_keeps_the_host_that_its_exchanges_take():
     forward, _, host = passes(1e-2)
     sent = replace(forward, graph=replace(forward.graph, nodes=tuple(map(by_uccl, forward.graph.nodes))))
-    near, far = (launched(sent, host, far=far).seconds for far in (False, True))
+    near, far = (add_launch_gaps(sent, host, far=far).seconds for far in (False, True))
     assert far - near == pytest.approx(2 * 600e-6)
 
 
@@ -183,4 +183,4 @@ def test_the_host_spends_more_on_gemms_of_more_experts():
     host = replace(EAGER, launch_experts=per_operator, launch_each=per_expert)
     local = MODEL.experts // PLAN.ep
     whole = len(backward.graph.nodes) * per_operator + 4 * local * per_expert
-    assert launched(backward, host, far=False).seconds == pytest.approx(whole)
+    assert add_launch_gaps(backward, host, far=False).seconds == pytest.approx(whole)

@@ -6,7 +6,7 @@ from weft import hardware
 from weft.core.errors import ConfigError
 from weft.models import load_model
 from weft.models.parallel.framework import Framework
-from weft.models.parallel.memory import sharded, states
+from weft.models.parallel.memory import shard_size, states
 from weft.models.parallel.plan import TrainingPlan
 from weft.step.clock import train
 from weft.step.stages import chunks_of
@@ -29,8 +29,8 @@ def test_experts_have_as_many_replicas_as_ranks_that_hold_the_same(plan, replica
 
 def test_optimizer_states_of_experts_are_shared_among_their_replicas_alone():
     plan = TrainingPlan(dp=16, ep=8, batch=16, zero=1)
-    assert sharded(1600, 0, plan) == 100
-    assert sharded(1600, 1600, plan) == 800
+    assert shard_size(1600, 0, plan) == 100
+    assert shard_size(1600, 1600, plan) == 800
     assert states(1600, plan, Framework(), 1600)["optimizer"] == 800 * Framework().optimizer_bytes
 
 

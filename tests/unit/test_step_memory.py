@@ -11,7 +11,7 @@ from weft.models.parallel.framework import Framework
 from weft.models.parallel.memory import states
 from weft.models.parallel.plan import TrainingPlan
 from weft.step.memory import memory
-from weft.step.parts import rank_parts
+from weft.step.rank_parts import rank_parts
 
 S, B, H, A = 2048, 4, 6144, 64
 MODEL = Transformer(name="22b", title="22B", hidden=H, layers=48, heads=A, sequence_length=S, vocabulary=51200)

@@ -13,7 +13,7 @@ from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps import OVERLAPS, applicable
 from weft.step.clock import train
-from weft.step.overlaps import Pair, join, needs, pairs
+from weft.step.overlaps import TimedPair, join, needs, pairs
 
 NODE = weft.system("8xa100")
 MODEL = Transformer(
@@ -32,9 +32,9 @@ def refused(error=InputError, **options) -> str:
     return str(caught.value)
 
 
-def pair(name: str, gemm_s: float, moved_s: float) -> Pair:
+def pair(name: str, gemm_s: float, moved_s: float) -> TimedPair:
     gemm, moved = Gemm(4096, 4096, 2048, "bf16"), Collective(name, 32 << 20, 8)
-    return Pair(gemm, moved, gemm_s, moved_s, 0.0, NODE, SUSTAINED)
+    return TimedPair(gemm, moved, gemm_s, moved_s, 0.0, NODE, SUSTAINED)
 
 
 def test_every_method_shortens_what_computing_waits_for():
@@ -93,7 +93,7 @@ def test_two_methods_join_different_collectives():
 def test_an_all_gather_and_its_gemm_take_what_the_gemm_and_the_link_allow(tokens):
     gemm, moved = Gemm(tokens, 1024, 4096, "bf16"), Collective("all_gather", tokens * 4096 * 2, 8)
     alone = {op.kind: weft.estimate(op, NODE).seconds for op in (gemm, moved)}
-    both = Pair(gemm, moved, alone["gemm"], alone["collective"], 0.0, NODE, SUSTAINED)
+    both = TimedPair(gemm, moved, alone["gemm"], alone["collective"], 0.0, NODE, SUSTAINED)
     wire = moved.bytes * 7 / 8 / NODE.gpu.link.bandwidth
     assert max(0.9 * alone["gemm"], wire) < sum(join(both, "t3-all-gather")) < sum(alone.values())
 
@@ -101,7 +101,7 @@ def test_an_all_gather_and_its_gemm_take_what_the_gemm_and_the_link_allow(tokens
 def test_updates_that_travel_after_a_gemm_of_one_wave_are_exposed():
     """All tiles end together, so that the last of them passes N - 2 hops of the ring after its GEMM."""
     gemm, moved = Gemm(8, 4096, 2048, "bf16"), Collective("reduce_scatter", 8 * 4096 * 2, 8)
-    _, beyond = join(Pair(gemm, moved, 20e-6, 20e-6, 0.0, NODE, SUSTAINED), "t3-mca")
+    _, beyond = join(TimedPair(gemm, moved, 20e-6, 20e-6, 0.0, NODE, SUSTAINED), "t3-mca")
     assert beyond > 6 * NODE.gpu.link.latency
 
 

@@ -6,8 +6,8 @@ import weft
 from weft.core.options import SUSTAINED
 from weft.core.store import Store
 from weft.graph import Attention, Collective, Gemm, Streaming
-from weft.step.meeting import Meeting
-from weft.step.prices import group
+from weft.step.corun import CoRunWindow
+from weft.step.durations import group
 from weft.step.windows import Windows, cut, ring_of, stand_in
 
 NODE = weft.system("8xa100")
@@ -15,8 +15,8 @@ GEMM = Gemm(4096, 4096, 1024, "bf16")
 GATHER = Collective("all_gather", 16 << 20, 8)
 
 
-def meeting(gemm: Gemm = GEMM, moved: Collective = GATHER, sharing: str = "priority", **more) -> Meeting:
-    return Meeting(gemm, moved, NODE, sharing, SUSTAINED, **more)
+def meeting(gemm: Gemm = GEMM, moved: Collective = GATHER, sharing: str = "priority", **more) -> CoRunWindow:
+    return CoRunWindow(gemm, moved, NODE, sharing, SUSTAINED, **more)
 
 
 def windows(engine: bool = True, store=None, **overlap: str) -> Windows:
@@ -59,7 +59,7 @@ def test_whole_waves_are_within_three_percent_of_the_engines_slowdown_of_gemms_o
 
 def test_a_window_is_simulated_once_and_then_read_from_disk(tmp_path, monkeypatch):
     first = windows(store=Store(tmp_path)).of(GEMM, GATHER, "tp")
-    monkeypatch.setattr(Meeting, "run", None)
+    monkeypatch.setattr(CoRunWindow, "run", None)
     again = windows(store=Store(tmp_path))
     assert again.of(GEMM, GATHER, "tp") == first
     assert [window.source for window in again.found.values()] == ["engine"]

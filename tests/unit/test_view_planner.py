@@ -5,7 +5,7 @@ from shown import check_shown
 
 import weft
 from weft.models.parallel.plan import TrainingPlan
-from weft.models.parallel.words import changes, words
+from weft.models.parallel.plan_text import changes, words
 from weft.view import planner, training_plans
 
 FIX = {"tp": 8, "pp": [4, 8], "sp": True, "cp": 1, "micro_batch": 1, "schedule": ["1f1b", "interleaved:2"]}

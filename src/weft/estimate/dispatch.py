@@ -122,7 +122,7 @@ def estimate(
     ['compute' 'compute']
     """
     if isinstance(work, str) or (tp, dtype) != (None, None):
-        from weft.models.parallel.named import work_of  # models are imported where one is named
+        from weft.models.parallel.work import work_of  # models are imported where one is named
 
         work = work_of(work, tp, dtype)
     if isinstance(system, Sequence) and not isinstance(system, str | bytes):

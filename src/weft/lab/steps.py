@@ -44,7 +44,7 @@ class Trained(NamedTuple):
 @lru_cache(maxsize=4096)
 def stepped(of: Trained) -> Step:
     """Return the step of `weft.step`, in closed form; InputError for a plan that the model or machine does not fit."""
-    from weft.step.named import step
+    from weft.step.queries import step
 
     return step(of.model, of.system, of.plan, framework=of.framework, fidelity="estimate", compare=False)
 
@@ -118,7 +118,7 @@ STEPS = RowKind(
 
 def _peak(ran: Trained, quantity: str) -> float:
     """The peak of memory that a row means [bytes]: of the device, the allocator, or the tensors; of which ranks."""
-    from weft.step.named import memory
+    from weft.step.queries import memory
 
     devices = memory(ran.model, ran.system, ran.plan, framework=ran.framework).devices
     if "first/last stage" in quantity:

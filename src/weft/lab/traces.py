@@ -70,7 +70,7 @@ def predicted_kinds() -> Mapping[str, float]:
     (deepseek-ai/profile-data @4496024). Computing takes longer by the compute units that exchanges hold, norms by the
     waves that a workgroup or three for each unit of the whole GPU then take (grids of 132 and 396 in the trace).
     """
-    from weft.step.named import step
+    from weft.step.queries import step
 
     plan = TrainingPlan(
         dp=64, ep=64, batch=64 * _PAIRS, micro_batch=1, sequence=4096, precision="fp8-block", dispatcher="deepep",

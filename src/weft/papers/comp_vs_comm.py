@@ -30,7 +30,7 @@ from weft.models.scaling import all_reduce_rate, edge, share
 from weft.papers.headline import Conditions, PaperStudy, StudyFigure, StudyOption, declared
 from weft.plan.scale import AS_PLANNED, faster
 from weft.step.clock import train
-from weft.step.named import step
+from weft.step.queries import step
 from weft.step.result.step import Pass, exposed
 from weft.view import looks
 from weft.view.figure import Axis, Color, Figure, Lane, curves, heat_map, scatter, timeline_bars

@@ -25,8 +25,8 @@ from weft.serving.replica import Replica
 from weft.serving.requests import Asked, Request, RequestStream
 from weft.serving.result import Objective, Turn
 from weft.serving.serve import Server, ready
+from weft.step.exchange_overlap import EXPERTS
 from weft.step.forward import Forward, Group
-from weft.step.paired import EXPERTS
 from weft.step.serving_plan import ServingPlan
 from weft.view import looks
 from weft.view.figure import Axis, Color, Figure, bars, curves

@@ -27,7 +27,7 @@ from weft.papers.sensitivity import COUPLED
 from weft.papers.t3 import HYPOTHETICAL, MAIN_CASES
 from weft.plan.tune.perturb import AS_CHOSEN, Row, Values, moves
 from weft.simulate.result import Comparison, Timeline
-from weft.step.named import step
+from weft.step.queries import step
 from weft.step.result.step import LAUNCH_GAPS
 from weft.sweep.simulations import ComparedGraph, Simulation
 from weft.sweep.tasks import results

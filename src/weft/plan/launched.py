@@ -18,7 +18,7 @@ from weft.models.block import FusionStyle, Tokens, layer
 from weft.models.parallel.complete import check_stated
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.framework import framework as framework_of
-from weft.step.named import step
+from weft.step.queries import step
 from weft.step.result.step import Step
 
 _LISTED = 12

@@ -19,11 +19,11 @@ from weft.models.counts import hardware_flops, utilisation
 from weft.models.parallel.framework import Framework, framework
 from weft.models.parallel.layers import stage_layers
 from weft.models.parallel.plan import TrainingPlan
-from weft.models.parallel.words import changes, words
+from weft.models.parallel.plan_text import changes, words
 from weft.plan.answer import PlanAnswer, PlannedDeployment
 from weft.plan.launch import LAUNCHERS, lacking, launch
 from weft.step.clock import meetings, train
-from weft.step.meeting import Meeting
+from weft.step.corun import CoRunWindow
 from weft.step.memory import memory
 from weft.step.result.memory import Memory
 from weft.step.result.step import CONVENTION, RESIDUAL, Step, added, exposed
@@ -181,7 +181,7 @@ class Planned(PlannedDeployment[TrainingPlan]):
         return " ".join(["weft step", on.model.name, *named])
 
     @cached_property
-    def meetings(self) -> tuple[Meeting, ...]:
+    def meetings(self) -> tuple[CoRunWindow, ...]:
         """The kernels and collectives that meet in the step, each a window that the engine simulates."""
         on = self.setting
         return meetings(on.model, on.system, self.plan, on.framework, on.options)

@@ -25,18 +25,18 @@ from weft.hardware import System
 from weft.hardware.resolve import Described
 from weft.models import Transformer
 from weft.models.block import LayerOp, Tokens, layer
-from weft.models.parallel.again import Saved, extra_sources, left_by
 from weft.models.parallel.cut import cut, local
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.memory import saved_by_operator
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.precision import narrowed
+from weft.models.parallel.recompute import OperatorSaves, extra_sources, saved_bytes
 from weft.plan.program import LinearProgram
 from weft.step.clock import train
+from weft.step.durations import OperatorTimes
 from weft.step.memory import memory
-from weft.step.named import asked
-from weft.step.parts import rank_parts
-from weft.step.prices import OperatorTimes
+from weft.step.queries import resolve_inputs
+from weft.step.rank_parts import rank_parts
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Layers:
     `free` are kept: those that exchange tokens, and the last, whose output is the next layer's input.
     """
 
-    saved: tuple[Saved, ...]
+    saved: tuple[OperatorSaves, ...]
     seconds: Mapping[str, float]
     free: frozenset[str]
     count: int = 1
@@ -55,7 +55,7 @@ class Layers:
 
     def bytes(self, again: Sequence[str]) -> int:
         """What one micro-batch leaves in all of these layers."""
-        return self.count * sum(left_by(self.saved, again).values())
+        return self.count * sum(saved_bytes(self.saved, again).values())
 
     def added(self, again: Sequence[str]) -> float:
         """Seconds of the operators that run again in all of these layers."""
@@ -243,7 +243,7 @@ def recompute(
     >>> found.chosen.recompute
     ('norm1', 'norm2', 'activation')
     """
-    found, where, plan, used, _, _ = asked(model, system, plan, framework, stated)
+    found, where, plan, used, _, _ = resolve_inputs(model, system, plan, framework, stated)
     room = float(where.gpu.memory.capacity) if budget is None else parse(budget, Dimension.BYTES)
 
     def policy(how: Any, kinds: Sequence[Layers]) -> Policy:

@@ -22,8 +22,8 @@ from weft.hardware.resolve import Described
 from weft.models import Transformer, load_model
 from weft.models.parallel.check import divisors
 from weft.models.parallel.plan import TrainingPlan
-from weft.step.named import memory as memory_of
-from weft.step.named import step
+from weft.step.queries import memory as memory_of
+from weft.step.queries import step
 from weft.step.result.step import Step
 
 COMPUTE_RATES = (

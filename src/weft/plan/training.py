@@ -33,8 +33,8 @@ from weft.plan.search import Group, Groups, Search, Workload, pareto_front
 from weft.plan.space import Space, smaller, space
 from weft.step.batch import uncollected
 from weft.step.clock import many, train
-from weft.step.meeting import Meeting
-from weft.step.prices import DurationCache
+from weft.step.corun import CoRunWindow
+from weft.step.durations import DurationCache
 from weft.step.pruning import ParetoFront, Pruning
 from weft.sweep.tasks import Progress, results
 
@@ -319,7 +319,7 @@ class TrainingSearch(Workload[TrainingPlan | Planned, Planned, Plans]):
                 seconds = train(on.model, on.system, one.plan, on.framework, on.options, "windows").seconds
                 yield replace(one, step_time_s=seconds, fidelity="windows")
 
-    def _simulated(self, task: Meeting) -> bool:
+    def _simulated(self, task: CoRunWindow) -> bool:
         """Whether a window is on disk, simulated now if there is time; one that the engine refuses needs none."""
         store = Store()
         if not self.search.time_left:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from weft.step.exchange_overlap import EXPERTS
 from weft.step.forward import Forward, Group, half
-from weft.step.paired import EXPERTS
 from weft.step.result.step import Pass
 from weft.step.spans import CONTENTION
 from weft.step.stages import ForwardStages

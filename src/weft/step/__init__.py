@@ -7,4 +7,4 @@ many, from the durations of `prices` by the keys of `keys`; `forward` and `infer
 
 from weft.core.callables import make_callable
 
-make_callable(__name__, "weft.step.named", "step")
+make_callable(__name__, "weft.step.queries", "step")

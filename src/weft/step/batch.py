@@ -18,8 +18,9 @@ from weft.graph import DTYPE_BYTES, Collective
 from weft.models import Transformer
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan, schedule_name
-from weft.step.chunks import backward_seconds, forward_seconds, gathering, timed_chunk
-from weft.step.ends import EpilogueTimes, Slowdowns, StepEpilogue, Updates, epilogue, epilogue_times
+from weft.step.chunks import backward_seconds, forward_seconds, gather_weights, time_stage
+from weft.step.durations import DurationCache, OperatorTimes
+from weft.step.epilogue import EpilogueTimes, Slowdowns, StepEpilogue, Updates, epilogue, epilogue_times
 from weft.step.keys import (
     EpilogueKey,
     FrameworkKey,
@@ -31,18 +32,17 @@ from weft.step.keys import (
     StageKey,
     WindowKey,
 )
-from weft.step.layers import Layers, cases_of
-from weft.step.least import LeastPasses
+from weft.step.layers import RankPasses, list_cases
+from weft.step.lower_bounds import LeastPasses
 from weft.step.memory import HELD, peaks
 from weft.step.offload import seconds_to_host
-from weft.step.parts import Parts, PlanJob, rank_parts
 from weft.step.pipeline import Durations, PipelineTimes, Schedule, Send, is_searched, run_schedule, schedule
 from weft.step.pipeline.many import SLOTTED, last_backwards
 from weft.step.pipeline.orders import BACKWARD, WEIGHT
-from weft.step.prices import DurationCache, OperatorTimes
 from weft.step.pruning import Pruning
+from weft.step.rank_parts import PlanJob, RankParts, rank_parts
 from weft.step.result.step import Chunk, PartTimes
-from weft.step.stages import Shares, Structure, chunks_of, in_rounds, stage_counts, stages_on
+from weft.step.stages import Shares, StageLayout, chunks_of, in_rounds, stage_counts, stages_on
 from weft.step.windows import Windows
 
 FloatArray = NDArray[np.float64]
@@ -116,7 +116,7 @@ class PipelineBatch:
         self.busy = None if order.flushes else float(self.times.busy.max())
 
 
-class Batch:
+class StepComposer:
     """Plans of the same framework with the same methods of overlap; `prices` are those of a single one."""
 
     def __init__(
@@ -131,7 +131,7 @@ class Batch:
         self._time([job])
         windows = self._gather_windows(job) if plan.gathers_each_pass else job.prices.windows
         stages = self._stages(job)
-        chunks = tuple(timed_chunk(stage, plan, self.framework, job.prices, windows) for stage in stages)
+        chunks = tuple(time_stage(stage, plan, self.framework, job.prices, windows) for stage in stages)
         return chunks, job.pipe, self._epilogue([job])
 
     def fill(
@@ -265,26 +265,26 @@ class Batch:
         key = WindowKey((plan.tp, plan.cp, plan.dp), plan.dtype, plan.overlap.get("dp"))
         return self.cache.find(key, lambda: job.prices.windows)
 
-    def _parts(self, plan: TrainingPlan, key: RankKey) -> Parts:
+    def _parts(self, plan: TrainingPlan, key: RankKey) -> RankParts:
         """One rank's share of the parts of the model."""
         found = self.cache.get(key)
         if found is None:
             base, dense = self.cache.get(key.any_recompute), self.cache.get(key.dense)
             like, same = (one.of if one else None for one in (base, dense))
-            found = Parts(rank_parts(self.model, plan, self.framework, like, same, self.cache.written))
+            found = RankParts(rank_parts(self.model, plan, self.framework, like, same, self.cache.written))
             for each in (key, key.any_recompute, key.dense):
                 self.cache.find(each, partial(_same, found))
-        return cast(Parts, found)
+        return cast(RankParts, found)
 
     def _find_layers(self, jobs: Sequence[PlanJob]) -> None:
         """Time one rank's passes over the parts of the model under each plan."""
         cache = self.cache
         first = {job.passes: job for job in reversed(jobs) if cache.get(job.passes) is None}
-        cases = (case for job in first.values() for case in cases_of(job.parts, job.prices))
+        cases = (case for job in first.values() for case in list_cases(job.parts, job.prices))
         cache.fill(dict.fromkeys(cases))
         for key, job in first.items():
             like, dense = cache.get(key.any_recompute), cache.find(key.dense, dict[int, PartTimes])
-            found = Layers(job.parts, job.plan.dtype, self.framework, job.prices, job.splits, like, dense)
+            found = RankPasses(job.parts, job.plan.dtype, self.framework, job.prices, job.splits, like, dense)
             for each in (key, key.any_recompute):
                 cache.find(each, partial(_same, found))
         for job in jobs:
@@ -297,11 +297,11 @@ class Batch:
         key = OrderKey(plan.schedule, plan.pp, plan.micro_batches)
         return self.cache.find(key, lambda: schedule(*key))
 
-    def _structure(self, plan: TrainingPlan, names: tuple[str, ...], order: Schedule | None) -> Structure:
-        def structure() -> Structure:
+    def _structure(self, plan: TrainingPlan, names: tuple[str, ...], order: Schedule | None) -> StageLayout:
+        def structure() -> StageLayout:
             count = order.stages if order else plan.pp * plan.chunks
             stages = [stages_on(order, at) for at in range(plan.pp)] if order else in_rounds(plan.pp, count)
-            return Structure(stages, stage_counts(self.model, count, plan, names))
+            return StageLayout(stages, stage_counts(self.model, count, plan, names))
 
         return self.cache.find(StageKey(plan.pp, plan.chunks, plan.layers, id(order)), structure)
 
@@ -358,9 +358,9 @@ class Batch:
         Between a part and the next but one nothing waits, so that equal layers soon take equally long, two by two.
         """
         if self.framework.launch or plan.offload == "activations":
-            chunk = timed_chunk(stage, plan, self.framework, prices, windows)
+            chunk = time_stage(stage, plan, self.framework, prices, windows)
             return np.array([chunk.forward.seconds, chunk.backward.seconds])
-        whole = gathering(stage, plan, self.framework, prices, windows)
+        whole = gather_weights(stage, plan, self.framework, prices, windows)
         alike = id(windows), plan.shard, plan.ep, plan.sp, plan.order
 
         def of(most: int) -> FloatArray:
@@ -391,7 +391,7 @@ def _same(found: T) -> T:
     return found
 
 
-def _slowdowns(layers: Layers, shares: Shares, around: EpilogueTimes, windows: Windows) -> Slowdowns:
+def _slowdowns(layers: RankPasses, shares: Shares, around: EpilogueTimes, windows: Windows) -> Slowdowns:
     """What passes and collectives of replicas cost each other on a device."""
 
     def factors(forward: bool, moved: Collective | None) -> tuple[float, float]:

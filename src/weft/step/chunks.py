@@ -15,10 +15,10 @@ from weft.models.parallel.framework import Framework
 from weft.models.parallel.memory import words
 from weft.models.parallel.plan import TrainingPlan
 from weft.overlaps import OVERLAPS
+from weft.step.durations import OperatorTimes
 from weft.step.offload import waiting_for_host
-from weft.step.prices import OperatorTimes
 from weft.step.result.step import LAUNCH_GAPS, RESIDUAL, Chunk, PartTimes, Pass, Times, added, exposed, sum_layers
-from weft.step.spans import COMPUTE, CONTENTION, shared
+from weft.step.spans import COMPUTE, CONTENTION, share_gpu
 from weft.step.windows import Windows
 
 DATA = "dp"
@@ -28,14 +28,14 @@ PassSlowdown = Callable[[Sequence[Pass], Collective], tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Moved:
+class TimedCollective:
     """A collective among replicas, and its time alone [s]; None and 0 where nothing is moved."""
 
     op: Collective | None = None
     seconds: float = 0.0
 
 
-class Gathering(NamedTuple):
+class WeightGathers(NamedTuple):
     """How the weights of each part are gathered, and its gradients reduced and scattered.
 
     The last part keeps its weights from the forward to the backward pass if `keep_last`; with `keep` all do.
@@ -43,8 +43,8 @@ class Gathering(NamedTuple):
     pass before, or in sequence with all passes. A pass takes a share `residual` of what is hidden longer.
     """
 
-    gather: Sequence[Moved]
-    scatter: Sequence[Moved]
+    gather: Sequence[TimedCollective]
+    scatter: Sequence[TimedCollective]
     keep: bool = False
     keep_last: bool = True
     slowdown: PassSlowdown | None = None
@@ -60,7 +60,7 @@ class _Task:
     stream: str
     after: tuple[str, ...]
     passes: tuple[Pass, ...] = ()
-    moved: Moved = Moved()
+    moved: TimedCollective = TimedCollective()
 
     @property
     def edges(self) -> tuple[Edge, ...]:
@@ -71,31 +71,31 @@ class _Task:
         return self.moved.seconds + sum(one.seconds for one in self.passes)
 
 
-def timed_chunk(
+def time_stage(
     parts: Sequence[PartTimes], plan: TrainingPlan, framework: Framework, prices: OperatorTimes, windows: Windows
 ) -> Chunk:
     """The passes over the parts of a stage."""
-    found = gathering(parts, plan, framework, prices, windows) if plan.gathers_each_pass else None
-    alone = chunk(parts, found, framework.launch, framework.synchronous)
+    found = gather_weights(parts, plan, framework, prices, windows) if plan.gathers_each_pass else None
+    alone = chain_passes(parts, found, framework.launch, framework.synchronous)
     return waiting_for_host(alone, prices.gpu) if plan.offload == "activations" else alone
 
 
-def gathering(
+def gather_weights(
     parts: Sequence[PartTimes], plan: TrainingPlan, framework: Framework, prices: OperatorTimes, windows: Windows
-) -> Gathering:
+) -> WeightGathers:
     """How a plan gathers the weights of the parts of a stage for every pass, beside which `windows` slow passes."""
     replicas = plan.dp * plan.cp
     ranks = plan.shard or replicas
     if ranks == 1:
-        return Gathering([Moved()] * len(parts), [Moved()] * len(parts))
+        return WeightGathers([TimedCollective()] * len(parts), [TimedCollective()] * len(parts))
 
-    def moved(kind: str, count: int, dtype: str, among: int = ranks, axis: str = "dp") -> Moved:
+    def moved(kind: str, count: int, dtype: str, among: int = ranks, axis: str = "dp") -> TimedCollective:
         op = Collective(kind, max(count * DTYPE_BYTES[dtype], among), among, dtype)
-        return Moved(op, prices.of(op, axis))
+        return TimedCollective(op, prices.of(op, axis))
 
     few = min(ranks, plan.expert_replicas)
 
-    def whole(kind: str, one: PartTimes, dtype: str) -> Moved:
+    def whole(kind: str, one: PartTimes, dtype: str) -> TimedCollective:
         count, experts = one.parameters - one.experts, one.experts
         if kind == "all_gather":
             count = math.ceil(words(count, one.narrow - experts, plan, framework))
@@ -108,7 +108,7 @@ def gathering(
 
     gradients = framework.gradients
 
-    def scattered(one: PartTimes) -> Moved:
+    def scattered(one: PartTimes) -> TimedCollective:
         inside = whole("reduce_scatter", one, gradients)
         if ranks == replicas:
             return inside
@@ -118,7 +118,7 @@ def gathering(
     kinds = {id(one): one for one in parts}
     gather = {key: whole("all_gather", one, plan.dtype) for key, one in kinds.items()}
     scatter = {key: scattered(one) for key, one in kinds.items()}
-    return Gathering(
+    return WeightGathers(
         [gather[id(one)] for one in parts],
         [scatter[id(one)] for one in parts],
         framework.keeps_weights,
@@ -128,8 +128,8 @@ def gathering(
     )
 
 
-def chunk(
-    parts: Sequence[PartTimes], gathering: Gathering | None = None, launch: float = 0.0, synchronous: bool = False
+def chain_passes(
+    parts: Sequence[PartTimes], gathering: WeightGathers | None = None, launch: float = 0.0, synchronous: bool = False
 ) -> Chunk:
     """The passes over parts in their order, the backward ones in reverse.
 
@@ -147,13 +147,13 @@ def chunk(
     return Chunk(tuple(parts), *(_launched(one, launch, synchronous) for one in (forward, backward, weight)))
 
 
-def forward_seconds(parts: Sequence[PartTimes], gathering: Gathering) -> float:
-    """The forward pass of `chunk` [s], without what it is spent on."""
+def forward_seconds(parts: Sequence[PartTimes], gathering: WeightGathers) -> float:
+    """The forward pass of `chain_passes` [s], without what it is spent on."""
     return _run_tasks(_forward(parts, gathering), gathering).seconds
 
 
-def backward_seconds(parts: Sequence[PartTimes], gathering: Gathering) -> float:
-    """The backward pass of `chunk` [s], without what it is spent on."""
+def backward_seconds(parts: Sequence[PartTimes], gathering: WeightGathers) -> float:
+    """The backward pass of `chain_passes` [s], without what it is spent on."""
     alike = Counter(map(id, parts))
     weight = sum(part.weight.seconds * alike[key] for key, part in {id(part): part for part in parts}.items())
     return _run_tasks(_backward(parts, gathering), gathering).seconds - weight
@@ -171,7 +171,7 @@ def launch_gaps(launches: Any, seconds: Any, launch: float, synchronous: bool) -
     return np.maximum(launches * launch - (0.0 if synchronous else seconds), 0.0)
 
 
-def _run_tasks(tasks: Sequence[_Task], gathering: Gathering) -> Pass:
+def _run_tasks(tasks: Sequence[_Task], gathering: WeightGathers) -> Pass:
     """Run the tasks of a pass, which share the GPU with the collectives of replicas; what they compute is one part."""
     times = _times(tasks, gathering.slowdown)
     computed, moved = (
@@ -207,10 +207,10 @@ def _times(tasks: Sequence[_Task], slowdown: PassSlowdown | None) -> Times:
             known[key] = slowdown(computing.passes, moving.moved.op) if computing.seconds else (1.0, 1.0)
         return known[key]
 
-    return shared(tasks, {task.id: task.seconds for task in tasks}, slowed)
+    return share_gpu(tasks, {task.id: task.seconds for task in tasks}, slowed)
 
 
-def _forward(parts: Sequence[PartTimes], gathering: Gathering) -> list[_Task]:
+def _forward(parts: Sequence[PartTimes], gathering: WeightGathers) -> list[_Task]:
     """The forward passes and what gathers their weights.
 
     While a part runs, the next one's weights are gathered: two parts are whole at once (FSDP's rate limiter).
@@ -224,15 +224,15 @@ def _forward(parts: Sequence[PartTimes], gathering: Gathering) -> list[_Task]:
     return tasks
 
 
-def _backward(parts: Sequence[PartTimes], gathering: Gathering) -> list[_Task]:
+def _backward(parts: Sequence[PartTimes], gathering: WeightGathers) -> list[_Task]:
     """The backward passes and their collectives.
 
     When the backward pass of a part begins, the weights of the next one are gathered; when it ends, its gradients are
     scattered, before the gather that follows: one communicator runs them in this order.
     """
-    gather = [Moved() if gathering.keep else moved for moved in gathering.gather]
+    gather = [TimedCollective() if gathering.keep else moved for moved in gathering.gather]
     if gathering.keep_last:
-        gather[-1] = Moved()
+        gather[-1] = TimedCollective()
     last = len(parts) - 1
     tasks = [_Task(f"gather {last}", DATA, (), moved=gather[last])]
     for at in range(last, -1, -1):

@@ -18,11 +18,11 @@ from weft.models.parallel.cut import routing_under
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.precision import check_trains
-from weft.step.batch import Batch, BatchedSteps, PipelineBatch, ends, uncollected
-from weft.step.meeting import Meeting
-from weft.step.overlaps import check_overlap, engine_note, idle_note, needs, settled, settling
+from weft.step.batch import BatchedSteps, PipelineBatch, StepComposer, ends, uncollected
+from weft.step.corun import CoRunWindow
+from weft.step.durations import DurationCache, OperatorTimes
+from weft.step.overlaps import check_overlap, engine_note, framework_fields, idle_note, needs, resolve_framework
 from weft.step.pipeline import Durations, Send, run_schedule
-from weft.step.prices import DurationCache, OperatorTimes
 from weft.step.pruning import Pruning
 from weft.step.result.step import Step, exposed
 
@@ -70,10 +70,10 @@ def time_step(
     calibration: Residual | None = None,
 ) -> Step:
     """Time a step as `train` does, under a plan that has been checked."""
-    framework = settled(framework, plan)
+    framework = resolve_framework(framework, plan)
     cache = DurationCache(system, options, calibration=calibration)
     prices = OperatorTimes(system, plan, options, fidelity, cache)
-    chunks, pipe, epilogue = Batch(model, framework, cache, prices).detail(plan)
+    chunks, pipe, epilogue = StepComposer(model, framework, cache, prices).detail(plan)
     assert pipe.times is not None
     notes = (
         *_recipe_note(plan, framework),
@@ -147,21 +147,21 @@ def many(
     cache = cache or DurationCache(system, options)
     alike: dict[tuple[object, ...], list[int]] = {}
     for at, plan in enumerate(plans):
-        alike.setdefault(settling(plan), []).append(at)
+        alike.setdefault(framework_fields(plan), []).append(at)
     with uncollected():
         for mine in alike.values():
-            batch = Batch(model, settled(framework, plans[mine[0]]), cache)
+            batch = StepComposer(model, resolve_framework(framework, plans[mine[0]]), cache)
             batch.fill(found, np.array(mine), [plans[at] for at in mine], limit, pruning)
     return found
 
 
 def meetings(
     model: Transformer, system: System, plan: TrainingPlan, framework: Framework, options: RunOptions = SUSTAINED
-) -> tuple[Meeting, ...]:
+) -> tuple[CoRunWindow, ...]:
     """The kernels and collectives that meet in a step, by closed forms: what the fidelity "windows" simulates."""
-    framework = settled(framework, plan)
+    framework = resolve_framework(framework, plan)
     prices = OperatorTimes(system, plan, options)
-    Batch(model, framework, prices.known, prices).detail(plan)
+    StepComposer(model, framework, prices.known, prices).detail(plan)
     return tuple(prices.windows.meetings)
 
 

@@ -26,15 +26,15 @@ from weft.models.parallel.deployment import Deployment
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.rank import forward_graph
 from weft.overlaps import OVERLAPS
-from weft.step.called import ExpertCalls, sliced
 from weft.step.drafts import OWN, drafter
+from weft.step.durations import DurationCache, OperatorTimes
+from weft.step.exchange_overlap import EXPERTS, overlap_exchange
+from weft.step.expert_calls import ExpertCalls, slice_experts
 from weft.step.layers import time_graph
 from weft.step.overlaps import check_served, engine_note, needs
-from weft.step.paired import EXPERTS, overlap_exchange
-from weft.step.prices import DurationCache, OperatorTimes
 from weft.step.result.step import Pass, exposed, sum_layers
 from weft.step.serving_plan import ServingPlan
-from weft.step.spans import CONTENTION, class_of, timed
+from weft.step.spans import CONTENTION, class_of, time_nodes
 from weft.step.stages import ForwardStages
 
 _ACTIVATIONS = "bf16"
@@ -87,7 +87,7 @@ class Forward:
     among stages, which pass `pp` batches on, one in each; a batch has the time of `tp` GPUs and a `pp`-th of the memory
     of all to itself. Methods of overlap join the all-reduces of "tp" with the GEMMs before them, and the exchanges of
     "ep" with experts. Without an expert load distribution, tokens choose experts by a power law
-    (`weft.step.called.SERVED_LOAD`) that is balanced over the GPUs.
+    (`weft.step.expert_calls.SERVED_LOAD`) that is balanced over the GPUs.
 
     All groups of a batch share every operator but attention, which is a kernel for each group. Raises InputError for a
     model that writes no tokens, and for a plan that does not fit the model or fill the GPUs.
@@ -370,7 +370,9 @@ class Forward:
             if piece.role is Role.QUERY_DOWN and isinstance(op, Gemm):
                 yield replace(piece, op=replace(op, n=op.n + model.kv_rank + model.rotary_head))
             elif isinstance(op, GroupedGemm):
-                yield replace(piece, op=sliced(model, op, flat.count, plan.tp, plan.ep, plan.expert_load), cut="whole")
+                yield replace(
+                    piece, op=slice_experts(model, op, flat.count, plan.tp, plan.ep, plan.expert_load), cut="whole"
+                )
             elif plan.wide:
                 yield piece
             elif piece.cut == "routed":
@@ -433,7 +435,7 @@ class Forward:
         if self._calls:
             seconds |= self._calls.within(graph)
         if not self.overlaps:
-            return timed(graph, seconds)
+            return time_nodes(graph, seconds)
         method = self.plan.overlap.get("tp", "")
         return time_graph(graph, self._prices, method, seconds, hides=hides, framework=False)
 

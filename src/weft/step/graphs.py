@@ -13,10 +13,10 @@ from weft.core.options import SUSTAINED, RunOptions
 from weft.graph import Call, Collective, Driver, Graph, Node, Op, Opaque, Send
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
-from weft.step.prices import DurationCache, Place
+from weft.step.durations import DurationCache, Place
 from weft.step.result.graph_step import BY_BYTES, OTHER_STREAMS, GraphStep, Share
 from weft.step.result.step import Pass, exposed
-from weft.step.spans import COMPUTE, CONTENTION, class_of, timed
+from weft.step.spans import COMPUTE, CONTENTION, class_of, time_nodes
 from weft.step.windows import Windows
 
 _HOST = "the host is assumed to launch kernels ahead of the GPU, one kernel for each operator"
@@ -41,7 +41,7 @@ def graph_step(graph: Graph, on: Described, options: RunOptions = SUSTAINED) -> 
     seconds = {node.name: _seconds(node, known, places) for node in graph}
     among = {(node.stream, node.op.ranks): places[node.id] for node in graph if isinstance(node.op, Collective)}
     windows = Windows(lambda stream, ranks: known.among(among[stream, ranks]), {}, "bf16", options, engine=False)
-    found = timed(
+    found = time_nodes(
         graph.map(lambda node: replace(node, stream=COMPUTE) if node.stream == _MAIN else node),
         seconds,
         (lambda kernel, other: windows(kernel, other) if isinstance(other.op, Collective) else (1.0, 1.0))

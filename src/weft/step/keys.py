@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.memory import casting_ranks
 from weft.models.parallel.plan import ORDER, TrainingPlan
-from weft.step.paired import paired_share
+from weft.step.exchange_overlap import paired_share
 
 
 class RankKey(NamedTuple):

@@ -15,27 +15,27 @@ from weft.kernels.library.dispatchers import dispatcher
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.rank import RankPart
 from weft.step.chunks import launch_gaps
-from weft.step.eager import in_graphs, launched
+from weft.step.durations import Case, OperatorTimes
+from weft.step.exchange_overlap import pair_passes, paired_share
+from weft.step.launches import add_launch_gaps, in_graphs
 from weft.step.overlaps import overlap_nodes
-from weft.step.paired import paired, paired_share
-from weft.step.parts import Parts
-from weft.step.prices import Case, OperatorTimes
+from weft.step.rank_parts import RankParts
 from weft.step.result.step import RESIDUAL, PartTimes, Pass, added
-from weft.step.spans import Slowdown, kernels, timed
+from weft.step.spans import Slowdown, kernels, time_nodes
 from weft.step.stages import Shares
-from weft.step.windows import Times, times
+from weft.step.windows import GemmTimes, sum_gemm_times
 
 FloatArray = NDArray[np.float64]
 
 
-def cases_of(parts: Parts, prices: OperatorTimes) -> Iterable[Case]:
+def list_cases(parts: RankParts, prices: OperatorTimes) -> Iterable[Case]:
     """The operators of the passes over parts."""
     for part in parts.of.values():
         for graph in (part.forward, part.backward, part.recompute):
             yield from (prices.case(node.op, node.stream) for node in graph or ())
 
 
-class Layers:
+class RankPasses:
     """The passes over the parts of a model on a rank.
 
     If the schedule `splits` the backward pass, gradients of weights are a pass of their own. `like` are those of a plan
@@ -44,12 +44,12 @@ class Layers:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: RankParts,
         dtype: str,
         framework: Framework,
         prices: OperatorTimes,
         splits: bool,
-        like: Layers | None = None,
+        like: RankPasses | None = None,
         dense: MutableMapping[int, PartTimes] | None = None,
     ) -> None:
         self.of, self.framework, self.dtype, self.splits = parts, framework, dtype, splits
@@ -61,7 +61,7 @@ class Layers:
             if dense is not None and not one.experts:
                 dense[id(one)] = self.parts[name]
         self.like = like or self
-        self._beside: dict[tuple[Shares, bool], Times] = {}
+        self._beside: dict[tuple[Shares, bool], GemmTimes] = {}
         self._fields: dict[str, FloatArray] = {}
 
     def _timed(self, of: RankPart, prices: OperatorTimes, like: PartTimes | None) -> PartTimes:
@@ -74,7 +74,7 @@ class Layers:
         far = prices.place("ep", prices.plan.ep)[1] > 1
 
         def started(one: Pass, syncs: bool = False) -> Pass:
-            return launched(one, self.framework, far, syncs) if of.experts else one
+            return add_launch_gaps(one, self.framework, far, syncs) if of.experts else one
 
         again = started(run(of.recompute), syncs)
         if like:
@@ -88,7 +88,7 @@ class Layers:
             taken = prices.taken(library, self.framework.dispatcher_units)
             held = self.framework.dispatcher_holds
             beside = paired_share(prices.plan)
-            forward, backward = paired(forward, backward, beside, taken, held, self.framework.delay_wgrad)
+            forward, backward = pair_passes(forward, backward, beside, taken, held, self.framework.delay_wgrad)
         forward, backward, weight = started(forward, syncs), started(backward), started(weight)
         return PartTimes(of.name, forward, backward, weight, again, of.parameters, of.kept, of.experts, of.narrow)
 
@@ -112,14 +112,14 @@ class Layers:
             ).T
         return self._fields[name]
 
-    def beside(self, shares: Shares, forward: bool) -> Times:
+    def beside(self, shares: Shares, forward: bool) -> GemmTimes:
         """The times of the operators of a device's forward or backward passes, and of the passes."""
         known = self.like._beside
         if (shares, forward) not in known:
             known[shares, forward] = self.like._sum(shares, forward)
         return known[shares, forward]
 
-    def _sum(self, shares: Shares, forward: bool) -> Times:
+    def _sum(self, shares: Shares, forward: bool) -> GemmTimes:
         spent: Counter[Gemm] = Counter()
         whole = 0.0
         for count, part in zip(shares, self._forward if forward else self._backward, strict=True):
@@ -127,15 +127,15 @@ class Layers:
                 whole += count * part.whole
                 for gemm, seconds in part.spent.items():
                     spent[gemm] += count * seconds  # type: ignore[assignment]
-        return Times(spent, whole)
+        return GemmTimes(spent, whole)
 
     @cached_property
-    def _forward(self) -> list[Times]:
-        return [times([one.forward], self.dtype) for one in self.parts.values()]
+    def _forward(self) -> list[GemmTimes]:
+        return [sum_gemm_times([one.forward], self.dtype) for one in self.parts.values()]
 
     @cached_property
-    def _backward(self) -> list[Times]:
-        return [times([one.backward, one.weight], self.dtype) for one in self.parts.values()]
+    def _backward(self) -> list[GemmTimes]:
+        return [sum_gemm_times([one.backward, one.weight], self.dtype) for one in self.parts.values()]
 
 
 def time_graph(
@@ -158,7 +158,7 @@ def time_graph(
     def slowdown(kernel: Node, moved: Node) -> tuple[float, float]:
         return (1.0, 1.0) if windows is None or moved.name in joined else windows(kernel, moved)
 
-    return timed(graph, times, slowdown if windows else None, alone)
+    return time_nodes(graph, times, slowdown if windows else None, alone)
 
 
 def _pass(graph: Graph, prices: OperatorTimes, framework: Framework) -> Pass:

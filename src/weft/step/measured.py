@@ -12,7 +12,7 @@ from weft.core.options import RESERVE, SUSTAINED, RunOptions
 from weft.core.units import format_time
 from weft.models.parallel.check import problems
 from weft.models.parallel.plan import ScheduleName, TrainingPlan
-from weft.models.parallel.words import changes
+from weft.models.parallel.plan_text import changes
 from weft.step.clock import many
 from weft.step.result.step import Step, exposed_axis
 
@@ -59,7 +59,7 @@ class Measured:
         return step.flops() / step.plan.gpus / self.value if self.unit == "FLOP/s" else self.value
 
 
-def judged(step: Step, measured: Measured, options: RunOptions = SUSTAINED) -> Step:
+def judge_step(step: Step, measured: Measured, options: RunOptions = SUSTAINED) -> Step:
     """The step with sentences on a measured one: whether it lies in the predicted range, where the difference may lie,
     and the three changes of the plan that would gain most.
     """

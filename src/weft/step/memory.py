@@ -15,14 +15,14 @@ from weft.graph import DTYPE_BYTES
 from weft.hardware import System
 from weft.models import Transformer
 from weft.models.parallel.framework import Framework
-from weft.models.parallel.memory import gathered, states
+from weft.models.parallel.memory import gathered_bytes, states
 from weft.models.parallel.plan import TrainingPlan
 from weft.step.offload import BUFFERS
-from weft.step.parts import Parts, PlanJob, kept_by, rank_parts
 from weft.step.pipeline import Schedule, schedule
 from weft.step.pipeline.orders import BACKWARD, FORWARD, WEIGHT
+from weft.step.rank_parts import PlanJob, RankParts, kept_by, rank_parts
 from weft.step.result.memory import FRAGMENTATION, DeviceMemory, Memory
-from weft.step.stages import Structure, in_rounds, stage_counts, stages_on
+from weft.step.stages import StageLayout, in_rounds, stage_counts, stages_on
 
 FloatArray = NDArray[np.float64]
 Key = tuple[object, ...]
@@ -60,10 +60,10 @@ def memory(
 def _devices(
     model: Transformer, plan: TrainingPlan, framework: Framework, order: Schedule | None = None
 ) -> tuple[DeviceMemory, ...]:
-    parts = Parts(rank_parts(model, plan, framework))
+    parts = RankParts(rank_parts(model, plan, framework))
     order = order or schedule(plan.schedule, plan.pp, plan.micro_batches)
     stages = [stages_on(order, device) for device in range(order.devices)]
-    structure = Structure(stages, stage_counts(model, order.stages, plan, parts.names))
+    structure = StageLayout(stages, stage_counts(model, order.stages, plan, parts.names))
     saved, working = parts.kept(structure.counts, plan.offload == "activations")
     versions = _versions(PlanJob(plan, parts, structure, order)).tolist()
     found = []
@@ -92,7 +92,7 @@ def throughout(
     if plan.offload == "optimizer":
         buffers = BUFFERS * states(largest, plan, framework)["optimizer"]
         static["optimizer"] = min(buffers, static["optimizer"])
-    return {**static, "gathered weights": gathered(largest, count, plan, framework)}
+    return {**static, "gathered weights": gathered_bytes(largest, count, plan, framework)}
 
 
 def outside(*degrees: int) -> int:
@@ -108,7 +108,9 @@ def _groups(plan: TrainingPlan) -> tuple[int, ...]:
     return plan.tp, plan.cp, plan.dp * plan.cp, plan.pp, plan.pp
 
 
-def _throughout(plan: TrainingPlan, parts: Parts, shares: NDArray[np.int64], framework: Framework) -> dict[str, int]:
+def _throughout(
+    plan: TrainingPlan, parts: RankParts, shares: NDArray[np.int64], framework: Framework
+) -> dict[str, int]:
     """What a device holds throughout a step [bytes], whose stages have the parts `shares`, of shape (stages, parts)."""
     count, experts = int((shares @ parts.parameters).sum()), int((shares @ parts.experts).sum())
     largest = int(np.where(shares.any(axis=0), parts.parameters, 0).max())

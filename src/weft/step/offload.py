@@ -7,7 +7,7 @@ from dataclasses import replace
 from weft.hardware import Gpu
 from weft.models.block import LAYERS
 from weft.models.parallel.framework import Framework
-from weft.models.parallel.memory import Kept
+from weft.models.parallel.memory import SavedActivations
 from weft.step.result.step import Chunk, Pass, added, exposed
 
 HOST_EFFICIENCY = 0.85
@@ -34,7 +34,7 @@ def hidden_and_exposed(size: float, beside: float, gpu: Gpu) -> tuple[float, flo
     return min(moved, beside), max(moved - beside, 0.0)
 
 
-def without_offloaded(name: str, kept: Kept) -> Kept:
+def without_offloaded(name: str, kept: SavedActivations) -> SavedActivations:
     """What a part of the model leaves on the GPU if the activations of layers go to the host.
 
     The activations of the layer in use and of the one being copied count in every pass.
@@ -42,7 +42,7 @@ def without_offloaded(name: str, kept: Kept) -> Kept:
     if name not in LAYERS:
         return kept
     buffers = BUFFERS * kept.bytes
-    return Kept({}, kept.forward + buffers, kept.backward + buffers)
+    return SavedActivations({}, kept.forward + buffers, kept.backward + buffers)
 
 
 def waiting_for_host(of: Chunk, gpu: Gpu) -> Chunk:

@@ -41,9 +41,9 @@ from weft.overlaps.pairs import PairTimes, pair_of
 from weft.simulate.kept import method_identity
 from weft.simulate.result.stored import plain
 from weft.simulate.single import simulate
-from weft.step import routed
-from weft.step.eager import FULL_ITERATION
-from weft.step.prices import OperatorTimes
+from weft.step import expert_layers
+from weft.step.durations import OperatorTimes
+from weft.step.launches import FULL_ITERATION
 
 AND = "+"
 """Between methods of tensor parallelism that join different collectives, as in t3-mca+t3-all-gather."""
@@ -52,7 +52,7 @@ MOST_WAVES = 32
 
 
 @dataclass(frozen=True)
-class Pair:
+class TimedPair:
     """A GEMM and the collective before or behind it, their times alone [s], and the ranks' system.
 
     `gather_s` is the time of the all-gather that follows the reduce-scatter of an all-reduce [s], else 0. A `framework`
@@ -69,7 +69,7 @@ class Pair:
     framework: bool = True
 
 
-def join(pair: Pair, method: str) -> tuple[float, float]:
+def join(pair: TimedPair, method: str) -> tuple[float, float]:
     """Return the time of the GEMM under a method, and of the collective beyond the GEMM [s].
 
     They come from the closed form of the method or, for methods without one, from the engine.
@@ -78,7 +78,7 @@ def join(pair: Pair, method: str) -> tuple[float, float]:
     return _closed(pair, found) if found.estimates("tp") else _engine(pair, method)
 
 
-def _closed(pair: Pair, method: OverlapMethod) -> tuple[float, float]:
+def _closed(pair: TimedPair, method: OverlapMethod) -> tuple[float, float]:
     """By the closed form of the method, whose software costs count."""
     both = _alone(pair.gemm, pair.moved, pair.system, pair.options)
     both = replace(both, gemm=pair.gemm_s, collective=pair.moved_s, framework=pair.framework)
@@ -93,7 +93,7 @@ def _alone(gemm: Gemm, moved: Collective, system: System, options: RunOptions) -
     return pair_of(Graph(nodes, moved.ranks), system, options)
 
 
-def _engine(pair: Pair, name: str) -> tuple[float, float]:
+def _engine(pair: TimedPair, name: str) -> tuple[float, float]:
     """By the request-level engine: the GEMM's slowdown, and how much longer both take than it.
 
     An all-reduce is a reduce-scatter here; the ring all-gather behind it takes its time alone, as T3 leaves it in
@@ -106,7 +106,7 @@ def _engine(pair: Pair, name: str) -> tuple[float, float]:
         gpu = system.gpu.model_copy(update={"link": ring_link(system)})
         system = System(gpu=gpu, gpus=pair.moved.ranks, library=system.library)
     gemm = replace(pair.gemm, accumulates=False)
-    task = Fused(gemm, moved, system, name, RunOptions(clock=pair.options.clock))
+    task = JoinedGemm(gemm, moved, system, name, RunOptions(clock=pair.options.clock))
     found = kept(task, Store())
     if gathers:  # whose GEMM the engine may run slower than its closed form says, in another order of tiles
         return pair.gemm_s, max(found["both"] - min(found["alone"], pair.gemm_s), 0.0)
@@ -127,7 +127,7 @@ def _announce(overlap: str) -> None:
 
 
 @dataclass(frozen=True)
-class Fused:
+class JoinedGemm:
     """A GEMM that a pass joins by tiles with the collective behind it, or the all-gather before it, on a system.
 
     The record of this task has the slowdown of the GEMM against the baseline's, and how much later the reduce-scatter
@@ -232,12 +232,12 @@ def check_overlap(plan: Deployment, system: System, fidelity: Fidelity = "window
         OVERLAPS[name].check_plan(axis, plan, system)
 
 
-def served(axis: str) -> list[str]:
+def serving_methods(axis: str) -> list[str]:
     """Methods for the collectives of an axis in a forward pass that is served: all-reduces behind GEMMs, exchanges.
 
     None that fuses GEMMs in software is among them: its closed form holds for GEMMs of many waves of tiles.
     """
-    if axis == routed.AXIS:
+    if axis == expert_layers.AXIS:
         return [name for name in applicable("ep") if OVERLAPS[name].applies_to("moe_layer")]
     names = applicable("tp") if axis == "tp" else []
     return [name for name in names if OVERLAPS[name].applies_to("gemm_ar") and not OVERLAPS[name].fills_waves]
@@ -247,13 +247,13 @@ def check_served(plan: Deployment, system: System, ep: int) -> None:
     """Raise InputError for a method that a forward pass on `plan` cannot use, `ep` GPUs of which hold whole experts."""
     check_methods(plan.overlap, "windows")
     for axis, name in _each(plan.overlap):
-        if axis == routed.AXIS and 1 < ep != plan.ep:
+        if axis == expert_layers.AXIS and 1 < ep != plan.ep:
             raise InputError(
                 f"'{name}' joins experts with the exchanges of tokens around them, but the {ep} GPUs of a replica hold "
                 f"the same tokens, and exchange none; give tp 1 beside ep {ep}, or a method of tp"
             )
-        if OVERLAPS[name].name not in served(axis):
-            known = [f"{one}={other}" for one in ("tp", routed.AXIS) for other in served(one)]
+        if OVERLAPS[name].name not in serving_methods(axis):
+            known = [f"{one}={other}" for one in ("tp", expert_layers.AXIS) for other in serving_methods(one)]
             why = "changes no collective of a forward pass, all-reduces behind GEMMs and exchanges around experts"
             if OVERLAPS[name].fills_waves:
                 why = "has a closed form for GEMMs of many waves of tiles, and next tokens fill not one"
@@ -283,12 +283,12 @@ _SETTLING = attrgetter(
 )
 
 
-def settling(plan: TrainingPlan) -> tuple[object, ...]:
-    """Return the fields of a plan by which `settled` changes a framework."""
+def framework_fields(plan: TrainingPlan) -> tuple[object, ...]:
+    """Return the fields of a plan by which `resolve_framework` changes a framework."""
     return *_SETTLING(plan), tuple(sorted(plan.overlap.items())) if plan.overlap else ()
 
 
-def settled(framework: Framework, plan: TrainingPlan) -> Framework:
+def resolve_framework(framework: Framework, plan: TrainingPlan) -> Framework:
     """A framework with the methods, CUDA graphs and paired passes of the plan in place of its own.
 
     Raises InputError for gradients of weights that the plan delays where no passes are paired.
@@ -369,19 +369,19 @@ def overlap_nodes(
         if op.name == "all_reduce":
             gather_s = min(prices.of(replace(op, name="all_gather"), "tp"), moved_s)
         among = prices.among("tp", op.ranks)
-        pair = Pair(gemm.op, op, seconds[gemm.name], moved_s, gather_s, among, prices.options, framework)
+        pair = TimedPair(gemm.op, op, seconds[gemm.name], moved_s, gather_s, among, prices.options, framework)
         name = by_form[FORM_OF[op.name]]
         own = (pair.gemm_s, gather_s) if hides and not OVERLAPS[name].estimates("tp") else join(pair, name)
         seconds[gemm.name], seconds[moved.name] = own
         joined.add(moved.name)
-    around = prices.plan.overlap.get(routed.AXIS, "")
-    joined |= routed.joined(graph, seconds, prices.among, around, prices.options, hides)
+    around = prices.plan.overlap.get(expert_layers.AXIS, "")
+    joined |= expert_layers.join_layers(graph, seconds, prices.among, around, prices.options, hides)
     return seconds, alone, joined
 
 
 def needs(plan: Deployment, system: System) -> tuple[str, ...]:
     """Sentences on the hardware that a plan's methods take and that GPUs on sale, or the system, lack."""
-    asked = [name for axis, name in _each(plan.overlap) if axis in ("tp", routed.AXIS)]
+    asked = [name for axis, name in _each(plan.overlap) if axis in ("tp", expert_layers.AXIS)]
     return tuple(filter(None, (OVERLAPS[name].missing_hardware(system) for name in asked)))
 
 
@@ -392,7 +392,7 @@ def engine_note(plan: Deployment, when: str = "") -> tuple[str, ...]:
         method = OVERLAPS[name]
         if axis == "tp" and method.joins_gemms and not method.estimates("tp"):
             found.append((name, "all-gathers" if method.forms == ("ag_gemm",) else "reduce-scatters"))
-        if axis == routed.AXIS and method.applies_to("moe_layer"):
+        if axis == expert_layers.AXIS and method.applies_to("moe_layer"):
             found.append((name, "exchanges of experts"))
     timed = "has no closed form: the engine timed its GEMMs and"
     return tuple(f"{name} {timed} {moved}{when}." for name, moved in found)

@@ -15,9 +15,9 @@ from weft.models import Transformer
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.rank import RankPart
-from weft.step.named import asked
-from weft.step.parts import rank_parts
-from weft.step.prices import BETWEEN_OTHERS, ROOM
+from weft.step.durations import BETWEEN_OTHERS, ROOM
+from weft.step.queries import resolve_inputs
+from weft.step.rank_parts import rank_parts
 from weft.step.result.roofline import Roofline, RooflineOp
 from weft.step.spans import class_of
 
@@ -43,7 +43,7 @@ def roofline(
     >>> {op.name: found.left_of_ridge(op) for op in found.operators}["norm1"]
     True
     """
-    found, where, plan, used, notes, _ = asked(model, on, plan, framework, stated)
+    found, where, plan, used, notes, _ = resolve_inputs(model, on, plan, framework, stated)
     timed = where.replace({"memory.capacity": ROOM})
     parts = {name: one for name, one in rank_parts(found, plan, used).items() if name not in ("embedding", "head")}
     operators = tuple(op for part in parts.values() for op in _operators(part, timed, options))

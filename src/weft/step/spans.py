@@ -18,7 +18,7 @@ CONTENTION = "contention"
 """The part of a pass that kernels take longer because communication runs beside them."""
 
 
-class Placed(Protocol):
+class StreamTask(Protocol):
     """What runs on a stream of one rank after others: a node of a graph, or a whole pass."""
 
     @property
@@ -34,7 +34,7 @@ class Placed(Protocol):
         """What it waits for."""
 
 
-P = TypeVar("P", bound=Placed)
+P = TypeVar("P", bound=StreamTask)
 _CLASSES = {
     "casts": ("amax", "quantize"),
     "norm": ("norm",),
@@ -52,7 +52,7 @@ def class_of(op: Op) -> str:
     return _STREAMING.get(op.name, "element-wise") if isinstance(op, Streaming) else op.kind
 
 
-def timed(
+def time_nodes(
     graph: Graph,
     seconds: Mapping[str, float],
     slowdown: Slowdown | None = None,
@@ -65,11 +65,13 @@ def timed(
     (None: the same), from which contention and hidden communication count.
     """
     by_id = {node.id: seconds[node.name] for node in graph}
-    times = graph.critical_path(seconds) if slowdown is None else shared(graph.nodes, by_id, slowdown)
+    times = graph.critical_path(seconds) if slowdown is None else share_gpu(graph.nodes, by_id, slowdown)
     return account(graph, times, by_id if alone is None else {node.id: alone[node.name] for node in graph})
 
 
-def shared(nodes: Sequence[P], seconds: Mapping[str, float], slowdown: Callable[[P, P], tuple[float, float]]) -> Times:
+def share_gpu(
+    nodes: Sequence[P], seconds: Mapping[str, float], slowdown: Callable[[P, P], tuple[float, float]]
+) -> Times:
     """Begin and end of every node if those that run at once slow each other down: an event per begin or end.
 
     `seconds` are the times alone by id.

@@ -85,7 +85,7 @@ def in_rounds(devices: int, stages: int) -> list[list[int]]:
     return [list(range(device, stages, devices))[::-1] for device in range(devices)]
 
 
-class Structure:
+class StageLayout:
     """The stages on each device of a pipeline, and its kinds of devices: those that have the same parts.
 
     `stages` has the shape (devices, most stages of a device); missing ones are -1. `kind` numbers the kind of each

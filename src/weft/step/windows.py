@@ -15,7 +15,7 @@ from weft.graph import Attention, Collective, Gemm, Node, Op
 from weft.hardware import System
 from weft.overlaps import find_strategy
 from weft.overlaps.lower.machine import ring_link
-from weft.step.meeting import Meeting, Waves
+from weft.step.corun import CoRunWindow, WaveGrowths
 from weft.step.result.step import Pass, Window
 from weft.step.spans import COMPUTE
 
@@ -64,14 +64,14 @@ def ring_of(system: System, ranks: int) -> System:
     return System(gpu=gpu, gpus=min(ranks, MOST_RANKS), library=system.library)
 
 
-class Times(NamedTuple):
+class GemmTimes(NamedTuple):
     """Seconds of passes by the GEMM that uses a GPU like their operators, and of the whole passes."""
 
     spent: Mapping[Gemm, float]
     whole: float
 
 
-def times(passes: Sequence[Pass], dtype: str) -> Times:
+def sum_gemm_times(passes: Sequence[Pass], dtype: str) -> GemmTimes:
     """The times of passes, their operators by their stand-ins."""
     spent: defaultdict[Gemm, float] = defaultdict(float)
     for one in passes:
@@ -79,7 +79,7 @@ def times(passes: Sequence[Pass], dtype: str) -> Times:
             if node.stream == COMPUTE:
                 begin, end = one.times[node.id]
                 spent[stand_in(node.op, dtype)] += end - begin
-    return Times(spent, sum(one.seconds for one in passes))
+    return GemmTimes(spent, sum(one.seconds for one in passes))
 
 
 @dataclass
@@ -99,9 +99,9 @@ class Windows:
     options: RunOptions
     engine: bool = True
     store: Store | None = None
-    waves: Waves = field(default_factory=Waves)
+    waves: WaveGrowths = field(default_factory=WaveGrowths)
     found: dict[tuple[Gemm, Collective, str], Window] = field(default_factory=dict)
-    meetings: list[Meeting] = field(default_factory=list)
+    meetings: list[CoRunWindow] = field(default_factory=list)
     _asked: dict[tuple[Op, Collective, str], tuple[float, float]] = field(default_factory=dict)
     _means: dict[tuple[Any, ...], tuple[Any, tuple[float, float]]] = field(default_factory=dict)
 
@@ -127,17 +127,17 @@ class Windows:
         """
         key = (*map(id, passes), moved, axis)
         if key not in self._means:
-            self._means[key] = passes, self._mean(times(passes, self.dtype), moved, axis)
+            self._means[key] = passes, self._mean(sum_gemm_times(passes, self.dtype), moved, axis)
         return self._means[key][1]
 
-    def of_times(self, times: Times, moved: Collective, axis: str = "dp") -> tuple[float, float]:
-        """The same for the `times` of passes."""
+    def of_times(self, times: GemmTimes, moved: Collective, axis: str = "dp") -> tuple[float, float]:
+        """The same for the `sum_gemm_times` of passes."""
         key = id(times), moved.name, min(moved.bytes, MOST_BYTES), moved.ranks, axis
         if key not in self._means:
             self._means[key] = times, self._mean(times, moved, axis)
         return self._means[key][1]
 
-    def _mean(self, times: Times, moved: Collective, axis: str) -> tuple[float, float]:
+    def _mean(self, times: GemmTimes, moved: Collective, axis: str) -> tuple[float, float]:
         spent, whole = times
         total = sum(spent.values())
         large = {gemm: seconds for gemm, seconds in spent.items() if seconds >= SMALL * total > 0}
@@ -153,7 +153,7 @@ class Windows:
         sharing = self.sharing(axis, moved)
         system = self.waves.ring(self.among(axis, moved.ranks), moved.ranks, ring_of)
         few = replace(moved, ranks=min(moved.ranks, system.gpus))
-        task = Meeting(gemm, few, system, sharing, self._run_options)
+        task = CoRunWindow(gemm, few, system, sharing, self._run_options)
         window = partial(Window, str(gemm), str(moved), sharing, system.gpu.name)
         if not self.engine and task.strategy.takes_turns:
             why = "who is launched first takes the compute units; ask with the fidelity 'windows'"

@@ -39,7 +39,7 @@ from weft.simulate.kept import method_identity, policy_identity, retitled, work_
 from weft.simulate.result import Timeline
 from weft.simulate.result.stored import as_record, from_record, plain, summary
 from weft.simulate.single import Runner, baseline
-from weft.step.named import memory, step
+from weft.step.queries import memory, step
 from weft.step.result.memory import Memory as NeededMemory
 from weft.step.result.step import Step
 from weft.step.serving_plan import ServingPlan

@@ -9,7 +9,7 @@ from weft.core.options import SUSTAINED, RunOptions
 from weft.graph import Collective, Graph, Send
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
-from weft.step.prices import DurationCache
+from weft.step.durations import DurationCache
 from weft.torch.traces.export import Exported
 from weft.torch.traces.export import write_chakra as write
 

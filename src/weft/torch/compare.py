@@ -12,7 +12,7 @@ from weft.estimate import estimate
 from weft.graph import Collective, Op
 from weft.hardware import System, system
 from weft.hardware.resolve import Described
-from weft.step.prices import BETWEEN_OTHERS, ROOM
+from weft.step.durations import BETWEEN_OTHERS, ROOM
 from weft.torch.traces.comparison import ComparedOperator, TraceComparison
 from weft.torch.traces.trace import PHASES, Trace
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from weft.core.report import Part, Section
 from weft.core.report.table import Table, number, text
-from weft.models.parallel.words import changes, words
+from weft.models.parallel.plan_text import changes, words
 from weft.plan.plans import signed
 from weft.view import looks
 from weft.view.figure import Color, Figure, Label, choice_map, stacked_bars, timeline_bars

@@ -12,7 +12,7 @@ from weft.models import Transformer
 from weft.models.parallel.check import divisors
 from weft.models.parallel.layers import stage_layers
 from weft.models.parallel.plan import TrainingPlan
-from weft.models.parallel.words import layers_words
+from weft.models.parallel.plan_text import layers_words
 
 _FULL = 4
 """Micro-batches for each pipeline stage, if the batch is left out: with 1F1B, at most a fifth of the time is bubble."""

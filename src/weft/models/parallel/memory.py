@@ -9,14 +9,14 @@ from functools import lru_cache
 from weft.graph import DTYPE_BYTES, Attention, Gemm, Op, Streaming, Tensor
 from weft.graph.op import Role, width
 from weft.models.block import PREDICTION, LayerOp
-from weft.models.parallel.again import Saved, check_again, left_by, saved_of
 from weft.models.parallel.deployment import Deployment
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
+from weft.models.parallel.recompute import OperatorSaves, check_recomputed, list_saves, saved_bytes
 
 
 @dataclass(frozen=True)
-class Kept:
+class SavedActivations:
     """Bytes that one micro-batch needs in a part of the model on one rank.
 
     `saved` are kept from the forward to the backward pass, by operator. `forward` and `backward` are needed beside them
@@ -33,7 +33,7 @@ class Kept:
         return sum(self.saved.values())
 
 
-def kept(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> Kept:
+def save_activations(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> SavedActivations:
     """The activations of a part: `ops` are a rank's shares of its pieces.
 
     An operator keeps the inputs that its gradients need (arXiv:2205.05198, section 4). With sequence parallelism the
@@ -47,28 +47,28 @@ def kept(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> Ke
     widest = max((_outputs(op) for op in ops), default=0)
     gradients = max((_gradients(op) for op in ops), default=0)
     if plan.recompute == "none" or _is_end(pieces):
-        return Kept(whole, widest, gradients)
+        return SavedActivations(whole, widest, gradients)
     if isinstance(plan.recompute, tuple):
-        check_again(pieces, plan.recompute)
-        lean = left_by(saved_by_operator(pieces, ops, plan), plan.recompute)
-        return Kept(lean, widest, max(sum(whole.values()) - sum(lean.values()), 0) + gradients)
+        check_recomputed(pieces, plan.recompute)
+        lean = saved_bytes(saved_by_operator(pieces, ops, plan), plan.recompute)
+        return SavedActivations(lean, widest, max(sum(whole.values()) - sum(lean.values()), 0) + gradients)
     entry = ops[0].reads[0].bytes // (1 if isinstance(ops[0], Streaming) or not plan.sp else plan.tp)
     if plan.recompute == "full":
-        return Kept({"input": entry}, widest, sum(whole.values()) + gradients)
+        return SavedActivations({"input": entry}, widest, sum(whole.values()) + gradients)
     if plan.recompute == "operators":
         stays = {id(op) for op in remaining(pieces, ops, plan)}
         named = zip(pieces, ops, strict=True)
         lean = {piece.name: _stays(op, whole[piece.name]) for piece, op in named if id(op) in stays} | {"input": entry}
-        return Kept(lean, widest, max(sum(whole.values()) - sum(lean.values()), 0) + gradients)
+        return SavedActivations(lean, widest, max(sum(whole.values()) - sum(lean.values()), 0) + gradients)
     lean = {piece.name: _lean(op, whole[piece.name]) for piece, op in zip(pieces, ops, strict=True)}
     again = sum(whole.values()) - sum(lean.values())
-    return Kept(lean, max(widest, again), again + gradients)
+    return SavedActivations(lean, max(widest, again), again + gradients)
 
 
 _LOSS = (Role.LOGITS, Role.LOSS)
 
 
-def _in_chunks(pieces: Sequence[LayerOp], ops: Sequence[Op], whole: Mapping[str, int], chunks: int) -> Kept:
+def _in_chunks(pieces: Sequence[LayerOp], ops: Sequence[Op], whole: Mapping[str, int], chunks: int) -> SavedActivations:
     """Return what an end of the model needs where logits and loss of the tokens are computed in so many chunks.
 
     Each chunk runs its backward pass at once, so that the logits of one chunk exist at a time; the gradient of the
@@ -84,17 +84,17 @@ def _in_chunks(pieces: Sequence[LayerOp], ops: Sequence[Op], whole: Mapping[str,
     forward = max((part(piece, _outputs(op)) for piece, op in both), default=0)
     backward = max((part(piece, _outputs(op)) + _gradients(op) - _outputs(op) if isinstance(op, Gemm)
                     else part(piece, _gradients(op)) for piece, op in both), default=0)  # fmt: skip
-    return Kept(saved, forward, backward)
+    return SavedActivations(saved, forward, backward)
 
 
-def saved_by_operator(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> list[Saved]:
-    """What each operator of a part leaves for the backward pass, and of whose outputs; InputError as `saved_of`."""
+def saved_by_operator(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> list[OperatorSaves]:
+    """What each operator of a part leaves for the backward pass, and of whose outputs; InputError as `list_saves`."""
 
     def output(piece: LayerOp, op: Op) -> int:
         return _outputs(op) // (plan.tp if plan.sp and piece.cut == "rows" else 1)
 
     whole = [_saved(piece, op, plan) for piece, op in zip(pieces, ops, strict=True)]
-    return saved_of(pieces, ops, whole, output)
+    return list_saves(pieces, ops, whole, output)
 
 
 def remaining(pieces: Sequence[LayerOp], ops: Sequence[Op], plan: TrainingPlan) -> list[Op]:
@@ -160,7 +160,7 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
     return sum(tensor.bytes for tensor in tensors)
 
 
-def sharded(count: int, experts: int, plan: TrainingPlan) -> int:
+def shard_size(count: int, experts: int, plan: TrainingPlan) -> int:
     """The part of so many parameters, `experts` of which are of routed experts, that a rank of a shard group holds."""
     ranks, few = plan.shard or plan.dp * plan.cp, plan.expert_replicas
     return -(-(count - experts) // ranks) - (-experts // min(ranks, few))
@@ -175,7 +175,7 @@ def states(count: int, plan: TrainingPlan, framework: Framework, experts: int = 
     `narrow` weights of GEMMs on operands of 8 or 4 bits the operands stay, too, where they are cast once a step; they
     are all that is held where the framework keeps such weights in the recipe's format.
     """
-    held = [sharded(count, experts, plan) if plan.zero >= stage else count for stage in (3, 2, 1)]
+    held = [shard_size(count, experts, plan) if plan.zero >= stage else count for stage in (3, 2, 1)]
     gradients = DTYPE_BYTES[framework.gradients]
     if not framework.accumulates and framework.gradients != plan.dtype and not plan.shards_weights:
         gradients += DTYPE_BYTES[plan.dtype]
@@ -186,7 +186,7 @@ def states(count: int, plan: TrainingPlan, framework: Framework, experts: int = 
         sizes = main, gradients, framework.optimizer_bytes - main
     found = {name: part * each for name, each, part in zip(names, sizes, held, strict=True)}
     if narrow and not framework.casts_each_pass:
-        cast = sharded(narrow, experts, plan) if plan.shards_weights else narrow
+        cast = shard_size(narrow, experts, plan) if plan.shards_weights else narrow
         instead = sizes[0] if framework.keeps_low and plan.recipe.weights else 0
         found["weights"] += round(cast * (plan.recipe.copies - instead))
     return found
@@ -207,7 +207,7 @@ def casting_ranks(plan: Deployment, framework: Framework) -> int:
     return (plan.shard or plan.dp * plan.cp) if shared else 1
 
 
-def gathered(largest: int, count: int, plan: TrainingPlan, framework: Framework) -> int:
+def gathered_bytes(largest: int, count: int, plan: TrainingPlan, framework: Framework) -> int:
     """Bytes of whole parts under ZeRO-3: two gathered at once, and the gradient of one before it is scattered.
 
     Stages of a pipeline keep the weights and the gradients of all their parts. Weights count 16 bits, an upper bound

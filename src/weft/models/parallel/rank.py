@@ -14,7 +14,7 @@ from weft.models.parallel.chain import RankGraphBuilder
 from weft.models.parallel.cut import cut, expert_tp, local
 from weft.models.parallel.deployment import Deployment
 from weft.models.parallel.framework import Framework
-from weft.models.parallel.memory import Kept, kept, remaining
+from weft.models.parallel.memory import SavedActivations, remaining, save_activations
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.precision import is_narrow, narrowed
 
@@ -34,7 +34,7 @@ class RankPart:
     write: Callable[[Literal["forward", "backward"]], Graph]
     write_again: Callable[[], Graph | None]
     parameters: int = 0
-    kept: Kept = field(default_factory=Kept)
+    kept: SavedActivations = field(default_factory=SavedActivations)
     experts: int = 0
     narrow: int = 0
     pieces: Sequence[tuple[LayerOp, Op]] = ()
@@ -86,7 +86,7 @@ def part(
     write = partial(getattr, like) if like else partial(_pass, name, mine, plan, framework)
     list_again = partial(_again, mine, plan, framework)
     again = partial(_recomputed, name, list_again, plan, framework)
-    remembered = kept(pieces, [local(op, plan) for _, op in mine], plan)
+    remembered = save_activations(pieces, [local(op, plan) for _, op in mine], plan)
     owned = sum(_owned(piece, plan) for piece in pieces)
     experts = sum(_owned(piece, plan) for piece in pieces if piece.cut.startswith("expert"))
     narrow = sum(_owned(piece, plan) for piece in pieces if is_narrow(piece.op)) if plan.recipe.operands else 0

@@ -13,7 +13,7 @@ from weft.hardware import Gpu
 from weft.models import Transformer
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
-from weft.step.parts import rank_parts
+from weft.step.rank_parts import rank_parts
 
 _PASSES = {"forward": "forward", "input": "gradient of input", "weight": "gradient of weight"}
 

@@ -18,7 +18,7 @@ from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.rank import RankPart
 from weft.papers.bert.breakdown import NORM, group_of
 from weft.step.clock import train
-from weft.step.parts import rank_parts
+from weft.step.rank_parts import rank_parts
 
 _NOTHING = Streaming("elementwise", 8 * 1024, 1, "fp32")
 """The operator of which only the call was measured: tanh of 8 x 1024 elements."""

@@ -30,7 +30,7 @@ from weft.plan.tune.tiles import tiles
 from weft.rewrite import RULES, Rewriting, rewrite
 from weft.rewrite.execute import proven
 from weft.rewrite.flow import Draft
-from weft.step.named import step
+from weft.step.queries import step
 
 SQUARE = 4096
 A100 = "a100-sxm-80gb"

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.core.errors import InputError
-from weft.models.parallel.again import extra_sources
+from weft.models.parallel.recompute import extra_sources
 from weft.plan.program import Columns, LinearProgram
 from weft.plan.recompute import Layers
 

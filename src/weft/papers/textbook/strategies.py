@@ -16,7 +16,7 @@ from weft.hardware import System
 from weft.models.block import FusionStyle, LayerOp
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
-from weft.step.prices import OperatorTimes
+from weft.step.durations import OperatorTimes
 
 REPLICATED: Literal["replicated"] = "replicated"
 PARTIAL: Literal["partial"] = "partial"

@@ -11,7 +11,7 @@ from weft.core.answer import Answer, to_plain
 from weft.estimate.errors import Error, step_error
 from weft.graph import Graph
 from weft.models.counts import hardware_flops, utilisation
-from weft.models.parallel.memory import Kept
+from weft.models.parallel.memory import SavedActivations
 
 if TYPE_CHECKING:
     from weft.hardware import System
@@ -109,7 +109,7 @@ class PartTimes:
     weight: Pass = Pass()
     recompute: Pass = Pass()
     parameters: int = 0
-    kept: Kept = field(default_factory=Kept)
+    kept: SavedActivations = field(default_factory=SavedActivations)
     experts: int = 0
     narrow: int = 0
 

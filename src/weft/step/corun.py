@@ -31,7 +31,7 @@ COVER = 1.3
 
 
 @dataclass(frozen=True)
-class Meeting:
+class CoRunWindow:
     """A GEMM and a collective that run on every GPU of a system at once, as a task whose record is both slowdowns.
 
     Either is compared with a loop of itself alone, by the same driver. Raises what `simulate` raises.
@@ -143,7 +143,7 @@ def _growth(tiles: int, slots: int, system: System, held: int) -> float:
     return ceil(tiles / (max(units - held, 1) * slots)) / ceil(tiles / (units * slots))
 
 
-class Waves:
+class WaveGrowths:
     """Growths of GEMMs beside collectives on a machine, each tiling and each collective's kernel found once."""
 
     def __init__(self) -> None:
@@ -158,8 +158,8 @@ class Waves:
             self._rings[key] = system, ring_of(system, ranks)
         return self._rings[key][1]
 
-    def growth(self, meeting: Meeting) -> float:
-        """`Meeting.growth`, for meetings on systems of the same GPU and with the same options."""
+    def growth(self, meeting: CoRunWindow) -> float:
+        """`CoRunWindow.growth`, for meetings on systems of the same GPU and with the same options."""
         gemm, system = meeting.gemm, meeting.system
         tiling = self._tilings.get(gemm)
         if tiling is None:

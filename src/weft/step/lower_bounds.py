@@ -33,8 +33,8 @@ from weft.models.parallel.cut import (
 from weft.models.parallel.deployment import Deployment
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.rank import RankPart
-from weft.step.parts import Parts
-from weft.step.prices import Case, OperatorTimes
+from weft.step.durations import Case, OperatorTimes
+from weft.step.rank_parts import RankParts
 
 
 class _Kernels(NamedTuple):
@@ -55,7 +55,7 @@ class LeastPasses:
         self._exchanges: dict[tuple[object, ...], tuple[LayerOp, Case]] = {}
         self._parts: dict[tuple[object, ...], tuple[RankPart, float]] = {}
 
-    def of(self, parts: Parts, prices: OperatorTimes, placed: object) -> NDArray[np.float64]:
+    def of(self, parts: RankParts, prices: OperatorTimes, placed: object) -> NDArray[np.float64]:
         """Return lower bounds of forward, backward and what runs again together, for each part [s]."""
         found = []
         own, plan = _Pieces(self, prices), prices.plan
@@ -77,7 +77,7 @@ class LeastPasses:
             found.append(self._parts[key][1])
         return np.array(found)
 
-    def cases(self, parts: Parts, prices: OperatorTimes) -> Iterator[Case]:
+    def cases(self, parts: RankParts, prices: OperatorTimes) -> Iterator[Case]:
         """Return the operators whose times are asked for, those of tensor parallelism left out."""
         for part in parts.of.values():
             for piece, op in part.pieces:

@@ -31,7 +31,7 @@ def in_graphs(node: Node, graphs: Iterable[str]) -> bool:
     return any(_HOLDS[module](node) for module in graphs)
 
 
-def launched(alone: Pass, framework: Framework, far: bool, syncs: bool = False) -> Pass:
+def add_launch_gaps(alone: Pass, framework: Framework, far: bool, syncs: bool = False) -> Pass:
     """A pass over a layer of experts with the GPU's waits for the host.
 
     The host spends `framework.launch_experts` on each operator that no graph holds, on GEMMs of single experts also

@@ -24,7 +24,7 @@ from weft.overlaps import OVERLAPS, applicable
 from weft.step.clock import check_runs, time_step, train
 from weft.step.effect import elsewhere, idle_options, unpaired_schedule
 from weft.step.graphs import graph_step
-from weft.step.measured import Measured, judged
+from weft.step.measured import Measured, judge_step
 from weft.step.memory import memory as needed
 from weft.step.overlaps import check_overlap
 from weft.step.result.graph_step import GraphStep
@@ -75,7 +75,7 @@ def step(
             raise InputError("a graph is timed as it is, without a plan or a framework; leave them out")
         return graph_step(model, on, options)
     seen = None if measured is None else Measured.of(measured)
-    of = asked(model, on, plan, framework, stated)
+    of = resolve_inputs(model, on, plan, framework, stated)
     check_runs(of.plan, of.system, fidelity)
     check_overlap(of.plan, of.system, fidelity)
     answer = time_step(of.model, of.system, of.plan, of.framework, options, fidelity)
@@ -87,7 +87,7 @@ def step(
     others = elsewhere(answer, of.framework, options) if compare and "framework" in of.defaulted else {}
     notes = (*of.notes, *idle, *unpaired_schedule(of.plan, answer.framework), *answer.notes)
     answer = replace(answer, memory=held, notes=notes, defaulted=of.defaulted, elsewhere=others)
-    return answer if seen is None else judged(answer, seen, options)
+    return answer if seen is None else judge_step(answer, seen, options)
 
 
 def step_overlaps(
@@ -109,7 +109,7 @@ def step_overlaps(
     >>> found.best
     'tp=userbuffers'
     """
-    found, where, plan, used, notes, _ = asked(model, on, plan, framework, stated)
+    found, where, plan, used, notes, _ = resolve_inputs(model, on, plan, framework, stated)
     first = train(found, where, plan, used, options, "estimate")
     whole = replace(
         first, memory=needed(found, where, plan, used, first.pipeline.schedule), notes=(*notes, *first.notes)
@@ -155,13 +155,13 @@ def memory(
     >>> memory("gpt-3", "64xa100", tp=8, pp=8, batch=64).fits
     True
     """
-    of = asked(model, on, plan, framework, stated)
+    of = resolve_inputs(model, on, plan, framework, stated)
     held = needed(of.model, of.system, of.plan, of.framework)
     notes = (*of.notes, *idle_options(of.model, of.system, of.plan, of.framework, stated))
     return replace(held, framework=of.framework, defaulted=of.defaulted, notes=notes)
 
 
-class Asked(NamedTuple):
+class StepInputs(NamedTuple):
     """A question with everything resolved: `notes` say what was chosen, `defaulted` names what was not stated."""
 
     model: Transformer
@@ -172,13 +172,13 @@ class Asked(NamedTuple):
     defaulted: tuple[str, ...]
 
 
-def asked(
+def resolve_inputs(
     model: Transformer | str | Path,
     on: Described,
     plan: TrainingPlan | None,
     framework: Framework | str | None,
     stated: dict[str, Any],
-) -> Asked:
+) -> StepInputs:
     """Resolve model, system, plan and framework of a question by names and keywords."""
     found = load_model(model)
     where = on if isinstance(on, System) else system(on)
@@ -190,14 +190,14 @@ def asked(
             )
         _check(found, where, plan)
         used = framework_for(framework, plan.zero)
-        return Asked(found, where, plan, used, _unlike(used, where, plan), _defaulted(framework, None))
+        return StepInputs(found, where, plan, used, _unlike(used, where, plan), _defaulted(framework, None))
     used = framework_for(framework, stated.get("zero"))
     given = stated
     if stated.get("zero") is None:
         stated = {**stated, "zero": used.zero}
     plan, notes = complete(found, where.gpus, stated)
     _check(found, where, plan)
-    return Asked(found, where, plan, used, (*notes, *_unlike(used, where, plan)), _defaulted(framework, given))
+    return StepInputs(found, where, plan, used, (*notes, *_unlike(used, where, plan)), _defaulted(framework, given))
 
 
 def _defaulted(framework: Framework | str | None, stated: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from weft.hardware import Gpu
 from weft.kernels.library.kits import Kit
 from weft.kernels.library.served import Library, library
 from weft.models import Transformer
-from weft.step.prices import BETWEEN_OTHERS
+from weft.step.durations import BETWEEN_OTHERS
 
 SERVED_LOAD = 0.55
 """Exponent of the expert load distribution of a server [published: 0.5 to 0.6, densities of 1.01 to 1.2 in
@@ -48,7 +48,9 @@ def visit_experts(top_k: int, experts: int, tokens: int, ranks: int, load: Loads
     return groups, rows, round(busiest) if busiest > 1 + rows / groups else 0
 
 
-def sliced(model: Transformer, op: GroupedGemm, tokens: int, tp: int, ep: int, load: Loads | None) -> GroupedGemm:
+def slice_experts(
+    model: Transformer, op: GroupedGemm, tokens: int, tp: int, ep: int, load: Loads | None
+) -> GroupedGemm:
     """One rank's slice of the experts that so many tokens visit.
 
     The first GEMM is cut by columns, the second by rows of its weights: both along the width of an expert. With `ep`

@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 
 from weft.models import Transformer
 from weft.models.block import LAYERS, LayerOp, Tokens, embedding, head, layer
-from weft.models.parallel.again import check_known
 from weft.models.parallel.framework import Framework
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.rank import RankPart, part
+from weft.models.parallel.recompute import check_known
 from weft.step.offload import without_offloaded
 from weft.step.pipeline import Schedule
-from weft.step.stages import Structure
+from weft.step.stages import StageLayout
 
 if TYPE_CHECKING:
     from weft.step.batch import PipelineBatch
+    from weft.step.durations import OperatorTimes
     from weft.step.keys import EpilogueKey, PassKey, RankKey
-    from weft.step.layers import Layers
-    from weft.step.prices import OperatorTimes
+    from weft.step.layers import RankPasses
 
 FloatArray = NDArray[np.float64]
 Written = dict[tuple[Tokens, str], dict[str, tuple[LayerOp, ...]]]
@@ -71,7 +71,7 @@ def _pieces(model: Transformer, tokens: Tokens, framework: Framework, dtype: str
     return {first: next(ends), **kinds, last: next(ends)}
 
 
-class Parts:
+class RankParts:
     """One rank's share of the parts of a model, as arrays over the parts in the order of `names`."""
 
     def __init__(self, of: Mapping[str, RankPart]) -> None:
@@ -113,8 +113,8 @@ class Parts:
         return found
 
 
-def kept_by(some: Sequence[Parts], counts: NDArray[np.int64], offloads: bool) -> tuple[FloatArray, FloatArray]:
-    """Return `Parts.kept` of several plans, with an axis for them before the others."""
+def kept_by(some: Sequence[RankParts], counts: NDArray[np.int64], offloads: bool) -> tuple[FloatArray, FloatArray]:
+    """Return `RankParts.kept` of several plans, with an axis for them before the others."""
     sizes = np.array([one.kept_sizes(offloads) for one in some])
     working = np.where(counts > 0, sizes[:, 1:, None, :], 0).max(axis=3)
     held: FloatArray = sizes[:, 0] @ counts.T
@@ -129,14 +129,14 @@ class PlanJob:
     """
 
     __slots__ = ("epilogue", "layers", "order", "parts", "passes", "pipe", "plan", "prices", "rank", "structure")
-    layers: Layers
+    layers: RankPasses
     pipe: PipelineBatch
     epilogue: EpilogueKey
     rank: RankKey
     passes: PassKey
     prices: OperatorTimes
 
-    def __init__(self, plan: TrainingPlan, parts: Parts, structure: Structure, order: Schedule | None) -> None:
+    def __init__(self, plan: TrainingPlan, parts: RankParts, structure: StageLayout, order: Schedule | None) -> None:
         self.plan, self.parts, self.structure, self.order = plan, parts, structure, order
 
     @property

@@ -33,7 +33,7 @@ from weft.simulate.single import simulate
 AXIS = "ep"
 
 
-class Layer(NamedTuple):
+class ExpertNodes(NamedTuple):
     """A layer of experts in a pass: its exchanges and GEMMs, and the node that adds up a token's results, if any."""
 
     dispatch: Node
@@ -43,7 +43,7 @@ class Layer(NamedTuple):
     adds: Node | None
 
 
-def layers(graph: Graph) -> Iterator[Layer]:
+def layers(graph: Graph) -> Iterator[ExpertNodes]:
     """The layers of experts of a pass, forward or backward: dispatch, two grouped GEMMs, combine."""
     dispatch, products = None, list[Node]()
     nodes = graph.nodes
@@ -56,12 +56,12 @@ def layers(graph: Graph) -> Iterator[Layer]:
         elif isinstance(op, TokenExchange) and dispatch is not None and len(products) == 2:
             behind = nodes[at + 1] if at + 1 < len(nodes) else None
             adds = behind is not None and isinstance(behind.op, Streaming) and behind.op.name == "unpermute"
-            yield Layer(dispatch, products[0], products[1], node, behind if adds else None)
+            yield ExpertNodes(dispatch, products[0], products[1], node, behind if adds else None)
             dispatch = None
 
 
 @dataclass(frozen=True)
-class Routed:
+class JoinedExperts:
     """A layer of experts on a system under an overlap: how long it takes beyond its GEMMs one after the other [s]."""
 
     exchange: TokenExchange
@@ -110,7 +110,7 @@ class Routed:
         return {"beyond": max(joined.seconds - alone, 0.0), "joined": joined.seconds, "sequential": before.seconds}
 
 
-def joined(
+def join_layers(
     graph: Graph, seconds: dict[str, float], system_of: Any, method: str, options: RunOptions, hides: bool = False
 ) -> set[str]:
     """Replace times of nodes [s] by what `method` makes of them; returns the names of the exchanges that it joins.
@@ -131,7 +131,7 @@ def joined(
                 f"'{method}' joins whole experts in 16 bits, each on one GPU, with their exchanges, but {layer.up.id} "
                 f"is {up}; choose the dtype bf16 and as many EP ranks as share the experts, or leave ep={method} out"
             )
-        task = Routed(
+        task = JoinedExperts(
             replace(op, experts=visited), up, down, system_of(AXIS, op.ranks), method, RunOptions(clock=options.clock)
         )
         beyond = 0.0 if hides else kept(task, Store())["beyond"]

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from weft.graph import DTYPE_BYTES, Collective
 from weft.models import Transformer
 from weft.models.parallel.framework import Framework
-from weft.models.parallel.memory import sharded, words
+from weft.models.parallel.memory import shard_size, words
 from weft.models.parallel.plan import TrainingPlan
 from weft.models.parallel.precision import casts
 from weft.models.update import optimizer_ops
+from weft.step.durations import OperatorTimes
 from weft.step.offload import exposed_states
-from weft.step.parts import Parts
-from weft.step.prices import OperatorTimes
+from weft.step.rank_parts import RankParts
 from weft.step.result.step import RESIDUAL, exposed
 from weft.step.spans import CONTENTION
-from weft.step.stages import Structure
+from weft.step.stages import StageLayout
 
 FloatArray = NDArray[np.float64]
 Updates = dict[tuple[object, ...], tuple[float, float]]
@@ -105,8 +105,8 @@ def epilogue_times(
     plan: TrainingPlan,
     framework: Framework,
     prices: OperatorTimes,
-    structure: Structure,
-    of: Parts,
+    structure: StageLayout,
+    of: RankParts,
     updates: Updates,
 ) -> list[EpilogueTimes]:
     """What surrounds the passes on each kind of device under a plan."""
@@ -116,7 +116,7 @@ def epilogue_times(
         count, experts = sum(counts), int((parts @ of.experts).sum())
         narrow = int((parts @ of.narrow).sum())
         light = words(count, narrow, plan, framework) / count if count else 1.0
-        groups = Groups(plan, framework, prices, experts / count if count else 0.0, light)
+        groups = ReplicaCollectives(plan, framework, prices, experts / count if count else 0.0, light)
         tied = groups.tied(model) if plan.pp > 1 and model.tied and is_end else 0.0
         update = _update(count, experts, narrow, plan, framework, prices, updates)
         found.append(_of_device(groups, counts, *update, tied, structure.stages.shape[1]))
@@ -124,7 +124,7 @@ def epilogue_times(
 
 
 def _of_device(
-    groups: Groups, counts: Sequence[int], update: float, host: float, tied: float, width: int
+    groups: ReplicaCollectives, counts: Sequence[int], update: float, host: float, tied: float, width: int
 ) -> EpilogueTimes:
     """What surrounds the passes on a device with stages of `counts` parameters, up to `width` of them."""
     count, most, framework = sum(counts), max(counts), groups.framework
@@ -161,10 +161,10 @@ def _update(
     prices: OperatorTimes,
     updates: Updates,
 ) -> tuple[float, float]:
-    shard = sharded(count, experts, plan) if plan.zero else count
+    shard = shard_size(count, experts, plan) if plan.zero else count
     cast = 0 if framework.casts_each_pass else narrow
     if plan.zero and framework.keeps_low and plan.recipe.shared:  # cast before they are gathered
-        cast = sharded(cast, min(cast, experts), plan)
+        cast = shard_size(cast, min(cast, experts), plan)
     key = shard, count if plan.zero < 2 else shard, cast, plan.dtype, plan.precision, plan.offload
     if key not in updates:
         update = optimizer(shard, count, plan, framework, prices, cast)
@@ -192,7 +192,7 @@ def optimizer(
     return sum(prices.of(op) for op in (*ops, *(casts(cast, plan.recipe, plan.dtype) if cast else ())))
 
 
-class Groups:
+class ReplicaCollectives:
     """Collectives over the replicas of the same weights; of these the part `experts` has fewer replicas.
 
     Where a recipe gathers weights in fewer bits than the plan's `dtype`, they have the part `light` of its bytes.
@@ -241,7 +241,7 @@ class Groups:
 
 
 def epilogue(
-    structure: Structure,
+    structure: StageLayout,
     framework: Framework,
     begun: FloatArray,
     ended: FloatArray,

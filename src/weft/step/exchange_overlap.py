@@ -39,7 +39,7 @@ def paired_share(plan: Deployment) -> float:
     return max(1 - (warm + 1) / (plan.micro_batches * chunks), 0.0)
 
 
-def paired(
+def pair_passes(
     forward: Pass, backward: Pass, share: float, units: float, held: bool = False, delayed: bool = True
 ) -> tuple[Pass, Pass]:
     """Both passes on average, when in a `share` of them either exchanges tokens while the other computes.

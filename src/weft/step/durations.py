@@ -21,7 +21,7 @@ from weft.kernels.library.kits import Kit
 from weft.kernels.library.software import Residual, shipped_residual
 from weft.models.parallel.deployment import Deployment
 from weft.overlaps import find_strategy
-from weft.step.meeting import Waves
+from weft.step.corun import WaveGrowths
 from weft.step.windows import Windows
 
 FloatArray = NDArray[np.float64]
@@ -81,7 +81,7 @@ class DurationCache:
         narrow: str = "",
         calibration: Residual | None = None,
     ) -> None:
-        self.system, self.options, self.waves = system, options, Waves()
+        self.system, self.options, self.waves = system, options, WaveGrowths()
         self.kit, self.narrow = kit, narrow
         self.calibration = calibration or shipped_residual()
         self._roomy = system.replace({"memory.capacity": ROOM})

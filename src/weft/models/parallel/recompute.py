@@ -23,7 +23,7 @@ _FIXED = ("dispatch", "combine")
 
 
 @dataclass(frozen=True)
-class Saved:
+class OperatorSaves:
     """What one operator of a part leaves in memory for its own backward pass [bytes], and for others.
 
     `own` it makes itself: masks, sums of rows. `kept` are the bytes of the output of each source, another operator of
@@ -37,15 +37,15 @@ class Saved:
     output: int
 
 
-def saved_of(
+def list_saves(
     pieces: Sequence[LayerOp], ops: Sequence[Op], whole: Sequence[int], output: Callable[[LayerOp, Op], int]
-) -> list[Saved]:
+) -> list[OperatorSaves]:
     """What each operator of a part leaves, of the bytes that it keeps in a `whole` pass without recomputation.
 
     Raises InputError for layers whose operators do not follow one another: attention beside an MLP, cross attention,
     and queries, keys and values apart.
     """
-    found: list[Saved] = []
+    found: list[OperatorSaves] = []
     _check_chain(pieces)
     for piece, op, size, reads in zip(pieces, ops, whole, sources(pieces), strict=True):
         own = _own(op, size)
@@ -54,7 +54,7 @@ def saved_of(
             most = left if source == INPUT or source == reads[-1] else min(left, found[source].output)
             kept.append((source, most))
             left -= most
-        found.append(Saved(piece.name, own, tuple(kept), output(piece, op)))
+        found.append(OperatorSaves(piece.name, own, tuple(kept), output(piece, op)))
     return found
 
 
@@ -79,7 +79,7 @@ def _check_chain(pieces: Sequence[LayerOp]) -> None:
         )
 
 
-def check_again(pieces: Sequence[LayerOp], again: Collection[str]) -> None:
+def check_recomputed(pieces: Sequence[LayerOp], again: Collection[str]) -> None:
     """Raise InputError for operators that cannot run again by name: those that exchange tokens, or run beside that."""
     for piece in pieces:
         if piece.name in again and (piece.cut in _FIXED or piece.beside):
@@ -95,7 +95,7 @@ def check_known(known: Collection[str], again: Collection[str]) -> None:
             raise UnknownNameError("recomputation", name, dict.fromkeys([*get_args(Recompute), *known]))
 
 
-def left_by(found: Sequence[Saved], again: Collection[str]) -> dict[str, int]:
+def saved_bytes(found: Sequence[OperatorSaves], again: Collection[str]) -> dict[str, int]:
     """Bytes that each operator leaves in memory if those named in `again` run again.
 
     An output that only they read, and that no other operator keeps, is kept for them: it counts to the one that made
@@ -113,7 +113,7 @@ def left_by(found: Sequence[Saved], again: Collection[str]) -> dict[str, int]:
     return left
 
 
-def extra_sources(found: Sequence[Saved]) -> list[int]:
+def extra_sources(found: Sequence[OperatorSaves]) -> list[int]:
     """The operators whose output is read by others but kept by none without recomputation."""
     kept: dict[int, int] = {}
     for one in found:
