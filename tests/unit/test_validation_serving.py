@@ -8,7 +8,7 @@ import pytest
 import weft
 from weft.estimate import errors
 from weft.estimate.errors import load_error
-from weft.lab.bar import demands, lines
+from weft.lab.bar import demands, lines, predicted_by
 from weft.lab.classes import class_errors
 from weft.lab.pools import PooledLoop, Workers, sizes, workers
 from weft.lab.ranking import replicas_ranked
@@ -65,6 +65,13 @@ def test_a_model_is_predicted_with_the_host_fitted_to_the_others(tmp_path):
         if part.subject.labels["quantity"].iloc[0] == "TPOT"
     }
     assert off == {"llama-3-8b": pytest.approx(2e-3, rel=1e-3), "llama-3-70b": pytest.approx(-2e-3, rel=1e-3)}
+
+
+def test_loads_are_predicted_by_every_protocol_though_no_table_holds_their_values(tmp_path):
+    answer = found(tmp_path, row(point(), host=1e-3), row(point("llama-3-70b", tp=8), host=3e-3))
+    by = predicted_by(answer)
+    assert sum(len(part.subject) for part in by["model left out"]) == sum(len(p.subject) for p in answer.predictions)
+    assert {part.subject.kind for part in by["GPU left out"]} <= {"serving"}
 
 
 def test_what_is_not_compared_is_named_with_its_reason(tmp_path):

@@ -142,12 +142,7 @@ def predicted_by(validation: Validation, progress: Progress | None = None) -> di
         "framework left out": steps_left_out(_of_kind(validation, "step"), "framework"),
         "ranks left out": ranks_left_out(_of_kind(validation, "exchange")),
         "GPU left out": [
-            *(
-                each
-                for kind in SERVED_CLASSES
-                for each in gpus_left_out(_of_kind(validation, kind))
-                if kind != "serving"
-            ),
+            *(each for kind in _TABLED for each in gpus_left_out(_of_kind(validation, kind))),
             *loads_left_out(_of_kind(validation, "serving"), "gpu"),
             *steps_left_out(_of_kind(validation, "step"), "gpu"),
         ],
