@@ -177,3 +177,23 @@ def test_channels_that_cannot_run_are_refused_in_one_sentence(call, error, sente
         call()
     assert sentence in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_co_run_times_the_collective_alone_on_the_channels_that_were_asked_for(machine):
+    ranks = MACHINES[machine]
+    graph = weft.concurrent(GEMM, Collective("all_reduce", LARGE, ranks, "bf16"), 1, 1)
+    ways = [replace(STRATEGIES["priority"], channels=channels) for channels in (2, None)]
+    few, own = (compare(graph, hardware.system(machine, gpus=ranks), way).corun() for way in ways)
+    assert few.channels == 2
+    assert few.collective_alone.graph.collectives[0].choice.kernel.channels == 2
+    assert few.collective.alone > 1.5 * own.collective.alone
+    assert few.serial - own.serial == pytest.approx(few.collective.alone - own.collective.alone)
+    assert few.share_of_ideal < 1.05
+
+
+def test_a_co_run_by_dma_engines_is_compared_with_the_librarys_own_channels():
+    graph = weft.concurrent(GEMM, Collective("all_gather", LARGE, 8, "bf16"), 1, 1)
+    ways = [replace(STRATEGIES["priority"], channels=2), STRATEGIES["dma"]]
+    both = compare(graph, hardware.system("mi300x", gpus=8), ways)
+    assert both.corun("dma").library_alone.makespan < 0.8 * both.corun("priority").library_alone.makespan

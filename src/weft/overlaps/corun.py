@@ -276,7 +276,16 @@ STREAMS, DMA = CORUN_STRATEGIES[0], CORUN_STRATEGIES[4]
 
 
 def compare_alone(method: OverlapMethod) -> tuple[CoRunStrategy, CoRunStrategy]:
-    """Return how a collective runs alone to be compared with a co-run: on compute units, and by the method's driver."""
+    """Return how a collective runs alone to be compared with a co-run: on compute units, and by the method's driver.
+
+    On compute units it has the channels of the co-run: those that the method states, else the library's own.
+    """
     sharing = method if isinstance(method, CoRunStrategy) else STREAMS
-    on_units = replace(STREAMS, algorithm=sharing.algorithm, in_flight=sharing.in_flight)
+    on_units = replace(STREAMS, algorithm=sharing.algorithm, in_flight=sharing.in_flight, channels=sharing.channels)
     return on_units, replace(DMA, copies=sharing.copies) if sharing.driver is Driver.DMA else on_units
+
+
+def alone_key(name: str, driver: Driver, channels: int | None = None) -> str:
+    """Return the key of a collective's run alone in `Comparison.alone`: by its driver, on stated channels if any."""
+    on = "" if channels is None else f" on {channels} channels"
+    return f"{name} by {driver}{on}"

@@ -9,11 +9,11 @@ from dataclasses import replace
 from weft.core.errors import InputError, check_type, check_whole
 from weft.core.options import RunOptions
 from weft.core.store import Store
-from weft.graph import Collective, Gemm, Graph, KernelChoice, concurrent
+from weft.graph import Collective, Driver, Gemm, Graph, KernelChoice, concurrent
 from weft.hardware import Described, Stragglers, slowest
 from weft.models.parallel import work_of
 from weft.overlaps import CoRunStrategy, OverlapMethod, find_simulated, simulated
-from weft.overlaps.corun import STREAMS, compare_alone
+from weft.overlaps.corun import STREAMS, alone_key, compare_alone
 from weft.simulate.result import Comparison, Timeline
 from weft.simulate.result.comparison import Drawn
 from weft.simulate.single import Runner, baseline, simulate
@@ -134,9 +134,9 @@ class _Alone:
         """
         on_units, driven = compare_alone(overlap)
         for node in self.runner.graph.collectives:
-            lone = self._run(f"{node.name} by {overlap.moved_by}", node.stream, driven)
+            lone = self._run(alone_key(node.name, overlap.moved_by, driven.channels), node.stream, driven)
             with suppress(InputError):
-                lone = self._run(f"{node.name} by cu", node.stream, on_units)
+                lone = self._run(alone_key(node.name, Driver.CU, on_units.channels), node.stream, on_units)
             self.found[node.name] = lone
         for node in self.runner.graph.gemms:
             self._run(node.name, node.stream, STREAMS)

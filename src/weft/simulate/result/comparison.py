@@ -8,9 +8,11 @@ from typing import Any
 
 from weft.core.answer import Answer
 from weft.core.errors import UnknownNameError
+from weft.graph import Driver
 from weft.graph.choice import driver_of
 from weft.hardware import Stragglers
 from weft.overlaps import find_strategy
+from weft.overlaps.corun import alone_key
 from weft.simulate.result.corun import CoRun
 from weft.simulate.result.metrics import speedup
 from weft.simulate.result.timeline import Timeline
@@ -63,7 +65,7 @@ class Comparison(Answer):
     `slowest` names the slowest GPU of each draw, and by what share its clock is lower (None: GPUs are equal).
 
     For streams that do not wait for each other, `alone` holds a short loop of each operator on its own, by operator,
-    and for collectives also by driver, as in "all_gather by dma".
+    and for collectives also by driver and stated channels, as in "all_gather by dma", "all_gather by cu on 8 channels".
 
     `unchanged` is the run of the overlap that was asked for (of several strategies: the best) on the machine without
     the user's changes, if there are any.
@@ -94,8 +96,10 @@ class Comparison(Answer):
         """A loop of GEMMs and one of collectives under an overlap (None: the first), beside each alone."""
         run = self.baseline if overlap is None else self[overlap]
         gemm, moved = run.graph.gemms[0].name, run.graph.collectives[0]
-        driven = self.alone[f"{moved.name} by {driver_of(moved.choice.kernel)}"]
-        return CoRun(run, self.alone[gemm], driven, self.alone[moved.name])
+        driver, kernel = driver_of(moved.choice.kernel), moved.choice.kernel
+        driven = self.alone.get(alone_key(moved.name, driver, getattr(kernel, "channels", None)))
+        library = self.alone[moved.name] if driven is None or driver is Driver.DMA else driven
+        return CoRun(run, self.alone[gemm], driven or self.alone[alone_key(moved.name, driver)], library)
 
     @property
     def is_shared(self) -> bool:
