@@ -196,7 +196,7 @@ def test_both_limits_of_the_rate_of_copies_are_moved_together(as_it_is):
 
 
 @pytest.mark.parametrize(
-    ("collective", "bytes_"), [("all_gather", 32 * MIB), ("all_to_all", 64 * MIB)], ids=["ring", "pairs"]
+    ("collective", "bytes_"), [("all_gather", 256 * MIB), ("all_to_all", 64 * MIB)], ids=["ring", "pairs"]
 )
 def test_fewer_bytes_in_flight_make_the_librarys_collectives_slower(collective, bytes_):
     few, many = moves(BENCH.system, [one for one in VALUES if "workgroups" in one.what])
@@ -204,7 +204,8 @@ def test_fewer_bytes_in_flight_make_the_librarys_collectives_slower(collective, 
     slow, chosen, fast = (
         simulate(one.graph, one.system, one.overlap).makespan for one in (few(task), task, many(task))
     )
-    assert fast < chosen < slow
+    assert chosen < slow
+    assert fast < 1.02 * chosen  # more bytes in flight than fill the links wait at the links
 
 
 def test_a_value_is_moved_only_in_the_runs_that_depend_on_it():

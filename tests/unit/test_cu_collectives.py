@@ -16,12 +16,15 @@ from weft.core.errors import InputError
 from weft.core.options import RunOptions
 from weft.engine.program import build
 from weft.engine.program.plan import Phase, scripts
-from weft.hardware import System
+from weft.graph import Collective, LibraryCollective
+from weft.hardware import System, system
 from weft.kernels.channels import ChannelTiling
 from weft.kernels.exchange import ChannelExchange
 from weft.overlaps.lower.collectives import cu_collective
 from weft.overlaps.lower.fit import most_resident
 from weft.overlaps.lower.machine import machine_tables
+from weft.simulate import alone
+from weft.simulate.single import simulate
 
 KIB, MIB = 1024, 1 << 20
 TILING = ChannelTiling(
@@ -152,12 +155,47 @@ def test_what_no_kernel_can_do_is_said_in_a_sentence(call, sentence):
         call()
 
 
-def test_all_gathers_fill_the_links_with_32_workgroups_and_all_to_alls_with_64():
-    """C3 (arXiv:2412.14335) publishes these two on eight MI300X: the least power of two with 95 % of the bandwidth."""
-    for collective, enough in (("all_gather", 32), ("all_to_all", 64)):
+def test_all_gathers_nearly_fill_the_links_with_32_workgroups_and_all_to_alls_need_64():
+    """C3 (arXiv:2412.14335) publishes these as enough on eight MI300X; measured all-reduces with 32 reach 0.76."""
+    for collective, most, share in (("all_gather", 32, 0.8), ("all_to_all", 64, 0.95)):
         half, full, own = (
             isolated_collective(collective, 896 * MIB, "mi300x", units=units, request_bytes=32 * KIB).makespan
-            for units in (enough // 2, enough, None)
+            for units in (most // 2, most, None)
         )
         assert half > own / 0.95
-        assert full <= own / 0.95
+        assert own / full > share
+
+
+MEASURED = {2: 47.59, 16: 6.703, 24: 4.832, 32: 4.165, 40: 3.628, 48: 3.536, 56: 3.149}
+"""Milliseconds of an all-reduce of 512 MiB on eight MI300X by RCCL channels (ROCm/tritonBLAS @3b84da4)."""
+
+
+def test_few_channels_of_a_mesh_are_as_slow_as_measured():
+    """One value is fitted to the row of two channels; the queues of channels that share a link follow from it."""
+    errors = {
+        channels: simulate(
+            alone(Collective("all_reduce", 512 * MIB, 8), kernel=LibraryCollective(channels=channels)),
+            "mi300x",
+            "streams",
+        ).seconds
+        / (ms * 1e-3)
+        - 1
+        for channels, ms in MEASURED.items()
+    }
+    assert abs(errors[2]) < 0.02
+    assert sum(map(abs, errors.values())) / len(errors) < 0.06
+    assert max(map(abs, errors.values())) < 0.13
+
+
+def test_a_place_is_free_when_stores_to_a_peer_are_acknowledged():
+    """The wait for others on a link grows with the channels that share it; NVIDIA's channels wait for none."""
+    kernel = cu_collective("all_reduce", 512 * MIB, 8, system("mi300x"), channels=1)
+    assert kernel.tiling.acknowledge == pytest.approx(480e-9)
+    assert cu_collective("all_reduce", 512 * MIB, 8, system("h100-sxm"), channels=1).tiling.acknowledge == 0
+    waits = [
+        cu_collective("all_reduce", 512 * MIB, 8, system("mi300x"), channels=channels).tiling.acknowledge
+        for channels in (7, 8, 14, 21, 56)
+    ]
+    assert waits[0] == pytest.approx(480e-9)
+    assert waits[1] == waits[2]
+    assert waits[2] < waits[3] < waits[4]

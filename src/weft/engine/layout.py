@@ -68,8 +68,8 @@ QUEUE_ENTRY = 32
     KERNEL_WORKGROUPS, KERNEL_FIRST_WORK, KERNEL_FIRST_PHASE, KERNEL_PHASES, KERNEL_THREADS, KERNEL_REGISTERS,
     KERNEL_LDS, KERNEL_PRIORITY, KERNEL_PREDECESSORS, KERNEL_FIRST_SUCCESSOR, KERNEL_SUCCESSORS,
     KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE, KERNEL_LAUNCH, KERNEL_RELEASE, KERNEL_MONITOR, KERNEL_FIRST_COPY,
-    KERNEL_COPIES, KERNEL_COMPLETION, KERNEL_CLASS, KERNEL_STAGE, KERNEL_COLUMNS,
-) = _columns(22)  # fmt: skip
+    KERNEL_COPIES, KERNEL_COMPLETION, KERNEL_CLASS, KERNEL_STAGE, KERNEL_ACKNOWLEDGE, KERNEL_COLUMNS,
+) = _columns(23)  # fmt: skip
 # KERNEL_PHASES: phases of one script; a kernel may have several, and each workgroup runs one of them.
 # KERNEL_PREDECESSORS: kernels that must have ended; KERNEL_AFTER_COUNTER, KERNEL_AFTER_VALUE: a counter and the value
 # that it must have reached (NONE: no counter). KERNEL_SUCCESSORS: kernels that wait for this one to end, in the rows
@@ -77,7 +77,8 @@ QUEUE_ENTRY = 32
 # ends; KERNEL_MONITOR: its first stage's memory intensity sets the arbiter's threshold; KERNEL_COPIES:
 # DMA commands that its launch triggers, from the tile row KERNEL_FIRST_COPY on; KERNEL_COMPLETION: from the departure
 # of their last byte to the kernel's end. KERNEL_STAGE: number of workgroups that are dispatched together, once all of
-# the stage before have ended (0: each as soon as it fits).
+# the stage before have ended (0: each as soon as it fits). KERNEL_ACKNOWLEDGE: from the time that a link has sent
+# what a slot stores until the slot continues.
 # phase[g, p, :] — one pipelined loop of a workgroup script.
 (
     PHASE_ITERATIONS, PHASE_SHARED, PHASE_SLOTS, PHASE_FIRST_LOAD, PHASE_LOADS, PHASE_CYCLES, PHASE_STORE,

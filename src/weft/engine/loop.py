@@ -155,7 +155,8 @@ def _on_link(m: Machine, k: int, now: int) -> None:
     if m.request[i, y.REQ_OWNER_KIND] == y.OWNER_SLOT:
         if m.gpu[m.request[i, y.REQ_GPU], y.GPU_STORE_BUFFER] > 0 and m.request[i, y.REQ_MEMBERS] == 0:
             give_up(m, m.request[i, y.REQ_GPU], i)
-        arrived(m, owner, now, y.FROM_LINK)
+        k = m.resident[owner // y.SLOTS, y.WG_KERNEL]
+        arrived(m, owner, now + m.kernel[m.request[i, y.REQ_GPU], k, y.KERNEL_ACKNOWLEDGE], y.FROM_LINK)
     elif m.request[i, y.REQ_OWNER_KIND] == y.OWNER_BUFFERED:
         _leave_buffer(m, m.request[i, y.REQ_GPU], m.request[i, y.REQ_BYTES], now)
     elif m.request[i, y.REQ_OWNER_KIND] == y.OWNER_ENGINE:

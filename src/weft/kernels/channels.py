@@ -34,7 +34,8 @@ class ChannelTiling:
     """How a kernel of a collective library is cut.
 
     `channels` workgroups of `threads` threads have `in_flight` bytes in flight each, in `slots` pieces; a workgroup of
-    a ring that copies from one source to one destination has `copying` bytes (None: the same). A step moves at most
+    a ring that copies from one source to one destination has `copying` bytes (None: the same), each for `acknowledge`
+    [s] after the link has sent it. A step moves at most
     `chunk` bytes of a channel's data in `slices` slices; the buffer at the receiver holds `depth` slices. `wire` bytes
     are stored and sent per byte of data (flags take the rest), at the share `link` of the link's payload rate. `sync`
     [s] passes from the arrival of a slice until its receiver continues, `start` [s] from the launch to the first load.
@@ -54,6 +55,7 @@ class ChannelTiling:
     start: float = 5e-6
     slots: int = 4
     copying: int | None = None
+    acknowledge: float = 0.0
 
     def chunks(self, data: int) -> Iterator[tuple[int, int]]:
         """Offset and size of every chunk of `data` bytes."""
@@ -86,7 +88,10 @@ class ChannelTiling:
     def kernel(self, name: str, phases: tuple[Phase, ...], script_of: tuple[int, ...] = ()) -> Kernel:
         """The kernel, one workgroup per channel."""
         registers = self.threads * self.registers_per_thread * 4
-        return Kernel(name, self.channels, self.threads, registers, self.lds, phases, script_of=script_of)
+        return Kernel(
+            name, self.channels, self.threads, registers, self.lds, phases,
+            script_of=script_of, acknowledge_fs=to_fs(self.acknowledge),
+        )  # fmt: skip
 
 
 class ChannelMove(NamedTuple):

@@ -373,6 +373,7 @@ class _TableBuilder:
             y.KERNEL_RELEASE: int(placed.release),
             y.KERNEL_MONITOR: int(placed.monitor),
             y.KERNEL_STAGE: self._stage(g, placed) if kernel.in_step else 0,
+            y.KERNEL_ACKNOWLEDGE: kernel.acknowledge_fs,
         }
         return _filled(y.KERNEL_COLUMNS, row, rest=0)
 

@@ -134,7 +134,8 @@ class Kernel:
     scripts, `phases` holds the scripts one after another, all of one length (`scripts` pads them), and `script_of` has
     the script of each workgroup; in a tiled kernel it lists the scripts, and `Work` has the script of each tile. With
     `in_step` its workgroups are dispatched stage by stage, as many at once as the compute units hold. Where GPUs run
-    different scripts, `by_gpu` has those of each, all as long as `phases`, which are the first one's.
+    different scripts, `by_gpu` has those of each, all as long as `phases`, which are the first one's. A place whose
+    stores went to a peer is free `acknowledge_fs` [fs] after the link has sent them.
     """
 
     name: str
@@ -150,6 +151,7 @@ class Kernel:
     script_of: tuple[int, ...] = ()
     in_step: bool = False
     by_gpu: tuple[tuple[Phase, ...], ...] = ()
+    acknowledge_fs: int = 0
 
     def on(self, gpu: int) -> tuple[Phase, ...]:
         """The scripts that a GPU runs."""

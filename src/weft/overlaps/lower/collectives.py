@@ -425,10 +425,29 @@ def library_ring(
     # RCCL's reduceCopy unrolls copies from one place to one other twice as far. Two pieces in flight take as long as
     # the four wavefronts' own, to 0.3 %, and half the events.
     doubled = fabric.gpu.vendor == "amd" and chosen is Protocol.SIMPLE
-    changes = {"slots": 2, "copying": 2 * cost.in_flight} if doubled else {}
+    changes: dict[str, Any] = {"slots": 2, "copying": 2 * cost.in_flight} if doubled else {}
     workgroups = int(own_channels(bytes_, ranks, fabric, chosen, channels))
+    if cost.acknowledge and fabric.topology == "mesh":
+        changes["acknowledge"] = cost.acknowledge + _wait_for_link(fabric, cost, workgroups, ranks)
     tiling = _tiling(fabric, chosen, cost, workgroups, **changes)
     return ChannelRing(name, bytes_, ranks, tiling, element_bytes=1 if dtype == "int8" else 2)
+
+
+def _wait_for_link(fabric: Interconnect, cost: KernelCost, channels: int, ranks: int) -> float:
+    """Return how long stores of a channel wait on average for those of others on its link [s].
+
+    Rings are dealt to the links of a mesh in turn, and all end with the busiest link. Its channels are customers of one
+    server, each with one load in flight: exact mean value analysis of a closed queue (Reiser and Lavenberg, 1980). The
+    engine spreads stores evenly over all links, so that they hardly wait there.
+    """
+    gpu, links = fabric.gpu, max(round(fabric.width(ranks)), 1)
+    served = cost.in_flight / (fabric.link_figure * cost.link)
+    away = gpu.cache.latency + gpu.memory_cache.latency + cost.acknowledge
+    queued, response = 0.0, served
+    for customers in range(1, -(-channels // links) + 1):
+        response = served * (1 + queued)
+        queued = customers * response / (away + response)
+    return response - served
 
 
 def _check(bytes_: int, ranks: int) -> None:
