@@ -48,5 +48,5 @@ def test_every_field_is_an_option_of_the_command_and_a_key_of_a_sweep(owner):
 
     flags = {flag for one in serve.params for flag in one.opts}
     for one in described(owner).values():
-        assert f"--{one.option.replace('_', '-')}" in flags
-        assert one.option in ServeQuestion.model_fields
+        assert f"--{one.name.replace('_', '-')}" in flags
+        assert one.name in ServeQuestion.model_fields

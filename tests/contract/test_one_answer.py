@@ -103,7 +103,7 @@ def test_the_engines_collective_is_within_the_error_of_its_class(size):
 
 def test_a_pair_is_one_question_for_simulate_and_advise(tmp_path):
     gemm, gather = weft.gemm(2048, 2048, 1024), weft.all_gather("8 MiB", 8)
-    pair = ("--gemm", "2048,2048,1024", "--beside", "all_gather:8MiB", "--gpu", GPU)
+    pair = ("--gemm", "2048,2048,1024", "--corun", "all_gather:8MiB", "--gpu", GPU)
     written = command(tmp_path, "simulate", "corun", *pair, "--overlap", "dma")
     task = Bench.of(GPU, 8).together(gemm, gather, "dma")
     advised = task.read(task.run())

@@ -89,7 +89,7 @@ class Mute:
 def test_a_policy_that_breaks_a_rule_is_an_error(policy, said):
     with pytest.raises(InputError, match=said):
         weft.serve(
-            "llama-3-8b", "1xh100", weft.ServingPlan(scheduler=policy), weft.Load(rate=10, requests=20, output_tokens=8)
+            "llama-3-8b", "1xh100", weft.ServingPlan(scheduler=policy), weft.Load(rate=10, requests=20, output_len=8)
         )
 
 
@@ -107,7 +107,7 @@ def test_a_class_is_a_policy_with_a_state_of_each_replica():
             running_first(server)
 
     own = weft.serve(
-        "llama-3-8b", "2xh100", weft.ServingPlan(scheduler=Own), weft.Load(rate=10, requests=20, output_tokens=8)
+        "llama-3-8b", "2xh100", weft.ServingPlan(scheduler=Own), weft.Load(rate=10, requests=20, output_len=8)
     )
     assert own.policy == "Own"
     assert len(Own.made) >= 2

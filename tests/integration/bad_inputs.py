@@ -192,7 +192,7 @@ llama-3-8b
 --json o/report.html --out o
 --set cache.capacity='1 TiB'
 """,
-    "simulate corun --gemm 8192,8192,8192 --beside all_gather:1MiB": r"""
+    "simulate corun --gemm 8192,8192,8192 --corun all_gather:1MiB": r"""
 --tp 8
 --model t-nlg
 --sublayer fc2
@@ -305,32 +305,32 @@ extra
 --gemm
 --gemm 512,512,2147483646 --tp 2
 --gemm 131072,131072,131072 --tp 2
---gemm 8192,8192,8192 --beside all_gather:1PiB
---gemm 8192,8192,8192 --beside all_gather:100GiB
---gemm 8192,8192,8192 --beside all_gather:1B
---gemm 512,512,512 --beside all_gather:1.5B
---gemm 8192,8192,8192 --beside all_gather
---gemm 8192,8192,8192 --beside ''
---gemm 8192,8192,8192 --beside :1MiB
---gemm 8192,8192,8192 --beside all_gather:
---gemm 8192,8192,8192 --beside nope:1MiB
---gemm 8192,8192,8192 --beside all_gather:-1MiB
---gemm 8192,8192,8192 --beside all_gather:0MiB
---gemm 8192,8192,8192 --beside all_gather:nanMiB
---gemm 8192,8192,8192 --beside all_gather:infMiB
---gemm 8192,8192,8192 --beside all_gather:1e400MiB
---gemm 8192,8192,8192 --beside all_gather:1
---gemm 8192,8192,8192 --beside all_gather:1MiB,2MiB
---gemm 8192,8192,8192 --beside all_gather:1MiB..2MiB
---gemm 8192,8192,8192 --beside broadcast:1MiB
---gemm 8192,8192,8192 --beside send_recv:1MiB
---beside all_gather:1MiB
---gemm 512,512,512 --beside all_gather:1MiB --ranks 16 --gpu h100-sxm
---gemm 8192,8192,8192 --beside all_reduce:1MiB --overlap dma
---gemm 512,512,512 --beside all_gather:1MiB --mode explicit --ranks 128
+--gemm 8192,8192,8192 --corun all_gather:1PiB
+--gemm 8192,8192,8192 --corun all_gather:100GiB
+--gemm 8192,8192,8192 --corun all_gather:1B
+--gemm 512,512,512 --corun all_gather:1.5B
+--gemm 8192,8192,8192 --corun all_gather
+--gemm 8192,8192,8192 --corun ''
+--gemm 8192,8192,8192 --corun :1MiB
+--gemm 8192,8192,8192 --corun all_gather:
+--gemm 8192,8192,8192 --corun nope:1MiB
+--gemm 8192,8192,8192 --corun all_gather:-1MiB
+--gemm 8192,8192,8192 --corun all_gather:0MiB
+--gemm 8192,8192,8192 --corun all_gather:nanMiB
+--gemm 8192,8192,8192 --corun all_gather:infMiB
+--gemm 8192,8192,8192 --corun all_gather:1e400MiB
+--gemm 8192,8192,8192 --corun all_gather:1
+--gemm 8192,8192,8192 --corun all_gather:1MiB,2MiB
+--gemm 8192,8192,8192 --corun all_gather:1MiB..2MiB
+--gemm 8192,8192,8192 --corun broadcast:1MiB
+--gemm 8192,8192,8192 --corun send_recv:1MiB
+--corun all_gather:1MiB
+--gemm 512,512,512 --corun all_gather:1MiB --ranks 16 --gpu h100-sxm
+--gemm 8192,8192,8192 --corun all_reduce:1MiB --overlap dma
+--gemm 512,512,512 --corun all_gather:1MiB --mode explicit --ranks 128
 --model=
 """,
-    "advise --gemm 8192,8192,8192 --beside all_gather:1MiB --gpu mi300x": r"""
+    "advise --gemm 8192,8192,8192 --corun all_gather:1MiB --gpu mi300x": r"""
 --ranks 1
 --ranks 100000
 --jobs 0
@@ -342,14 +342,14 @@ extra
 """,
     "advise": r"""
 (nothing)
---gemm 8192,8192,8192 --beside all_gather:1MiB
---gemm 8192,8192 --beside all_gather:1MiB --gpu mi300x
---gemm 8192,8192,8192 --beside all_gather --gpu mi300x
---gemm 8192,8192,8192 --beside all_gather:1PiB --gpu mi300x --no-cache
---gemm 2147483647,2147483647,2147483647 --beside all_gather:1MiB --gpu mi300x --no-cache
---gemm 8192,8192,8192 --beside all_gather:1MiB --gpu nope
---gemm 8192,8192,8192 --beside nope:1MiB --gpu mi300x
---gemm 8192,8192,8192 --beside broadcast:1MiB --gpu mi300x
+--gemm 8192,8192,8192 --corun all_gather:1MiB
+--gemm 8192,8192 --corun all_gather:1MiB --gpu mi300x
+--gemm 8192,8192,8192 --corun all_gather --gpu mi300x
+--gemm 8192,8192,8192 --corun all_gather:1PiB --gpu mi300x --no-cache
+--gemm 2147483647,2147483647,2147483647 --corun all_gather:1MiB --gpu mi300x --no-cache
+--gemm 8192,8192,8192 --corun all_gather:1MiB --gpu nope
+--gemm 8192,8192,8192 --corun nope:1MiB --gpu mi300x
+--gemm 8192,8192,8192 --corun broadcast:1MiB --gpu mi300x
 """,
     "tune": r"""
 (nothing)
@@ -636,7 +636,7 @@ nope
 SENTENCES = {
     "simulate sublayer --ranks 4": "no such option '--ranks'",
     "simulate sublayer --loops 4": "no such option '--loops'",
-    "simulate corun --gemm 64,64,64 --beside all_gather:1MiB --tp 8": "no such option '--tp'",
+    "simulate corun --gemm 64,64,64 --corun all_gather:1MiB --tp 8": "no such option '--tp'",
     "simulate --model t-nlg --tp 8": "run: weft simulate sublayer --model t-nlg --tp 8",
     "predict collective all_gather:1MiB --ranks 8 --system dgx-h100 --dma --algorithm ring": "--algorithm says nothing",
     "validate --data measured.csv --kinds gemm --library nccl-h100": "--library says nothing",

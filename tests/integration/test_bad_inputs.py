@@ -156,7 +156,7 @@ TEMPLATES = st.sampled_from(
         ("simulate", "sublayer", "--gemm", "{shape}", "--overlap", "nope"),
         ("simulate", "sublayer", "--gemm", "64,64,64", "--tp", "{number}", "--overlap", "nope"),
         ("simulate", "sublayer", "--set", "{word}={word}", "--overlap", "nope"),
-        ("simulate", "corun", "--gemm", "64,64,64", "--beside", "{word}:{number}{unit}", "--overlap", "nope"),
+        ("simulate", "corun", "--gemm", "64,64,64", "--corun", "{word}:{number}{unit}", "--overlap", "nope"),
         ("tune", "{word}", "--gpu", "{word}"),
         ("cache", "clear", "--older-than", "{word}x"),
         ("{word}", "{word}"),

@@ -28,7 +28,7 @@ LINES = (
     "prefill llama-3-8b --system 8xh100 --tp 8",
     "decode llama-3-8b --system 8xh100 --tp 8",
     "serve llama-3-8b --system 8xh100 --tp 4 --rate 40 --requests 64",
-    "serve llama-3-8b --system 8xh100 --tp 4 --concurrency 4 --requests 16 --input 100-2000",
+    "serve llama-3-8b --system 8xh100 --tp 4 --concurrency 4 --requests 16 --input-len 100-2000",
     "predict collective all_reduce:1MiB --ranks 8 --system dgx-h100",
     "predict collective all_gather:1MiB --ranks 8 --system mi300x-x8",
     "predict gemm 4096,4096,4096",

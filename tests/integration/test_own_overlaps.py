@@ -106,7 +106,7 @@ def test_advice_and_a_co_run_take_a_strategy_in_a_file(named, tmp_path):
         "from dataclasses import replace\n\nfrom weft.overlaps import STRATEGIES\n\n"
         'MINE = replace(STRATEGIES["streams"], name="comes-first", title="First", summary="s", first="collective")\n'
     )
-    pair = ("--gemm", "1024,1024,512", "--beside", "all_gather:4MiB", "--ranks", "4")
+    pair = ("--gemm", "1024,1024,512", "--corun", "all_gather:4MiB", "--ranks", "4")
     (run,) = command(tmp_path, "simulate", "corun", *pair, "--no-cache", "--overlap", "last.py:MINE")["runs"]
     assert run["strategy"] == "comes-first"
 

@@ -171,7 +171,7 @@ def test_the_better_gpu_is_ahead_in_the_machines_in_which_it_is_sold(better, oth
                 "llama-3-8b",
                 one,
                 weft.ServingPlan(),
-                weft.Load(rate=4, requests=200, input_tokens=1024, output_tokens=128),
+                weft.Load(rate=4, requests=200, input_len=1024, output_len=128),
             ).seconds,
         )
 

@@ -19,8 +19,8 @@ LOADS = st.fixed_dictionaries(
     {
         "rate": st.sampled_from([2.0, 10.0, 30.0, 60.0, 120.0]),
         "requests": st.integers(5, 60),
-        "input_tokens": st.sampled_from([64, 512, (100, 4000)]),
-        "output_tokens": st.sampled_from([2, 32, (1, 120)]),
+        "input_len": st.sampled_from([64, 512, (100, 4000)]),
+        "output_len": st.sampled_from([2, 32, (1, 120)]),
         "seed": st.integers(0, 20),
         "framework": st.sampled_from(["vllm", "sglang", "trtllm"]),
     }
@@ -155,8 +155,8 @@ def test_a_front_stays_or_improves_when_more_is_searched(model, system, fewer, m
     load = {
         "rate": rate,
         "requests": 40,
-        "input_tokens": 700,
-        "output_tokens": 24,
+        "input_len": 700,
+        "output_len": 24,
         "ttft": "1 s",
         "tpot": "25 ms",
         "budget_s": 1e9,
@@ -176,8 +176,8 @@ def test_a_search_finds_the_fewest_gpus_that_trying_all_finds(rate, tpot, seed):
     load = {
         "rate": rate,
         "requests": 40,
-        "input_tokens": 700,
-        "output_tokens": 24,
+        "input_len": 700,
+        "output_len": 24,
         "seed": seed,
         "ttft": "300 ms",
         "tpot": tpot,

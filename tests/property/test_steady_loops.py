@@ -18,8 +18,8 @@ def times():
 def simulated(framework, clients, prompt, answer):
     """A loop of requests whose lengths differ, so that they do not keep step."""
     lengths = {
-        "input_tokens": (int(0.8 * prompt), int(1.2 * prompt)),
-        "output_tokens": (int(0.8 * answer), int(1.2 * answer)),
+        "input_len": (int(0.8 * prompt), int(1.2 * prompt)),
+        "output_len": (int(0.8 * answer), int(1.2 * answer)),
     }
     return serve_with(
         "llama-3-8b",

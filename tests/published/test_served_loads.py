@@ -25,7 +25,7 @@ def test_prompts_that_come_at_once_to_vllm_0_10(tp, prompt, answer, total, tpot)
         "gpt-oss-120b",
         f"{tp}xh100",
         weft.ServingPlan(tp=tp, framework="vllm@0.10"),
-        weft.Load(concurrency=500, requests=500, input_tokens=prompt, output_tokens=answer),
+        weft.Load(concurrency=500, requests=500, input_len=prompt, output_len=answer),
     )
     assert 500 * (prompt + answer) / found.span == pytest.approx(total, rel=0.20), H100
     if tpot:
@@ -38,7 +38,7 @@ def test_mxfp4_on_mi300x_runs_by_kernels_that_convert_it(clients, rate, tpot):
         "gpt-oss-120b",
         "1xmi300x",
         weft.ServingPlan(),
-        weft.Load(concurrency=clients, requests=4 * clients, input_tokens=(820, 1024), output_tokens=(820, 1024)),
+        weft.Load(concurrency=clients, requests=4 * clients, input_len=(820, 1024), output_len=(820, 1024)),
     )
     assert found.tpot["mean"] == pytest.approx(tpot, rel=0.15), MI300X
     assert clients / (found.tpot["mean"] + found.ttft["mean"] / 922) == pytest.approx(rate, rel=0.20), MI300X

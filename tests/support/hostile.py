@@ -819,7 +819,7 @@ OBJECTS = [
     find_simulated("t3-all-gather"),
     weft.Deployment(tp=2),
     weft.ServingPlan(tp=2),
-    weft.Load(rate=4, input_tokens=512, output_tokens=128),
+    weft.Load(rate=4, input_len=512, output_len=128),
     weft.Limits(ttft="1s", tpot="50ms"),
 ]
 """A right object of every class that users fill in."""
@@ -1069,9 +1069,9 @@ COMMANDS = (
     "predict overlap ag_gemm 512,512,512 --ranks 8 --system dgx-h100",
     "simulate sublayer --gemm 512,512,512 --tp 2",
     "simulate moe 64x256x128,top2/8 --ep 4 --gpu h100-sxm",
-    "simulate corun --gemm 512,512,512 --beside all_gather:1MiB --gpu mi300x",
+    "simulate corun --gemm 512,512,512 --corun all_gather:1MiB --gpu mi300x",
     "simulate op gemv --shape rows=64,columns=64",
-    "advise --gemm 512,512,512 --beside all_gather:1MiB --gpu mi300x --quick",
+    "advise --gemm 512,512,512 --corun all_gather:1MiB --gpu mi300x --quick",
     "tune gemms.csv --gpu mi100",
     "tiles 128,512,512 --gpu h100-sxm",
     "rewrite mega-gpt-2 --system h100-sxm --sequence 64 --most 5",

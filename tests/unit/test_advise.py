@@ -252,7 +252,7 @@ def test_the_page_says_what_to_take_and_what_to_set(gathered, tmp_path):
 def test_the_command_writes_the_advice_and_tables_that_choose_the_same(small, store, tmp_path, monkeypatch):
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     shape = f"{SHAPE.m},{SHAPE.n},{SHAPE.k}"
-    asked = ["--gemm", shape, "--beside", "all_gather:8MiB", "--gpu", "h100-sxm", "--jobs", "1", "--quick"]
+    asked = ["--gemm", shape, "--corun", "all_gather:8MiB", "--gpu", "h100-sxm", "--jobs", "1", "--quick"]
     done = CliRunner().invoke(command, [*asked, "--json", str(tmp_path / "a.json"), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     found = json.loads((tmp_path / "a.json").read_text())
@@ -264,7 +264,7 @@ def test_the_command_writes_the_advice_and_tables_that_choose_the_same(small, st
 
 def test_a_gemm_without_three_sizes_and_an_unknown_collective_are_refused():
     runner = CliRunner()
-    two = runner.invoke(command, ["--gemm", "8,8", "--beside", "all_gather:1MiB", "--gpu", "h100-sxm"])
+    two = runner.invoke(command, ["--gemm", "8,8", "--corun", "all_gather:1MiB", "--gpu", "h100-sxm"])
     assert isinstance(two.exception, InputError)
     with pytest.raises(UnknownNameError, match="all_gather, all_to_all"):
         tables_for("h100-sxm", ["all_scatter"])

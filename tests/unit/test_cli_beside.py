@@ -7,9 +7,9 @@ import pytest
 from weft.cli import main as cli
 
 BESIDE = ["simulate", "corun", "--gemm", "2048,2048,1024", "--dtype", "bf16", "--gpu", "a100-sxm-80gb", "--ranks", "4"]
-PARTED = [*BESIDE, "--beside", "all_gather:1MiB", "--overlap", "partition"]
-COPIED = [*BESIDE, "--beside", "all_gather:1MiB", "--overlap", "dma"]
-RUN = [*BESIDE, "--beside", "all_reduce:16MiB", "--loops", "3,2"]
+PARTED = [*BESIDE, "--corun", "all_gather:1MiB", "--overlap", "partition"]
+COPIED = [*BESIDE, "--corun", "all_gather:1MiB", "--overlap", "dma"]
+RUN = [*BESIDE, "--corun", "all_reduce:16MiB", "--loops", "3,2"]
 
 
 @pytest.fixture
@@ -65,35 +65,35 @@ def test_an_answer_carries_the_errors_of_its_classes(weft):
 def test_what_the_library_would_take_instead_of_the_ring_is_said(weft):
     shape = ("simulate", "corun", "--gemm", "1024,1024,1024", "--gpu", "h100-sxm", "--loops", "1,1")
     for size, asked, said in (("64MiB", "ring", True), ("64MiB", "auto", False), ("1MiB", "ring", False)):
-        status, out, _ = weft(*shape, "--beside", f"all_reduce:{size}", "--algorithm", asked)
+        status, out, _ = weft(*shape, "--corun", f"all_reduce:{size}", "--algorithm", asked)
         assert status == 0
         assert ("the library would take the switch's reduction (nvls)" in out) is said
 
 
 def test_an_all_to_all_by_compute_units_is_what_the_library_runs(weft, tmp_path):
     file = tmp_path / "runs.json"
-    status, out, _ = weft(*BESIDE, "--beside", "all_to_all:4MiB", "--loops", "1,1", "--json", file)
+    status, out, _ = weft(*BESIDE, "--corun", "all_to_all:4MiB", "--loops", "1,1", "--json", file)
     assert status == 0
     assert "the library would take" not in out
     assert json.loads(file.read_text())["runs"][0]["algorithm"] == "pairwise"
 
 
 def test_traffic_of_a_collective_that_reduces_and_gathers_nothing_has_its_name(weft):
-    status, out, _ = weft(*BESIDE, "--beside", "all_to_all:4MiB", "--overlap", "dma", "--loops", "1,1")
+    status, out, _ = weft(*BESIDE, "--corun", "all_to_all:4MiB", "--overlap", "dma", "--loops", "1,1")
     assert status == 0
     assert "all_to_all reads" in out
     assert "AG " not in out
 
 
 def test_copy_engines_drive_a_gather(weft):
-    status, out, _ = weft(*BESIDE, "--beside", "all_gather:16MiB", "--overlap", "dma", "--loops", "2")
+    status, out, _ = weft(*BESIDE, "--corun", "all_gather:16MiB", "--overlap", "dma", "--loops", "2")
     assert status == 0
     assert "by DMA engines" in out
 
 
 def test_copies_take_the_options_of_their_engines(weft, tmp_path):
     file = tmp_path / "runs.json"
-    driven = [*BESIDE, "--beside", "all_gather:1MiB", "--overlap", "dma", "--loops", "1,1", "--json", file]
+    driven = [*BESIDE, "--corun", "all_gather:1MiB", "--overlap", "dma", "--loops", "1,1", "--json", file]
     ends = {}
     for copies in ("prelaunched", "engines=1"):
         status, out, _ = weft(*driven, "--copies", copies)
@@ -108,7 +108,7 @@ def test_copies_take_the_options_of_their_engines(weft, tmp_path):
 def test_a_split_gives_each_side_its_compute_units(weft, tmp_path):
     file = tmp_path / "runs.json"
     size = "all_gather:16MiB"
-    arguments = [*BESIDE, "--beside", size, "--overlap", "partition", "--split", "92-16", "--loops", "1,1"]
+    arguments = [*BESIDE, "--corun", size, "--overlap", "partition", "--split", "92-16", "--loops", "1,1"]
     status, out, _ = weft(*arguments, "--json", file)
     assert status == 0
     assert "16 compute units apart" in out
@@ -119,7 +119,7 @@ def test_a_split_gives_each_side_its_compute_units(weft, tmp_path):
 
 def test_a_split_with_more_channels_than_units_warns_and_names_the_number_that_fits(weft, tmp_path):
     file, folder = tmp_path / "runs.json", tmp_path / "page"
-    split = [*BESIDE, "--beside", "all_gather:16MiB", "--overlap", "partition", "--split", "100-8", "--loops", "1,1"]
+    split = [*BESIDE, "--corun", "all_gather:16MiB", "--overlap", "partition", "--split", "100-8", "--loops", "1,1"]
     for given, channels, rounds in (((), 24, 3), (("--channels", "8"), 8, 1)):
         status, out, _ = weft(*split, *given, "--json", file, "--out", folder)
         assert status == 0
@@ -132,7 +132,7 @@ def test_a_split_with_more_channels_than_units_warns_and_names_the_number_that_f
 def test_every_strategy_stands_beside_the_others_or_is_left_out_with_a_reason(weft, tmp_path):
     file, folder = tmp_path / "runs.json", tmp_path / "page"
     for collective, count in (("all_gather", 6), ("all_reduce", 4)):
-        arguments = [*BESIDE, "--beside", f"{collective}:4MiB", "--overlap", "all", "--loops", "1,1"]
+        arguments = [*BESIDE, "--corun", f"{collective}:4MiB", "--overlap", "all", "--loops", "1,1"]
         status, out, _ = weft(*arguments, "--json", file, "--out", folder)
         assert status == 0
         found = json.loads(file.read_text())
@@ -146,34 +146,34 @@ def test_every_strategy_stands_beside_the_others_or_is_left_out_with_a_reason(we
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([*BESIDE, "--beside", "all_reduce"], "write it like all_reduce:256MiB"),
-        ([*BESIDE, "--beside", "all_reduc:1MiB"], "did you mean 'all_reduce'"),
-        ([*BESIDE, "--beside", "all_reduce:1 furlong"], "furlong"),
-        ([*BESIDE, "--beside", "all_reduce:1MiB", "--overlap", "dma"], "cannot add"),
-        ([*BESIDE, "--beside", "all_reduce:1MiB", "--loops", "1,2,3"], "--loops has 3 numbers"),
-        ([*BESIDE, "--beside", "all_reduce:1MiB", "--loops", "0,1"], "--loops has 0 in it"),
-        ([*BESIDE, "--beside", "all_reduce:1MiB", "--ranks", "1"], "'--ranks': 1 is not in the range"),
-        ([*BESIDE, "--beside", "all_reduce:1MiB", "--ranks", "16"], "a node of 8 GPUs"),
-        ([*BESIDE, "--beside", "all_reduce:-1MiB"], "moves nothing; give a size above zero"),
-        (["simulate", "corun", "--gemm", "64,64", "--beside", "all_reduce:1MiB"], "'64,64' has 2 dimensions"),
-        ([*BESIDE, "--beside", "all_reduce:1MiB", "--compare", "t3"], "no such option '--compare'"),
-        (["simulate", "corun", "--beside", "all_reduce:1MiB"], "missing option '--gemm'"),
+        ([*BESIDE, "--corun", "all_reduce"], "write it like all_reduce:256MiB"),
+        ([*BESIDE, "--corun", "all_reduc:1MiB"], "did you mean 'all_reduce'"),
+        ([*BESIDE, "--corun", "all_reduce:1 furlong"], "furlong"),
+        ([*BESIDE, "--corun", "all_reduce:1MiB", "--overlap", "dma"], "cannot add"),
+        ([*BESIDE, "--corun", "all_reduce:1MiB", "--loops", "1,2,3"], "--loops has 3 numbers"),
+        ([*BESIDE, "--corun", "all_reduce:1MiB", "--loops", "0,1"], "--loops has 0 in it"),
+        ([*BESIDE, "--corun", "all_reduce:1MiB", "--ranks", "1"], "'--ranks': 1 is not in the range"),
+        ([*BESIDE, "--corun", "all_reduce:1MiB", "--ranks", "16"], "a node of 8 GPUs"),
+        ([*BESIDE, "--corun", "all_reduce:-1MiB"], "moves nothing; give a size above zero"),
+        (["simulate", "corun", "--gemm", "64,64", "--corun", "all_reduce:1MiB"], "'64,64' has 2 dimensions"),
+        ([*BESIDE, "--corun", "all_reduce:1MiB", "--compare", "t3"], "no such option '--compare'"),
+        (["simulate", "corun", "--corun", "all_reduce:1MiB"], "missing option '--gemm'"),
         (
-            [*BESIDE, "--beside", "all_gather:1MiB", "--overlap", "t3"],
+            [*BESIDE, "--corun", "all_gather:1MiB", "--overlap", "t3"],
             "joins a GEMM with the collective of its own",
         ),
-        ([*BESIDE, "--beside", "all_gather:1MiB", "--overlap", "streamz"], "did you mean 'streams'"),
+        ([*BESIDE, "--corun", "all_gather:1MiB", "--overlap", "streamz"], "did you mean 'streams'"),
         ([*PARTED, "--split", "100-32"], "has 132 compute units, but a100-sxm-80gb has 108; write 76-32"),
         ([*PARTED, "--split", "108-0"], "each side needs at least one"),
         ([*PARTED, "--split", "0-108"], "each side needs at least one"),
         ([*PARTED, "--split", "32"], "write the GEMM's compute units and those set apart, like"),
         (
-            [*BESIDE, "--beside", "all_gather:1MiB", "--split", "76-32"],
+            [*BESIDE, "--corun", "all_gather:1MiB", "--split", "76-32"],
             "needs an overlap that sets compute units apart",
         ),
         (
             ["simulate", "sublayer", "--overlap", "partition"],
-            "those of a sub-layer do; run: weft simulate corun --gemm M,N,K --beside all_gather:896MiB --overlap",
+            "those of a sub-layer do; run: weft simulate corun --gemm M,N,K --corun all_gather:896MiB --overlap",
         ),
         (["simulate", "sublayer", "--split", "76-32"], "no such option '--split'"),
         ([*COPIED, "--copies", "engines"], "needs a whole number; write it like engines=2"),

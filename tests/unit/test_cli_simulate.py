@@ -226,8 +226,8 @@ def test_a_kept_run_is_equal_to_the_run_with_all_that_it_recorded(tmp_path):
     ("typed", "suggested"),
     [
         ("--model t-nlg --set 'memory.bandwidth=2 TB/s'", "sublayer --model t-nlg --set 'memory.bandwidth=2 TB/s'"),
-        ("--gemm 64,64,64 --beside all_gather:1MiB", "corun --gemm 64,64,64 --beside all_gather:1MiB"),
-        ("--gemm=64,64,64 --collective plan.json:1MiB", "corun --gemm 64,64,64 --beside plan.json:1MiB"),
+        ("--gemm 64,64,64 --corun all_gather:1MiB", "corun --gemm 64,64,64 --corun all_gather:1MiB"),
+        ("--gemm=64,64,64 --collective plan.json:1MiB", "corun --gemm 64,64,64 --corun plan.json:1MiB"),
         ("--gpu h100-sxm --collective plan.json:1MiB", "collective plan.json:1MiB --gpu h100-sxm"),
         ("--ep 4 --experts 64x64x64,top2/8", "moe 64x64x64,top2/8 --ep 4"),
         ("--op gemv:rows=2,columns=2 --dtype fp16", "op gemv --shape rows=2,columns=2 --dtype fp16"),

@@ -78,9 +78,9 @@ def test_a_serving_plan_that_contradicts_itself_cannot_be_made(given, words):
         ({"rate": 4, "arrivals": "evn"}, "unknown kind of arrivals 'evn'.*'even'"),
         ({"concurrency": 4, "arrivals": "even"}, "clients ask when they are answered, and arrivals is 'even'"),
         ({"concurrency": 4, "seed": 1}, "nothing is drawn, and seed is 1"),
-        ({"trace": "a.csv", "input_tokens": 4}, "a trace has lengths of its own, and input_tokens is 4"),
-        ({"rate": 4, "input_tokens": (9, 3)}, "give a number of tokens, or the least and the most"),
-        ({"rate": 4, "output_tokens": 0}, "output_tokens is 0; it must be a whole number of at least 1"),
+        ({"trace": "a.csv", "input_len": 4}, "a trace has lengths of its own, and input_len is 4"),
+        ({"rate": 4, "input_len": (9, 3)}, "give a number of tokens, or the least and the most"),
+        ({"rate": 4, "output_len": 0}, "output_len is 0; it must be a whole number of at least 1"),
     ],
 )
 def test_a_load_that_contradicts_itself_cannot_be_made(given, words):
@@ -107,8 +107,8 @@ def test_objects_of_fields_survive_copies_and_serve_as_keys():
     assert plan.overlap == {"tp": "t3-mca"}
     assert dataclasses.replace(plan, tp=4) == plan
     assert hash(dataclasses.replace(plan)) == hash(plan)
-    load = weft.Load(rate=4, input_tokens=[100, 200])
-    assert load.input_tokens == (100, 200)
+    load = weft.Load(rate=4, input_len=[100, 200])
+    assert load.input_len == (100, 200)
     assert {load: 1}[dataclasses.replace(load)] == 1
 
 
@@ -120,10 +120,10 @@ def test_a_pass_is_decided_by_the_fields_that_are_no_rules_of_a_server():
 
 
 def test_options_have_the_names_that_fields_declare():
-    plan = from_options(ServingPlan, {"step_tokens": 512, "readers": 1, "tp": None, "elsewhere": 3})
+    plan = from_options(ServingPlan, {"max_num_batched_tokens": 512, "prefill_replicas": 1, "tp": None, "elsewhere": 3})
     assert stated(plan) == {"max_num_batched_tokens": 512, "prefill_replicas": 1}
-    load = from_options(weft.Load, {"rate": 4, "input": [8, 9], "prefix": 4})
-    assert (load.input_tokens, load.shared_prefix) == ((8, 9), 4)
+    load = from_options(weft.Load, {"rate": 4, "input_len": [8, 9], "shared_prefix": 4})
+    assert (load.input_len, load.shared_prefix) == ((8, 9), 4)
 
 
 def test_every_field_says_what_it_means_and_every_name_is_known():

@@ -2,6 +2,10 @@ import pickle
 
 import pytest
 
+from weft.cli.inference import prefill
+from weft.cli.kernels import advise
+from weft.cli.serve import serve
+from weft.cli.train import step
 from weft.core import errors
 
 
@@ -19,6 +23,17 @@ def test_an_unknown_name_lists_the_known_ones_and_the_nearest():
 
 def test_a_name_like_no_other_gets_the_list_without_a_guess():
     assert str(errors.UnknownNameError("overlap", "zzz", ["t3"])) == "unknown overlap 'zzz'; known: t3"
+
+
+@pytest.mark.parametrize(("other", "ours"), sorted(errors._RENAMED.items()))
+def test_a_retired_name_or_that_of_another_tool_is_answered_with_the_name_of_an_option(other, ours):
+    options = {flag for command in (serve, step, prefill, advise) for one in command.params for flag in one.opts}
+    assert f"--{ours.replace('_', '-')}" in options
+    assert f"--{other.replace('_', '-')}" not in {
+        flag for command in (serve, step, advise) for one in command.params for flag in one.opts
+    }
+    assert errors.nearest(other, [ours, f"{other}s", "x"]) == [ours]
+    assert errors.nearest(other.replace("_", "-"), [ours.replace("_", "-"), other[:-1]]) == [ours.replace("_", "-")]
 
 
 def test_a_long_list_of_names_is_not_recited():

@@ -327,7 +327,7 @@ def test_a_plan_runs_alone_and_beside_a_gemm_from_the_command_line(cli, tmp_path
     plan = f"{tmp_path / 'plan.json'}:1MiB"
     status, out, _ = cli("simulate", "collective", plan, "--gpu", NODE)
     assert (status, "all_reduce of 1 MiB over 4 GPUs" in out) == (0, True)
-    pair = ("--gemm", "1024,1024,1024", "--beside", plan)
+    pair = ("--gemm", "1024,1024,1024", "--corun", plan)
     status, out, _ = cli("simulate", "corun", *pair, "--gpu", NODE, "--loops", "2,1")
     assert (status, "simulated as plan" in out) == (0, True)
 
@@ -344,7 +344,7 @@ def test_a_plan_runs_alone_and_beside_a_gemm_from_the_command_line(cli, tmp_path
 )
 def test_options_that_do_not_suit_a_plan_are_refused(cli, more, message, tmp_path):
     read(by_puts(), tmp_path)
-    pair = ("--gemm", "512,512,512", "--beside", f"{tmp_path / 'plan.json'}:1MiB")
+    pair = ("--gemm", "512,512,512", "--corun", f"{tmp_path / 'plan.json'}:1MiB")
     status, _, error = cli("simulate", "corun", *pair, "--gpu", NODE, *more)
     assert (status, message in error) == (2, True), error
 

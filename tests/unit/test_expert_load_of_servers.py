@@ -66,7 +66,7 @@ def test_a_stated_load_replaces_the_sentence_on_even_experts():
 
 
 def test_a_skewed_load_slows_a_server_and_never_speeds_it_up_once_all_experts_are_visited():
-    load = weft.Load(concurrency=32 * 96, requests=32 * 96, input_tokens=16, output_tokens=24)
+    load = weft.Load(concurrency=32 * 96, requests=32 * 96, input_len=16, output_len=24)
     plan = weft.ServingPlan(ep=32, framework="sglang")
     took = [
         weft.serve("deepseek-v3", "32xh200", replace(plan, expert_load=one), load).tpot["mean"]

@@ -103,7 +103,7 @@ def test_served_steps_take_what_a_pass_takes(shape):
 
 
 def test_a_served_load_gains_what_its_steps_gain():
-    load = {"tp": 8, "concurrency": 8, "requests": 16, "input_tokens": 1024, "output_tokens": 16, "cpu_overhead": "0ms"}
+    load = {"tp": 8, "concurrency": 8, "requests": 16, "input_len": 1024, "output_len": 16, "cpu_overhead": "0ms"}
     plain, t3 = (serve_with(MODEL, NODE, overlap=one, **load) for one in ("", {"tp": "t3-mca"}))
     assert t3.ttft["mean"] < plain.ttft["mean"]
     assert any("tracker" in sentence for sentence in t3.report().sentences())

@@ -154,9 +154,7 @@ def test_in_eager_mode_an_iteration_lasts_as_long_as_its_launches(library):
     launching = forward.launches * forward.kit.launch
     assert slow.seconds == pytest.approx(max(launching, quick.seconds))
     assert ("host" in slow.parts) == (launching > quick.seconds)
-    answer = served(
-        concurrency=1, requests=4, input_tokens=512, output_tokens=64, enforce_eager=True, framework=library
-    )
+    answer = served(concurrency=1, requests=4, input_len=512, output_len=64, enforce_eager=True, framework=library)
     assert answer.tpot["mean"] == pytest.approx(max(launching, quick.seconds) + 1e-3, rel=0.02)
     prompts = [
         prefill_with(MODEL, SYSTEM, sequence=8192, library=library, enforce_eager=eager) for eager in (False, True)
@@ -175,7 +173,7 @@ def test_many_steps_of_next_tokens_are_those_that_follow_each_other():
 
 
 def test_a_lone_request_takes_its_prompt_and_its_next_tokens():
-    answer = served(rate=1, requests=1, input_tokens=2048, output_tokens=257)
+    answer = served(rate=1, requests=1, input_len=2048, output_len=257)
     prompt = prefill_with(MODEL, SYSTEM, sequence=2048, library="vllm").seconds
     assert answer.ttft["mean"] == pytest.approx(prompt + 1e-3 + outside(2048))
     tokens = [decode_with(MODEL, SYSTEM, context=context, library="vllm").seconds for context in (2049, 2304)]
@@ -185,45 +183,43 @@ def test_a_lone_request_takes_its_prompt_and_its_next_tokens():
 
 def test_clients_see_the_step_of_their_number():
     """Closed loop with short prompts: each client's tokens come with the step of all of them."""
-    answer = served(concurrency=32, requests=320, input_tokens=16, output_tokens=1024)
+    answer = served(concurrency=32, requests=320, input_len=16, output_len=1024)
     step = decode_with(MODEL, SYSTEM, batch=32, context=16 + 512, library="vllm").seconds + 1e-3
     assert answer.tpot["p50"] == pytest.approx(step, rel=0.02)
     assert answer.output_tokens_per_s == pytest.approx(32 / step, rel=0.03)
 
 
 def test_a_long_prompt_is_read_in_chunks_of_the_budget_beside_next_tokens():
-    answer = served(
-        rate=50, requests=20, input_tokens=3000, output_tokens=64, max_num_batched_tokens=1024, arrivals="even"
-    )
+    answer = served(rate=50, requests=20, input_len=3000, output_len=64, max_num_batched_tokens=1024, arrivals="even")
     assert all(turn.prompt + turn.decodes <= 1024 for turn in answer.turns)
     assert any(turn.prompt and turn.decodes for turn in answer.turns)
 
 
 def test_sglang_never_mixes_prompts_with_next_tokens():
-    answer = served(rate=20, requests=60, input_tokens=2000, output_tokens=64, framework="sglang")
+    answer = served(rate=20, requests=60, input_len=2000, output_len=64, framework="sglang")
     assert not any(turn.prompt and turn.decodes for turn in answer.turns)
     assert any(turn.decodes < turn.running for turn in answer.turns if turn.prompt)
 
 
 def test_load_above_capacity_is_said_so_and_no_latency_is_stated():
-    answer = served(rate=200, requests=300, input_tokens=1024, output_tokens=64)
+    answer = served(rate=200, requests=300, input_len=1024, output_len=64)
     assert answer.overloaded
     assert answer.ttft is None
     assert answer.tpot is None
     assert answer.capacity < 200
     assert answer.report().sentences()[0].startswith("Offered load is above capacity: ")
-    assert not served(rate=0.5 * answer.capacity, requests=300, input_tokens=1024, output_tokens=64).overloaded
+    assert not served(rate=0.5 * answer.capacity, requests=300, input_len=1024, output_len=64).overloaded
 
 
 def test_a_load_just_below_the_capacity_that_was_found_is_no_overload():
-    capacity = served(rate=200, requests=300, input_tokens=1024, output_tokens=64).capacity
-    assert not served(rate=0.8 * capacity, requests=600, input_tokens=1024, output_tokens=64).overloaded
-    assert served(rate=1.3 * capacity, requests=600, input_tokens=1024, output_tokens=64).overloaded
+    capacity = served(rate=200, requests=300, input_len=1024, output_len=64).capacity
+    assert not served(rate=0.8 * capacity, requests=600, input_len=1024, output_len=64).overloaded
+    assert served(rate=1.3 * capacity, requests=600, input_len=1024, output_len=64).overloaded
 
 
 def test_a_common_prefix_is_computed_once():
     plain, common = (
-        served(rate=8, requests=100, input_tokens=2048, output_tokens=32, shared_prefix=prefix) for prefix in (0, 1536)
+        served(rate=8, requests=100, input_len=2048, output_len=32, shared_prefix=prefix) for prefix in (0, 1536)
     )
     computed = [sum(turn.prompt for turn in answer.turns) for answer in (plain, common)]
     assert computed[0] == 100 * 2048
@@ -235,7 +231,7 @@ def test_a_common_prefix_is_computed_once():
 @pytest.mark.parametrize(("prefix", "known"), [(0, 0), (15, 0), (999, 992), (1000, 992), (5000, 992), (600, 592)])
 def test_all_of_a_prompt_but_its_last_token_is_found_in_whole_blocks(prefix, known):
     """vLLM's KV-cache blocks have 16 tokens; the last token of a prompt gives the first one of the answer."""
-    answer = served(rate=4, requests=20, input_tokens=1000, output_tokens=8, shared_prefix=prefix)
+    answer = served(rate=4, requests=20, input_len=1000, output_len=8, shared_prefix=prefix)
     assert sum(turn.prompt for turn in answer.turns) == 20 * 1000 - 19 * known
 
 
@@ -244,25 +240,25 @@ def test_prompts_shorter_than_the_prefix_share_their_part_of_it():
     computed = [
         sum(
             turn.prompt
-            for turn in served(rate=1, requests=50, input_tokens=sizes, output_tokens=4, shared_prefix=prefix).turns
+            for turn in served(rate=1, requests=50, input_len=sizes, output_len=4, shared_prefix=prefix).turns
         )
         for prefix in (0, 96, 1008, 10_000)
     ]
     assert computed == sorted(computed, reverse=True)
     assert computed[0] - computed[1] == 49 * 96
-    asked = [one.input for one in served(rate=1, requests=50, input_tokens=sizes, output_tokens=4).requests]
+    asked = [one.input for one in served(rate=1, requests=50, input_len=sizes, output_len=4).requests]
     assert computed[3] <= max(asked) + 50 * 2 * 16
 
 
 def test_readers_read_prompts_and_others_write_answers():
-    answer = served(system="4xh100", rate=16, requests=200, input_tokens=2048, output_tokens=128, prefill_replicas=2)
+    answer = served(system="4xh100", rate=16, requests=200, input_len=2048, output_len=128, prefill_replicas=2)
     for turn in answer.turns:
         if turn.replica < 2:
             assert turn.decodes == 0
         else:  # which compute the last token of each prompt again
             assert turn.prompt == turn.prefills
     assert sum(turn.prompt for turn in answer.turns if turn.replica < 2) == 200 * 2048
-    together = served(system="4xh100", rate=16, requests=200, input_tokens=2048, output_tokens=128)
+    together = served(system="4xh100", rate=16, requests=200, input_len=2048, output_len=128)
     assert answer.tpot["p99"] < together.tpot["p99"], "no prompt delays next tokens"
 
 
@@ -271,8 +267,8 @@ def test_a_load_ends_when_steps_were_cut_short_at_its_end():
     load = {
         "rate": 2.0,
         "requests": 45,
-        "input_tokens": 64,
-        "output_tokens": (1, 120),
+        "input_len": 64,
+        "output_len": (1, 120),
         "seed": 15,
         "framework": "trtllm",
     }
@@ -286,8 +282,8 @@ def test_sending_keys_and_values_delays_the_second_token_or_the_first_where_a_pr
     asked = {
         "rate": 1,
         "requests": 5,
-        "input_tokens": 4096,
-        "output_tokens": 2,
+        "input_len": 4096,
+        "output_len": 2,
         "prefill_replicas": 1,
         "framework": framework,
     }
@@ -302,7 +298,7 @@ def test_sending_keys_and_values_delays_the_second_token_or_the_first_where_a_pr
 
 
 def test_a_second_server_takes_its_own_time_and_computes_the_last_token_of_a_prompt_again():
-    asked = {"concurrency": 1, "requests": 1, "input_tokens": 1024, "output_tokens": 8}
+    asked = {"concurrency": 1, "requests": 1, "input_len": 1024, "output_len": 8}
     alone, apart = (serve_with(MODEL, "2xh100", **asked, **how) for how in ({"replicas": 1}, {"prefill_replicas": 1}))
     writer = [turn for turn in apart.turns if turn.replica == 1]
     assert (writer[0].prefills, writer[0].prompt) == (1, 1)
@@ -313,7 +309,7 @@ def test_a_second_server_takes_its_own_time_and_computes_the_last_token_of_a_pro
 
 
 def test_a_least_loaded_router_is_no_worse_than_one_in_turn():
-    asked = {"system": "4xh100", "rate": 40, "requests": 400, "input_tokens": (100, 6000), "output_tokens": (10, 500)}
+    asked = {"system": "4xh100", "rate": 40, "requests": 400, "input_len": (100, 6000), "output_len": (10, 500)}
     least, turn = (served(**asked, router=router) for router in ("least-loaded", "round-robin"))
     assert least.ttft["p99"] <= 1.05 * turn.ttft["p99"]
 
@@ -325,7 +321,7 @@ def test_a_policy_of_ones_own_decides_who_is_first():
             if not server.give(request, request.missing):
                 break
 
-    asked = {"rate": 40, "requests": 200, "input_tokens": (64, 6000), "output_tokens": 16}
+    asked = {"rate": 40, "requests": 200, "input_len": (64, 6000), "output_len": 16}
     own, theirs = served(**asked, scheduler=shortest_first), served(**asked)
     assert own.policy == "shortest_first"
 
@@ -356,18 +352,16 @@ def test_a_policy_of_ones_own_that_makes_no_sense_is_refused(policy, words):
 
 
 def test_answers_show_themselves(tmp_path):
-    check_shown(
-        served(concurrency=8, requests=40, input_tokens=512, output_tokens=32, sweep_concurrency=True), tmp_path
-    )
+    check_shown(served(concurrency=8, requests=40, input_len=512, output_len=32, sweep_concurrency=True), tmp_path)
 
 
 def test_limits_of_seconds_are_taken():
-    asked = {"rate": 1, "requests": 3, "input_tokens": 64, "output_tokens": 4}
+    asked = {"rate": 1, "requests": 3, "input_len": 64, "output_len": 4}
     assert served(**asked, ttft="2 s", tpot="1.5 s").good_share == 1
 
 
 def test_more_clients_get_more_throughput_and_each_less():
-    curve = served(concurrency=64, input_tokens=512, output_tokens=64, sweep_concurrency=True).curve
+    curve = served(concurrency=64, input_len=512, output_len=64, sweep_concurrency=True).curve
     assert [one.clients for one in curve] == [1, 2, 4, 8, 16, 32, 64]
     for less, more in pairwise(curve):
         assert more.tokens_per_s_per_gpu > less.tokens_per_s_per_gpu
@@ -375,7 +369,7 @@ def test_more_clients_get_more_throughput_and_each_less():
 
 
 def test_names_of_dots_on_the_curve_lie_apart():
-    answer = served(concurrency=64, input_tokens=512, output_tokens=64, sweep_concurrency=True)
+    answer = served(concurrency=64, input_len=512, output_len=64, sweep_concurrency=True)
     figure = next(one for one in answer.report().figures() if "throughput" in one.title)
     rows = figure.data["curves"].records()
     named = [row for row in rows if row["said"]]
@@ -389,7 +383,7 @@ def test_names_of_dots_on_the_curve_lie_apart():
 
 
 def test_parts_of_the_mean_step_add_up_to_it():
-    answer = served(rate=10, requests=100, input_tokens=1024, output_tokens=64)
+    answer = served(rate=10, requests=100, input_len=1024, output_len=64)
     assert sum(answer.step_parts.values()) == pytest.approx(answer.mean_step["seconds"])
 
 
@@ -398,12 +392,12 @@ def test_parts_of_the_mean_step_add_up_to_it():
     [
         ({}, "nothing says when requests arrive"),
         ({"rate": 1, "concurrency": 2}, "exclude each other"),
-        ({"rate": 1, "input_tokens": 8000, "output_tokens": 500}, "8,000 tokens in and 500 out exceeds the 8,192"),
+        ({"rate": 1, "input_len": 8000, "output_len": 500}, "8,000 tokens in and 500 out exceeds the 8,192"),
         ({"rate": 1, "gpu_memory_utilization": 0.22}, "leaves no memory for keys and values under vllm"),
         ({"rate": -1}, "rate is -1"),
         ({"rate": 1, "prefill_replicas": 1}, "1 of 1 replicas only prefill, so that none decodes"),
         ({"rate": 1, "replicas": 2}, "give at most 1"),
-        ({"rate": 1, "input_tokens": (5, 2)}, "the least and the most"),
+        ({"rate": 1, "input_len": (5, 2)}, "the least and the most"),
         ({"rate": 1, "burstiness": 2.0}, "give arrivals='gamma'"),
         ({"concurrency": 2, "arrivals": "even"}, "arrivals is 'even'; leave it out"),
         ({"rate": 1, "sweep_concurrency": True}, "give concurrency"),
@@ -423,7 +417,7 @@ def test_a_memory_that_holds_not_one_request_is_said_so():
             SYSTEM,
             rate=1,
             gpu_memory_utilization=0.225,
-            input_tokens=7000,
+            input_len=7000,
             max_num_batched_tokens=64,
             max_num_seqs=8,
         )
@@ -554,16 +548,16 @@ def test_kept_blocks_serve_prompts_that_begin_alike_until_their_room_is_needed()
 
 
 def test_rates_of_arrivals_are_those_between_warm_up_and_the_last_arrival():
-    served = serve_with("llama-3-8b", "1xh100", rate=20, requests=400, input_tokens=512, output_tokens=64)
+    served = serve_with("llama-3-8b", "1xh100", rate=20, requests=400, input_len=512, output_len=64)
     assert served.requests_per_s == pytest.approx(served.offered, rel=0.05)
     assert served.completed / served.span < served.requests_per_s
     assert served.output_tokens_per_s == pytest.approx(64 * served.requests_per_s)
-    closed = serve_with("llama-3-8b", "1xh100", concurrency=4, requests=20, input_tokens=512, output_tokens=64)
+    closed = serve_with("llama-3-8b", "1xh100", concurrency=4, requests=20, input_len=512, output_len=64)
     assert closed.requests_per_s == closed.completed / closed.span  # too few for warm-up and drain to be left out
 
 
 def test_servers_beside_each_other_show_what_a_server_is_judged_by():
-    load = {"rate": 4, "requests": 60, "input_tokens": 512, "output_tokens": 32, "ttft": "1 s"}
+    load = {"rate": 4, "requests": 60, "input_len": 512, "output_len": 32, "ttft": "1 s"}
     servers = {name: serve_with("llama-3-8b", "1xh100", framework=name, **load) for name in ("vllm", "sglang")}
     assert "With sglang a mean request takes" in str(Contrast(servers))
     told = [row[0] for row in Contrast(servers).report().tables()[1].rows]
@@ -586,7 +580,7 @@ def test_requests_decode_together_as_they_do_one_by_one(sign):
             first_come(server)
 
         plan = weft.ServingPlan(scheduler=policy, max_num_batched_tokens=256)
-        load = weft.Load(rate=20.0, requests=80, input_tokens=(20, 900), output_tokens=(1, 80), seed=5)
+        load = weft.Load(rate=20.0, requests=80, input_len=(20, 900), output_len=(1, 80), seed=5)
         return weft.serve("llama-3-8b", "1xh100", plan, load)
 
     found = serve(together=True)

@@ -18,19 +18,19 @@ LOADS = {
         "prefill_replicas": 1,
         "router": "round-robin",
         "rate": 30,
-        "input_tokens": (100, 3000),
+        "input_len": (100, 3000),
     },
-    "clients": {"concurrency": 24, "input_tokens": (100, 3000)},
-    "a scheduler with a state": {"framework": "sglang", "rate": 60, "input_tokens": 600},
-    "prompts that begin alike": {"rate": 30, "input_tokens": 2000, "shared_prefix": 1024},
+    "clients": {"concurrency": 24, "input_len": (100, 3000)},
+    "a scheduler with a state": {"framework": "sglang", "rate": 60, "input_len": 600},
+    "prompts that begin alike": {"rate": 30, "input_len": 2000, "shared_prefix": 1024},
     "drafts": {
         "rate": 30,
-        "input_tokens": 500,
+        "input_len": 500,
         "num_speculative_tokens": 2,
         "acceptance_rate": 0.7,
         "speculative_method": "none",
     },
-    "stages": {"pp": 2, "rate": 20, "input_tokens": (100, 900)},
+    "stages": {"pp": 2, "rate": 20, "input_len": (100, 900)},
 }
 
 
@@ -54,7 +54,7 @@ def every_run_is_long(monkeypatch, tmp_path):
 
 
 def served(**more):
-    return serve_with("llama-3-8b", "2xh100", requests=120, output_tokens=40, **more)
+    return serve_with("llama-3-8b", "2xh100", requests=120, output_len=40, **more)
 
 
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
@@ -181,7 +181,7 @@ def test_progress_counts_answers_of_all_requests():
 def test_a_search_names_the_layout_that_it_tries():
     seen = []
     plan_with(
-        "llama-3-8b", "2xh100", rate=4, requests=50, input_tokens=512, output_tokens=32, ttft="1 s", tpot="50 ms",
+        "llama-3-8b", "2xh100", rate=4, requests=50, input_len=512, output_len=32, ttft="1 s", tpot="50 ms",
         progress=lambda *step: seen.append(step),
     )  # fmt: skip
     assert seen
@@ -190,10 +190,10 @@ def test_a_search_names_the_layout_that_it_tries():
 
 
 @pytest.mark.parametrize(
-    "load", [{"input_tokens": 500}, {"input_tokens": (100, 900), "acceptance_rate": 0.7, "speculative_method": "none"}]
+    "load", [{"input_len": 500}, {"input_len": (100, 900), "acceptance_rate": 0.7, "speculative_method": "none"}]
 )
 def test_an_interrupted_plan_simulates_no_layout_again(load, tmp_path, capsys):
-    asked = {"rate": 20, "requests": 40, "output_tokens": 24, "ttft": "300 ms", "tpot": "12 ms", "tp": 1, **load}
+    asked = {"rate": 20, "requests": 40, "output_len": 24, "ttft": "300 ms", "tpot": "12 ms", "tp": 1, **load}
     begun = []
 
     def note(done, total, what):

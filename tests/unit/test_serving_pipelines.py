@@ -50,7 +50,7 @@ def test_stages_hold_their_part_of_the_weights():
 
 
 def test_equal_batches_keep_all_stages_busy():
-    load = {"requests": 64, "concurrency": 64, "input_tokens": 200, "output_tokens": 600, "cpu_overhead": "0 ms"}
+    load = {"requests": 64, "concurrency": 64, "input_len": 200, "output_len": 600, "cpu_overhead": "0 ms"}
     served = serve_with(MODEL, "4xh100", pp=4, **load)
     decode = decode_with(MODEL, "4xh100", pp=4, batch=16, context=500, library="vllm")
     assert served.replicas == 4
@@ -59,7 +59,7 @@ def test_equal_batches_keep_all_stages_busy():
 
 @pytest.mark.parametrize("policy", ["vllm", "sglang", "trtllm-no-evict"])
 def test_no_token_is_lost_in_a_pipeline(policy):
-    load = {"rate": 20, "requests": 60, "input_tokens": (50, 3000), "output_tokens": (1, 200), "seed": 3}
+    load = {"rate": 20, "requests": 60, "input_len": (50, 3000), "output_len": (1, 200), "seed": 3}
     served = serve_with(MODEL, "4xl40s", tp=2, pp=2, scheduler=policy, **load)
     assert served.completed == 60
     assert sum(turn.written for turn in served.turns) == sum(one.output - 1 for one in served.requests)
@@ -68,7 +68,7 @@ def test_no_token_is_lost_in_a_pipeline(policy):
 
 def test_prompts_in_chunks_leave_fewer_bubbles_than_whole_ones():
     """Stages wait where batches differ (Sarathi-Serve, arXiv:2403.02310)."""
-    load = {"requests": 60, "concurrency": 60, "input_tokens": 3000, "output_tokens": 100}
+    load = {"requests": 60, "concurrency": 60, "input_len": 3000, "output_len": 100}
     chunks, whole = (serve_with(MODEL, "8xh100", pp=8, max_num_batched_tokens=tokens, **load) for tokens in (512, 8192))
     assert chunks.tpot["p99"] < whole.tpot["p99"]
 

@@ -25,7 +25,7 @@ from weft.plan.serving import EVERY, _numbers
 from weft.step.serving_plan import ServingPlan
 
 MODEL, SYSTEM = "llama-3-8b", "2xh100"
-LOAD = {"rate": 12, "requests": 60, "input_tokens": 1024, "output_tokens": 48}
+LOAD = {"rate": 12, "requests": 60, "input_len": 1024, "output_len": 48}
 LIMITS = {"ttft": "400 ms", "tpot": "20 ms"}
 
 
@@ -102,7 +102,7 @@ def test_the_best_layout_meets_the_limits_on_the_fewest_gpus():
 
 
 def test_the_best_layout_meets_the_limits_for_minutes_whatever_the_draw():
-    asked = {"rate": 12, "input_tokens": 1024, "output_tokens": 128, "ttft": "400 ms", "tpot": "25 ms"}
+    asked = {"rate": 12, "input_len": 1024, "output_len": 128, "ttft": "400 ms", "tpot": "25 ms"}
     found = plan_with(MODEL, "8xh100", **asked)
     assert found.load.startswith("3,600 requests")
     assert found.best.serving.completed == 3600
@@ -176,7 +176,7 @@ def test_plans_show_themselves(tmp_path):
         ({"tpot": "0 s"}, "tpot is 0 s, which no answer meets"),
         ({"rate": None, "concurrency": 4}, "give rate or trace"),
         ({"attainment": 2}, "attainment is 2; give a number of 0.01 to 1"),
-        ({"input_tokens": 9000}, "exceeds the 8,192 tokens"),
+        ({"input_len": 9000}, "exceeds the 8,192 tokens"),
         ({"tp": 1, "pp": 1, "gpu_memory_utilization": 0.2}, "leaves no memory"),
         ({"pp": 3}, "tp 1 and pp 3 do not fill the 2 GPUs"),
         ({"two_batch_overlap": True}, "none are without ep above tp 1"),
@@ -190,8 +190,8 @@ def test_what_cannot_be_planned_is_refused_with_the_next_step(asked, words):
 
 
 def test_the_command_says_what_the_function_says(tmp_path):
-    asked = ["serve", MODEL, "--system", SYSTEM, "--plan", "--rate", "12", "--requests", "60", "--input", "1024"]
-    asked += ["--output", "48", "--ttft", "400ms", "--tpot", "20ms", "--json", tmp_path / "a.json"]
+    asked = ["serve", MODEL, "--system", SYSTEM, "--plan", "--rate", "12", "--requests", "60", "--input-len", "1024"]
+    asked += ["--output-len", "48", "--ttft", "400ms", "--tpot", "20ms", "--json", tmp_path / "a.json"]
     done = CliRunner().invoke(
         cli, [*map(str, asked), "--csv", str(tmp_path / "a.csv"), "--out", str(tmp_path / "page")]
     )
@@ -273,7 +273,7 @@ def test_two_batches_are_overlapped_where_an_engine_does():
     asked = {
         "rate": 2,
         "requests": 10,
-        "output_tokens": 8,
+        "output_len": 8,
         "ep": 4,
         "prefill_replicas": 0,
         "max_num_batched_tokens": 2048,
@@ -300,7 +300,7 @@ def test_an_unknown_engine_lists_the_known_ones():
 
 def test_whole_experts_on_each_gpu_read_as_many_weights_as_slices():
     """At many tokens both hold the same bytes and FLOPs; only the shapes of GEMMs differ."""
-    asked = {"rate": 8, "requests": 20, "input_tokens": 2048, "output_tokens": 8, "tp": 4}
+    asked = {"rate": 8, "requests": 20, "input_len": 2048, "output_len": 8, "tp": 4}
     slices, whole = (serve_with("mixtral-8x7b", "4xh100", **asked, ep=ep) for ep in (1, 4))
     assert whole.cache == slices.cache
     assert whole.seconds == pytest.approx(slices.seconds, rel=0.25)

@@ -23,6 +23,6 @@ def test_ten_thousand_requests_of_a_trace_take_few_turns(tmp_path):
 
 def test_requests_of_other_replicas_do_not_cut_the_steps_of_one():
     """On 16 replicas a request arrives during every step somewhere; turns are as few as on one with its share."""
-    load = {"requests": 640, "input_tokens": 256, "output_tokens": 200}
+    load = {"requests": 640, "input_len": 256, "output_len": 200}
     many = serve_with("llama-3-8b", "16xh100", rate=64, **load)
     assert many.steps > 4 * len(many.turns)

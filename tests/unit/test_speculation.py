@@ -58,14 +58,14 @@ def test_drafts_share_one_read_of_the_cache():
 @pytest.mark.parametrize(("accept", "draft"), [(0.0, "none"), (0.85, "eagle"), (1.0, "none")])
 def test_a_lone_request_is_served_a_token_in_what_decode_says(framework, accept, draft):
     how = {"num_speculative_tokens": 2, "acceptance_rate": accept, "speculative_method": draft}
-    long = {"requests": 1, "concurrency": 1, "input_tokens": 1000, "output_tokens": 2001}
+    long = {"requests": 1, "concurrency": 1, "input_len": 1000, "output_len": 2001}
     served = serve_with("llama-3-8b", "1xh100", framework=framework, cpu_overhead="0 ms", **long, **how)
     decode = decode_with("llama-3-8b", "1xh100", context=2000, library=framework, **how)
     assert served.tpot["mean"] == pytest.approx(decode.seconds, rel=0.03)
 
 
 def test_no_token_is_lost_and_none_is_written_too_much():
-    load = {"requests": 40, "rate": 20, "input_tokens": (50, 3000), "output_tokens": (1, 200), "seed": 3}
+    load = {"requests": 40, "rate": 20, "input_len": (50, 3000), "output_len": (1, 200), "seed": 3}
     served = serve_with(
         "llama-3-8b", "1xl40s", num_speculative_tokens=3, acceptance_rate=0.7, speculative_method="eagle", **load
     )

@@ -16,7 +16,7 @@ from weft.serving.load import EACH_CLIENT
 from weft.serving.result import LIFETIMES, Served, steady_window
 
 MODEL, SYSTEM = "llama-3-8b", "1xh100"
-LONG = {"input_tokens": 4096, "output_tokens": 256, "tp": 4}
+LONG = {"input_len": 4096, "output_len": 256, "tp": 4}
 ABOVE = {"rate": 8, **LONG}
 
 
@@ -26,7 +26,7 @@ def served(**asked):
 
 def test_a_load_at_a_rate_has_as_many_requests_as_a_steady_state_takes():
     """One of four replicas of 30 requests/s that live 20 s: 1,000 requests would end while the batch still fills."""
-    answer = serve_with("gpt-oss-120b", "1xh200", rate=7.5, input_tokens=2048, output_tokens=512)
+    answer = serve_with("gpt-oss-120b", "1xh200", rate=7.5, input_len=2048, output_len=512)
     assert answer.completed > 1000
     assert answer.window.lifetimes >= LIFETIMES
     assert answer.requests_per_s == pytest.approx(7.5, rel=0.05)
@@ -35,10 +35,10 @@ def test_a_load_at_a_rate_has_as_many_requests_as_a_steady_state_takes():
 
 
 def test_what_arrives_is_answered_where_nothing_waits():
-    assert served(rate=4, output_tokens=512).requests_per_s == pytest.approx(4, rel=0.03)
+    assert served(rate=4, output_len=512).requests_per_s == pytest.approx(4, rel=0.03)
 
 
-@pytest.mark.parametrize("load", [{"rate": 6, "output_tokens": 300}, {"concurrency": 24, "output_tokens": 200}])
+@pytest.mark.parametrize("load", [{"rate": 6, "output_len": 300}, {"concurrency": 24, "output_len": 200}])
 def test_more_requests_change_no_rate_and_no_latency_beyond_noise(load):
     few, many = (served(**load, requests=requests) for requests in (800, 3200))
     assert few.steady
@@ -50,9 +50,9 @@ def test_more_requests_change_no_rate_and_no_latency_beyond_noise(load):
 @pytest.mark.parametrize(
     ("load", "words"),
     [
-        ({"rate": 6, "output_tokens": 300, "requests": 60}, "request lifetimes after warm-up; a steady state takes 10"),
-        ({"rate": 6, "output_tokens": 300, "requests": 20}, "Filling and draining count, too"),
-        ({"concurrency": 24, "output_tokens": 200, "requests": 100}, "give --requests 312 or more"),
+        ({"rate": 6, "output_len": 300, "requests": 60}, "request lifetimes after warm-up; a steady state takes 10"),
+        ({"rate": 6, "output_len": 300, "requests": 20}, "Filling and draining count, too"),
+        ({"concurrency": 24, "output_len": 200, "requests": 100}, "give --requests 312 or more"),
     ],
 )
 def test_too_few_requests_are_warned_of_with_a_number_that_is_enough(load, words):
@@ -66,7 +66,7 @@ def test_too_few_requests_are_warned_of_with_a_number_that_is_enough(load, words
 
 
 def test_clients_count_between_their_first_requests_and_the_last_that_arrives():
-    answer = served(concurrency=16, output_tokens=64, sweep_concurrency=True)
+    answer = served(concurrency=16, output_len=64, sweep_concurrency=True)
     assert answer.completed == EACH_CLIENT * 16
     assert answer.steady_requests == LIFETIMES * 16
     assert answer.window.end == answer.requests[-1].arrival
@@ -134,7 +134,7 @@ def test_a_change_that_answers_the_load_is_held_against_the_capacity():
 
 
 def test_a_sweep_lists_loads_above_capacity_without_a_time():
-    asked = {"run": "serve", "model": MODEL, "system": SYSTEM, "requests": 300, "output": 64}
+    asked = {"run": "serve", "model": MODEL, "system": SYSTEM, "requests": 300, "output_len": 64}
     found = weft.sweep_file(asked, {"rate": [2, 200]}, cache=False)
     below, above = found
     assert below["seconds"] > 0
@@ -163,7 +163,7 @@ def test_a_pool_bounds_a_server_where_one_worker_more_adds_capacity(system, read
 
 @pytest.mark.parametrize(
     ("load", "bottleneck"),
-    [({"input_tokens": 4096, "output_tokens": 16}, "prefill"), ({"input_tokens": 128, "output_tokens": 500}, "decode")],
+    [({"input_len": 4096, "output_len": 16}, "prefill"), ({"input_len": 128, "output_len": 500}, "decode")],
 )
 def test_what_one_worker_more_adds_is_what_a_simulation_with_it_answers(load, bottleneck):
     asked = {"rate": 500, "requests": 600, "max_num_seqs": 64, **load}
@@ -178,14 +178,14 @@ def test_what_one_worker_more_adds_is_what_a_simulation_with_it_answers(load, bo
 
 def test_capacity_rises_with_replicas():
     found = [
-        serve_with(MODEL, "4xh100", rate=900, requests=600, output_tokens=32, replicas=at).capacity for at in (1, 2, 4)
+        serve_with(MODEL, "4xh100", rate=900, requests=600, output_len=32, replicas=at).capacity for at in (1, 2, 4)
     ]
     assert 1.8 * found[0] < found[1]
     assert 1.8 * found[1] < found[2]
 
 
 def test_a_plan_states_what_a_long_run_gives():
-    load = {"rate": 12, "input_tokens": 1024, "output_tokens": 128}
+    load = {"rate": 12, "input_len": 1024, "output_len": 128}
     plan = plan_with(MODEL, "2xh100", **load, tp=1, ttft="1 s", tpot="30 ms")
     best = plan.best
     long = serve_with(MODEL, "2xh100", **load, **stated(best.plan), requests=10_000)

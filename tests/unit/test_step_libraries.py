@@ -21,9 +21,9 @@ def forward(library, model="llama-3-70b", on="8xh100", tp=8, **how):
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_the_same_step_takes_the_same_time_asked_by_decode_by_prefill_and_by_serve(library):
     how = {"tp": 2, "dtype": "fp8", "kv_dtype": "fp8", "library": library}
-    load = {"concurrency": 1, "requests": 1, "output_tokens": 2, "cpu_overhead": "0ms"}
+    load = {"concurrency": 1, "requests": 1, "output_len": 2, "cpu_overhead": "0ms"}
     for size, step in ((512, 0), (511, 1)):  # sizes that are timed, not interpolated, and replayed from a graph
-        turn = serve_with("llama-3-8b", "2xh100", input_tokens=size, **load, **how).turns[step]
+        turn = serve_with("llama-3-8b", "2xh100", input_len=size, **load, **how).turns[step]
         ask, sizes = (decode_with, {"context": 512}) if step else (prefill_with, {"sequence": 512})
         asked = ask("llama-3-8b", "2xh100", **sizes, **how)
         assert turn.end - turn.start == pytest.approx(asked.seconds, rel=1e-9)
@@ -31,7 +31,7 @@ def test_the_same_step_takes_the_same_time_asked_by_decode_by_prefill_and_by_ser
 
 @pytest.mark.parametrize("framework", KITS)
 def test_serve_takes_the_libraries_of_its_framework(framework):
-    load = {"concurrency": 1, "requests": 1, "input_tokens": 300, "output_tokens": 2}
+    load = {"concurrency": 1, "requests": 1, "input_len": 300, "output_len": 2}
     own = serve_with("llama-3-8b", "1xh100", framework=framework, **load)
     named = serve_with("llama-3-8b", "1xh100", framework=framework, library=framework, **load)
     vendors = serve_with("llama-3-8b", "1xh100", framework=framework, library="vendor", **load)

@@ -196,9 +196,7 @@ def test_answers_carry_the_error_of_their_class_and_a_range(tmp_path, monkeypatc
     classes = class_errors(answer.predictions, [], [])
     assert classes["serving"]["vllm-dense-TPOT"] == [pytest.approx(0, abs=1e-6), 4, 1, pytest.approx(0, abs=1e-6)]
     monkeypatch.setitem(errors.CARRIED, "serving", {"vllm-dense-TPOT": [0.1, 40, 3]})
-    served = weft.serve(
-        "llama-3-8b", "1xh100", weft.ServingPlan(), weft.Load(concurrency=4, requests=8, output_tokens=16)
-    )
+    served = weft.serve("llama-3-8b", "1xh100", weft.ServingPlan(), weft.Load(concurrency=4, requests=8, output_len=16))
     assert served.tpot_range == pytest.approx((0.9 * served.tpot["mean"], 1.1 * served.tpot["mean"]))
     low, high = served.output_tokens_per_s_range
     assert low < served.output_tokens_per_s < high
@@ -208,7 +206,7 @@ def test_answers_carry_the_error_of_their_class_and_a_range(tmp_path, monkeypatc
     amd = load_error("vllm", mixture=False, gpu=weft.gpu("mi300x"))
     assert amd.value == 0.2
     assert "loads on mi300x: off by 20%, the mean of 5 rows that no fit saw" in amd.why
-    by_rate = weft.serve("llama-3-8b", "1xh100", weft.ServingPlan(), weft.Load(rate=4, requests=8, output_tokens=16))
+    by_rate = weft.serve("llama-3-8b", "1xh100", weft.ServingPlan(), weft.Load(rate=4, requests=8, output_len=16))
     assert by_rate.output_tokens_per_s_range is None
 
 

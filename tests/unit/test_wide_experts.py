@@ -45,7 +45,7 @@ def test_parts_add_up_with_two_batches():
 
 @pytest.mark.parametrize("two_batch", [False, True])
 def test_a_served_step_is_what_decode_says(two_batch):
-    load = {"concurrency": 32 * 16, "requests": 32 * 16, "input_tokens": 100, "output_tokens": 400}
+    load = {"concurrency": 32 * 16, "requests": 32 * 16, "input_len": 100, "output_len": 400}
     how = {
         "ep": 32,
         "two_batch_overlap": two_batch,

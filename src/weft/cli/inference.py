@@ -1,4 +1,4 @@
-"""`weft prefill` and `weft decode`: a step of inference of a whole model."""
+"""`weft prefill` and `weft decode`: one forward pass of a whole model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from weft.cli.options import (
 from weft.cli.output import shows
 from weft.cli.values import COUNT, DTYPE, MODEL_NAME, SYSTEM_NAME, Count, Value
 from weft.core.answer import Answer
-from weft.core.fields import in_words_of_options
 from weft.core.options import RunOptions
 from weft.core.units import LARGEST_COUNT
 from weft.estimate.quantization import FORMATS
@@ -62,7 +61,7 @@ kernel_options = field_options(
 _options = together(
     option("--system", "The machine, such as 8xh100 or 4xl40s, see 'weft hardware list'.", SYSTEM_NAME, required=True),
     degree_options,
-    option("--batch", "Sequences that run together.", COUNT, default=1),
+    option("--batch", "Sequences of the batch.", COUNT, default=1),
 )
 _rest = together(
     format_options,
@@ -79,19 +78,18 @@ _rest = together(
 @_options
 @option("--sequence", "Tokens of each prompt.", COUNT, default=2048)
 @option(
-    "--cached", "Tokens before each prompt whose keys and values are in the cache.", Count(0, LARGEST_COUNT), default=0
+    "--cached",
+    "Tokens before each prompt that are in the KV cache (prefix caching).",
+    Count(0, LARGEST_COUNT),
+    default=0,
 )
 @_rest
 @as_run_options
 @on_machine
-@in_words_of_options(ServingPlan)
 def prefill(
     model: str, machine: System, options: RunOptions, batch: int, sequence: int, cached: int, **plan: Any
 ) -> Answer:
-    """Time the prompt of MODEL: how long until the first token, and where the time goes.
-
-    Time in a server's queue is not part of it.
-    """
+    """Time the prefill of MODEL: the time to first token (TTFT) without queueing, and where the time goes."""
     sizes = {"batch": batch, "sequence": sequence, "cached": cached}
     return weft.prefill(model, machine, ServingPlan(**plan), options=options, **sizes)
 
@@ -99,10 +97,10 @@ def prefill(
 @click.command(epilog=examples("weft decode llama-3-70b --system 8xmi300x --tp 8 --dtype fp8"))
 @click.argument("model", type=MODEL_NAME)
 @_options
-@option("--context", "Tokens that the next one attends to.", COUNT, default=2048)
+@option("--context", "Tokens in the KV cache of each sequence.", COUNT, default=2048)
 @option(
     "--chunk",
-    "First tokens of another prompt that the same step reads (chunked prefill).",
+    "Tokens of a chunk of another prompt in the same iteration (chunked prefill).",
     Count(0, LARGEST_COUNT),
     default=0,
 )
@@ -110,10 +108,9 @@ def prefill(
 @_rest
 @as_run_options
 @on_machine
-@in_words_of_options(ServingPlan)
 def decode(
     model: str, machine: System, options: RunOptions, batch: int, context: int, chunk: int, **plan: Any
 ) -> Answer:
-    """Time the next token of MODEL: latency, throughput at a batch, and the cache of keys and values."""
+    """Time a decode iteration of MODEL: inter-token latency (ITL), throughput at a batch, and the KV cache."""
     sizes = {"batch": batch, "context": context, "chunk": chunk}
     return weft.decode(model, machine, ServingPlan(**plan), options=options, **sizes)

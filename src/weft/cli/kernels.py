@@ -32,13 +32,13 @@ from weft.hardware import Gpu
 
 @click.command(
     epilog=examples(
-        "weft advise --gemm 8192,8192,8192 --beside all_gather:896MiB --gpu mi300x",
-        "weft advise --gemm 4096,14336,4096 --beside reduce_scatter:128MiB --gpu h100-sxm --out out/advice",
+        "weft advise --gemm 8192,8192,8192 --corun all_gather:896MiB --gpu mi300x",
+        "weft advise --gemm 4096,14336,4096 --corun reduce_scatter:128MiB --gpu h100-sxm --out out/advice",
     )
 )
 @option("--gemm", "The GEMM that each GPU computes.", SHAPE, required=True)
 @option(
-    "--beside",
+    "--corun",
     "The collective, which does not depend on it, like all_gather:896MiB; SIZE is that of the whole buffer.",
     COLLECTIVE,
     required=True,
@@ -64,7 +64,7 @@ from weft.hardware import Gpu
 def advise(
     outputs: Outputs,
     gemm: tuple[int, int, int],
-    beside: tuple[str, int],
+    corun: tuple[str, int],
     ranks: int,
     gpu: Gpu,
     changes: Mapping[str, str],
@@ -79,7 +79,7 @@ def advise(
 
     The machine's slowdown tables are simulated once and cached; then the best candidates are simulated to confirm them.
     """
-    work = weft.Gemm(*gemm, dtype), weft.Collective(*beside, ranks, dtype)
+    work = weft.Gemm(*gemm, dtype), weft.Collective(*corun, ranks, dtype)
     how: dict[str, Any] = {"spread": not quick, "jobs": jobs, "store": store, "channels": channels}
     with progress_bar("advise") as progress:
         advice = weft.advise(*work, gpu.replace(changes), options, progress=progress, **how)

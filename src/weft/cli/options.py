@@ -239,7 +239,7 @@ def fields_in(owner: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _option(one: Described, given: click.ParamType | None) -> Callable[[F], F]:  # type: ignore[type-arg]
-    flag = f"--{one.option.replace('_', '-')}"
+    flag = f"--{one.name.replace('_', '-')}"
     about = one.declared
     value = None if about.default else one.value
     shown = f"  [default: {about.default}]" if about.default else ""

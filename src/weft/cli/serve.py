@@ -26,7 +26,6 @@ from weft.cli.progress import progress_bar
 from weft.cli.values import MODEL_NAME, SYSTEM_NAME, Value
 from weft.core.answer import Answer
 from weft.core.errors import InputError
-from weft.core.fields import in_words_of_options
 from weft.core.options import RunOptions
 from weft.core.units import LARGEST_COUNT
 from weft.hardware import System
@@ -35,9 +34,9 @@ from weft.serving.load import Load
 from weft.serving.result import Limits
 from weft.step.serving_plan import ServingPlan
 
-_EXAMPLE = "weft serve llama-3-70b --system 8xh100 --tp 4 --framework vllm --rate 4 --input 2048 --output 256"
-_CLIENTS = "weft serve llama-3-8b --system 1xh100 --concurrency 64 --curve --out out/serve"
-_PLAN = "weft serve llama-3-70b --system 64xh100 --rate 50 --input 2048 --output 256 --ttft 1s --tpot 40ms --plan"
+_EXAMPLE = "weft serve llama-3-70b --system 8xh100 --tp 4 --framework vllm --rate 4 --input-len 2048 --output-len 256"
+_CLIENTS = "weft serve llama-3-8b --system 1xh100 --concurrency 64 --sweep-concurrency --out out/serve"
+_PLAN = "weft serve llama-3-70b --system 64xh100 --rate 50 --input-len 2048 --ttft 1s --tpot 40ms --plan"
 
 
 def tokens(text: str) -> int | tuple[int, int]:
@@ -60,15 +59,15 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
     "concurrency",
     "trace",
     "requests",
-    "input_tokens",
-    "output_tokens",
+    "input_len",
+    "output_len",
     "arrivals",
     "burstiness",
     "shared_prefix",
     "seed",
     trace=Value("FILE"),
-    input_tokens=_TOKENS,
-    output_tokens=_TOKENS,
+    input_len=_TOKENS,
+    output_len=_TOKENS,
 )
 @degree_options
 @field_options(
@@ -90,13 +89,17 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
 @field_options(Limits, "ttft", "tpot", ttft=Value("TIME"), tpot=Value("TIME"))
 @option(
     "--plan",
-    "Find the fewest GPUs that meet --ttft and --tpot: --tp, --ep, --pp, --two-batch, --replicas, --readers and "
-    "--step-tokens are searched where they are not given, and --speculate where --accept is.",
+    "Find the fewest GPUs that meet the SLOs --ttft and --tpot, and the Pareto front of throughput and interactivity. "
+    "--tp, --ep, --pp, --two-batch-overlap, --replicas, --prefill-replicas and --max-num-batched-tokens are searched "
+    "where they are not given, and --num-speculative-tokens where --acceptance-rate is.",
     is_flag=True,
 )
 @field_options(Limits, "attainment")
 @option(
-    "--curve", "Also serve fewer clients: throughput against interactivity.", name="sweep_concurrency", is_flag=True
+    "--sweep-concurrency",
+    "Also serve fewer clients: throughput per GPU against interactivity (tokens/s per user).",
+    name="sweep_concurrency",
+    is_flag=True,
 )
 @format_options
 @speculation_options
@@ -107,14 +110,15 @@ _TOKENS = Value("N|LOW-HIGH", tokens)
 @shows(csv="Write the requests and their times as CSV.", out="Write report.html with the pictures to this folder.")
 @as_run_options
 @on_machine
-@in_words_of_options(ServingPlan, Load, Limits)
 def serve(
     model: str, machine: System, options: RunOptions, plan: bool, sweep_concurrency: bool, **asked: Any
 ) -> Answer:
-    """Serve a load of requests to MODEL: throughput, latencies, queue and memory, and what bounds them.
+    """Simulate a server of MODEL under load: throughput, TTFT, TPOT, ITL, goodput, KV cache, and the bottleneck.
 
-    Steps are formed by the rules of a serving framework's scheduler, and timed as by 'weft prefill' and 'weft decode'.
-    With --plan, the answer is the fewest GPUs that meet --ttft and --tpot, how to start them, and what more would buy.
+    Engine iterations follow the scheduler of a serving framework (continuous batching, chunked prefill, prefix caching,
+    preemption) and are timed as by 'weft prefill' and 'weft decode'. --prefill-replicas disaggregates prefill from
+    decode; --num-speculative-tokens turns on speculative decoding. With --plan, the answer is the fewest GPUs that meet
+    --ttft and --tpot, the command that starts them, and what more GPUs would buy.
     """
     load, limits = Load(**fields_in(Load, asked)), Limits(**fields_in(Limits, asked))
     if plan:

@@ -150,15 +150,15 @@ class _WorkGroup(click.Group):
 
 
 def _with_kind(args: Sequence[str]) -> list[str]:
-    """Return options of one kind of work with its subcommand before them: --beside all_gather:1MiB is a co-run."""
+    """Return options of one kind of work with its subcommand before them: --corun all_gather:1MiB is a co-run."""
     words = [part for text in args for part in (text.split("=", 1) if text.startswith("--") else [text])]
     flag = next((flag for flag in _NAMED_WORK if flag in words[:-1]), None)
     if flag is None:
-        return ["corun" if "--beside" in words else "sublayer", *words]
+        return ["corun" if "--corun" in words else "sublayer", *words]
     at = words.index(flag)
     value, before, after = words[at + 1], words[:at], words[at + 2 :]
     if flag == "--collective" and "--gemm" in words:
-        return ["corun", *before, "--beside", value, *after]
+        return ["corun", *before, "--corun", value, *after]
     name, colon, sizes = value.partition(":") if flag == "--op" else (value, "", "")
     return [_NAMED_WORK[flag], name, *(("--shape", sizes) if colon else ()), *before, *after]
 
@@ -167,7 +167,7 @@ def _with_kind(args: Sequence[str]) -> list[str]:
     cls=_WorkGroup,
     epilog=examples(
         "weft simulate sublayer --model t-nlg --sublayer fc2 --tp 8 --compare sequential,t3",
-        "weft simulate corun --gemm 8192,8192,8192 --beside all_reduce:256MiB --ranks 4 --gpu a100-sxm-80gb",
+        "weft simulate corun --gemm 8192,8192,8192 --corun all_reduce:256MiB --ranks 4 --gpu a100-sxm-80gb",
     ),
 )
 def simulate() -> None:
@@ -247,7 +247,7 @@ def sublayer(
     if shown == ALL or find_strategy(shown) is not None:
         raise InputError(
             f"overlap '{shown}' shares a GPU between kernels that do not depend on each other, but those of a "
-            f"sub-layer do; run: weft simulate corun --gemm M,N,K --beside all_gather:896MiB --overlap {shown}"
+            f"sub-layer do; run: weft simulate corun --gemm M,N,K --corun all_gather:896MiB --overlap {shown}"
         )
     graph = _sublayer_graph(model, kind, gemm, dtype, form, tp)
     if algorithm is not None and shown != SEQUENTIAL and compare is None and stragglers is None:
@@ -400,14 +400,14 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
     "corun",
     short_help="A GEMM and an independent collective in two streams of one GPU.",
     epilog=examples(
-        "weft simulate corun --gemm 8192,8192,8192 --beside all_reduce:256MiB --ranks 4 --gpu a100-sxm-80gb",
-        "weft simulate corun --gemm 8192,8192,8192 --beside all_gather:896MiB --overlap dma --gpu mi300x",
-        "weft simulate corun --gemm 8192,8192,8192 --beside plan.json:16MiB --gpu h100-sxm",
+        "weft simulate corun --gemm 8192,8192,8192 --corun all_reduce:256MiB --ranks 4 --gpu a100-sxm-80gb",
+        "weft simulate corun --gemm 8192,8192,8192 --corun all_gather:896MiB --overlap dma --gpu mi300x",
+        "weft simulate corun --gemm 8192,8192,8192 --corun plan.json:16MiB --gpu h100-sxm",
     ),
 )
 @option("--gemm", "The GEMM that each GPU computes in a loop.", SHAPE, required=True)
 @option(
-    "--beside",
+    "--corun",
     "The collective that runs in a loop beside the GEMM, like all_reduce:256MiB, or an execution plan of MSCCL++, "
     "like plan.json:16MiB; SIZE is that of the whole buffer.",
     Value("COLLECTIVE:SIZE|FILE:SIZE", _plan_or_collective),
@@ -459,7 +459,7 @@ def _copy_option(text: str) -> tuple[str, int | bool]:
 def corun(
     run: _SimulationOptions,
     gemm: tuple[int, int, int],
-    beside: tuple[str | Path, Any],
+    corun: tuple[str | Path, Any],
     ranks: int | None,
     dtype: str,
     overlap: str | None,
@@ -467,7 +467,7 @@ def corun(
     **stated: Any,
 ) -> Shown:
     """Simulate a GEMM and a collective that do not depend on each other, and show what each costs the other."""
-    what, size = beside
+    what, size = corun
     choice, drivers = None, tuple(Driver)
     if isinstance(what, Path):
         plan = weft.read_collective(what)

@@ -13,15 +13,37 @@ LARGEST_WHOLE = 2**50
 _PLAIN = ("list", "dict", "tuple", "set", "function")
 
 
-_RENAMED = {"quantize": "precision"}
-"""Names that were given up, with those that took their place."""
+_NAMES_ELSEWHERE = """
+quantize:precision beside:corun readers:prefill_replicas two_batch:two_batch_overlap policy:scheduler
+host:cpu_overhead step_tokens:max_num_batched_tokens sequences:max_num_seqs block:block_size curve:sweep_concurrency
+memory_share:gpu_memory_utilization max_length:max_model_len speculate:num_speculative_tokens accept:acceptance_rate
+draft:speculative_method prefix:shared_prefix input:input_len output:output_len input_tokens:input_len
+output_tokens:output_len
+
+tensor_parallel_size:tp pipeline_parallel_size:pp data_parallel_size:replicas kv_cache_dtype:kv_dtype
+quantization:weights enable_dbo:two_batch_overlap scheduling_policy:scheduler request_rate:rate
+max_concurrency:concurrency num_prompts:requests random_input_len:input_len random_output_len:output_len
+isl:input_len osl:output_len
+
+chunked_prefill_size:max_num_batched_tokens max_running_requests:max_num_seqs page_size:block_size
+mem_fraction_static:gpu_memory_utilization context_length:max_model_len schedule_policy:scheduler
+
+tensor_model_parallel_size:tp pipeline_model_parallel_size:pp context_parallel_size:cp
+expert_model_parallel_size:ep sequence_parallel:sp global_batch_size:batch micro_batch_size:micro_batch
+seq_length:sequence recompute_granularity:recompute recompute_modules:recompute cp_comm_type:context
+activation_checkpointing:recompute activation_checkpoint:recompute moe_token_dispatcher_type:dispatcher
+"""
+"""Retired names, then names of vLLM, SGLang and Megatron Core for options that differ here, as OTHER:OURS."""
+_RENAMED = dict(pair.split(":") for pair in _NAMES_ELSEWHERE.split())
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """The known names that look most like `name`, best first, or the one in its place now; empty if none is close."""
     known = list(known)
-    if _RENAMED.get(name) in known:
-        return [_RENAMED[name]]
+    now = _RENAMED.get(name.replace("-", "_"), "")
+    for spelling in (now, now.replace("_", "-")):
+        if spelling in known:
+            return [spelling]
     by_lower_case = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), list(by_lower_case), n=_NEAREST, cutoff=0.5)
     begun = [candidate for candidate in by_lower_case if len(name) > 2 and candidate.startswith(name.lower())]

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from enum import StrEnum
-from functools import cache, wraps
+from functools import cache
 from importlib import import_module
 from numbers import Real
 from types import UnionType
@@ -28,8 +27,9 @@ class FieldDeclaration:
     number, of which errors give an `example`; `bounds` are the least and the most of a number that need not be whole.
     `default` says in words what happens without a value. `noun` names a choice in errors; `names` are those that a text
     may be, where its type does not list them, or "package.module:NAMES", imported when a name is checked. `unit` is
-    that of a number, in the plural. `option` is the name of the command's option and the key of a sweep's file ("": the
-    field's own). `scope` says what the field is of, where not all readers of its class read it.
+    that of a number, in the plural. `scope` says
+    what the field is of, where not all readers of its class read it. A field's name is that of its option and its key
+    in a sweep's file.
     """
 
     help: str
@@ -41,7 +41,6 @@ class FieldDeclaration:
     names: tuple[str, ...] | str = ()
     unit: str = ""
     bounds: tuple[float, float] | None = None
-    option: str = ""
     scope: str = ""
 
 
@@ -71,11 +70,6 @@ class Described:
     kinds: tuple[Any, ...]
     declared: FieldDeclaration
     optional: bool = False
-
-    @property
-    def option(self) -> str:
-        """The name of its option, and its key in a sweep's file."""
-        return self.declared.option or self.name
 
     @property
     def named(self) -> bool:
@@ -136,30 +130,9 @@ class Options:
 
 
 def from_options(owner: type[T], values: Mapping[str, Any]) -> T:
-    """Return the object of a dataclass of declared fields by the names of its options; others and None are left out."""
-    given = {one.name: values.get(one.option) for one in described(owner).values()}  # type: ignore[arg-type]
+    """Return the object of a dataclass of declared fields by its fields' names; others and None are left out."""
+    given = {name: values.get(name) for name in described(cast(Any, owner))}
     return owner(**{name: value for name, value in given.items() if value is not None})
-
-
-def in_words_of_options(*owners: Any) -> Callable[[F], F]:
-    """Let errors of a function name the options of fields of `owners`, where they have other names."""
-    words = {one.name: one.option for owner in owners for one in described(owner).values() if one.option != one.name}
-    pattern = re.compile(rf"\b({'|'.join(words)})\b")
-
-    def add(function: F) -> F:
-        @wraps(function)
-        def call(*args: Any, **values: Any) -> Any:
-            try:
-                return function(*args, **values)
-            except InputError as error:
-                said = pattern.sub(lambda found: words[found[0]], str(error))
-                if said == str(error):
-                    raise
-                raise InputError(said) from None
-
-        return cast(F, call)
-
-    return add
 
 
 def stated(options: Any, *without: str) -> dict[str, Any]:

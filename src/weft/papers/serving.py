@@ -254,15 +254,17 @@ def _capacity(case: Mapping[str, Any]) -> Capacity:
 def _largest(case: Mapping[str, Any], how: Mapping[str, Any], asked: Sequence[Asked]) -> tuple[float, int]:
     """The largest rate within the limits [1/s], and the readers with which it is reached."""
     most = DECLARED.cases["loads"][case["load"]]["most"]
-    own = from_options(ServingPlan, {name: value for name, value in how.items() if name not in ("policy", "readers")})
-    if how["policy"] == "prompts_first":
+    own = from_options(
+        ServingPlan, {name: value for name, value in how.items() if name not in ("scheduler", "prefill_replicas")}
+    )
+    if how["scheduler"] == "prompts_first":
         own = replace(own, scheduler=prompts_first, max_num_batched_tokens=most)
     found = []
-    for readers in how.get("readers", [0]):
+    for readers in how.get("prefill_replicas", [0]):
         plan = replace(
             own, tp=case.get("tp", 1), pp=case.get("pp", 1), max_model_len=most, prefill_replicas=readers
         )  # fmt: skip
-        load = Load(concurrency=1, requests=1, input_tokens=1, output_tokens=1)
+        load = Load(concurrency=1, requests=1, input_len=1, output_len=1)
         server = ready(_model(case["model"]), hardware.system(case["system"]), plan, load).server
         # the papers' own engines pass the first token on, and ask no second server for it
         server = replace(server, how=replace(server.how, asks_again=False))
@@ -385,7 +387,7 @@ def _first_tokens(case: Mapping[str, Any]) -> Iterator[FirstToken]:
     model, rows = _model(case["model"]), zip(case["prompts"], case["first_ms"], case["sent_ms"], strict=True)
     for prompt, first, sent in rows:
         plan = ServingPlan(tp=case["tp"], replicas=2, prefill_replicas=1)
-        made = ready(model, where, plan, Load(concurrency=1, requests=1, input_tokens=prompt, output_tokens=128))
+        made = ready(model, where, plan, Load(concurrency=1, requests=1, input_len=prompt, output_len=128))
         answered, _ = made.server.run(made.asked)
         read = Request(0, made.asked.asked[0])
         read.computed = prompt

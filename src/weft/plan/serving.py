@@ -85,7 +85,7 @@ def plan_serving(
     limits, and what `weft.serve` raises.
 
     >>> from weft import Limits, Load
-    >>> load = Load(rate=4, requests=50, input_tokens=512, output_tokens=32)
+    >>> load = Load(rate=4, requests=50, input_len=512, output_len=32)
     >>> plan_serving("llama-3-8b", "2xh100", load, Limits(ttft="1 s", tpot="50 ms")).best.gpus
     1
     """
@@ -128,7 +128,7 @@ _SPECULATION = "num_speculative_tokens", "acceptance_rate", "speculative_method"
 
 def _requests(wanted: Objective, load: Load) -> int:
     """Return the requests of a steady state whose lifetimes are as long as the limits allow."""
-    output = load.output_tokens or OUTPUT_TOKENS
+    output = load.output_len or OUTPUT_TOKENS
     mean = sum(output) / 2 if isinstance(output, tuple) else output
     lifetime, rate = wanted.ttft + wanted.tpot * max(mean - 1, 0), load.rate or 0.0
     of_lifetimes = min(rate * (WARM_UP + LIFETIMES) * lifetime, _MOST_OF_LIFETIMES)

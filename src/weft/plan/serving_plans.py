@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.core.answer import to_plain
-from weft.core.fields import described
 from weft.plan.answer import PlanAnswer, PlannedDeployment
 from weft.plan.launch import ENGINES, launch
 from weft.serving.result import Objective, Serving
@@ -88,11 +87,10 @@ class Deployed(PlannedDeployment[ServingPlan]):
         return launch(launcher, self.serving.model, self.serving.system, self.plan)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields that the search chooses, by their options, and what the plan serves, as plain data."""
+        """Return the fields that the search chooses, and what the plan serves, as plain data."""
         served = self.serving
-        chosen_fields = {described(ServingPlan)[name].option: value for name, value in chosen(self.plan).items()}
         return to_plain(
-            **chosen_fields, gpus=self.gpus, meets=self.meets, tokens_per_s_per_user=self.tokens_per_s_per_user,
+            **chosen(self.plan), gpus=self.gpus, meets=self.meets, tokens_per_s_per_user=self.tokens_per_s_per_user,
             tokens_per_s_per_gpu=self.tokens_per_s_per_gpu, tpot_s=self.tpot, good_share=served.good_share,
             goodput_per_s=served.goodput, ttft_s=served.ttft, kv_peak_share=served.peak_memory,
             busy_share=served.busy,

@@ -30,56 +30,56 @@ _MOST = 1_000_000
 
 @dataclass(frozen=True)
 class Load(Options, Record):
-    """What a server is asked.
+    """The load of a server.
 
     Requests arrive at a `rate` [1/s], from `concurrency` clients that wait for each answer, or as a `trace` says (a
-    file, or FILE#NAME for one of several); a `rate` beside a trace scales its gaps. Prompts have `input_tokens` and
-    answers `output_tokens`, or numbers drawn evenly between two, by the `seed`. The first `shared_prefix` tokens of all
+    file, or FILE#NAME for one of several); a `rate` beside a trace scales its gaps. Prompts have `input_len` and
+    answers `output_len`, or numbers drawn evenly between two, by the `seed`. The first `shared_prefix` tokens of all
     prompts are the same, and computed once. `arrivals` at a rate are Poisson's unless stated; the `burstiness` of gamma
     ones is the variance of a gap by that of Poisson's.
 
     Raises UnknownNameError for an unknown field or name, InputError for contradicting or missing choices.
 
-    >>> Load(rate=4, input_tokens=(100, 4000), output_tokens=64).draw().rate
+    >>> Load(rate=4, input_len=(100, 4000), output_len=64).draw().rate
     4
     """
 
-    rate: float | None = declared(None, "Requests per second that arrive.", bounds=(1e-6, 1e6), example=4)
+    rate: float | None = declared(None, "Request rate [1/s].", bounds=(1e-6, 1e6), example=4)
     concurrency: int | None = declared(
-        None, "Clients that each wait for an answer before they ask again.", example=64, most=_MOST
+        None, "Clients, each with one request in flight (closed loop).", example=64, most=_MOST
     )
     trace: str | Path | None = declared(
         None,
-        "Arrivals and lengths of a file: CSV or JSON lines, as Azure and Mooncake publish them or with arrival_s, "
+        "File with arrivals and lengths: CSV or JSON lines, as Azure and Mooncake publish them or with arrival_s, "
         "input_tokens and output_tokens; FILE#NAME takes one of several. --rate scales its gaps.",
     )
     requests: int | None = declared(
         None,
-        "How many requests.",
+        "Number of requests.",
         example=64,
         most=_MOST,
         default="1000 or ten lifetimes, 13 for each client, the whole trace",
     )
-    input_tokens: Lengths | None = declared(None, "Tokens of a prompt.", default=str(INPUT_TOKENS), option="input")
-    output_tokens: Lengths | None = declared(None, "Tokens of an answer.", default=str(OUTPUT_TOKENS), option="output")
+    input_len: Lengths | None = declared(None, "Prompt tokens of a request.", default=str(INPUT_TOKENS))
+    output_len: Lengths | None = declared(None, "Output tokens of a request.", default=str(OUTPUT_TOKENS))
     arrivals: Arrivals | None = declared(
-        None, "How requests arrive at a rate.", default="poisson", noun="kind of arrivals"
+        None, "Arrival process at a --rate.", default="poisson", noun="kind of arrivals"
     )
     burstiness: float | None = declared(
-        None, "Variance of gamma gaps by that of Poisson's.", bounds=(1e-3, 1e3), example=4, default="1"
+        None, "Variance of gamma-distributed gaps relative to Poisson's.", bounds=(1e-3, 1e3), example=4, default="1"
     )
     shared_prefix: int = declared(
-        0, "First tokens of every prompt that are the same.", least=0, example=64, most=_MOST, option="prefix"
+        0, "Tokens that all prompts begin with (prefix caching).", least=0, example=64, most=_MOST
     )
     seed: int | None = declared(None, "Seed of arrivals and lengths.", least=0, example=1, default="0")
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("input_tokens", "output_tokens"):
+        for name in ("input_len", "output_len"):
             object.__setattr__(self, name, _lengths(name, getattr(self, name)))
         if self.trace is not None:
             check_type("the trace", self.trace, (str, Path), "give the path of a CSV or JSON-lines file")
-            self._refuse("a trace has lengths of its own", "input_tokens", "output_tokens")
+            self._refuse("a trace has lengths of its own", "input_len", "output_len")
         if self.concurrency is not None:
             self._refuse("clients ask when they are answered", "arrivals", "burstiness")
         elif self.trace is not None:
@@ -90,7 +90,7 @@ class Load(Options, Record):
             raise InputError(f"rate and concurrency exclude each other; {_ONE}")
         if self.rate is None and self.concurrency is None and self.trace is None:
             raise InputError(f"nothing says when requests arrive; {_ONE}")
-        drawn = any(isinstance(each, tuple) for each in (self.input_tokens, self.output_tokens))
+        drawn = any(isinstance(each, tuple) for each in (self.input_len, self.output_len))
         if not drawn and (self.concurrency is not None or self.arrivals == "even"):
             self._refuse("nothing is drawn", "seed")
 
@@ -152,7 +152,7 @@ class Load(Options, Record):
         if self.trace is not None:
             found = read_requests(self.trace)
             return [tuple(found[at % len(found)][1:]) for at in range(count)]  # type: ignore[misc]
-        asked = self.input_tokens or INPUT_TOKENS, self.output_tokens or OUTPUT_TOKENS
+        asked = self.input_len or INPUT_TOKENS, self.output_len or OUTPUT_TOKENS
         drawn = (
             random.integers(*each, count, endpoint=True) if isinstance(each, tuple) else [each] * count
             for each in asked

@@ -150,10 +150,11 @@ class Objective(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits(Options, Record):
-    """Service-level objectives of a request, and the share of requests that must meet them in a plan.
+    """Service-level objectives (SLOs) of a request, and the SLO attainment that a plan must reach.
 
-    `ttft` limits the time to its first token, `tpot` the mean time of each further one ("2 s", "50 ms"); None is no
-    limit. `attainment` is the share of requests that must meet both; None is that of `weft.plan_serving`.
+    `ttft` limits the time to first token, `tpot` the mean time per output token after the first ("2 s", "50 ms"); None
+    is no limit. `attainment` is the share of requests that must meet both; None is the default of
+    `weft.plan_serving`.
 
     Raises UnknownNameError for an unknown field, InputError for what is no time, or a share out of 0 to 1.
 
@@ -161,10 +162,14 @@ class Limits(Options, Record):
     0.05
     """
 
-    ttft: str | None = declared(None, "A good answer's first token comes within this, like 2s.")
-    tpot: str | None = declared(None, "Each further token of a good answer comes within this, like 50ms.")
+    ttft: str | None = declared(None, "SLO of the time to first token (TTFT) of a request, like 2s.")
+    tpot: str | None = declared(None, "SLO of the time per output token (TPOT: the mean ITL of a request), like 50ms.")
     attainment: float | None = declared(
-        None, "Share of the answers that must be good in a plan.", bounds=(0.01, 1), example=0.9, default="0.9"
+        None,
+        "SLO attainment of a plan: share of requests that must meet --ttft and --tpot.",
+        bounds=(0.01, 1),
+        example=0.9,
+        default="0.9",
     )
 
     def __post_init__(self) -> None:

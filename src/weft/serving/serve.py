@@ -87,7 +87,7 @@ def serve(
     Raises UnknownNameError for unknown names, InputError for sizes that do not fit the model, the memory or each other.
 
     >>> from weft import Load, ServingPlan
-    >>> serve("llama-3-8b", "1xh100", ServingPlan(), Load(rate=4, requests=50, output_tokens=32)).overloaded
+    >>> serve("llama-3-8b", "1xh100", ServingPlan(), Load(rate=4, requests=50, output_len=32)).overloaded
     False
     """
     where, found = on if isinstance(on, System) else system(on), load_model(model)
@@ -594,7 +594,7 @@ def _notes(how: Serves, server: Server, answered: Sequence[Served], host_stated:
         notes.append(
             f"Beside its kernels, a step is taken to last {how.host * 1e3:g} ms, fitted to served loads "
             f"({low * 1e3:g} to {high * 1e3:g} ms); "
-            "--host changes it."
+            "--cpu-overhead changes it."
         )
     if server.forward.plan.wide:
         notes.append(

@@ -57,18 +57,21 @@ class ServingPlan(Deployment):
         Deployment,
         "overlap",
         dict,
-        help="A method for all-reduces (tp) or exchanges with experts (ep), such as tp=t3-mca, see 'weft overlaps list "
-        "--axis tp'.",
+        help="An overlap method for all-reduces (tp) or MoE dispatch and combine (ep), such as tp=t3-mca, see "
+        "'weft overlaps list --axis tp'.",
     )
     ep: int = redeclared(
         Deployment,
         "ep",
-        help="GPUs that hold whole experts: 1 (slices of all), as many as --tp, or with --tp 1 more, to which tokens "
-        "are exchanged while attention is data parallel.",
+        help="Expert parallelism: GPUs that share the experts of an MoE layer. 1 (a slice of each expert), --tp, "
+        "or, with --tp 1, any number (data-parallel attention with dispatch and combine).",
     )
-    pp: int = redeclared(Deployment, "pp", help="Stages of a pipeline, each with a part of the layers.", example=2)
+    pp: int = redeclared(
+        Deployment, "pp", help="Pipeline parallelism: stages, each with a part of the layers.", example=2
+    )
     two_batch_overlap: bool = declared(
-        False, "Compute half of a batch while the other's tokens are exchanged.", option="two_batch"
+        False,
+        "Two-batch overlap (vLLM: DBO): compute one half of a batch during dispatch and combine of the other.",
     )
     dispatcher: str = redeclared(
         Deployment, "dispatcher", default="DeepEP's on NVIDIA's Hopper and Blackwell, else nccl"
@@ -79,75 +82,102 @@ class ServingPlan(Deployment):
     dtype: str | None = redeclared(
         Deployment,
         "dtype",
-        help="Data type of GEMMs and their weights: bf16, fp16, fp8, int8, mxfp4, nvfp4, or fp8-block with scales of "
-        "blocks; weights alone where the GPU has no matrix rate for it.",
+        help="Data type of GEMMs and their weights: bf16, fp16, fp8, int8, mxfp4, nvfp4, or fp8-block (block scales); "
+        "of the weights alone where the GPU has no matrix rate for it.",
         default="as the model was released",
     )
     weights: str = declared(
         "",
-        "Narrower weights of layers, converted on their way: int8, int4-g128, mxfp4, nvfp4.",
+        "Weight-only quantization: int8, int4-g128, mxfp4, nvfp4.",
         default="as --dtype",
         noun="format",
     )
     kv_dtype: KvDtype = declared("bf16", "Data type of the KV cache.", noun="number format of the KV cache")
     library: str | None = declared(
         None,
-        "Operators as libraries run them: those of vllm, sglang, trtllm, or the vendor's.",
+        "Kernels: those of vllm, sglang or trtllm, or the vendor's libraries.",
         default="serve: those of --framework; prefill and decode: the vendor's",
         noun="library of a step",
     )
     enforce_eager: bool = declared(
-        False, "The host launches each kernel, without CUDA graphs (of a framework's library)."
+        False, "Launch every kernel from the CPU, without CUDA graphs (a framework's --library)."
     )
     num_speculative_tokens: int | None = declared(
-        None, "Tokens drafted for each sequence, which a step verifies.", least=0, example=3, option="speculate",
+        None, "Speculative decoding: draft tokens of each sequence that an iteration verifies.", least=0, example=3,
         most=_MOST_DRAFTS,
     )  # fmt: skip
     acceptance_rate: float | None = declared(
-        None, "Share of drafts that are accepted if those before them are.", bounds=(0, 1), example=0.8, option="accept"
+        None, "Probability that a draft token is accepted if the tokens before it are.", bounds=(0, 1), example=0.8
     )
     speculative_method: str | None = declared(
-        None, f"What drafts: {', '.join(OWN)} (a lookup), or a model by name.", default="mtp", option="draft"
+        None, f"Drafter: {', '.join(OWN)} (n-gram lookup), or a model by name.", default="mtp"
     )
     framework: str | None = declared(
         None,
-        "Whose defaults hold: vllm, sglang, trtllm, or a version that differs, such as vllm@0.10.",
+        "Serving framework whose defaults apply: vllm, sglang, trtllm, or a version, such as vllm@0.10.",
         default=FRAMEWORK,
     )
     replicas: int | None = declared(
-        None, "Copies of the model.", example=2, default="as many as the system holds", scope="server"
+        None,
+        "Copies of the model (data-parallel replicas).",
+        example=2,
+        default="as many as the system holds",
+        scope="server",
     )
     prefill_replicas: int = declared(
-        0, "Replicas that only prefill, and send the KV cache.", least=0, example=1, option="readers", scope="server"
+        0,
+        "Disaggregated prefill: replicas that only prefill, and send the KV cache to the others.",
+        least=0,
+        example=1,
+        scope="server",
     )
-    router: Router = declared("least-loaded", "Which replica gets a request.", scope="server")
+    router: Router = declared("least-loaded", "How requests are routed to replicas.", scope="server")
     scheduler: str | Callable[[Any], None] | None = declared(
-        None, "The scheduler.", default="the framework's", noun="scheduling policy",
-        names="weft.serving.policies:POLICIES", option="policy", scope="server",
-    )  # fmt: skip
+        None,
+        "Scheduling policy of an engine, such as vllm or sglang.",
+        default="the framework's",
+        noun="scheduling policy",
+        names="weft.serving.policies:POLICIES",
+        scope="server",
+    )
     max_num_batched_tokens: int | None = declared(
-        None, "Most tokens of an engine iteration.", example=256, default="the framework's", option="step_tokens",
+        None,
+        "Maximum tokens of an engine iteration (the chunk of chunked prefill).",
+        example=256,
+        default="the framework's",
         scope="server",
-    )  # fmt: skip
+    )
     max_num_seqs: int | None = declared(
-        None, "Most requests that run at once.", example=256, default="the framework's", option="sequences",
+        None,
+        "Maximum requests that run at once in a replica (the batch).",
+        example=256,
+        default="the framework's",
         scope="server",
-    )  # fmt: skip
+    )
     block_size: int | None = declared(
-        None, "Tokens of a KV-cache block.", example=256, default="the framework's", option="block", scope="server"
+        None, "Tokens of a KV-cache block.", example=256, default="the framework's", scope="server"
     )
     gpu_memory_utilization: float | None = declared(
-        None, "Share of a GPU's memory to use.", bounds=(0.01, 1), example=0.9, default="the framework's",
-        option="memory_share", scope="server",
-    )  # fmt: skip
+        None,
+        "Share of a GPU's memory for weights, activations and KV cache.",
+        bounds=(0.01, 1),
+        example=0.9,
+        default="the framework's",
+        scope="server",
+    )
     max_model_len: int | None = declared(
-        None, "Longest prompt and answer together.", example=8192, default="the model's context", option="max_length",
+        None,
+        "Maximum tokens of a prompt and its output together.",
+        example=8192,
+        default="the model's context",
         scope="server",
-    )  # fmt: skip
+    )
     cpu_overhead: str | None = declared(
-        None, "What the host adds to an engine iteration, like 1ms.", default="the framework's, assumed", option="host",
+        None,
+        "CPU time that an engine iteration adds to its kernels, like 1ms.",
+        default="the framework's, assumed",
         scope="server",
-    )  # fmt: skip
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

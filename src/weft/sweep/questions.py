@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, create_model, field_validator
 from weft import hardware
 from weft.core.catalog import Whole, unknown_key
 from weft.core.errors import ConfigError, InputError, check_type, check_whole
-from weft.core.fields import described, from_options, in_words_of_options
+from weft.core.fields import described, from_options
 from weft.core.files import finite
 from weft.core.options import SUSTAINED, Arbiter, Fidelity, RunOptions
 from weft.core.store import Record
@@ -133,21 +133,15 @@ def _optional(kind: Any) -> Any:
     return (kind | None, None)
 
 
-def _key(field: str) -> str:
-    """The key of a field of a training plan: the name of its option."""
-    known = described(TrainingPlan)
-    return known[field].option if field in known else field
-
-
 def _keys(*owners: Any) -> dict[str, Any]:
     """The fields of dataclasses as keys of a file, of any type: the dataclass checks them."""
-    return {one.option: _optional(Any) for owner in owners for one in described(owner).values()}
+    return {name: _optional(Any) for owner in owners for name in described(owner)}
 
 
 _PLAN = create_model(
     "_PLAN",
     __base__=SweepQuestion,
-    **{_key(name): _optional(kind) for name, kind in get_type_hints(TrainingPlan).items()},
+    **{name: _optional(kind) for name, kind in get_type_hints(TrainingPlan).items()},
 )
 """A question with the fields of a plan."""
 
@@ -172,7 +166,7 @@ class PlanQuestion(_PLAN):
 
     def stated(self) -> dict[str, Any]:
         """The fields of the plan that are given."""
-        fields = {name: getattr(self, _key(name)) for name in TrainingPlan.__dataclass_fields__}
+        fields = {name: getattr(self, name) for name in TrainingPlan.__dataclass_fields__}
         return {name: value for name, value in fields.items() if value not in _UNSET}
 
 
@@ -218,7 +212,7 @@ class ServeQuestion(_SERVED):
 
     run: ClassVar[str] = "serve"
     model: str
-    curve: bool = False
+    sweep_concurrency: bool = False
 
     def record(self) -> Record:
         """Compute the answer, and return its figures, and that it is above capacity if it is."""
@@ -226,7 +220,6 @@ class ServeQuestion(_SERVED):
         above = {"why": OVERLOADED} if answer.overloaded else {}
         return {"found": self.figures(answer), **above}
 
-    @in_words_of_options(ServingPlan, Load, Limits)
     def answer(self) -> Serving:
         """The served load."""
         given = dict(self)
@@ -236,7 +229,7 @@ class ServeQuestion(_SERVED):
             from_options(ServingPlan, given),
             from_options(Load, given),
             from_options(Limits, given),
-            sweep_concurrency=self.curve,
+            sweep_concurrency=self.sweep_concurrency,
             options=self.options or SUSTAINED,
         )
 

@@ -16,32 +16,30 @@ from weft.step.serving_plan import ServingPlan
 from weft.testing.laws import Law, check_laws, runs_to_the_end
 
 LOADS: Mapping[str, tuple[ServingPlan, Load]] = {
-    "light": (ServingPlan(), Load(rate=5.0, requests=120, input_tokens=(20, 2000), output_tokens=(1, 200), seed=3)),
+    "light": (ServingPlan(), Load(rate=5.0, requests=120, input_len=(20, 2000), output_len=(1, 200), seed=3)),
     "bursts": (
         ServingPlan(),
-        Load(
-            rate=20.0, arrivals="gamma", burstiness=8.0, requests=200, input_tokens=900, output_tokens=(1, 60), seed=3
-        ),
+        Load(rate=20.0, arrivals="gamma", burstiness=8.0, requests=200, input_len=900, output_len=(1, 60), seed=3),
     ),
     "clients": (
         ServingPlan(),
-        Load(concurrency=24, requests=150, input_tokens=(20, 2000), output_tokens=(1, 200), seed=3),
+        Load(concurrency=24, requests=150, input_len=(20, 2000), output_len=(1, 200), seed=3),
     ),
     "scarce KV cache": (
         ServingPlan(gpu_memory_utilization=0.255, max_num_batched_tokens=1024, max_num_seqs=64),
-        Load(concurrency=40, requests=150, input_tokens=(20, 2000), output_tokens=(100, 600), seed=3),
+        Load(concurrency=40, requests=150, input_len=(20, 2000), output_len=(100, 600), seed=3),
     ),
     "few sequences": (
         ServingPlan(max_num_seqs=8),
-        Load(concurrency=32, requests=120, input_tokens=(20, 900), output_tokens=(20, 90), seed=3),
+        Load(concurrency=32, requests=120, input_len=(20, 900), output_len=(20, 90), seed=3),
     ),
 }
 """The cases. Of the scarce KV cache some 12,000 tokens fit, so that requests wait for it or are preempted."""
 _MODEL, _SYSTEM = "llama-3-8b", "1xh100"
 _SERVED = "It serves every request to its end, within the rules"
 _PLAN = ServingPlan()
-_REPEATED = Load(rate=10.0, requests=60, input_tokens=(20, 2000), output_tokens=(1, 100), seed=1)
-_GOALS = Load(rate=16.0, requests=250, input_tokens=(200, 3000), output_tokens=(10, 200))
+_REPEATED = Load(rate=10.0, requests=60, input_len=(20, 2000), output_len=(1, 100), seed=1)
+_GOALS = Load(rate=16.0, requests=250, input_len=(200, 3000), output_len=(10, 200))
 _LIMITS = Limits(ttft="400 ms", tpot="25 ms")
 _LITTLE, _GOODPUT = 0.01, 0.995
 """How far both sides of Little's law may lie apart, as samples end with requests inside, and the share of the goodput
