@@ -7,6 +7,8 @@ import pytest
 
 import weft
 from weft.overlaps import BUILT_IN, OverlapMethod
+from weft.overlaps.base import _load_methods
+from weft.overlaps.registry import _HOMES
 
 ROOT = Path(weft.__file__).parent
 OWN_WORDS = {
@@ -47,3 +49,8 @@ def test_the_search_finds_what_it_looks_for(tmp_path):
     file = tmp_path / "decides.py"
     file.write_text("a = name in ('t3', 'mine') or name == 'flux' or isinstance(name, (Flux, int))")
     assert sorted(compared(file)) == ["Flux", "flux", "t3"]
+
+
+def test_the_table_of_homes_names_the_methods_of_each_module():
+    for home, names in _HOMES.items():
+        assert [*_load_methods(home)] == names.split()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, get_args
 
 import numpy as np
@@ -50,10 +52,6 @@ PLACES: Mapping[Place, tuple[Pattern, ...]] = {
 """The patterns of every place."""
 SEQUENTIAL: Final = "sequential"
 """The name of the method with which others are compared."""
-
-
-KNOWN: dict[str, OverlapMethod] = {}
-"""Every registered method by name, which errors list; `weft.overlaps.registry` fills it."""
 
 
 @dataclass(frozen=True)
@@ -292,3 +290,47 @@ class OverlapMethod(ABC):
                 f"'{self.name}' {how} the {each} GPUs of a node, but the ranks of '{axis}' lie in several nodes; "
                 f"choose {instead}"
             )
+
+
+class Methods(MutableMapping[str, OverlapMethod]):
+    """Overlap methods by name, in the order of registration; a method's module is imported when the method is used."""
+
+    def __init__(self, homes: Mapping[str, str] | None = None) -> None:
+        self._methods: dict[str, OverlapMethod | str] = {}
+        self.defer(homes or {})
+
+    def defer(self, homes: Mapping[str, str]) -> None:
+        """Register the names, with spaces between them, that each home has: "module:object" of this package."""
+        for home, names in homes.items():
+            self._methods.update(dict.fromkeys(names.split(), home))
+
+    def __getitem__(self, name: str) -> OverlapMethod:
+        method = self._methods[name]
+        if isinstance(method, str):
+            self._methods[name] = method = _load_methods(method)[name]
+        return method
+
+    def __setitem__(self, name: str, method: OverlapMethod) -> None:
+        self._methods[name] = method
+
+    def __delitem__(self, name: str) -> None:
+        del self._methods[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._methods)
+
+    def __len__(self) -> int:
+        return len(self._methods)
+
+
+@cache
+def _load_methods(home: str) -> dict[str, OverlapMethod]:
+    """Return the methods of "module:object" of this package by name: a class's default object, or those of a tuple."""
+    module, _, attribute = home.partition(":")
+    found = getattr(import_module(f"{__package__}.{module}"), attribute)
+    methods = (found(),) if isinstance(found, type) else found
+    return {method.name: method for method in methods}
+
+
+KNOWN = Methods()
+"""Every registered method by name, which errors list; `weft.overlaps.registry` fills it."""

@@ -6,6 +6,7 @@ compute units set apart for it, and copies by DMA engines.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, Literal, Self, assert_never
@@ -32,6 +33,7 @@ from weft.overlaps.base import AXES, Axis, OverlapMethod
 from weft.overlaps.graphs import Pattern
 from weft.overlaps.lower.collectives import units_held
 from weft.overlaps.lower.masks import split_units
+from weft.overlaps.registry import OVERLAPS
 
 Launched = Literal["collective", "gemm"]
 DMA_UNITS = 8
@@ -272,6 +274,8 @@ CORUN_STRATEGIES: tuple[CoRunStrategy, ...] = (
     ),
 )
 """The ways to share a GPU, plain streams first."""
+STRATEGIES: Mapping[str, CoRunStrategy] = {one.name: one for one in CORUN_STRATEGIES}
+"""The co-run strategies of Weft, by name."""
 STREAMS, DMA = CORUN_STRATEGIES[0], CORUN_STRATEGIES[4]
 
 
@@ -289,3 +293,9 @@ def alone_key(name: str, driver: Driver, channels: int | None = None) -> str:
     """Return the key of a collective's run alone in `Comparison.alone`: by its driver, on stated channels if any."""
     on = "" if channels is None else f" on {channels} channels"
     return f"{name} by {driver}{on}"
+
+
+def find_strategy(name: str) -> CoRunStrategy | None:
+    """Return the co-run strategy of a name; None for another method, and for no name."""
+    method = OVERLAPS.get(name) if name else None
+    return method if isinstance(method, CoRunStrategy) else None

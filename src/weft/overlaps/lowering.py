@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from weft.core.options import RunOptions
 from weft.graph import Graph
 from weft.graph.choice import Kernel
@@ -46,7 +48,7 @@ def lower_under(method: OverlapMethod, graph: Graph, system: System, options: Ru
 
 def _lowers(kernel: Kernel | None, first: OverlapMethod | None) -> OverlapMethod:
     """Return the method that lowers a kernel; LookupError if none does."""
-    for method in (first, *BUILT_IN):
-        if method is not None and method.lowers(kernel):
+    for method in chain([first] if first else [], BUILT_IN):
+        if method.lowers(kernel):
             return method
     raise LookupError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, ValuesView
 from contextlib import contextmanager
 from importlib import import_module, util
 from pathlib import Path
@@ -11,41 +11,30 @@ from types import ModuleType
 from typing import Any
 
 from weft.core.errors import InputError, UnknownNameError, check_name, join_or, shown
-from weft.overlaps.async_tp import AsyncTP
-from weft.overlaps.base import AXES, KNOWN, PLACES, Clock, OverlapMethod, Place
-from weft.overlaps.corun import CORUN_STRATEGIES, CoRunStrategy
-from weft.overlaps.deepep import DeepEP
-from weft.overlaps.flux import Flux
-from weft.overlaps.ideals import IDEALS
-from weft.overlaps.in_network import InNetwork
-from weft.overlaps.in_order import InOrder
-from weft.overlaps.remote_loads import RemoteLoading
-from weft.overlaps.rs_nmc import NearMemoryScatter
-from weft.overlaps.sequential import Sequential
-from weft.overlaps.t3 import T3_METHODS
-from weft.overlaps.t3_all_gather import T3AllGather
-from weft.overlaps.t3_all_to_all import T3AllToAll
-from weft.overlaps.userbuffers import Userbuffers
+from weft.overlaps.base import AXES, KNOWN, PLACES, Clock, Methods, OverlapMethod, Place
 
-BUILT_IN: tuple[OverlapMethod, ...] = (
-    Sequential(),
-    Flux(),
-    Userbuffers(),
-    AsyncTP(),
-    InNetwork(),
-    *T3_METHODS,
-    T3AllGather(),
-    RemoteLoading(),
-    T3AllToAll(),
-    DeepEP(),
-    *IDEALS,
-    NearMemoryScatter(),
-    *CORUN_STRATEGIES,
-    InOrder(),
-)
-"""The methods of Weft. The first one that accepts a graph is the baseline with which others are compared."""
-STRATEGIES: Mapping[str, CoRunStrategy] = {one.name: one for one in CORUN_STRATEGIES}
-"""The co-run strategies of Weft, by name."""
+_HOMES = {
+    "sequential:Sequential": "sequential",
+    "flux:Flux": "flux",
+    "userbuffers:Userbuffers": "userbuffers",
+    "async_tp:AsyncTP": "async-tp",
+    "in_network:InNetwork": "in-network",
+    "t3:T3_METHODS": "t3 t3-mca t3-critical t3-direct t3-direct-dma t3-nvls t3-two-level t3-split-k",
+    "t3_all_gather:T3AllGather": "t3-all-gather",
+    "remote_loads:RemoteLoading": "remote-loads",
+    "t3_all_to_all:T3AllToAll": "t3-all-to-all",
+    "deepep:DeepEP": "deepep",
+    "ideals:IDEALS": "ideal-overlap ideal-rs-nmc",
+    "rs_nmc:NearMemoryScatter": "rs-nmc",
+    "corun:CORUN_STRATEGIES": "streams priority partition priority-partition dma dma-partition",
+    "in_order:InOrder": "in-order",
+}
+"""The names of the methods in each module of Weft: of a class's default object, or of all objects in a tuple."""
+_BUILT_IN = Methods(_HOMES)
+BUILT_IN: ValuesView[OverlapMethod] = _BUILT_IN.values()
+"""The methods of Weft; iteration imports one module after another.
+
+The first one that accepts a graph is the baseline with which others are compared."""
 _ENTRY_POINTS = "weft.overlaps"
 """The group of entry points by which installed packages add methods."""
 
@@ -58,7 +47,7 @@ class Registry(Mapping[str, OverlapMethod]):
 
     def __init__(self) -> None:
         self._methods = KNOWN
-        self._methods.update({one.name: one for one in BUILT_IN})
+        self._methods.defer(_HOMES)
         self._imported: dict[str, OverlapMethod] = {}
         self._installed_read = False
 
@@ -67,7 +56,7 @@ class Registry(Mapping[str, OverlapMethod]):
         if not isinstance(method, OverlapMethod):
             raise not_an_overlap(method)
         known = self._methods.get(method.name)
-        if known is not None and known != method and any(one.name == method.name for one in BUILT_IN):
+        if known is not None and known != method and method.name in _BUILT_IN:
             raise InputError(f"an overlap of Weft is called '{method.name}'; give yours another name")
         self._methods[method.name] = method
         return method
@@ -222,12 +211,6 @@ def find_simulated(overlap: str | OverlapMethod) -> OverlapMethod:
             f"or 'weft step --overlap tp={method.name}', or choose one of {', '.join(simulated())}"
         )
     return method
-
-
-def find_strategy(name: str) -> CoRunStrategy | None:
-    """Return the co-run strategy of a name; None for another method, and for no name."""
-    method = OVERLAPS.get(name) if name else None
-    return method if isinstance(method, CoRunStrategy) else None
 
 
 def applicable(place: Place, clock: Clock | None = None) -> list[str]:
