@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from doc_blocks import FILE_LANGUAGES, ConsoleParser, FileParser, PythonParser
+from hidden_extension import EXTENSIONS, WithoutExtension, hide
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 from sybil.parsers.rest import DocTestParser
@@ -66,6 +67,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name in SLOW_PAGES:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    about = "hide this extension of Weft, and run all tests that do not need it"
+    parser.addoption("--without-extension", choices=EXTENSIONS, help=about)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if extension := config.getoption("--without-extension"):
+        config.pluginmanager.register(WithoutExtension(extension), "without-extension")
+        hide(extension)
 
 
 pytest_collect_file = (pages + docstrings).pytest()

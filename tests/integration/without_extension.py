@@ -1,27 +1,16 @@
-"""Weft without one of its extensions: import all the rest, run commands of the rest, say what the others answer."""
+"""Import all modules of a Weft without one extension, run commands, and write what they answer as JSON to stdout."""
 
 import importlib
 import json
 import pkgutil
 import sys
-from importlib.abc import MetaPathFinder
+from pathlib import Path
 
-HIDDEN = f"weft.{sys.argv[1]}"
+from click.testing import CliRunner
 
-
-class _Hidden(MetaPathFinder):
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname == HIDDEN or fullname.startswith(f"{HIDDEN}."):
-            raise ModuleNotFoundError(f"No module named '{fullname}'", name=fullname)
-
-
-sys.meta_path.insert(0, _Hidden())
-
-from click.testing import CliRunner  # noqa: E402
-
-import weft  # noqa: E402
-from weft.cli.main import weft as command  # noqa: E402
-from weft.core.errors import WeftError  # noqa: E402
+import weft
+from weft.cli.main import weft as command
+from weft.core.errors import WeftError
 
 COMMANDS = (
     "--help",
@@ -34,28 +23,47 @@ COMMANDS = (
     "memory llama-3-8b --system 8xh100 --zero 3 --batch 32",
     "decode llama-3-8b --system h100-sxm --batch 8 --context 2048",
     "simulate sublayer --gemm 1024,512,256 --tp 4 --overlap t3 --no-cache",
+    "study list",
+    "study jit-q --models gpt-3 --tokens 1024",
     "capture --help",
+    "import --help",
+    "export --help",
     "rewrite --help",
     "sample --help",
     "study --help",
     "validate --help",
+    "calibrate --help",
 )
 EXTENSIONS = ("weft.lab", "weft.papers", "weft.rewrite", "weft.torch")
+NEED_OTHERS = ("weft.papers.memo", "weft.papers.pytorch_on_simulator")
+"""Studies that import other extensions: `weft study` says so."""
+
 modules = [
     found.name
     for found in pkgutil.walk_packages(weft.__path__, "weft.", onerror=lambda name: None)
-    if not found.name.startswith((*EXTENSIONS, "weft.__main__"))
+    if not found.name.startswith(("weft.__main__", "weft.torch.capture."))  # the latter needs PyTorch
 ]
+missing = [name for name in EXTENSIONS if name not in modules]
 for name in modules:
-    importlib.import_module(name)
-for lazy in command.lazy.values():
-    try:
-        lazy.load()
-    except WeftError:  # a command of another distribution
-        continue
+    if not name.startswith(NEED_OTHERS):
+        importlib.import_module(name)
+helps = [f"{name} --help" for name in command.lazy if name != "measure"]  # a command of another distribution
 answers = {}
-for line in COMMANDS:
-    found = CliRunner().invoke(command, line.split(), standalone_mode=False)
-    error = found.exception
+for line in dict.fromkeys((*COMMANDS, *helps)):
+    done = CliRunner().invoke(command, line.split(), standalone_mode=False)
+    error = done.exception
     answers[line] = f"{type(error).__name__}: {error}" if error is not None else ""
-sys.stdout.write(json.dumps({"modules": len(modules), "names": weft.__all__, "answers": answers}) + "\n")
+studies = {}
+if "weft.papers" in modules:
+    from weft.papers import STUDIES, study
+
+    for name in STUDIES:
+        try:
+            study(name)
+        except WeftError as error:
+            studies[name] = str(error)
+json.dump(
+    {"home": str(Path(weft.__file__).parent), "missing": missing, "names": weft.__all__, "answers": answers,
+     "studies": studies},
+    sys.stdout,
+)  # fmt: skip

@@ -65,7 +65,6 @@ from weft.kernels.copies import DmaGather
 from weft.models.block import FusionStyle
 from weft.models.parallel.framework import framework
 from weft.overlaps import find_simulated
-from weft.papers.sample import read_log
 
 LONGEST_S = 10
 """Most processor time that a try may take [s]."""
@@ -504,8 +503,26 @@ def _stepped(path: Path) -> Any:
     return weft.step(weft.read_graph(path), "8xh100").to_dict()
 
 
+def _read_trace(path: Path) -> Any:
+    return weft.read_trace(path)
+
+
+def _validated(path: Path) -> Any:
+    return weft.validate(path)
+
+
+def _sampled(path: Path) -> Any:
+    from weft.papers.sample import read_log
+
+    return weft.sample(read_log(path, None, ()))
+
+
 READERS: dict[str, tuple[Callable[[Path], Any], ...]] = {
-    "trace.json": (weft.read_trace, lambda p: weft.compare_trace(weft.read_trace(p), "h100-sxm"), _stepped),
+    "trace.json": (
+        _read_trace,
+        lambda p: weft.compare_trace(weft.read_trace(p), "h100-sxm"),
+        _stepped,
+    ),
     "feeder.json": (_stepped, lambda p: weft.read_execution_trace(p, 8).graph.title),
     "nested.json": (_stepped, lambda p: weft.read_execution_trace(p, 8).graph.title),
     "chakra.et": (_stepped, lambda p: weft.read_execution_trace(p, 8).graph.title),
@@ -533,8 +550,8 @@ READERS: dict[str, tuple[Callable[[Path], Any], ...]] = {
     "pretrain.sh": (lambda p: weft.read_launch(p).step("64xh100", fidelity="estimate"),),
     "titan.toml": (lambda p: weft.read_launch(p).step("8xh100", fidelity="estimate"),),
     "deepspeed.json": (lambda p: weft.read_launch(p).step("8xh100", "llama-3-8b", fidelity="estimate"),),
-    "log.csv": (lambda p: weft.sample(read_log(p, None, ())),),
-    "measured.csv": (weft.validate, lambda p: weft.calibrate(p, gpu="h100-sxm")),
+    "log.csv": (_sampled,),
+    "measured.csv": (_validated, lambda p: weft.calibrate(p, gpu="h100-sxm")),
     "schedule.json": (weft.check_schedule,),
     "requests.csv": (lambda p: weft.serve("llama-3-8b", "1xh100", weft.ServingPlan(), weft.Load(trace=p)),),
     "requests.jsonl": (lambda p: weft.serve("llama-3-8b", "1xh100", weft.ServingPlan(), weft.Load(trace=p)),),

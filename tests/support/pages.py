@@ -14,12 +14,9 @@ from weft import hardware
 from weft.core.answer import Answer
 from weft.models import SubLayer
 from weft.models.parallel import split
-from weft.papers import study
-from weft.papers.sample import iterations
 from weft.plan.tune.lists import read_gemms
 from weft.plan.tune.perturb import Row, Sensitivity
 from weft.plan.tune.tiles import Template
-from weft.torch.traces import Trace
 
 _SHAPES = [weft.gemm(512, 512, 512), weft.gemm(64, 4096, 4096)]
 _GPUS = ["h100-sxm", "mi300x"]
@@ -65,12 +62,20 @@ def _scaling() -> Answer:
 
 
 def _sample() -> Answer:
+    from weft.papers.sample import iterations
+
     lengths = np.random.default_rng(7).integers(50, 1200, 500).astype(float)
     seconds = 0.02 + 1e-4 * lengths
     return weft.sample(iterations(lengths, {"a": seconds, "b": seconds / 3}))
 
 
-def _trace() -> Trace:
+def _study() -> Answer:
+    from weft.papers import study
+
+    return study("memo").run()
+
+
+def _trace() -> Answer:
     return weft.read_trace(Path(__file__).parents[1] / "traces" / "mi250_train.json.gz")
 
 
@@ -115,7 +120,7 @@ PAGES: Mapping[str, Callable[[Path], Answer]] = {
     ),
     "step: pipeline": lambda _: _step(tp=2, pp=2),
     "step: sharded": lambda _: _step(zero=3, recompute="full"),
-    "study": lambda _: study("memo").run(),
+    "study": lambda _: _study(),
     "sweep": lambda _: weft.sweep(_SHAPES, _GPUS, by="estimate"),
     "tiles": lambda _: weft.tiles(weft.gemm(512, 1024, 4096), "h100-sxm", _TILES),
     "timeline": lambda _: _heat(),
