@@ -143,10 +143,10 @@ class ValidationReport(Report["Validation"]):
             said.append(f"and {len(problems) - _PROBLEMS_SHOWN} more problems; --json lists them all")
         return [*said, *filter(None, [without_rows(self.lines)])]
 
-    def tables(self) -> list[Table]:
+    def table(self) -> Table:
         """The errors of each group of rows."""
         title = "Errors of each group: |predicted / measured - 1|, and the bias with its sign"
-        return [errors_table(self.data["groups"], title)]
+        return errors_table(self.data["groups"], title)
 
     def on_terminal(self) -> list[Table]:
         """Errors of each kind, stream and group, the worst rows, and the demands."""

@@ -59,9 +59,9 @@ class StudyReport(Report["PaperStudy"]):
         notes = (f"note: {note}" for note in study.notes if note != study.hypothetical)
         return [*notes, *(f"link: {note}" for note in study.links if note)]
 
-    def tables(self) -> list[Table]:
+    def table(self) -> Table:
         """The headline: published figures beside Weft's."""
-        return [headline_table(self.answer.headline(), self.answer.title)]
+        return headline_table(self.answer.headline(), self.answer.title)
 
     def on_terminal(self) -> list[Table]:
         """The study's own tables, and the headline."""

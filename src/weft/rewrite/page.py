@@ -124,6 +124,6 @@ class RewritingReport(SystemReport["Rewriting"]):
         """Where rules were refused."""
         return [_refusal_table(self.answer)] if self.answer.refused else []
 
-    def figures(self) -> list[Figure]:
+    def figure(self) -> Figure:
         """The time of every operator before and after."""
-        return [sides(self.answer)]
+        return sides(self.answer)

@@ -120,9 +120,9 @@ class CoRunReport(Report[Comparison]):
         """What workgroups waited for under a single strategy."""
         return [wait_table(self.first)] if _is_single(self.answer) else []
 
-    def figures(self) -> Sequence[Figure]:
+    def figure(self) -> Figure:
         """When GEMMs and collectives ended under each strategy."""
-        return [strategies(self.answer)]
+        return strategies(self.answer)
 
     def sections(self) -> list[Part]:
         """The page: the strategies, then what happens when, compute units, waits, traffic, and counters."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,26 +30,33 @@ class EstimateReport(Report["Estimate"]):
             return [f"All take {_us(self.answer.seconds):,.1f} µs, of which {name} takes {most:,.1f} µs."]
         return [f"The {len(cases)} cases take {min(times):,.1f} to {most:,.1f} µs."]
 
-    def tables(self) -> list[Table]:
+    def table(self) -> Table:
         """A row per operator of a graph, or per case of the arrays with its index."""
-        return [_estimate_table(self.answer)]
+        answer = self.answer
+        parts = dict.fromkeys(name for _, one in _cases(answer) for name in one.parts)
+        rows = [
+            (case, _us(one.seconds), one.bound, one.by, *(_us(one.parts.get(name, 0.0)) for name in parts))
+            for case, one in _cases(answer)
+        ]
+        columns = [text("case"), microseconds("time", "time", 2), text("bound"), text("by")]
+        whole = f", {answer.seconds * 1e6:,.1f} µs in all" if answer.operators and not np.shape(answer.seconds) else ""
+        shown = Table([*columns, *(microseconds(name, name, 2) for name in parts)], rows, f"Closed-form times{whole}")
+        return shown if any(row[3] for row in rows) else shown.without(["by"])
 
-    def figures(self) -> Sequence[Figure]:
+    def figure(self) -> Figure:
         """Where the time of each goes."""
-        return [_estimate_figure(self.answer)]
-
-
-def _estimate_table(answer: Estimate) -> Table:
-    """A row per operator of a graph, or per case of the arrays with its index."""
-    parts = dict.fromkeys(name for _, one in _cases(answer) for name in one.parts)
-    rows = [
-        (case, _us(one.seconds), one.bound, one.by, *(_us(one.parts.get(name, 0.0)) for name in parts))
-        for case, one in _cases(answer)
-    ]
-    columns = [text("case"), microseconds("time", "time", 2), text("bound"), text("by")]
-    whole = f", {answer.seconds * 1e6:,.1f} µs in all" if answer.operators and not np.shape(answer.seconds) else ""
-    shown = Table([*columns, *(microseconds(name, name, 2) for name in parts)], rows, f"Closed-form times{whole}")
-    return shown if any(row[3] for row in rows) else shown.without(["by"])
+        rows = [
+            (case, name, _us(seconds), one.bound)
+            for case, one in _cases(self.answer)
+            for name, seconds in one.parts.items()
+            if seconds > 0
+        ]
+        columns = [text("case"), text("part"), microseconds("time", "time", 2), text("bound")]
+        return stacked_bars(
+            "Where does the time go?", Table(columns, rows), lane="case", value="time_us",
+            color=Color("part", looks.spread(list(dict.fromkeys(row[1] for row in rows)))), in_order=True,
+            over=[Label("bound")],
+        ).captioned("Closed-form times by what they are spent on; the word behind each bar is its bound.")  # fmt: skip
 
 
 def _us(seconds: Any) -> float:
@@ -63,18 +70,3 @@ def _cases(answer: Estimate) -> Iterator[tuple[str, Estimate]]:
         return
     for place in np.ndindex(np.shape(answer.seconds)):
         yield ", ".join(map(str, place)) or "all", answer.case(place)
-
-
-def _estimate_figure(answer: Estimate) -> Figure:
-    rows = [
-        (case, name, _us(seconds), one.bound)
-        for case, one in _cases(answer)
-        for name, seconds in one.parts.items()
-        if seconds > 0
-    ]
-    columns = [text("case"), text("part"), microseconds("time", "time", 2), text("bound")]
-    return stacked_bars(
-        "Where does the time go?", Table(columns, rows), lane="case", value="time_us",
-        color=Color("part", looks.spread(list(dict.fromkeys(row[1] for row in rows)))), in_order=True,
-        over=[Label("bound")],
-    ).captioned("Closed-form times by what they are spent on; the word behind each bar is its bound.")  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,28 +18,18 @@ if TYPE_CHECKING:
     from weft.step.result.step import Step
 
 _HOLDERS = {
-    "weights": ("weights", looks.BLUE),
-    "gradients": ("gradients", looks.GREEN),
-    "optimizer": ("optimizer states", looks.ORANGE),
-    "weight versions": ("versions of weights", "#004C77"),
-    "gathered weights": ("weights gathered", looks.SKY),
-    "activations": ("activations", looks.RED),
-    "workspace": ("workspace", looks.PINK),
-    "fragmentation": ("fragmentation", "#DDDDDD"),
-    "outside": ("outside the allocator", "#BBBBBB"),
-}
-"""Who holds memory: label and colour."""
-_MEANING = {
-    "weights": "in the number format of the plan",
-    "gradients": "of all weights, as the framework accumulates them",
-    "optimizer": "momenta and the main copy of the weights",
-    "weight versions": "of passes in flight, where the schedule has no flush",
-    "gathered weights": "whole parts beside the shards (FSDP)",
-    "activations": "kept from forward to backward passes, of all micro-batches in flight",
-    "workspace": "outputs and gradients that live during one pass, what is computed again",
-    "fragmentation": "gaps between tensors that the allocator has reserved [assumed]",
-    "outside": "the context of the process and buffers of the collective library [assumed]",
-}
+    "weights": ("weights", looks.BLUE, "in the number format of the plan"),
+    "gradients": ("gradients", looks.GREEN, "of all weights, as the framework accumulates them"),
+    "optimizer": ("optimizer states", looks.ORANGE, "momenta and the main copy of the weights"),
+    "weight versions": ("versions of weights", "#004C77", "of passes in flight, where the schedule has no flush"),
+    "gathered weights": ("weights gathered", looks.SKY, "whole parts beside the shards (FSDP)"),
+    "activations": ("activations", looks.RED, "kept from forward to backward passes, of all micro-batches in flight"),
+    "workspace": ("workspace", looks.PINK, "outputs and gradients that live during one pass, what is computed again"),
+    "fragmentation": ("fragmentation", "#DDDDDD", "gaps between tensors that the allocator has reserved [assumed]"),
+    "outside": ("outside the allocator", "#BBBBBB",
+                "the context of the process and buffers of the collective library [assumed]"),
+}  # fmt: skip
+"""Who holds memory: label, colour and meaning."""
 
 
 _KEPT = (
@@ -68,7 +57,7 @@ def holder_table(answer: Memory) -> Table:
     """Who holds the memory at the peak of the fullest device."""
     fullest = answer.devices[answer.fullest]
     rows = [
-        (_label(name), size / 1e9, size / fullest.peak, _MEANING.get(name, ""))
+        (_holder(name)[0], size / 1e9, size / fullest.peak, _holder(name)[2])
         for name, size in fullest.holders.items()
         if size
     ]
@@ -98,7 +87,7 @@ def holders(answer: Memory) -> Figure:
     """The peak of each pipeline device by holder, beside the GPU's capacity."""
     lane = "stage {}" if len(answer.devices) > 1 else "each GPU"
     rows = [
-        (lane.format(at), _label(name), size / 1e9)
+        (lane.format(at), _holder(name)[0], size / 1e9)
         for at in shown_devices(len(answer.devices))
         for name, size in answer.devices[at].holders.items()
         if size
@@ -154,16 +143,16 @@ def _held(answer: Step, at: int, device: DeviceMemory, until_s: float) -> Table:
         for *times, active, work in passing
     ]
     names = [*fixed, "activations", "workspace", "fragmentation"]
-    sizes = (number(name.replace(" ", "_"), _label(name), format_=".2f") for name in names)
+    sizes = (number(name.replace(" ", "_"), _holder(name)[0], format_=".2f") for name in names)
     return Table([number("time_s", "from", "s", ",.4f"), number("until_s", "until", "s", ",.4f"), *sizes], rows)
 
 
-def _label(name: str) -> str:
-    return _HOLDERS.get(name, (name, ""))[0]
+def _holder(name: str) -> tuple[str, str, str]:
+    return _HOLDERS.get(name, (name, "", ""))
 
 
 def _looks(names: list[str]) -> looks.Looks:
-    return {label: color for label, color in _HOLDERS.values() if label in names}
+    return {label: color for label, color, _ in _HOLDERS.values() if label in names}
 
 
 class MemoryReport(SystemReport[Memory]):
@@ -189,9 +178,9 @@ class MemoryReport(SystemReport[Memory]):
         """The holders of the fullest GPU, and what would make the plan fit."""
         return [holder_table(self.answer), *self._remedies()]
 
-    def figures(self) -> Sequence[Figure]:
+    def figure(self) -> Figure:
         """The holders of every device."""
-        return [holders(self.answer)]
+        return holders(self.answer)
 
     def sections(self) -> list[Part]:
         """The holders, what would make the plan fit, and the activations."""

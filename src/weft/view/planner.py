@@ -20,10 +20,6 @@ class PlanReport(SystemReport[A]):
     """What a search found: its plans, their Pareto front, how to start the best one, and infeasible plans."""
 
     @abstractmethod
-    def table(self) -> Table:
-        """The plans that were found."""
-
-    @abstractmethod
     def front(self) -> Figure:
         """The Pareto front among all plans."""
 

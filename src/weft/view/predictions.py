@@ -155,7 +155,7 @@ class PredictionReport(Report[Predictions]):
         known = [f"{_OFF}{error}" for error in list(filter(None, errors))[:_ERRORS]]
         return [*_bounds(shown), *([more] if hidden else []), *known]
 
-    def tables(self) -> list[Table]:
+    def table(self) -> Table:
         """A row per case and machine, at most as many as a terminal can show."""
         done = self.answer.by_machine
         rows = [
@@ -171,7 +171,7 @@ class PredictionReport(Report[Predictions]):
             for index, case in found.shown()
         ]
         rates = [number(name, _RATES[name], format_=".4g") for name in done[0].rates]
-        return [Table([*self.columns, text("bound"), _TIME, *rates, _WHERE], rows, self.title())]
+        return Table([*self.columns, text("bound"), _TIME, *rates, _WHERE], rows, self.title())
 
     def rows(self) -> list[dict[str, Any]]:
         """Every case, also those that the table leaves out."""

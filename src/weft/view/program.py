@@ -146,9 +146,9 @@ class ProgramReport(Report[Timeline]):
         """How much was simulated."""
         return [effort([self.answer])]
 
-    def tables(self) -> list[Table]:
+    def table(self) -> Table:
         """Every kind of operator by its time."""
-        return [operator_table(self.answer, self.closed)]
+        return operator_table(self.answer, self.closed)
 
     def details(self) -> list[Table | str]:
         """The load of channels, if it was recorded."""

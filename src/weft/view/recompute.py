@@ -37,47 +37,6 @@ def _more(one: Policy, base: Policy) -> str:
     return f"{seconds(one.seconds)} (+{one.seconds / base.seconds - 1:.1%})"
 
 
-def policy_table(answer: Recomputation) -> Table:
-    """Every policy: bytes kept of a micro-batch, peak, step time, and whether it fits."""
-    rows = [
-        (one.saved / 1e9, one.peak / 1e9, one.seconds, one.seconds / answer.base.seconds - 1,
-         "yes" if one.peak <= answer.budget else "no", one.words)
-        for one in (*answer.named, *answer.policies)
-    ]  # fmt: skip
-    columns = [
-        number("saved_gb", "kept", "GB", ",.2f"), number("peak_gb", "peak", "GB", ",.1f"),
-        number("step_s", "step", "s", ",.3f"), number("added", "added time", format_="+.1%"), text("fits"),
-        text("recompute", "computed again", prose=True),
-    ]  # fmt: skip
-    return Table(columns, rows, f"What to compute again for a peak of {answer.budget / 1e9:.1f} GB")
-
-
-def policy_figure(answer: Recomputation) -> Figure:
-    """Peak over step time: the sets of operators, and the policies of frameworks."""
-    chosen = sorted((answer.base, *answer.policies), key=lambda one: one.seconds)
-    best = next((one for one in chosen if one.peak <= answer.budget), None)
-    columns = [
-        number("step_s", "step", "s", ",.3f"), number("peak_gb", "peak", "GB", ",.1f"), text("kind", " "),
-        text("recompute", "computed again"), text("mark", " "),
-    ]  # fmt: skip
-    sets, named = (
-        Table(
-            columns,
-            [(one.seconds, one.peak / 1e9, kind, one.words, "fastest that fits" * (one is best)) for one in listed],
-        )
-        for kind, listed in (("operators chosen", chosen), ("policies of frameworks", answer.named))
-    )
-    figure = curves(
-        "What does memory cost in time?", sets, x="step_s", y=Axis("peak_gb", zero=False),
-        color=Color("kind", {"operators chosen": looks.BLUE}),
-        over=[Dots(named), Level(answer.budget / 1e9), Words("mark")],
-    )  # fmt: skip
-    return figure.captioned(
-        "Each dot is a set of operators that run again in the backward pass, grey ones the policies of frameworks; the "
-        "level line is the budget."
-    )
-
-
 class RecomputationReport(SystemReport["Recomputation"]):
     """What to compute again, beside other policies."""
 
@@ -91,10 +50,43 @@ class RecomputationReport(SystemReport["Recomputation"]):
         """What to compute again, and what that costs."""
         return [verdict(self.answer)]
 
-    def tables(self) -> list[Table]:
-        """Every policy."""
-        return [policy_table(self.answer)]
+    def table(self) -> Table:
+        """Every policy: bytes kept of a micro-batch, peak, step time, and whether it fits."""
+        answer = self.answer
+        rows = [
+            (one.saved / 1e9, one.peak / 1e9, one.seconds, one.seconds / answer.base.seconds - 1,
+             "yes" if one.peak <= answer.budget else "no", one.words)
+            for one in (*answer.named, *answer.policies)
+        ]  # fmt: skip
+        columns = [
+            number("saved_gb", "kept", "GB", ",.2f"), number("peak_gb", "peak", "GB", ",.1f"),
+            number("step_s", "step", "s", ",.3f"), number("added", "added time", format_="+.1%"), text("fits"),
+            text("recompute", "computed again", prose=True),
+        ]  # fmt: skip
+        return Table(columns, rows, f"What to compute again for a peak of {answer.budget / 1e9:.1f} GB")
 
-    def figures(self) -> list[Figure]:
-        """Peak over step time."""
-        return [policy_figure(self.answer)]
+    def figure(self) -> Figure:
+        """Peak over step time: the sets of operators, and the policies of frameworks."""
+        answer = self.answer
+        chosen = sorted((answer.base, *answer.policies), key=lambda one: one.seconds)
+        best = next((one for one in chosen if one.peak <= answer.budget), None)
+        columns = [
+            number("step_s", "step", "s", ",.3f"), number("peak_gb", "peak", "GB", ",.1f"), text("kind", " "),
+            text("recompute", "computed again"), text("mark", " "),
+        ]  # fmt: skip
+        sets, named = (
+            Table(
+                columns,
+                [(one.seconds, one.peak / 1e9, kind, one.words, "fastest that fits" * (one is best)) for one in listed],
+            )
+            for kind, listed in (("operators chosen", chosen), ("policies of frameworks", answer.named))
+        )
+        figure = curves(
+            "What does memory cost in time?", sets, x="step_s", y=Axis("peak_gb", zero=False),
+            color=Color("kind", {"operators chosen": looks.BLUE}),
+            over=[Dots(named), Level(answer.budget / 1e9), Words("mark")],
+        )  # fmt: skip
+        return figure.captioned(
+            "Each dot is a set of operators that run again in the backward pass, grey ones the policies of frameworks; "
+            "the level line is the budget."
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from weft.core.report import SystemReport
@@ -27,50 +27,6 @@ def _share(answer: Roofline, operators: list[RooflineOp]) -> float | None:
     """Time at the peaks over the time taken."""
     least = sum(op.flops / answer.peak(op) for op in operators)
     return least / _time(operators) if operators else None
-
-
-def operator_table(answer: Roofline) -> Table:
-    """Every operator: its work, its intensity, the rate that it attains, and its bound."""
-    several = len({op.part for op in answer.operators}) > 1
-    rows = [
-        (
-            f"{op.part}: {op.name}" if several else op.name, op.direction, label(op.kind), op.flops / 1e9,
-            op.bytes / 1e6, op.intensity, op.seconds * 1e6, op.rate / _TERA, answer.attained(op) or None, op.bound,
-        )
-        for op in answer.operators
-    ]  # fmt: skip
-    columns = [
-        text("operator"), text("pass"), text("kind", spare=True), number("gflop", "work", "GFLOP", ",.2f"),
-        number("megabytes", "data", "MB", ",.1f"), number("intensity", "intensity", "FLOP/B", ",.1f"),
-        microseconds("time", "time"), number("tflops", "rate", "TFLOP/s", ",.1f"),
-        number("attained", "of the roof", format_=".0%"), text("bound"),
-    ]  # fmt: skip
-    return Table(columns, rows, f"Operators of a layer: {plan_title(answer.model, answer.system, answer.plan)}")
-
-
-def dots(answer: Roofline) -> Figure:
-    """Every operator with FLOPs below the ceilings, on logarithmic axes."""
-    shown = [op for op in answer.operators if op.flops]
-    kinds = {label(name): COLORS.get(name, "#666666") for name in ordered({op.kind: 0.0 for op in shown})}
-    columns = [
-        text("operator"), text("pass"), text("kind"), number("intensity", "intensity", "FLOP/B", ",.1f"),
-        number("tflops", "attained rate", "TFLOP/s", ",.2f"), microseconds("time", "time"),
-        number("attained", "of the roof", format_=".0%"), text("bound"),
-    ]  # fmt: skip
-    rows = [
-        (
-            op.name, op.direction, label(op.kind), op.intensity, op.rate / _TERA, op.seconds * 1e6,
-            answer.attained(op), op.bound,
-        )
-        for op in shown
-    ]  # fmt: skip
-    ridges = "; ".join(f"{name} {answer.ridge(name):,.0f} FLOP/B" for name in answer.peaks)
-    return dots_below(
-        "What bounds each operator?", Table(columns, rows), _ceilings(answer, shown), x="intensity", y="tflops",
-        color=Color("kind", kinds), shape="pass", size="time_us",
-    ).captioned(
-        f"Larger dots take longer. Ridges, from DRAM: {ridges}. Dots above the DRAM's line find operands in caches."
-    )  # fmt: skip
 
 
 def _ceilings(answer: Roofline, shown: list[RooflineOp]) -> Table:
@@ -137,10 +93,46 @@ class RooflineReport(SystemReport["Roofline"]):
         sure = [f"how sure: {gemm_error(gpu.name, max(gemms)).why}"] if gemms and gpu.vendor != "none" else []
         return [*(f"note: {sentence(note)}" for note in self.answer.notes), *sure]
 
-    def tables(self) -> list[Table]:
-        """Every operator."""
-        return [operator_table(self.answer)]
+    def table(self) -> Table:
+        """Every operator: its work, its intensity, the rate that it attains, and its bound."""
+        answer = self.answer
+        several = len({op.part for op in answer.operators}) > 1
+        rows = [
+            (
+                f"{op.part}: {op.name}" if several else op.name, op.direction, label(op.kind), op.flops / 1e9,
+                op.bytes / 1e6, op.intensity, op.seconds * 1e6, op.rate / _TERA, answer.attained(op) or None, op.bound,
+            )
+            for op in answer.operators
+        ]  # fmt: skip
+        columns = [
+            text("operator"), text("pass"), text("kind", spare=True), number("gflop", "work", "GFLOP", ",.2f"),
+            number("megabytes", "data", "MB", ",.1f"), number("intensity", "intensity", "FLOP/B", ",.1f"),
+            microseconds("time", "time"), number("tflops", "rate", "TFLOP/s", ",.1f"),
+            number("attained", "of the roof", format_=".0%"), text("bound"),
+        ]  # fmt: skip
+        return Table(columns, rows, f"Operators of a layer: {plan_title(answer.model, answer.system, answer.plan)}")
 
-    def figures(self) -> Sequence[Figure]:
-        """The operators below the ceilings."""
-        return [dots(self.answer)]
+    def figure(self) -> Figure:
+        """Every operator with FLOPs below the ceilings, on logarithmic axes."""
+        answer = self.answer
+        shown = [op for op in answer.operators if op.flops]
+        kinds = {label(name): COLORS.get(name, "#666666") for name in ordered({op.kind: 0.0 for op in shown})}
+        columns = [
+            text("operator"), text("pass"), text("kind"), number("intensity", "intensity", "FLOP/B", ",.1f"),
+            number("tflops", "attained rate", "TFLOP/s", ",.2f"), microseconds("time", "time"),
+            number("attained", "of the roof", format_=".0%"), text("bound"),
+        ]  # fmt: skip
+        rows = [
+            (
+                op.name, op.direction, label(op.kind), op.intensity, op.rate / _TERA, op.seconds * 1e6,
+                answer.attained(op), op.bound,
+            )
+            for op in shown
+        ]  # fmt: skip
+        ridges = "; ".join(f"{name} {answer.ridge(name):,.0f} FLOP/B" for name in answer.peaks)
+        return dots_below(
+            "What bounds each operator?", Table(columns, rows), _ceilings(answer, shown), x="intensity", y="tflops",
+            color=Color("kind", kinds), shape="pass", size="time_us",
+        ).captioned(
+            f"Larger dots take longer. Ridges, from DRAM: {ridges}. Dots above the DRAM's line find operands in caches."
+        )  # fmt: skip

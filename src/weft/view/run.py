@@ -121,22 +121,18 @@ class RunReport(Report[Comparison]):
 
     def on_terminal(self) -> Sequence[Table | str]:
         """The time of each overlap, its traffic by cause, and what was recorded on request."""
-        some = self.simulated
-        return [
-            time_table(self.answer),
-            *late_tables(self.answer),
-            traffic_table(list(self.answer)),
-            *recorded_parts(some),
-        ]
+        answer = self.answer
+        traffic = traffic_table(list(answer))
+        return [time_table(answer), *late_tables(answer), traffic, *recorded_parts(self.simulated)]
 
     def details(self) -> list[Table | str]:
         """Waits, and counters."""
         some = self.simulated
         return [wait_table(some), counter_table(some)] if some else []
 
-    def figures(self) -> Sequence[Figure]:
+    def figure(self) -> Figure:
         """When each overlap computes and communicates."""
-        return [sub_layer_times(self.answer)]
+        return sub_layer_times(self.answer)
 
     def sections(self) -> list[Part]:
         """The page: what is hidden, what happens when, what moves, waits, interference, load, and counters."""
@@ -172,9 +168,9 @@ class TimelineReport(RunReport):
         """The times, and the traffic by cause."""
         return [time_table(self.answer), traffic_table([self.run])]
 
-    def figures(self) -> Sequence[Figure]:
+    def figure(self) -> Figure:
         """Every kernel over time; for an ideal, which was not simulated, its compute and communication phases."""
-        return [sub_layer_times(self.answer) if self.run.parts else timeline(self.run)]
+        return sub_layer_times(self.answer) if self.run.parts else timeline(self.run)
 
 
 def time_table(answer: Comparison) -> Table:

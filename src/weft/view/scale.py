@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weft.core.report import Report
+from weft.core.report import SystemReport
 from weft.core.report.table import Table, number, text
 from weft.view.figure import Figure, heat_map
 from weft.view.plans import plan_title
@@ -12,7 +12,6 @@ from weft.view.shares import waterfall
 from weft.view.words import percent, sentence
 
 if TYPE_CHECKING:
-    from weft.hardware import Gpu
     from weft.plan.scale import Scaled, Scaling
 
 _NARROW = 0.02
@@ -25,26 +24,6 @@ def machine_words(point: Scaled) -> str:
         return "today"
     kept = "" if point.memory == point.compute else f", memory {point.memory:g}x"
     return f"compute {point.compute:g}x, network {point.network:g}x{kept}"
-
-
-def scaling_table(answer: Scaling) -> Table:
-    """Every machine and method: the step, its MFU, exposed and hidden communication, and the speedup with its range."""
-    rows = []
-    for points in answer.machines():
-        for point in points:
-            _, least, most = answer.share(point)
-            value, low, high = answer.speedup(point, points[0])
-            rows.append((
-                machine_words(point), point.method, point.step.seconds, point.step.mfu, point.exposed,
-                f"{least:.0%} to {most:.0%}", point.hidden, value, f"{low:.2f} to {high:.2f}",
-            ))  # fmt: skip
-    columns = [
-        text("machine"), text("method", "overlap of TP"), number("step_s", "step", "s", ".3g"),
-        number("mfu", "MFU", format_=".1%"), number("exposed", format_=".1%"), text("exposed_range", "range"),
-        number("hidden", format_=".1%"),
-        number("speedup", format_="{:.2f}×"), text("speedup_range", "range of it"),
-    ]  # fmt: skip
-    return Table(columns, rows, plan_title(answer.first.model, answer.first.system, answer.first.plan))
 
 
 def _on(point: Scaled) -> str:
@@ -92,7 +71,7 @@ def scaling_map(answer: Scaling) -> Figure:
     )  # fmt: skip
 
 
-class ScalingReport(Report["Scaling"]):
+class ScalingReport(SystemReport["Scaling"]):
     """A step on machines of the future, and what methods change there."""
 
     explained = "comp-vs-comm"
@@ -114,14 +93,26 @@ class ScalingReport(Report["Scaling"]):
         """Known errors and assumptions."""
         return [sentence(note.rstrip(".")) for note in (*self.answer.errors, *self.answer.notes)]
 
-    def tables(self) -> list[Table]:
-        """Every machine and method."""
-        return [scaling_table(self.answer)]
+    def table(self) -> Table:
+        """Every machine and method: the step, its MFU, exposed and hidden communication, the speedup with its range."""
+        answer = self.answer
+        rows = []
+        for points in answer.machines():
+            for point in points:
+                _, least, most = answer.share(point)
+                value, low, high = answer.speedup(point, points[0])
+                rows.append((
+                    machine_words(point), point.method, point.step.seconds, point.step.mfu, point.exposed,
+                    f"{least:.0%} to {most:.0%}", point.hidden, value, f"{low:.2f} to {high:.2f}",
+                ))  # fmt: skip
+        columns = [
+            text("machine"), text("method", "overlap of TP"), number("step_s", "step", "s", ".3g"),
+            number("mfu", "MFU", format_=".1%"), number("exposed", format_=".1%"), text("exposed_range", "range"),
+            number("hidden", format_=".1%"),
+            number("speedup", format_="{:.2f}×"), text("speedup_range", "range of it"),
+        ]  # fmt: skip
+        return Table(columns, rows, plan_title(answer.first.model, answer.first.system, answer.first.plan))
 
     def figures(self) -> list[Figure]:
         """Exposed shares as a map, and where each step goes."""
         return [scaling_map(self.answer), scaling_figure(self.answer)]
-
-    def gpu(self) -> Gpu:
-        """The GPU of today."""
-        return self.answer.system.gpu

@@ -50,18 +50,6 @@ def better_named(answer: TimedSchedule) -> str:
     return f"'{best}'{what} idles {answer.bubble(answer.named[best]):.2%} within the same limit."
 
 
-def schedule_table(answer: TimedSchedule) -> Table:
-    """The schedule beside named ones: span, makespan, bubble, memory."""
-    rows = [_row(answer, answer.schedule.name, answer.times)]
-    rows += [_row(answer, name, times) for name, times in answer.named.items()]
-    columns = [
-        text("schedule"), number("span_ms", "longest span", "ms", ",.1f"),
-        number("makespan_ms", "makespan", "ms", ",.1f"), number("bubble", format_=".2%"),
-        number("peak", "activations", "micro-batches", ".2f"), text("fits", "within the limit"),
-    ]  # fmt: skip
-    return Table(columns, rows, f"Bubble: idle share of the {_objective(answer)}, {_bound(answer)}")
-
-
 def _bound(answer: TimedSchedule) -> str:
     return f"which is at least {1e3 * answer.least:,.1f} ms in orders of one stage a device within the limit"
 
@@ -105,9 +93,17 @@ class ScheduleReport(Report["TimedSchedule"]):
             notes.append(f"At its peak a stage holds {size / 1e9:,.2f} GB of activations.")
         return notes
 
-    def tables(self) -> list[Table]:
-        """The schedule beside named ones."""
-        return [schedule_table(self.answer)]
+    def table(self) -> Table:
+        """The schedule beside named ones: span, makespan, bubble, memory."""
+        answer = self.answer
+        rows = [_row(answer, answer.schedule.name, answer.times)]
+        rows += [_row(answer, name, times) for name, times in answer.named.items()]
+        columns = [
+            text("schedule"), number("span_ms", "longest span", "ms", ",.1f"),
+            number("makespan_ms", "makespan", "ms", ",.1f"), number("bubble", format_=".2%"),
+            number("peak", "activations", "micro-batches", ".2f"), text("fits", "within the limit"),
+        ]  # fmt: skip
+        return Table(columns, rows, f"Bubble: idle share of the {_objective(answer)}, {_bound(answer)}")
 
     def figures(self) -> list[Figure]:
         """Devices over time, and the memory of each below; none for more tasks than a picture shows."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weft.core.report import Report
@@ -33,28 +32,24 @@ class SensitivityReport(Report["Sensitivity"]):
         end = f"{format(most.figures[name], how)} at {most.setting}"
         return [f"{name} is {format(base, how)}, {low} to {high} at the ends; {most.what} moves it most, to {end}."]
 
-    def tables(self) -> list[Table]:
+    def table(self) -> Table:
         """A row per value: its range and the figures at both ends."""
         heads, rows = self.answer.table()
-        return [Table(texts(heads), rows, self.head)]
+        return Table(texts(heads), rows, self.head)
 
-    def figures(self) -> Sequence[Figure]:
-        """The first figure at both ends of each range."""
-        return [sensitivity_figure(self.answer)]
-
-
-def sensitivity_figure(answer: Sensitivity) -> Figure:
-    """The first figure at both ends of each range, around its unmoved value."""
-    name, how = next(iter(answer.formats.items()))
-    chosen, *moved = answer.rows
-    ends: dict[str, int] = {}
-    rows = []
-    for row in moved:
-        end = ("low", "high")[min(ends.setdefault(row.what, 0), 1)]
-        ends[row.what] += 1
-        rows.append((row.what, end, row.figures[name], f"{row.setting}: {format(row.figures[name], how)}"))
-    columns = [text("what", "value"), text("end"), number("figure", name, format_=how), text("said", " ")]
-    return bars(
-        f"What do uncertain values do to {name}?", Table(columns, rows), lane=Lane("what", "end"), end="figure",
-        color=Color("end", {"low": looks.SKY, "high": looks.RED}), start=chosen.figures[name], over=[Label("said")],
-    )  # fmt: skip
+    def figure(self) -> Figure:
+        """The first figure at both ends of each range, around its unmoved value."""
+        answer = self.answer
+        name, how = next(iter(answer.formats.items()))
+        chosen, *moved = answer.rows
+        ends: dict[str, int] = {}
+        rows = []
+        for row in moved:
+            end = ("low", "high")[min(ends.setdefault(row.what, 0), 1)]
+            ends[row.what] += 1
+            rows.append((row.what, end, row.figures[name], f"{row.setting}: {format(row.figures[name], how)}"))
+        columns = [text("what", "value"), text("end"), number("figure", name, format_=how), text("said", " ")]
+        return bars(
+            f"What do uncertain values do to {name}?", Table(columns, rows), lane=Lane("what", "end"), end="figure",
+            color=Color("end", {"low": looks.SKY, "high": looks.RED}), start=chosen.figures[name], over=[Label("said")],
+        )  # fmt: skip

@@ -60,17 +60,35 @@ class ServingPlansReport(PlanReport[ServingPlans]):
         return [*(shown.serving.notes if shown else ()), *thin, _SURE]
 
     def table(self) -> Table:
-        """The front."""
-        return front_table(self.answer)
+        """The layouts that no other one beats in GPUs and in speed for each user."""
+        answer = self.answer
+        shown = answer.front or ((answer.nearest,) if answer.nearest else ())
+        title = "No other layout has fewer GPUs and faster users" if answer.front else "The layout that comes nearest"
+        return layout_table(answer, shown, title)
 
     def rows(self) -> list[dict[str, Any]]:
         """The layouts that served the whole load, for --csv."""
-        table = layout_table(self.answer, self.answer.tried)
-        return [dict(zip(table.keys, row, strict=True)) for row in table.rows]
+        return layout_table(self.answer, self.answer.tried).records()
 
     def front(self) -> Figure:
-        """Tokens per second of each GPU over those of each user."""
-        return front(self.answer)
+        """Tokens per second of each GPU over those of each user, a dot for each layout."""
+        answer = self.answer
+
+        def table(layouts: Sequence[Deployed]) -> Table:
+            whole = layout_table(answer, sorted(layouts, key=lambda one: one.tokens_per_s_per_user))
+            rows = [(*row[:-1], "best" * (row[-1] == "best"), "front") for row in whole.rows]
+            return Table([*whole.columns, text("series", " ")], rows)
+
+        return front_figure(
+            "What does speed for each user cost?",
+            table(answer.front),
+            table(answer.tried),
+            "A dot for each layout that served the whole load; none has fewer GPUs and faster users than one on the "
+            "line. Point at one for its options; to the right users are faster, to the top GPUs are better used.",
+            x="user",
+            y="gpu",
+            series="series",
+        )
 
     def own_figures(self) -> list[Figure]:
         """The load of the best plan, or of the nearest, over time."""
@@ -135,33 +153,6 @@ def layout_table(answer: ServingPlans, layouts: Sequence[Deployed], title: str =
         number("memory", "most memory in use", format_=".1%"), text("mark", "limits"),
     ]  # fmt: skip
     return Table(heads, rows, title)
-
-
-def front_table(answer: ServingPlans) -> Table:
-    """The layouts that no other one beats in GPUs and in speed for each user."""
-    shown = answer.front or ((answer.nearest,) if answer.nearest else ())
-    title = "No other layout has fewer GPUs and faster users" if answer.front else "The layout that comes nearest"
-    return layout_table(answer, shown, title)
-
-
-def front(answer: ServingPlans) -> Figure:
-    """Tokens per second of each GPU over those of each user, a dot for each layout."""
-
-    def table(layouts: Sequence[Deployed]) -> Table:
-        whole = layout_table(answer, sorted(layouts, key=lambda one: one.tokens_per_s_per_user))
-        rows = [(*row[:-1], "best" * (row[-1] == "best"), "front") for row in whole.rows]
-        return Table([*whole.columns, text("series", " ")], rows)
-
-    return front_figure(
-        "What does speed for each user cost?",
-        table(answer.front),
-        table(answer.tried),
-        "A dot for each layout that served the whole load; none has fewer GPUs and faster users than one on the line. "
-        "Point at one for its options; to the right users are faster, to the top GPUs are better used.",
-        x="user",
-        y="gpu",
-        series="series",
-    )
 
 
 def _ms(seconds_: float | None) -> float | None:

@@ -103,18 +103,16 @@ class StepReport(SystemReport[Step]):
         """All of them, stages only if there are few."""
         return self.tables()[: None if self.answer.devices <= 16 else -1]
 
-    def figures(self) -> Sequence[Figure]:
+    def figure(self) -> Figure:
         """The step as one bar for the mean and one for each pipeline device, in parts that add up to 100 %."""
         answer = self.answer
         lanes = {"mean": answer.parts}
         if answer.devices > 1:
             lanes |= {f"stage {device}": answer.rank_parts(device) for device in shown_devices(answer.devices)}
-        return [
-            waterfall("Where does the step go?", lanes, answer.seconds).captioned(
-                "Each bar adds up to the step. Exposed communication is what computing waits for; on a single stage, "
-                "idle time is shown as bubble, whatever its cause."
-            )
-        ]
+        return waterfall("Where does the step go?", lanes, answer.seconds).captioned(
+            "Each bar adds up to the step. Exposed communication is what computing waits for; on a single stage, "
+            "idle time is shown as bubble, whatever its cause."
+        )
 
     def sections(self) -> list[Part]:
         """The waterfall, communication, a layer, the pipeline, the memory, the plan, and the windows folded."""
@@ -168,20 +166,18 @@ class GraphStepReport(Report["GraphStep"]):
         """What a reader must know."""
         return [f"note: {note}" for note in self.answer.notes]
 
-    def tables(self) -> list[Table]:
+    def table(self) -> Table:
         """A row for each phase and class of operator."""
-        return [share_table(self.answer)]
+        return share_table(self.answer)
 
-    def figures(self) -> Sequence[Figure]:
+    def figure(self) -> Figure:
         """A bar for each phase that stacks the time of its classes of operators."""
         lanes: defaultdict[str, dict[str, float]] = defaultdict(dict)
         for one in self.answer.shares:
             lanes[one.phase or "all"][one.kind] = one.seconds
-        return [
-            waterfall("Where does the time go?", lanes, self.answer.seconds).captioned(
-                "Time of the operators of each phase; of other streams, what computing waits for them."
-            )
-        ]
+        return waterfall("Where does the time go?", lanes, self.answer.seconds).captioned(
+            "Time of the operators of each phase; of other streams, what computing waits for them."
+        )
 
     def gpu(self) -> Gpu:
         """The GPU on which the graph was timed."""
@@ -252,13 +248,11 @@ class InferenceReport(SystemReport["Inference"]):
         """The waterfall; a sentence says what fits."""
         return self.tables()[:1]
 
-    def figures(self) -> Sequence[Figure]:
+    def figure(self) -> Figure:
         """Where the time goes, as one bar."""
-        return [
-            waterfall("Where does the time go?", {self.answer.phase: self.answer.parts}, self.answer.seconds).captioned(
-                "One GPU; exposed communication is what computing waits for."
-            )
-        ]
+        return waterfall(
+            "Where does the time go?", {self.answer.phase: self.answer.parts}, self.answer.seconds
+        ).captioned("One GPU; exposed communication is what computing waits for.")
 
 
 def ranks(plan: Deployment) -> str:

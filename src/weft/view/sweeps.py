@@ -200,9 +200,9 @@ class SweepReport(Report["Sweep"]):
         hidden = len(reasons) - _REASONS
         return [*shown, *([f"{hidden:,} more reasons are in the column why of the table"] if hidden > 0 else [])]
 
-    def tables(self) -> list[Table]:
+    def table(self) -> Table:
         """Every point."""
-        return [sweep_table(self.answer)]
+        return sweep_table(self.answer)
 
     def figures(self) -> Sequence[Figure]:
         """The picture of the sweep; none if no combination works."""

@@ -48,20 +48,6 @@ def pruned_table(answer: Tiles) -> Table:
     return Table(columns, rows, "Pruned before timing")
 
 
-def fastest(answer: Tiles) -> Figure:
-    """Times of the fastest kernels and of the library's."""
-    rows = [
-        (f"{each.tiling}, {each.tiling.stages} stages, {each.tiling.threads} threads", "template", each.seconds * 1e6)
-        for each in answer.fastest(_SHOWN)
-    ]
-    rows.append((f"library: {answer.library.tiling}", "library", answer.library.seconds * 1e6))
-    columns = [text("kernel"), text("whose"), microseconds("time", "time", 2)]
-    return bars(
-        "Which kernel is fastest?", Table(columns, rows), lane="kernel", end="time_us",
-        color=Color("whose", {"template": looks.BLUE, "library": looks.ORANGE}),
-    ).captioned(f"{answer.gemm} on {answer.gpu.title}, closed form, without the launch.")  # fmt: skip
-
-
 class TilesReport(Report["Tiles"]):
     """The fastest kernels of a template beside the library's, and what was pruned."""
 
@@ -86,6 +72,20 @@ class TilesReport(Report["Tiles"]):
         """The fastest kernels, and what was pruned why."""
         return [table for table in (tile_table(self.answer), pruned_table(self.answer)) if table.rows]
 
-    def figures(self) -> list[Figure]:
-        """Times of the fastest kernels."""
-        return [fastest(self.answer)]
+    def figure(self) -> Figure:
+        """Times of the fastest kernels and of the library's."""
+        answer = self.answer
+        rows = [
+            (
+                f"{each.tiling}, {each.tiling.stages} stages, {each.tiling.threads} threads",
+                "template",
+                each.seconds * 1e6,
+            )
+            for each in answer.fastest(_SHOWN)
+        ]
+        rows.append((f"library: {answer.library.tiling}", "library", answer.library.seconds * 1e6))
+        columns = [text("kernel"), text("whose"), microseconds("time", "time", 2)]
+        return bars(
+            "Which kernel is fastest?", Table(columns, rows), lane="kernel", end="time_us",
+            color=Color("whose", {"template": looks.BLUE, "library": looks.ORANGE}),
+        ).captioned(f"{answer.gemm} on {answer.gpu.title}, closed form, without the launch.")  # fmt: skip

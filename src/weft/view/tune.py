@@ -41,20 +41,6 @@ def _gain(gain: Gain) -> Shown:
     return Shown(gain.value, f"{gain.value:.2f}× ({gain.low:.2f} to {gain.high:.2f})")
 
 
-def tuning_figure(answer: TunedList) -> Figure:
-    """What tuning gains over all at once and one by one, with its range."""
-    rows = [
-        (row.wanted.name, way, gain.value, f"{gain.value:.2f}× ({gain.low:.2f} to {gain.high:.2f})")
-        for row in answer.rows
-        for way, gain in (("all at once", row.over_default), ("one by one", row.over_sequential))
-    ]
-    columns = [text("gemm", "GEMM"), text("way", "over"), times_faster("gain", "times faster"), text("said", " ")]
-    return bars(
-        "What does tuning gain?", Table(columns, rows), lane=Lane("gemm", "way"), end="gain",
-        color=Color("way", {"all at once": looks.BLUE, "one by one": looks.ORANGE}), start=1.0, over=[Label("said")],
-    )  # fmt: skip
-
-
 class TuningReport(Report["TunedList"]):
     """Degree and kernel of every line, its gain, and compute units over time."""
 
@@ -83,13 +69,22 @@ class TuningReport(Report["TunedList"]):
         )
         return [said]
 
-    def tables(self) -> list[Table]:
+    def table(self) -> Table:
         """A row per line."""
-        return [tuned_table(self.answer)]
+        return tuned_table(self.answer)
 
-    def figures(self) -> list[Figure]:
-        """The gains with their ranges."""
-        return [tuning_figure(self.answer)]
+    def figure(self) -> Figure:
+        """What tuning gains over all at once and one by one, with its range."""
+        rows = [
+            (row.wanted.name, way, gain.value, f"{gain.value:.2f}× ({gain.low:.2f} to {gain.high:.2f})")
+            for row in self.answer.rows
+            for way, gain in (("all at once", row.over_default), ("one by one", row.over_sequential))
+        ]
+        columns = [text("gemm", "GEMM"), text("way", "over"), times_faster("gain", "times faster"), text("said", " ")]
+        return bars(
+            "What does tuning gain?", Table(columns, rows), lane=Lane("gemm", "way"), end="gain", start=1.0,
+            color=Color("way", {"all at once": looks.BLUE, "one by one": looks.ORANGE}), over=[Label("said")],
+        )  # fmt: skip
 
     def sections(self) -> list[Part]:
         """The lines, and the compute units of those that gain most, which are simulated again."""

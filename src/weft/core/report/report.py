@@ -104,9 +104,13 @@ class Report(Generic[A]):
         """Assumptions and limits, and last how sure the answer is."""
         return []
 
-    def tables(self) -> list[Table]:
-        """The tables that every renderer shows; the first one is written to CSV and pandas."""
+    def table(self) -> Table:
+        """Return the main table."""
         raise NotImplementedError
+
+    def tables(self) -> list[Table]:
+        """The tables that every renderer shows, by default the main one; the first is written to CSV and pandas."""
+        return [self.table()]
 
     def on_terminal(self) -> Sequence[Table | str]:
         """The tables that a terminal has room for, and sentences about them; by default all tables."""
@@ -116,9 +120,13 @@ class Report(Generic[A]):
         """Long tables, and sentences about them: on a terminal with --details, folded on a page."""
         return []
 
+    def figure(self) -> Figure | None:
+        """Return the main picture; None if there is nothing to draw."""
+        return None
+
     def figures(self) -> Sequence[Figure]:
-        """The pictures, the first of which a notebook draws; empty if there is nothing to draw."""
-        return []
+        """The pictures, by default the main one; a notebook draws the first."""
+        return [figure] if (figure := self.figure()) else []
 
     def sections(self) -> list[Part]:
         """The page below the conclusions: by default figures, tables, and the details folded."""

@@ -129,6 +129,6 @@ class SampleReport(Report["Sample"]):
         methods = _methods_table(self.answer)
         return [_sample_table(self.answer), *([methods] if methods.rows else [])]
 
-    def figures(self) -> list[Figure]:
+    def figure(self) -> Figure:
         """Length against time."""
-        return [_sample_figure(self.answer)]
+        return _sample_figure(self.answer)

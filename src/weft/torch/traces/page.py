@@ -116,13 +116,13 @@ class TraceReport(Report["Trace"]):
         mapped = f"{known} of the kernels have an operator that Weft can time{products * bool(found.products)}."
         return [recorded, mapped]
 
-    def tables(self) -> list[Table]:
+    def table(self) -> Table:
         """Where the time went."""
-        return [_group_table(self.answer)]
+        return _group_table(self.answer)
 
-    def figures(self) -> Sequence[Figure]:
+    def figure(self) -> Figure:
         """The work on each stream over time."""
-        return [timeline(self.answer)]
+        return timeline(self.answer)
 
 
 class TraceComparisonReport(SystemReport["TraceComparison"]):
@@ -161,9 +161,9 @@ class TraceComparisonReport(SystemReport["TraceComparison"]):
         """The notes of the comparison."""
         return [f"note: {sentence(note)}" for note in self.answer.notes]
 
-    def tables(self) -> list[Table]:
+    def table(self) -> Table:
         """Every operator, measured beside predicted."""
-        return [_compared_table(self.answer)]
+        return _compared_table(self.answer)
 
     def figures(self) -> Sequence[Figure]:
         """What loses most, and the work over time."""
