@@ -34,8 +34,10 @@ def test_the_load_over_time_adds_up_to_the_load(policy, load):
     answer = weft.serve("llama-3-8b", "1xh100", replace(plan, scheduler=policy), load)
     moments = answer.over_time()
     written = sum(one.answers * (one.end - one.start) for one in moments)
-    assert written == pytest.approx(sum(turn.decodes * turn.steps for turn in answer.turns))
-    running = sum(turn.running * (turn.end - turn.start) for turn in answer.turns) / answer.span
+    assert written == pytest.approx(sum(iteration.decodes * iteration.steps for iteration in answer.iterations))
+    running = (
+        sum(iteration.running * (iteration.end - iteration.start) for iteration in answer.iterations) / answer.span
+    )
     assert np.average([one.running for one in moments]) == pytest.approx(running, rel=1e-6)
 
 

@@ -190,6 +190,6 @@ def test_a_search_finds_the_fewest_gpus_that_trying_all_finds(rate, tpot, seed):
                 for tokens in (None, 2048, 512):
                     for pp in (1, 2) if tp == 1 and replicas == 2 and not readers else (1,):
                         one = serve_with(MODEL, "2xh100", **load, **fields(tp, replicas, readers, tokens, pp=pp))
-                        if not one.overloaded and one.good_share >= 0.9:
+                        if not one.overloaded and one.slo_attainment >= 0.9:
                             meets.add(tp * replicas)
     assert (found.best.gpus if found.best else None) == min(meets, default=None)

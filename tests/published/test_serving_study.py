@@ -4,7 +4,7 @@ import pytest
 
 from published import broken
 from weft.papers.serving import ServingStudy, _gap
-from weft.serving.result import Turn
+from weft.serving.result import Iteration
 
 
 @pytest.mark.slow
@@ -14,10 +14,10 @@ def test_every_published_figure_is_met_or_off_as_the_deviations_say():
 
 def test_a_prompt_between_two_tokens_is_a_gap_of_those_that_write():
     of = {"replica": 0, "running": 3, "waiting": 0, "lacks": "", "used": 0, "context": 0, "pairs": 0, "written": 0}
-    turns = [
-        Turn(start=0, end=1, steps=10, decodes=2, prefills=0, prompt=0, **of),
-        Turn(start=1, end=2, steps=1, decodes=0, prefills=1, prompt=500, **of),
-        Turn(start=2, end=2.1, steps=1, decodes=3, prefills=0, prompt=0, **of),
+    iterations = [
+        Iteration(start=0, end=1, steps=10, decodes=2, prefills=0, prompt=0, **of),
+        Iteration(start=1, end=2, steps=1, decodes=0, prefills=1, prompt=500, **of),
+        Iteration(start=2, end=2.1, steps=1, decodes=3, prefills=0, prompt=0, **of),
     ]
-    assert _gap(turns, 50) == pytest.approx(0.1)
-    assert _gap(turns, 99) == pytest.approx(1.1)  # the two that wrote before
+    assert _gap(iterations, 50) == pytest.approx(0.1)
+    assert _gap(iterations, 99) == pytest.approx(1.1)  # the two that wrote before

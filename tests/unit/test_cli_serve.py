@@ -52,7 +52,7 @@ def test_another_machine_or_option_is_held_against_the_first():
     for changed in ("memory.bandwidth=5 TB/s", "scheduler=sglang", "concurrency=2"):
         done = run(*BASE, "--concurrency", "8", "--against", changed)
         assert done.exit_code == 0, done.output
-        for part in ("prompt", "answer"):
+        for part in ("prefill", "decode"):
             assert f"\n  {part} " in done.output
 
 

@@ -25,7 +25,7 @@ def test_a_step_leads_with_the_verdict_and_writes_all_files(capsys, tmp_path):
         capsys, "step", *PLAN, *QUICK, "--out", str(folder), "--trace", str(trace), "--json", str(tmp_path / "a")
     )
     assert status == 0
-    assert out.startswith("A step of GPT-3 on 64 GPUs takes ")
+    assert out.startswith("GPT-3 on 64 GPUs: step time ")
     assert sorted(file.name for file in folder.iterdir()) == ["report.html", "step.json"]
     found = json.loads((folder / "step.json").read_text())
     assert found == json.loads((tmp_path / "a").read_text())
@@ -51,7 +51,7 @@ def test_the_waterfall_is_a_table_of_parts(capsys, tmp_path):
 def test_memory_says_whether_it_fits(capsys):
     status, out, _ = run(capsys, "memory", *PLAN)
     assert status == 0
-    assert out.startswith("It fits: the peak is ")
+    assert out.startswith("Fits: peak ")
 
 
 def test_inference_leads_with_latency_and_throughput(capsys):

@@ -57,7 +57,7 @@ def holds_the_gemm_up(view):
     return 0 if view.occupancy < 2 else -1
 
 
-def turns():
+def iterations():
     calls = count()
 
     def counts_its_calls(view):
@@ -76,7 +76,7 @@ def turns():
         (answers_two, "It answers COMPUTE", "views of a channel"),
         (chooses_an_empty_stream, "It chooses a stream that has a request", "views of a channel"),
         (divides_by_zero, "It answers every view", "views of a channel"),
-        (turns(), "It has no state", "views of a channel"),
+        (iterations(), "It has no state", "views of a channel"),
         (overflows, "Its machine code answers as its Python function does", "views of a channel"),
         (holds_the_gemm_up, "It orders streams that meet", "a sub-layer under 'sequential'"),
     ],
@@ -180,11 +180,11 @@ def test_a_policy_that_breaks_a_law_is_named_with_the_law_and_the_case(policy, l
 def test_a_policy_that_wastes_a_faster_gpu_lowers_the_goodput():
     """It runs one request at a time after an iteration that is shorter than any on the slower GPU."""
 
-    def seconds(turn):
-        return (turn.end - turn.start) / turn.steps
+    def seconds(iteration):
+        return (iteration.end - iteration.start) / iteration.steps
 
     def lazy(server):
-        if server.turns and server.running and seconds(server.turns[-1]) < shortest:
+        if server.iterations and server.running and seconds(server.iterations[-1]) < shortest:
             server.give(server.running[0], server.running[0].missing)
         else:
             vllm(server)
@@ -192,7 +192,7 @@ def test_a_policy_that_wastes_a_faster_gpu_lowers_the_goodput():
     def serve(policy, where):
         return policy_suite._serve("", "", policy, policy_suite._PLAN, policy_suite._GOALS, where)
 
-    shortest = 0.999 * min(map(seconds, serve("vllm", "1xh100").turns))
+    shortest = 0.999 * min(map(seconds, serve("vllm", "1xh100").iterations))
     faster = weft.system("1xh100").replace({"memory.bandwidth": "4.5 TB/s"})
     slow, fast = (serve(lazy, where) for where in ("1xh100", faster))
     with pytest.raises(ContractError, match="A faster GPU does not lower the goodput"):
@@ -207,22 +207,32 @@ def answer():
 @pytest.mark.parametrize(
     ("change", "law"),
     [
-        (lambda turns: [turns[0]._replace(prompt=turns[0].prompt - 1), *turns[1:]], "Every answer has its tokens"),
-        (lambda turns: [*turns[:9], *turns[10:]], "Every answer has its tokens"),
         (
-            lambda turns: [turn._replace(start=turn.start + 1e-3 * (at == 9)) for at, turn in enumerate(turns)],
+            lambda iterations: [iterations[0]._replace(prompt=iterations[0].prompt - 1), *iterations[1:]],
+            "Every answer has its tokens",
+        ),
+        (lambda iterations: [*iterations[:9], *iterations[10:]], "Every answer has its tokens"),
+        (
+            lambda iterations: [
+                iteration._replace(start=iteration.start + 1e-3 * (at == 9)) for at, iteration in enumerate(iterations)
+            ],
             "A replica is never idle while a request is in it",
         ),
         (
-            lambda turns: [turn._replace(start=turn.start - 1e-3 * (at == 9)) for at, turn in enumerate(turns)],
+            lambda iterations: [
+                iteration._replace(start=iteration.start - 1e-3 * (at == 9)) for at, iteration in enumerate(iterations)
+            ],
             "A replica is never idle while a request is in it",
         ),
-        (lambda turns: [turn._replace(running=turn.running - 1) for turn in turns], "Little's law holds"),
+        (
+            lambda iterations: [iteration._replace(running=iteration.running - 1) for iteration in iterations],
+            "Little's law holds",
+        ),
     ],
 )
 def test_an_answer_that_cannot_be_breaks_a_law(answer, change, law):
     with pytest.raises(ContractError, match=law):
-        check_laws("one", "clients", policy_suite.LAWS, replace(answer, turns=change(answer.turns)), 512)
+        check_laws("one", "clients", policy_suite.LAWS, replace(answer, iterations=change(answer.iterations)), 512)
 
 
 # -- pipeline schedules --------------------------------------------------------------------------------------------

@@ -191,14 +191,14 @@ def test_clients_see_the_step_of_their_number():
 
 def test_a_long_prompt_is_read_in_chunks_of_the_budget_beside_next_tokens():
     answer = served(rate=50, requests=20, input_len=3000, output_len=64, max_num_batched_tokens=1024, arrivals="even")
-    assert all(turn.prompt + turn.decodes <= 1024 for turn in answer.turns)
-    assert any(turn.prompt and turn.decodes for turn in answer.turns)
+    assert all(iteration.prompt + iteration.decodes <= 1024 for iteration in answer.iterations)
+    assert any(iteration.prompt and iteration.decodes for iteration in answer.iterations)
 
 
 def test_sglang_never_mixes_prompts_with_next_tokens():
     answer = served(rate=20, requests=60, input_len=2000, output_len=64, framework="sglang")
-    assert not any(turn.prompt and turn.decodes for turn in answer.turns)
-    assert any(turn.decodes < turn.running for turn in answer.turns if turn.prompt)
+    assert not any(iteration.prompt and iteration.decodes for iteration in answer.iterations)
+    assert any(iteration.decodes < iteration.running for iteration in answer.iterations if iteration.prompt)
 
 
 def test_load_above_capacity_is_said_so_and_no_latency_is_stated():
@@ -221,7 +221,7 @@ def test_a_common_prefix_is_computed_once():
     plain, common = (
         served(rate=8, requests=100, input_len=2048, output_len=32, shared_prefix=prefix) for prefix in (0, 1536)
     )
-    computed = [sum(turn.prompt for turn in answer.turns) for answer in (plain, common)]
+    computed = [sum(iteration.prompt for iteration in answer.iterations) for answer in (plain, common)]
     assert computed[0] == 100 * 2048
     assert computed[1] == pytest.approx(1536 + 100 * 512, rel=0.05)
     inside = [answer.ttft["mean"] - outside(2048) for answer in (plain, common)]
@@ -232,15 +232,15 @@ def test_a_common_prefix_is_computed_once():
 def test_all_of_a_prompt_but_its_last_token_is_found_in_whole_blocks(prefix, known):
     """vLLM's KV-cache blocks have 16 tokens; the last token of a prompt gives the first one of the answer."""
     answer = served(rate=4, requests=20, input_len=1000, output_len=8, shared_prefix=prefix)
-    assert sum(turn.prompt for turn in answer.turns) == 20 * 1000 - 19 * known
+    assert sum(iteration.prompt for iteration in answer.iterations) == 20 * 1000 - 19 * known
 
 
 def test_prompts_shorter_than_the_prefix_share_their_part_of_it():
     sizes = (100, 1900)
     computed = [
         sum(
-            turn.prompt
-            for turn in served(rate=1, requests=50, input_len=sizes, output_len=4, shared_prefix=prefix).turns
+            iteration.prompt
+            for iteration in served(rate=1, requests=50, input_len=sizes, output_len=4, shared_prefix=prefix).iterations
         )
         for prefix in (0, 96, 1008, 10_000)
     ]
@@ -252,12 +252,12 @@ def test_prompts_shorter_than_the_prefix_share_their_part_of_it():
 
 def test_readers_read_prompts_and_others_write_answers():
     answer = served(system="4xh100", rate=16, requests=200, input_len=2048, output_len=128, prefill_replicas=2)
-    for turn in answer.turns:
-        if turn.replica < 2:
-            assert turn.decodes == 0
+    for iteration in answer.iterations:
+        if iteration.replica < 2:
+            assert iteration.decodes == 0
         else:  # which compute the last token of each prompt again
-            assert turn.prompt == turn.prefills
-    assert sum(turn.prompt for turn in answer.turns if turn.replica < 2) == 200 * 2048
+            assert iteration.prompt == iteration.prefills
+    assert sum(iteration.prompt for iteration in answer.iterations if iteration.replica < 2) == 200 * 2048
     together = served(system="4xh100", rate=16, requests=200, input_len=2048, output_len=128)
     assert answer.tpot["p99"] < together.tpot["p99"], "no prompt delays next tokens"
 
@@ -300,9 +300,9 @@ def test_sending_keys_and_values_delays_the_second_token_or_the_first_where_a_pr
 def test_a_second_server_takes_its_own_time_and_computes_the_last_token_of_a_prompt_again():
     asked = {"concurrency": 1, "requests": 1, "input_len": 1024, "output_len": 8}
     alone, apart = (serve_with(MODEL, "2xh100", **asked, **how) for how in ({"replicas": 1}, {"prefill_replicas": 1}))
-    writer = [turn for turn in apart.turns if turn.replica == 1]
+    writer = [iteration for iteration in apart.iterations if iteration.replica == 1]
     assert (writer[0].prefills, writer[0].prompt) == (1, 1)
-    assert sum(turn.decodes * turn.steps for turn in writer) == 7
+    assert sum(iteration.decodes * iteration.steps for iteration in writer) == 7
     assert apart.requests[0].output == 8
     outside = alone.parts["outside"]
     assert apart.ttft["mean"] - alone.ttft["mean"] == pytest.approx(outside + writer[0].end - writer[0].start, rel=0.2)
@@ -310,8 +310,8 @@ def test_a_second_server_takes_its_own_time_and_computes_the_last_token_of_a_pro
 
 def test_a_least_loaded_router_is_no_worse_than_one_in_turn():
     asked = {"system": "4xh100", "rate": 40, "requests": 400, "input_len": (100, 6000), "output_len": (10, 500)}
-    least, turn = (served(**asked, router=router) for router in ("least-loaded", "round-robin"))
-    assert least.ttft["p99"] <= 1.05 * turn.ttft["p99"]
+    least, iteration = (served(**asked, router=router) for router in ("least-loaded", "round-robin"))
+    assert least.ttft["p99"] <= 1.05 * iteration.ttft["p99"]
 
 
 def test_a_policy_of_ones_own_decides_who_is_first():
@@ -357,7 +357,7 @@ def test_answers_show_themselves(tmp_path):
 
 def test_limits_of_seconds_are_taken():
     asked = {"rate": 1, "requests": 3, "input_len": 64, "output_len": 4}
-    assert served(**asked, ttft="2 s", tpot="1.5 s").good_share == 1
+    assert served(**asked, ttft="2 s", tpot="1.5 s").slo_attainment == 1
 
 
 def test_more_clients_get_more_throughput_and_each_less():
@@ -384,7 +384,7 @@ def test_names_of_dots_on_the_curve_lie_apart():
 
 def test_parts_of_the_mean_step_add_up_to_it():
     answer = served(rate=10, requests=100, input_len=1024, output_len=64)
-    assert sum(answer.step_parts.values()) == pytest.approx(answer.mean_step["seconds"])
+    assert sum(answer.iteration_parts.values()) == pytest.approx(answer.mean_iteration["seconds"])
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_parts_of_the_mean_step_add_up_to_it():
         ({}, "nothing says when requests arrive"),
         ({"rate": 1, "concurrency": 2}, "exclude each other"),
         ({"rate": 1, "input_len": 8000, "output_len": 500}, "8,000 tokens in and 500 out exceeds the 8,192"),
-        ({"rate": 1, "gpu_memory_utilization": 0.22}, "leaves no memory for keys and values under vllm"),
+        ({"rate": 1, "gpu_memory_utilization": 0.22}, "leaves no memory for the KV cache under vllm"),
         ({"rate": -1}, "rate is -1"),
         ({"rate": 1, "prefill_replicas": 1}, "1 of 1 replicas only prefill, so that none decodes"),
         ({"rate": 1, "replicas": 2}, "give at most 1"),
@@ -411,7 +411,7 @@ def test_bad_loads_are_refused_with_the_next_step(asked, words):
 
 
 def test_a_memory_that_holds_not_one_request_is_said_so():
-    with pytest.raises(InputError, match="keys and values of a request of 7,128 tokens take"):
+    with pytest.raises(InputError, match="KV cache of a request of 7,128 tokens takes"):
         serve_with(
             MODEL,
             SYSTEM,
@@ -561,7 +561,7 @@ def test_servers_beside_each_other_show_what_a_server_is_judged_by():
     servers = {name: serve_with("llama-3-8b", "1xh100", framework=name, **load) for name in ("vllm", "sglang")}
     assert "With sglang a mean request takes" in str(Contrast(servers))
     told = [row[0] for row in Contrast(servers).report().tables()[1].rows]
-    for name in ("first token, p99 [ms]", "further token, mean [ms]", "requests/s", "good answers [%]"):
+    for name in ("TTFT, p99 [ms]", "TPOT, mean [ms]", "req/s", "SLO attainment [%]"):
         assert name in told
         assert Contrast(servers).rows[1]["measures"][name] == servers["sglang"].measures[name]
 
@@ -584,6 +584,6 @@ def test_requests_decode_together_as_they_do_one_by_one(sign):
         return weft.serve("llama-3-8b", "1xh100", plan, load)
 
     found = serve(together=True)
-    assert sum(turn.written for turn in found.turns) == sum(one.output - 1 for one in found.requests)
-    assert max(turn.decodes for turn in found.turns) > 10
-    assert found.turns == serve(together=False).turns
+    assert sum(iteration.written for iteration in found.iterations) == sum(one.output - 1 for one in found.requests)
+    assert max(iteration.decodes for iteration in found.iterations) > 10
+    assert found.iterations == serve(together=False).iterations

@@ -62,8 +62,10 @@ def test_no_token_is_lost_in_a_pipeline(policy):
     load = {"rate": 20, "requests": 60, "input_len": (50, 3000), "output_len": (1, 200), "seed": 3}
     served = serve_with(MODEL, "4xl40s", tp=2, pp=2, scheduler=policy, **load)
     assert served.completed == 60
-    assert sum(turn.written for turn in served.turns) == sum(one.output - 1 for one in served.requests)
-    assert sum(turn.prompt * turn.steps for turn in served.turns) >= sum(one.input for one in served.requests)
+    assert sum(iteration.written for iteration in served.iterations) == sum(one.output - 1 for one in served.requests)
+    assert sum(iteration.prompt * iteration.steps for iteration in served.iterations) >= sum(
+        one.input for one in served.requests
+    )
 
 
 def test_prompts_in_chunks_leave_fewer_bubbles_than_whole_ones():

@@ -43,7 +43,7 @@ def test_what_a_plan_says_of_a_layout_is_what_serve_says():
     for one in {one.plan: one for one in [found.best, *found.front]}.values():
         again = weft.serve(MODEL, SYSTEM, one.plan, weft.Load(**LOAD), weft.Limits(**LIMITS))
         assert json.dumps(again.to_dict()) == json.dumps(one.serving.to_dict())
-        assert one.meets == (not again.overloaded and again.good_share >= found.attainment)
+        assert one.meets == (not again.overloaded and again.slo_attainment >= found.attainment)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_model_that_no_tp_holds_is_planned_in_stages():
 def test_the_best_layout_meets_the_limits_on_the_fewest_gpus():
     found = planned()
     assert found.best.meets
-    assert found.best.serving.good_share >= 0.9
+    assert found.best.serving.slo_attainment >= 0.9
     assert all(one.gpus >= found.best.gpus for one in found.tried if one.meets)
 
 
@@ -108,7 +108,7 @@ def test_the_best_layout_meets_the_limits_for_minutes_whatever_the_draw():
     assert found.best.serving.completed == 3600
     for seed in (1, 7, 8):
         served = serve_with(MODEL, "8xh100", **asked, **stated(found.best.plan), requests=3600, seed=seed)
-        assert served.good_share >= 0.88
+        assert served.slo_attainment >= 0.88
 
 
 def test_on_the_front_more_gpus_mean_faster_users():
@@ -125,10 +125,10 @@ def test_a_choice_that_is_given_is_not_searched():
 def test_limits_that_no_layout_meets_name_the_nearest_and_what_limits():
     found = planned(tpot="1 ms")
     assert found.best is None
-    assert found.nearest.serving.good_share == 0
+    assert found.nearest.serving.slo_attainment == 0
     said = " ".join(found.report().sentences())
     assert "No layout on 2 GPUs" in said
-    assert "further tokens come too late" in said
+    assert "TPOT above its SLO" in said
 
 
 def test_layouts_that_the_time_of_the_search_does_not_reach_are_said_so():
@@ -161,7 +161,7 @@ def test_a_load_above_what_all_gpus_answer_is_said_so():
     assert found.best is None
     assert max(found.rejected, key=found.rejected.get) in (
         "more arrives than is answered",
-        "the first token comes too late",
+        "TTFT above its SLO",
     )
 
 

@@ -69,8 +69,8 @@ def test_no_token_is_lost_and_none_is_written_too_much():
     served = serve_with(
         "llama-3-8b", "1xl40s", num_speculative_tokens=3, acceptance_rate=0.7, speculative_method="eagle", **load
     )
-    assert sum(turn.written for turn in served.turns) == sum(one.output - 1 for one in served.requests)
-    assert max(turn.used for turn in served.turns) <= served.cache
+    assert sum(iteration.written for iteration in served.iterations) == sum(one.output - 1 for one in served.requests)
+    assert max(iteration.used for iteration in served.iterations) <= served.cache
 
 
 def test_deepseeks_own_layer_speeds_its_tokens_up_as_published():

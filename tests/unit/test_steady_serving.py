@@ -105,7 +105,7 @@ def test_above_capacity_every_answer_states_the_capacity_and_no_latency():
         assert record[name] is None
     assert "Infinity" not in json.dumps(record)
     text = str(answer)
-    assert "8 requests/s arrive, and Llama 3 70B (BF16) answers 6.93 on 8 GPUs" in text
+    assert "8 req/s offered, and the capacity of Llama 3 70B (BF16) on 8 GPUs is 6.93 req/s" in text
     assert "time to first token" not in text
     row = answer.report().rows()[0]
     assert not {"ttft", "tpot", "first", "done"} & row.keys()
@@ -148,9 +148,9 @@ def test_a_sweep_lists_loads_above_capacity_without_a_time():
 @pytest.mark.parametrize(
     ("system", "readers", "rate", "words"),
     [
-        ("8xh200", 1, 8, "Prefill workers bound the capacity of 3.69 requests/s"),
-        ("12xh200", 1, 8, "Prefill workers bound the capacity of 3.69 requests/s"),
-        ("8xh200", 1, 3, "Not saturated: prefill workers would bound the server at about 3.69 requests/s"),
+        ("8xh200", 1, 8, "Prefill-bound: capacity 3.69 req/s"),
+        ("12xh200", 1, 8, "Prefill-bound: capacity 3.69 req/s"),
+        ("8xh200", 1, 3, "Not saturated: prefill-bound at a capacity of about 3.69 req/s"),
     ],
 )
 def test_a_pool_bounds_a_server_where_one_worker_more_adds_capacity(system, readers, rate, words):

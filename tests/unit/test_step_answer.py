@@ -50,7 +50,7 @@ def test_the_first_sentence_is_the_verdict(answer):
 
 
 def test_the_last_sentence_says_how_far_such_steps_are_off(answer):
-    assert answer.report().notes()[-1].startswith("How sure: ")
+    assert answer.report().notes()[-1].startswith("Expected error: ")
     low, high = answer.range_s
     assert 0 < low < answer.seconds < high
 
@@ -175,7 +175,7 @@ def test_an_optimizer_that_exceeds_the_memory_is_timed_and_said_not_to_fit():
     found = weft.step("gpt-3", "8xa100", tp=8, batch=1, zero=0, fidelity="estimate")
     assert not found.memory.fits
     first, second, *_ = found.report().sentences()
-    assert first.startswith("A step of GPT-3 on 8 GPUs does not fit: the peak is ")
+    assert first.startswith("GPT-3 on 8 GPUs does not fit: peak ")
     assert second.startswith("It would take ")
 
 

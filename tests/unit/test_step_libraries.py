@@ -23,10 +23,10 @@ def test_the_same_step_takes_the_same_time_asked_by_decode_by_prefill_and_by_ser
     how = {"tp": 2, "dtype": "fp8", "kv_dtype": "fp8", "library": library}
     load = {"concurrency": 1, "requests": 1, "output_len": 2, "cpu_overhead": "0ms"}
     for size, step in ((512, 0), (511, 1)):  # sizes that are timed, not interpolated, and replayed from a graph
-        turn = serve_with("llama-3-8b", "2xh100", input_len=size, **load, **how).turns[step]
+        iteration = serve_with("llama-3-8b", "2xh100", input_len=size, **load, **how).iterations[step]
         ask, sizes = (decode_with, {"context": 512}) if step else (prefill_with, {"sequence": 512})
         asked = ask("llama-3-8b", "2xh100", **sizes, **how)
-        assert turn.end - turn.start == pytest.approx(asked.seconds, rel=1e-9)
+        assert iteration.end - iteration.start == pytest.approx(asked.seconds, rel=1e-9)
 
 
 @pytest.mark.parametrize("framework", KITS)
@@ -35,7 +35,7 @@ def test_serve_takes_the_libraries_of_its_framework(framework):
     own = serve_with("llama-3-8b", "1xh100", framework=framework, **load)
     named = serve_with("llama-3-8b", "1xh100", framework=framework, library=framework, **load)
     vendors = serve_with("llama-3-8b", "1xh100", framework=framework, library="vendor", **load)
-    assert own.turns == named.turns != vendors.turns
+    assert own.iterations == named.iterations != vendors.iterations
 
 
 @pytest.mark.parametrize("library", KITS)

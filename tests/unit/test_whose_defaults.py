@@ -90,7 +90,7 @@ def test_a_schedule_known_for_its_overlap_says_what_hides_the_exchange():
 def test_a_step_that_does_not_fit_says_so_before_any_time():
     asked = "step mixtral-8x7b --system 8xh100 --ep 8 --fidelity estimate"
     told = run(asked)
-    assert told.startswith("A step of Mixtral 8x7B on 8 GPUs does not fit: the peak is ")
+    assert told.startswith("Mixtral 8x7B on 8 GPUs does not fit: peak ")
     assert "takes" not in told.splitlines()[0]
     assert told.splitlines()[1].startswith("It would take ")
     against = run(f"{asked} --against recompute=full").splitlines()

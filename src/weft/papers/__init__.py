@@ -24,7 +24,7 @@ STUDIES: Mapping[str, str] = {
     "cu-split": "T3's motivation: compute units split between a GEMM and an all-reduce.",
     "goldyloc": "GOLDYLOC (TACO 2025): independent GEMMs together on one GPU.",
     "comp-vs-comm": "Tale of Two Cs (IISWC 2023): communication's share of training, today and in future.",
-    "seqpoint": "SeqPoint (ISPASS 2020): iterations that stand for an epoch, and how sure that is.",
+    "seqpoint": "SeqPoint (ISPASS 2020): iterations that represent an epoch, and their sampling error.",
     "jit-q": "JIT-Q (MLSys 2024): weights encoded inside memory, just in time.",
     "pytorch-on-simulator": "PyTorch on a GPU simulator (ISPASS 2019): programs, channels and banks over time.",
     "memo": "A memo of machine-learning systems: its worked numbers, and where it slips.",

@@ -23,7 +23,7 @@ from weft.serving.load import Load
 from weft.serving.policies import first_come, running_first
 from weft.serving.replica import Replica
 from weft.serving.requests import Asked, Request, RequestStream
-from weft.serving.result import Objective, Turn
+from weft.serving.result import Iteration, Objective
 from weft.serving.serve import Server, ready
 from weft.step.exchange_overlap import EXPERTS
 from weft.step.forward import Forward, Group
@@ -294,7 +294,7 @@ class _LimitCheck:
     def kept(self, rate: float) -> bool:
         """Whether all limits are kept."""
         load = RequestStream([_at_rate(one, rate) for one in self._asked], "")
-        answered, turns = self._server.run(load)
+        answered, iterations = self._server.run(load)
         case = self._case
         kept = []
         if "relative" in case:
@@ -307,7 +307,7 @@ class _LimitCheck:
             for name, limits in case["relative"].items():
                 kept += [np.percentile(slower[name], at) <= limit for at, limit in limits]
         if "gap" in case:
-            kept += [_gap(turns, case["gap"][0]) <= case["gap"][1]]
+            kept += [_gap(iterations, case["gap"][0]) <= case["gap"][1]]
         if "queue" in case:
             kept += [np.median([one.start - one.arrival for one in answered]) <= case["queue"]]
         if "both" in case:
@@ -329,25 +329,25 @@ def _alone(server: Server, asked: Sequence[Asked]) -> list[tuple[tuple[int, int]
     return [((one.input, one.output), one.ttft, one.tpot) for one in answered]
 
 
-def _gap(turns: Sequence[Turn], percentile: float) -> float:
+def _gap(iterations: Sequence[Iteration], percentile: float) -> float:
     """A percentile of the gaps between a request's tokens [s]: next tokens wait for the prompts in between."""
     gaps: list[float] = []
     counts: list[int] = []
     last: dict[int, float] = {}
     fresh: dict[int, list[tuple[int, float]]] = {}
-    for turn in turns:
-        each = (turn.end - turn.start) / turn.steps
-        if turn.decodes:
-            began = fresh.pop(turn.replica, [])
-            new = min(sum(count for count, _ in began), turn.decodes)
+    for iteration in iterations:
+        each = (iteration.end - iteration.start) / iteration.steps
+        if iteration.decodes:
+            began = fresh.pop(iteration.replica, [])
+            new = min(sum(count for count, _ in began), iteration.decodes)
             for count, at in began:
-                gaps.append(turn.start + each - at)
+                gaps.append(iteration.start + each - at)
                 counts.append(count)
-            gaps += [turn.start + each - last.get(turn.replica, turn.start), each]
-            counts += [turn.decodes - new, turn.decodes * (turn.steps - 1)]
-            last[turn.replica] = turn.end
-        if turn.prefills:
-            fresh.setdefault(turn.replica, []).append((turn.prefills, turn.end))
+            gaps += [iteration.start + each - last.get(iteration.replica, iteration.start), each]
+            counts += [iteration.decodes - new, iteration.decodes * (iteration.steps - 1)]
+            last[iteration.replica] = iteration.end
+        if iteration.prefills:
+            fresh.setdefault(iteration.replica, []).append((iteration.prefills, iteration.end))
     order = np.argsort(gaps)
     reached = np.cumsum(np.array(counts)[order])
     return float(np.array(gaps)[order][np.searchsorted(reached, percentile / 100 * reached[-1])])

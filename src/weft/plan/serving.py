@@ -27,7 +27,7 @@ from weft.serving.checkpoint import WRONG, Checkpoint, Progress, State
 from weft.serving.cluster import GivenUp, columns, rows
 from weft.serving.load import OUTPUT_TOKENS, Load
 from weft.serving.requests import Request, RequestStream
-from weft.serving.result import LIFETIMES, WARM_UP, Limits, Objective, Served, Serving, Turn
+from weft.serving.result import LIFETIMES, WARM_UP, Iteration, Limits, Objective, Served, Serving
 from weft.serving.serve import Ready, ready
 from weft.simulate.result.stored import plain
 from weft.step.drafts import Speculation, drafter
@@ -36,9 +36,9 @@ from weft.step.serving_plan import FRAMEWORK, ServingPlan
 ATTAINMENT = 0.9
 """Share of the requests that must meet the objective [assumed, 0.9 to 0.99; DistServe, arXiv:2401.09670, takes 0.9]."""
 BUDGET_S = 60.0
-_FIRST, _LATER = "the first token comes too late", "further tokens come too late"
-_MORE = "more arrives than is answered"
-_DOMINATED = "no fewer GPUs and no faster users than another"
+_FIRST, _LATER = "TTFT above its SLO", "TPOT above its SLO"
+_MORE = "load above capacity"
+_DOMINATED = "dominated by a plan on the Pareto front"
 _LEAST_S = 300.0
 """Time for which requests arrive at least, so that queues of busy layouts grow [s; assumed, 120 to 900 s]."""
 _MOST_OF_TIME, _MOST_OF_LIFETIMES = 15_000, 30_000
@@ -272,8 +272,8 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         if isinstance(outcome, list):
             why, seen = outcome
             return str(why), float(seen)
-        answered, turns = rows(f"served {at}", state, Served), rows(f"turns {at}", state, Turn)
-        serving = self._ready(one.plan).serving(answered, turns, outcome["capacity"])
+        answered, iterations = rows(f"served {at}", state, Served), rows(f"turns {at}", state, Iteration)
+        serving = self._ready(one.plan).serving(answered, iterations, outcome["capacity"])
         return Deployed(serving.plan, serving, float(outcome["tpot"]))
 
     def keep(self) -> None:
@@ -287,7 +287,7 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
             if isinstance(outcome, Deployed):
                 serving = outcome.serving
                 said = {"capacity": serving.capacity, "tpot": outcome.tpot}
-                state |= columns(f"served {at}", serving.requests) | columns(f"turns {at}", serving.turns)
+                state |= columns(f"served {at}", serving.requests) | columns(f"turns {at}", serving.iterations)
             tried.append((one.chosen, limit, said))
         try:
             self._checkpoint.write(state)
@@ -420,11 +420,11 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         watch = _Watch(self.wanted.ttft, self.limit, self.attainment, len(made.asked.asked))
         found: _Outcome
         try:
-            answered, turns = made.server.run(made.asked, watch)
+            answered, iterations = made.server.run(made.asked, watch)
         except GivenUp:
             found = watch.why, watch.seen / len(made.asked.asked)
         else:
-            serving = made.serving(answered, turns, made.server.capacity(made.asked, answered, turns))
+            serving = made.serving(answered, iterations, made.server.capacity(made.asked, answered, iterations))
             found = (_MORE, 1.0) if serving.overloaded else self._deployed(serving)
         self.outcomes[one, self.limit] = found
         return found
@@ -456,7 +456,7 @@ class ServingSearch(Workload[Candidate, Deployed, ServingPlans]):
         late = [one for _, one in sorted(self.near, key=lambda pair: -pair[0])[:2]]
         able = [one for one in most if one.least < math.inf][:2]
         found = [self._deployed(self._ready(one.plan).answer()) for one in [*late, *able] or most[:1]]
-        return max(found, key=lambda one: one.serving.good_share or 0.0, default=None)
+        return max(found, key=lambda one: one.serving.slo_attainment or 0.0, default=None)
 
     def _answer(self, best: Deployed | None, nearest: Deployed | None) -> ServingPlans:
         """Return what was found."""

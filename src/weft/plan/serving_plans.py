@@ -1,4 +1,4 @@
-"""What a plan of serving answers: the fewest GPUs that meet an objective, the front, and why others do not."""
+"""Serving plans: the fewest GPUs that meet the SLOs, the Pareto front, and why other plans are infeasible."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def words(plan: ServingPlan) -> str:
     """A serving plan in words, pipelines as one.
 
     >>> words(ServingPlan(tp=4, replicas=12, max_num_batched_tokens=512))
-    '12 x TP 4, 512 tokens a step'
+    '12 x TP 4, 512 batched tokens'
     >>> words(ServingPlan(tp=4, replicas=12, prefill_replicas=5))
-    '5 readers and 7 writers of TP 4'
+    '5 prefill + 7 decode workers of TP 4'
     """
     degrees = (("TP", plan.tp), ("EP", plan.ep), ("PP", plan.pp))
     ranks = " and ".join(f"{name} {one}" for name, one in degrees if one > 1 or name == "TP")
-    count, readers = (plan.replicas or 1) // plan.pp, plan.prefill_replicas // plan.pp
-    said = f"{readers} readers and {count - readers} writers of {ranks}" if readers else f"{count} x {ranks}"
+    count, prefills = (plan.replicas or 1) // plan.pp, plan.prefill_replicas // plan.pp
+    said = f"{prefills} prefill + {count - prefills} decode workers of {ranks}" if prefills else f"{count} x {ranks}"
     if plan.two_batch_overlap:
-        said += ", two batches overlapped"
+        said += ", two-batch overlap"
     if plan.num_speculative_tokens:
         drafts = plan.num_speculative_tokens
-        said += f", {drafts} draft{'s' * (drafts > 1)} by {plan.speculation.draft}"
+        said += f", {drafts} draft token{'s' * (drafts > 1)} by {plan.speculation.draft}"
     if plan.max_num_batched_tokens:
-        said += f", {plan.max_num_batched_tokens:,} tokens a step"
+        said += f", {plan.max_num_batched_tokens:,} batched tokens"
     if plan.max_num_seqs:
-        said += f", {plan.max_num_seqs:,} at once"
+        said += f", {plan.max_num_seqs:,} sequences"
     return said
 
 
@@ -69,7 +69,7 @@ class Deployed(PlannedDeployment[ServingPlan]):
 
     @property
     def meets(self) -> bool:
-        """Whether the wanted share of requests meets the objective, and the load settles."""
+        """Return whether the SLO attainment reaches its target, and the load is below capacity."""
         return not self.serving.overloaded and self.tpot <= self.serving.objective.tpot
 
     @property
@@ -91,7 +91,7 @@ class Deployed(PlannedDeployment[ServingPlan]):
         served = self.serving
         return to_plain(
             **chosen(self.plan), gpus=self.gpus, meets=self.meets, tokens_per_s_per_user=self.tokens_per_s_per_user,
-            tokens_per_s_per_gpu=self.tokens_per_s_per_gpu, tpot_s=self.tpot, good_share=served.good_share,
+            tokens_per_s_per_gpu=self.tokens_per_s_per_gpu, tpot_s=self.tpot, slo_attainment=served.slo_attainment,
             goodput_per_s=served.goodput, ttft_s=served.ttft, kv_peak_share=served.peak_memory,
             busy_share=served.busy,
         )  # fmt: skip

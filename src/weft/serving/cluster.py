@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.serving.replica import Replica
 from weft.serving.requests import STATE, Request, RequestStream
-from weft.serving.result import Turn
+from weft.serving.result import Iteration
 
 Route = Callable[[Sequence[Replica]], Replica]
 """Chooses the replica of the next request."""
@@ -121,8 +121,8 @@ class Cluster:
             "replicas": [replica.state() for replica in self._every],
         }  # fmt: skip
         found |= {name: np.array([getattr(one, name) for one in self._requests]) for name in STATE}
-        turns = [turn for replica in self._every for turn in replica.turns]
-        return found | columns("turns", turns)
+        iterations = [iteration for replica in self._every for iteration in replica.iterations]
+        return found | columns("turns", iterations)
 
     def restore(self, load: RequestStream, state: Mapping[str, Any]) -> None:
         """Take the place of a cluster that wrote a state of this load; raises what wrong data raise."""
@@ -141,8 +141,8 @@ class Cluster:
             _set_own(router, own)
         for replica, own in zip(self._every, state["replicas"], strict=True):
             replica.restore(own, requests)
-        for turn in rows("turns", state, Turn):
-            self._every[turn.replica].turns.append(turn)
+        for iteration in rows("turns", state, Iteration):
+            self._every[iteration.replica].iterations.append(iteration)
 
     def resume(self, between: Callable[[Cluster], None] | None = None) -> list[Request]:
         """Serve the rest of the load, from the state between two events."""

@@ -129,7 +129,7 @@ def _room(
     room = int(_value(table["free_share"]) * (share * capacity - held))
     if room <= 0:
         raise InputError(
-            f"{forward.model.name} leaves no memory for keys and values under {name}: {format_bytes(held, 3)} of "
+            f"{forward.model.name} leaves no memory for the KV cache under {name}: {format_bytes(held, 3)} of "
             f"weights and activations in {share:.2g} of {format_bytes(capacity, 3)} on each of its GPUs (TP {tp}); "
             f"give {_remedy(forward)}"
         )

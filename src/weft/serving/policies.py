@@ -110,7 +110,7 @@ def first_come(server: Replica, *, whole: bool = False, reserve: bool = False) -
     while server.waiting and server.budget:
         request = server.waiting[0]
         if whole and server.budget < request.missing <= server.budget + prompts:
-            server.lacks("tokens of a step")
+            server.blocked_on("max_num_batched_tokens")
             return
         before = server.budget
         if not server.give(request, request.missing, request.total if reserve else 0):
@@ -166,7 +166,7 @@ class SGLang:
             request = server.waiting[0]
             later = min(request.output - request.generated, self.clip)
             if server.running and request.missing + later >= server.free_tokens - owed:
-                server.lacks("memory")
+                server.blocked_on("KV cache")
                 return
             before = server.budget
             if not server.give(request, request.missing):

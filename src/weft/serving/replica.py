@@ -11,7 +11,7 @@ from weft.core.errors import InputError, check_whole, shown
 from weft.serving.decoding import DecodeGroup
 from weft.serving.pool import Pool
 from weft.serving.requests import Request
-from weft.serving.result import Turn
+from weft.serving.result import Iteration
 from weft.serving.step_times import Shape, StepTimes
 
 
@@ -52,7 +52,7 @@ class Replica:
         self.running: list[Request] = []
         self.waiting: deque[Request] = deque()
         self.budget = 0
-        self.turns: list[Turn] = []
+        self.iterations: list[Iteration] = []
         self.ends: list[float] = []
         self.busy = False
         self._times, self._schedule, self._steady = times, schedule, steady
@@ -63,20 +63,30 @@ class Replica:
         self._apart: list[tuple[Request, int]] = []
         self._group, self._decodes = DecodeGroup(), False
         self._joined: list[float] = []
-        self._lacks = ""
+        self._blocked_on = ""
         self._shape, self._started, self._active, self._queue = Shape(), 0.0, 0, 0
 
     def state(self) -> dict[str, Any]:
-        """The state between two events but for `turns`, as plain data that `restore` reads."""
+        """The state between two events but for `iterations`, as plain data that `restore` reads."""
         return {
-            "running": [one.id for one in self.running], "waiting": [one.id for one in self.waiting],
-            "batch": [(one.id, tokens) for one, tokens in self._apart], "waits": sorted(self._waits),
+            "running": [one.id for one in self.running],
+            "waiting": [one.id for one in self.waiting],
+            "batch": [(one.id, tokens) for one, tokens in self._apart],
+            "waits": sorted(self._waits),
             "group": [one.id for one in self._group.members] if self._decodes else [],
-            "budget": self.budget, "ends": self.ends, "busy": self.busy, "joined": self._joined, "lacks": self._lacks,
-            "shape": astuple(self._shape), "started": self._started, "active": self._active, "queue": self._queue,
-            "pool": self.pool.state(), "policy": getattr(self._schedule, "__dict__", {}),
+            "budget": self.budget,
+            "ends": self.ends,
+            "busy": self.busy,
+            "joined": self._joined,
+            "lacks": self._blocked_on,
+            "shape": astuple(self._shape),
+            "started": self._started,
+            "active": self._active,
+            "queue": self._queue,
+            "pool": self.pool.state(),
+            "policy": getattr(self._schedule, "__dict__", {}),
             "stages": self._pipeline.free if self._pipeline else [],
-        }  # fmt: skip
+        }
 
     def restore(self, state: Mapping[str, Any], requests: Sequence[Request]) -> None:
         """Take the place of the replica that wrote a state."""
@@ -88,7 +98,7 @@ class Replica:
             self._group.join(requests[at])
         self._waits, self.budget = set(map(int, state["waits"])), int(state["budget"])
         self.ends, self.busy = list(map(float, state["ends"])), state["busy"] is True
-        self._joined, self._lacks = list(map(float, state["joined"])), str(state["lacks"])
+        self._joined, self._blocked_on = list(map(float, state["joined"])), str(state["lacks"])
         self._shape, self._started = Shape(*map(int, state["shape"])), float(state["started"])
         self._active, self._queue = int(state["active"]), int(state["queue"])
         self.pool.restore(state["pool"])
@@ -124,9 +134,9 @@ class Replica:
         """Bytes that a request lacks for so many more tokens."""
         return self.pool.lacking(request, request.computed + tokens)
 
-    def lacks(self, what: str) -> None:
+    def blocked_on(self, what: str) -> None:
         """Note what the first waiting request lacks."""
-        self._lacks = self._lacks or what
+        self._blocked_on = self._blocked_on or what
 
     def has_tokens(self, request: Request) -> bool:
         """Whether a request has tokens of the engine iteration that is being formed."""
@@ -151,7 +161,7 @@ class Replica:
             self._group.dissolve()
         waits = request.id in self._waits
         if waits and len(self.running) >= self.sequences:
-            self.lacks("sequences at once")
+            self.blocked_on("max_num_seqs")
             return False
         kept = self.pool.match(request) if waits and not request.computed else 0
         request.computed += kept
@@ -159,7 +169,7 @@ class Replica:
         if request.missing > 1:  # computed again
             drafts = 0
         if tokens <= 0 or not self.pool.take(request, max(request.computed + tokens + drafts, reserve)):
-            self.lacks("memory" if tokens > 0 else "tokens of a step")
+            self.blocked_on("KV cache" if tokens > 0 else "max_num_batched_tokens")
             if kept:
                 self.pool.release(request)
                 request.computed = 0
@@ -201,7 +211,7 @@ class Replica:
             last = running[-1]
             count -= last.group is self._group
             full = [one for one in full if one is not last]
-            self.lacks("memory")
+            self.blocked_on("KV cache")
             self.preempt(last)
         lacks = count * (1 + drafts) > self.budget or self._is_short(full, 1 + drafts)
         if lacks or (all_or_none and count < len(running)):
@@ -256,7 +266,7 @@ class Replica:
 
     def start(self, now: float, until: float) -> float:
         """Form the next step, or several equal ones up to one that ends at `until` or later; returns when they end."""
-        self._apart, self._decodes, self.budget, self._lacks = [], False, self.tokens, ""
+        self._apart, self._decodes, self.budget, self._blocked_on = [], False, self.tokens, ""
         self._given.clear()
         self._schedule(self)
         if not self._apart and not self._decodes:
@@ -331,8 +341,8 @@ class Replica:
             written += more * (tokens == 1 and request.generated > more)
             if request.generated >= request.output or not self.answers:
                 done.append(request)
-        self.turns.append(
-            Turn(
+        self.iterations.append(
+            Iteration(
                 replica=self.number,
                 start=self._started,
                 end=end,
@@ -342,7 +352,7 @@ class Replica:
                 prompt=shape.new,
                 running=self._active,
                 waiting=queue,
-                lacks=self._lacks if self._queue else "",
+                blocked_on=self._blocked_on if self._queue else "",
                 used=self.pool.used,
                 context=shape.context,
                 pairs=shape.pairs,

@@ -55,13 +55,14 @@ class Served(NamedTuple):
         return (self.done - self.first) / (self.output - 1) if self.output > 1 else float("nan")
 
 
-class Turn(NamedTuple):
-    """`steps` equal steps of a replica from `start` to `end` [s]: `prompt` tokens of `prefills` prompts and one of each
-    of `decodes` answers in each step, or more where drafts were accepted: `written` in all.
+class Iteration(NamedTuple):
+    """`steps` consecutive iterations of a replica with the same batch, from `start` to `end` [s].
 
-    Beside them, mean numbers of requests `running` and `waiting`, what the first of these lacks, and the memory in use
-    at the end [bytes]. In the first step, sequences of next tokens hold `context` tokens, and prompts form `pairs` of a
-    query and a key.
+    Each iteration computes `prompt` tokens of `prefills` prompts and one token of each of `decodes` requests, or more
+    where draft tokens are accepted; all of them write `written` output tokens. `running` and `waiting` are mean numbers
+    of requests, `blocked_on` is the limit that blocks the first waiting one, and `used` is the KV cache in use at the
+    end [bytes]. In the first iteration, decoding requests have `context` tokens in the KV cache, and prompts form
+    `pairs` of a query and a key.
     """
 
     replica: int
@@ -73,7 +74,7 @@ class Turn(NamedTuple):
     prompt: int
     running: int
     waiting: float
-    lacks: str
+    blocked_on: str
     used: int
     context: int
     pairs: int
@@ -84,7 +85,7 @@ class Moment(NamedTuple):
     """The load from `start` to `end` [s], over all replicas.
 
     Tokens of `prompt`s and `answers` [1/s], mean numbers of requests `running` and `waiting`, and the share of the
-    `memory` for keys and values in use.
+    KV cache in use (`memory`).
     """
 
     start: float
@@ -130,7 +131,7 @@ estimated at mean lengths]."""
 
 
 class Interactive(NamedTuple):
-    """What so many clients see and get: tokens per second of each [1/s], and tokens per second of each GPU [1/s]."""
+    """Throughput at a number of concurrent clients: tokens per second per user and per GPU [1/s]."""
 
     clients: int
     tokens_per_s_per_user: float
@@ -138,13 +139,13 @@ class Interactive(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """What a request must meet to count as good [s]: time to its first token, and time of each further one."""
+    """SLOs of a request [s]: its TTFT, and its TPOT (the mean ITL)."""
 
     ttft: float = float("inf")
     tpot: float = float("inf")
 
     def met(self, one: Served) -> bool:
-        """Whether a request meets both."""
+        """Return whether a request meets both."""
         return one.ttft <= self.ttft and not one.tpot > self.tpot
 
 
@@ -215,10 +216,14 @@ class Window(NamedTuple):
             return served
         return [one for one in served if self.start < one.done <= self.end]
 
-    def turns(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+    def iterations(self, iterations: Sequence[Iteration]) -> Sequence[Iteration]:
         """Return the iterations that begin and end in the window, or all where there are none."""
-        some = [turn for turn in turns if turn.start >= self.start and turn.end <= self.end] if self.lifetimes else []
-        return some or turns
+        some = (
+            [iteration for iteration in iterations if iteration.start >= self.start and iteration.end <= self.end]
+            if self.lifetimes
+            else []
+        )
+        return some or iterations
 
 
 def steady_window(served: Sequence[Served], clients: int = 0) -> Window:
@@ -245,10 +250,10 @@ def steady_window(served: Sequence[Served], clients: int = 0) -> Window:
 class Serving(Answer):
     """A load served by the replicas of a model under a plan.
 
-    `requests` are in the order of arrival, `turns` in the order of time. Each GPU has `cache` bytes for keys and
-    values, of `cache_per_token` bytes a token. `offered` is the load [requests/s] (0: clients, who wait for answers),
+    `requests` are in the order of arrival, `iterations` in the order of time. Each GPU has `cache` bytes of KV cache,
+    `cache_per_token` bytes per token. `offered` is the load [requests/s] (0: clients, who wait for answers),
     `capacity` what the replicas answer with requests always waiting [requests/s] (None: the load is well below).
-    `step_parts` say where the time of the mean step goes [s]. The `curve` has a point for each number of clients.
+    `iteration_parts` say where the time of the mean step goes [s]. The `curve` has a point for each number of clients.
     Rates, latencies and means are those of the `window`, the steady part of the load, which `clients` ask for (0:
     requests arrive); under overload the rates are the capacity, and no latency is stated. Latencies of a
     `finite` load, a trace, are those of all its requests. `pools` are the capacities of
@@ -267,13 +272,13 @@ class Serving(Answer):
     policy: str
     load: str
     requests: Sequence[Served]
-    turns: Sequence[Turn]
+    iterations: Sequence[Iteration]
     cache: int
     cache_per_token: float
     offered: float
     capacity: float | None
     objective: Objective
-    step_parts: Mapping[str, float]
+    iteration_parts: Mapping[str, float]
     curve: Sequence[Interactive] = ()
     notes: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
@@ -286,21 +291,57 @@ class Serving(Answer):
     def to_dict(self) -> dict[str, Any]:
         """Return rates, latencies [s], KV cache and bottleneck as plain data."""
         return to_plain(
-            model=self.model.name, system=self.system.label, tp=self.plan.tp, dtype=self.format.dtype,
-            weights=self.format.weights, overlap=self.plan.overlap, replicas=self.replicas,
-            readers=self.plan.prefill_replicas, framework=self.framework, engine=self.engine, policy=self.policy,
-            router=self.plan.router, load=self.load, completed=self.completed, span_s=self.span, window=self.window,
-            steady=self.steady, steady_requests=self.steady_requests, seconds=self.stated_seconds, parts=self.parts,
-            requests_per_s=self.requests_per_s, output_tokens_per_s=self.output_tokens_per_s,
-            input_tokens_per_s=self.input_tokens_per_s, output_tokens_per_s_per_gpu=self.output_tokens_per_s_per_gpu,
-            output_tokens_per_s_range=self.output_tokens_per_s_range, ttft_s=self.ttft, tpot_s=self.tpot,
-            tpot_range_s=self.tpot_range, latency_s=self.latency, goodput=self.goodput, offered_per_s=self.offered,
-            capacity_per_s=self.capacity, overloaded=self.overloaded, kv_capacity_tokens=self.cache_tokens,
-            kv_peak_share=self.peak_memory, kv_mean_share=self.mean_memory, preemptions=self.preemptions,
-            mean_running=self.mean_running, mean_waiting=self.mean_waiting, busy_share=self.busy,
-            bottleneck=self.bottleneck, pools=self.pools, lacks=self.lacks, mean_step=self.mean_step, steps=self.steps,
-            step_parts=self.step_parts, curve=self.curve, needs=self.needs, notes=self.notes,
-        )  # fmt: skip
+            model=self.model.name,
+            system=self.system.label,
+            tp=self.plan.tp,
+            dtype=self.format.dtype,
+            weights=self.format.weights,
+            overlap=self.plan.overlap,
+            replicas=self.replicas,
+            prefill_replicas=self.plan.prefill_replicas,
+            framework=self.framework,
+            engine=self.engine,
+            scheduler=self.policy,
+            router=self.plan.router,
+            load=self.load,
+            completed=self.completed,
+            span_s=self.span,
+            window=self.window,
+            steady=self.steady,
+            steady_requests=self.steady_requests,
+            seconds=self.stated_seconds,
+            parts=self.parts,
+            requests_per_s=self.requests_per_s,
+            output_tokens_per_s=self.output_tokens_per_s,
+            input_tokens_per_s=self.input_tokens_per_s,
+            output_tokens_per_s_per_gpu=self.output_tokens_per_s_per_gpu,
+            output_tokens_per_s_range=self.output_tokens_per_s_range,
+            ttft_s=self.ttft,
+            tpot_s=self.tpot,
+            tpot_range_s=self.tpot_range,
+            latency_s=self.latency,
+            goodput=self.goodput,
+            slo_attainment=self.slo_attainment,
+            offered_per_s=self.offered,
+            capacity_per_s=self.capacity,
+            overloaded=self.overloaded,
+            kv_capacity_tokens=self.cache_tokens,
+            kv_peak_share=self.peak_memory,
+            kv_mean_share=self.mean_memory,
+            preemptions=self.preemptions,
+            mean_running=self.mean_running,
+            mean_waiting=self.mean_waiting,
+            busy_share=self.busy,
+            bottleneck=self.bottleneck,
+            pools=self.pools,
+            blocked_on=self.blocked_on,
+            mean_iteration=self.mean_iteration,
+            iterations=self.num_iterations,
+            iteration_parts=self.iteration_parts,
+            curve=self.curve,
+            needs=self.needs,
+            notes=self.notes,
+        )
 
     @property
     def replicas(self) -> int:
@@ -354,7 +395,7 @@ class Serving(Answer):
 
     @cached_property
     def parts(self) -> Mapping[str, float]:
-        """Where the mean time of a request goes [s]: outside of replicas, the queue, its prompt, its further tokens.
+        """Where the mean time of a request goes [s]: outside of replicas, queue, prefill, decode.
 
         Empty above capacity.
         """
@@ -362,16 +403,16 @@ class Serving(Answer):
             return {}
         marks = np.array([(one.arrival, one.reached, one.start, one.first, one.done) for one in self.timed_requests])
         return dict(
-            zip(("outside", "queue", "prompt", "answer"), np.diff(marks, axis=1).mean(axis=0).tolist(), strict=True)
+            zip(("outside", "queue", "prefill", "decode"), np.diff(marks, axis=1).mean(axis=0).tolist(), strict=True)
         )
 
     @property
     def measures(self) -> Mapping[str, float]:
         """What a change of the servers is judged by, with its units."""
-        latencies = {"first token": self.ttft or {}, "further token": self.tpot or {}}
+        latencies = {"TTFT": self.ttft or {}, "TPOT": self.tpot or {}}
         return {
-            "requests/s": self.requests_per_s,
-            "tokens/s of each GPU": self.output_tokens_per_s_per_gpu,
+            "req/s": self.requests_per_s,
+            "output tokens/s per GPU": self.output_tokens_per_s_per_gpu,
             **{
                 f"{what}, {at} [ms]": of[at] * 1e3
                 for what, of in latencies.items()
@@ -379,11 +420,11 @@ class Serving(Answer):
                 if at in of
             },
             **(
-                {"good answers [%]": 100 * self.good_share}
-                if self.objective != Objective() and self.good_share is not None
+                {"SLO attainment [%]": 100 * self.slo_attainment}
+                if self.objective != Objective() and self.slo_attainment is not None
                 else {}
             ),
-            "most memory in use [%]": 100 * self.peak_memory,
+            "KV cache, peak [%]": 100 * self.peak_memory,
         }
 
     @property
@@ -425,7 +466,7 @@ class Serving(Answer):
 
     @cached_property
     def tpot(self) -> Mapping[str, float] | None:
-        """Time of each further token of a request [s]: mean and percentiles over requests; None as `ttft`."""
+        """TPOT, the mean ITL of a request [s]: mean and percentiles over requests; None as `ttft`."""
         found = [one.tpot for one in self.timed_requests if one.output > 1]
         return None if self.overloaded or not found else statistics(found)
 
@@ -436,7 +477,7 @@ class Serving(Answer):
 
     @property
     def tpot_range(self) -> tuple[float, float] | None:
-        """The mean time of each further token less and plus its error [s]; None where either is missing."""
+        """The mean TPOT less and plus its error [s]; None where either is missing."""
         return self.error.around(self.tpot["mean"]) if self.error and self.tpot else None
 
     @property
@@ -453,12 +494,12 @@ class Serving(Answer):
 
     @property
     def goodput(self) -> float | None:
-        """Answers per second that meet the objective; None as `ttft`."""
-        return None if self.good_share is None else self.good_share * self.requests_per_s
+        """Requests per second that meet their SLOs [1/s]; None as `ttft`."""
+        return None if self.slo_attainment is None else self.slo_attainment * self.requests_per_s
 
     @cached_property
-    def good_share(self) -> float | None:
-        """Share of the answers that meet the objective; None as `ttft`."""
+    def slo_attainment(self) -> float | None:
+        """Share of the requests that meet their SLOs; None as `ttft`."""
         return None if self.overloaded else sum(map(self.objective.met, self.timed_requests)) / len(self.timed_requests)
 
     @property
@@ -468,86 +509,87 @@ class Serving(Answer):
 
     @property
     def preemptions(self) -> int:
-        """How often a request's memory was taken from it."""
+        """Number of preemptions."""
         return sum(one.preemptions for one in self.requests)
 
     @property
     def cache_tokens(self) -> int:
-        """Tokens whose keys and values a replica holds."""
+        """Tokens that the KV cache of a replica holds."""
         return int(self.cache // self.cache_per_token)
 
     @property
     def peak_memory(self) -> float:
-        """Largest share of a replica's memory for keys and values in use."""
-        return max(turn.used for turn in self.turns) / self.cache
+        """Peak share of a replica's KV cache in use."""
+        return max(iteration.used for iteration in self.iterations) / self.cache
 
     @property
     def mean_memory(self) -> float:
-        """Mean share of the memory for keys and values in use while steps run."""
-        return self._weighted([turn.used for turn in self._counted_turns]) / self.cache
+        """Mean share of the KV cache in use while iterations run."""
+        return self._weighted([iteration.used for iteration in self._counted_turns]) / self.cache
 
     @property
     def mean_running(self) -> float:
         """Mean number of requests that run on a replica while its steps do."""
-        return self._weighted([turn.running for turn in self._counted_turns])
+        return self._weighted([iteration.running for iteration in self._counted_turns])
 
     @property
     def mean_waiting(self) -> float | None:
         """Mean number of requests that wait while steps run, of a replica; None as `ttft`, since the queue grows."""
-        return None if self.overloaded else self._weighted([turn.waiting for turn in self._counted_turns])
+        return None if self.overloaded else self._weighted([iteration.waiting for iteration in self._counted_turns])
 
     @property
     def busy(self) -> float:
         """Share of the time in which a replica runs a step."""
         begin, end = self.window.start, self.window.end
-        times = (min(turn.end, end) - max(turn.start, begin) for turn in self.turns)
+        times = (min(iteration.end, end) - max(iteration.start, begin) for iteration in self.iterations)
         return sum(max(time, 0.0) for time in times) / ((end - begin) * self.replicas)
 
     @property
-    def lacks(self) -> Mapping[str, float]:
-        """Share of the steps' time in which requests wait, by what the first of them lacks."""
+    def blocked_on(self) -> Mapping[str, float]:
+        """Share of the iterations' time in which requests wait, by the limit that blocks the first of them."""
         found: defaultdict[str, float] = defaultdict(float)
-        for turn in self._counted_turns:
-            if turn.lacks:
-                found[turn.lacks] += turn.end - turn.start
-        whole = sum(turn.end - turn.start for turn in self._counted_turns)
+        for iteration in self._counted_turns:
+            if iteration.blocked_on:
+                found[iteration.blocked_on] += iteration.end - iteration.start
+        whole = sum(iteration.end - iteration.start for iteration in self._counted_turns)
         return {name: time / whole for name, time in sorted(found.items(), key=lambda one: -one[1])}
 
     @property
-    def steps(self) -> int:
-        """Steps of all replicas."""
-        return sum(turn.steps for turn in self.turns)
+    def num_iterations(self) -> int:
+        """Engine iterations of all replicas."""
+        return sum(iteration.steps for iteration in self.iterations)
 
     @property
-    def mean_step(self) -> Mapping[str, float]:
-        """The mean step: seconds, next tokens, and tokens of prompts."""
-        turns = self._counted_turns
-        steps = sum(turn.steps for turn in turns)
+    def mean_iteration(self) -> Mapping[str, float]:
+        """The mean iteration: seconds, decode requests, and prefill tokens."""
+        iterations = self._counted_turns
+        steps = sum(iteration.steps for iteration in iterations)
         return {
-            "seconds": sum(turn.end - turn.start for turn in turns) / steps,
-            "decodes": sum(turn.decodes * turn.steps for turn in turns) / steps,
-            "prompt_tokens": sum(turn.prompt * turn.steps for turn in turns) / steps,
+            "seconds": sum(iteration.end - iteration.start for iteration in iterations) / steps,
+            "decodes": sum(iteration.decodes * iteration.steps for iteration in iterations) / steps,
+            "prompt_tokens": sum(iteration.prompt * iteration.steps for iteration in iterations) / steps,
         }
 
     def over_time(self, count: int = 120) -> list[Moment]:
         """The load in `count` equal stretches of time, over all replicas."""
         edges = np.linspace(0.0, self.span, count + 1)
         begin = self.requests[0].arrival
-        rates: Mapping[str, Callable[[Turn], float]] = {
-            "prompt": lambda turn: turn.prompt * turn.steps, "answers": lambda turn: turn.written,
-            "running": lambda turn: turn.running * (turn.end - turn.start),
-            "waiting": lambda turn: turn.waiting * (turn.end - turn.start),
-            "memory": lambda turn: turn.used / self.cache * (turn.end - turn.start) / self.replicas,
-        }  # fmt: skip
+        rates: Mapping[str, Callable[[Iteration], float]] = {
+            "prompt": lambda iteration: iteration.prompt * iteration.steps,
+            "answers": lambda iteration: iteration.written,
+            "running": lambda iteration: iteration.running * (iteration.end - iteration.start),
+            "waiting": lambda iteration: iteration.waiting * (iteration.end - iteration.start),
+            "memory": lambda iteration: iteration.used / self.cache * (iteration.end - iteration.start) / self.replicas,
+        }
         found = {name: np.zeros(count) for name in rates}
-        by_replica: defaultdict[int, list[Turn]] = defaultdict(list)
-        for turn in self.turns:
-            by_replica[turn.replica].append(turn)
-        for _, turns in sorted(by_replica.items()):
-            if turns:
-                times = np.array([(turn.start, turn.end) for turn in turns]).ravel() - begin
+        by_replica: defaultdict[int, list[Iteration]] = defaultdict(list)
+        for iteration in self.iterations:
+            by_replica[iteration.replica].append(iteration)
+        for _, iterations in sorted(by_replica.items()):
+            if iterations:
+                times = np.array([(iteration.start, iteration.end) for iteration in iterations]).ravel() - begin
                 for name, amount in rates.items():
-                    whole = np.cumsum([amount(turn) for turn in turns])
+                    whole = np.cumsum([amount(iteration) for iteration in iterations])
                     reached = np.column_stack([np.concatenate([[0.0], whole[:-1]]), whole]).ravel()
                     found[name] += np.diff(np.interp(edges, times, reached)) / np.diff(edges)
         return [
@@ -556,12 +598,12 @@ class Serving(Answer):
         ]
 
     def _weighted(self, values: Sequence[float]) -> float:
-        times = [turn.end - turn.start for turn in self._counted_turns]
+        times = [iteration.end - iteration.start for iteration in self._counted_turns]
         return float(np.average(values, weights=times))
 
     @cached_property
-    def _counted_turns(self) -> Sequence[Turn]:
-        return self.window.turns(self.turns)
+    def _counted_turns(self) -> Sequence[Iteration]:
+        return self.window.iterations(self.iterations)
 
 
 def statistics(values: Sequence[float]) -> dict[str, float]:

@@ -32,11 +32,11 @@ from weft.serving.result import (  # fmt: skip
     LIFETIMES,
     WARM_UP,
     Interactive,
+    Iteration,
     Limits,
     Pools,
     Served,
     Serving,
-    Turn,
     steady_window,
 )
 from weft.serving.steady import steady
@@ -122,12 +122,12 @@ class Ready:
         """
         made = self
         for _ in range(_MOST_ROUNDS):
-            answered, turns, capacity = made._run(progress, resumes)
+            answered, iterations, capacity = made._run(progress, resumes)
             count = made._steady_count(answered, capacity)
             if count <= len(made.asked.asked):
                 break
             made = made.of(count)
-        return made.serving(answered, turns, capacity)
+        return made.serving(answered, iterations, capacity)
 
     def of(self, requests: int) -> Ready:
         """Return the same with another number of requests."""
@@ -137,14 +137,14 @@ class Ready:
             options=self.options,
         )  # fmt: skip
 
-    def _run(self, progress: Progress | None, resumes: bool) -> tuple[list[Served], list[Turn], float | None]:
+    def _run(self, progress: Progress | None, resumes: bool) -> tuple[list[Served], list[Iteration], float | None]:
         """Serve the load: requests and iterations, and the capacity if the load may be above it."""
         checkpoint = self._checkpoint() if resumes else None
-        answered, turns = self.server.run(self.asked, None, progress, checkpoint)
-        capacity = self.server.capacity(self.asked, answered, turns, progress) if self.asked.rate else None
+        answered, iterations = self.server.run(self.asked, None, progress, checkpoint)
+        capacity = self.server.capacity(self.asked, answered, iterations, progress) if self.asked.rate else None
         if checkpoint:
             checkpoint.remove()
-        return answered, turns, capacity
+        return answered, iterations, capacity
 
     def _steady_count(self, answered: Sequence[Served], capacity: float | None) -> int:
         """Return the requests that a steady state takes, or those of a stated load."""
@@ -156,11 +156,11 @@ class Ready:
         more = steady_requests(answered, rate) * (_EARLY if window.lifetimes < WARM_UP else _LATE)
         return max(min(math.ceil(max(more, _LATE * count)), _MOST_REQUESTS), count)
 
-    def serving(self, answered: Sequence[Served], turns: Sequence[Turn], capacity: float | None) -> Serving:
+    def serving(self, answered: Sequence[Served], iterations: Sequence[Iteration], capacity: float | None) -> Serving:
         """Return the answer of a load that was served."""
         server, asked = self.server, self.asked
         forward, how = server.forward, server.how
-        counted = steady_window(answered, asked.clients).turns(turns)
+        counted = steady_window(answered, asked.clients).iterations(iterations)
         limit = self.plan.max_model_len or forward.model.sequence_length
         return Serving(
             model=forward.model,
@@ -170,13 +170,13 @@ class Ready:
             policy=self.policy,
             load=asked.about,
             requests=answered,
-            turns=turns,
+            iterations=iterations,
             cache=how.cache_bytes,
             cache_per_token=forward.cache(limit) / limit,
             offered=asked.rate,
             capacity=capacity,
             objective=self.limits.objective,
-            step_parts=server.step_parts(counted),
+            iteration_parts=server.iteration_parts(counted),
             curve=tuple(server.curve(asked)) if self.sweep_concurrency else (),
             notes=tuple(_notes(how, server, answered, self.plan.cpu_overhead is not None)),
             needs=forward.needs,
@@ -184,7 +184,7 @@ class Ready:
             engine=how.about,
             clients=asked.clients,
             finite=asked.finite,
-            pools=server.pools(answered, turns, capacity) if server.readers else None,
+            pools=server.pools(answered, iterations, capacity) if server.readers else None,
         )
 
     def _checkpoint(self) -> Checkpoint | None:
@@ -296,7 +296,7 @@ class Server:
     def run(
         self, asked: RequestStream, watch: Watch | None = None, progress: Progress | None = None,
         checkpoint: Checkpoint | None = None,
-    ) -> tuple[list[Served], list[Turn]]:  # fmt: skip
+    ) -> tuple[list[Served], list[Iteration]]:  # fmt: skip
         """Serve a load: its requests in the order of arrival, and the steps of all replicas in the order of time.
 
         `watch` sees each answered request, and may raise `GivenUp`. With a `checkpoint` the run resumes from it.
@@ -310,8 +310,10 @@ class Server:
             cluster = self._cluster(asked)
             found = cluster.run(asked, watch, between)
         every = [*cluster.replicas, *cluster.decoders]
-        turns = sorted((turn for replica in every for turn in replica.turns), key=lambda turn: turn.start)
-        return sorted(map(_served, found), key=lambda one: one.arrival), turns
+        iterations = sorted(
+            (iteration for replica in every for iteration in replica.iterations), key=lambda iteration: iteration.start
+        )
+        return sorted(map(_served, found), key=lambda one: one.arrival), iterations
 
     def _restored(self, asked: RequestStream, checkpoint: Checkpoint) -> Cluster | None:
         """The replicas in the state of a checkpoint; None where there is none, or it has another form."""
@@ -367,7 +369,11 @@ class Server:
         return self.sent[tokens]
 
     def capacity(
-        self, asked: RequestStream, answered: Sequence[Served], turns: Sequence[Turn], progress: Progress | None = None
+        self,
+        asked: RequestStream,
+        answered: Sequence[Served],
+        iterations: Sequence[Iteration],
+        progress: Progress | None = None,
     ) -> float | None:
         """Answers per second while requests always wait, where a load's end suggests that it is near [1/s]."""
         last = max(answered, key=lambda one: one.done)
@@ -376,26 +382,26 @@ class Server:
         is_near = is_late and asked.rate > _FAR_BELOW * self._estimated_capacity(answered)
         if not is_near and not _falls_behind(answered) and asked.rate != float("inf"):
             return None
-        at_once, some = _most_at_once(turns), list(asked.asked[:FIRST_REQUESTS])
+        at_once, some = _most_at_once(iterations), list(asked.asked[:FIRST_REQUESTS])
         kept = some * -(-_FULL * at_once // len(some))
         found, _ = self.run(RequestStream([one._replace(arrival=0.0) for one in kept], "all at once"), None, progress)
         ends = sorted(one.done for one in found)
         early, late = len(ends) // 5, len(ends) - 1 - len(ends) // 5
         return (late - early) / (ends[late] - ends[early]) if ends[late] > ends[early] else float("inf")
 
-    def step_parts(self, turns: Sequence[Turn]) -> Mapping[str, float]:
+    def iteration_parts(self, iterations: Sequence[Iteration]) -> Mapping[str, float]:
         """Where the time of the mean step goes [s], that of the host included.
 
         Steps of next tokens alone, of prompts alone and of both are each parted as their mean is.
         """
-        kinds: dict[tuple[bool, bool], list[Turn]] = {}
-        for turn in turns:
-            kinds.setdefault((turn.decodes > 0, turn.prefills > 0), []).append(turn)
-        steps = sum(turn.steps for turn in turns)
+        kinds: dict[tuple[bool, bool], list[Iteration]] = {}
+        for iteration in iterations:
+            kinds.setdefault((iteration.decodes > 0, iteration.prefills > 0), []).append(iteration)
+        steps = sum(iteration.steps for iteration in iterations)
         total = {"host": self.how.host}
         for some in kinds.values():
             parts = self.times.parts(_mean(some))
-            gpu = sum(turn.end - turn.start - turn.steps * self.how.host for turn in some)
+            gpu = sum(iteration.end - iteration.start - iteration.steps * self.how.host for iteration in some)
             scale = gpu / sum(parts.values()) / steps
             total = added(total, {name: scale * time for name, time in parts.items()})
         return total
@@ -416,7 +422,7 @@ class Server:
             yield Interactive(now, users, tokens / (self.replicas * self.forward.plan.tp))
             clients *= 2
 
-    def pools(self, answered: Sequence[Served], turns: Sequence[Turn], capacity: float | None) -> Pools:
+    def pools(self, answered: Sequence[Served], iterations: Sequence[Iteration], capacity: float | None) -> Pools:
         """Return the capacities of prefill and decode workers alone, at mean lengths, and with one worker more.
 
         They are scaled to the `capacity` that was simulated, if it was. A worker is an engine: replicas that share
@@ -424,7 +430,9 @@ class Server:
         """
         each = self.forward.plan.together
         writers = self.replicas - self.readers
-        read = sum(turn.prompt * turn.steps for turn in turns if turn.replica < self.readers) / len(answered)
+        read = sum(
+            iteration.prompt * iteration.steps for iteration in iterations if iteration.replica < self.readers
+        ) / len(answered)
         prefill, decode = self._prefill_rate(read), self._decode_rate(answered)
         found = Pools(
             self.readers * prefill, writers * decode,
@@ -473,11 +481,11 @@ class Server:
         return max(sum(each), stages * max(each)) + self.how.host
 
 
-def _mean(turns: Sequence[Turn]) -> Shape:
+def _mean(iterations: Sequence[Iteration]) -> Shape:
     """The mean step of some."""
-    steps = sum(turn.steps for turn in turns)
+    steps = sum(iteration.steps for iteration in iterations)
     names = ("decodes", "context", "prefills", "prompt", "pairs")
-    means = (sum(getattr(turn, name) * turn.steps for turn in turns) / steps for name in names)
+    means = (sum(getattr(iteration, name) * iteration.steps for iteration in iterations) / steps for name in names)
     decodes, context, prefills, new, pairs = means
     count, prompts = max(round(decodes), 1) if decodes else 0, max(round(prefills), 1) if prefills else 0
     tokens = round(new / prefills * prompts) if prefills else 0
@@ -517,11 +525,11 @@ def steady_requests(answered: Sequence[Served], rate: float) -> int:
     return math.ceil(rate * (WARM_UP * float(np.percentile(found, 90)) + LIFETIMES * float(np.mean(found))))
 
 
-def _most_at_once(turns: Sequence[Turn]) -> int:
+def _most_at_once(iterations: Sequence[Iteration]) -> int:
     """Return the most requests that ran at once, added over replicas."""
     most: dict[int, int] = {}
-    for turn in turns:
-        most[turn.replica] = max(most.get(turn.replica, 0), turn.running)
+    for iteration in iterations:
+        most[iteration.replica] = max(most.get(iteration.replica, 0), iteration.running)
     return sum(most.values())
 
 
@@ -577,8 +585,8 @@ def _check_lengths(asked: Sequence[Asked], model: Transformer, limit: int, forwa
     size = forward.cache(-(-total // how.block) * how.block)
     if size > how.cache_bytes:
         raise InputError(
-            f"the keys and values of a request of {total:,} tokens take {size / 1e9:.3g} GB on each GPU, and "
-            f"{how.name} has {how.cache_bytes / 1e9:.3g} GB for them; give a larger tp, or shorter requests"
+            f"the KV cache of a request of {total:,} tokens takes {size / 1e9:.3g} GB on each GPU, and "
+            f"{how.name} has {how.cache_bytes / 1e9:.3g} GB for it; give a larger tp, or shorter requests"
         )
 
 
@@ -588,13 +596,13 @@ def _notes(how: Serves, server: Server, answered: Sequence[Served], host_stated:
     format = server.forward.served_format
     notes = [format.note] * bool(format.note)
     notes.append(
-        f"Rules and host times are those of {how.about}; --framework {how.name}@VERSION takes another version's."
+        f"Scheduler rules and CPU overheads are those of {how.about}; --framework {how.name}@VERSION takes another "
+        "version's."
     )
     if not host_stated:
         notes.append(
-            f"Beside its kernels, a step is taken to last {how.host * 1e3:g} ms, fitted to served loads "
-            f"({low * 1e3:g} to {high * 1e3:g} ms); "
-            "--cpu-overhead changes it."
+            f"CPU overhead of an iteration: {how.host * 1e3:g} ms, fitted to served loads ({low * 1e3:g} to "
+            f"{high * 1e3:g} ms); --cpu-overhead changes it."
         )
     if server.forward.plan.wide:
         notes.append(
@@ -610,15 +618,19 @@ def _notes(how: Serves, server: Server, answered: Sequence[Served], host_stated:
     drafts = server.forward.speculation
     if drafts.tokens:
         notes.append(
-            f"Each step verifies {drafts.tokens} tokens drafted by {drafts.draft} beside the next one, and writes "
-            f"{drafts.expected:.3g} with {drafts.accept:.0%} accepted: the mean, without its scatter."
+            f"Speculative decoding: each iteration verifies {drafts.tokens} draft tokens by {drafts.draft} and writes "
+            f"{drafts.expected:.3g} tokens per request at an acceptance rate of {drafts.accept:.0%} (the mean)."
         )
     if server.readers:
-        said = f"{server.readers} of {server.replicas} replicas read prompts, and send keys and values"
+        pools = f"Disaggregated prefill: {server.readers} of {server.replicas} replicas prefill"
         longest = max((one.input for one in answered if one.output > 1), default=0)
-        sent = f", which takes {server.sending(longest) * 1e3:.3g} ms of the longest" if longest else ""
-        notes.append(f"{said}{sent}.")
+        sent = (
+            f"; the longest prompt's KV cache takes {server.sending(longest) * 1e3:.3g} ms to send" if longest else ""
+        )
+        notes.append(f"{pools}{sent}.")
     notes += server.forward.notes
     if server.shared:
-        notes.append("Blocks of prompts that begin alike are computed once, and kept while memory lasts.")
+        notes.append(
+            "Prefix caching: KV-cache blocks of a shared prefix are computed once, and cached while memory lasts."
+        )
     return notes

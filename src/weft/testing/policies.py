@@ -81,8 +81,8 @@ def _serve(
 
 def tokens_are_computed_once(answer: Serving, sequences: float) -> str | None:
     """Every answer has its tokens: prompts are computed once, and again only after a preemption."""
-    prompts = sum(turn.prompt for turn in answer.turns)
-    tokens = sum(turn.decodes * turn.steps for turn in answer.turns)
+    prompts = sum(iteration.prompt for iteration in answer.iterations)
+    tokens = sum(iteration.decodes * iteration.steps for iteration in answer.iterations)
     asked, written = (sum(getattr(one, name) for one in answer.requests) for name in ("input", "output"))
     least = asked + written - len(answer.requests)  # the first token of an answer comes with its prompt
     if prompts + tokens < least or (not answer.preemptions and prompts + tokens != least):
@@ -95,31 +95,39 @@ def tokens_are_computed_once(answer: Serving, sequences: float) -> str | None:
 
 def sequences_are_bounded(answer: Serving, sequences: float) -> str | None:
     """No more requests run at once than sequences are allowed."""
-    most = max(turn.running for turn in answer.turns)
+    most = max(iteration.running for iteration in answer.iterations)
     return f"{most} requests run, {sequences} may" if most > sequences else None
 
 
 def kv_cache_is_bounded(answer: Serving, sequences: float) -> str | None:
     """The requests that run never hold more than the KV cache."""
-    most = max(turn.used for turn in answer.turns)
+    most = max(iteration.used for iteration in answer.iterations)
     return f"{most} bytes of {answer.cache} are in use" if most > answer.cache else None
 
 
 def replicas_work_while_requests_wait(answer: Serving, sequences: float) -> str | None:
     """A replica is never idle while a request is in it."""
-    for turn, after in pairwise(answer.turns):
-        if after.start < turn.end - 1e-12:
-            return f"an engine iteration starts at {after.start} s, before the one that ends at {turn.end} s"
-        idle = after.start > turn.end + 1e-9
-        inside = [one for one in answer.requests if one.reached < turn.end - 1e-9 and one.done > turn.end + 1e-9]
+    for iteration, after in pairwise(answer.iterations):
+        if after.start < iteration.end - 1e-12:
+            return f"an engine iteration starts at {after.start} s, before the one that ends at {iteration.end} s"
+        idle = after.start > iteration.end + 1e-9
+        inside = [
+            one for one in answer.requests if one.reached < iteration.end - 1e-9 and one.done > iteration.end + 1e-9
+        ]
         if idle and inside:
-            return f"{len(inside)} requests are there from {turn.end} to {after.start} s, and nothing runs"
+            return f"{len(inside)} requests are there from {iteration.end} to {after.start} s, and nothing runs"
     return None
 
 
 def littles_law_holds(answer: Serving, sequences: float) -> str | None:
     """Little's law holds: the mean number of requests is the rate of answers times their mean time there."""
-    inside = sum((turn.running + turn.waiting) * (turn.end - turn.start) for turn in answer.turns) / answer.span
+    inside = (
+        sum(
+            (iteration.running + iteration.waiting) * (iteration.end - iteration.start)
+            for iteration in answer.iterations
+        )
+        / answer.span
+    )
     there = sum(one.done - one.reached for one in answer.requests) / len(answer.requests)
     expected = answer.completed / answer.span * there
     return None if abs(inside - expected) <= _LITTLE * expected else f"{inside:.6g} requests instead of {expected:.6g}"

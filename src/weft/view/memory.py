@@ -23,8 +23,8 @@ _HOLDERS = {
     "optimizer": ("optimizer states", looks.ORANGE, "momenta and the main copy of the weights"),
     "weight versions": ("versions of weights", "#004C77", "of passes in flight, where the schedule has no flush"),
     "gathered weights": ("weights gathered", looks.SKY, "whole parts beside the shards (FSDP)"),
-    "activations": ("activations", looks.RED, "kept from forward to backward passes, of all micro-batches in flight"),
-    "workspace": ("workspace", looks.PINK, "outputs and gradients that live during one pass, what is computed again"),
+    "activations": ("activations", looks.RED, "saved from forward to backward passes, of all micro-batches in flight"),
+    "workspace": ("workspace", looks.PINK, "outputs and gradients that live during one pass, recomputed activations"),
     "fragmentation": ("fragmentation", "#DDDDDD", "gaps between tensors that the allocator has reserved [assumed]"),
     "outside": ("outside the allocator", "#BBBBBB",
                 "the context of the process and buffers of the collective library [assumed]"),
@@ -39,18 +39,21 @@ _KEPT = (
 """Why sharding the weights, too, can need more memory in a pipeline (torchtitan's default, `weft.TrainingPlan`)."""
 
 
-def fitting(answer: Memory, what: str = "It") -> str:
+def fitting(answer: Memory, what: str = "") -> str:
     """Return whether `what` fits, by how much, and what would make it fit, in a sentence."""
     peak, room = answer.peak / 1e9, answer.capacity / 1e9
     where = f" on stage {answer.fullest}" if len(answer.devices) > 1 else ""
     kept = _KEPT * (answer.plan.shards_weights and not answer.plan.gathers_each_pass)
+    lead = f"{what} " if what else ""
     if answer.fits:
-        return f"{what} fits: the peak is {peak:.1f} GB of {room:.0f} GB{where}, {room - peak:.1f} GB are free{kept}."
+        words = f"{lead}fits: peak {peak:.1f} GB of {room:.0f} GB{where}, {room - peak:.1f} GB free{kept}."
+        return f"{words[:1].upper()}{words[1:]}"
     found = [f"{name} ({size / 1e9:.1f} GB)" for name, size in answer.remedies.items()]
     remedy = f"it would fit with {', or '.join(found[:3])}" if found else "no single change of the plan makes it fit"
     over = f"{peak - room:.1f} GB above the {room:.0f} GB"
     again = "" if answer.plan.recompute == "full" else "; 'weft memory --budget' finds operators to recompute"
-    return f"{what} does not fit: the peak is {peak:.1f} GB{where}, {over}; {remedy}{again}{kept}."
+    words = f"{lead}does not fit: peak {peak:.1f} GB{where}, {over}; {remedy}{again}{kept}."
+    return f"{words[:1].upper()}{words[1:]}"
 
 
 def holder_table(answer: Memory) -> Table:
@@ -73,7 +76,7 @@ def saved_table(answer: Memory) -> Table:
     """Activations that one micro-batch leaves on the fullest device, by operator, the largest first."""
     saved = sorted(answer.devices[answer.fullest].saved.items(), key=lambda one: -one[1])
     rows = [(name, size / 1e6) for name, size in saved if size]
-    columns = [text("operator"), number("size_mb", "kept", "MB", ",.1f")]
+    columns = [text("operator"), number("size_mb", "saved", "MB", ",.1f")]
     return Table(columns, rows, "Activations of one micro-batch, by part of the model and operator")
 
 
@@ -95,7 +98,7 @@ def holders(answer: Memory) -> Figure:
     columns = [text("lane", " "), text("holder"), number("size_gb", "memory at the peak", "GB", ",.2f")]
     table = Table(columns, rows)
     figure = stacked_bars(
-        "Who holds the memory?", table, lane="lane", value="size_gb",
+        "Memory by holder", table, lane="lane", value="size_gb",
         color=Color("holder", _looks(table.distinct("holder"))), over=[_capacity(answer)],
     )  # fmt: skip
     return figure.captioned("One GPU of each pipeline stage at its own peak; the dashed line is the GPU's memory.")
@@ -115,7 +118,7 @@ def memory_curve(answer: Step, until_s: float = math.inf) -> Figure | None:
     span = [table.column("time_s")[0], min(table.column("until_s")[-1], until_s)]
     capacity = answer.memory.capacity / 1e9
     figure = areas(
-        "How does the memory change over the step?", table, x=Axis("time_s", title="time [s]", domain=span),
+        "Memory over the step", table, x=Axis("time_s", title="time [s]", domain=span),
         until="until_s", looks=_looks(table.heads[2:]), limit=(capacity, f"{capacity:.0f} GB"), height=220,
         name="memory",
     )  # fmt: skip

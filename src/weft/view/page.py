@@ -33,7 +33,7 @@ def report_page(report: Report[Any]) -> str:
     more = [said for said in map(_typeset, report.sentences()) if said not in lead]
     # A note of several lines is a file, which the page shows among its sections.
     gpu, notes = report.gpu(), [sentence(_typeset(note)) for note in report.notes() if "\n" not in note]
-    sure = [Section("Notes, and how sure this is", [notes])] if notes else []
+    sure = [Section("Notes and expected errors", [notes])] if notes else []
     machine = [machine_section(gpu)] if gpu is not None else []
     parts = [more, *report.sections(), *sure, *report.appendix(), *machine]
     return page_text(report.title(), lead, parts, report.explained)

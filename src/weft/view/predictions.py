@@ -41,7 +41,7 @@ _GLYPHS = "█▓▒░"
 _BAR = 20
 _ERRORS = 3
 """Most classes of errors that a report names."""
-_OFF = "how sure: "
+_OFF = "expected error: "
 _HALF_BY_SWITCH = (
     "{} by nvls: no class of errors, as libraries choose rings; 12% on one public rate, an all-gather of 1 GiB"
 )

@@ -90,7 +90,7 @@ class RooflineReport(SystemReport["Roofline"]):
         """What the times rest on, and last the error of the class of the longest GEMM."""
         gemms = [op.seconds for op in self.answer.operators if op.kind == "gemm"]
         gpu = self.answer.system.gpu
-        sure = [f"how sure: {gemm_error(gpu.name, max(gemms)).why}"] if gemms and gpu.vendor != "none" else []
+        sure = [f"expected error: {gemm_error(gpu.name, max(gemms)).why}"] if gemms and gpu.vendor != "none" else []
         return [*(f"note: {sentence(note)}" for note in self.answer.notes), *sure]
 
     def table(self) -> Table:

@@ -1,4 +1,4 @@
-"""Served loads: sentences, latencies, the mean step, and what runs, waits and is held over time."""
+"""Served loads: sentences, latencies, the mean iteration, and requests and KV cache over time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from weft.view.step import ranks, waterfall_table
 from weft.view.words import percent
 
 _SURE = (
-    "how sure: steps are as sure as `weft prefill` and `weft decode`; sampling and the network to the clients are left "
-    "out. Rules of schedulers are those of the frameworks' sources, not fitted to rows"
+    "expected error: of iterations that of `weft prefill` and `weft decode`; sampling and the network to the clients "
+    "are left out. Scheduler rules are those of the frameworks' sources, not fitted to measurements"
 )
 _TURNS_DRAWN = 160
 _POINTS = 100
 """Points of a distribution that are drawn."""
-_KINDS = {"next tokens": looks.BLUE, "prompts": looks.ORANGE, "both": looks.GREEN}
-_TOKENS = {"prompts": looks.ORANGE, "answers": looks.BLUE}
+_KINDS = {"decode": looks.BLUE, "prefill": looks.ORANGE, "both": looks.GREEN}
+_TOKENS = {"prefill": looks.ORANGE, "decode": looks.BLUE}
 
 
 class ServingReport(SystemReport[Serving]):
-    """A served load: throughput, latencies, queue and memory, the mean step, and the steps one after the other."""
+    """A served load: throughput, latencies, queue, KV cache, and engine iterations."""
 
     explained = "serving"
 
@@ -43,23 +43,23 @@ class ServingReport(SystemReport[Serving]):
         where = f"{gpus} GPU{'s' * (gpus > 1)}"
         model = f"{answer.model.title} ({answer.format.words})"
         tokens = (
-            f"{answer.output_tokens_per_s:,.0f} tokens/s out ({answer.output_tokens_per_s_per_gpu:,.0f} per GPU"
+            f"{answer.output_tokens_per_s:,.0f} output tokens/s ({answer.output_tokens_per_s_per_gpu:,.0f} per GPU"
             f"{_between(answer.output_tokens_per_s_range, '{:,.0f}'.format)})"
         )
         if answer.overloaded:
             lead = (
-                f"Offered load is above capacity: {answer.offered:.3g} requests/s arrive, and {model} answers "
-                f"{answer.capacity:.3g} on {where}, {tokens}. The queue grows without end, and so do latencies: none "
-                "is stated; give a lower --rate, or more GPUs."
+                f"Overloaded: {answer.offered:.3g} req/s offered, and the capacity of {model} on {where} is "
+                f"{answer.capacity:.3g} req/s, {tokens}. The queue grows without bound, so no latency is stated; lower "
+                "--rate or add GPUs."
             )
             found = [lead]
         else:
-            found = [
-                f"{model} answers {answer.requests_per_s:.3g} requests/s on {where}, {tokens}{_latencies(answer)}."
-            ]
-        if answer.good_share is not None and min(answer.objective) < float("inf"):
-            good = f"{percent(answer.good_share)} meet {objective_words(answer.objective)}"
-            found.append(f"{good}: {answer.goodput:.3g} good ones a second.")
+            found = [f"{model} on {where}: {_latencies(answer)}; {answer.requests_per_s:.3g} req/s, {tokens}."]
+        if answer.slo_attainment is not None and min(answer.objective) < float("inf"):
+            slo = objective_words(answer.objective)
+            found.append(
+                f"Goodput {answer.goodput:.3g} req/s: SLO attainment {percent(answer.slo_attainment)} ({slo})."
+            )
         return [*found, *_too_few(answer), _memory(answer), _bound(answer), *answer.needs]
 
     def notes(self) -> list[str]:
@@ -68,15 +68,15 @@ class ServingReport(SystemReport[Serving]):
         return [
             *_counted(self.answer),
             *self.answer.notes,
-            *([f"Time per further token: {error.why}."] if error else []),
+            *([f"TPOT: {error.why}."] if error else []),
             _SURE,
         ]
 
     def tables(self) -> list[Table]:
         """Latencies, what the replicas do, and the mean step."""
         answer = self.answer
-        mean = answer.mean_step["seconds"]
-        step = waterfall_table(answer.step_parts, mean, "The mean step: where its time goes", "a step")
+        mean = answer.mean_iteration["seconds"]
+        step = waterfall_table(answer.iteration_parts, mean, "The mean iteration: where its time goes", "an iteration")
         latencies = [] if answer.overloaded else [latency_table(answer, self.title())]
         return [*latencies, load_table(answer), step]
 
@@ -111,24 +111,24 @@ class ServingReport(SystemReport[Serving]):
             time,
             Section("Latencies", [*distributed, *latencies]),
             Section("Throughput against interactivity", [*curve]),
-            Section("Steps", [steps, step]),
+            Section("Iterations", [steps, step]),
             Section("Replicas", [replicas]),
         ]
 
 
 def _between(range_: tuple[float, float] | None, written: Callable[[float], str]) -> str:
     """A range by the error of its class, to follow a value; nothing where none is known."""
-    return f"; {written(range_[0])} to {written(range_[1])} by the error of such loads" if range_ else ""
+    return f"; expected error: {written(range_[0])} to {written(range_[1])}" if range_ else ""
 
 
 def _latencies(answer: Serving) -> str:
-    """First token, further tokens and their tails, to follow the throughput."""
+    """Return mean and p99 of TTFT and TPOT in words."""
     ttft, tpot = answer.ttft or {}, answer.tpot
-    said = f"; the first token comes after {seconds(ttft['mean'])} (p99 {seconds(ttft['p99'])})"
+    words = f"TTFT {seconds(ttft['mean'])} (p99 {seconds(ttft['p99'])})"
     if tpot:
         sure = _between(answer.tpot_range, seconds)
-        said += f", each further one after {seconds(tpot['mean'])} (p99 {seconds(tpot['p99'])}{sure})"
-    return said
+        words += f", TPOT {seconds(tpot['mean'])} (p99 {seconds(tpot['p99'])}{sure})"
+    return words
 
 
 def _too_few(answer: Serving) -> list[str]:
@@ -176,21 +176,21 @@ def _counted(answer: Serving) -> list[str]:
 
 
 def objective_words(wanted: Objective) -> str:
-    """What a good answer meets, in words."""
-    named = {"a first token within": wanted.ttft, "each further one within": wanted.tpot}
-    return " and ".join(f"{what} {seconds(limit)}" for what, limit in named.items() if limit < float("inf"))
+    """Return the SLOs in words, such as "TTFT <= 500 ms and TPOT <= 20 ms"."""
+    limits = {"TTFT": wanted.ttft, "TPOT": wanted.tpot}
+    return " and ".join(f"{what} <= {seconds(limit)}" for what, limit in limits.items() if limit < float("inf"))
 
 
 def _memory(answer: Serving) -> str:
-    """How full the memory is, and who waits, in a sentence."""
-    said = (
-        f"A replica holds keys and values of {answer.cache_tokens:,} tokens; {percent(answer.mean_memory)} of that is "
-        f"used on average, {percent(answer.peak_memory)} at most"
+    """Return capacity and use of the KV cache, and how many requests run and wait, in words."""
+    words = (
+        f"KV cache: {answer.cache_tokens:,} tokens per replica, {percent(answer.mean_memory)} used on average, "
+        f"{percent(answer.peak_memory)} at peak"
     )
     if answer.preemptions:
-        said += f", and requests are preempted {answer.preemptions:,} times"
-    waits = "" if answer.mean_waiting is None else f" and {answer.mean_waiting:,.1f} wait"
-    return f"{said}. On average {answer.mean_running:,.1f} requests run on it{waits}."
+        words += f", {answer.preemptions:,} preemptions"
+    waiting = "" if answer.mean_waiting is None else f", {answer.mean_waiting:,.1f} waiting"
+    return f"{words}. Requests per replica: {answer.mean_running:,.1f} running on average{waiting}."
 
 
 _BUSY = 0.9
@@ -198,43 +198,42 @@ _BUSY = 0.9
 
 
 def _bound(answer: Serving) -> str:
-    """What keeps throughput from being higher, in a sentence."""
-    step, parts = answer.mean_step, answer.step_parts
+    """Return what limits the throughput, in a sentence."""
+    step, parts = answer.mean_iteration, answer.iteration_parts
     most = max(parts, key=lambda name: parts[name])
     what = {
-        "gemm": "GEMMs", "grouped_gemm": "GEMMs of experts", "exposed tp": "communication of tensor parallelism",
-        "exposed ep": "exchange of tokens with their experts", "draft": "the drafter",
+        "gemm": "GEMMs", "grouped_gemm": "GEMMs of experts", "exposed tp": "exposed TP communication",
+        "exposed ep": "exposed MoE dispatch and combine", "draft": "the drafter",
     }  # fmt: skip
     took = step["seconds"]
-    share = f"{percent(parts[most] / took)} of a mean step of {seconds(took)} is {what.get(most, most)}"
-    for lack, of_time in answer.lacks.items():
+    share = f"the mean iteration takes {seconds(took)}, {percent(parts[most] / took)} of it {what.get(most, most)}"
+    for limit, of_time in answer.blocked_on.items():
         if of_time > 0.1:
-            return f"For {percent(of_time)} of the time requests wait for {lack}; {share}."
+            return f"Requests wait for {limit} {percent(of_time)} of the time; {share}."
     if answer.pools:
         return f"{_pools(answer, answer.pools)}; {share}."
     if answer.busy < _BUSY:
-        return f"Not saturated: replicas are idle for {percent(1 - answer.busy)} of the time; {share}."
-    return f"Replicas run steps for {percent(answer.busy)} of the time; {share}."
+        return f"Not saturated: replicas are idle {percent(1 - answer.busy)} of the time; {share}."
+    return f"Replicas are busy {percent(answer.busy)} of the time; {share}."
 
 
 def _pools(answer: Serving, pools: Pools) -> str:
-    """Say which pool of disaggregated workers bounds the server, by what one worker more adds."""
-    now, more = f"{pools.capacity:.3g}", {"prefill": pools.more_prefill, "decode": pools.more_decode}
-    gains = f"one prefill worker more makes it {more['prefill']:.3g}, one decode worker more {more['decode']:.3g}"
-    bottleneck = pools.bottleneck
-    what = "Prefill and decode workers alike" if bottleneck == "both" else f"{bottleneck.capitalize()} workers"
+    """Return which pool of disaggregated workers is the bottleneck, and what one worker more adds, in words."""
+    gains = (
+        f"{pools.more_prefill:.3g} with one more prefill worker, {pools.more_decode:.3g} with one more decode worker"
+    )
+    bound = "prefill and decode balanced" if pools.bottleneck == "both" else f"{pools.bottleneck}-bound"
     if answer.overloaded:
-        return f"{what} bound the capacity of {now} requests/s: {gains}"
-    lead = f"Not saturated: {what[0].lower()}{what[1:]} would bound the server at about {now} requests/s"
-    return f"{lead} ({gains})"
+        return f"{bound.capitalize()}: capacity {pools.capacity:.3g} req/s ({gains})"
+    return f"Not saturated: {bound} at a capacity of about {pools.capacity:.3g} req/s ({gains})"
 
 
 def latency_table(answer: Serving, title: str) -> Table:
     """Mean and percentiles of each latency; empty cells where they grow without end."""
     found = {
-        "time to first token": answer.ttft,
-        "time per further token": answer.tpot,
-        "arrival to last token": answer.latency,
+        "TTFT": answer.ttft,
+        "TPOT": answer.tpot,
+        "end-to-end": answer.latency,
     }
     rows = [(name, *(None if each is None else each[one] * 1e3 for one in STATISTICS)) for name, each in found.items()]
     heads = [number(f"{one}_ms", one, "ms", ",.1f") for one in STATISTICS]
@@ -242,25 +241,29 @@ def latency_table(answer: Serving, title: str) -> Table:
 
 
 def load_table(answer: Serving) -> Table:
-    """A row for each replica: its steps, what they compute, how long it is busy, and the memory in use."""
-    rows, readers = [], answer.plan.prefill_replicas
+    """Return a row for each replica: its iterations, tokens, share of time busy, and peak KV-cache use."""
+    rows, prefills = [], answer.plan.prefill_replicas
     for replica in range(answer.replicas):
-        turns = [turn for turn in answer.turns if turn.replica == replica]
-        what = "both" if not readers else "prompts" if replica < readers else "answers"
-        busy = sum(turn.end - turn.start for turn in turns)
+        iterations = [iteration for iteration in answer.iterations if iteration.replica == replica]
+        what = "both" if not prefills else "prefill" if replica < prefills else "decode"
+        busy = sum(iteration.end - iteration.start for iteration in iterations)
         rows.append(
             (
-                replica, what, sum(turn.steps for turn in turns), sum(turn.prompt for turn in turns),
-                sum(turn.written for turn in turns), busy / answer.span,
-                max((turn.used for turn in turns), default=0) / answer.cache,
+                replica,
+                what,
+                sum(iteration.steps for iteration in iterations),
+                sum(iteration.prompt for iteration in iterations),
+                sum(iteration.written for iteration in iterations),
+                busy / answer.span,
+                max((iteration.used for iteration in iterations), default=0) / answer.cache,
             )
-        )  # fmt: skip
+        )
     heads = [
-        number("replica"), text("what"), number("steps"), number("prompt_tokens", "tokens of prompts"),
-        number("next_tokens", "next tokens"), number("busy", format_=".1%"),
-        number("peak_memory", "most memory in use", format_=".1%"),
+        number("replica"), text("what"), number("iterations"), number("prefill_tokens", "prefill tokens"),
+        number("decode_tokens", "decode tokens"), number("busy", format_=".1%"),
+        number("kv_peak_share", "KV cache, peak", format_=".1%"),
     ]  # fmt: skip
-    return Table(heads, rows, "What each replica does")
+    return Table(heads, rows, "Replicas")
 
 
 def over_time(answer: Serving) -> Figure:
@@ -269,7 +272,7 @@ def over_time(answer: Serving) -> Figure:
     until = answer.span
     tokens = Table(
         [number("start_s", "time", "s", ",.1f"), number("end_s", "until", "s", ",.1f"),
-         number("prompts", "prompts", format_=",.0f"), number("answers", "answers", format_=",.0f")],
+         number("prefill", format_=",.0f"), number("decode", format_=",.0f")],
         [(one.start, one.end, one.prompt, one.answers) for one in moments],
     )  # fmt: skip
     most = max(one.prompt + one.answers for one in moments)
@@ -278,9 +281,9 @@ def over_time(answer: Serving) -> Figure:
         limit=(most, f"{most:,.0f} tokens/s"), height=150, name="tokens",
     )  # fmt: skip
     requests = _lines(moments, "requests", [("running", lambda one: one.running), ("waiting", lambda one: one.waiting)])
-    memory = _lines(moments, "share", [("memory for keys and values", lambda one: one.memory)])
+    memory = _lines(moments, "share", [("KV cache", lambda one: one.memory)])
     return stacked(
-        "What runs, waits and is held?",
+        "Requests and KV cache over time",
         [
             first,
             step_lines(
@@ -292,7 +295,7 @@ def over_time(answer: Serving) -> Figure:
                 name="requests",
             ),
             step_lines(
-                "Memory in use",
+                "KV cache in use",
                 memory,
                 x=Axis("time_s", domain=[0, until]),
                 y=Axis("share", percent=True),
@@ -300,7 +303,7 @@ def over_time(answer: Serving) -> Figure:
                 name="memory",
             ),
         ],
-        "Means in equal stretches of time: tokens and requests of all replicas, and the share of their memory.",
+        "Means over equal intervals: tokens and requests of all replicas, and the share of their KV cache in use.",
         titled=True,
     )
 
@@ -314,9 +317,9 @@ def _lines(moments: Sequence[Any], name: str, series: Sequence[tuple[str, Any]])
 def distribution(answer: Serving) -> Figure:
     """Shares of the requests up to a latency."""
     found = {
-        "first token": [one.ttft for one in answer.timed_requests],
-        "further token": [one.tpot for one in answer.timed_requests if one.output > 1],
-        "whole answer": [one.done - one.arrival for one in answer.timed_requests],
+        "TTFT": [one.ttft for one in answer.timed_requests],
+        "TPOT": [one.tpot for one in answer.timed_requests if one.output > 1],
+        "end-to-end": [one.done - one.arrival for one in answer.timed_requests],
     }
     rows = []
     for name, values in found.items():
@@ -327,7 +330,7 @@ def distribution(answer: Serving) -> Figure:
             rows.append((max(ordered[place], 1e-6), (place + 1) / len(ordered), name))
     heads = [number("time_s", "latency", "s", ",.4g"), number("share", "share of requests", format_=".1%"), text("of")]
     figure = curves(
-        "How are latencies distributed?",
+        "Latency distribution",
         Table(heads, rows),
         x=Axis(
             "time_s",
@@ -338,7 +341,7 @@ def distribution(answer: Serving) -> Figure:
         y=Axis("share", percent=True),
         color=Color("of"),
     )
-    return figure.captioned("The share of requests whose latency is at most that; time per token is a request's mean.")
+    return figure.captioned("Share of requests with at most this latency; TPOT is the mean ITL of a request.")
 
 
 def _decades(times: Sequence[float]) -> list[float]:
@@ -349,32 +352,51 @@ def _decades(times: Sequence[float]) -> list[float]:
 
 def steps_figure(answer: Serving) -> Figure:
     """Steps in the middle of the load, one bar each, equal ones of next tokens together."""
-    middle = len(answer.turns) // 2
-    turns = answer.turns[max(middle - _TURNS_DRAWN // 2, 0) :][:_TURNS_DRAWN]
-    begin = turns[0].start
+    middle = len(answer.iterations) // 2
+    iterations = answer.iterations[max(middle - _TURNS_DRAWN // 2, 0) :][:_TURNS_DRAWN]
+    begin = iterations[0].start
     rows = []
-    for turn in turns:
-        kind = "both" if turn.decodes and turn.prefills else "prompts" if turn.prefills else "next tokens"
-        start, end = (turn.start - begin) * 1e3, (turn.end - begin) * 1e3
-        rows.append((f"replica {turn.replica}", start, end, kind, turn.steps, turn.decodes, turn.prompt, turn.waiting))
+    for iteration in iterations:
+        kind = "both" if iteration.decodes and iteration.prefills else "prefill" if iteration.prefills else "decode"
+        start, end = (iteration.start - begin) * 1e3, (iteration.end - begin) * 1e3
+        rows.append(
+            (
+                f"replica {iteration.replica}",
+                start,
+                end,
+                kind,
+                iteration.steps,
+                iteration.decodes,
+                iteration.prompt,
+                iteration.waiting,
+            )
+        )
     heads = [
-        text("replica"), number("start_ms", "start", "ms", ",.1f"), number("end_ms", "end", "ms", ",.1f"), text("kind"),
-        number("steps"), number("decodes", "next tokens"), number("prompt", "tokens of prompts"), number("waiting"),
-    ]  # fmt: skip
+        text("replica"),
+        number("start_ms", "start", "ms", ",.1f"),
+        number("end_ms", "end", "ms", ",.1f"),
+        text("kind"),
+        number("iterations"),
+        number("decodes", "decode requests"),
+        number("prompt", "prefill tokens"),
+        number("waiting"),
+    ]
     table = Table(heads, sorted(rows))
     figure = timeline_bars(
-        "Which steps follow each other?", table, lane="replica", start="start_ms",
+        "Engine iterations", table, lane="replica", start="start_ms",
         end=Axis("end_ms", title=f"time since {begin:,.1f} s [ms]", domain=True), color=Color("kind", _KINDS),
         name="steps",
     )  # fmt: skip
-    return figure.captioned("Steps in the middle of the load; several equal steps of next tokens are one bar.")
+    return figure.captioned(
+        "Iterations in the middle of the load; consecutive decode iterations of the same batch are one bar."
+    )
 
 
 def curve_figure(answer: Serving) -> Figure:
     """Throughput of a GPU over what each client sees, a dot for each number of clients."""
     heads = [
-        number("user", "tokens/s of each client", format_=",.1f"),
-        number("gpu", "tokens/s of each GPU", format_=",.1f"), text("what"), text("clients"), text("said", " "),
+        number("user", "tokens/s per user", format_=",.1f"),
+        number("gpu", "tokens/s per GPU", format_=",.1f"), text("what"), text("clients"), text("said", " "),
     ]  # fmt: skip
     at = [(one.tokens_per_s_per_user, one.tokens_per_s_per_gpu) for one in answer.curve]
     said = _apart(at)
@@ -383,10 +405,10 @@ def curve_figure(answer: Serving) -> Figure:
         for one, place, shown in zip(answer.curve, at, said, strict=True)
     ]
     figure = curves(
-        "What does throughput cost each client?", Table(heads, rows), x="user", y="gpu", color=Color("what"),
+        "Throughput per GPU against interactivity", Table(heads, rows), x="user", y="gpu", color=Color("what"),
         over=[Words("said", ringed=False)],
     )  # fmt: skip
-    return figure.captioned("A dot for each number of clients, each of whom waits for an answer before asking again.")
+    return figure.captioned("A dot for each number of concurrent clients (closed loop).")
 
 
 def _apart(dots: Sequence[tuple[float, float]]) -> list[bool]:

@@ -14,10 +14,10 @@ from weft.view.planner import PlanReport, front_figure
 from weft.view.serving import distribution, objective_words, over_time
 from weft.view.words import percent
 
-_THIN = f"Numbers of more than {EVERY} replicas are tried 3 % apart; --replicas asks about one between."
+_THIN = f"Above {EVERY} replicas, numbers are tried in steps of 3 %; --replicas asks about any other."
 _SURE = (
-    "how sure: as `weft serve` with the same options, whose figures these are; step times carry the errors of closed "
-    "forms, so compare the first few layouts under your own load"
+    "expected error: as `weft serve` with the same options, whose figures these are; iteration times carry the errors "
+    "of closed forms, so benchmark the first few plans under your own load"
 )
 
 
@@ -34,14 +34,13 @@ class ServingPlansReport(PlanReport[ServingPlans]):
     def sentences(self) -> list[str]:
         """The layout, what it gives, what the front offers, and how the search went."""
         answer = self.answer
-        wanted = f"{percent(answer.attainment)} with {objective_words(answer.objective)}"
+        wanted = f"{percent(answer.attainment)} SLO attainment ({objective_words(answer.objective)})"
         counts = (
-            f"{answer.searched:,} layouts: bounds from step times exclude {answer.bounded:,}, {answer.simulated:,} "
-            "were simulated."
+            f"{answer.searched:,} plans searched: {answer.bounded:,} excluded by bounds from iteration times, "
+            f"{answer.simulated:,} simulated."
         )
         if answer.unknown:
-            ended = f" The time of the search ended before {answer.unknown:,} of them were tried"
-            counts += f"{ended}: fewer GPUs may do, or users be faster."
+            counts += f" The search ran out of time before {answer.unknown:,} of them: a better plan may exist."
         if not answer.best:
             return [*_none(answer, wanted), counts]
         best = answer.best
@@ -63,7 +62,7 @@ class ServingPlansReport(PlanReport[ServingPlans]):
         """The layouts that no other one beats in GPUs and in speed for each user."""
         answer = self.answer
         shown = answer.front or ((answer.nearest,) if answer.nearest else ())
-        title = "No other layout has fewer GPUs and faster users" if answer.front else "The layout that comes nearest"
+        title = "Pareto front of GPUs and tokens/s per user" if answer.front else "The nearest plan"
         return layout_table(answer, shown, title)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -80,7 +79,7 @@ class ServingPlansReport(PlanReport[ServingPlans]):
             return Table([*whole.columns, text("series", " ")], rows)
 
         return front_figure(
-            "What does speed for each user cost?",
+            "Pareto front of throughput and interactivity",
             table(answer.front),
             table(answer.tried),
             "A dot for each layout that served the whole load; none has fewer GPUs and faster users than one on the "
@@ -107,21 +106,21 @@ class ServingPlansReport(PlanReport[ServingPlans]):
 
 def _served(answer: ServingPlans, best: Deployed) -> str:
     return (
-        f"{percent(best.serving.good_share or 0.0)} of the answers meet {objective_words(answer.objective)} (wanted: "
-        f"{percent(answer.attainment)}); {best.tokens_per_s_per_user:,.0f} tokens/s for each user, "
-        f"{best.tokens_per_s_per_gpu:,.0f} per GPU."
+        f"SLO attainment {percent(best.serving.slo_attainment or 0.0)} of {objective_words(answer.objective)} (target "
+        f"{percent(answer.attainment)}); {best.tokens_per_s_per_user:,.0f} tokens/s per user, "
+        f"{best.tokens_per_s_per_gpu:,.0f} output tokens/s per GPU."
     )
 
 
 def _none(answer: ServingPlans, wanted: str) -> list[str]:
     found = answer.nearest
-    lead = f"No layout on {answer.system.gpus} GPUs of {answer.system.name} gives {wanted}."
+    lead = f"No plan on {answer.system.gpus} GPUs of {answer.system.name} reaches {wanted}."
     if not found:
         return [lead]
     serving = found.serving
     close = (
-        f"The nearest is {found.words}, with {percent(serving.good_share or 0.0)}: {answer.limit}; give more "
-        "GPUs, a lower rate, or longer limits."
+        f"Nearest: {found.words}, SLO attainment {percent(serving.slo_attainment or 0.0)}: {answer.limit}; add GPUs, "
+        "lower the rate, or relax the SLOs."
     )
     return [lead, close]
 
@@ -131,7 +130,7 @@ def _more(answer: ServingPlans, best: Deployed) -> list[str]:
     fastest = max(answer.front, key=lambda one: one.tokens_per_s_per_user, default=best)
     if fastest.gpus <= best.gpus:
         return []
-    return [f"{fastest.gpus} GPUs give each user {fastest.tokens_per_s_per_user:,.0f} tokens/s: {fastest.words}."]
+    return [f"With {fastest.gpus} GPUs: {fastest.tokens_per_s_per_user:,.0f} tokens/s per user ({fastest.words})."]
 
 
 def layout_table(answer: ServingPlans, layouts: Sequence[Deployed], title: str = "") -> Table:
@@ -142,15 +141,15 @@ def layout_table(answer: ServingPlans, layouts: Sequence[Deployed], title: str =
         mark = "best" if answer.best and one.plan == answer.best.plan else "meets" if one.meets else "misses"
         rows.append(
             (
-                one.gpus, one.words, one.tokens_per_s_per_user, one.tokens_per_s_per_gpu, serving.good_share,
+                one.gpus, one.words, one.tokens_per_s_per_user, one.tokens_per_s_per_gpu, serving.slo_attainment,
                 _ms(ttft.get("p90")), _ms(one.tpot), serving.peak_memory, mark,
             )
         )  # fmt: skip
     heads = [
-        number("gpus", "GPUs"), text("layout"), number("user", "tokens/s of each user", format_=",.1f"),
-        number("gpu", "tokens/s of each GPU", format_=",.1f"), number("good", "good answers", format_=".1%"),
-        number("ttft_ms", "first token, p90", "ms", ",.0f"), number("tpot_ms", "further token", "ms", ",.1f"),
-        number("memory", "most memory in use", format_=".1%"), text("mark", "limits"),
+        number("gpus", "GPUs"), text("plan"), number("user", "tokens/s per user", format_=",.1f"),
+        number("gpu", "tokens/s per GPU", format_=",.1f"), number("slo_attainment", "SLO attainment", format_=".1%"),
+        number("ttft_ms", "TTFT, p90", "ms", ",.0f"), number("tpot_ms", "TPOT", "ms", ",.1f"),
+        number("kv_peak_share", "KV cache, peak", format_=".1%"), text("mark", "SLOs"),
     ]  # fmt: skip
     return Table(heads, rows, title)
 

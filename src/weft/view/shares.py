@@ -14,24 +14,24 @@ from weft.view.plans import AXES
 _WHAT = {
     "gemm": "matrix products",
     "grouped_gemm": "matrix products of the experts",
-    "attention": "scores, softmax and values",
+    "attention": "attention scores, softmax and weighted values",
     "casts": "operands of 8 or 4 bits, made of 16-bit tensors",
     "norm": "layer norms and RMS norms",
     "element-wise": "activation functions, biases, residual sums, rotary positions",
     "embedding": "rows of the embedding table",
     "loss": "cross entropy of the logits",
-    "recompute": "what the backward pass computes again, because it was not kept",
+    "recompute": "activations that the backward pass recomputes (activation checkpointing)",
     "optimizer": "the update of the weights, and the norm of the gradients",
-    "contention": "computing that is slower while communication runs beside it",
-    RESIDUAL: "what measured steps take beyond the kernels and waits that are modelled: fitted, the same on all GPUs",
+    "contention": "compute slowed down by concurrent communication",
+    RESIDUAL: "what measured steps take beyond modelled kernels and waits (calibration residual); fitted",
     "bubble": "stages that wait for their first or next micro-batch, as the schedule has it",
     "imbalance": "stages that wait for slower ones",
     "wait": "kernels that wait for others of their stream",
     "launch gaps": "kernels that wait for the host to launch them",
     "host": "the GPU waits for the host between two steps",
-    "queue": "the request waits until its first token of the prompt is computed",
-    "prompt": "from then to the first token of the answer",
-    "answer": "from the first token of the answer to the last",
+    "queue": "the request waits until its first prompt token is computed",
+    "prefill": "from then to the first output token",
+    "decode": "from the first output token to the last",
 }
 COLORS = {
     "gemm": looks.BLUE, "grouped_gemm": "#004C77", "attention": looks.SKY, "casts": "#9E9AC8", "norm": looks.GREEN,
@@ -62,8 +62,8 @@ _LABELS = {
     "streaming": "norm or element-wise",
 }
 _LOSSES = {
-    "bubble": "to the pipeline's bubble", "imbalance": "to unequal stages", "recompute": "to recomputation",
-    "contention": "to contention with communication", RESIDUAL: "to the calibration residual",
+    "bubble": "pipeline bubble", "imbalance": "unequal stages", "recompute": "recomputation",
+    "contention": "contention with communication", RESIDUAL: "calibration residual",
 }  # fmt: skip
 
 
@@ -77,13 +77,13 @@ def label(name: str) -> str:
 def meaning(name: str) -> str:
     """What a part is, in words."""
     axis = exposed_axis(name)
-    return f"computing waits for the communication of {AXES.get(axis, axis)}" if axis else _WHAT.get(name, "")
+    return f"compute waits for {AXES.get(axis, axis)} communication" if axis else _WHAT.get(name, "")
 
 
 def loss(name: str) -> str:
-    """What a part that is no useful computing is lost to, in words."""
+    """Return the name of a loss: a part of the step that is no useful compute."""
     axis = exposed_axis(name)
-    return f"to exposed communication of {AXES.get(axis, axis)}" if axis else _LOSSES.get(name, f"to {name}")
+    return f"exposed {AXES.get(axis, axis)} communication" if axis else _LOSSES.get(name, name)
 
 
 def ordered(parts: Mapping[str, float]) -> list[str]:

@@ -58,18 +58,18 @@ class StepReport(SystemReport[Step]):
     def sentences(self) -> list[str]:
         """Time, throughput and utilization, what dominates, what is lost, and to what; whether it fits."""
         answer, plan, (low, high) = self.answer, self.answer.plan, self.answer.range_s
-        what = f"A step of {answer.model.title} on {plan.gpus:,} GPUs"
+        what = f"{answer.model.title} on {plan.gpus:,} GPUs"
         misfit = answer.memory is not None and not answer.memory.fits
-        took = "It would take" if misfit else f"{what} takes"
+        took = "A step would take" if misfit else f"{what}: step time"
         lead = (
             f"{took} {seconds(answer.seconds)} "
-            f"({seconds(low)} to {seconds(high)}): "
+            f"({seconds(low)} to {seconds(high)}), "
             f"{answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU, MFU {answer.mfu:.1%}"
             + (f", HFU {answer.hfu:.1%}" if answer.hfu > 1.001 * answer.mfu else "")
             + f" of the {plan.dtype} peak{_more(answer)}, with attention counted in full."
         )
         framework = framework_sentence(answer.framework, plan, answer.defaulted) + _elsewhere(answer)
-        fits = [] if answer.memory is None else [fitting(answer.memory, what if misfit else "It")]
+        fits = [] if answer.memory is None else [fitting(answer.memory, what if misfit else "")]
         before, after = (fits, []) if misfit else ([], fits)
         return [
             *before,
@@ -85,7 +85,7 @@ class StepReport(SystemReport[Step]):
     def notes(self) -> list[str]:
         """What was chosen or assumed, the errors of windows, and how sure this is."""
         answer = self.answer
-        return [*answer.notes, *window_errors(answer), f"How sure: {answer.error.why}."]
+        return [*answer.notes, *window_errors(answer), f"Expected error: {answer.error.why}."]
 
     def details(self) -> list[Table | str]:
         """The convention of utilization, and what kernels and collectives cost each other."""
@@ -135,7 +135,7 @@ class StepReport(SystemReport[Step]):
             Section("The pipeline", [*diagram, *stages] if stages else []),
             Section("Memory", held),
             Section("The plan", [plan]),
-            Section(f"Kernels beside collectives ({len(answer.windows)})", windows, folded=True),
+            Section(f"Kernels concurrent with collectives ({len(answer.windows)})", windows, folded=True),
         ]
 
 
@@ -185,8 +185,8 @@ class GraphStepReport(Report["GraphStep"]):
 
 
 _SERVED = (
-    "how sure: on one H100, GEMMs of whole passes are within 4% and attention 3 to 12% short; plain PyTorch in a CUDA "
-    "graph takes 11 to 21% longer (prompts 6 to 15%), for operators that it does not fuse. Host, sampling and "
+    "expected error: on one H100, GEMMs of whole passes are within 4% and attention 3 to 12% short; plain PyTorch in a "
+    "CUDA graph takes 11 to 21% longer (prompts 6 to 15%), for operators that it does not fuse. Host, sampling and "
     "scheduler are not counted: a server is slower still"
 )
 """Errors of passes of Llama-3-8B against measurements of one H100, `docs/deviations.md`."""
@@ -218,22 +218,22 @@ class InferenceReport(SystemReport["Inference"]):
         """Latency and throughput, what takes longest, and whether it fits."""
         answer = self.answer
         where = f"{answer.plan.tp} GPU" + "s" * (answer.plan.tp > 1)
-        sequences = f"{answer.batch} sequence" + "s" * (answer.batch > 1)
-        took = f"in {seconds(answer.seconds)} on {where}"
+        model = f"{answer.model.title} ({answer.format.words}) on {where}"
+        batch = f"batch {answer.batch} x {answer.tokens:,} tokens"
         if answer.cached:
-            took = f"behind {answer.cached:,} cached ones each {took}"
-        model = f"{answer.model.title} ({answer.format.words})"
-        lead = f"{model} reads {sequences} of {answer.tokens:,} tokens {took}"
+            batch += f" after {answer.cached:,} cached tokens each"
+        lead = f"{model}: prefill {seconds(answer.seconds)} (TTFT without queueing), {batch}"
         if answer.phase == "decode":
-            lead = f"{model} writes a token {took}, with {sequences} of {answer.tokens:,} tokens of context"
+            drafts = ""
             if answer.step_s > answer.seconds:
-                lead += f", {answer.tokens_per_step:.3g} of them in a step of {seconds(answer.step_s)}"
-        rate = f": {answer.tokens_per_s:,.0f} tokens/s"
+                drafts = f" ({answer.tokens_per_step:.3g} tokens per iteration of {seconds(answer.step_s)})"
+            lead = f"{model}: ITL {seconds(answer.seconds)}{drafts}, {batch} of context"
+        rate = f"; {answer.tokens_per_s:,.0f} tokens/s"
         if answer.replicas > 1:
             rate += f", {answer.replicas * answer.tokens_per_s:,.0f} on the {answer.replicas} replicas of the system"
         worst = sorted(answer.parts.items(), key=lambda part: -part[1])[:3]
         most = ", ".join(f"{percent(time / answer.seconds)} {_spent(name)}" for name, time in worst)
-        return [f"{lead}{rate}.", f"Most of it is {most}.", _fitting(answer), *answer.needs]
+        return [f"{lead}{rate}.", f"Time: {most}.", _fitting(answer), *answer.needs]
 
     def notes(self) -> list[str]:
         """What a reader must know, and last how sure this is."""
@@ -280,9 +280,9 @@ def _dominates(answer: Step) -> str:
     lost = {name: share for name, share in shares.items() if name not in COMPUTE or name == "recompute"}
     worst = [name for name in sorted(lost, key=lost.__getitem__, reverse=True) if lost[name] >= _HARMLESS]
     said = [f"{percent(lost[name])} {loss(name)}" for name in worst[:4]]
-    rest = f"; lost are {', '.join(said)}" if said else "; nothing else takes 3 % of it"
+    rest = f"Losses: {', '.join(said)}" if said else "No loss takes 3 % of it"
     gemms = shares.get("gemm", 0.0) + shares.get("grouped_gemm", 0.0)
-    return f"Computing takes {percent(computing)} of the step, {percent(gemms)} its GEMMs{rest}."
+    return f"Compute is {percent(computing)} of the step (GEMMs {percent(gemms)}). {rest}."
 
 
 def _free(answer: Step) -> float:
@@ -304,7 +304,11 @@ def _bound(answer: Step) -> list[str]:
     if not others:
         return []
     return [
-        f"Bound by the traffic of {AXES.get(most, most)} ({busy}): hiding that of {' and '.join(others)} gains nothing."
+        (
+            f"Bound by {AXES.get(most, most)} communication ({busy}): hiding {' and '.join(others)} communication as "
+            "well "
+            "gains nothing."
+        )
     ]
 
 
@@ -322,22 +326,22 @@ def _exchanges(answer: Step) -> list[str]:
                     shown.setdefault(node.op.operation, node.op)
     if not many:
         return []
-    each = [f"one {name} takes {seconds(spent[name] / many[name])}" for name in sorted(many, reverse=True)]
+    each = [f"{name} {seconds(spent[name] / many[name])}" for name in sorted(many, reverse=True)]
     times = many["dispatch"] if len(set(many.values())) == 1 else many.total()
     number = f"{times:,.0f} {'of each' if times < many.total() else 'in all'}"
     hidden = answer.hidden.get("ep", 0.0)
     share = hidden / (hidden + answer.exposed.get("ep", 0.0))
     said = [
         (
-            f"{' and '.join(each).capitalize()} ({shown['dispatch']}); each GPU does {number} a step, for "
-            f"{seconds(spent.total())}, of which {percent(share)} is hidden behind computing."
+            f"MoE {', '.join(each)} ({shown['dispatch']}); {number} per GPU and step take {seconds(spent.total())}, "
+            f"{percent(share)} of it hidden behind compute."
         )
     ]
     waits = answer.parts.get(LAUNCH_GAPS, 0.0)
     if waits > _HARMLESS * answer.seconds:
         said.append(
-            f"GPUs wait {seconds(waits)} for their host, which launches the operators of layers of experts one by one; "
-            "CUDA graphs (--cuda-graph-impl full_iteration), or more tokens in a micro-batch, lift that."
+            f"GPUs wait {seconds(waits)} for kernel launches of MoE layers; CUDA graphs (--cuda-graph-impl "
+            "full_iteration) or larger micro-batches remove these gaps."
         )
     return said
 
@@ -345,18 +349,18 @@ def _exchanges(answer: Step) -> list[str]:
 def _spent(name: str) -> str:
     """A part of the time in words."""
     axis = exposed_axis(name)
-    return f"exposed communication of {AXES.get(axis, axis)}" if axis else label(name)
+    return f"exposed {AXES.get(axis, axis)} communication" if axis else label(name)
 
 
 def _fitting(answer: Inference) -> str:
     """Whether weights and cache fit, in a sentence."""
     cache = answer.cache + answer.chunk_cache
     held, room = (answer.weights + cache) / 1e9, answer.capacity / 1e9
-    sizes = f"{answer.weights / 1e9:.1f} GB of weights and {cache / 1e9:.2f} GB of keys and values"
+    sizes = f"{answer.weights / 1e9:.1f} GB of weights and {cache / 1e9:.2f} GB of KV cache"
     if answer.fits:
-        most = f"{answer.most_sequences:,} such sequences would"
-        return f"Each GPU holds {sizes}, {held:.1f} of {room:.0f} GB; at most {most}."
-    return f"It does not fit: {sizes} are {held - room:.1f} GB above the {room:.0f} GB of a GPU; give a larger --tp."
+        most = f"at most {answer.most_sequences:,} such sequences fit"
+        return f"Each GPU holds {sizes}, {held:.1f} of {room:.0f} GB; {most}."
+    return f"Does not fit: {sizes} are {held - room:.1f} GB above the {room:.0f} GB of a GPU; give a larger --tp."
 
 
 def waterfall_table(parts: Mapping[str, float], whole: float, title: str, name: str = "the step") -> Table:
@@ -388,7 +392,7 @@ def communication_table(answer: Step) -> Table:
         milliseconds("exposed_ms", "exposed", longest), number("share", "of the step", format_=".1%"),
         number("gain", "step if all of it were hidden", format_="{:.2f}× as fast"),
     ]  # fmt: skip
-    heading = f"Communication; {seconds(free)} of computing have none beside them, and could hide it"
+    heading = f"Communication; {seconds(free)} of compute overlap with none, and could hide it"
     return Table(columns, rows, heading)
 
 
@@ -400,9 +404,13 @@ def window_table(answer: Step) -> Table:
     ]
     slower = (times_faster(f"{what}_slowdown", f"{what} slower", "{:.2f}×") for what in ("kernel", "collective"))
     columns = [
-        text("kernel"), text("collective", "beside"), text("sharing"), *slower, text("source", "from", prose=True)
-    ]  # fmt: skip
-    return Table(columns, rows, "How many times longer a kernel and a collective take while both run on a GPU")
+        text("kernel"),
+        text("collective"),
+        text("sharing", "co-run strategy"),
+        *slower,
+        text("source", "from", prose=True),
+    ]
+    return Table(columns, rows, "Slowdown of a kernel and a collective that run concurrently on a GPU")
 
 
 def stage_table(answer: Step) -> Table:
